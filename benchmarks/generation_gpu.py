@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import peers
 from benchmarks.timing import Rate, show_rates, turns
-from glassformer.core.build import build
+from glassformer.core.build import build_model
 from glassformer.families.llama import llama
 from glassformer.generation import GenerationConfig, GenerationParams, generate
 from glassformer.generation.inference_model import prepare_for_inference
@@ -63,7 +63,7 @@ class Ours:
 
     def __init__(self, batch: int) -> None:
         with torch.device(DEVICE):
-            model = build(llama(**(TINY if peers.is_tiny() else {**SHAPE, "num_layers": LAYERS})))
+            model = build_model(llama(**(TINY if peers.is_tiny() else {**SHAPE, "num_layers": LAYERS})))
         self.model = prepare_for_inference(model.to(DTYPE).eval())
         self.prompt = torch.randint(0, TINY["vocab_size"], (batch, PROMPT), device=DEVICE)
 

@@ -182,7 +182,7 @@ def _first(pairs: Iterable[Pair]) -> list[Pair]:
     return sorted(kept.values(), key=lambda pair: share_of("order", pair.english))
 
 
-def both_ways(pair: Pair) -> tuple[Row, Row]:
+def bidirectional(pair: Pair) -> tuple[Row, Row]:
     """From English and into English."""
     return (pair.english, pair.other, pair.tag), (pair.other, pair.english, "en")
 
@@ -192,7 +192,7 @@ def learnt(pairs: Iterable[Pair], *, seed: int = 1) -> Iterator[Row]:
     rng = random.Random(seed)
     for pair in pairs:
         for _ in range(COPIES.get(pair.kind, 1)):
-            for source, target, to in both_ways(pair):
+            for source, target, to in bidirectional(pair):
                 hurried = to in ("en", "de", "fr", "ko") and rng.random() < CARELESS
                 yield careless(source) if hurried else source, target, to
 
@@ -200,7 +200,7 @@ def learnt(pairs: Iterable[Pair], *, seed: int = 1) -> Iterator[Row]:
 def tested(pairs: Iterable[Pair]) -> Iterator[tuple[str, str, str, str]]:
     """Rows to test with; the fourth cell names the set and the direction, as "tatoeba en-de"."""
     for pair in pairs:
-        there, back = both_ways(pair)
+        there, back = bidirectional(pair)
         name = pair.kind.partition("-")[0]
         yield *there, f"{name} en-{pair.language}"
         yield *back, f"{name} {pair.language}-en"
@@ -274,7 +274,7 @@ def _developed(pairs: Sequence[Pair]) -> list[Row]:
     counts: Counter[tuple[str, str]] = Counter()
     rows = []
     for pair in pairs:
-        for row in both_ways(pair):
+        for row in bidirectional(pair):
             counts[pair.kind, row[2]] += 1
             if counts[pair.kind, row[2]] <= DEV:
                 rows.append(row)

@@ -21,11 +21,10 @@ from torch import Tensor
 from glassformer import bundle as bundles
 from glassformer.bundle import Bundle, save
 from glassformer.core import spec
-from glassformer.core.build import build as build_spec
+from glassformer.core.build import build_model
 from glassformer.core.model import AnyModel
 from glassformer.errors import InvalidValueError
-from glassformer.families.registry import spec_of
-from glassformer.families.registry import tiny as tiny_spec
+from glassformer.families.registry import preset_spec, tiny_spec
 
 if TYPE_CHECKING:
     from glassformer.data.series import Fill
@@ -296,7 +295,7 @@ def build(what: str | spec.ModelSpec, **overrides: Any) -> AnyModel:
     >>> build("original", d_model=32, num_heads=4, d_ff=64, num_layers=1, src_vocab_size=50).spec.tied
     ()
     """
-    return build_spec(spec_of(what, **overrides) if isinstance(what, str) else what)
+    return build_model(preset_spec(what, **overrides) if isinstance(what, str) else what)
 
 
 def tiny(family: str, **overrides: Any) -> AnyModel:
@@ -305,4 +304,4 @@ def tiny(family: str, **overrides: Any) -> AnyModel:
     >>> sum(p.numel() for p in tiny("gpt2").parameters()) < 100_000
     True
     """
-    return build_spec(tiny_spec(family, **overrides))
+    return build_model(tiny_spec(family, **overrides))

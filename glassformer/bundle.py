@@ -19,13 +19,12 @@ from torch import Tensor, nn
 import glassformer.pretrained as pretrained
 from glassformer.core import schema, spec
 from glassformer.core.attention import MultiHeadAttention
-from glassformer.core.build import build as build_spec
-from glassformer.core.build import canonical, materialise
-from glassformer.core.kernels import Kernel, choose
+from glassformer.core.build import build_model, fill_meta_model, unique_state_dict
+from glassformer.core.kernels import Kernel, choose_kernel
 from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel, EncoderOnly
 from glassformer.core.positions import AlibiBias, RelativeBias
-from glassformer.core.precision import dtype_for
+from glassformer.core.precision import resolve_dtype
 from glassformer.core.stack import Stack
 from glassformer.errors import (
     ConflictError,
@@ -35,8 +34,14 @@ from glassformer.errors import (
     UnsupportedError,
 )
 from glassformer.families.family import Config, Family
-from glassformer.families.layouts import in_eight_bits, own_names, published_files, shapes_of, without_tables
-from glassformer.families.registry import families, family_for, family_of
+from glassformer.families.model_files import (
+    published_files,
+    quantized_state,
+    read_own_layout,
+    tensor_shapes,
+    without_computed_tables,
+)
+from glassformer.families.registry import families, family_of_config, family_of_spec
 from glassformer.families.sidecars import (
     IMAGE_PROCESSOR_FILE,
     JOB_FILE,
@@ -129,7 +134,7 @@ class Bundle:
                     is_self = path.endswith(".self_attn")
                     mask = Mask(causal=is_self and stack.causal, window=part.window)
                     biased = is_self and isinstance(stack.position, RelativeBias | AlibiBias)
-                    chosen[path] = choose(
+                    chosen[path] = choose_kernel(
                         mask=mask, queries=length, keys=length, device=self.device, biased=biased
                     )
         return chosen
@@ -153,13 +158,13 @@ def load(
     family, what, config, files = _read_description(path)
     weights = open_weights(path)
     with torch.device("meta"):
-        model = _described(path, lambda: build_model(what))
+        model = _described(path, lambda: build_from_spec(what))
     if family is None:
-        tensors = own_names(weights, model, path)
+        tensors = read_own_layout(weights, model, path)
     else:
-        tensors = to_ours(weights, family.table(what, list(weights)), shapes_of(model), where=path)
-    compute_dtype = dtype_for(None if dtype == "int8" else dtype, device, tensors.values())
-    materialise(model, {n: _place(t, compute_dtype, device) for n, t in tensors.items()}, str(device))
+        tensors = to_ours(weights, family.table(what, list(weights)), tensor_shapes(model), where=path)
+    compute_dtype = resolve_dtype(None if dtype == "int8" else dtype, device, tensors.values())
+    fill_meta_model(model, {n: _place(t, compute_dtype, device) for n, t in tensors.items()}, str(device))
     model.eval()
     if (path / IMAGE_PROCESSOR_FILE).is_file():
         files[IMAGE_PROCESSOR_FILE] = read_image_processor(path / IMAGE_PROCESSOR_FILE)
@@ -186,7 +191,7 @@ def _read_description(path: Path) -> tuple[Family | None, Any, dict[str, Any], d
         raise FileProblemError(path, f"holds neither {CONFIG_FILE} nor {SPEC_FILE}", hint=hint)
     values = read_config(path / CONFIG_FILE)
     config = Config(values, str(path / CONFIG_FILE), path)
-    family = family_of(config)
+    family = family_of_config(config)
     what = _described(path, lambda: family.from_config(config))
     check_sentence_files(config.files, path)
     return family, what, values, config.files
@@ -227,7 +232,7 @@ def save(
     """
     bundle = what if isinstance(what, Bundle) else Bundle(model=what)
     path = Path(folder)
-    family = families()[bundle.family] if bundle.family else family_for(bundle.spec)
+    family = families()[bundle.family] if bundle.family else family_of_spec(bundle.spec)
     if layout is None:
         layout = "glassformer" if family is None or dtype == "int8" else "hf"
     if layout == "hf" and dtype == "int8":
@@ -240,7 +245,7 @@ def save(
         raise UnsupportedError("this model", "layout='hf'", hint="save it with layout='glassformer'")
     if path.exists() and not path.is_dir():
         raise FileProblemError(path, "is a file", hint="save into a folder")
-    state = {name: tensor.detach().cpu() for name, tensor in canonical(bundle.model).items()}
+    state = {name: tensor.detach().cpu() for name, tensor in unique_state_dict(bundle.model).items()}
     files: dict[str, Any] = {}
     if layout == "hf" and family is not None:
         state = to_theirs(state, family.table(bundle.spec, ()))
@@ -255,7 +260,11 @@ def save(
     else:
         files[SPEC_FILE] = schema.to_dict(bundle.spec)
         files |= {PUBLISHED_FILE: bundle.config} if bundle.config else {}
-        state = in_eight_bits(bundle.model, state) if dtype == "int8" else without_tables(bundle.model, state)
+        state = (
+            quantized_state(bundle.model, state)
+            if dtype == "int8"
+            else without_computed_tables(bundle.model, state)
+        )
     files |= sidecar_files(bundle)
     if bundle.generation:
         files[GENERATION_FILE] = bundle.generation
@@ -297,10 +306,10 @@ def read_spec(path: Path) -> Any:
     return schema.from_dict(data, str(path))
 
 
-def build_model(what: Any) -> Any:
+def build_from_spec(what: Any) -> Any:
     """Build a fresh Transformer or baseline from its spec."""
     if isinstance(what, spec.ModelSpec):
-        return build_spec(what)
+        return build_model(what)
     from glassformer import baselines
 
     return baselines.build_baseline(what)

@@ -62,17 +62,17 @@ def from_torch(module: nn.Module) -> nn.Module:
                 made, state = _attention(module)
             case nn.TransformerEncoderLayer() | nn.TransformerDecoderLayer():
                 what, state = _layer(module)
-                made = build.block(what, module.self_attn.embed_dim, _memory_dim(module))
+                made = build.build_block(what, module.self_attn.embed_dim, _memory_dim(module))
             case nn.TransformerEncoder() | nn.TransformerDecoder():
                 stack, state = _layers(module)
-                made = build.stack(stack, _memory_dim(module.layers[0]))
+                made = build.build_stack(stack, _memory_dim(module.layers[0]))
             case nn.Transformer():
                 made, state = _transformer(module)
             case _:
                 kinds = "nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerDecoder, their layers"
                 raise InvalidValueError("module", type(module).__name__, f"{kinds} or nn.Transformer")
     copies = {name: tensor.detach().clone() for name, tensor in state.items()}
-    build.materialise(made, copies)
+    build.fill_meta_model(made, copies)
     return made.train(module.training)
 
 
@@ -197,7 +197,7 @@ def _transformer(module: nn.Transformer) -> tuple[EncoderDecoder, State]:
     encoder, reading = _layers(module.encoder)
     decoder, writing = _layers(module.decoder)
     vectors = spec.VectorsSpec()
-    made = build.build(
+    made = build.build_model(
         spec.EncoderDecoderSpec(
             source=vectors, target=vectors, encoder=encoder, decoder=decoder, head=spec.FeaturesSpec()
         )

@@ -11,7 +11,7 @@ from experiments.multi30k import RECIPE, TESTS, WAYS, read_name, run
 from experiments.paths import Place, data_folder
 from experiments.rows import ROWS
 from glassformer import api
-from glassformer.families.registry import spec_of
+from glassformer.families.registry import preset_spec
 from glassformer.recipes import recipe_path
 from glassformer.tokenization import TokenizerPlan, train_tokenizer
 
@@ -49,7 +49,7 @@ def test_runs_are_known_and_small(name):
         recipe[section][key] = yaml.safe_load(value)
     words = {key: value for key, value in recipe["model"].items() if key not in ("preset", "folder")}
     size = recipe["tokenizer"]["vocab_size"]
-    model = api.build(spec_of("original", **words, src_vocab_size=size, tied=("source", "head")))
+    model = api.build(preset_spec("original", **words, src_vocab_size=size, tied=("source", "head")))
     assert sum(weights.numel() for weights in model.parameters()) <= 2_700_000
 
 

@@ -16,13 +16,13 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from glassformer.baselines import spec as specs
 from glassformer.core.backend import Dropout
-from glassformer.core.build import initialise
+from glassformer.core.build import initialize
 from glassformer.core.embeddings import TokenInput
-from glassformer.core.heads import Context, LanguageModelHead
+from glassformer.core.heads import HeadContext, LanguageModelHead
+from glassformer.core.inputs import MaskLike, infer_mask, tie_weights
 from glassformer.core.kernels import Kernel
 from glassformer.core.masks import Mask
 from glassformer.core.positions import count_positions
-from glassformer.core.reading import MaskLike, inferred, share
 from glassformer.core.spec import XavierSpec
 from glassformer.errors import EmptyInputError, MissingValueError, ShapeError, UnsupportedError
 from glassformer.generation.step_decoder import PrefillResult
@@ -167,7 +167,7 @@ class _LSTMModel(nn.Module):
 
     head: LanguageModelHead
     tie: Callable[[], None]
-    hidden_states: Callable[..., tuple[Tensor, Context]]
+    hidden_states: Callable[..., tuple[Tensor, HeadContext]]
     decode: Callable[..., tuple[Tensor, State]]
 
     def _token_input(self, vocab_size: int, spec: specs.LSTMSpec) -> TokenInput:
@@ -178,7 +178,7 @@ class _LSTMModel(nn.Module):
 
     def _initialise(self) -> None:
         if not next(self.parameters()).is_meta:
-            initialise(self, XavierSpec())
+            initialize(self, XavierSpec())
             for module in self.modules():
                 if isinstance(module, Recurrent):
                     module.open_forget_gates()
@@ -203,7 +203,7 @@ class Steps:
 
     def read(self, ids: Tensor) -> Tensor:
         x, self.state = self.model.decode(ids, self.state, self.memory)
-        logits: Tensor = self.model.head(x[:, -1], Context())
+        logits: Tensor = self.model.head(x[:, -1], HeadContext())
         return logits
 
     def select(self, rows: Tensor) -> None:
@@ -234,9 +234,9 @@ class LSTMEncoderDecoder(_LSTMModel):
     def tie(self) -> None:
         """Share the target's token matrix as the spec says (again, after weights are set)."""
         if "source" in self.spec.tied:
-            share(self.src_embed, self.tgt_embed, "the target")
+            tie_weights(self.src_embed, self.tgt_embed, "the target")
         if "head" in self.spec.tied:
-            share(self.tgt_embed, self.head, "the head")
+            tie_weights(self.tgt_embed, self.head, "the head")
 
     def hidden_states(
         self,
@@ -249,7 +249,7 @@ class LSTMEncoderDecoder(_LSTMModel):
         src_positions: Tensor | None = None,
         tgt_positions: Tensor | None = None,
         kernel: Kernel = "auto",
-    ) -> tuple[Tensor, Context]:
+    ) -> tuple[Tensor, HeadContext]:
         """src (B, S), tgt (B, T) -> the last layer's vectors (B, T, D), and the head's context.
 
         A mask (B, S) or (B, T) says which tokens are real; by default the pad id does. Positions and kernel
@@ -259,7 +259,7 @@ class LSTMEncoderDecoder(_LSTMModel):
             raise UnsupportedError("an LSTM", "memory_mask")
         if src.shape[0] != tgt.shape[0]:
             raise ShapeError("tgt", tgt.shape, f"{src.shape[0]} rows, as in src")
-        mask = inferred(self.tgt_embed, tgt, tgt_mask, "tgt_mask")
+        mask = infer_mask(self.tgt_embed, tgt, tgt_mask, "tgt_mask")
         padding = mask.padding
         if tgt_mask is None and padding is not None:
             # the first token starts the sequence, even if it is the pad token
@@ -267,11 +267,11 @@ class LSTMEncoderDecoder(_LSTMModel):
         layout = _layout(replace(mask, padding=padding), tgt, "tgt_mask", packed=False)
         memory = self.encode(src, src_mask)
         x, _ = self.decode(tgt if layout is None else layout.scatter(tgt), memory.state, memory)
-        return x if layout is None else layout.gather(x), Context(ids=src, padding=padding)
+        return x if layout is None else layout.gather(x), HeadContext(ids=src, padding=padding)
 
     def encode(self, src: Tensor, src_mask: MaskLike = None) -> Memory:
         """src (B, S) -> its vectors, and the state that the decoder starts from."""
-        mask = inferred(self.src_embed, src, src_mask, "src_mask")
+        mask = infer_mask(self.src_embed, src, src_mask, "src_mask")
         layout = _layout(mask, src, "src_mask", packed=False)
         if layout is None:
             x, state = self.encoder(self.src_embed(src).x)
@@ -320,20 +320,20 @@ class LSTMLanguageModel(_LSTMModel):
     def tie(self) -> None:
         """Share the token matrix with the head if the spec says so."""
         if "head" in self.spec.tied:
-            share(self.embed, self.head, "the head")
+            tie_weights(self.embed, self.head, "the head")
 
     def hidden_states(
         self, ids: Tensor, mask: MaskLike = None, *, positions: Tensor | None = None, kernel: Kernel = "auto"
-    ) -> tuple[Tensor, Context]:
+    ) -> tuple[Tensor, HeadContext]:
         """ids (B, T) -> the last layer's vectors (B, T, D), and the head's context.
 
         A mask (B, T) says which tokens are real, `Mask(segments=...)` which document each belongs to; by
         default the pad id marks padding. Positions and kernel are accepted as by the core's models.
         """
-        known = inferred(self.embed, ids, mask, "mask")
+        known = infer_mask(self.embed, ids, mask, "mask")
         layout = _layout(known, ids, "mask")
         x, _ = self.decode(ids if layout is None else layout.scatter(ids), None)
-        return x if layout is None else layout.gather(x), Context(ids=ids, padding=known.padding)
+        return x if layout is None else layout.gather(x), HeadContext(ids=ids, padding=known.padding)
 
     def decode(self, ids: Tensor, state: State | None, memory: Memory | None = None) -> tuple[Tensor, State]:
         x, state = self.decoder(self.embed(ids).x, state)
@@ -351,4 +351,4 @@ class LSTMLanguageModel(_LSTMModel):
         layout = Layout.of(Mask(padding=mask), inputs)
         x, state = self.decoder(self.embed(layout.scatter(inputs)).x, lengths=layout.lengths())
         last = self.decoder.dropped(x)[torch.arange(len(x), device=x.device), counts - 1]  # (B, D)
-        return PrefillResult(Steps(self, state), self.head(last, Context()))
+        return PrefillResult(Steps(self, state), self.head(last, HeadContext()))

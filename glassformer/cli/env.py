@@ -46,7 +46,7 @@ def environment() -> dict[str, dict[str, Any]]:
     import torch
 
     import glassformer
-    from glassformer.core.precision import cpu_can
+    from glassformer.core.precision import cpu_supports
 
     devices: dict[str, Any] = {"cpu": _cpu_name()}
     for n in range(torch.cuda.device_count()):
@@ -73,7 +73,7 @@ def environment() -> dict[str, dict[str, Any]]:
             "sdpa": "torch's fused attention" + (", on CPU and GPU" if on_gpu else ", on the CPU"),
             "flex": "torch's block-sparse attention" + ("" if on_gpu else ", without gradients on a CPU"),
         },
-        "CPU dtypes": {"float32": True} | {name: cpu_can(name) for name in ("bfloat16", "float16")},
+        "CPU dtypes": {"float32": True} | {name: cpu_supports(name) for name in ("bfloat16", "float16")},
     }
 
 

@@ -205,7 +205,7 @@ def load_or_build(
     import torch
 
     from glassformer.bundle import Bundle, load
-    from glassformer.core.precision import dtype_for
+    from glassformer.core.precision import resolve_dtype
     from glassformer.families import registry
 
     path = locate_model(model)
@@ -216,7 +216,7 @@ def load_or_build(
     if model.startswith(TINY):
         torch.manual_seed(0)
         fresh = tiny(model.removeprefix(TINY))
-        stored = dtype_for(None if dtype == "stored" else dtype, check_device(device))
+        stored = resolve_dtype(None if dtype == "stored" else dtype, check_device(device))
         return Bundle(model=fresh.to(device=device, dtype=stored).eval())
     presets = registry.presets()
     if model not in presets:

@@ -5,8 +5,8 @@
     memory (B, S, D) --v_proj--> v (B, G, S, V) -/
 
 `MultiHeadAttention` fixes the order of operations: project, split into heads, normalize, attend, join,
-project out. How the queries meet their keys (position terms, KV cache, mask, kernel) is up to an `Attend`:
-`DenseAttention` here, and in `inference` those for unpadded rows, beams and continuous batching.
+project out. Position terms, KV cache, mask and kernel are up to an `AttentionBackend`: `DenseAttention` here,
+and in `inference` those for unpadded rows, beams and continuous batching.
 
 B batch, T queries, S keys, D d_model, H query heads, G key/value heads, K head width, V value width.
 """
@@ -30,7 +30,7 @@ from glassformer.core.positions import PositionTerms
 from glassformer.errors import InvalidValueError, ShapeError
 
 
-class Attend(Protocol):
+class AttentionBackend(Protocol):
     """How the queries of one layer meet their keys: position terms, KV cache, mask and kernel."""
 
     @property
@@ -113,7 +113,7 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | PreparedMask | Tensor | None = None,
         terms: PositionTerms | None = None,
         kernel: Kernel = "auto",
-        attend: Attend | None = None,
+        attend: AttentionBackend | None = None,
         norm: Norm | None = None,
         residual: Tensor | None = None,
         obs: Observer | None = None,

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from glassformer.core import backend
-from glassformer.core.attention import Attend, MultiHeadAttention
+from glassformer.core.attention import AttentionBackend, MultiHeadAttention
 from glassformer.core.backend import Dropout, Norm
 from glassformer.core.feedforward import FeedForward
 from glassformer.core.kernels import Kernel, PreparedMask
@@ -65,8 +65,8 @@ class Block(nn.Module):
         memory_mask: Mask | PreparedMask | Tensor | None = None,
         terms: PositionTerms | None = None,
         kernel: Kernel = "auto",
-        attend: Attend | None = None,
-        cross_attend: Attend | None = None,
+        attend: AttentionBackend | None = None,
+        cross_attend: AttentionBackend | None = None,
         obs: Observer | None = None,
     ) -> Tensor:
         """x (B, T, D) -> (B, T, D), or (N, D) if `attend` and `cross_attend` handle rows without padding.

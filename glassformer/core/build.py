@@ -20,44 +20,44 @@ from glassformer.errors import InvalidValueError, UnsupportedError
 _FORMULAS = (positions.SinusoidalPositions, positions.RotaryPositions, positions.AlibiBias)
 
 
-def build(what: spec.ModelSpec) -> model.AnyModel:
+def build_model(what: spec.ModelSpec) -> model.AnyModel:
     """The whole model of a spec, freshly drawn.
 
-    Under `torch.device("meta")` it takes no memory, to be filled by `materialise`.
+    Under `torch.device("meta")` it takes no memory, to be filled by `fill_meta_model`.
     """
     made: model.AnyModel
     match what:
         case spec.EncoderDecoderSpec():
             made = model.EncoderDecoder(
                 what,
-                src_embed=embed(what.source, what.encoder.d_model),
-                tgt_embed=embed(what.target, what.decoder.d_model),
-                encoder=stack(what.encoder, memory_dim=None),
-                decoder=stack(what.decoder, memory_dim=what.encoder.d_model),
-                head=head(what.head, what.decoder.d_model, what.target),
+                src_embed=build_embedding(what.source, what.encoder.d_model),
+                tgt_embed=build_embedding(what.target, what.decoder.d_model),
+                encoder=build_stack(what.encoder, memory_dim=None),
+                decoder=build_stack(what.decoder, memory_dim=what.encoder.d_model),
+                head=build_head(what.head, what.decoder.d_model, what.target),
             )
         case spec.EncoderOnlySpec():
             made = model.EncoderOnly(
                 what,
-                embed=embed(what.input, what.encoder.d_model),
-                encoder=stack(what.encoder),
-                head=head(what.head, what.encoder.d_model, what.input),
+                embed=build_embedding(what.input, what.encoder.d_model),
+                encoder=build_stack(what.encoder),
+                head=build_head(what.head, what.encoder.d_model, what.input),
             )
         case spec.DecoderOnlySpec():
             made = model.DecoderOnly(
                 what,
-                embed=embed(what.input, what.decoder.d_model),
-                decoder=stack(what.decoder),
-                head=head(what.head, what.decoder.d_model, what.input),
+                embed=build_embedding(what.input, what.decoder.d_model),
+                decoder=build_stack(what.decoder),
+                head=build_head(what.head, what.decoder.d_model, what.input),
             )
         case _:
             raise InvalidValueError("spec", what, "the name of a preset or a spec")
     if not any(parameter.is_meta for parameter in made.parameters()):
-        initialise(made, what.init)
+        initialize(made, what.init)
     return made
 
 
-def materialise(made: nn.Module, tensors: dict[str, torch.Tensor], device: str = "cpu") -> None:
+def fill_meta_model(made: nn.Module, tensors: dict[str, torch.Tensor], device: str = "cpu") -> None:
     """Give a meta model its numbers: parameters and buffers by name, formulas worked out anew."""
     for module in made.modules():
         formulas = [n for n, b in module.named_buffers(recurse=False) if b.is_meta]
@@ -77,7 +77,7 @@ def materialise(made: nn.Module, tensors: dict[str, torch.Tensor], device: str =
         tie()
 
 
-def canonical(made: nn.Module) -> dict[str, torch.Tensor]:
+def unique_state_dict(made: nn.Module) -> dict[str, torch.Tensor]:
     """The numbers that make the model, each once, by name: parameters, then saved buffers."""
     state = made.state_dict()
     named = dict(made.named_parameters())
@@ -85,10 +85,10 @@ def canonical(made: nn.Module) -> dict[str, torch.Tensor]:
     return {**named, **{name: state[name] for name in state if name in buffers}}
 
 
-def stack(what: spec.StackSpec, memory_dim: int | None = None) -> Stack:
+def build_stack(what: spec.StackSpec, memory_dim: int | None = None) -> Stack:
     """A stack of blocks."""
     return Stack(
-        [block(what.block_at(n), what.d_model, memory_dim) for n in range(what.num_layers)],
+        [build_block(what.block_at(n), what.d_model, memory_dim) for n in range(what.num_layers)],
         causal=what.causal,
         position=_score_position(what, what.position),
         local_position=_score_position(what, what.local_position),
@@ -96,7 +96,7 @@ def stack(what: spec.StackSpec, memory_dim: int | None = None) -> Stack:
     )
 
 
-def block(what: spec.BlockSpec, d_model: int, memory_dim: int | None = None) -> Block:
+def build_block(what: spec.BlockSpec, d_model: int, memory_dim: int | None = None) -> Block:
     """One layer."""
     across = what.cross_attention
     ffn = FeedForward if isinstance(what.feed_forward, spec.FeedForwardSpec) else GatedFeedForward
@@ -121,13 +121,13 @@ def _score_position(
             width = width or attention.head_dim or what.d_model // attention.num_heads
             return positions.RotaryPositions(width, base=base, scaling=scaling)
         case spec.RelativeSpec():
-            both_ways = not what.causal
-            return positions.RelativeBias(attention.num_heads, **vars(position), both_ways=both_ways)
+            bidirectional = not what.causal
+            return positions.RelativeBias(attention.num_heads, **vars(position), bidirectional=bidirectional)
         case spec.AlibiSpec():
             return positions.AlibiBias(attention.num_heads, **vars(position))
 
 
-def embed(what: spec.InputSpec, d_model: int) -> nn.Module:
+def build_embedding(what: spec.InputSpec, d_model: int) -> nn.Module:
     """What turns the model's input into vectors."""
     match what:
         case spec.TokensSpec():
@@ -149,7 +149,7 @@ def embed(what: spec.InputSpec, d_model: int) -> nn.Module:
     return embeddings.VectorInput()
 
 
-def head(what: spec.HeadSpec, d_model: int, source: spec.InputSpec) -> nn.Module:
+def build_head(what: spec.HeadSpec, d_model: int, source: spec.InputSpec) -> nn.Module:
     """What turns the last vectors into an answer."""
     if isinstance(source, spec.SeriesPatchesSpec):
         if type(what) not in SERIES_HEADS or getattr(what, "pooler", False):
@@ -171,7 +171,7 @@ _WRITERS = ("out_proj", "ffn.down")  # what adds to the residual stream
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, init: spec.InitSpec) -> None:
+def initialize(model: nn.Module, init: spec.InitSpec) -> None:
     """Draw every weight anew, in the order of the modules; norms keep their ones and zeros."""
     depth = sum(name.endswith(_WRITERS) for name, _ in model.named_modules())
     for name, module in model.named_modules():

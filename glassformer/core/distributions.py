@@ -50,7 +50,7 @@ class StudentT(NamedTuple):
         """The log-density at each value."""
         return _log_prob(distributions.StudentT, *self, values=values)
 
-    def undone(self, loc: Tensor, scale: Tensor) -> StudentT:
+    def unscale(self, loc: Tensor, scale: Tensor) -> StudentT:
         """The same for values before they were shifted by `loc` and divided by `scale`."""
         return StudentT(self.df, self.loc * scale + loc, self.scale * scale)
 
@@ -78,7 +78,7 @@ class Gaussian(NamedTuple):
         """The log-density at each value."""
         return _log_prob(distributions.Normal, *self, values=values)
 
-    def undone(self, loc: Tensor, scale: Tensor) -> Gaussian:
+    def unscale(self, loc: Tensor, scale: Tensor) -> Gaussian:
         """The same for values before they were shifted by `loc` and divided by `scale`."""
         return Gaussian(self.loc * scale + loc, self.scale * scale)
 
@@ -107,28 +107,32 @@ class NegativeBinomial(NamedTuple):
         chance = _log_prob(distributions.NegativeBinomial, self.total_count, None, self.logits, values=values)
         return chance.where(values >= 0, torch.nan)
 
-    def undone(self, loc: Tensor, scale: Tensor) -> NegativeBinomial:
+    def unscale(self, loc: Tensor, scale: Tensor) -> NegativeBinomial:
         """The same with its mean times `scale`; counts start at 0, so they are never shifted by `loc`."""
         return NegativeBinomial(self.total_count, self.logits + scale.log())
 
 
-Parameters = StudentT | Gaussian | NegativeBinomial
-KINDS: dict[Distribution, type[Any]] = {
+DistributionParameters = StudentT | Gaussian | NegativeBinomial
+DISTRIBUTIONS: dict[Distribution, type[Any]] = {
     "student_t": StudentT,
     "normal": Gaussian,
     "negative_binomial": NegativeBinomial,
 }
 
 
-def mapped(parameters: Parameters, change: Callable[[str, Tensor], Tensor]) -> Parameters:
+def map_parameters(
+    parameters: DistributionParameters, change: Callable[[str, Tensor], Tensor]
+) -> DistributionParameters:
     """Every parameter changed by a function of its name and its tensor."""
-    made: Parameters = type(parameters)(*map(change, parameters._fields, parameters))
+    made: DistributionParameters = type(parameters)(*map(change, parameters._fields, parameters))
     return made
 
 
-def stacked(each: Sequence[Parameters], dim: int) -> Parameters:
+def stack_parameters(each: Sequence[DistributionParameters], dim: int) -> DistributionParameters:
     """Several distributions of one kind as one, along a new dimension."""
-    made: Parameters = type(each[0])(*(torch.stack(tensors, dim) for tensors in zip(*each, strict=True)))
+    made: DistributionParameters = type(each[0])(
+        *(torch.stack(tensors, dim) for tensors in zip(*each, strict=True))
+    )
     return made
 
 
@@ -137,16 +141,16 @@ class ParameterLayers(nn.Module):
 
     def __init__(self, width: int, count: int, distribution: Distribution) -> None:
         super().__init__()
-        self.kind = KINDS[distribution]
+        self.kind = DISTRIBUTIONS[distribution]
         for name in self.kind._fields:
             self.add_module(name, nn.Linear(width, count))
 
-    def forward(self, x: Tensor) -> Parameters:
-        parameters: Parameters = self.kind.of(*(layer(x) for layer in self.children()))
+    def forward(self, x: Tensor) -> DistributionParameters:
+        parameters: DistributionParameters = self.kind.of(*(layer(x) for layer in self.children()))
         return parameters
 
 
-def numbers(width: int, count: int, distribution: Distribution) -> nn.Module:
+def value_projection(width: int, count: int, distribution: Distribution) -> nn.Module:
     """Vectors (..., width) to (..., count) numbers, or to a distribution's parameters for them."""
     if distribution == "none":
         return nn.Linear(width, count)

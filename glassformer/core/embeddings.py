@@ -17,7 +17,7 @@ from glassformer.core.positions import LearnedPositions, SinusoidalPositions
 from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 
 
-class Embedded(NamedTuple):
+class EmbeddingOutput(NamedTuple):
     """Vectors (B, T, D), and how a series was shifted and scaled before (to be undone by its head)."""
 
     x: Tensor
@@ -60,7 +60,7 @@ class TokenInput(nn.Module):
         last: int | None = None,
         types: Tensor | None = None,
         obs: Observer | None = None,
-    ) -> Embedded:
+    ) -> EmbeddingOutput:
         """ids (B, T), positions and types (B|1, T) -> (B, T, D)."""
         _check_ids(ids, self.token.num_embeddings)
         x = self.token(ids)
@@ -79,10 +79,10 @@ class TokenInput(nn.Module):
             raise UnsupportedError("this model", "token types", hint="leave `types` out")
         if self.norm is not None:
             x = tap(obs, "norm", self.norm(x))
-        return Embedded(tap(obs, "out", self.dropout(x)))
+        return EmbeddingOutput(tap(obs, "out", self.dropout(x)))
 
 
-def check_form(ids: Tensor) -> None:
+def check_token_ids(ids: Tensor) -> None:
     """Raise if these cannot be token ids (B, T)."""
     if ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"a tensor of token ids ({ids.dtype})", ids.shape, "integers (B, T)")
@@ -90,7 +90,7 @@ def check_form(ids: Tensor) -> None:
 
 def _check_ids(ids: Tensor, vocab_size: int) -> None:
     """Raise if an id is out of range; on a GPU only shapes are checked, to avoid a synchronization."""
-    check_form(ids)
+    check_token_ids(ids)
     if ids.is_cpu and ids.numel() and not torch.compiler.is_compiling():
         low, high = (int(v) for v in ids.aminmax())
         if low < 0 or high >= vocab_size:
@@ -127,7 +127,7 @@ class ImageInput(nn.Module):
         self.position = nn.Parameter(torch.zeros(1, what.prefix + what.num_patches, d_model))
         self.dropout = Dropout(what.dropout)
 
-    def forward(self, images: Tensor, *, obs: Observer | None = None) -> Embedded:
+    def forward(self, images: Tensor, *, obs: Observer | None = None) -> EmbeddingOutput:
         """images (B, C, height, width) -> (B, P + patches, D), patches row by row."""
         if images.dim() != 4 or tuple(images.shape[1:]) != (self.channels, *self.image_size):
             wanted = f"(B, {self.channels}, {self.image_size[0]}, {self.image_size[1]})"
@@ -136,11 +136,11 @@ class ImageInput(nn.Module):
         x = tap(obs, "patch", x)
         x = torch.cat((self.prefix.expand(x.shape[0], -1, -1), x), 1)  # (B, P + patches, D)
         x = x + tap(obs, "position", self.position).to(x.dtype)
-        return Embedded(tap(obs, "out", self.dropout(x)))
+        return EmbeddingOutput(tap(obs, "out", self.dropout(x)))
 
 
 class VectorInput(nn.Module):
     """Vectors (B, T, D) handed in as they are."""
 
-    def forward(self, x: Tensor, *, obs: Observer | None = None) -> Embedded:
-        return Embedded(tap(obs, "out", x))
+    def forward(self, x: Tensor, *, obs: Observer | None = None) -> EmbeddingOutput:
+        return EmbeddingOutput(tap(obs, "out", x))

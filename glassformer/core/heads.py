@@ -1,4 +1,4 @@
-"""From vectors to answers. A head takes the last layer's vectors and a `Context` of what was read.
+"""From vectors to answers. A head takes the last layer's vectors and a `HeadContext` of what was read.
 
 B batch, T positions, D d_model, V vocabulary, L labels.
 """
@@ -19,7 +19,7 @@ from glassformer.core.observe import Observer, tap
 from glassformer.errors import MissingValueError, ShapeError
 
 
-class Context(NamedTuple):
+class HeadContext(NamedTuple):
     """What a head may need besides the vectors."""
 
     ids: Tensor | None = None  # (B, T)
@@ -28,14 +28,14 @@ class Context(NamedTuple):
     scale: Tensor | None = None  # and scaled
 
 
-class Pooled(NamedTuple):
+class PooledOutput(NamedTuple):
     """All vectors (B, T, D) and one for the whole sequence (B, D or the pooler's width)."""
 
     hidden: Tensor
     pooled: Tensor
 
 
-class Twice(NamedTuple):
+class DistilledLogits(NamedTuple):
     """The mean of two rows of scores (B, L), and each."""
 
     logits: Tensor
@@ -43,7 +43,7 @@ class Twice(NamedTuple):
     second: Tensor
 
 
-class Span(NamedTuple):
+class SpanLogits(NamedTuple):
     """Scores (B, T) for where an answer starts and ends."""
 
     start: Tensor
@@ -58,10 +58,12 @@ class FeaturesHead(nn.Module):
         self.pooler = nn.Linear(d_model, what.pooler_dim or d_model) if what.pooler else None
         self.activation = what.pooler_activation
 
-    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor | Pooled:
+    def forward(
+        self, x: Tensor, context: HeadContext, *, obs: Observer | None = None
+    ) -> Tensor | PooledOutput:
         if self.pooler is None:
             return x
-        return Pooled(x, tap(obs, "pooled", ACTIVATIONS[self.activation](self.pooler(x[:, 0]))))
+        return PooledOutput(x, tap(obs, "pooled", ACTIVATIONS[self.activation](self.pooler(x[:, 0]))))
 
 
 class VocabularyHead(nn.Module):
@@ -72,7 +74,7 @@ class VocabularyHead(nn.Module):
         self.weight = normal_table(vocab_size, d_model)
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
 
-    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
+    def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
         return tap(obs, "logits", linear(self.transform(x), self.weight, self.bias))
 
     def transform(self, x: Tensor) -> Tensor:
@@ -144,7 +146,7 @@ class ClassifyHead(nn.Module):
         self.dropout = Dropout(what.dropout if "out" in what.dropped else 0.0)
         self.out = nn.Linear(d_model, what.num_labels, bias=what.bias)
 
-    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
+    def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
         if self.pool == "first":  # column 0, padding or not, as published models read it
             pooled = x[:, 0]
         elif self.pool == "end":
@@ -169,17 +171,17 @@ class ClassifyHead(nn.Module):
         return ends
 
 
-class ClassifyTwiceHead(nn.Module):
+class DistilledClassifyHead(nn.Module):
     """Scores off the first and off the second prefix vector, and their mean."""
 
-    def __init__(self, d_model: int, what: spec.ClassifyTwiceSpec) -> None:
+    def __init__(self, d_model: int, what: spec.DistilledClassifySpec) -> None:
         super().__init__()
         self.first = nn.Linear(d_model, what.num_labels)
         self.second = nn.Linear(d_model, what.num_labels)
 
-    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Twice:
+    def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> DistilledLogits:
         first, second = self.first(x[:, 0]), self.second(x[:, 1])  # (B, L)
-        return Twice(tap(obs, "logits", (first + second) / 2), first, second)
+        return DistilledLogits(tap(obs, "logits", (first + second) / 2), first, second)
 
 
 class TokenClassifyHead(nn.Module):
@@ -190,7 +192,7 @@ class TokenClassifyHead(nn.Module):
         self.dropout = Dropout(what.dropout)
         self.out = nn.Linear(d_model, what.num_labels, bias=what.bias)
 
-    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
+    def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
         return tap(obs, "logits", self.out(self.dropout(x)))
 
 
@@ -202,9 +204,9 @@ class AnswerHead(nn.Module):
         self.dropout = Dropout(what.dropout)
         self.out = nn.Linear(d_model, 2)
 
-    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Span:
+    def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> SpanLogits:
         start, end = tap(obs, "logits", self.out(self.dropout(x))).unbind(-1)
-        return Span(start, end)
+        return SpanLogits(start, end)
 
 
 class EmbedHead(nn.Module):
@@ -216,7 +218,7 @@ class EmbedHead(nn.Module):
         # published folders have a pooler; it takes no part here but is kept for saving
         self.pooler = nn.Linear(d_model, d_model) if what.pooler else None
 
-    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
+    def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
         vector = pool(x, context.padding, self.pool)
         return tap(obs, "embedding", F.normalize(vector, dim=-1) if self.normalize else vector)
 
@@ -225,7 +227,7 @@ HEADS: dict[type, type[nn.Module]] = {
     spec.FeaturesSpec: FeaturesHead,
     spec.MaskedLanguageModelSpec: MaskedLanguageModelHead,
     spec.ClassifySpec: ClassifyHead,
-    spec.ClassifyTwiceSpec: ClassifyTwiceHead,
+    spec.DistilledClassifySpec: DistilledClassifyHead,
     spec.TokenClassifySpec: TokenClassifyHead,
     spec.AnswerSpec: AnswerHead,
     spec.EmbedSpec: EmbedHead,

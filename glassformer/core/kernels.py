@@ -25,10 +25,10 @@ from glassformer.errors import ShapeError, UnknownNameError, UnsupportedError
 
 Kernel = Literal["auto", "explicit", "sdpa", "flex"]
 KERNELS: tuple[Kernel, ...] = ("auto", "explicit", "sdpa", "flex")
-Edit = Callable[[str, Tensor], Tensor]
+AttentionEdit = Callable[[str, Tensor], Tensor]
 
 # from here on, skipping the empty blocks of a sparse mask wins (2 x at 1024 keys, 7 x at 4096 on an H200)
-FLEX_FROM = 1024
+FLEX_MIN_KEYS = 1024
 
 
 class PreparedMask(NamedTuple):
@@ -45,7 +45,7 @@ class PreparedMask(NamedTuple):
     empty: Tensor | None = None  # (B|1, 1|H, T|1, 1), queries that may attend to nothing
     block: Any = None  # flex's BlockMask
 
-    def permissions(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
+    def to_dense(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
         """The whole mask as a tensor (B|1, 1|H, T|1, S), whatever form the kernel uses."""
         if self.allowed is not None:
             return self.allowed
@@ -54,7 +54,7 @@ class PreparedMask(NamedTuple):
         return None if self.block is None else self.mask.dense(queries, keys, device)
 
 
-def choose(
+def choose_kernel(
     kernel: Kernel = "auto",
     *,
     mask: Mask | None = None,
@@ -66,7 +66,7 @@ def choose(
 ) -> Kernel:
     """The kernel that runs: what is asked for, else the one that is fastest for this mask and size.
 
-    >>> choose(mask=Mask(causal=True, window=256), queries=4096, keys=4096, device="cuda")
+    >>> choose_kernel(mask=Mask(causal=True, window=256), queries=4096, keys=4096, device="cuda")
     'flex'
     """
     if kernel not in KERNELS:
@@ -88,7 +88,7 @@ def choose(
     if dropout:
         return "explicit" if place == "cpu" else "sdpa"  # on a CPU, torch's own is unfused under dropout
     sparse = mask.segments is not None or (mask.window is not None and 4 * mask.window <= keys)
-    wins = plain and sparse and queries == keys >= FLEX_FROM
+    wins = plain and sparse and queries == keys >= FLEX_MIN_KEYS
     return "flex" if place == "cuda" and wins else "sdpa"
 
 
@@ -110,8 +110,8 @@ def prepare_mask(
     kernel: Kernel = "auto",
 ) -> PreparedMask:
     """Choose the kernel and work out what it needs of the mask, in the cheapest equal form."""
-    slim = mask.slim(queries, keys)
-    chosen = choose(
+    slim = mask.simplify(queries, keys)
+    chosen = choose_kernel(
         kernel,
         mask=slim,
         queries=queries,
@@ -138,7 +138,7 @@ def attend(
     scale: float | None = None,
     dropout: float = 0.0,
     kernel: Kernel = "auto",
-    edit: Edit | None = None,
+    edit: AttentionEdit | None = None,
 ) -> Tensor:
     """Scaled dot-product attention: q (B, H, T, K), k (B, G, S, K), v (B, G, S, V) -> (B, H, T, V).
 
@@ -189,7 +189,7 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
 # ---- the definition -----------------------------------------------------------------------------------
 
 
-def scores_of(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+def attention_scores(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """Q K^T * scale + bias, in float32: (B, H, T, S)."""
     dots = _by_group(q.float() * scale, k.float().transpose(-1, -2))
     return dots if bias is None else dots + bias
@@ -205,7 +205,7 @@ def _by_group(left: Tensor, right: Tensor) -> Tensor:
     return (grouped @ right).view(batch, heads, rows, right.shape[-1])
 
 
-def weights_of(scores: Tensor, allowed: Tensor | None) -> Tensor:
+def attention_weights(scores: Tensor, allowed: Tensor | None) -> Tensor:
     """Soft-maxed rows under the mask; a row with nothing allowed is all zeros."""
     if allowed is None:
         return scores.softmax(-1)
@@ -221,13 +221,13 @@ def explicit(
     bias: Tensor | None,
     scale: float,
     dropout: float = 0.0,
-    edit: Edit | None = None,
+    edit: AttentionEdit | None = None,
 ) -> Tensor:
     """The definition, step by step, in float32."""
-    scores = scores_of(q, k, bias, scale)
+    scores = attention_scores(q, k, bias, scale)
     if edit is not None:
         scores = edit("scores", scores)
-    weights = weights_of(scores, mask.permissions(q.shape[2], k.shape[2], q.device))
+    weights = attention_weights(scores, mask.to_dense(q.shape[2], k.shape[2], q.device))
     if edit is not None:
         weights = edit("weights", weights)
     weights = drop(weights, dropout, training=True)

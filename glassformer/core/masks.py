@@ -142,7 +142,7 @@ class Mask:
         others = (self.window, self.padding, self.segments, self.allowed, self.offset)
         return self.causal and all(other is None for other in others)
 
-    def slim(self, queries: int, keys: int) -> Mask:
+    def simplify(self, queries: int, keys: int) -> Mask:
         """The same mask without conditions that hide nothing at this T and S."""
         # queries and keys lie less than max(T, S) apart, unless an offset moves the queries
         reach = max(queries, keys) if self.offset is None else math.inf

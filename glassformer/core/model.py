@@ -17,11 +17,19 @@ from torch import Tensor, nn
 
 from glassformer.core import spec as specs
 from glassformer.core.embeddings import TokenInput
-from glassformer.core.heads import Context
+from glassformer.core.heads import HeadContext
+from glassformer.core.inputs import (
+    MaskLike,
+    cross_mask,
+    embed_inputs,
+    infer_mask,
+    last_columns,
+    position_ids,
+    tie_weights,
+)
 from glassformer.core.kernels import Kernel
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.observe import Observer, scope
-from glassformer.core.reading import MaskLike, across, first_vectors, inferred, latest, placed, share
 from glassformer.core.stack import Stack
 from glassformer.errors import ShapeError
 
@@ -62,10 +70,10 @@ class DecoderOptions(ForwardOptions, total=False):
 class GenerativeModel(nn.Module):
     """A model with a language-model head, which can generate.
 
-    >>> from glassformer.core.build import build
+    >>> from glassformer.core.build import build_model
     >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
     >>> block = specs.BlockSpec(attention=attention, feed_forward=ffn)
-    >>> model = build(specs.DecoderOnlySpec(
+    >>> model = build_model(specs.DecoderOnlySpec(
     ...     input=specs.TokensSpec(vocab_size=50), head=specs.LanguageModelSpec(vocab_size=50),
     ...     decoder=specs.StackSpec(d_model=16, num_layers=1, block=block, causal=True)))
     >>> torch.tensor(model.generate(torch.ones(2, 4).long(), max_new_tokens=3)).shape
@@ -95,12 +103,12 @@ class GenerativeModel(nn.Module):
 class EncoderDecoder(GenerativeModel):
     """Reads a source, writes a target: logits (B, T, V) for each next target token.
 
-    >>> from glassformer.core.build import build
+    >>> from glassformer.core.build import build_model
     >>> words, block = specs.TokensSpec(vocab_size=50), specs.FeedForwardSpec(d_ff=64)
-    >>> own = across = specs.AttentionSpec(num_heads=4)
+    >>> own = cross_mask = specs.AttentionSpec(num_heads=4)
     >>> reads = specs.BlockSpec(attention=own, feed_forward=block)
-    >>> writes = specs.BlockSpec(attention=own, cross_attention=across, feed_forward=block)
-    >>> model = build(specs.EncoderDecoderSpec(
+    >>> writes = specs.BlockSpec(attention=own, cross_attention=cross_mask, feed_forward=block)
+    >>> model = build_model(specs.EncoderDecoderSpec(
     ...     source=words, encoder=specs.StackSpec(d_model=16, num_layers=2, block=reads),
     ...     target=words, decoder=specs.StackSpec(d_model=16, num_layers=2, block=writes, causal=True),
     ...     head=specs.LanguageModelSpec(vocab_size=50)))
@@ -130,9 +138,9 @@ class EncoderDecoder(GenerativeModel):
     def tie(self) -> None:
         """Let what the spec calls tied share the target's token matrix (again, after weights are set)."""
         if "source" in self.spec.tied:
-            share(self.src_embed, self.tgt_embed, "the target")
+            tie_weights(self.src_embed, self.tgt_embed, "the target")
         if "head" in self.spec.tied:
-            share(self.tgt_embed, self.head, "the head")
+            tie_weights(self.tgt_embed, self.head, "the head")
 
     def forward(
         self,
@@ -164,18 +172,18 @@ class EncoderDecoder(GenerativeModel):
         tgt_positions: Tensor | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
-    ) -> tuple[Tensor, Context]:
+    ) -> tuple[Tensor, HeadContext]:
         """The last layer's hidden states (B, T, D), and the context that the head needs; see `forward`."""
-        src_seen = inferred(self.src_embed, src, src_mask, "src_mask")
+        src_seen = infer_mask(self.src_embed, src, src_mask, "src_mask")
         if src.shape[0] != tgt.shape[0]:
             raise ShapeError("the target", tgt.shape, f"as many rows as the source has, {src.shape[0]}")
         memory = self.encode(src, src_seen, positions=src_positions, kernel=kernel, obs=obs)
         if memory_mask is None:
-            memory_mask = across(src_seen, tgt_mask)
+            memory_mask = cross_mask(src_seen, tgt_mask)
         x, padding = self._decode(
             tgt, memory, tgt_mask, memory_mask, positions=tgt_positions, kernel=kernel, obs=obs
         )
-        return x, Context(ids=src, padding=padding)
+        return x, HeadContext(ids=src, padding=padding)
 
     def encode(
         self,
@@ -187,10 +195,10 @@ class EncoderDecoder(GenerativeModel):
         obs: Observer | None = None,
     ) -> Tensor:
         """src (B, S) -> memory (B, S, D)."""
-        mask = inferred(self.src_embed, src, src_mask, "src_mask")
+        mask = infer_mask(self.src_embed, src, src_mask, "src_mask")
         if positions is None and isinstance(self.src_embed, TokenInput):
-            positions = placed(mask, 0, src, "src_mask")
-        x = first_vectors(self.src_embed, src, positions, 0, scope(obs, "src_embed")).x
+            positions = position_ids(mask, 0, src, "src_mask")
+        x = embed_inputs(self.src_embed, src, positions, 0, scope(obs, "src_embed")).x
         memory: Tensor = self.encoder(
             x, mask=mask, positions=positions, kernel=kernel, obs=scope(obs, "encoder")
         )
@@ -211,7 +219,7 @@ class EncoderDecoder(GenerativeModel):
         With a cache a tgt_mask (B, keys) covers all keys so far, cached ones included.
         """
         x, padding = self._decode(tgt, memory, tgt_mask, memory_mask, **options)
-        return self.head(x, Context(ids=ids, padding=padding), obs=scope(options.get("obs"), "head"))
+        return self.head(x, HeadContext(ids=ids, padding=padding), obs=scope(options.get("obs"), "head"))
 
     def _decode(
         self,
@@ -228,14 +236,14 @@ class EncoderDecoder(GenerativeModel):
         """The last hidden states (B, T, D), and which target positions are real."""
         start = 0 if cache is None else cache.length
         fresh = isinstance(start, int) and start == 0
-        mask = inferred(self.tgt_embed, tgt, tgt_mask, "tgt_mask", past=0 if fresh else 1)
+        mask = infer_mask(self.tgt_embed, tgt, tgt_mask, "tgt_mask", past=0 if fresh else 1)
         if tgt_mask is None and mask.padding is not None:
             # the first token starts the sequence, even where it is the pad token
             mask = replace(mask, padding=torch.cat((tgt[:, :1] == tgt[:, :1], mask.padding[:, 1:]), 1))
         if positions is None:
-            positions = placed(mask, start, tgt, "tgt_mask")
-        padding = None if mask.padding is None else latest(mask.padding, start, tgt.shape[1])
-        x = first_vectors(self.tgt_embed, tgt, positions, start, scope(obs, "tgt_embed")).x
+            positions = position_ids(mask, start, tgt, "tgt_mask")
+        padding = None if mask.padding is None else last_columns(mask.padding, start, tgt.shape[1])
+        x = embed_inputs(self.tgt_embed, tgt, positions, start, scope(obs, "tgt_embed")).x
         x = self.decoder(
             x,
             memory,
@@ -252,10 +260,10 @@ class EncoderDecoder(GenerativeModel):
 class EncoderOnly(nn.Module):
     """Reads a whole sequence (or image, or series) at once; what comes out is the head's.
 
-    >>> from glassformer.core.build import build
+    >>> from glassformer.core.build import build_model
     >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
     >>> block = specs.BlockSpec(attention=attention, feed_forward=ffn)
-    >>> model = build(specs.EncoderOnlySpec(
+    >>> model = build_model(specs.EncoderOnlySpec(
     ...     input=specs.TokensSpec(vocab_size=50), head=specs.ClassifySpec(num_labels=3),
     ...     encoder=specs.StackSpec(d_model=16, num_layers=2, block=block)))
     >>> model(torch.ones(2, 7).long()).shape                # (B, labels)
@@ -275,7 +283,7 @@ class EncoderOnly(nn.Module):
     def tie(self) -> None:
         """Let the head share the token matrix where the spec says so."""
         if "head" in self.spec.tied:
-            share(self.embed, self.head, "the head")
+            tie_weights(self.embed, self.head, "the head")
 
     def forward(self, inputs: Tensor, mask: MaskLike = None, **options: Unpack[EncoderOptions]) -> Any:
         """ids (B, T), images (B, C, height, width) or series (B, time, channels) -> the head's output.
@@ -297,29 +305,29 @@ class EncoderOnly(nn.Module):
         positions: Tensor | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
-    ) -> tuple[Tensor, Context]:
+    ) -> tuple[Tensor, HeadContext]:
         """The last layer's hidden states (B, T, D), and the context that the head needs; see `forward`."""
-        seen_mask = inferred(self.embed, inputs, mask, "mask")
+        seen_mask = infer_mask(self.embed, inputs, mask, "mask")
         tokens = isinstance(self.embed, TokenInput)
         if tokens and positions is None:
-            positions = placed(seen_mask, 0, inputs, "mask")
+            positions = position_ids(seen_mask, 0, inputs, "mask")
         given = {"types": types, "observed": observed, "hidden": hidden}
         more = {name: value for name, value in given.items() if value is not None}
-        embedded = first_vectors(self.embed, inputs, positions, 0, scope(obs, "embed"), **more)
+        embedded = embed_inputs(self.embed, inputs, positions, 0, scope(obs, "embed"), **more)
         x = self.encoder(
             embedded.x, mask=seen_mask, positions=positions, kernel=kernel, obs=scope(obs, "encoder")
         )
         ids = inputs if tokens else None
-        return x, Context(ids=ids, padding=seen_mask.padding, loc=embedded.loc, scale=embedded.scale)
+        return x, HeadContext(ids=ids, padding=seen_mask.padding, loc=embedded.loc, scale=embedded.scale)
 
 
 class DecoderOnly(GenerativeModel):
     """Reads from left to right: logits (B, T, V) for each next token.
 
-    >>> from glassformer.core.build import build
+    >>> from glassformer.core.build import build_model
     >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
     >>> block = specs.BlockSpec(attention=attention, feed_forward=ffn)
-    >>> model = build(specs.DecoderOnlySpec(
+    >>> model = build_model(specs.DecoderOnlySpec(
     ...     input=specs.TokensSpec(vocab_size=50), head=specs.LanguageModelSpec(vocab_size=50),
     ...     decoder=specs.StackSpec(d_model=16, num_layers=2, block=block, causal=True)))
     >>> model(torch.ones(2, 7).long()).shape
@@ -341,7 +349,7 @@ class DecoderOnly(GenerativeModel):
     def tie(self) -> None:
         """Let the head share the token matrix where the spec says so."""
         if "head" in self.spec.tied:
-            share(self.embed, self.head, "the head")
+            tie_weights(self.embed, self.head, "the head")
 
     def forward(self, ids: Tensor, mask: MaskLike = None, **options: Unpack[DecoderOptions]) -> Any:
         """ids (B, T) -> the head's output: logits (B, T, V) for a language model.
@@ -361,19 +369,19 @@ class DecoderOnly(GenerativeModel):
         cache: KVCache | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
-    ) -> tuple[Tensor, Context]:
+    ) -> tuple[Tensor, HeadContext]:
         """The last layer's hidden states (B, T, D), and the context that the head needs; see `forward`."""
         start = 0 if cache is None else cache.length
         fresh = isinstance(start, int) and start == 0
-        seen_mask = inferred(self.embed, ids, mask, "mask", past=0 if fresh else 1)
+        seen_mask = infer_mask(self.embed, ids, mask, "mask", past=0 if fresh else 1)
         if positions is None:
-            positions = placed(seen_mask, start, ids, "mask")
-        padding = None if seen_mask.padding is None else latest(seen_mask.padding, start, ids.shape[1])
-        x = first_vectors(self.embed, ids, positions, start, scope(obs, "embed")).x
+            positions = position_ids(seen_mask, start, ids, "mask")
+        padding = None if seen_mask.padding is None else last_columns(seen_mask.padding, start, ids.shape[1])
+        x = embed_inputs(self.embed, ids, positions, start, scope(obs, "embed")).x
         x = self.decoder(
             x, mask=seen_mask, positions=positions, cache=cache, kernel=kernel, obs=scope(obs, "decoder")
         )
-        return x, Context(ids=ids, padding=padding)
+        return x, HeadContext(ids=ids, padding=padding)
 
 
 AnyModel = EncoderDecoder | EncoderOnly | DecoderOnly

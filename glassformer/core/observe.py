@@ -16,13 +16,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from glassformer.core.kernels import PreparedMask, scores_of, weights_of
+from glassformer.core.kernels import PreparedMask, attention_scores, attention_weights
 from glassformer.errors import InvalidValueError, UnknownNameError, UnsupportedError
 
-Change = Callable[[Tensor], Tensor]
+TensorEdit = Callable[[Tensor], Tensor]
 
 
-class Attended(NamedTuple):
+class AttentionContext(NamedTuple):
     """What one attention used besides q, k and v."""
 
     mask: PreparedMask
@@ -44,7 +44,7 @@ class Record:
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
-        self.attended: dict[str, Attended] = {}
+        self.attention_contexts: dict[str, AttentionContext] = {}
         self.output: Any = None
 
     def __getitem__(self, name: str) -> Tensor:
@@ -66,7 +66,7 @@ class Record:
 
     def attentions(self) -> list[str]:
         """The attentions whose matrices can be asked for."""
-        return [n for n in self.attended if f"{n}.q" in self.tensors and f"{n}.k" in self.tensors]
+        return [n for n in self.attention_contexts if f"{n}.q" in self.tensors and f"{n}.k" in self.tensors]
 
     def scores(
         self,
@@ -87,7 +87,11 @@ class Record:
         else:
             q, k, used = self._parts(name, head)
             bias = used.bias if head is None or used.bias is None else used.bias[:, head : head + 1]
-            scores = scores_of(q, k, None, 1.0) if stage == "dot" else scores_of(q, k, bias, used.scale)
+            scores = (
+                attention_scores(q, k, None, 1.0)
+                if stage == "dot"
+                else attention_scores(q, k, bias, used.scale)
+            )
         if stage == "masked" and (allowed := self._allowed(name, head, scores)) is not None:
             scores = scores.masked_fill(~allowed, float("-inf"))
         return scores if head is None else scores[:, 0]
@@ -100,25 +104,27 @@ class Record:
         else:
             scores = self.scores(name, head)
             scores = scores if head is None else scores[:, None]
-            weights = weights_of(scores, self._allowed(name, head, scores))
+            weights = attention_weights(scores, self._allowed(name, head, scores))
         return weights if head is None else weights[:, 0]
 
     def _allowed(self, name: str, head: int | None, scores: Tensor) -> Tensor | None:
         """Which of these scores may be attended to."""
-        allowed = self.attended[name].mask.permissions(scores.shape[-2], scores.shape[-1], scores.device)
+        allowed = self.attention_contexts[name].mask.to_dense(
+            scores.shape[-2], scores.shape[-1], scores.device
+        )
         if allowed is not None and head is not None and allowed.shape[1] > 1:
             allowed = allowed[:, head : head + 1]
         return allowed
 
-    def _parts(self, name: str, head: int | None) -> tuple[Tensor, Tensor, Attended]:
-        if name not in self.attended:
+    def _parts(self, name: str, head: int | None) -> tuple[Tensor, Tensor, AttentionContext]:
+        if name not in self.attention_contexts:
             hint = "" if self.attentions() else "want '*.q' and '*.k'"
             raise UnknownNameError("recorded attention", name, self.attentions(), hint=hint)
         q, k = self[f"{name}.q"], self[f"{name}.k"]
         if head is not None:
             group = head * k.shape[1] // q.shape[1]
             q, k = _of_head(q, name, head), k[:, group : group + 1]
-        return q, k, self.attended[name]
+        return q, k, self.attention_contexts[name]
 
 
 def _of_head(x: Tensor, name: str, head: int | None) -> Tensor:
@@ -143,7 +149,9 @@ class Observer:
     (torch.Size([2, 5, 64]), False)
     """
 
-    def __init__(self, want: str | tuple[str, ...] = "*", edit: Mapping[str, Change] | None = None) -> None:
+    def __init__(
+        self, want: str | tuple[str, ...] = "*", edit: Mapping[str, TensorEdit] | None = None
+    ) -> None:
         self.record = Record()
         self._want = (want,) if isinstance(want, str) else tuple(want)
         self._edit = dict(edit or {})
@@ -174,9 +182,9 @@ class Observer:
 
     def attention(self, mask: PreparedMask, bias: Tensor | None, scale: float) -> None:
         """Keep what an attention used, so that its matrices can be worked out later."""
-        self.record.attended[self._prefix.rstrip(".")] = Attended(mask, bias, scale)
+        self.record.attention_contexts[self._prefix.rstrip(".")] = AttentionContext(mask, bias, scale)
 
-    def in_vain(self) -> bool:
+    def matched_nothing(self) -> bool:
         """Whether names were wanted and none of them came by."""
         seen = self.record.tensors
         return bool(self._want) and not any(fnmatchcase(n, pattern) for n in seen for pattern in self._want)
@@ -185,7 +193,7 @@ class Observer:
         return [pattern for pattern in self._edit if pattern not in self._applied]
 
 
-def _changed(change: Change, x: Tensor, name: str) -> Tensor:
+def _changed(change: TensorEdit, x: Tensor, name: str) -> Tensor:
     new = change(x)
     if not isinstance(new, Tensor) or new.shape != x.shape:
         found = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
@@ -207,7 +215,7 @@ def observe(
     model: nn.Module,
     inputs: Any,
     want: str | tuple[str, ...] = "*",
-    edit: Mapping[str, Change] | None = None,
+    edit: Mapping[str, TensorEdit] | None = None,
     **options: Any,
 ) -> Record:
     """Run `model` once in evaluation mode, without gradients, and return what was seen.
@@ -216,7 +224,7 @@ def observe(
     through the module inside it. `record.output` is the model's output.
 
     >>> from glassformer.core import build, spec
-    >>> stack = build.stack(spec.StackSpec(d_model=16, num_layers=2, block=spec.BlockSpec(
+    >>> stack = build.build_stack(spec.StackSpec(d_model=16, num_layers=2, block=spec.BlockSpec(
     ...     attention=spec.AttentionSpec(num_heads=4), feed_forward=spec.FeedForwardSpec(d_ff=64))))
     >>> record = observe(stack, torch.randn(2, 5, 16), want="blocks.1.*")
     >>> record.weights("blocks.1.self_attn").shape                          # (B, H, T, S)
@@ -244,7 +252,7 @@ def observe(
             module.training = True
     if unused := observer.unused_edits():
         raise UnknownNameError("name to edit", unused[0], hint="observe(model, inputs).names() lists them")
-    if observer.in_vain():
+    if observer.matched_nothing():
         raise UnknownNameError("name to record", str(want), hint="observe(model, inputs).names() lists them")
     observer.record.output = output
     return observer.record

@@ -19,7 +19,7 @@ from glassformer.core.backend import normal_table
 from glassformer.core.spec import BandScalingSpec, LinearScalingSpec
 from glassformer.errors import InputTooLongError, InvalidValueError
 
-MOST_OF_A_TABLE = 2**28  # numbers, a gigabyte: a formula fills it, so no file's size bounds it
+MAX_TABLE_SIZE = 2**28  # numbers, a gigabyte: a formula fills it, so no file's size bounds it
 
 
 class PositionTerms(NamedTuple):
@@ -112,8 +112,8 @@ class SinusoidalPositions(nn.Module):
         base: float = 10000.0,
     ) -> None:
         super().__init__()
-        if max_len * d_model > MOST_OF_A_TABLE:
-            raise InvalidValueError("max_len", max_len, f"a table of at most {MOST_OF_A_TABLE:,} numbers")
+        if max_len * d_model > MAX_TABLE_SIZE:
+            raise InvalidValueError("max_len", max_len, f"a table of at most {MAX_TABLE_SIZE:,} numbers")
         self.d_model, self.max_len, self.layout, self.base = d_model, max_len, layout, base
         self.register_buffer("table", torch.empty(max_len, d_model))
         self.reset_parameters()
@@ -165,7 +165,7 @@ def _scaled(freq: Tensor, scaling: LinearScalingSpec | BandScalingSpec | None) -
             return (1 - mix) * freq / scaling.factor + mix * freq
 
 
-class _Formula(nn.Module):
+class _ComputedBuffers(nn.Module):
     """Float32 buffers that follow the model to another device but not to a lower precision.
 
     A rounded frequency or slope is multiplied by the position, so far away it would point elsewhere.
@@ -183,7 +183,7 @@ class _Formula(nn.Module):
         return self
 
 
-class RotaryPositions(_Formula):
+class RotaryPositions(_ComputedBuffers):
     """cos and sin of position x frequency, by which `rotate` turns queries and keys.
 
     >>> cos, sin = RotaryPositions(8)(torch.arange(5)[None]).rotary
@@ -232,10 +232,12 @@ def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
 # ---- added to the scores ----------------------------------------------------------------------------
 
 
-def buckets_of(distance: Tensor, *, buckets: int, max_distance: int, both_ways: bool) -> Tensor:
+def relative_position_bucket(
+    distance: Tensor, *, buckets: int, max_distance: int, bidirectional: bool
+) -> Tensor:
     """Key position minus query position -> bucket: exact when near, logarithmic when far."""
     start = torch.zeros_like(distance)
-    if both_ways:
+    if bidirectional:
         buckets //= 2
         start = (distance > 0).long() * buckets  # keys ahead use the upper half
         distance = distance.abs()
@@ -250,15 +252,15 @@ def buckets_of(distance: Tensor, *, buckets: int, max_distance: int, both_ways: 
 class RelativeBias(nn.Module):
     """A learned number for each head and bucket of distance, owned by the stack, used by every layer.
 
-    >>> RelativeBias(4, both_ways=True)(torch.arange(3)[None], torch.arange(5)[None]).bias.shape
+    >>> RelativeBias(4, bidirectional=True)(torch.arange(3)[None], torch.arange(5)[None]).bias.shape
     torch.Size([1, 4, 3, 5])
     """
 
     def __init__(
-        self, num_heads: int, *, buckets: int = 32, max_distance: int = 128, both_ways: bool
+        self, num_heads: int, *, buckets: int = 32, max_distance: int = 128, bidirectional: bool
     ) -> None:
         super().__init__()
-        self.buckets, self.max_distance, self.both_ways = buckets, max_distance, both_ways
+        self.buckets, self.max_distance, self.bidirectional = buckets, max_distance, bidirectional
         self.weight = normal_table(buckets, num_heads)
 
     def forward(self, positions: Tensor, keys: Tensor | None = None) -> PositionTerms:
@@ -268,11 +270,11 @@ class RelativeBias(nn.Module):
 
     def at(self, distance: Tensor) -> PositionTerms:
         """How far ahead of each query each key lies (B|1, T, S) -> bias (B|1, H, T, S)."""
-        rows = buckets_of(
+        rows = relative_position_bucket(
             distance,
             buckets=self.buckets,
             max_distance=self.max_distance,
-            both_ways=self.both_ways,
+            bidirectional=self.bidirectional,
         )
         bias = nn.functional.embedding(rows, self.weight)  # (B|1, T, S, H)
         return PositionTerms(bias=bias.permute(0, 3, 1, 2))
@@ -286,7 +288,7 @@ def alibi_slopes(num_heads: int) -> Tensor:
     return torch.tensor(slopes)
 
 
-class AlibiBias(_Formula):
+class AlibiBias(_ComputedBuffers):
     """A fixed penalty on the scores, `slope * -distance`, with a slope of its own for each head.
 
     >>> AlibiBias(4)(torch.arange(3)[None]).bias[0, 0].tolist()

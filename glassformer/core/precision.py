@@ -30,7 +30,7 @@ torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().item()
 
 
 @cache
-def cpu_can(dtype: str) -> bool:
+def cpu_supports(dtype: str) -> bool:
     """Whether this CPU multiplies matrices of `dtype` and lives, found out in a child process."""
     trial = _TRIAL.format(dtype=dtype)
     done = subprocess.run([sys.executable, "-c", trial], capture_output=True, check=False)
@@ -47,7 +47,7 @@ def parse_dtype(name: str | torch.dtype) -> torch.dtype:
     return DTYPES[name]
 
 
-def dtype_for(
+def resolve_dtype(
     asked: torch.dtype | str | None, device: str | torch.device, stored: Iterable[Tensor] = ()
 ) -> torch.dtype | None:
     """The precision to load in: what is asked; else float32 on a CPU; else as stored (None).
@@ -63,6 +63,6 @@ def dtype_for(
     dtype = parse_dtype(asked)
     if on_cpu and dtype != torch.float32:
         name = str(dtype).removeprefix("torch.")
-        if not cpu_can(name):
+        if not cpu_supports(name):
             raise UnsupportedError("this CPU", f"{name} matrix products", hint="use float32, or a GPU")
     return dtype

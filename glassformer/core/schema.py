@@ -26,7 +26,7 @@ SIZES = frozenset(
 )
 POSITIVE = frozenset("eps base factor low_freq_factor high_freq_factor".split())
 NOT_NEGATIVE = frozenset("prefix offset std num_layers".split())
-MOST = 2**31 - 1
+MAX_INT = 2**31 - 1
 LIMITS = {"channels": 2**16, "num_layers": 10_000}  # nothing in a file of weights bounds them
 
 
@@ -42,8 +42,8 @@ class Spec:
     def __post_init__(self) -> None:
         for name, hint in _hints(type(self)).items():
             value = getattr(self, name)
-            matches = any(fits(value, choice) for choice in choices(hint))
-            expected = _bound(name, value) if matches else named(hint)
+            matches = any(matches_type(value, choice) for choice in union_members(hint))
+            expected = _bound(name, value) if matches else describe_type(hint)
             if expected:
                 raise InvalidValueError(f"{self.kind}.{name}", value, expected)
 
@@ -61,8 +61,8 @@ def _hints(kind: type[Spec]) -> dict[str, Any]:
 def _bound(name: str, value: Any) -> str | None:
     """The bounds of a field, if one of its numbers is outside."""
     values = value if isinstance(value, tuple) else (value,)
-    numbers = [number for number in values if fits(number, float)]
-    most = LIMITS.get(name, MOST)
+    numbers = [number for number in values if matches_type(number, float)]
+    most = LIMITS.get(name, MAX_INT)
     if name in SIZES:
         return None if all(0 < n <= most for n in numbers) else f"a whole number from 1 to {most}"
     if name == "dropout":
@@ -77,14 +77,14 @@ def _bound(name: str, value: Any) -> str | None:
 # ---- types ------------------------------------------------------------------------------------------------
 
 
-def choices(hint: Any) -> tuple[Any, ...]:
+def union_members(hint: Any) -> tuple[Any, ...]:
     """The members of a union, or the one type itself."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return tuple(choice for arg in typing.get_args(hint) for choice in choices(arg))
+        return tuple(choice for arg in typing.get_args(hint) for choice in union_members(arg))
     return (hint,)
 
 
-def fits(value: Any, hint: Any) -> bool:
+def matches_type(value: Any, hint: Any) -> bool:
     """Whether a value is of the type that a field declares; numbers are finite, and no booleans."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -96,17 +96,19 @@ def fits(value: Any, hint: Any) -> bool:
             return False
         inner = args[:1] * len(value) if args[-1] is Ellipsis else args
         pairs = zip(value, inner, strict=False)
-        return len(value) == len(inner) and all(any(fits(v, c) for c in choices(h)) for v, h in pairs)
+        return len(value) == len(inner) and all(
+            any(matches_type(v, c) for c in union_members(h)) for v, h in pairs
+        )
     if hint in (int, float):
         number = isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
         return number and isfinite(value)
     return isinstance(value, origin or hint)
 
 
-def named(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
     """A type as text, for an error."""
     words = []
-    for choice in choices(hint):
+    for choice in union_members(hint):
         if typing.get_origin(choice) is Literal:
             words += [repr(arg) for arg in typing.get_args(choice)]
         else:
@@ -163,7 +165,7 @@ def _read(value: Any, hint: Any, where: str) -> Any:
     if isinstance(value, dict):
         return from_dict(value, where)
     if isinstance(value, list):
-        items = [choice for choice in choices(hint) if typing.get_origin(choice) is tuple]
+        items = [choice for choice in union_members(hint) if typing.get_origin(choice) is tuple]
         inner = typing.get_args(items[0])[0] if items else Any
         return tuple(_read(item, inner, f"{where}[{n}]") for n, item in enumerate(value))
-    return float(value) if float in choices(hint) and fits(value, int) else value
+    return float(value) if float in union_members(hint) and matches_type(value, int) else value

@@ -13,9 +13,14 @@ from torch import Tensor, nn
 
 from glassformer.core import spec
 from glassformer.core.backend import Dropout
-from glassformer.core.distributions import Parameters, mapped, numbers, stacked
-from glassformer.core.embeddings import Embedded
-from glassformer.core.heads import Context
+from glassformer.core.distributions import (
+    DistributionParameters,
+    map_parameters,
+    stack_parameters,
+    value_projection,
+)
+from glassformer.core.embeddings import EmbeddingOutput
+from glassformer.core.heads import HeadContext
 from glassformer.core.observe import Observer, tap
 from glassformer.core.positions import sinusoids
 from glassformer.errors import ShapeError
@@ -25,7 +30,7 @@ Pool = Literal["flatten", "mean", "max", "first"]
 _SMALLEST_VARIANCE, _SMALLEST_MEAN = 1e-5, 1e-10
 
 
-def scaling_of(values: Tensor, observed: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor]:
+def compute_scaling(values: Tensor, observed: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor]:
     """How to shift and divide each channel of each series, from observed values alone: two of (B, 1, C).
 
     "std": to mean 0 and spread 1. "mean": to a mean size of 1; a channel never observed takes the size
@@ -47,7 +52,7 @@ def scaling_of(values: Tensor, observed: Tensor, scaling: Scaling) -> tuple[Tens
             return torch.zeros_like(count), torch.ones_like(count)
 
 
-def patches_of(values: Tensor, patch_length: int, stride: int) -> Tensor:
+def extract_patches(values: Tensor, patch_length: int, stride: int) -> Tensor:
     """Overlapping pieces (B, T, C) -> (B, C, P, L); the last ends where the series ends.
 
     What is left over when the stride does not fit is left out at the start, the oldest values.
@@ -97,7 +102,7 @@ class SeriesInput(nn.Module):
         observed: Tensor | None = None,
         hidden: Tensor | None = None,
         obs: Observer | None = None,
-    ) -> Embedded:
+    ) -> EmbeddingOutput:
         """values (B, T, C) -> vectors (B*C, P, D), with the shift and scale (B, 1, C) taken out.
 
         `observed` (B, T, C) is False where a value is missing; what stands there is not looked at.
@@ -105,7 +110,7 @@ class SeriesInput(nn.Module):
         """
         values, loc, scale = self._scaled(values, observed)
         values = tap(obs, "scaled", values)  # (B, T, C)
-        patches = patches_of(values, self.patch_length, self.stride)  # (B, C, patches, L)
+        patches = extract_patches(values, self.patch_length, self.stride)  # (B, C, patches, L)
         if hidden is not None:
             if hidden.dtype != torch.bool or hidden.shape != patches.shape[:3]:
                 wanted = f"a bool for each patch of each channel, {tuple(patches.shape[:3])}"
@@ -119,7 +124,7 @@ class SeriesInput(nn.Module):
             first = self.prefix.shape[1]
             x = self.dropout(x + position[:, first:])
             x = torch.cat(((self.prefix + position[:, :first]).expand(x.shape[0], -1, -1), x), 1)
-        return Embedded(tap(obs, "out", x), loc, scale)
+        return EmbeddingOutput(tap(obs, "out", x), loc, scale)
 
     def _scaled(self, values: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         if values.dim() != 3 or tuple(values.shape[1:]) != (self.context_length, self.channels):
@@ -134,7 +139,7 @@ class SeriesInput(nn.Module):
         else:
             observed = observed.bool()
             values = values.masked_fill(~observed, 0.0)
-        loc, scale = scaling_of(values, observed, self.scaling)
+        loc, scale = compute_scaling(values, observed, self.scaling)
         return (values - loc) / scale, loc, scale
 
     def _vectors(self, patches: Tensor) -> Tensor:
@@ -177,7 +182,7 @@ class SeriesFeaturesHead(SeriesHead):
     def __init__(self, d_model: int, what: spec.FeaturesSpec, source: spec.SeriesPatchesSpec) -> None:
         super().__init__(what, source)
 
-    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
+    def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
         return self.unfold(x)
 
 
@@ -192,24 +197,28 @@ class ForecastHead(SeriesHead):
         width = d_model * (source.prefix + source.num_patches) if what.pool == "flatten" else d_model
         shared = what.projection == "shared"
         layers = [
-            numbers(width, what.prediction_length, what.distribution)
+            value_projection(width, what.prediction_length, what.distribution)
             for _ in range(1 if shared else source.channels)
         ]
         self.out = layers[0] if shared else nn.ModuleList(layers)
 
-    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor | Parameters:
+    def forward(
+        self, x: Tensor, context: HeadContext, *, obs: Observer | None = None
+    ) -> Tensor | DistributionParameters:
         vectors = self.dropout(tap(obs, "pooled", self.pooled(x)))  # (B, C, W)
-        found: Tensor | Parameters  # (B, C, N), or parameters of this shape
+        found: Tensor | DistributionParameters  # (B, C, N), or parameters of this shape
         if isinstance(self.out, nn.ModuleList):
             each = [layer(vectors[:, c]) for c, layer in enumerate(self.out)]
-            found = torch.stack(each, 1) if isinstance(each[0], Tensor) else stacked(each, 1)
+            found = torch.stack(each, 1) if isinstance(each[0], Tensor) else stack_parameters(each, 1)
         else:
             found = self.out(vectors)
         assert context.loc is not None and context.scale is not None
         if isinstance(found, Tensor):
             return tap(obs, "forecast", found.transpose(1, 2) * context.scale + context.loc)
-        found = mapped(found, lambda _, tensor: tensor.transpose(1, 2)).undone(context.loc, context.scale)
-        return mapped(found, lambda name, tensor: tap(obs, name, tensor))
+        found = map_parameters(found, lambda _, tensor: tensor.transpose(1, 2)).unscale(
+            context.loc, context.scale
+        )
+        return map_parameters(found, lambda name, tensor: tap(obs, name, tensor))
 
 
 class SeriesClassifyHead(SeriesHead):
@@ -219,7 +228,7 @@ class SeriesClassifyHead(SeriesHead):
         super().__init__(what, source)
         self.out = nn.Linear(source.channels * d_model, what.num_labels)
 
-    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
+    def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
         vector = tap(obs, "pooled", self.pooled(x).flatten(1))  # (B, C*D)
         return tap(obs, "logits", self.out(self.dropout(vector)))
 
@@ -230,13 +239,15 @@ class SeriesRegressHead(SeriesHead):
     def __init__(self, d_model: int, what: spec.SeriesRegressSpec, source: spec.SeriesPatchesSpec) -> None:
         super().__init__(what, source)
         self.output_range = what.output_range
-        self.out = numbers(source.channels * d_model, what.num_targets, what.distribution)
+        self.out = value_projection(source.channels * d_model, what.num_targets, what.distribution)
 
-    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor | Parameters:
+    def forward(
+        self, x: Tensor, context: HeadContext, *, obs: Observer | None = None
+    ) -> Tensor | DistributionParameters:
         vector = tap(obs, "pooled", self.pooled(x).flatten(1))  # (B, C*D)
-        found: Tensor | Parameters = self.out(self.dropout(vector))
+        found: Tensor | DistributionParameters = self.out(self.dropout(vector))
         if not isinstance(found, Tensor):
-            return mapped(found, lambda name, tensor: tap(obs, name, tensor))
+            return map_parameters(found, lambda name, tensor: tap(obs, name, tensor))
         if self.output_range is not None:
             low, high = self.output_range
             found = torch.sigmoid(found) * (high - low) + low
@@ -251,7 +262,7 @@ class PatchReconstructHead(SeriesHead):
         self.prefix = source.prefix
         self.out = nn.Linear(d_model, source.patch_length)
 
-    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Tensor:
+    def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
         return tap(obs, "patches", self.unfold(self.out(self.dropout(x[:, self.prefix :]))))
 
 

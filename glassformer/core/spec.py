@@ -366,7 +366,7 @@ class ClassifySpec(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifyTwiceSpec(Spec):
+class DistilledClassifySpec(Spec):
     """Two rows of scores, off the first and the second prefix vector, and their mean."""
 
     num_labels: int
@@ -440,7 +440,7 @@ HeadSpec = (
     | LanguageModelSpec
     | MaskedLanguageModelSpec
     | ClassifySpec
-    | ClassifyTwiceSpec
+    | DistilledClassifySpec
     | TokenClassifySpec
     | AnswerSpec
     | EmbedSpec

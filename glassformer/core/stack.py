@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core import backend
-from glassformer.core.attention import Attend, DenseAttention, MultiHeadAttention
+from glassformer.core.attention import AttentionBackend, DenseAttention, MultiHeadAttention
 from glassformer.core.block import Block
 from glassformer.core.kernels import Kernel
 from glassformer.core.kv_cache import KVCache
@@ -29,7 +29,7 @@ from glassformer.core.positions import (
 )
 from glassformer.errors import ConflictError
 
-ScorePosition = RotaryPositions | RelativeBias | AlibiBias
+AttentionPosition = RotaryPositions | RelativeBias | AlibiBias
 
 
 class Stack(nn.Module):
@@ -38,7 +38,7 @@ class Stack(nn.Module):
     local_position: the positions of layers with a window, if they have their own.
 
     >>> from glassformer.core import build, spec
-    >>> stack = build.stack(spec.StackSpec(d_model=16, num_layers=2, block=spec.BlockSpec(
+    >>> stack = build.build_stack(spec.StackSpec(d_model=16, num_layers=2, block=spec.BlockSpec(
     ...     attention=spec.AttentionSpec(num_heads=4), feed_forward=spec.FeedForwardSpec(d_ff=64))))
     >>> stack(torch.randn(2, 5, 16)).shape
     torch.Size([2, 5, 16])
@@ -49,8 +49,8 @@ class Stack(nn.Module):
         blocks: Sequence[Block],
         *,
         causal: bool = False,
-        position: ScorePosition | None = None,
-        local_position: ScorePosition | None = None,
+        position: AttentionPosition | None = None,
+        local_position: AttentionPosition | None = None,
         final_norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
@@ -96,8 +96,8 @@ class Stack(nn.Module):
     def run(
         self,
         x: Tensor,
-        attend: Sequence[Attend],
-        cross_attend: Sequence[Attend] | None = None,
+        attend: Sequence[AttentionBackend],
+        cross_attend: Sequence[AttentionBackend] | None = None,
         *,
         memory: Tensor | None = None,
         obs: Observer | None = None,
@@ -168,7 +168,7 @@ class Stack(nn.Module):
 
         return _by_kind(self.cross_attentions, prepare, cache)
 
-    def position_of(self, window: int | None) -> ScorePosition | None:
+    def position_of(self, window: int | None) -> AttentionPosition | None:
         """The positions of layers with this window."""
         local = window is not None and self.local_position is not None
         return self.local_position if local else self.position

@@ -24,13 +24,13 @@ from torch import Tensor, nn
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec
-from glassformer.core.distributions import KINDS
-from glassformer.core.heads import Pooled, Span, Twice
+from glassformer.core.distributions import DISTRIBUTIONS
+from glassformer.core.heads import DistilledLogits, PooledOutput, SpanLogits
 from glassformer.core.kernels import Kernel
 from glassformer.core.kv_cache import KVCache, LayerCache
 from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
-from glassformer.core.positions import PositionTerms, RelativeBias, buckets_of
+from glassformer.core.positions import PositionTerms, RelativeBias, relative_position_bucket
 from glassformer.core.stack import Stack
 from glassformer.errors import MissingDependencyError, UnsupportedError
 from glassformer.export.folder import (
@@ -174,8 +174,8 @@ class LookedUp(nn.Module):
         super().__init__()
         self.weight, self.most = own.weight, own.max_distance
         distances = torch.arange(-self.most, self.most + 1)
-        table = buckets_of(
-            distances, buckets=own.buckets, max_distance=own.max_distance, both_ways=own.both_ways
+        table = relative_position_bucket(
+            distances, buckets=own.buckets, max_distance=own.max_distance, bidirectional=own.bidirectional
         )
         self.register_buffer("table", table, persistent=False)
 
@@ -390,13 +390,13 @@ def _given(head: spec.HeadSpec) -> tuple[str, ...]:
     """The names of what a head gives."""
     match head:
         case spec.FeaturesSpec(pooler=True):
-            return Pooled._fields
-        case spec.ClassifyTwiceSpec():
-            return Twice._fields
+            return PooledOutput._fields
+        case spec.DistilledClassifySpec():
+            return DistilledLogits._fields
         case spec.AnswerSpec():
-            return Span._fields
+            return SpanLogits._fields
         case spec.ForecastSpec() | spec.SeriesRegressSpec() if head.distribution != "none":
-            return KINDS[head.distribution]._fields
+            return DISTRIBUTIONS[head.distribution]._fields
     return (GIVEN.get(type(head), "logits"),)
 
 

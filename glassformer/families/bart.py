@@ -6,24 +6,24 @@ from collections.abc import Collection
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.family import TINY, Config, Family, bases, labels_of, sized, variant
-from glassformer.families.two_stacks import (
+from glassformer.families.encoder_decoder import (
     OFFSET,
     bias_row,
     block_rows,
+    encoder_decoder,
     language_model,
     read,
-    two_stacks,
     write,
 )
+from glassformer.families.family import TINY, Config, Family, label_config, model_prefixes, preset, variant
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Ignored, Op, Rename, Tied, expand
 
 # the base model
 bart = variant(
-    two_stacks,
+    encoder_decoder,
     "tgt_vocab_size position tied",
-    **sized(768, 12, 6, 3072),
+    **preset(768, 12, 6, 3072),
     vocab_size=50265,
     max_len=1024,
     position="learned",
@@ -75,7 +75,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
         "architectures": [ARCHITECTURES[type(model.head)]],
         **write(model),
         "tie_word_embeddings": True,
-        **labels_of(model.head),
+        **label_config(model.head),
     }
     if isinstance(model.head, spec.ClassifySpec):
         config["classifier_dropout"] = model.head.dropout
@@ -100,7 +100,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
         case spec.AnswerSpec():
             rows += (Rename("qa_outputs.{p}", "head.out.{p}"),)
     rows = (Tied(token, "src_embed.token.weight"), *block_rows(model), *expand(rows, p=("weight", "bias")))
-    return Table(rows, base=bases(model.head, "model."))
+    return Table(rows, base=model_prefixes(model.head, "model."))
 
 
 FAMILY = Family(
@@ -110,7 +110,7 @@ FAMILY = Family(
     build=bart,
     presets={
         "bart-base": {},
-        "bart-large": sized(1024, 16, 12, 4096),
+        "bart-large": preset(1024, 16, 12, 4096),
     },
     tiny={**TINY, "d_ff": 64},
     from_config=from_config,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from glassformer.core import spec
-from glassformer.families.family import TINY, Config, Family, sized, variant
+from glassformer.families.family import TINY, Config, Family, preset, variant
 from glassformer.families.text_encoder import TASKS, read, read_head, table_of, text_encoder, write
 
 bert = variant(text_encoder, "position mlm_activation pool normalize")
@@ -32,8 +32,8 @@ FAMILY = Family(
         "bert-base-uncased": {},
         "bert-base-cased": {"vocab_size": 28996},
         "bert-base-multilingual-cased": {"vocab_size": 119547},
-        "bert-large-uncased": sized(1024, 16, 24, 4096),
-        "bert-large-cased": sized(1024, 16, 24, 4096, vocab_size=28996),
+        "bert-large-uncased": preset(1024, 16, 24, 4096),
+        "bert-large-cased": preset(1024, 16, 24, 4096, vocab_size=28996),
     },
     tiny=TINY,
     from_config=from_config,

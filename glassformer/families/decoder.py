@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.families.family import Config, UnsupportedConfigError, labels_of, renamed
+from glassformer.families.family import Config, UnsupportedConfigError, label_config, rename_modules
 from glassformer.weights.ops import Op, Rename, Tied
 
 Scaling = spec.LinearScalingSpec | spec.BandScalingSpec | None
@@ -146,7 +146,7 @@ def read_head(config: Config, stem: str, *, dropout: float = 0.1) -> spec.HeadSp
 
 def write_head(head: spec.HeadSpec, stem: str) -> dict[str, Any]:
     """What a config says of the head: `read_head` backwards."""
-    config: dict[str, Any] = {"architectures": [stem + KINDS[type(head)]], **labels_of(head)}
+    config: dict[str, Any] = {"architectures": [stem + KINDS[type(head)]], **label_config(head)}
     if isinstance(head, spec.TokenClassifySpec):
         config["classifier_dropout"] = head.dropout
         if not head.bias:
@@ -182,9 +182,9 @@ def head_rows(
         case spec.ClassifySpec():
             return (*rows, Rename("score.weight", "head.out.weight"))
         case spec.TokenClassifySpec(bias=bias):
-            return (*rows, *renamed((each_token, "head.out"))[: 1 + bias])
+            return (*rows, *rename_modules((each_token, "head.out"))[: 1 + bias])
         case spec.AnswerSpec():
-            return (*rows, *renamed(("qa_outputs", "head.out")))
+            return (*rows, *rename_modules(("qa_outputs", "head.out")))
     return rows
 
 

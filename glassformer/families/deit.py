@@ -17,7 +17,7 @@ from glassformer.families.image_encoder import (
 
 deit = variant(image_encoder, "prefix", prefix=2)
 ARCHITECTURES: dict[type, str] = {
-    spec.ClassifyTwiceSpec: "DeiTForImageClassificationWithTeacher",
+    spec.DistilledClassifySpec: "DeiTForImageClassificationWithTeacher",
     spec.ClassifySpec: "DeiTForImageClassification",
     spec.FeaturesSpec: "DeiTModel",
 }

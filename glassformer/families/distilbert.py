@@ -11,9 +11,9 @@ from glassformer.families.family import (
     Config,
     Family,
     Key,
-    labels_of,
-    options_of,
+    label_config,
     read_options,
+    spec_options,
     variant,
     write_options,
 )
@@ -79,8 +79,8 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
         "architectures": [f"DistilBert{TASKS[type(model.head)]}"],
         **write_options(model, KEYS),
         "sinusoidal_pos_embds": isinstance(model.input.position, spec.SinusoidalSpec),
-        "pad_token_id": options_of(model)["pad_id"],
-        **labels_of(model.head),
+        "pad_token_id": spec_options(model)["pad_id"],
+        **label_config(model.head),
     }
     if isinstance(model.head, spec.ClassifySpec):
         config["seq_classif_dropout"] = model.head.dropout

@@ -26,12 +26,12 @@ from glassformer.families.family import (
     Config,
     Family,
     Key,
-    bases,
     layer_rows,
-    options_of,
+    model_prefixes,
+    preset,
     read_options,
-    renamed,
-    sized,
+    rename_modules,
+    spec_options,
     variant,
     write_options,
 )
@@ -103,7 +103,7 @@ def from_config(config: Config) -> spec.DecoderOnlySpec:
 
 def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     assert isinstance(model, spec.DecoderOnlySpec)
-    options, position, wiring = options_of(model), model.decoder.position, model.decoder.block.wiring
+    options, position, wiring = spec_options(model), model.decoder.position, model.decoder.block.wiring
     kv_heads = options["num_kv_heads"]
     grouped = kv_heads not in (1, options["num_heads"])
     return {
@@ -150,11 +150,11 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
         *layer_rows(theirs, ours, stack.num_layers, norms),
         *expand((fused,), i=stack.num_layers, a=parts),
         *layer_rows(theirs, ours, stack.num_layers, linear, parts),
-        *renamed(("{base}ln_f", "decoder.final_norm")),
+        *rename_modules(("{base}ln_f", "decoder.final_norm")),
         Ignored("{base}h.*.self_attention.*.inv_freq"),  # a formula that older files carry
     )
     ends = head_rows(model, token="{base}word_embeddings.weight", each_token="classifier")
-    return Table((*layers, *ends), base=bases(model.head, "transformer."))
+    return Table((*layers, *ends), base=model_prefixes(model.head, "transformer."))
 
 
 _BIAS = {"attention_bias": True, "ffn_bias": True}
@@ -166,8 +166,8 @@ FAMILY = Family(
     build=falcon,
     presets={
         "falcon-7b": {},
-        "falcon-40b": sized(8192, 128, 60, 32768, num_kv_heads=8, wiring="parallel_split"),
-        "falcon-rw-1b": sized(
+        "falcon-40b": preset(8192, 128, 60, 32768, num_kv_heads=8, wiring="parallel_split"),
+        "falcon-rw-1b": preset(
             2048, 32, 24, 8192, vocab_size=50304, num_kv_heads=32, wiring="pre", position="alibi", **_BIAS
         ),
     },

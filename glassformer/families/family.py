@@ -21,7 +21,7 @@ from glassformer.weights.store import open_weights
 Value = TypeVar("Value")
 
 # keys of a published config that do not change the output of a forward pass
-IMMATERIAL = frozenset(
+IGNORED_KEYS = frozenset(
     """
     _name_or_path architectures model_type transformers_version torch_dtype dtype use_cache
     output_attentions output_hidden_states return_dict id2label label2id num_labels problem_type
@@ -167,9 +167,9 @@ def read_json(path: Path) -> Any:
 
 
 _SAME: tuple[Activation, ...] = ("relu", "gelu", "silu", "quick_gelu", "tanh")
-PUBLISHED: dict[Activation, str] = {**{name: name for name in _SAME}, "gelu_tanh": "gelu_new"}
+ACTIVATION_NAMES: dict[Activation, str] = {**{name: name for name in _SAME}, "gelu_tanh": "gelu_new"}
 ACTIVATIONS: dict[str, Activation] = {
-    **{theirs: ours for ours, theirs in PUBLISHED.items()},
+    **{theirs: ours for ours, theirs in ACTIVATION_NAMES.items()},
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "swish": "silu",
@@ -212,12 +212,12 @@ def read_options(config: Config, keys: Sequence[Key], **defaults: Any) -> dict[s
 
 def write_options(model: ModelSpec, keys: Sequence[Key]) -> dict[str, Any]:
     """What `read_options` reads, from a spec."""
-    options = options_of(model)
-    options["activation"] = PUBLISHED[options["activation"]]
+    options = spec_options(model)
+    options["activation"] = ACTIVATION_NAMES[options["activation"]]
     return {key.theirs: options[key.option] for key in keys}
 
 
-def options_of(model: ModelSpec) -> dict[str, Any]:
+def spec_options(model: ModelSpec) -> dict[str, Any]:
     """A spec by the names of our options; of two stacks, the encoder's."""
     source: Any = model.source if isinstance(model, spec.EncoderDecoderSpec) else model.input
     stack = model.decoder if isinstance(model, spec.DecoderOnlySpec) else model.encoder
@@ -266,7 +266,7 @@ def variant(build: Callable[..., Any], hidden: str, **defaults: Any) -> Callable
 TINY: dict[str, Any] = {"vocab_size": 101, "d_model": 32, "num_heads": 4, "num_layers": 2, "max_len": 64}
 
 
-def sized(d_model: int, num_heads: int, num_layers: int, d_ff: int, **options: Any) -> dict[str, Any]:
+def preset(d_model: int, num_heads: int, num_layers: int, d_ff: int, **options: Any) -> dict[str, Any]:
     """A preset."""
     return {"d_model": d_model, "num_heads": num_heads, "num_layers": num_layers, "d_ff": d_ff, **options}
 
@@ -274,14 +274,14 @@ def sized(d_model: int, num_heads: int, num_layers: int, d_ff: int, **options: A
 # ---- heads ------------------------------------------------------------------------------------------------
 
 
-def labels_of(head: HeadSpec) -> dict[str, Any]:
+def label_config(head: HeadSpec) -> dict[str, Any]:
     """Numbered labels as config keys, for a head that has any."""
-    if not isinstance(head, spec.ClassifySpec | spec.ClassifyTwiceSpec | spec.TokenClassifySpec):
+    if not isinstance(head, spec.ClassifySpec | spec.DistilledClassifySpec | spec.TokenClassifySpec):
         return {}
-    return named_labels([f"LABEL_{n}" for n in range(head.num_labels)])
+    return named_label_config([f"LABEL_{n}" for n in range(head.num_labels)])
 
 
-def named_labels(names: Sequence[str]) -> dict[str, Any]:
+def named_label_config(names: Sequence[str]) -> dict[str, Any]:
     """Label names as config keys."""
     return {
         "id2label": {str(n): name for n, name in enumerate(names)},
@@ -289,12 +289,12 @@ def named_labels(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def bases(head: HeadSpec, *prefixes: str) -> tuple[str, ...]:
+def model_prefixes(head: HeadSpec, *prefixes: str) -> tuple[str, ...]:
     """The prefixes of the model under a head, first the one to save: none for a bare model."""
     return ("", *prefixes) if isinstance(head, spec.FeaturesSpec | spec.EmbedSpec) else (*prefixes, "")
 
 
-def renamed(*pairs: tuple[str, str]) -> tuple[Op, ...]:
+def rename_modules(*pairs: tuple[str, str]) -> tuple[Op, ...]:
     """Weight and bias of each published module -> of ours."""
     rows = tuple(Rename(f"{theirs}.{{p}}", f"{ours}.{{p}}") for theirs, ours in pairs)
     return expand(rows, p=("weight", "bias"))
@@ -320,7 +320,7 @@ class Family:
     presets: name -> options of `build`. tiny: those of a model of a few thousand parameters.
     architectures: the class names of `config.json` it reads.
     from_config, to_config: the published config and back. table: weight names and shapes, both ways.
-    immaterial: keys of the published config, besides `IMMATERIAL`, that cannot change the numbers.
+    immaterial: keys of the published config, besides `IGNORED_KEYS`, that cannot change the numbers.
     files: further JSON files of a saved folder, by name.
     beside: files that tell this family's folders from those of another with the same architecture.
     """

@@ -12,10 +12,10 @@ from glassformer.families.family import (
     Config,
     Family,
     Key,
-    bases,
-    options_of,
+    model_prefixes,
+    preset,
     read_options,
-    sized,
+    spec_options,
     variant,
     write_options,
 )
@@ -80,7 +80,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
         **write_head(model.head, "GPT2"),
         **write_options(model, KEYS),
         "scale_attn_weights": model.decoder.block.attention.scale is None,
-        "pad_token_id": options_of(model)["pad_id"],
+        "pad_token_id": spec_options(model)["pad_id"],
     }
     if isinstance(model.head, spec.LanguageModelSpec):
         config["architectures"] = ["GPT2LMHeadModel"]
@@ -112,7 +112,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
         p=("weight", "bias"),
     )
     rows += head_rows(model, token="{base}wte.weight", each_token="classifier")
-    return Table(rows, base=bases(model.head, "transformer."))
+    return Table(rows, base=model_prefixes(model.head, "transformer."))
 
 
 FAMILY = Family(
@@ -122,9 +122,9 @@ FAMILY = Family(
     build=gpt2,
     presets={
         "gpt2": {},
-        "gpt2-medium": sized(1024, 16, 24, 4096),
-        "gpt2-large": sized(1280, 20, 36, 5120),
-        "gpt2-xl": sized(1600, 25, 48, 6400),
+        "gpt2-medium": preset(1024, 16, 24, 4096),
+        "gpt2-large": preset(1280, 20, 36, 5120),
+        "gpt2-xl": preset(1600, 25, 48, 6400),
     },
     tiny=TINY,
     from_config=from_config,

@@ -8,14 +8,14 @@ from typing import Any
 from glassformer.core import spec
 from glassformer.errors import InvalidValueError
 from glassformer.families.family import (
+    ACTIVATION_NAMES,
     ACTIVATIONS,
-    PUBLISHED,
     Config,
     Key,
-    bases,
-    labels_of,
+    label_config,
+    model_prefixes,
     read_options,
-    renamed,
+    rename_modules,
     write_options,
 )
 from glassformer.weights.convert import Table
@@ -71,7 +71,7 @@ def image_encoder(
 
     With two prefix tokens the default head scores both.
     """
-    classify = spec.ClassifySpec if prefix == 1 else spec.ClassifyTwiceSpec
+    classify = spec.ClassifySpec if prefix == 1 else spec.DistilledClassifySpec
     norm = spec.LayerNormSpec(eps=norm_eps)
     return spec.EncoderOnlySpec(
         input=spec.ImagePatchesSpec(
@@ -152,13 +152,13 @@ def write(
         "architectures": [architectures[type(head)]],
         **{key: high if high == wide else [high, wide] for key, (high, wide) in sizes.items()},
         **write_options(model, KEYS),
-        **labels_of(head),
+        **label_config(head),
     }
     if attention.head_dim is not None:
         config["head_dim"] = attention.head_dim
     if isinstance(head, spec.FeaturesSpec):
         config["pooler_output_size"] = head.pooler_dim or model.encoder.d_model
-        config["pooler_act"] = PUBLISHED[head.pooler_activation]
+        config["pooler_act"] = ACTIVATION_NAMES[head.pooler_activation]
         if not head.pooler:
             config["add_pooling_layer"] = False
     return config
@@ -197,7 +197,7 @@ def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> Tab
     tokens = "{base}embeddings.{cls,distillation}_token"
     heads: dict[type, tuple[tuple[str, str], ...]] = {
         spec.ClassifySpec: (("classifier", "head.out"),),
-        spec.ClassifyTwiceSpec: (
+        spec.DistilledClassifySpec: (
             ("cls_classifier", "head.first"),
             ("distillation_classifier", "head.second"),
         ),
@@ -206,7 +206,7 @@ def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> Tab
     rows = (
         *tied(_QUERIES, both if biased else ("weight",)),
         *tied(_LAYER, both),
-        *renamed(
+        *rename_modules(
             ("{base}embeddings.patch_embeddings.projection", "embed.patch"),
             ("{base}layernorm", "encoder.final_norm"),
             *heads.get(type(model.head), ()),
@@ -217,9 +217,9 @@ def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> Tab
         else Rename("{base}embeddings.cls_token", "embed.prefix"),
         Ignored("{base}embeddings.mask_token"),  # left over from learning by masked patches
         *(
-            renamed(("{base}pooler.dense", "head.pooler"))
+            rename_modules(("{base}pooler.dense", "head.pooler"))
             if pooled
             else (Ignored("{base}pooler.dense.*"),)  # the other heads read the vectors themselves
         ),
     )
-    return Table(rows, base=bases(model.head, base))
+    return Table(rows, base=model_prefixes(model.head, base))

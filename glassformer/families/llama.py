@@ -22,10 +22,10 @@ from glassformer.families.family import (
     Config,
     Family,
     Key,
-    bases,
-    options_of,
+    model_prefixes,
+    preset,
     read_options,
-    sized,
+    spec_options,
     variant,
     write_options,
 )
@@ -86,7 +86,7 @@ def write(model: spec.ModelSpec, stem: str, keys: Sequence[Key] = KEYS) -> dict[
         **write_head(model.head, stem),
         **write_options(model, keys),
         **write_rotary(model.decoder.position),
-        "pad_token_id": options_of(model)["pad_id"],
+        "pad_token_id": spec_options(model)["pad_id"],
     }
 
 
@@ -133,7 +133,7 @@ def table(
         *head_rows(model),
     )
     prefixes = (answer, "model.") if isinstance(model.head, spec.AnswerSpec) else ("model.",)
-    return Table(rows, base=bases(model.head, *prefixes))
+    return Table(rows, base=model_prefixes(model.head, *prefixes))
 
 
 _KEYS = (*KEYS, BIAS, Key("mlp_bias", "ffn_bias", False))
@@ -163,16 +163,16 @@ FAMILY = Family(
     build=llama,
     presets={
         "llama-2-7b": {},
-        "llama-2-13b": sized(5120, 40, 40, 13824),
-        "llama-2-70b": sized(8192, 64, 80, 28672, num_kv_heads=8),
+        "llama-2-13b": preset(5120, 40, 40, 13824),
+        "llama-2-70b": preset(8192, 64, 80, 28672, num_kv_heads=8),
         "llama-3-8b": {**_LLAMA_3, "d_ff": 14336},
-        "llama-3-70b": sized(8192, 64, 80, 28672, **_LLAMA_3),
+        "llama-3-70b": preset(8192, 64, 80, 28672, **_LLAMA_3),
         "llama-3.1-8b": _long(8.0, d_ff=14336),
-        "llama-3.2-1b": sized(2048, 32, 16, 8192, **_long(32.0, tied=True)),
-        "llama-3.2-3b": sized(3072, 24, 28, 8192, **_long(32.0, tied=True)),
-        "smollm2-135m": sized(576, 9, 30, 1536, num_kv_heads=3, **_SMOLLM2),
-        "smollm2-360m": sized(960, 15, 32, 2560, num_kv_heads=5, **_SMOLLM2),
-        "tinyllama-1.1b": sized(2048, 32, 22, 5632, num_kv_heads=4, max_len=2048),
+        "llama-3.2-1b": preset(2048, 32, 16, 8192, **_long(32.0, tied=True)),
+        "llama-3.2-3b": preset(3072, 24, 28, 8192, **_long(32.0, tied=True)),
+        "smollm2-135m": preset(576, 9, 30, 1536, num_kv_heads=3, **_SMOLLM2),
+        "smollm2-360m": preset(960, 15, 32, 2560, num_kv_heads=5, **_SMOLLM2),
+        "tinyllama-1.1b": preset(2048, 32, 22, 5632, num_kv_heads=4, max_len=2048),
     },
     tiny={**TINY, "num_kv_heads": 2, "d_ff": 64},
     from_config=from_config,

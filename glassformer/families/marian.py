@@ -7,13 +7,20 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.errors import ConflictError
-from glassformer.families.family import TINY, Config, Family, bases, options_of, variant
-from glassformer.families.two_stacks import bias_row, block_rows, language_model, read, two_stacks, write
+from glassformer.families.encoder_decoder import (
+    bias_row,
+    block_rows,
+    encoder_decoder,
+    language_model,
+    read,
+    write,
+)
+from glassformer.families.family import TINY, Config, Family, model_prefixes, spec_options, variant
 from glassformer.weights.convert import Table
 from glassformer.weights.ops import Computed, Ignored, Op, Rename, Tied
 
 # a published one-pair translator
-marian = variant(two_stacks, "position")
+marian = variant(encoder_decoder, "position")
 
 
 def from_config(config: Config) -> spec.EncoderDecoderSpec:
@@ -57,7 +64,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
         **write(model),
         "decoder_vocab_size": model.target.vocab_size,
         "share_encoder_decoder_embeddings": "source" in model.tied,
-        "tie_word_embeddings": options_of(model)["tied"],
+        "tie_word_embeddings": spec_options(model)["tied"],
     }
 
 
@@ -86,7 +93,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
         Ignored("{base}{encoder,decoder}.version"),
     )
     rows += block_rows(model) + bias_row(model.head)
-    return Table(rows, base=bases(model.head, "model."))
+    return Table(rows, base=model_prefixes(model.head, "model."))
 
 
 FAMILY = Family(

@@ -10,7 +10,7 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.families.decoder import decoder
-from glassformer.families.family import TINY, Config, Family, Key, sized, variant
+from glassformer.families.family import TINY, Config, Family, Key, preset, variant
 from glassformer.families.llama import BIAS, HIDDEN, KEYS, read, table, write
 
 # The 8B model. The paper draws the shared token matrix with a spread of 1 and divides the scores by
@@ -48,8 +48,8 @@ FAMILY = Family(
     build=palm,
     presets={
         "palm-8b": {},
-        "palm-62b": sized(8192, 32, 64, 32768),
-        "palm-540b": sized(18432, 48, 118, 73728, head_dim=256),
+        "palm-62b": preset(8192, 32, 64, 32768),
+        "palm-540b": preset(18432, 48, 118, 73728, head_dim=256),
     },
     tiny=TINY,
     from_config=from_config,

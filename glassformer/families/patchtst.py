@@ -6,18 +6,18 @@ from collections.abc import Collection
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.core.distributions import KINDS, Distribution
+from glassformer.core.distributions import DISTRIBUTIONS, Distribution
 from glassformer.errors import InvalidValueError
 from glassformer.families.family import (
     Config,
     Family,
     Key,
     UnsupportedConfigError,
-    bases,
     layer_rows,
+    model_prefixes,
+    preset,
     read_options,
-    renamed,
-    sized,
+    rename_modules,
     write_options,
 )
 from glassformer.weights.convert import Table
@@ -150,7 +150,7 @@ def _head(config: Config, prefix: int) -> spec.HeadSpec:
     pool: Pool = config.choose("pooling_type", pools, "mean")
     if prefix:
         pool = "first"  # the reference reads the prefix token whatever the pooling says
-    names: dict[str, Distribution] = {name: name for name in KINDS}
+    names: dict[str, Distribution] = {name: name for name in DISTRIBUTIONS}
     distribution = config.choose("distribution_output", names, "student_t")
     if config.only("loss", "mse", "nll", default="mse") == "mse":
         distribution = "none"
@@ -236,9 +236,11 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
         rows += (Reshape(token, "embed.prefix", their_shape=(1, *one), our_shape=one),)
     embedder, both = "{base}encoder.embedder.input_embedding", ("weight", "bias")
     if model.input.embedding == "shared":
-        rows += renamed((embedder, "embed.patch"))
+        rows += rename_modules((embedder, "embed.patch"))
     else:
-        rows += renamed(*((f"{embedder}.{c}", f"embed.patch.{c}") for c in range(model.input.channels)))
+        rows += rename_modules(
+            *((f"{embedder}.{c}", f"embed.patch.{c}") for c in range(model.input.channels))
+        )
     batch = isinstance(block.norm, spec.BatchNormSpec)
     inner = ".batchnorm" if batch else ""
     counted = ("running_mean", "running_var", "num_batches_tracked") if batch else ()
@@ -254,7 +256,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
             "{base}encoder.layers.{i}", "encoder.blocks.{i}", model.encoder.num_layers, modules, parts
         )
     rows += _head_rows(model.head, model.input.channels)
-    return Table(rows, base=bases(model.head, "model."))
+    return Table(rows, base=model_prefixes(model.head, "model."))
 
 
 def _head_rows(head: spec.HeadSpec, channels: int) -> tuple[Op, ...]:
@@ -268,9 +270,9 @@ def _head_rows(head: spec.HeadSpec, channels: int) -> tuple[Op, ...]:
         case _:
             pairs = []
     if isinstance(head, spec.ForecastSpec | spec.SeriesRegressSpec) and head.distribution != "none":
-        fields = KINDS[head.distribution]._fields
+        fields = DISTRIBUTIONS[head.distribution]._fields
         pairs = [(f"{t}.proj.{n}", f"{o}.{name}") for t, o in pairs for n, name in enumerate(fields)]
-    return renamed(*pairs)
+    return rename_modules(*pairs)
 
 
 _SHORT = {"context_length": 336, "d_model": 16, "num_heads": 4, "d_ff": 128}
@@ -291,7 +293,7 @@ FAMILY = Family(
         "channels": 2,
         "patch_length": 6,
         "stride": 3,
-        **sized(16, 4, 2, 32),
+        **preset(16, 4, 2, 32),
     },
     from_config=from_config,
     to_config=to_config,

@@ -6,7 +6,7 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.families.decoder import architectures, decoder
-from glassformer.families.family import TINY, Config, Family, sized, variant
+from glassformer.families.family import TINY, Config, Family, preset, variant
 from glassformer.families.llama import HIDDEN, read, table, write
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -15,7 +15,7 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 qwen2 = variant(
     decoder,
     HIDDEN,
-    **sized(3584, 28, 28, 18944),
+    **preset(3584, 28, 28, 18944),
     vocab_size=152064,
     num_kv_heads=4,
     max_len=32768,
@@ -69,8 +69,8 @@ FAMILY = Family(
     architectures=architectures("Qwen2"),
     build=qwen2,
     presets={
-        "qwen2.5-0.5b": sized(896, 14, 24, 4864, **_SMALL),
-        "qwen2.5-1.5b": sized(1536, 12, 28, 8960, **_SMALL),
+        "qwen2.5-0.5b": preset(896, 14, 24, 4864, **_SMALL),
+        "qwen2.5-1.5b": preset(1536, 12, 28, 8960, **_SMALL),
         "qwen2.5-7b": {"max_len": 131072},
     },
     tiny={**TINY, "num_kv_heads": 2, "d_ff": 64, "window": 5, "window_layers": (1,)},

@@ -6,7 +6,7 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.families.decoder import architectures, decoder
-from glassformer.families.family import TINY, Config, Family, sized, variant
+from glassformer.families.family import TINY, Config, Family, preset, variant
 from glassformer.families.llama import BIAS, HIDDEN, KEYS, read, table, write
 from glassformer.families.qwen2 import read_windows, write_windows
 
@@ -14,7 +14,7 @@ from glassformer.families.qwen2 import read_windows, write_windows
 qwen3 = variant(
     decoder,
     HIDDEN,
-    **sized(4096, 32, 36, 12288),
+    **preset(4096, 32, 36, 12288),
     vocab_size=151936,
     num_kv_heads=8,
     head_dim=128,
@@ -41,9 +41,9 @@ FAMILY = Family(
     architectures=architectures("Qwen3"),
     build=qwen3,
     presets={
-        "qwen3-0.6b": sized(1024, 16, 28, 3072, tied=True),
-        "qwen3-1.7b": sized(2048, 16, 28, 6144, tied=True),
-        "qwen3-4b": sized(2560, 32, 36, 9728, tied=True),
+        "qwen3-0.6b": preset(1024, 16, 28, 3072, tied=True),
+        "qwen3-1.7b": preset(2048, 16, 28, 6144, tied=True),
+        "qwen3-4b": preset(2560, 32, 36, 9728, tied=True),
         "qwen3-8b": {},
     },
     tiny={**TINY, "num_kv_heads": 2, "head_dim": 10, "d_ff": 64},

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-from glassformer.core.schema import MOST, fits
+from glassformer.core.schema import MAX_INT, matches_type
 from glassformer.core.spec import ModelSpec
 from glassformer.errors import GlassformerError, InvalidValueError, UnknownNameError
 from glassformer.families.family import Config, Family, UnsupportedConfigError
@@ -18,7 +18,7 @@ NAMES = tuple(
     palm sentence""".split()
 )
 # The modules that may read a model_type, most of which are named after it: the others need not be imported.
-READERS: dict[str, tuple[str, ...]] = {
+FAMILIES_BY_MODEL_TYPE: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in NAMES if name not in ("original", "palm", "sentence")},
     "bert": ("bert", "sentence"),
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ("roberta", "sentence")),
@@ -40,7 +40,7 @@ def presets() -> dict[str, Family]:
     return {preset: family for family in families().values() for preset in family.presets}
 
 
-def spec_of(name: str, **options: Any) -> ModelSpec:
+def preset_spec(name: str, **options: Any) -> ModelSpec:
     """The spec of a preset, with some options overridden."""
     known = presets()
     if name not in known:
@@ -49,7 +49,7 @@ def spec_of(name: str, **options: Any) -> ModelSpec:
     return _build(family, {**family.presets[name], **options})
 
 
-def tiny(name: str, **options: Any) -> ModelSpec:
+def tiny_spec(name: str, **options: Any) -> ModelSpec:
     """The spec of a family's smallest sensible model, for tests and docs."""
     known = families()
     if name not in known:
@@ -57,7 +57,7 @@ def tiny(name: str, **options: Any) -> ModelSpec:
     return _build(known[name], {**known[name].tiny, **options})
 
 
-def refuse_unknown(family: Family, names: Iterable[str]) -> None:
+def check_option_names(family: Family, names: Iterable[str]) -> None:
     """Raise an error if a family has no option of one of these names."""
     allowed = inspect.signature(family.build).parameters
     for name in names:
@@ -66,11 +66,11 @@ def refuse_unknown(family: Family, names: Iterable[str]) -> None:
 
 
 def _build(family: Family, options: dict[str, Any]) -> ModelSpec:
-    refuse_unknown(family, options)
+    check_option_names(family, options)
     for name in sorted(SIZES & options.keys()):
         value = options[name]
-        if value is not None and not (fits(value, int) and 0 < value <= MOST):
-            raise InvalidValueError(name, value, f"a whole number from 1 to {MOST}")
+        if value is not None and not (matches_type(value, int) and 0 < value <= MAX_INT):
+            raise InvalidValueError(name, value, f"a whole number from 1 to {MAX_INT}")
     try:
         return family.build(**options)
     except GlassformerError:
@@ -79,10 +79,10 @@ def _build(family: Family, options: dict[str, Any]) -> ModelSpec:
         raise InvalidValueError(f"options of {family.name}", options, f"a valid model ({error})") from error
 
 
-def family_of(config: Config) -> Family:
+def family_of_config(config: Config) -> Family:
     """The family that reads a published config."""
     kind, architecture = config.values.get("model_type"), config.architecture
-    readers = families(READERS.get(kind, ()) if isinstance(kind, str) else ()).values()
+    readers = families(FAMILIES_BY_MODEL_TYPE.get(kind, ()) if isinstance(kind, str) else ()).values()
     fitting = [
         family
         for family in readers
@@ -101,12 +101,14 @@ def family_of(config: Config) -> Family:
         expected = f"{' or '.join(map(repr, sorted(kinds)))} for {architecture}"
         raise InvalidValueError(f"{config.where}: model_type", kind, expected)
     if not readers:
-        raise UnsupportedConfigError(config.where, "model_type", kind, ", ".join(sorted(READERS)))
+        raise UnsupportedConfigError(
+            config.where, "model_type", kind, ", ".join(sorted(FAMILIES_BY_MODEL_TYPE))
+        )
     read = ", ".join(sorted({name for family in readers for name in family.architectures}))
     raise UnsupportedConfigError(config.where, "architectures", architecture, read)
 
 
-def family_for(model: ModelSpec) -> Family | None:
+def family_of_spec(model: ModelSpec) -> Family | None:
     """The family whose published config describes this spec exactly, if any."""
     for family in families().values():
         try:

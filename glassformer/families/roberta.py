@@ -6,7 +6,7 @@ from functools import partial
 
 from glassformer.core import spec
 from glassformer.errors import InvalidValueError
-from glassformer.families.family import TINY, Config, Family, sized, variant
+from glassformer.families.family import TINY, Config, Family, preset, variant
 from glassformer.families.text_encoder import TASKS, read, read_head, table_of, text_encoder, write
 
 PREFIXES = ("Roberta", "XLMRoberta", "Camembert")
@@ -46,10 +46,10 @@ FAMILY = Family(
     build=roberta,
     presets={
         "roberta-base": {},
-        "roberta-large": sized(1024, 16, 24, 4096),
+        "roberta-large": preset(1024, 16, 24, 4096),
         "distilroberta-base": {"num_layers": 6},
         "xlm-roberta-base": {"vocab_size": 250002},
-        "xlm-roberta-large": sized(1024, 16, 24, 4096, vocab_size=250002),
+        "xlm-roberta-large": preset(1024, 16, 24, 4096, vocab_size=250002),
         "camembert-base": {"vocab_size": 32005},
     },
     tiny=TINY,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from glassformer.core.schema import MOST, choices, fits, named
+from glassformer.core.schema import MAX_INT, describe_type, matches_type, union_members
 from glassformer.errors import FileProblemError, InvalidValueError, UnknownNameError
 from glassformer.families.family import read_json
 
@@ -105,7 +105,9 @@ def read_config(path: Path) -> dict[str, Any]:
     config = read_object(path) if path.is_file() else {}
     for name, value in config.items():
         ids = value if isinstance(value, list) else [] if value is None else [value]
-        if name.endswith("_token_id") and not all(fits(one, int) and abs(one) <= MOST for one in ids):
+        if name.endswith("_token_id") and not all(
+            matches_type(one, int) and abs(one) <= MAX_INT for one in ids
+        ):
             raise InvalidValueError(f"{path}: {name}", value, "a token id, several, or null")
     return config
 
@@ -154,14 +156,14 @@ def _check(values: Mapping[str, Any], known: Hints, where: str | Path) -> None:
         if value is None or name not in known:
             continue
         value = tuple(value) if isinstance(value, list) else value
-        if not any(fits(value, choice) for choice in choices(known[name])):
-            raise InvalidValueError(f"{where}: {name}", value, named(known[name]))
+        if not any(matches_type(value, choice) for choice in union_members(known[name])):
+            raise InvalidValueError(f"{where}: {name}", value, describe_type(known[name]))
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
         inner = [one for one in parts if one is not None]
         if isinstance(value, dict) and name != "example":
             kind = str if name == "prompts" else int
-            if not all(fits(one, kind) for one in inner):
+            if not all(matches_type(one, kind) for one in inner):
                 raise InvalidValueError(f"{where}: {name}", value, f"an object of {kind.__name__}")
-        numbers = [one for one in inner if fits(one, float)]
-        if name not in _ANY_SIGN and any(not 0 < one <= MOST for one in numbers):
+        numbers = [one for one in inner if matches_type(one, float)]
+        if name not in _ANY_SIGN and any(not 0 < one <= MAX_INT for one in numbers):
             raise InvalidValueError(f"{where}: {name}", value, "positive numbers")

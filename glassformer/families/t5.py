@@ -13,15 +13,15 @@ from typing import Any
 from glassformer.core import spec
 from glassformer.errors import InvalidValueError
 from glassformer.families.family import (
-    PUBLISHED,
+    ACTIVATION_NAMES,
     Config,
     Family,
     Key,
     UnsupportedConfigError,
-    labels_of,
-    options_of,
+    label_config,
+    preset,
     read_options,
-    sized,
+    spec_options,
     write_options,
 )
 from glassformer.weights.convert import Table
@@ -177,10 +177,10 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     assert isinstance(model, spec.EncoderDecoderSpec | spec.EncoderOnlySpec)
     encoder, head = model.encoder, model.head
     assert isinstance(encoder.position, spec.RelativeSpec)
-    options = options_of(model)
+    options = spec_options(model)
     gated, kind = (
         isinstance(encoder.block.feed_forward, spec.GatedFeedForwardSpec),
-        PUBLISHED[options["activation"]],
+        ACTIVATION_NAMES[options["activation"]],
     )
     config = {
         "model_type": "t5",
@@ -194,7 +194,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
         "pad_token_id": options["pad_id"],
         "tie_word_embeddings": options["tied"],
         "scale_decoder_outputs": not isinstance(head, spec.LanguageModelSpec) or head.scale != 1.0,
-        **labels_of(head),
+        **label_config(head),
     }
     if isinstance(model, spec.EncoderDecoderSpec):
         config["num_decoder_layers"] = model.decoder.num_layers
@@ -262,11 +262,11 @@ def _stack_rows(side: str, stack: spec.StackSpec) -> tuple[Op, ...]:
 
 
 _NEXT = {
-    "small": sized(512, 6, 8, 1024),
-    "base": sized(768, 12, 12, 2048),
-    "large": sized(1024, 16, 24, 2816),
-    "xl": sized(2048, 32, 24, 5120),
-    "xxl": sized(4096, 64, 24, 10240),
+    "small": preset(512, 6, 8, 1024),
+    "base": preset(768, 12, 12, 2048),
+    "large": preset(1024, 16, 24, 2816),
+    "xl": preset(2048, 32, 24, 5120),
+    "xxl": preset(4096, 64, 24, 10240),
 }
 _LATER = {"activation": "gelu_tanh", "gated": True, "tied": False}
 
@@ -277,17 +277,17 @@ FAMILY = Family(
     build=t5,
     presets={
         "t5-small": {},
-        "t5-base": sized(768, 12, 12, 3072),
-        "t5-large": sized(1024, 16, 24, 4096),
-        "t5-3b": sized(1024, 32, 24, 16384, head_dim=128),
-        "t5-11b": sized(1024, 128, 24, 65536, head_dim=128),
+        "t5-base": preset(768, 12, 12, 3072),
+        "t5-large": preset(1024, 16, 24, 4096),
+        "t5-3b": preset(1024, 32, 24, 16384, head_dim=128),
+        "t5-11b": preset(1024, 128, 24, 65536, head_dim=128),
         **{
             f"{line}-{size}": {**options, **_LATER}
             for line in ("t5-v1_1", "flan-t5")
             for size, options in _NEXT.items()
         },
     },
-    tiny={"vocab_size": 101, **sized(32, 4, 2, 64), "head_dim": 8},
+    tiny={"vocab_size": 101, **preset(32, 4, 2, 64), "head_dim": 8},
     from_config=from_config,
     to_config=to_config,
     table=table,

@@ -10,12 +10,12 @@ from glassformer.errors import InvalidValueError
 from glassformer.families.family import (
     Config,
     Key,
-    bases,
-    labels_of,
+    label_config,
     layer_rows,
-    options_of,
+    model_prefixes,
     read_options,
-    renamed,
+    rename_modules,
+    spec_options,
     write_options,
 )
 from glassformer.weights.convert import Table
@@ -154,8 +154,8 @@ def write(model: spec.ModelSpec, model_type: str, stem: str) -> dict[str, Any]:
         "architectures": [f"{stem}{TASKS[type(head)]}"],
         "max_position_embeddings": position.max_len + position.offset,
         **write_options(model, KEYS),
-        "pad_token_id": options_of(model)["pad_id"],
-        **labels_of(head),
+        "pad_token_id": spec_options(model)["pad_id"],
+        **label_config(head),
     }
     if isinstance(head, spec.ClassifySpec | spec.TokenClassifySpec):
         config["classifier_dropout"] = head.dropout
@@ -207,14 +207,17 @@ def table_of(
         f"{{base}}{layers}.{{i}}", "encoder.blocks.{i}", model.encoder.num_layers, layer
     )
     modules = (("{base}embeddings.LayerNorm", "embed.norm"), *modules)
-    rows += (*renamed(*modules), Ignored("{base}embeddings.position_ids"))  # 0, 1, 2, ... in older files
+    rows += (
+        *rename_modules(*modules),
+        Ignored("{base}embeddings.position_ids"),
+    )  # 0, 1, 2, ... in older files
     if not any(theirs.startswith("{base}pooler") for theirs, _ in modules):
         rows += (Ignored(("{base}pooler.*", "cls.seq_relationship.*")),)  # this head reads neither
     if isinstance(head, spec.MaskedLanguageModelSpec):
         rows += _vocabulary(model, names, matrix, biases)
     else:
         rows += (Rename(TOKEN, "embed.token.weight"),)
-    return Table(rows, base=bases(head, base))
+    return Table(rows, base=model_prefixes(head, base))
 
 
 def _vocabulary(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from glassformer.core import spec
-from glassformer.families.family import Config, Family, sized, variant
+from glassformer.families.family import Config, Family, preset, variant
 from glassformer.families.image_encoder import (
     IMMATERIAL_HERE,
     TINY_IMAGES,
@@ -26,8 +26,8 @@ def from_config(config: Config) -> spec.EncoderOnlySpec:
     return vit(**read(config, ARCHITECTURES))
 
 
-_LARGE = sized(1024, 16, 24, 4096)
-_HUGE = sized(1280, 16, 32, 5120, patch_size=14)
+_LARGE = preset(1024, 16, 24, 4096)
+_HUGE = preset(1280, 16, 32, 5120, patch_size=14)
 _POOLED = {"head": spec.FeaturesSpec(pooler=True)}
 
 FAMILY = Family(

@@ -118,8 +118,8 @@ class CUDAGraphDecoder(CachedDecoder):
         super().select(rows)
         self._allocate()
 
-    def widen(self, count: int) -> None:
-        super().widen(count)
+    def expand_beams(self, count: int) -> None:
+        super().expand_beams(count)
         self._allocate()
 
     def reorder(self, rows: Tensor) -> None:

@@ -18,7 +18,7 @@ from glassformer.generation.inference_model import prefill
 from glassformer.generation.logits_processors import NO_TOKEN, LogitsProcessors
 from glassformer.generation.loop import Search, TokenSearch, run_search
 from glassformer.generation.params import GenerationOutput, GenerationParams
-from glassformer.generation.step_decoder import StepDecoder, decoder_start_ids, widen
+from glassformer.generation.step_decoder import StepDecoder, decoder_start_ids, expand_beams
 from glassformer.inference.prepare import evaluation_mode
 
 BATCH_TOKENS: Final = 16_384
@@ -152,7 +152,7 @@ def start_search(
     if config.rows > 1:
         rows = torch.arange(len(inputs), device=device).repeat_interleave(config.rows)
         if config.num_beams > 1:
-            widen(decoder, len(inputs), config.rows, device)
+            expand_beams(decoder, len(inputs), config.rows, device)
         else:
             decoder.select(rows)  # samples of one input finish at different times
         processors.select(rows)

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core import spec as specs
-from glassformer.core.embeddings import TokenInput, check_form
-from glassformer.core.heads import Context, VocabularyHead
+from glassformer.core.embeddings import TokenInput, check_token_ids
+from glassformer.core.heads import HeadContext, VocabularyHead
+from glassformer.core.inputs import embed_inputs
 from glassformer.core.masks import Mask
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.core.positions import count_positions
-from glassformer.core.reading import first_vectors
 from glassformer.core.stack import Stack
 from glassformer.errors import EmptyInputError, MissingValueError, ShapeError, UnsupportedError
 from glassformer.generation.step_decoder import (
@@ -26,10 +26,10 @@ from glassformer.generation.step_decoder import (
     SupportsPrefill,
     decoder_start_ids,
 )
-from glassformer.inference.attention import RealRows, run_unpadded
-from glassformer.inference.kv_cache import BeamCache, CrossCache
+from glassformer.inference.attention import UnpadIndex, run_unpadded
+from glassformer.inference.kv_cache import BeamKVCache, CrossKVCache
 from glassformer.inference.linear import Weights, choose_linear
-from glassformer.inference.prepare import Fingerprint, MakeLinear, fused_copy, stream_dtype
+from glassformer.inference.prepare import LinearFactory, WeightFingerprint, fused_copy, residual_dtype
 
 if TYPE_CHECKING:
     from glassformer.core.backend import FusedLinear
@@ -68,7 +68,7 @@ def prefill(
     """
     source = getattr(model, "model", model)
     if not isinstance(source, EncoderDecoder) or isinstance(source.src_embed, TokenInput):
-        check_form(inputs)
+        check_token_ids(inputs)
         if mask is None or mask.shape != inputs.shape or mask.dtype != torch.bool:
             shape = () if mask is None else mask.shape
             raise ShapeError("mask", shape, f"a boolean mask of the inputs' shape {tuple(inputs.shape)}")
@@ -86,7 +86,7 @@ class InferenceModel(nn.Module):
     Any head with a `vocab_size` can generate; the product of a `VocabularyHead` is laid out as well.
     """
 
-    def __init__(self, model: EncoderDecoder | DecoderOnly, weights: Weights | MakeLinear | None) -> None:
+    def __init__(self, model: EncoderDecoder | DecoderOnly, weights: Weights | LinearFactory | None) -> None:
         """weights: "own", "int8", or the linear layers to use (None: the model's own)."""
         super().__init__()
         if not hasattr(model.spec.head, "vocab_size"):
@@ -124,7 +124,7 @@ class InferenceModel(nn.Module):
             decoder=fused_copy(model.decoder, make),
             vocabulary=vocabulary,
         )
-        self.dtype = stream_dtype(parameter)  # of the residual stream
+        self.dtype = residual_dtype(parameter)  # of the residual stream
         # whether steps can be captured in a CUDA graph: the kernels support the model and the device
         self.captures = getattr(make, "captures", False) and not torch.is_autocast_enabled("cuda")
         if self.captures:
@@ -132,7 +132,7 @@ class InferenceModel(nn.Module):
 
             self.captures = supports(model.decoder)
         self.captured: CapturedGraph | None = None  # the last decoder's graph, for the next of the same form
-        self._fingerprint = Fingerprint(model)
+        self._fingerprint = WeightFingerprint(model)
 
     if TYPE_CHECKING:
         encoder: Stack | None
@@ -146,14 +146,14 @@ class InferenceModel(nn.Module):
 
     def embeddings(self, embed: nn.Module, ids: Tensor, positions: Tensor | None, start: int = 0) -> Tensor:
         """The first layer's input (B, T, D) for ids (B, T) at these positions, by default from `start` on."""
-        return first_vectors(embed, ids, positions, start, None).x.to(self.dtype)
+        return embed_inputs(embed, ids, positions, start, None).x.to(self.dtype)
 
     def logits(self, x: Tensor) -> Tensor:
         """The last layer's hidden states (N, D) -> (N, V)."""
         head: Any = self.model.head
         if self.vocabulary is not None:
             return self.vocabulary(head.transform(x))
-        scores: Tensor = head(x[:, None], Context())[:, 0]
+        scores: Tensor = head(x[:, None], HeadContext())[:, 0]
         return scores
 
     def prefill(
@@ -186,7 +186,7 @@ class InferenceModel(nn.Module):
             positions = None if bool(mask.all()) else count_positions(mask)
         x = self.embeddings(model.src_embed, src, positions)
         mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
-        rows = RealRows(mask)
+        rows = UnpadIndex(mask)
         padding = None if rows.index is None else mask
         if padding is not None and positions is None:
             positions = count_positions(mask)
@@ -224,7 +224,7 @@ class InferenceModel(nn.Module):
             limit=limit,
             like=x,
         )
-        rows, store = RealRows(mask), decoder.cache.store_prompt
+        rows, store = UnpadIndex(mask), decoder.cache.store_prompt
         x = run_unpadded(self.decoder, x, rows, Mask(causal=True, padding=padding), positions, store)
         last = mask.sum(1).cumsum(0) - 1  # the row of each prompt's last token
         return PrefillResult(decoder, self.logits(x.index_select(0, last)), most)
@@ -235,7 +235,7 @@ class InferenceModel(nn.Module):
         batch: int,
         capacity: int,
         *,
-        source: tuple[Tensor, RealRows, Tensor] | None = None,
+        source: tuple[Tensor, UnpadIndex, Tensor] | None = None,
         mask: Tensor | None = None,
         positions: Tensor | None = None,
         limit: int | None,
@@ -243,8 +243,8 @@ class InferenceModel(nn.Module):
     ) -> CachedDecoder:
         """A decoder with capacity for so many positions; `like` has the dtype and device."""
         if not self.captures:
-            cache = BeamCache(self.decoder, batch, capacity, mask)
-            cross = None if source is None else CrossCache(self.decoder, *source)
+            cache = BeamKVCache(self.decoder, batch, capacity, mask)
+            cross = None if source is None else CrossKVCache(self.decoder, *source)
             return CachedDecoder(self, embed, cache, cross, positions, limit)
         from glassformer.generation.cuda_graph_decoder import CAPACITY_STRIDE, CUDAGraphDecoder
         from glassformer.inference.gpu.kv_cache import TritonBeamCache, TritonCrossCache
@@ -269,8 +269,8 @@ class CachedDecoder:
         self,
         model: InferenceModel,
         embed: nn.Module,
-        cache: BeamCache | TritonBeamCache,
-        cross: CrossCache | None,
+        cache: BeamKVCache | TritonBeamCache,
+        cross: CrossKVCache | None,
         positions: Tensor | None,
         limit: int | None,
     ) -> None:
@@ -311,8 +311,8 @@ class CachedDecoder:
             self.cross.select(inputs)
         self.positions = None if self.positions is None else self.positions.index_select(0, inputs)
 
-    def widen(self, count: int) -> None:
-        self.cache.widen(count)
+    def expand_beams(self, count: int) -> None:
+        self.cache.expand_beams(count)
 
     def reorder(self, rows: Tensor) -> None:
         self.cache.reorder(rows)

@@ -34,7 +34,7 @@ class StepDecoder(Protocol):
 class BeamDecoder(Protocol):
     """A decoder whose rows are beams of a batch of inputs and share the keys and values of the input."""
 
-    def widen(self, count: int) -> None:
+    def expand_beams(self, count: int) -> None:
         """Turn each row into `count` adjacent rows."""
         ...
 
@@ -67,10 +67,10 @@ class SelectingDecoder(Protocol):
         ...
 
 
-def widen(decoder: StepDecoder, rows: int, count: int, device: torch.device) -> None:
+def expand_beams(decoder: StepDecoder, rows: int, count: int, device: torch.device) -> None:
     """Turn each row into `count` adjacent rows."""
     if isinstance(decoder, BeamDecoder):
-        decoder.widen(count)
+        decoder.expand_beams(count)
     elif count > 1:
         decoder.select(torch.arange(rows, device=device).repeat_interleave(count))
 

@@ -1,7 +1,7 @@
 """Attention of sequences without their padding: prefill, and encoders.
 
 Between attentions only the real tokens are computed, as rows (N, D). `UnpaddedAttention` puts them back into
-a padded batch for one kernel call. `RaggedAttention` runs each sequence alone, and can continue earlier
+a padded batch for one kernel call. `VarlenAttention` runs each sequence alone, and can continue earlier
 pieces of it.
 
 B sequences, S positions, N real tokens, T of one piece, H query heads, G key/value heads, K head width, V
@@ -25,10 +25,10 @@ from glassformer.core.observe import Observer
 from glassformer.core.positions import PositionTerms
 from glassformer.core.stack import Stack, layer_kind
 
-Store = Callable[[int, Tensor, Tensor], None]  # layer, k (B, G, S, K), v (B, G, S, V)
+StoreKV = Callable[[int, Tensor, Tensor], None]  # layer, k (B, G, S, K), v (B, G, S, V)
 
 
-class RealRows:
+class UnpadIndex:
     """Which of the rows of B sequences of S positions are real tokens."""
 
     def __init__(self, mask: Tensor) -> None:
@@ -54,7 +54,7 @@ class UnpaddedAttention:
     stored = False
 
     def __init__(
-        self, layer: int, rows: RealRows, mask: PreparedMask, terms: PositionTerms, store: Store | None
+        self, layer: int, rows: UnpadIndex, mask: PreparedMask, terms: PositionTerms, store: StoreKV | None
     ) -> None:
         self.layer, self.rows, self.mask, self.terms, self.store = layer, rows, mask, terms, store
 
@@ -77,10 +77,10 @@ class UnpaddedAttention:
 def run_unpadded(
     stack: Stack,
     x: Tensor,
-    rows: RealRows,
+    rows: UnpadIndex,
     mask: Mask,
     positions: Tensor | None,
-    store: Store | None = None,
+    store: StoreKV | None = None,
 ) -> Tensor:
     """Embeddings (B, S, D) -> hidden states of the real tokens (N, D) after all layers."""
     batch, length = rows.shape
@@ -101,7 +101,7 @@ def run_unpadded(
     return stack.run(rows.unpad(x), layers)
 
 
-class GrowingCache(KVCache):
+class DynamicKVCache(KVCache):
     """The cache of one sequence that is prefilled in pieces: each layer grows by what is appended."""
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,7 +114,7 @@ class GrowingCache(KVCache):
         return self.layers[layer].k, self.layers[layer].v
 
 
-class RaggedAttention:
+class VarlenAttention:
     """Self-attention of one layer within each of several pieces of sequences."""
 
     stored = False
@@ -124,7 +124,7 @@ class RaggedAttention:
         layer: int,
         lengths: list[int],
         pieces: list[tuple[PreparedMask, PositionTerms]],
-        caches: Sequence[GrowingCache] | None,
+        caches: Sequence[DynamicKVCache] | None,
     ) -> None:
         self.layer, self.lengths, self.pieces, self.caches = layer, lengths, pieces, caches
 
@@ -149,8 +149,8 @@ class RaggedAttention:
         return sdpa(q, k, v, mask, attention.scale)[0].transpose(0, 1)  # (T, H, V)
 
 
-def run_ragged(
-    stack: Stack, x: Tensor, lengths: Sequence[int], caches: Sequence[GrowingCache] | None = None
+def run_varlen(
+    stack: Stack, x: Tensor, lengths: Sequence[int], caches: Sequence[DynamicKVCache] | None = None
 ) -> Tensor:
     """Embeddings (N, D) of pieces of sequences, one after another -> their hidden states (N, D).
 
@@ -172,14 +172,14 @@ def run_ragged(
                 ),
                 terms,
             )
-        layers.append(RaggedAttention(n, list(lengths), [prepared[form] for form in forms], caches))
+        layers.append(VarlenAttention(n, list(lengths), [prepared[form] for form in forms], caches))
     x = stack.run(x, layers)
     for cache, length in zip(caches or (), lengths, strict=False):
         cache.advance(length)
     return x
 
 
-def attend_few(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+def decode_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """softmax(Q K^T * scale + bias) V for a few queries against many keys, as in a decode step.
 
     q (B, H, W, K), k (B, G, L, K), v (B, G, L, V), bias (B|1, 1|H, W|1, L) -> (B, H, W, V). On a CPU, torch's
@@ -187,7 +187,7 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: floa
     heads that share keys are rows of one product. Elsewhere this is torch's fused attention.
 
     >>> q, k, v = torch.randn(2, 4, 1, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6)
-    >>> attend_few(q, k, v, None, 0.5).shape
+    >>> decode_attention(q, k, v, None, 0.5).shape
     torch.Size([2, 4, 1, 6])
     """
     batch, heads, queries, width = q.shape

@@ -12,15 +12,21 @@ from torch import Tensor, nn
 
 from glassformer.core import spec as specs
 from glassformer.core.embeddings import ImageInput, TokenInput
-from glassformer.core.heads import Context
+from glassformer.core.heads import HeadContext
+from glassformer.core.inputs import MaskLike, embed_inputs, infer_mask, position_ids
 from glassformer.core.masks import Mask
 from glassformer.core.model import EncoderOnly
-from glassformer.core.reading import MaskLike, first_vectors, inferred, placed
 from glassformer.core.stack import Stack
 from glassformer.errors import UnsupportedError
-from glassformer.inference.attention import RealRows, run_unpadded
+from glassformer.inference.attention import UnpadIndex, run_unpadded
 from glassformer.inference.linear import Weights, choose_linear
-from glassformer.inference.prepare import Fingerprint, MakeLinear, evaluation_mode, fused_copy, stream_dtype
+from glassformer.inference.prepare import (
+    LinearFactory,
+    WeightFingerprint,
+    evaluation_mode,
+    fused_copy,
+    residual_dtype,
+)
 
 
 def supports(model: nn.Module) -> TypeGuard[EncoderOnly]:
@@ -35,7 +41,7 @@ class InferenceEncoder(nn.Module):
     move afterwards they are laid out again.
     """
 
-    def __init__(self, model: EncoderOnly, weights: Weights | MakeLinear | None = "own") -> None:
+    def __init__(self, model: EncoderOnly, weights: Weights | LinearFactory | None = "own") -> None:
         """weights: "own", "int8", or the linear layers to use (None: the model's own)."""
         super().__init__()
         self.model, self.weights = model, weights
@@ -46,7 +52,7 @@ class InferenceEncoder(nn.Module):
         if isinstance(make, str):
             make = choose_linear(make, next(self.model.parameters()))
         self._encoder = (fused_copy(self.model.encoder, make),)  # in a tuple: no submodule of this one
-        self._fingerprint = Fingerprint(self.model)
+        self._fingerprint = WeightFingerprint(self.model)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.model, self.weights)  # a copy lays out its own weights
@@ -70,28 +76,28 @@ class InferenceEncoder(nn.Module):
 
     def hidden_states(
         self, inputs: Tensor, mask: MaskLike = None, *, types: Tensor | None = None
-    ) -> tuple[Tensor, Context]:
+    ) -> tuple[Tensor, HeadContext]:
         """ids (B, T) or images (B, C, height, width) -> (B, T, D), zero at padding; the head's context."""
         if not self._fingerprint.matches(self.model):
             self._prepare()
         with evaluation_mode(self.model), torch.cuda.device_of(inputs):  # kernels use the current GPU
             return self._run(inputs, mask, types)
 
-    def _run(self, inputs: Tensor, mask: MaskLike, types: Tensor | None) -> tuple[Tensor, Context]:
+    def _run(self, inputs: Tensor, mask: MaskLike, types: Tensor | None) -> tuple[Tensor, HeadContext]:
         embed = self.model.embed
         tokens = isinstance(embed, TokenInput)
-        own = inferred(embed, inputs, mask, "mask")
+        own = infer_mask(embed, inputs, mask, "mask")
         if own.allowed is not None or own.segments is not None or own.window is not None or own.causal:
             raise UnsupportedError(
                 "fast encoding", "masks that hide more than padding", hint="use the model itself"
             )
-        positions = placed(own, 0, inputs, "mask") if tokens else None
+        positions = position_ids(own, 0, inputs, "mask") if tokens else None
         more = {} if types is None else {"types": types}
-        x = first_vectors(embed, inputs, positions, 0, None, **more).x
-        x = x.to(stream_dtype(next(self.model.parameters())))
+        x = embed_inputs(embed, inputs, positions, 0, None, **more).x
+        x = x.to(residual_dtype(next(self.model.parameters())))
         real = own.padding
         if real is None:
             real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-        rows = RealRows(real)
+        rows = UnpadIndex(real)
         found = rows.pad(run_unpadded(self.encoder, x, rows, Mask(padding=own.padding), positions))
-        return found, Context(ids=inputs if tokens else None, padding=own.padding)
+        return found, HeadContext(ids=inputs if tokens else None, padding=own.padding)

@@ -1,13 +1,13 @@
 """KV caches of decode steps; see `core.kv_cache`.
 
-A `DecodeCache` is extended by one token of every row at each step: `prepare`, `attend` of each layer, which
+A `DecodeKVCache` is extended by one token of every row at each step: `prepare`, `attend` of each layer, which
 appends and then attends, `advance`. Rows are reordered and dropped by `reorder` and `select`.
 
-`BeamCache` holds the beams of an input as the queries of one attention over all slots of the input. The
+`BeamKVCache` holds the beams of an input as the queries of one attention over all slots of the input. The
 prompt is stored once for all beams; of the generated slots a beam sees its own ancestors. So when beams are
 reordered only the visibility mask moves, never a key. Now and then slots that no beam descends from any more
 are dropped: beams soon share all but their last few tokens. With one beam it is a plain contiguous cache.
-`CrossCache` holds the keys and values of the encoder's output. `slot_cache` and `gpu.kv_cache` have the
+`CrossKVCache` holds the keys and values of the encoder's output. `slot_cache` and `gpu.kv_cache` have the
 caches of continuous batching and of the GPU kernels.
 
 B inputs, W beams, H query heads, G key/value heads, K head width, V value width, L slots, S source positions.
@@ -28,13 +28,13 @@ from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer
 from glassformer.core.positions import PositionTerms
 from glassformer.core.stack import Stack
-from glassformer.inference.attention import RealRows, attend_few
+from glassformer.inference.attention import UnpadIndex, decode_attention
 
-DROP_EVERY: Final = 8  # steps between two attempts to drop slots
-WORTHWHILE: Final = 0.7  # slots are dropped if at most this share would be left
+COMPACT_INTERVAL: Final = 8  # steps between two attempts to drop slots
+COMPACT_THRESHOLD: Final = 0.7  # slots are dropped if at most this share would be left
 
 
-class DecodeCache(KVCache):
+class DecodeKVCache(KVCache):
     """Keys and values of B inputs, each attended to by W rows of a step."""
 
     stored: bool = False  # whether all keys are there already, as in cross-attention
@@ -62,7 +62,7 @@ class DecodeCache(KVCache):
             k, v = (x.view(batch, -1, *x.shape[1:]).transpose(1, 2) for x in (k, v))  # (B, G, W, K)
             q, k = self.terms[window].rotate(q, k)
             k, v = self.append(layer, k, v)
-        heads = attend_few(q, k, v, self.bias[window], attention.scale)  # (B, H, W, V)
+        heads = decode_attention(q, k, v, self.bias[window], attention.scale)  # (B, H, W, V)
         return heads.transpose(1, 2).flatten(0, 1)
 
     def attention_layers(self, stack: Stack) -> list[CachedAttention]:
@@ -73,7 +73,7 @@ class DecodeCache(KVCache):
 class CachedAttention:
     """One layer of a cache, as an `Attend`."""
 
-    def __init__(self, cache: DecodeCache, layer: int) -> None:
+    def __init__(self, cache: DecodeKVCache, layer: int) -> None:
         self.cache, self.layer, self.stored = cache, layer, cache.stored
 
     def __call__(
@@ -87,8 +87,8 @@ class CachedAttention:
         return self.cache.attend(self.layer, attention, q, k, v)
 
 
-class PromptCache(DecodeCache):
-    """The base of `BeamCache` and its GPU counterpart: a prompt that all beams of an input share."""
+class SharedPromptKVCache(DecodeKVCache):
+    """The base of `BeamKVCache` and its GPU counterpart: a prompt that all beams of an input share."""
 
     def __init__(self, stack: Stack, batch: int, capacity: int) -> None:
         """capacity: in positions."""
@@ -107,7 +107,7 @@ class PromptCache(DecodeCache):
             layer.k, layer.v = (_with_slots(x, slots, self.prompt) for x in (layer.k, layer.v))
 
 
-class BeamCache(PromptCache):
+class BeamKVCache(SharedPromptKVCache):
     """Self-attention with W beams per input."""
 
     def __init__(self, stack: Stack, batch: int, capacity: int, mask: Tensor | None = None) -> None:
@@ -148,8 +148,8 @@ class BeamCache(PromptCache):
         if not self.layers:
             return
         dtype, device = like.dtype, like.device
-        if self.width > 1 and self.since and self.since % DROP_EVERY == 0 and device.type == "cpu":
-            self._drop_dead_slots()
+        if self.width > 1 and self.since and self.since % COMPACT_INTERVAL == 0 and device.type == "cpu":
+            self._compact()
         first, end = self.filled, self.filled + self.width
         visible = self.visible
         if visible is not None:
@@ -202,13 +202,13 @@ class BeamCache(PromptCache):
         self.since += steps
         self.position += steps
 
-    def _drop_dead_slots(self) -> None:
+    def _compact(self) -> None:
         """Compact the slots that some beam still descends from, if that frees many."""
         assert self.visible is not None
         generated = slice(self.prompt, self.filled)
         alive = (self.visible[:, 0, :, generated] == 0).any(1)  # (B, generated)
         most = int(alive.sum(1).max())
-        if most > WORTHWHILE * alive.shape[1]:
+        if most > COMPACT_THRESHOLD * alive.shape[1]:
             return
         steps = torch.arange(self.position - self.since, self.position, device=alive.device)
         recent = steps.repeat_interleave(self.width).expand(self.batch, -1)
@@ -225,7 +225,7 @@ class BeamCache(PromptCache):
 
     # ---- rows ----------------------------------------------------------------------------------------
 
-    def widen(self, count: int) -> None:
+    def expand_beams(self, count: int) -> None:
         """Continue each input with `count` beams; all of them see what is filled so far."""
         self.prompt, self.since = self.filled, 0
         if count > 1 and self.layers:
@@ -261,12 +261,12 @@ class BeamCache(PromptCache):
         self.batch = len(inputs)
 
 
-class CrossCache(DecodeCache):
+class CrossKVCache(DecodeKVCache):
     """Keys and values of the encoder's output, seen by all beams of an input."""
 
     stored = True
 
-    def __init__(self, stack: Stack, memory: Tensor, rows: RealRows, mask: Tensor) -> None:
+    def __init__(self, stack: Stack, memory: Tensor, rows: UnpadIndex, mask: Tensor) -> None:
         """memory (N, D): the real rows of the source (B, S), of which mask (B, S) says which are real."""
         super().__init__(len(mask))
         for attention in stack.cross_attentions:

@@ -2,7 +2,7 @@
 
 `PackedLinear` holds float32 weights in oneDNN's blocked layout. `Int8Linear` holds them in eight bits with
 one scale per output row, and quantizes its input to eight bits as well, each row by its own range.
-`CalledLinear` calls the model's own modules and is the definition of the others. All work on rows (N, D).
+`ModuleLinear` calls the model's own modules and is the definition of the others. All work on rows (N, D).
 
 N rows, D features in, O features out.
 """
@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from glassformer.core.backend import ACTIVATIONS, Norm
 from glassformer.core.spec import Activation
 from glassformer.errors import ConflictError, UnsupportedError
-from glassformer.inference.prepare import MakeLinear, Part, has_triton
+from glassformer.inference.prepare import LinearFactory, WeightAndBias, has_triton
 
 Weights = Literal["own", "int8"]
 _GPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # the kernels accumulate in float32
 
 
-def choose_linear(weights: Weights, like: Tensor) -> MakeLinear | None:
+def choose_linear(weights: Weights, like: Tensor) -> LinearFactory | None:
     """The fastest linear layer for weights like this one; None: the model's own."""
     device, dtype = like.device, like.dtype
     if torch.is_autocast_enabled(device.type):
@@ -75,7 +75,7 @@ class UnfusedLinear:
         return finish(self.product(x), activation, gated, residual)
 
 
-class CalledLinear(UnfusedLinear):
+class ModuleLinear(UnfusedLinear):
     """Projections that are more than a matrix, or have hooks: each is called."""
 
     def __init__(self, projections: Sequence[nn.Module]) -> None:
@@ -107,7 +107,7 @@ def _onednn() -> Any:
 class PackedLinear:
     """float32 in oneDNN's blocked layout: the same sums, at up to twice the speed for few rows."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[WeightAndBias]) -> None:
         weight, self.bias = concatenate(parts)
         self.parts, self.tall = parts, weight.shape[0] >= weight.shape[1]
         self.transposed: Tensor | None = None  # (D, O)
@@ -147,7 +147,7 @@ class PackedLinear:
 class Int8Linear(UnfusedLinear):
     """Eight bits per weight and value, accumulated in 32: a quarter of the memory traffic."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[WeightAndBias]) -> None:
         weight, bias = concatenate(parts)
         weight = weight.detach().float()
         scale = (weight.abs().amax(1) / 127).clamp(min=1e-12)
@@ -182,7 +182,7 @@ def _reduce_range() -> bool:
     return known is None or not known()
 
 
-def concatenate(parts: Sequence[Part]) -> tuple[Tensor, Tensor | None]:
+def concatenate(parts: Sequence[WeightAndBias]) -> tuple[Tensor, Tensor | None]:
     """Weights of the same input as one (O, D); their biases as one (O,), zero for those without."""
     weight = parts[0][0] if len(parts) == 1 else torch.cat([weight for weight, _ in parts])
     if all(bias is None for _, bias in parts):

@@ -26,8 +26,8 @@ from glassformer.core.heads import VocabularyHead
 from glassformer.core.stack import Stack
 from glassformer.errors import GlassformerError
 
-Part = tuple[Tensor, Tensor | None]  # a weight (O, D), and its bias (O,) if any
-MakeLinear = Callable[[Sequence[Part]], FusedLinear]
+WeightAndBias = tuple[Tensor, Tensor | None]  # a weight (O, D), and its bias (O,) if any
+LinearFactory = Callable[[Sequence[WeightAndBias]], FusedLinear]
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
@@ -46,14 +46,14 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def fused_copy(stack: Stack, make: MakeLinear | None) -> Stack:
+def fused_copy(stack: Stack, make: LinearFactory | None) -> Stack:
     """A copy of the stack for inference on rows (N, D). make: its linear layers; None: the model's own."""
     result = _copy(stack)
     result.blocks = nn.ModuleList(_fused_block(cast(Block, block), make) for block in stack.blocks)
     return result
 
 
-def _fused_block(block: Block, make: MakeLinear | None) -> Block:
+def _fused_block(block: Block, make: LinearFactory | None) -> Block:
     own, cross, ffn = _copy(block.self_attn), block.cross_attn, _copy(block.ffn)
     cross = None if cross is None else _copy(cross)
     if make is not None:
@@ -87,20 +87,20 @@ def _copy(module: AnyModule) -> AnyModule:
     return result
 
 
-def _fused(make: MakeLinear, *projections: nn.Module) -> FusedLinear:
+def _fused(make: LinearFactory, *projections: nn.Module) -> FusedLinear:
     """Projections of the same input as one; called one by one if somebody replaced or hooked them."""
     if all(type(one) in (Linear, nn.Linear) and not hooked(one) for one in projections):
         return make([(one.weight, one.bias) for one in projections])  # type: ignore[misc]
-    from glassformer.inference.linear import CalledLinear
+    from glassformer.inference.linear import ModuleLinear
 
-    return CalledLinear(projections)
+    return ModuleLinear(projections)
 
 
 def hooked(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
-def stream_dtype(parameter: Tensor) -> torch.dtype:
+def residual_dtype(parameter: Tensor) -> torch.dtype:
     """The dtype of the residual stream: the weights', or bfloat16 under bfloat16 autocast."""
     kind = parameter.device.type
     if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16:
@@ -108,7 +108,7 @@ def stream_dtype(parameter: Tensor) -> torch.dtype:
     return parameter.dtype
 
 
-class Fingerprint:
+class WeightFingerprint:
     """What a prepared copy was made from, to tell whether it is still valid.
 
     Writes through a weight's `data` leave no trace and are not noticed.
@@ -136,7 +136,7 @@ def _marks(model: nn.Module) -> tuple[bool, torch.dtype, list[tuple[int, int]], 
     weights = list(model.parameters())
     versions = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
     autocast = torch.is_autocast_enabled(weights[0].device.type)
-    return autocast, stream_dtype(weights[0]), versions, modules
+    return autocast, residual_dtype(weights[0]), versions, modules
 
 
 @contextmanager

@@ -6,9 +6,9 @@ of a bucket are always its first rows: when one leaves, the last takes its row. 
 invisible, so that nothing a request left behind can come back as a NaN. All of a bucket's capacity is
 attended to, filled or not: the result for a slot is the same to the bit whoever else is there.
 
-The beams of a request are the queries of one slot. As in `kv_cache.BeamCache`, the prompt is stored once for
-all beams, a beam sees its own ancestors among the generated positions, and dead positions are dropped when
-the slot would outgrow its bucket.
+The beams of a request are the queries of one slot. As in `kv_cache.BeamKVCache`, the prompt is stored once
+for all beams, a beam sees its own ancestors among the generated positions, and dead positions are dropped
+when the slot would outgrow its bucket.
 
 E slots of a bucket, W beams of a slot, N rows of all, H query heads, G key/value heads, K head width, V value
 width, C capacity.
@@ -27,7 +27,7 @@ from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.kv_cache import LayerCache
 from glassformer.core.positions import PositionTerms, RotaryPositions
 from glassformer.core.stack import Stack
-from glassformer.inference.kv_cache import WORTHWHILE, DecodeCache
+from glassformer.inference.kv_cache import COMPACT_THRESHOLD, DecodeKVCache
 
 MIN_CAPACITY: Final = 32  # finer buckets would be more calls than their padding costs
 STRIDE: Final = 256  # capacities above this are its multiples
@@ -55,10 +55,10 @@ class Slot:
     position: int  # of the next token
     source: Slot | None = None  # the request's slot in the cache of cross-attention
     row: int = -1  # in its bucket
-    bucket: Bucket = field(init=False, repr=False)
+    bucket: SlotBucket = field(init=False, repr=False)
 
 
-class Bucket(DecodeCache):
+class SlotBucket(DecodeKVCache):
     """Slots of one width and capacity. All its tensors have slots first and positions third."""
 
     def __init__(self, stack: Stack, width: int, capacity: int, like: Tensor, *, stored: bool) -> None:
@@ -122,7 +122,7 @@ class Bucket(DecodeCache):
         for own in self.parts:
             own[slot.row, :, first : slot.filled] = -torch.inf if own is self.visible else 0
 
-    def drop_dead_positions(self, slot: Slot) -> None:
+    def compact(self, slot: Slot) -> None:
         """Compact the positions that some beam still descends from."""
         generated = slice(slot.prompt, slot.filled)
         kept = (self.visible[slot.row, :, generated] == 0).any(0).nonzero()[:, 0]  # (kept,)
@@ -180,7 +180,7 @@ class Bucket(DecodeCache):
         visible.copy_(visible.flatten(0, 1).index_select(0, rows).view_as(visible))
 
 
-class SlotCache(DecodeCache):
+class SlotKVCache(DecodeKVCache):
     """The slots of all requests of a batch, in the order of their rows. Appended to and viewed by buckets."""
 
     def __init__(self, stack: Stack, like: Tensor, *, stored: bool = False) -> None:
@@ -188,8 +188,8 @@ class SlotCache(DecodeCache):
         super().__init__()
         self.stack, self.like, self.stored = stack, like, stored
         self.slots: list[Slot] = []
-        self.buckets: dict[tuple[int, int], Bucket] = {}
-        self._rows: list[tuple[Bucket, Tensor | None]] | None = None  # each bucket's, None: all, in order
+        self.buckets: dict[tuple[int, int], SlotBucket] = {}
+        self._rows: list[tuple[SlotBucket, Tensor | None]] | None = None  # each bucket's, None: all, in order
         self._order: Tensor | None = None  # of all buckets' rows; None: as they are
 
     @property
@@ -245,7 +245,7 @@ class SlotCache(DecodeCache):
         capacity = capacity_for(slot.filled if self.stored else slot.filled + slot.width)
         bucket = self.buckets.get((slot.width, capacity))
         if bucket is None:
-            bucket = Bucket(self.stack, slot.width, capacity, self.like, stored=self.stored)
+            bucket = SlotBucket(self.stack, slot.width, capacity, self.like, stored=self.stored)
             self.buckets[slot.width, capacity] = bucket
         bucket.add(slot, parts)
         self._rows = None
@@ -275,14 +275,14 @@ class SlotCache(DecodeCache):
 
     def _grow(self, slot: Slot) -> None:
         if slot.width > 1:
-            slot.bucket.drop_dead_positions(slot)
-            if slot.filled + slot.width <= WORTHWHILE * slot.bucket.capacity:
+            slot.bucket.compact(slot)
+            if slot.filled + slot.width <= COMPACT_THRESHOLD * slot.bucket.capacity:
                 return
         parts = [part.clone() for part in slot.bucket.content(slot)]
         self._displace(slot)
         self._place(slot, parts)
 
-    def _bucket_rows(self) -> list[tuple[Bucket, Tensor | None]]:
+    def _bucket_rows(self) -> list[tuple[SlotBucket, Tensor | None]]:
         """Each bucket and its rows; computed again when slots have moved."""
         if self._rows is None:
             first, at = {}, 0

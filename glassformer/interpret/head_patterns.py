@@ -186,7 +186,7 @@ def matcher_for(
 ) -> PatternMatcher:
     patterns = self_patterns(keys) if kind == "self" else cross_patterns(queries, keys)
     device = record[f"{name}.q"].device
-    allowed = record.attended[name].mask.permissions(len(queries), len(keys), device)
+    allowed = record.attention_contexts[name].mask.to_dense(len(queries), len(keys), device)
     if allowed is None:
         allowed = torch.ones(len(queries), len(keys), dtype=torch.bool, device=device)
     else:
@@ -209,7 +209,7 @@ def describe_heads(trace: Trace) -> HeadsInfo:
     matchers: dict[tuple[Any, ...], PatternMatcher] = {}
     attentions = []
     for one in trace.attentions():
-        key = (one.queries, one.keys, one.kind, id(trace.record.attended[one.name].mask))
+        key = (one.queries, one.keys, one.kind, id(trace.record.attention_contexts[one.name].mask))
         if key not in matchers:
             queries, keys = trace.sequence(one.queries), trace.sequence(one.keys)
             matchers[key] = matcher_for(trace.record, one.name, queries, keys, one.kind)

@@ -19,7 +19,8 @@ from glassformer.core import spec as specs
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
 from glassformer.core.embeddings import ImageInput, TokenInput
-from glassformer.core.heads import Context
+from glassformer.core.heads import HeadContext
+from glassformer.core.inputs import cross_mask, infer_mask, position_ids
 from glassformer.core.masks import Mask
 from glassformer.core.model import EncoderDecoder
 from glassformer.core.observe import Observer
@@ -32,7 +33,6 @@ from glassformer.core.positions import (
     SinusoidalPositions,
     sinusoids,
 )
-from glassformer.core.reading import across, inferred, placed
 from glassformer.core.series import SeriesInput
 from glassformer.errors import (
     InvalidValueError,
@@ -145,7 +145,7 @@ class IntervenedForward:
         """Mask tokens like padding, but keep the position ids of all others."""
         names, length = self.names[name], self.lengths[name]
         embed, ids = getattr(self.model, names.embed), self.inputs[names.ids]
-        mask = inferred(embed, ids, self.inputs.get(names.mask), names.mask)
+        mask = infer_mask(embed, ids, self.inputs.get(names.mask), names.mask)
         rows = ids.shape[0] * (embed.channels if isinstance(embed, SeriesInput) else 1)
         padding = torch.ones(rows, length, dtype=torch.bool, device=ids.device)
         if mask.padding is not None:
@@ -153,7 +153,7 @@ class IntervenedForward:
             if name == "target" and self.inputs.get(names.mask) is None:
                 padding[:, 0] = True  # as the model reads it: a target may start with the pad token
         if isinstance(embed, TokenInput) and self.inputs.get(names.positions) is None:
-            own = placed(Mask(padding=padding, segments=mask.segments), 0, ids, names.mask)
+            own = position_ids(Mask(padding=padding, segments=mask.segments), 0, ids, names.mask)
             self.inputs[names.positions] = own
         visible = padding.clone()
         visible[:, sorted(positions)] = False
@@ -257,8 +257,8 @@ class _LastPositionHead(nn.Module):
         super().__init__()
         self.head = head
 
-    def forward(self, x: Tensor, context: Context, *, obs: Observer | None = None) -> Any:
-        return self.head(x[:, -1:], Context(ids=context.ids), obs=obs)
+    def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Any:
+        return self.head(x[:, -1:], HeadContext(ids=context.ids), obs=obs)
 
 
 class _IntervenedDecoder:
@@ -283,12 +283,12 @@ class _IntervenedDecoder:
         """The logits (B, V) of the next token."""
         forward = self.model.intervened(self.src, self.tgt)
         inputs = forward.inputs
-        source_mask = inferred(forward.model.src_embed, inputs["src"], inputs.get("src_mask"), "src_mask")
+        source_mask = infer_mask(forward.model.src_embed, inputs["src"], inputs.get("src_mask"), "src_mask")
         logits: Tensor = forward.model.decode(  # (B, 1, V)
             inputs["tgt"],
             self.memory,
             inputs.get("tgt_mask"),
-            across(source_mask, inputs.get("tgt_mask")),
+            cross_mask(source_mask, inputs.get("tgt_mask")),
             positions=inputs.get("tgt_positions"),
             obs=Observer((), forward.edit),
         )
@@ -402,7 +402,11 @@ class _StretchedRelativeBias(RelativeBias):
 
     def __init__(self, other: RelativeBias, stretch: float) -> None:
         nn.Module.__init__(self)
-        self.buckets, self.max_distance, self.both_ways = other.buckets, other.max_distance, other.both_ways
+        self.buckets, self.max_distance, self.bidirectional = (
+            other.buckets,
+            other.max_distance,
+            other.bidirectional,
+        )
         self.weight, self.stretch = other.weight, stretch
 
     def at(self, distance: Tensor) -> PositionTerms:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
-from glassformer.core.heads import Context, MaskedLanguageModelHead
+from glassformer.core.heads import HeadContext, MaskedLanguageModelHead
 from glassformer.core.model import EncoderDecoder
 from glassformer.core.norms import LayerNorm
 from glassformer.errors import InvalidValueError, UnsupportedError
@@ -34,7 +34,7 @@ def logit_lens(trace: Trace, position: int | None = None, top: int = 10) -> sche
     """
     readout = head_readout(trace.bundle)
     at = _check_position(trace, readout.stack, position)
-    part, context = slice(at, at + 1), Context()
+    part, context = slice(at, at + 1), HeadContext()
     if readout.whole_input:
         part, context = slice(None), _head_context(trace)
     rows = {site: readout.logits(trace.record[site][:, part], context)[0] for site in readout.sites()}
@@ -73,11 +73,11 @@ def lens_table(trace: Trace, stack: str, positions: Sequence[int] | None = None)
     missing = [at for at in (range(length) if positions is None else positions) if top[0, at] == UNREAD]
     if not missing:
         return top, prob
-    rows = max(1, MAX_LOGITS // readout.logits(trace.record[sites[0]][:, :1], Context()).shape[-1])
+    rows = max(1, MAX_LOGITS // readout.logits(trace.record[sites[0]][:, :1], HeadContext()).shape[-1])
     for part in torch.tensor(missing).split(rows):
         for n, site in reversed(list(enumerate(sites))):  # row 0 comes last: it marks a position as computed
             residual = trace.record[site]
-            logits = readout.logits(residual[:, part.to(residual.device)], Context())  # (rows, V)
+            logits = readout.logits(residual[:, part.to(residual.device)], HeadContext())  # (rows, V)
             best = logits.max(-1)
             prob[n, part] = (best.values - logits.logsumexp(-1)).exp().cpu()
             top[n, part] = best.indices.int().cpu()
@@ -100,12 +100,12 @@ def next_tokens(trace: Trace, position: int | None = None, count: int = 50) -> s
     )
 
 
-def _head_context(trace: Trace) -> Context:
+def _head_context(trace: Trace) -> HeadContext:
     """What the head received besides the vectors."""
     inputs = trace.prepared.inputs
     mask = inputs.get("tgt_mask" if isinstance(trace.bundle.model, EncoderDecoder) else "mask")
     ids = inputs.get("src", inputs.get("ids", inputs.get("inputs")))
-    return Context(ids=ids, padding=mask if isinstance(mask, Tensor) else getattr(mask, "padding", None))
+    return HeadContext(ids=ids, padding=mask if isinstance(mask, Tensor) else getattr(mask, "padding", None))
 
 
 def _check_position(trace: Trace, stack: str, position: int | None) -> int:

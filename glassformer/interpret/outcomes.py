@@ -18,13 +18,13 @@ from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.heads import (
     ClassifyHead,
-    ClassifyTwiceHead,
-    Context,
+    DistilledClassifyHead,
+    DistilledLogits,
+    HeadContext,
     LanguageModelHead,
     MaskedLanguageModelHead,
-    Span,
+    SpanLogits,
     TokenClassifyHead,
-    Twice,
 )
 from glassformer.core.model import EncoderOnly
 from glassformer.core.observe import Record
@@ -68,7 +68,7 @@ class HeadReadout:
         path = f"{self.stack}.blocks"
         return [f"{path}.0.resid_in", *(f"{path}.{n}.resid_out" for n in range(len(blocks)))]
 
-    def logits(self, residual: Tensor, context: Context) -> Tensor:
+    def logits(self, residual: Tensor, context: HeadContext) -> Tensor:
         """The head's logits for a residual (1, N, D), as if no block followed: (N, V), or (1, V)."""
         x = residual if self.final_norm is None else self.final_norm(residual)
         model: Any = self.bundle.model
@@ -117,7 +117,7 @@ def head_readout(bundle: Bundle) -> HeadReadout:
     """How to read the head of a model that predicts tokens or labels."""
     model: Any = bundle.model
     tokens = isinstance(model.head, LanguageModelHead | MaskedLanguageModelHead)
-    whole_input = isinstance(model.head, ClassifyHead | ClassifyTwiceHead)
+    whole_input = isinstance(model.head, ClassifyHead | DistilledClassifyHead)
     if not (tokens or whole_input or isinstance(model.head, TokenClassifyHead)):
         raise UnsupportedError(bundle.display_name, "predictions of tokens or labels")
     return HeadReadout(
@@ -151,7 +151,7 @@ def read_outcome(bundle: Bundle, prepared: PreparedInput, record: Record) -> Res
                 masks=tuple(schema.MaskPredictions(position=n, guesses=guesses[n]) for n in masks)
             ), {}
         case "classify" | "image":
-            logits: Tensor = output.logits if isinstance(output, Twice) else output
+            logits: Tensor = output.logits if isinstance(output, DistilledLogits) else output
             scored = LabelScorer.of(bundle)(logits[0].cpu())
             labels = tuple(schema.LabelProbability(label=one.label, probability=one.score) for one in scored)
             return schema.LabelsOutcome(kind=prepared.kind, labels=labels), {}
@@ -164,7 +164,7 @@ def read_outcome(bundle: Bundle, prepared: PreparedInput, record: Record) -> Res
             return _embedding(bundle, prepared, record)
 
 
-def _answer(bundle: Bundle, prepared: PreparedInput, output: Span) -> schema.AnswerOutcome:
+def _answer(bundle: Bundle, prepared: PreparedInput, output: SpanLogits) -> schema.AnswerOutcome:
     assert prepared.question is not None
     scores = [(output.start[0].float().cpu(), output.end[0].float().cpu())]
     best = QuestionAnswerer(bundle).postprocess(prepared.question, scores)

@@ -36,7 +36,7 @@ def model_kind(bundle: Bundle) -> schema.Kind:
     match read, head:
         case specs.SeriesPatchesSpec(), specs.ForecastSpec():
             return "forecast"
-        case specs.ImagePatchesSpec(), specs.ClassifySpec() | specs.ClassifyTwiceSpec():
+        case specs.ImagePatchesSpec(), specs.ClassifySpec() | specs.DistilledClassifySpec():
             return "image"
         case specs.ImagePatchesSpec(), _:
             return "embed"
@@ -151,7 +151,7 @@ def describe_attentions(model: nn.Module, record: Record) -> tuple[schema.Attent
         stack: Any = name.split(".")[0]
         module: Any = model.get_submodule(name)
         cross = name.endswith("cross_attn")
-        used = record.attended[name]
+        used = record.attention_contexts[name]
         attentions.append(
             schema.AttentionInfo(
                 name=name,

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any, ClassVar, Final, TypeVar
 
 from glassformer.bundle import Bundle, load
-from glassformer.core.build import canonical, materialise
+from glassformer.core.build import fill_meta_model, unique_state_dict
 from glassformer.errors import FileProblemError, GlassformerError, UnsupportedError
 from glassformer.interpret import schema
 from glassformer.interpret.examples import example_input, split_language_tag
@@ -197,7 +197,7 @@ def load_snapshot(root: Path, snapshot: Snapshot) -> Bundle:
             return load(snapshot.path)
         bundle = load(_model_folder(root, snapshot))
         weights = open_weights(snapshot.path / "model")
-        own = canonical(bundle.model)
+        own = unique_state_dict(bundle.model)
         if {name: tuple(one.shape) for name, one in own.items()} != weights.shapes:
             raise SnapshotUnreadableError(snapshot.step, "they are those of another model")
         tensors = {name: weights[name].to(own[name]) for name in own}
@@ -205,7 +205,7 @@ def load_snapshot(root: Path, snapshot: Snapshot) -> Bundle:
         if isinstance(error, SnapshotUnreadableError):
             raise
         raise SnapshotUnreadableError(snapshot.step, str(error)) from error
-    materialise(bundle.model, tensors)
+    fill_meta_model(bundle.model, tensors)
     bundle.model.eval()
     return bundle
 

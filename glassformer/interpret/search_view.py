@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from glassformer.bundle import Bundle
-from glassformer.core.heads import Context
+from glassformer.core.heads import HeadContext
 from glassformer.core.masks import Mask
 from glassformer.errors import InvalidValueError
 from glassformer.generation import GenerationConfig, generate_batched
@@ -81,7 +81,7 @@ class _Generation:
             x, context = model.hidden_states(source, decoded, src_mask=Mask(), tgt_mask=Mask())
         else:
             x, context = model.hidden_states(decoded, mask=Mask())
-        logits: Tensor = model.head(x[:, -1:], Context(ids=context.ids))
+        logits: Tensor = model.head(x[:, -1:], HeadContext(ids=context.ids))
         return logits[0, -1].float()
 
 

@@ -114,7 +114,7 @@ def read_tensor(
 
 def _part(trace: Trace, name: str, slices: str) -> Tensor:
     owner, _, tail = name.rpartition(".")
-    if tail in STAGES and owner in trace.record.attended:
+    if tail in STAGES and owner in trace.record.attention_contexts:
         return _attention_matrix(trace, owner, tail, slices)
     if tail in ("top", "prob") and owner.endswith(".lens"):
         return _lens(trace, owner.removesuffix(".lens"), tail, slices)
@@ -171,7 +171,7 @@ def _derive(trace: Trace, name: str) -> Tensor:
     owner, _, tail = name.rpartition(".")
     if tail == "growth" and owner in stacks:
         return _residual_norms(trace, stacks[owner])
-    if tail == "thumbnails" and owner in trace.record.attended:
+    if tail == "thumbnails" and owner in trace.record.attention_contexts:
         return thumbnails(trace.record.weights(owner))
     if tail in DERIVED and owner.endswith(".position"):
         return position_tensor(trace.bundle.model, owner.removesuffix(".position"), tail)

@@ -69,7 +69,7 @@ class Trace:
     def bytes(self) -> int:
         """The memory the trace uses; a tensor recorded under two names counts once."""
         tensors = [*self.record.tensors.values(), *self.derived.values()]
-        tensors += [used.bias for used in self.record.attended.values() if used.bias is not None]
+        tensors += [used.bias for used in self.record.attention_contexts.values() if used.bias is not None]
         storages = [one.untyped_storage() for one in tensors]
         return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
 
@@ -89,7 +89,7 @@ class Trace:
             outcome=self.outcome,
             rows=self.prepared.rows,
             seconds=self.seconds,
-            kernel=", ".join(sorted({used.mask.kernel for used in self.record.attended.values()})),
+            kernel=", ".join(sorted({used.mask.kernel for used in self.record.attention_contexts.values()})),
         )
 
 

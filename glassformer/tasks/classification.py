@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.heads import Twice
+from glassformer.core.heads import DistilledLogits
 from glassformer.data.examples import class_names
 from glassformer.errors import InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.tasks.base import TokenBatch, check_at_least, check_finite, collate, encoder_model
@@ -47,7 +47,7 @@ class LabelScorer:
     def of(cls, bundle: Bundle, top: int | None = None) -> LabelScorer:
         """The labels of a classifier, and what it was trained to predict."""
         head = getattr(bundle.spec, "head", None)
-        if not isinstance(head, specs.ClassifySpec | specs.ClassifyTwiceSpec):
+        if not isinstance(head, specs.ClassifySpec | specs.DistilledClassifySpec):
             hint = f"its head is {getattr(head, 'kind', 'missing')}"
             raise UnsupportedError(bundle.display_name, "classification", hint=hint)
         check_at_least("top", top)
@@ -102,7 +102,7 @@ class Classifier(EncoderTask[Tensor, Classification]):
             logits = text_logits(self.bundle, collate(self.bundle, items))
         else:
             output = self.model(self.images.collate(items))
-            logits = output.logits if isinstance(output, Twice) else output
+            logits = output.logits if isinstance(output, DistilledLogits) else output
         return list(check_finite(self.bundle, logits.cpu()))
 
     def postprocess(self, one: Any, item: Any, raw: Tensor | None) -> Classification:

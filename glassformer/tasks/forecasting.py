@@ -28,7 +28,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.distributions import Gaussian, NegativeBinomial, Parameters, StudentT
+from glassformer.core.distributions import DistributionParameters, Gaussian, NegativeBinomial, StudentT
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import Fill, SeriesSet, read_series
 from glassformer.data.timestamps import advance, format_timestamp
@@ -275,7 +275,7 @@ def check_columns(bundle: Bundle, names: Sequence[str]) -> None:
         raise UnsupportedError(bundle.display_name, f"a table of {len(names)} columns ({listed})", hint=hint)
 
 
-def quantiles(predicted: Parameters, levels: Sequence[float]) -> Tensor:
+def quantiles(predicted: DistributionParameters, levels: Sequence[float]) -> Tensor:
     """The quantiles of each value: parameters of any shape -> (levels, *shape), float64.
 
     >>> normal = Gaussian(loc=torch.zeros(1), scale=torch.ones(1))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.heads import Span
+from glassformer.core.heads import SpanLogits
 from glassformer.errors import EmptyInputError, GlassformerError, InputTooLongError, UnsupportedError
 from glassformer.tasks.base import (
     BATCH_TOKENS,
@@ -123,7 +123,7 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
         found: dict[int, SpanScores] = {}
         for rows in batches([len(window) for window in item.windows], self.batch_tokens):
             batch = collate(self.bundle, [select_tokens(item.encoded, item.windows[n]) for n in rows])
-            span: Span = encoder_model(self.bundle)(batch.ids, batch.mask, **batch.kwargs())
+            span: SpanLogits = encoder_model(self.bundle)(batch.ids, batch.mask, **batch.kwargs())
             both = torch.stack((span.start, span.end), 1).float().cpu()  # (B, 2, T)
             for row, n in enumerate(rows):
                 start, end = check_finite(self.bundle, both[row, :, : len(item.windows[n])])

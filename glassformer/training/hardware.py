@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from glassformer.core.precision import dtype_for
+from glassformer.core.precision import resolve_dtype
 from glassformer.errors import InvalidValueError
 from glassformer.training.recipe import TrainingOptions
 
@@ -93,7 +93,7 @@ def dtype_of(options: TrainingOptions, device: torch.device) -> torch.dtype:
     """bfloat16 on a GPU and float32 on a CPU, unless the recipe says otherwise."""
     if options.precision == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return dtype_for(options.precision, device) or torch.float32
+    return resolve_dtype(options.precision, device) or torch.float32
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[object]:

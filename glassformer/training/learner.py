@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from glassformer.core.block import Block
-from glassformer.core.distributions import Parameters, mapped
+from glassformer.core.distributions import DistributionParameters, map_parameters
 from glassformer.core.heads import LanguageModelHead
 from glassformer.core.masks import Mask
 from glassformer.data.examples import IGNORE_INDEX
@@ -124,7 +124,7 @@ class TextLearner(Learner):
         return vocabulary_loss(self.model, x, context, labels, self.smoothing)
 
 
-def point_forecast(forecast: Tensor | Parameters) -> Tensor:
+def point_forecast(forecast: Tensor | DistributionParameters) -> Tensor:
     """One number for each future value, of values or of a distribution: (B, N, C)."""
     return (forecast if isinstance(forecast, Tensor) else forecast.mean).float()
 
@@ -135,11 +135,11 @@ class SeriesLearner(Learner):
     def forward(self, past: Tensor, future: Tensor) -> Tensor:
         return self.loss(self.model(past), future)
 
-    def loss(self, forecast: Tensor | Parameters, future: Tensor) -> Tensor:
+    def loss(self, forecast: Tensor | DistributionParameters, future: Tensor) -> Tensor:
         """The summed loss of a forecast."""
         if isinstance(forecast, Tensor):
             return F.mse_loss(forecast.float(), future, reduction="sum")
-        forecast = mapped(forecast, lambda _, tensor: tensor.float())
+        forecast = map_parameters(forecast, lambda _, tensor: tensor.float())
         return -forecast.log_prob(future).sum()
 
 

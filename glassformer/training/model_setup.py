@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.build import build, canonical, initialise
+from glassformer.core.build import build_model, initialize, unique_state_dict
 from glassformer.core.model import AnyModel
 from glassformer.errors import GlassformerError, UnknownNameError
 from glassformer.families.family import Config, Family
-from glassformer.families.registry import families, family_for, presets, refuse_unknown, spec_of
+from glassformer.families.registry import check_option_names, families, family_of_spec, preset_spec, presets
 from glassformer.training.hardware import Hardware
 from glassformer.training.logging.console import format_duration
 from glassformer.training.recipe import ModelOptions
@@ -133,7 +133,7 @@ def check_overrides(preset: str, overrides: Mapping[str, Any]) -> None:
     if preset in BASELINES:
         return
     name, family = find_preset(preset)
-    refuse_unknown(family, overrides)
+    check_option_names(family, overrides)
     sizes = {option: value for option, value in overrides.items() if option in SIZE_OPTIONS - {"max_len"}}
     if not sizes:
         return
@@ -143,7 +143,7 @@ def check_overrides(preset: str, overrides: Mapping[str, Any]) -> None:
     errors = []
     for rest in rests:
         try:
-            spec_of(name, **{**rest, **sizes})
+            preset_spec(name, **{**rest, **sizes})
             return
         except GlassformerError as error:
             errors.append(error)
@@ -153,15 +153,15 @@ def check_overrides(preset: str, overrides: Mapping[str, Any]) -> None:
 def fresh_spec(options: ModelOptions, fixed: Mapping[str, Any]) -> specs.ModelSpec:
     """The spec of a preset or family with the recipe's overrides, and options that the data fixes."""
     name, _ = find_preset(options.preset or "")
-    return spec_of(name, **{**options.overrides, **fixed})
+    return preset_spec(name, **{**options.overrides, **fixed})
 
 
 def fresh(spec: specs.ModelSpec) -> AnyModel:
     """A newly initialized model; the published std of 0.02 is scaled up for widths below 768."""
-    model = build(spec)
+    model = build_model(spec)
     width = spec.decoder.d_model if isinstance(spec, specs.DecoderOnlySpec) else spec.encoder.d_model
     if isinstance(spec.init, specs.NormalSpec) and width < PUBLISHED_WIDTH:
-        initialise(model, replace(spec.init, std=spec.init.std * math.sqrt(PUBLISHED_WIDTH / width)))
+        initialize(model, replace(spec.init, std=spec.init.std * math.sqrt(PUBLISHED_WIDTH / width)))
     return model
 
 
@@ -170,8 +170,8 @@ def with_head(bundle: Bundle, head: specs.HeadSpec) -> Bundle:
     if bundle.spec.head == head:
         return bundle
     tied: Any = tuple(name for name in bundle.spec.tied if name != "head")
-    model = build(replace(bundle.spec, head=head, tied=tied))
-    body = {name: t for name, t in canonical(bundle.model).items() if not name.startswith("head.")}
+    model = build_model(replace(bundle.spec, head=head, tied=tied))
+    body = {name: t for name, t in unique_state_dict(bundle.model).items() if not name.startswith("head.")}
     model.load_state_dict(body, strict=False)
     return replace(bundle, model=model, family=None, config={})
 
@@ -179,7 +179,7 @@ def with_head(bundle: Bundle, head: specs.HeadSpec) -> Bundle:
 def classification_head(spec: specs.EncoderOnlySpec, num_labels: int) -> specs.HeadSpec:
     """The classification head that the published layout of this text encoder has."""
     plain = replace(spec, head=specs.FeaturesSpec(), tied=())
-    if (family := family_for(plain)) is not None:
+    if (family := family_of_spec(plain)) is not None:
         config = family.to_config(plain)
         name = config["architectures"][0].removesuffix("Model") + "ForSequenceClassification"
         if name in family.architectures:

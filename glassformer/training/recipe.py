@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import yaml
 
-from glassformer.core.schema import choices, fits, named
+from glassformer.core.schema import describe_type, matches_type, union_members
 from glassformer.errors import (
     ConflictError,
     FileMissingError,
@@ -649,20 +649,20 @@ def convert(value: Any, hint: Any, name: str) -> Any:
 
     YAML 1.1 reads `off` as a boolean and `1e-3` as text; both are converted where the field expects them.
     """
-    known = choices(hint)
+    known = union_members(hint)
     scalars = [choice for choice in known if typing.get_origin(choice) is not tuple]
     sequence = next((choice for choice in known if typing.get_origin(choice) is tuple), None)
-    if isinstance(value, bool) and not any(fits(value, choice) for choice in scalars):
+    if isinstance(value, bool) and not any(matches_type(value, choice) for choice in scalars):
         word = "on" if value else "off"
-        value = word if any(fits(word, choice) for choice in scalars) else value
+        value = word if any(matches_type(word, choice) for choice in scalars) else value
     if isinstance(value, str) and float in scalars and str not in scalars:
         with suppress(ValueError):
             value = float(value)
-    if any(fits(value, choice) for choice in scalars):
+    if any(matches_type(value, choice) for choice in scalars):
         is_int = isinstance(value, int) and not isinstance(value, bool)
         return float(value) if is_int and float in scalars and int not in scalars else value
     if sequence is not None and value is not None:
         inner = typing.get_args(sequence)[0]
         items = value if isinstance(value, list | tuple) else [value]
         return tuple(convert(item, inner, name) for item in items)
-    raise InvalidValueError(name, value, named(hint))
+    raise InvalidValueError(name, value, describe_type(hint))

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle, Layout, load, save
 from glassformer.core import spec
-from glassformer.core.build import canonical
-from glassformer.core.distributions import KINDS
+from glassformer.core.build import unique_state_dict
+from glassformer.core.distributions import DISTRIBUTIONS
 from glassformer.core.model import AnyModel
 from glassformer.core.observe import Observer
 from glassformer.errors import MissingDependencyError, UnknownNameError, UnsupportedError
-from glassformer.families.registry import families, family_for
+from glassformer.families.registry import families, family_of_spec
 from glassformer.families.sidecars import read_object
 from glassformer.verify.claims import Claim, gap, measured, same_bits, skipped, tolerance_of
 from glassformer.verify.inputs import RandomInputs, at_real, has_tokens, per_token, random_inputs
@@ -46,7 +46,7 @@ def reference_equals_ours(bundle: Bundle, name: str, *, required: bool = False) 
         if required:
             raise MissingDependencyError(LIBRARY, "dev")
         return skipped(name, f"{LIBRARY} is not installed")
-    family = families()[bundle.family] if bundle.family else family_for(bundle.spec)
+    family = families()[bundle.family] if bundle.family else family_of_spec(bundle.spec)
     if family is None:
         return _unavailable(name, "this model has no published layout", required)
     with tempfile.TemporaryDirectory(prefix="glassformer-verify-") as place:
@@ -115,10 +115,10 @@ def _parameters(head: Any, result: Any) -> Any:
     """The reference's answer; of a distribution its parameters, in the series' own units as ours are."""
     match head:
         case spec.ForecastSpec(distribution=kind) if kind != "none":
-            told = KINDS[kind](*result["prediction_outputs"])
-            return told.undone(result["loc"], result["scale"])._asdict()
+            told = DISTRIBUTIONS[kind](*result["prediction_outputs"])
+            return told.unscale(result["loc"], result["scale"])._asdict()
         case spec.SeriesRegressSpec(distribution=kind) if kind != "none":
-            return KINDS[kind](*result["regression_outputs"])._asdict()
+            return DISTRIBUTIONS[kind](*result["regression_outputs"])._asdict()
     return result
 
 
@@ -159,7 +159,7 @@ def _last_vectors(model: AnyModel, sample: RandomInputs) -> Tensor:
 
 def saved_equals_loaded(bundle: Bundle, name: str) -> Claim:
     """Every tensor and the spec after a round trip through a temporary folder."""
-    before = canonical(bundle.model)
+    before = unique_state_dict(bundle.model)
     size = sum(t.numel() * t.element_size() for t in before.values())
     gaps: list[float] = []
     layouts = _layouts(bundle)
@@ -171,7 +171,7 @@ def saved_equals_loaded(bundle: Bundle, name: str) -> Claim:
             save(bundle, folder, layout=layout)
             first = next(bundle.model.parameters())
             again = load(folder, dtype="stored", device=first.device)
-            after = canonical(again.model)
+            after = unique_state_dict(again.model)
             if again.spec != bundle.spec or after.keys() != before.keys():
                 gaps.append(float("inf"))
             else:
@@ -182,5 +182,5 @@ def saved_equals_loaded(bundle: Bundle, name: str) -> Claim:
 
 
 def _layouts(bundle: Bundle) -> list[Layout]:
-    published = families()[bundle.family] if bundle.family else family_for(bundle.spec)
+    published = families()[bundle.family] if bundle.family else family_of_spec(bundle.spec)
     return ["glassformer"] if published is None else ["hf", "glassformer"]

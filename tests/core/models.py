@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from glassformer.core import spec
-from glassformer.core.build import build
+from glassformer.core.build import build_model
 from glassformer.core.model import AnyModel
 
 D, H, FF, LAYERS, VOCAB = 16, 4, 24, 2, 23
@@ -68,7 +68,7 @@ def spec_of(
 def model_of(shape: str, seed: int = 0, **words: Any) -> AnyModel:
     """The model, in evaluation, with every number drawn so large that a mistake shows."""
     torch.manual_seed(seed)
-    model = build(spec_of(shape, **words)).eval()
+    model = build_model(spec_of(shape, **words)).eval()
     with torch.no_grad():
         for value in model.parameters():
             value.add_(torch.randn_like(value) * 0.2)

@@ -27,7 +27,7 @@ def block_of(wiring: spec.Wiring, cross: bool = False, norm: spec.NormSpec | Non
         wiring=wiring,
         dropout=0.3,
     )
-    made = build.block(what, D).eval()
+    made = build.build_block(what, D).eval()
     for module in made.modules():
         if isinstance(module, nn.LayerNorm):
             nn.init.normal_(module.weight)
@@ -83,7 +83,7 @@ def test_gated_and_plain_feed_forward_are_their_formulas() -> None:
             attention=spec.AttentionSpec(num_heads=4),
             feed_forward=spec.FeedForwardSpec(d_ff=8, activation=name),
         )
-        plain = build.block(what, D).ffn
+        plain = build.build_block(what, D).ffn
         torch.testing.assert_close(plain(x), plain.down(formula(plain.up(x))))
 
 
@@ -115,7 +115,7 @@ def test_stack_is_its_blocks_and_its_final_norm(final: spec.NormSpec | None) -> 
             wiring="pre",
         ),
     )
-    made = build.stack(what)
+    made = build.build_stack(what)
     x = wanted = torch.randn(2, 6, D)
     for one in made.blocks:
         wanted = one(wanted, mask=Mask(causal=True, window=2))
@@ -133,7 +133,7 @@ def test_a_stack_gives_its_cross_attention_its_own_heads_and_window() -> None:
         cross_attention=spec.AttentionSpec(num_heads=2, window=2),
         feed_forward=spec.FeedForwardSpec(d_ff=20),
     )
-    made = build.stack(spec.StackSpec(d_model=D, num_layers=1, block=block)).eval()
+    made = build.build_stack(spec.StackSpec(d_model=D, num_layers=1, block=block)).eval()
     x, memory, mask = torch.randn(3, 6, D), torch.randn(3, 7, D), torch.rand(3, 2, 6, 7) < 0.8
     together = made(x, memory, memory_mask=mask)
     torch.testing.assert_close(together, made.blocks[0](x, memory, memory_mask=mask))

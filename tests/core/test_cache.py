@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glassformer.core import spec
-from glassformer.core.build import build
+from glassformer.core.build import build_model
 from glassformer.core.kv_cache import CacheFullError, KVCache
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.errors import ConflictError, UnsupportedError
@@ -178,7 +178,7 @@ def test_a_cache_that_does_not_fit_is_refused() -> None:
 def test_a_head_is_told_the_padding_of_the_new_positions(fixed: bool) -> None:
     torch.manual_seed(0)
     head = spec.ClassifySpec(num_labels=3, pool="last")
-    model = build(replace(spec_of("decoder_only"), head=head)).eval()
+    model = build_model(replace(spec_of("decoder_only"), head=head)).eval()
     real = torch.ones(3, ROOM, dtype=torch.bool)
     real[1, 5:7] = False  # in the second piece, the last real token of row 1 stands at 4
     whole, cache = ids(3, 7), cache_for(model, fixed)

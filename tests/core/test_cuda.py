@@ -7,7 +7,7 @@ import torch
 
 import glassformer
 from glassformer import Mask, attend
-from glassformer.core.kernels import Kernel, choose
+from glassformer.core.kernels import Kernel, choose_kernel
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -89,7 +89,7 @@ def test_models_agree_with_the_cpu_and_follow_autocast() -> None:
 
 
 def test_a_long_sparse_mask_runs_on_flex_and_a_compiled_fixed_step_equals_eager() -> None:
-    assert choose(mask=Mask(causal=True, window=128), queries=4096, keys=4096, device="cuda") == "flex"
+    assert choose_kernel(mask=Mask(causal=True, window=128), queries=4096, keys=4096, device="cuda") == "flex"
     torch.manual_seed(0)
     model = glassformer.tiny("llama").eval().cuda()
     ids = torch.randint(1, 80, (2, 6), device="cuda")

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from glassformer.core import spec
-from glassformer.core.build import build
-from glassformer.core.heads import Context, EmbedHead
+from glassformer.core.build import build_model
+from glassformer.core.heads import EmbedHead, HeadContext
 
 X = torch.tensor([[1.0, 8.0, -2.0, 5.0], [3.0, -1.0, 4.0, 4.0]])[..., None]  # (B, T, 1)
 REAL = torch.tensor([[False, True, True, False], [True, True, True, True]])
@@ -29,15 +29,15 @@ REAL = torch.tensor([[False, True, True, False], [True, True, True, True]])
 )
 def test_only_real_tokens_are_pooled(pool: Any, wanted: list[float], dtype: torch.dtype) -> None:
     head = EmbedHead(1, spec.EmbedSpec(pool=pool))
-    pooled = head(X.to(dtype), Context(padding=REAL))
+    pooled = head(X.to(dtype), HeadContext(padding=REAL))
     torch.testing.assert_close(pooled[:, 0], torch.tensor(wanted, dtype=dtype))
-    whole = head(X.to(dtype), Context())
+    whole = head(X.to(dtype), HeadContext())
     assert whole.dtype == dtype and torch.equal(whole[1], pooled[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_text_without_a_real_token_is_zero(dtype: torch.dtype) -> None:
-    nothing = Context(padding=torch.zeros(2, 4, dtype=torch.bool))
+    nothing = HeadContext(padding=torch.zeros(2, 4, dtype=torch.bool))
     assert torch.equal(EmbedHead(1, spec.EmbedSpec())(X.to(dtype), nothing), torch.zeros(2, 1, dtype=dtype))
 
 
@@ -46,6 +46,8 @@ def test_a_model_without_a_single_number_is_built() -> None:
         attention=spec.AttentionSpec(num_heads=2), feed_forward=spec.FeedForwardSpec(d_ff=4)
     )
     empty = spec.StackSpec(d_model=8, num_layers=0, block=block)
-    model = build(spec.EncoderOnlySpec(input=spec.VectorsSpec(), encoder=empty, head=spec.FeaturesSpec()))
+    model = build_model(
+        spec.EncoderOnlySpec(input=spec.VectorsSpec(), encoder=empty, head=spec.FeaturesSpec())
+    )
     x = torch.randn(2, 3, 8)
     assert torch.equal(model(x), x)

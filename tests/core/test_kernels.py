@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from glassformer.core.kernels import KERNELS, Kernel, attend, choose
+from glassformer.core.kernels import KERNELS, Kernel, attend, choose_kernel
 from glassformer.core.masks import Mask
 from glassformer.errors import ShapeError
 from tests.core.attention_cases import Case, cases, may_attend, naive
@@ -96,9 +96,9 @@ def test_shapes_that_do_not_fit_are_refused(kernel: Kernel) -> None:
 def test_auto_takes_the_sparse_kernel_only_where_it_can_pay() -> None:
     sparse = Mask(causal=True, window=128)
     long = {"queries": 4096, "keys": 4096}
-    assert choose(mask=sparse, **long, device="cuda") == "flex"
+    assert choose_kernel(mask=sparse, **long, device="cuda") == "flex"
     for elsewhere in ("cpu", "mps", "meta"):
-        assert choose(mask=sparse, **long, device=elsewhere) == "sdpa"
-    assert choose(mask=sparse, **long, device="cuda", dropout=0.1) == "sdpa"
-    assert choose(mask=Mask(causal=True), **long, device="cuda") == "sdpa"
-    assert choose("explicit", mask=sparse, **long, device="cuda") == "explicit"
+        assert choose_kernel(mask=sparse, **long, device=elsewhere) == "sdpa"
+    assert choose_kernel(mask=sparse, **long, device="cuda", dropout=0.1) == "sdpa"
+    assert choose_kernel(mask=Mask(causal=True), **long, device="cuda") == "sdpa"
+    assert choose_kernel("explicit", mask=sparse, **long, device="cuda") == "explicit"

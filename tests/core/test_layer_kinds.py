@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from glassformer.core import spec
-from glassformer.core.build import build
+from glassformer.core.build import build_model
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
 from glassformer.core.positions import PositionTerms
@@ -33,7 +33,7 @@ def mixed(shape: str = "decoder_only") -> Any:
         local_position=spec.RotarySpec(base=100.0),
     )
     torch.manual_seed(0)
-    model = build(replace(what, decoder=decoder)).eval()
+    model = build_model(replace(what, decoder=decoder)).eval()
     stir(model)
     return model
 
@@ -76,7 +76,7 @@ def test_text_is_generated_from_images_and_features(source: str) -> None:
     what: Any = spec_of("encoder_decoder")
     kind, shape = SOURCES[source]
     torch.manual_seed(0)
-    model: Any = build(replace(what, source=kind)).eval()
+    model: Any = build_model(replace(what, source=kind)).eval()
     stir(model)
     inputs, ids = torch.randn(shape), torch.randint(1, VOCAB, (2, 5))
     ids[:, 0] = 1
@@ -91,7 +91,7 @@ def test_any_head_with_a_vocabulary_generates() -> None:
     what: Any = spec_of("decoder_only")
     head = spec.MaskedLanguageModelSpec(vocab_size=VOCAB, activation="gelu", norm=spec.LayerNormSpec())
     torch.manual_seed(0)
-    model: Any = build(replace(what, head=head)).eval()
+    model: Any = build_model(replace(what, head=head)).eval()
     stir(model)
     ids = torch.tensor([[3, 4, 5]])
     params = GenerationParams(config=GenerationConfig(max_new_tokens=4), pad_token_id=0)
@@ -105,4 +105,4 @@ def test_any_head_with_a_vocabulary_generates() -> None:
 def test_a_head_without_a_vocabulary_does_not_generate() -> None:
     what: Any = spec_of("decoder_only")
     with pytest.raises(UnsupportedError):
-        InferenceModel(build(replace(what, head=spec.ClassifySpec(num_labels=2))), None)
+        InferenceModel(build_model(replace(what, head=spec.ClassifySpec(num_labels=2))), None)

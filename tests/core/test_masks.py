@@ -72,7 +72,7 @@ def test_every_form_of_any_mask_is_the_same_mask(
         settled = prepare_mask(
             mask, batch=batch, queries=queries, keys=keys, device=cpu, dtype=torch.float32, kernel=kernel
         )
-        assert torch.equal(full(settled.permissions(queries, keys, cpu), *sizes), wanted)
+        assert torch.equal(full(settled.to_dense(queries, keys, cpu), *sizes), wanted)
 
 
 WRONG: list[tuple[Any, type[GlassformerError], dict[str, Any]]] = [

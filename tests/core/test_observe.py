@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.core.build import build
+from glassformer.core.build import build_model
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, Record, observe
 from glassformer.errors import InvalidValueError, UnknownNameError, UnsupportedError
-from glassformer.families.registry import tiny
+from glassformer.families.registry import tiny_spec
 from tests.core.models import POSITIONS, SHAPES, D, H, ids, inputs_of, model_of
 
 WIDTH = D // H
@@ -174,7 +174,7 @@ def test_observing_a_cached_step_sees_all_keys_and_stays_true() -> None:
 
 def test_a_forward_hook_keeps_what_it_saw() -> None:
     """Inference writes over temporaries; one that a hook may have kept is left alone."""
-    model = build(tiny("llama")).eval()
+    model = build_model(tiny_spec("llama")).eval()
     read = torch.randint(1, 50, (2, 6))
     plain = observe(model, read)
     kept: dict[str, torch.Tensor] = {}

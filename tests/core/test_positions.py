@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from glassformer.core import spec
-from glassformer.core.build import stack
+from glassformer.core.build import build_stack
 from glassformer.core.positions import (
     AlibiBias,
     LearnedPositions,
@@ -16,7 +16,7 @@ from glassformer.core.positions import (
     RotaryPositions,
     SinusoidalPositions,
     alibi_slopes,
-    buckets_of,
+    relative_position_bucket,
     rotate,
     sinusoids,
 )
@@ -101,10 +101,10 @@ def test_band_scaling_keeps_short_waves_and_slows_long_ones() -> None:
 # ---- biases on the scores --------------------------------------------------------------------------------
 
 
-def bucket(distance: int, buckets: int, max_distance: int, both_ways: bool) -> int:
+def bucket(distance: int, buckets: int, max_distance: int, bidirectional: bool) -> int:
     """One distance (key minus query) at a time: half the buckets exact, the rest logarithmic."""
     first = 0
-    if both_ways:
+    if bidirectional:
         buckets //= 2
         first = buckets if distance > 0 else 0
         distance = abs(distance)
@@ -117,35 +117,37 @@ def bucket(distance: int, buckets: int, max_distance: int, both_ways: bool) -> i
     return first + min(exact + int(share * (buckets - exact)), buckets - 1)
 
 
-@pytest.mark.parametrize("both_ways", [True, False])
+@pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (8, 20), (16, 65)])
 def test_relative_buckets_are_the_formula_and_grow_with_distance(
-    buckets: int, max_distance: int, both_ways: bool
+    buckets: int, max_distance: int, bidirectional: bool
 ) -> None:
     distance = torch.arange(-300, 301)
-    found = buckets_of(distance, buckets=buckets, max_distance=max_distance, both_ways=both_ways)
-    wanted = [bucket(d, buckets, max_distance, both_ways) for d in distance.tolist()]
+    found = relative_position_bucket(
+        distance, buckets=buckets, max_distance=max_distance, bidirectional=bidirectional
+    )
+    wanted = [bucket(d, buckets, max_distance, bidirectional) for d in distance.tolist()]
     # where the logarithm lands on a whole number, single precision may fall on either side of it
     off = [d for d, a, b in zip(distance.tolist(), found.tolist(), wanted, strict=True) if a != b]
     for d in off:
-        per_side = buckets // 2 if both_ways else buckets
+        per_side = buckets // 2 if bidirectional else buckets
         exact = per_side // 2
         share = math.log(abs(d) / exact) / math.log(max_distance / exact) * (per_side - exact)
         assert abs(share - round(share)) < 1e-5
     back, ahead = found[:301].flip(0), found[300:]
     assert (back.diff() >= 0).all() and (ahead.diff() >= 0).all()
     # the first bucket ahead would be distance 0, which lies behind
-    assert found.unique().tolist() == [n for n in range(buckets) if not (both_ways and n == buckets // 2)]
+    assert found.unique().tolist() == [n for n in range(buckets) if not (bidirectional and n == buckets // 2)]
 
 
 def test_relative_bias_is_looked_up_by_head_and_distance() -> None:
-    bias = RelativeBias(3, buckets=8, max_distance=20, both_ways=True)
+    bias = RelativeBias(3, buckets=8, max_distance=20, bidirectional=True)
     found = bias(torch.tensor([[4, 5]]), torch.arange(7)[None]).bias
     assert found.shape == (1, 3, 2, 7)
     for head, row, key in [(0, 0, 0), (2, 1, 6), (1, 1, 5)]:
         wanted = bias.weight[bucket(key - (4 + row), 8, 20, True), head]
         assert found[0, head, row, key] == wanted
-    causal = stack(
+    causal = build_stack(
         spec.StackSpec(
             d_model=4,
             num_layers=0,
@@ -156,7 +158,7 @@ def test_relative_bias_is_looked_up_by_head_and_distance() -> None:
             ),
         )
     )
-    assert isinstance(causal.position, RelativeBias) and not causal.position.both_ways
+    assert isinstance(causal.position, RelativeBias) and not causal.position.bidirectional
 
 
 def test_alibi_slopes() -> None:

@@ -11,13 +11,13 @@ import pytest
 from glassformer.core import spec
 from glassformer.core.schema import InvalidSpecError, from_dict, to_dict
 from glassformer.errors import GlassformerError, InvalidValueError, MissingValueError, UnknownNameError
-from glassformer.families.registry import families, tiny
+from glassformer.families.registry import families, tiny_spec
 from tests.core.models import SHAPES, spec_of
 
 
 @pytest.mark.parametrize("name", families())
 def test_every_family_survives_json(name: str) -> None:
-    what = tiny(name)
+    what = tiny_spec(name)
     again = from_dict(json.loads(json.dumps(to_dict(what))))
     assert again == what
     assert type(again) is type(what)

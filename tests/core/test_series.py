@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, distributions
 
 from glassformer.core import spec
-from glassformer.core.build import build
+from glassformer.core.build import build_model
 from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
 from glassformer.core.observe import Observer
-from glassformer.core.series import SeriesInput, patches_of, scaling_of
+from glassformer.core.series import SeriesInput, compute_scaling, extract_patches
 from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 
 TIME, CHANNELS, AHEAD = 21, 3, 5
@@ -29,7 +29,7 @@ def model_of(head: spec.HeadSpec, *, norm: spec.NormSpec | None = None, **words:
         feed_forward=spec.FeedForwardSpec(d_ff=24, activation="gelu"),
         norm=norm or spec.LayerNormSpec(),
     )
-    model = build(
+    model = build_model(
         spec.EncoderOnlySpec(
             input=spec.SeriesPatchesSpec(**{**sizes, **words}),
             encoder=spec.StackSpec(d_model=16, num_layers=2, block=block),
@@ -49,7 +49,7 @@ def series(batch: int = 2, seed: int = 1) -> Tensor:
 def test_patches_follow_each_other_and_end_with_the_series(patch: int, stride: int, spare: int) -> None:
     length = patch + spare
     values = torch.arange(length * 2.0).reshape(1, length, 2)
-    pieces = patches_of(values, patch, stride)
+    pieces = extract_patches(values, patch, stride)
     read = spec.SeriesPatchesSpec(context_length=length, patch_length=patch, stride=stride, channels=2)
     assert pieces.shape == (1, 2, read.num_patches, patch)
     assert torch.equal(pieces[0, :, -1], values[0, -patch:].T)
@@ -60,8 +60,8 @@ def test_patches_follow_each_other_and_end_with_the_series(patch: int, stride: i
 
 def test_scaling_is_by_observed_values_alone() -> None:
     values, observed = series().double(), torch.rand(2, TIME, CHANNELS) > 0.3
-    loc, scale = scaling_of(values.masked_fill(~observed, 0.0), observed, "std")
-    _, size = scaling_of(values.masked_fill(~observed, 0.0), observed, "mean")
+    loc, scale = compute_scaling(values.masked_fill(~observed, 0.0), observed, "std")
+    _, size = compute_scaling(values.masked_fill(~observed, 0.0), observed, "mean")
     for row in range(2):
         for channel in range(CHANNELS):
             real = values[row, observed[row, :, channel], channel]
@@ -100,12 +100,12 @@ def test_undoing_the_scaling_of_a_distribution_is_the_affine_transform() -> None
         moved = distributions.TransformedDistribution(
             parameters.distribution, [distributions.AffineTransform(loc, scale)]
         )
-        undone = parameters.undone(loc, scale)
+        undone = parameters.unscale(loc, scale)
         torch.testing.assert_close(undone.distribution.log_prob(points), moved.log_prob(points))
         torch.testing.assert_close(undone.mean, undone.distribution.mean)
     counts = NegativeBinomial.of(*raw[:2])
     torch.testing.assert_close(counts.mean, counts.distribution.mean)
-    torch.testing.assert_close(counts.undone(loc, scale).mean, counts.mean * scale)
+    torch.testing.assert_close(counts.unscale(loc, scale).mean, counts.mean * scale)
 
 
 def test_channels_do_not_see_each_other() -> None:

@@ -171,9 +171,9 @@ def test_models_that_write_from_a_cache(tmp_path, family, words):
     check_writing(glassformer.tiny(family, **words), tmp_path / "out", longest)
 
 
-@pytest.mark.parametrize("both_ways", [True, False])
-def test_buckets_looked_up_are_those_worked_out(both_ways):
-    own = RelativeBias(4, buckets=32, max_distance=128, both_ways=both_ways)
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_buckets_looked_up_are_those_worked_out(bidirectional):
+    own = RelativeBias(4, buckets=32, max_distance=128, bidirectional=bidirectional)
     torch.nn.init.normal_(own.weight)
     places = torch.arange(300)[None]
     looked_up = exporting.LookedUp(own)(places, places).bias

@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
-from glassformer.core.heads import Pooled, Span, Twice
+from glassformer.core.heads import DistilledLogits, PooledOutput, SpanLogits
 from glassformer.core.model import AnyModel, EncoderDecoder
 
 LENGTH, BATCH = 9, 3
@@ -79,11 +79,11 @@ def two_batches(model: EncoderDecoder, side: str) -> tuple[Tensor, Tensor, Tenso
 def outputs(result: Any) -> Iterator[tuple[str, Tensor]]:
     """Our result as named tensors, the names being the reference's."""
     match result:
-        case Span(start, end):
+        case SpanLogits(start, end):
             yield from (("start_logits", start), ("end_logits", end))
-        case Pooled(hidden, pooled):
+        case PooledOutput(hidden, pooled):
             yield from (("last_hidden_state", hidden), ("pooler_output", pooled))
-        case Twice(logits, first, second):
+        case DistilledLogits(logits, first, second):
             yield from (("logits", logits), ("cls_logits", first), ("distillation_logits", second))
         case StudentT() | Gaussian() | NegativeBinomial():
             yield from result._asdict().items()

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 
 import glassformer
 from glassformer.core import spec
-from glassformer.core.build import build
+from glassformer.core.build import build_model
 from glassformer.families.family import Config
-from glassformer.families.registry import families, spec_of
+from glassformer.families.registry import families, preset_spec
 from tests.families import harness
 from tests.families.cases import FAMILIES
 
@@ -129,6 +129,6 @@ SIZES = {
 @pytest.mark.parametrize("name", SIZES)
 def test_presets_have_the_published_number_of_parameters(name: str) -> None:
     with torch.device("meta"):
-        model = build(spec_of(name))
+        model = build_model(preset_spec(name))
     count = sum(p.numel() for p in model.parameters())
     assert abs(count - SIZES[name]) <= (1e7 if isinstance(SIZES[name], float) else 0)

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import glassformer
-from glassformer.core.build import build
-from glassformer.families.registry import spec_of
+from glassformer.core.build import build_model
+from glassformer.families.registry import preset_spec
 from tests.families import harness
 from tests.families.cases import DEIT, PATCHTST, VIT
 
@@ -116,5 +116,5 @@ def test_a_layer_for_each_channel_reads_its_own_weights(tmp_path: Path) -> None:
 )
 def test_presets_have_the_published_number_of_parameters(preset: str, parameters: int) -> None:
     with torch.device("meta"):
-        model = build(spec_of(preset))
+        model = build_model(preset_spec(preset))
     assert sum(p.numel() for p in model.parameters()) == parameters

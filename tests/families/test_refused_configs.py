@@ -9,7 +9,7 @@ import transformers
 
 from glassformer.errors import GlassformerError
 from glassformer.families.family import Config
-from glassformer.families.registry import family_of
+from glassformer.families.registry import family_of_config
 from tests.families.cases import BART, BERT, FALCON, LLAMA, MARIAN, MISTRAL, PALM, PATCHTST, T5, VIT
 
 NEW = {"new_decoder_architecture": True}
@@ -19,7 +19,7 @@ def read(case: tuple[str, dict[str, Any]], change: dict[str, Any]) -> None:
     name, settings = case
     values = getattr(transformers, name).config_class(**settings).to_dict()
     config = Config({**values, "architectures": [name], **change})
-    family_of(config).from_config(config)
+    family_of_config(config).from_config(config)
 
 
 @pytest.mark.parametrize(

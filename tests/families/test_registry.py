@@ -8,7 +8,7 @@ import pytest
 
 import glassformer
 from glassformer.errors import InvalidValueError
-from glassformer.families.registry import NAMES, READERS, families
+from glassformer.families.registry import FAMILIES_BY_MODEL_TYPE, NAMES, families
 
 
 def test_readers_are_the_families_that_name_the_type() -> None:
@@ -16,7 +16,7 @@ def test_readers_are_the_families_that_name_the_type() -> None:
     for name, family in families().items():
         for kind in family.model_types:
             named[kind] = (*named.get(kind, ()), name)
-    assert named == READERS
+    assert named == FAMILIES_BY_MODEL_TYPE
     assert tuple(families()) == NAMES
 
 

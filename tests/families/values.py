@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import glassformer
-from glassformer.core.build import canonical
-from glassformer.core.distributions import KINDS
+from glassformer.core.build import unique_state_dict
+from glassformer.core.distributions import DISTRIBUTIONS
 from glassformer.core.embeddings import ImageInput
 from glassformer.core.model import EncoderOnly
 from glassformer.families.registry import families
@@ -53,7 +53,7 @@ def published(reference: Any, result: Any) -> Any:
     raw = result.get("prediction_outputs", result.get("regression_outputs"))
     if not isinstance(raw, tuple):
         return result
-    named = dict(zip(KINDS[reference.config.distribution_output]._fields, raw, strict=True))
+    named = dict(zip(DISTRIBUTIONS[reference.config.distribution_output]._fields, raw, strict=True))
     if result.get("scale") is not None:
         made = reference.distribution_output.distribution(
             [t.clone() for t in raw], loc=result["loc"], scale=result["scale"]
@@ -73,7 +73,7 @@ def gradients(reference: nn.Module, bundle: glassformer.Bundle, folder: Path) ->
         return {name: torch.zeros_like(t) if t.grad is None else t.grad for name, t in named}
 
     table = families()[str(bundle.family)].table(bundle.spec, ())
-    ours = to_theirs(of(canonical(bundle.model).items()), table)
+    ours = to_theirs(of(unique_state_dict(bundle.model).items()), table)
     carrier = copy.deepcopy(reference)
     for name, gradient in of(reference.named_parameters()).items():
         carrier.get_parameter(name).data = gradient

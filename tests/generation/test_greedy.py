@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.core.build import build
+from glassformer.core.build import build_model
 from glassformer.core.model import EncoderDecoder
 from glassformer.errors import EmptyInputError, MissingValueError, ShapeError, UnsupportedError
-from glassformer.families.registry import tiny
+from glassformer.families.registry import tiny_spec
 from glassformer.generation import GenerationOutput, GenerationParams, generate, generate_batched
 from tests.core.models import model_of as core_model
 
@@ -27,7 +27,7 @@ LENGTHS = (7, 1, 4, 6, 2, 9)  # unequal, so that every batch is padded
 def model_of(family: str, seed: int = 0, **words: Any) -> Any:
     """A tiny model that writes something else at every step: its head does not know the input's matrix."""
     torch.manual_seed(seed)
-    model = build(tiny(family, **words)).eval()
+    model = build_model(tiny_spec(family, **words)).eval()
     with torch.no_grad():
         for name, value in model.named_parameters():
             large = 2.0 if name.endswith("embed.token.weight") else 0.25 if value.dim() > 1 else 0.05

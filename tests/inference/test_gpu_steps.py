@@ -15,7 +15,7 @@ if not HAS_GPU:
 pytest.importorskip("triton", reason="not installed: triton")
 
 from glassformer.core import spec  # noqa: E402
-from glassformer.core.build import build  # noqa: E402
+from glassformer.core.build import build_model  # noqa: E402
 from glassformer.generation import GenerationConfig, prefill  # noqa: E402
 from glassformer.generation.cuda_graph_decoder import CUDAGraphDecoder  # noqa: E402
 from glassformer.generation.inference_model import CachedDecoder, InferenceModel  # noqa: E402
@@ -91,7 +91,7 @@ def test_a_model_the_kernels_do_not_know_is_written_without_them() -> None:
         head=spec.LanguageModelSpec(vocab_size=50),
     )
     ids = torch.tensor([[5, 9, 14, 33]], device=DEVICE)
-    for model, kind in ((model_of("llama"), CUDAGraphDecoder), (build(wide).eval(), CachedDecoder)):
+    for model, kind in ((model_of("llama"), CUDAGraphDecoder), (build_model(wide).eval(), CachedDecoder)):
         with torch.inference_mode():
             begun = prefill(
                 InferenceModel(model.to(DEVICE), TritonLinear), ids, ids > 0, start_ids=None, capacity=4

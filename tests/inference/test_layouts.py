@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import glassformer
 from glassformer.bundle import Bundle
 from glassformer.core import spec
-from glassformer.core.build import build
+from glassformer.core.build import build_model
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.errors import GlassformerError
 from glassformer.families.registry import families
@@ -22,9 +22,9 @@ from glassformer.generation import GenerationConfig, GenerationOutput, prefill
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
 from glassformer.inference import kv_cache
 from glassformer.inference.encoder import InferenceEncoder, supports
-from glassformer.inference.kv_cache import BeamCache
+from glassformer.inference.kv_cache import BeamKVCache
 from glassformer.inference.linear import Int8Linear, PackedLinear, _onednn, _reduce_range
-from glassformer.inference.prepare import HookedModuleError, MakeLinear
+from glassformer.inference.prepare import HookedModuleError, LinearFactory
 from glassformer.verify import stir
 from glassformer.verify.inputs import at_real, has_tokens, random_inputs
 from tests.core.models import model_of as core_model
@@ -50,7 +50,7 @@ def fresh(family: str) -> Any:
 
 
 @torch.inference_mode()
-def gaps(lay: MakeLinear | None, model: Any, rows: int) -> list[float]:
+def gaps(lay: LinearFactory | None, model: Any, rows: int) -> list[float]:
     """How far the scores that steps give lie from those of the model's own forward, at every step."""
     lengths, steps = torch.tensor([5, 2, 4][:rows]), 6
     given = torch.randint(3, 20, (rows, 5), generator=torch.Generator().manual_seed(1))
@@ -185,7 +185,7 @@ def test_a_stack_that_looks_back_only_is_read_so() -> None:
     for shape in ("encoder_only", "encoder_decoder"):
         asked: Any = spec_of(shape)
         torch.manual_seed(0)
-        model: Any = build(replace(asked, encoder=replace(asked.encoder, causal=True))).eval()
+        model: Any = build_model(replace(asked, encoder=replace(asked.encoder, causal=True))).eval()
         with torch.inference_mode():
             if isinstance(model.spec, spec.EncoderOnlySpec):
                 assert far(InferenceEncoder(model)(ids), model(ids)) < 1e-5
@@ -227,13 +227,13 @@ def test_what_is_forgotten_was_seen_by_no_beam(
     model: Any = core_model(shape, **words)
     ids = padded([[1 + token % 22 for token in row] for row in examples(5)], "right")
     moved: list[bool] = []
-    forget = BeamCache._drop_dead_slots
+    forget = BeamKVCache._compact
 
-    def counted(self: BeamCache) -> None:
+    def counted(self: BeamKVCache) -> None:
         forget(self)
         moved.append(self.since == 0)
 
-    monkeypatch.setattr(BeamCache, "_drop_dead_slots", counted)
+    monkeypatch.setattr(BeamKVCache, "_compact", counted)
     for asked in ({"num_return_sequences": 4}, {"do_sample": True, "seed": 1, "temperature": 1.3}):
         settings = GenerationConfig(num_beams=4, max_new_tokens=18, **asked)
         options: dict[str, Any] = {
@@ -243,10 +243,10 @@ def test_what_is_forgotten_was_seen_by_no_beam(
             "start_ids": START if shape == "encoder_decoder" else None,
             "max_new_tokens": {7: 3, 1: 18, 4: 0, 6: 9, 2: 14}.__getitem__,
         }
-        monkeypatch.setattr(kv_cache, "DROP_EVERY", 10**6)
+        monkeypatch.setattr(kv_cache, "COMPACT_INTERVAL", 10**6)
         before, expected = len(moved), ask(model, ids, **options)
         assert len(moved) == before
-        monkeypatch.setattr(kv_cache, "DROP_EVERY", 2)
+        monkeypatch.setattr(kv_cache, "COMPACT_INTERVAL", 2)
         for one in (model, prepare_for_inference(model)):
             same(ask(one, ids, **options), expected)
     assert any(moved)

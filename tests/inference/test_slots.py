@@ -13,7 +13,7 @@ from torch import Tensor
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.positions import RotaryPositions, rotate
 from glassformer.inference.prepare import fused_copy
-from glassformer.inference.slot_cache import MIN_SLOTS, Slot, SlotCache, capacity_for
+from glassformer.inference.slot_cache import MIN_SLOTS, Slot, SlotKVCache, capacity_for
 from tests.core.models import D, H
 from tests.core.models import model_of as core_model
 
@@ -61,8 +61,8 @@ def defined(attention: Any, position: Any, q: Tensor, seen: Seen, at: int) -> Te
 def test_each_row_sees_its_own_text_and_nothing_else(kind: dict[str, Any]) -> None:
     model: Any = core_model("encoder_decoder", **kind)
     decoder = fused_copy(model.decoder, None)
-    own = SlotCache(decoder, torch.empty(0))
-    across = SlotCache(decoder, torch.empty(0), stored=True)
+    own = SlotKVCache(decoder, torch.empty(0))
+    across = SlotKVCache(decoder, torch.empty(0), stored=True)
     assert isinstance(own, KVCache)
     attention, cross = decoder.attentions[0], decoder.cross_attentions[0]
     position = model.decoder.position
@@ -135,7 +135,7 @@ def test_each_row_sees_its_own_text_and_nothing_else(kind: dict[str, Any]) -> No
 
 def test_buckets_hold_little_more_than_is_there() -> None:
     model: Any = core_model("decoder_only")
-    own = SlotCache(fused_copy(model.decoder, None), torch.empty(0))
+    own = SlotKVCache(fused_copy(model.decoder, None), torch.empty(0))
     nothing = [torch.empty(H, 0, D // H)] * len(model.decoder.blocks)
     held = [own.add(1, nothing, nothing) for _ in range(40)]
     (bucket,) = own.buckets.values()

@@ -102,7 +102,7 @@ def test_masked_token_keeps_rounded_alibi_biases() -> None:
     )
     record = observe(made.model, made.inputs)
     for name in record.attentions():
-        bias, wanted = record.attended[name].bias, plain.attended[name].bias
+        bias, wanted = record.attention_contexts[name].bias, plain.attention_contexts[name].bias
         assert bias is not None and torch.equal(bias, wanted)
         assert not record.weights(name)[..., 3].any()
         assert torch.allclose(record.weights(name)[:, :, 1:].sum(-1), torch.ones(1))

@@ -95,7 +95,7 @@ def test_matrices_are_the_definition_for_the_heads_that_are_asked(family: str) -
         q, k = record[f"{name}.q"], record[f"{name}.k"]
         k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
         dot = q @ k.transpose(-1, -2)
-        used = record.attended[name]
+        used = record.attention_contexts[name]
         scaled = dot * about.scale + (0 if used.bias is None else used.bias)
         places = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None]
         seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
@@ -247,7 +247,7 @@ def test_biases_by_distance_are_those_the_scores_got(family: str, stack: str) ->
     words = {"position": "alibi"} if family == "falcon" else {}
     made = bundle(family, **words)
     trace = trace_of(made, given(made))
-    bias = trace.record.attended[f"{stack}.blocks.0.self_attn"].bias[0]  # (H, T, S)
+    bias = trace.record.attention_contexts[f"{stack}.blocks.0.self_attn"].bias[0]  # (H, T, S)
     back = position_tensor(made.model, stack, "table")
     causal = made.model.get_submodule(stack).causal
     ahead = None if causal else position_tensor(made.model, stack, "table_ahead")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from glassformer.bundle import Bundle
-from glassformer.core.build import build
+from glassformer.core.build import build_model
 from glassformer.errors import InvalidValueError
 from glassformer.interpret.outline import describe_stacks, residual_sites
 from glassformer.interpret.schema import TextOutcome
@@ -118,7 +118,7 @@ def test_a_prompt_may_hold_the_token_that_spells_padding() -> None:
     made = bundle("llama")
     ids = bytewise().encode("sos").ids
     read = dataclasses.replace(made.spec.input, pad_id=ids[0])
-    padded = build(dataclasses.replace(made.spec, input=read)).eval()
+    padded = build_model(dataclasses.replace(made.spec, input=read)).eval()
     padded.load_state_dict(made.model.state_dict())
     trace = trace_of(Bundle(model=padded, tokenizer=bytewise(), family="llama"), {"text": "sos"})
     assert torch.equal(trace.record.output, trace_of(made, {"text": "sos"}).record.output)

@@ -128,15 +128,15 @@ def test_batching_changes_nothing_in_any_family(tmp_path, family, layout):
 
 def test_recurrent_models_generate_too():
     from glassformer.baselines.spec import LSTMEncoderDecoderSpec, LSTMLanguageModelSpec
-    from glassformer.bundle import build_model
+    from glassformer.bundle import build_from_spec
 
     tokenizer = bytewise()
     size = tokenizer.vocab_size
     torch.manual_seed(0)
-    pairs = build_model(
+    pairs = build_from_spec(
         LSTMEncoderDecoderSpec(src_vocab_size=size, tgt_vocab_size=size, d_model=16, start_id=3)
     )
-    text = build_model(LSTMLanguageModelSpec(vocab_size=size, d_model=16))
+    text = build_from_spec(LSTMLanguageModelSpec(vocab_size=size, d_model=16))
     reads = glassformer.Pipeline(model=pairs.eval(), tokenizer=tokenizer)
     writes = glassformer.Pipeline(model=text.eval(), tokenizer=tokenizer)
     assert reads.translate(["the sea", "", "a"], max_new_tokens=6)[1] == ""

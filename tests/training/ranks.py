@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from glassformer.cli.main import main
 from glassformer.core import spec
-from glassformer.core.build import build
+from glassformer.core.build import build_model
 from glassformer.data.examples import IGNORE_INDEX
 from glassformer.training.checkpoint import Checkpoint, CheckpointManager, named_state
 from glassformer.training.distributed import Ddp, Fsdp, Parallel, parallel_from_environment
@@ -39,7 +39,7 @@ class Tiny(nn.Module):
         position = spec.RelativeSpec(buckets=4, max_distance=12)
         stack = spec.StackSpec(d_model=16, num_layers=2, block=block, causal=True, position=position)
         words, head = spec.TokensSpec(vocab_size=VOCAB), spec.LanguageModelSpec(vocab_size=VOCAB)
-        self.model = build(spec.DecoderOnlySpec(input=words, decoder=stack, head=head, tied=("head",)))
+        self.model = build_model(spec.DecoderOnlySpec(input=words, decoder=stack, head=head, tied=("head",)))
         with torch.no_grad():
             for value in self.model.parameters():  # so large that a mistake shows
                 value.add_(torch.randn_like(value) * 0.2)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import glassformer
 from glassformer.data.examples import IGNORE_INDEX
 from glassformer.errors import InvalidValueError
-from glassformer.families.registry import spec_of
+from glassformer.families.registry import preset_spec
 from glassformer.training.learner import ImageLearner, PairLearner, TextLabelLearner, cutmix, r_drop_loss
 from glassformer.training.model_setup import classification_head, fresh
 from glassformer.training.recipe import parse_recipe
@@ -22,7 +22,9 @@ LABELS = torch.tensor([0, 1, 1, 0])
 def encoder(**words):
     torch.manual_seed(0)
     sizes = {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 1, "max_len": 64}
-    spec = spec_of("bert-base-uncased", vocab_size=50, dropout=0.0, attention_dropout=0.0, **sizes, **words)
+    spec = preset_spec(
+        "bert-base-uncased", vocab_size=50, dropout=0.0, attention_dropout=0.0, **sizes, **words
+    )
     spec = replace(spec, head=classification_head(spec, 2), tied=())
     return fresh(spec)
 

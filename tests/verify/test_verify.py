@@ -13,9 +13,9 @@ from glassformer.core.kv_cache import LayerCache
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, Record
 from glassformer.families.registry import families
-from glassformer.inference.kv_cache import BeamCache
+from glassformer.inference.kv_cache import BeamKVCache
 from glassformer.inference.linear import Int8Linear, PackedLinear
-from glassformer.inference.slot_cache import SlotCache
+from glassformer.inference.slot_cache import SlotKVCache
 from glassformer.verify import proofs, reference, stir, verify
 from glassformer.verify.claims import gap, measured, same_bits
 
@@ -89,13 +89,11 @@ def test_a_broken_promise_is_noticed(name, monkeypatch):
 
 
 CACHES = {
-    "the beam cache": lambda m: wrap(m, BeamCache, "append", lambda f, s, n, k, v: f(s, n, k * 1.01, v)),
-    "the order of beams": lambda m: m.setattr(BeamCache, "reorder", lambda self, rows: None),
-    "dropped slots": lambda m: wrap(
-        m, BeamCache, "_drop_dead_slots", lambda f, s: (f(s), s.layers[0].v.mul_(1.1))
-    ),
-    "slots": lambda m: wrap(m, SlotCache, "attend", lambda f, *a, **k: f(*a, **k) * 1.001),
-    "the order of beams in slots": lambda m: m.setattr(SlotCache, "reorder", lambda self, rows: None),
+    "the beam cache": lambda m: wrap(m, BeamKVCache, "append", lambda f, s, n, k, v: f(s, n, k * 1.01, v)),
+    "the order of beams": lambda m: m.setattr(BeamKVCache, "reorder", lambda self, rows: None),
+    "dropped slots": lambda m: wrap(m, BeamKVCache, "_compact", lambda f, s: (f(s), s.layers[0].v.mul_(1.1))),
+    "slots": lambda m: wrap(m, SlotKVCache, "attend", lambda f, *a, **k: f(*a, **k) * 1.001),
+    "the order of beams in slots": lambda m: m.setattr(SlotKVCache, "reorder", lambda self, rows: None),
 }
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import glassformer
-from glassformer.core.build import canonical
+from glassformer.core.build import unique_state_dict
 from glassformer.errors import FileProblemError, NonFiniteError
 from glassformer.families.registry import families
 from glassformer.weights.checksums import write_checksums
@@ -53,7 +53,7 @@ def test_a_saved_model_is_a_fixed_point_and_near_to_what_it_was(family: str, tmp
     read = glassformer.load(glassformer.save(model, first, dtype="int8"))
     glassformer.save(read, second, dtype="int8")
     assert (first / WEIGHTS_FILE).read_bytes() == (second / WEIGHTS_FILE).read_bytes()
-    was, now = canonical(model), canonical(read.model)
+    was, now = unique_state_dict(model), unique_state_dict(read.model)
     assert was.keys() == now.keys() and not any(name.endswith(".scale") for name in was)
     assert {tensor.dtype for tensor in now.values() if tensor.is_floating_point()} == {torch.float32}
     for name, tensor in was.items():
@@ -72,9 +72,9 @@ def test_it_takes_a_byte_a_weight_and_leaves_out_what_is_a_formula(tmp_path: Pat
     count = sum(parameter.numel() for parameter in model.parameters())
     assert count < (folder / WEIGHTS_FILE).stat().st_size < 1.12 * count
     assert not any(name.endswith("table") for name in open_weights(folder))
-    read = canonical(glassformer.load(folder).model)
+    read = unique_state_dict(glassformer.load(folder).model)
     tables = [name for name in read if name.endswith("table")]
-    assert tables and all(torch.equal(read[name], canonical(model)[name]) for name in tables)
+    assert tables and all(torch.equal(read[name], unique_state_dict(model)[name]) for name in tables)
 
 
 def test_averaging_reads_what_is_rounded(tmp_path: Path) -> None:
@@ -83,7 +83,9 @@ def test_averaging_reads_what_is_rounded(tmp_path: Path) -> None:
     models = [glassformer.tiny("original"), glassformer.tiny("original")]
     folders = [glassformer.save(one, tmp_path / str(n), dtype="int8") for n, one in enumerate(models)]
     average_folders(folders, tmp_path / "mean")
-    one, other, mean = (canonical(glassformer.load(path).model) for path in (*folders, tmp_path / "mean"))
+    one, other, mean = (
+        unique_state_dict(glassformer.load(path).model) for path in (*folders, tmp_path / "mean")
+    )
     for name in mean:
         torch.testing.assert_close(mean[name], (one[name] + other[name]) / 2)
 

@@ -37,9 +37,9 @@ from glassformer.generation.engine import start_search
 from glassformer.generation.inference_model import InferenceModel
 from glassformer.generation.loop import run_search
 from glassformer.generation.params import GenerationOutput
-from glassformer.inference.attention import GrowingCache, run_ragged
+from glassformer.inference.attention import DynamicKVCache, run_varlen
 from glassformer.inference.prepare import evaluation_mode
-from glassformer.inference.slot_cache import Slot, SlotCache
+from glassformer.inference.slot_cache import Slot, SlotKVCache
 
 CHUNK: Final = 256  # tokens of one prompt that are prefilled at once
 IDLE_CHUNK: Final = 1024  # tokens that are prefilled at once if no request waits for the next step
@@ -127,9 +127,9 @@ class SlotBatch:
         self.model, inner = model, model.model
         self.parameter = next(inner.parameters())
         like = self.parameter.new_empty(0, dtype=model.dtype)
-        self.cache = SlotCache(model.decoder, like)
+        self.cache = SlotKVCache(model.decoder, like)
         self.attend = self.cache.attention_layers(model.decoder)
-        self.sources = SlotCache(model.decoder, like, stored=True) if model.encoder is not None else None
+        self.sources = SlotKVCache(model.decoder, like, stored=True) if model.encoder is not None else None
         self.cross_attend = self.sources.attention_layers(model.decoder) if self.sources is not None else None
         self.embed: nn.Module = inner.tgt_embed if isinstance(inner, EncoderDecoder) else inner.embed
 
@@ -139,7 +139,7 @@ class SlotBatch:
         assert model.encoder is not None and isinstance(inner, EncoderDecoder)
         lengths = [len(ids) for ids in sources]
         x = self._embeddings(inner.src_embed, sources, [0] * len(sources))
-        memory = run_ragged(model.encoder, x, lengths) if len(x) else x
+        memory = run_varlen(model.encoder, x, lengths) if len(x) else x
         found: list[tuple[ByLayer, ByLayer]] = [([], []) for _ in sources]
         for attention in model.decoder.cross_attentions:
             keys, values = attention.keys_values(memory)  # (N, G, K), (N, G, V)
@@ -148,11 +148,11 @@ class SlotBatch:
                 own[1].append(v.transpose(0, 1))
         return found
 
-    def read_prompts(self, pieces: Sequence[Sequence[int]], pasts: Sequence[GrowingCache]) -> Tensor:
+    def read_prompts(self, pieces: Sequence[Sequence[int]], pasts: Sequence[DynamicKVCache]) -> Tensor:
         """Pieces of prompts, which `pasts` grow by -> hidden states (M, D) of the last token of each."""
         x = self._embeddings(self.embed, pieces, [int(past.length) for past in pasts])
         lengths = [len(ids) for ids in pieces]
-        found = run_ragged(self.model.decoder, x, lengths, pasts)
+        found = run_varlen(self.model.decoder, x, lengths, pasts)
         return found.index_select(0, torch.tensor(lengths, device=found.device).cumsum(0) - 1)
 
     def _embeddings(self, embed: nn.Module, texts: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
@@ -162,9 +162,9 @@ class SlotBatch:
         both = torch.tensor([ids, positions], dtype=torch.long, device=self.parameter.device)
         return self.model.embeddings(embed, both[:1], both[1:])[0]
 
-    def join(self, width: int, past: GrowingCache | tuple[ByLayer, ByLayer]) -> Slot:
+    def join(self, width: int, past: DynamicKVCache | tuple[ByLayer, ByLayer]) -> Slot:
         """Continue with `width` rows after a prompt, or from a source whose start is yet to be read."""
-        if isinstance(past, GrowingCache):
+        if isinstance(past, DynamicKVCache):
             return self.cache.add(width, *zip(*((one.k[0], one.v[0]) for one in past.layers), strict=True))
         assert self.sources is not None
         slot = self.cache.add(width)
@@ -195,7 +195,7 @@ class Running:
 
     request: Request
     sampler: RequestSampler | RequestBeamSearch
-    past: GrowingCache = field(default_factory=GrowingCache)  # what was prefilled of its prompt
+    past: DynamicKVCache = field(default_factory=DynamicKVCache)  # what was prefilled of its prompt
     slots: list[Slot] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # the next input of its rows
     starts: list[int] = field(default_factory=list)  # the decoder's start tokens that are yet to be read
@@ -338,12 +338,12 @@ class SlotRunner:
                 self._choose([batch[n] for n in complete], logits.index_select(0, repeats))
         self._joining = []
 
-    def _join(self, one: Running, past: GrowingCache | tuple[ByLayer, ByLayer]) -> None:
+    def _join(self, one: Running, past: DynamicKVCache | tuple[ByLayer, ByLayer]) -> None:
         """Its beams take one slot, its samples one each."""
         rows = one.request.rows
         widths = [rows] if one.request.searches else [1] * rows
         one.slots = [self.batch.join(width, past) for width in widths]
-        one.past = GrowingCache()
+        one.past = DynamicKVCache()
         self.running.append(one)
 
     def _choose(self, requests: list[Running], logits: Tensor) -> None:

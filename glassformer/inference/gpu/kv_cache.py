@@ -16,7 +16,7 @@ from glassformer.core.kv_cache import LayerCache
 from glassformer.core.positions import AlibiBias, RelativeBias, RotaryPositions
 from glassformer.core.stack import Stack
 from glassformer.inference.gpu.decode_attention import decode_attention
-from glassformer.inference.kv_cache import CrossCache, PromptCache
+from glassformer.inference.kv_cache import CrossKVCache, SharedPromptKVCache
 
 
 def supports(stack: Stack) -> bool:
@@ -29,7 +29,7 @@ def supports(stack: Stack) -> bool:
     return not any(isinstance(one, AlibiBias) and one.rounding != "none" for one in positions)
 
 
-class TritonBeamCache(PromptCache):
+class TritonBeamCache(SharedPromptKVCache):
     """Self-attention with W beams per input."""
 
     def __init__(self, stack: Stack, batch: int, capacity: int, mask: Tensor | None, *, like: Tensor) -> None:
@@ -95,7 +95,7 @@ class TritonBeamCache(PromptCache):
         """Count the step on the device; the host counts `position` itself."""
         self.filled.add_(self.width * steps)
 
-    def widen(self, count: int) -> None:
+    def expand_beams(self, count: int) -> None:
         self.prompt = self.position
         if count == 1:
             return
@@ -141,7 +141,7 @@ def _bias_by_distance(stack: Stack, window: int | None, capacity: int, like: Ten
     return None
 
 
-class TritonCrossCache(CrossCache):
+class TritonCrossCache(CrossKVCache):
     """Keys and values of the encoder's output, attended to by one kernel."""
 
     def state(self) -> list[Tensor]:

@@ -27,7 +27,7 @@ from glassformer.inference.gpu.linear_kernels import (
     vector_product,
 )
 from glassformer.inference.linear import concatenate, finish
-from glassformer.inference.prepare import Part, hooked
+from glassformer.inference.prepare import WeightAndBias, hooked
 
 
 class TritonLinear:
@@ -35,7 +35,7 @@ class TritonLinear:
 
     captures = True  # steps on these layers can be captured in a CUDA graph
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[WeightAndBias]) -> None:
         weight, bias = concatenate(parts)
         self.weight, self.bias = weight.detach().contiguous(), None if bias is None else bias.detach()
         self.scale: Tensor | None = None
@@ -70,7 +70,7 @@ class TritonLinear:
 class TritonInt8Linear(TritonLinear):
     """int8 weights with a scale for each output row: half the memory traffic."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[WeightAndBias]) -> None:
         super().__init__(parts)
         weight = self.weight.float()
         scale = (weight.abs().amax(1) / 127).clamp(min=1e-12)  # (O,)

@@ -22,8 +22,8 @@ from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source, Stamp, fingerprint_files, labelled_texts
 from glassformer.data.store import Ragged
 from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError, UnsupportedError
-from glassformer.families.family import named_labels
-from glassformer.families.registry import families, family_for
+from glassformer.families.family import named_label_config
+from glassformer.families.registry import families, family_of_spec
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE, JobInfo
 from glassformer.tokenization import Tokenizer
 from glassformer.training.data_cache import DataCache
@@ -76,10 +76,10 @@ def classes_of(bundle: Bundle) -> list[str] | None:
 
 def with_classes(bundle: Bundle, job: str, classes: Sequence[str], **info: Any) -> Bundle:
     """The bundle with its class names in the config and in `job.json`."""
-    family = families()[bundle.family] if bundle.family else family_for(bundle.spec)
+    family = families()[bundle.family] if bundle.family else family_of_spec(bundle.spec)
     config: dict[str, Any] = {}
     if family is not None:
-        config = {**(bundle.config or family.to_config(bundle.spec)), **named_labels(classes)}
+        config = {**(bundle.config or family.to_config(bundle.spec)), **named_label_config(classes)}
     job_info = JobInfo(name=job, classes=tuple(classes), **info)
     return replace(bundle, family=family.name if family else None, config=config, job=job_info)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from glassformer import baselines
-from glassformer.bundle import Bundle, build_model, load, save
+from glassformer.bundle import Bundle, build_from_spec, load, save
 from glassformer.core import spec as specs
 from glassformer.data.readers import require_file
 from glassformer.data.row_errors import RowErrors
@@ -167,7 +167,7 @@ class Forecast(Job[SeriesData]):
             fixed = {**sizes, "channels": channels}
             if len(supported_options(self.preset, fixed)) < len(fixed):
                 raise self.unsupported_model(f"use patchtst, {', '.join(BASELINES)}")
-            bundle = Bundle(model=build_model(fresh_spec(options, fixed)))
+            bundle = Bundle(model=build_from_spec(fresh_spec(options, fixed)))
         info = JobInfo(
             name=self.recipe.job,
             columns=tuple(self.series.names),

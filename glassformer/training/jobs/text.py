@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glassformer import baselines
-from glassformer.bundle import Bundle, build_model
+from glassformer.bundle import Bundle, build_from_spec
 from glassformer.core.heads import LanguageModelHead
 from glassformer.data.examples import NO_SPLIT, split_table
 from glassformer.data.row_errors import RowErrors
@@ -392,7 +392,7 @@ def build_text_bundle(
         kind, fixed = lstm
         model = baselines.build_baseline(baselines.lstm_spec(kind, options.overrides, **fixed))
     else:
-        model = build_model(fresh_spec(options, overrides()))
+        model = build_from_spec(fresh_spec(options, overrides()))
     return Bundle(model=model, tokenizer=tokenizer, generation=generation, job=job_info)
 
 

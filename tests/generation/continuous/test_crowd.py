@@ -14,7 +14,7 @@ from glassformer.generation import GeneratedToken, GenerationConfig
 from glassformer.generation.continuous import Request as Job
 from glassformer.generation.continuous import RequestCancelledError, Scheduler
 from glassformer.generation.inference_model import prepare_for_inference
-from glassformer.inference.slot_cache import Bucket
+from glassformer.inference.slot_cache import SlotBucket
 from tests.core.models import VOCAB
 from tests.core.models import model_of as core_model
 from tests.generation.continuous.requests import Request, alone, requests, send
@@ -120,14 +120,14 @@ def test_long_prompts_are_read_in_pieces_while_others_write(monkeypatch: pytest.
 
 def test_beams_of_a_long_text_forget_what_none_descends_from(monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten = []
-    forget = Bucket.drop_dead_positions
+    forget = SlotBucket.compact
 
-    def counted(self: Bucket, slot: Any) -> None:
+    def counted(self: SlotBucket, slot: Any) -> None:
         before = slot.filled
         forget(self, slot)
         forgotten.append(before - slot.filled)
 
-    monkeypatch.setattr(Bucket, "drop_dead_positions", counted)
+    monkeypatch.setattr(SlotBucket, "compact", counted)
     model, _ = model_for("llama")
     words = {
         "config": GenerationConfig(num_beams=4, num_return_sequences=4, max_new_tokens=150),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.core.embeddings import Embedded, TokenInput, check_form
+from glassformer.core.embeddings import EmbeddingOutput, TokenInput, check_token_ids
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer
 from glassformer.core.positions import count_positions
@@ -19,13 +19,13 @@ from glassformer.errors import MissingValueError, ShapeError, UnsupportedError
 MaskLike = Mask | Tensor | None
 
 
-def inferred(embed: nn.Module, inputs: Tensor, mask: MaskLike, what: str, past: int = 0) -> Mask:
+def infer_mask(embed: nn.Module, inputs: Tensor, mask: MaskLike, what: str, past: int = 0) -> Mask:
     """The mask given; where none is, the padding read off the pad id (no sequence starts with padding).
 
     With a cache the keys before `inputs` are unknown here, so nothing is inferred.
     """
     if isinstance(embed, TokenInput):
-        check_form(inputs)
+        check_token_ids(inputs)
     if mask is not None or not isinstance(embed, TokenInput) or embed.pad_id is None or past:
         return Mask.of(mask, what)
     padding = inputs != embed.pad_id
@@ -34,7 +34,7 @@ def inferred(embed: nn.Module, inputs: Tensor, mask: MaskLike, what: str, past: 
     return Mask(padding=padding)
 
 
-def placed(mask: Mask, start: int | Tensor, inputs: Tensor, what: str) -> Tensor | None:
+def position_ids(mask: Mask, start: int | Tensor, inputs: Tensor, what: str) -> Tensor | None:
     """Where each token stands, counting real tokens of its own document only (B, T).
 
     None for the plain count from `start`: nothing is padded or packed.
@@ -46,17 +46,17 @@ def placed(mask: Mask, start: int | Tensor, inputs: Tensor, what: str) -> Tensor
     keys = start + steps if isinstance(start, int) else told.shape[-1]
     counting = Mask(padding=mask.padding, segments=mask.segments)
     counting.check(batch=batch, heads=1, queries=steps, keys=keys, what=what)
-    return latest(count_positions(mask.padding, mask.segments), start, steps)
+    return last_columns(count_positions(mask.padding, mask.segments), start, steps)
 
 
-def latest(columns: Tensor, start: int | Tensor, steps: int) -> Tensor:
+def last_columns(columns: Tensor, start: int | Tensor, steps: int) -> Tensor:
     """Of columns for all keys so far (B, S), those of the new positions (B, T)."""
     if isinstance(start, int):
         return columns[:, start : start + steps]
     return columns.index_select(1, start + torch.arange(steps, device=columns.device))
 
 
-def across(source: Mask, target: MaskLike) -> Mask:
+def cross_mask(source: Mask, target: MaskLike) -> Mask:
     """What the target may see of the memory where nobody says: real tokens, of the same document."""
     if source.segments is None:
         return Mask(padding=source.padding)
@@ -68,15 +68,15 @@ def across(source: Mask, target: MaskLike) -> Mask:
     return Mask(padding=source.padding, segments=source.segments, query_segments=own)
 
 
-def first_vectors(
+def embed_inputs(
     embed: nn.Module,
     inputs: Tensor,
     positions: Tensor | None,
     start: int | Tensor,
     obs: Observer | None,
     **more: Any,
-) -> Embedded:
-    embedded: Embedded
+) -> EmbeddingOutput:
+    embedded: EmbeddingOutput
     if not isinstance(embed, TokenInput):
         embedded = embed(inputs, obs=obs, **more)
         return embedded
@@ -88,7 +88,7 @@ def first_vectors(
     return embedded
 
 
-def share(source: nn.Module, owner: nn.Module, what: str) -> None:
+def tie_weights(source: nn.Module, owner: nn.Module, what: str) -> None:
     """Let `owner` (a token embedding or a head) use the token matrix of the input `source`."""
     token = source.token if isinstance(source, TokenInput) else None
     taker = owner.token if isinstance(owner, TokenInput) else owner

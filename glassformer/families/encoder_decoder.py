@@ -24,7 +24,7 @@ KEYS = (
 )
 
 
-def two_stacks(
+def encoder_decoder(
     *,
     vocab_size: int = 58101,
     tgt_vocab_size: int | None = None,

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.core.build import canonical
+from glassformer.core.build import unique_state_dict
 from glassformer.core.model import AnyModel
 from glassformer.core.positions import SinusoidalPositions, sinusoids
 from glassformer.core.spec import ModelSpec
 from glassformer.errors import GlassformerError
-from glassformer.families.family import Config, Family, named_labels
+from glassformer.families.family import Config, Family, named_label_config
 from glassformer.weights.convert import Table, to_ours
 from glassformer.weights.int8 import StoredWeights, quantize_state
 from glassformer.weights.ops import Rename
@@ -39,7 +39,7 @@ def published_files(
     else:
         written, beside = family.to_config(model.spec), family.files(model.spec)
         if classes is not None and len(classes) == len(written.get("id2label", ())):
-            written |= named_labels(classes)
+            written |= named_label_config(classes)
     floats = {t.dtype for t in model.parameters() if t.is_floating_point()}
     written.pop("torch_dtype", None)
     written["dtype"] = str(next(iter(floats))).removeprefix("torch.") if len(floats) == 1 else "float32"
@@ -53,11 +53,11 @@ def _describes(family: Family, config: Config, what: ModelSpec) -> bool:
         return False
 
 
-def own_names(weights: Mapping[str, Tensor], model: nn.Module, where: Path) -> dict[str, Tensor]:
+def read_own_layout(weights: Mapping[str, Tensor], model: nn.Module, where: Path) -> dict[str, Tensor]:
     """The tensors of a folder in our own layout; int8 tensors are dequantized, tables may be left out."""
-    shapes = shapes_of(model)
+    shapes = tensor_shapes(model)
     stored = StoredWeights(weights, where)
-    tables = {name: table for name, table in tables_of(model).items() if name not in stored}
+    tables = {name: table for name, table in computed_tables(model).items() if name not in stored}
     rows = Table(tuple([Rename(name, name) for name in shapes if name not in tables]))
     expected = {name: shape for name, shape in shapes.items() if name not in tables}
     to_ours(stored, rows, expected, where=where, described="spec.json")
@@ -67,12 +67,12 @@ def own_names(weights: Mapping[str, Tensor], model: nn.Module, where: Path) -> d
     }
 
 
-def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """Every tensor of a model by name, with its shape."""
-    return {name: tuple(tensor.shape) for name, tensor in canonical(model).items()}
+    return {name: tuple(tensor.shape) for name, tensor in unique_state_dict(model).items()}
 
 
-def tables_of(model: nn.Module) -> dict[str, Tensor]:
+def computed_tables(model: nn.Module) -> dict[str, Tensor]:
     """The tables of sines that a model adds, worked out anew."""
     return {
         f"{path}.table": sinusoids(part.max_len, part.d_model, part.layout, part.base)
@@ -81,9 +81,9 @@ def tables_of(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def without_tables(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def without_computed_tables(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors to store: without the tables that a reader works out anew, in the precision of the rest."""
-    tables = tables_of(model) if _precision(state) is not None else {}
+    tables = computed_tables(model) if _precision(state) is not None else {}
     return {
         name: tensor
         for name, tensor in state.items()
@@ -91,9 +91,11 @@ def without_tables(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, T
     }
 
 
-def in_eight_bits(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def quantized_state(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors to store, matrices rounded; buffers are not."""
-    return quantize_state(without_tables(model, state), exact={name for name, _ in model.named_buffers()})
+    return quantize_state(
+        without_computed_tables(model, state), exact={name for name, _ in model.named_buffers()}
+    )
 
 
 def _precision(state: Mapping[str, Tensor]) -> torch.dtype | None:
