@@ -484,7 +484,7 @@ def describe_keys() -> Iterator[KeyDescription]:
                 section=section.section,
                 job=job,
                 key=key.name,
-                type=named(types[key.name]),
+                type=describe_type(types[key.name]),
                 default=_format_default(key),
                 unit=info["unit"],
                 interval=info["interval"],
