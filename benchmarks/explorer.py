@@ -41,7 +41,9 @@ def model(folder: Path, tokens: int) -> str:
     """A model of GPT-2's size with a vocabulary of whole words, and a text of so many tokens."""
     letters = "abcdefghijklmn"
     words = ["".join(three) for three in product(letters, repeat=3)][:2000]
-    tokenizer = train_tokenizer([" ".join(words)], TokenizerPlan(kind="word", vocab_size=2100, marks="none"))
+    tokenizer = train_tokenizer(
+        [" ".join(words)], TokenizerPlan(kind="word", vocab_size=2100, template="none")
+    )
     torch.manual_seed(0)
     size = peers.TINY if peers.is_tiny() else {}
     made = glassformer.build("gpt2", vocab_size=50_257, **size).eval()

@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import glassformer
 from benchmarks import peers
-from glassformer.tokenization.train import Marks, TokenizerPlan, train_tokenizer
+from glassformer.tokenization.train import Template, TokenizerPlan, train_tokenizer
 
 VOCAB, LENGTH, CLIENTS = 8000, 40, 32
 OURS, THEIRS, THEIRS_BATCHED = "glassformer", "transformers", "transformers, its batching"
@@ -149,8 +149,8 @@ def made(folder: Path, shape: str) -> list[str]:
     """A random model with a tokenizer of whole words, and prompts for it."""
     draw = random.Random(0)
     known = words(VOCAB - 10, draw)
-    marks: Marks = "none" if shape == "gpt" else "end"
-    plan = TokenizerPlan(kind="word", vocab_size=VOCAB, min_frequency=1, marks=marks)
+    template: Template = "none" if shape == "gpt" else "eos"
+    plan = TokenizerPlan(kind="word", vocab_size=VOCAB, min_frequency=1, template=template)
     tokenizer = train_tokenizer([" ".join(known)], plan)
     torch.manual_seed(0)
     size = tokenizer.vocab_size

@@ -21,7 +21,7 @@ def main() -> Tensor:
     model, tokenizer = pipeline.model, pipeline.tokenizer
 
     def encode(text: str) -> Tensor:
-        return torch.tensor([tokenizer.encode(f">>fr<< {text}", special_in_text="keep").ids])
+        return torch.tensor([tokenizer.encode(f">>fr<< {text}", parse_special=True).ids])
 
     tgt = torch.tensor([[model.spec.start_id]])  # the first word is predicted next
     mon, ma = (tokenizer.encode(word, special=False).ids[0] for word in ("Mon", "Ma"))

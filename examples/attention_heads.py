@@ -27,7 +27,7 @@ def main() -> None:
     print(translation.text)
 
     # Run the model once on the source and its translation, and record every attention layer.
-    src = torch.tensor([tokenizer.encode(f">>{args.to}<< {args.text}", special_in_text="keep").ids])
+    src = torch.tensor([tokenizer.encode(f">>{args.to}<< {args.text}", parse_special=True).ids])
     tgt = torch.tensor([[pipeline.model.spec.start_id, *tokenizer.encode(translation.text).ids]])
     record = glassformer.observe(pipeline.model, (src, tgt))
 

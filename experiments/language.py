@@ -143,7 +143,7 @@ def _steps(steps: int, validate_every: int) -> tuple[str, ...]:
 
 def _tokenizer(corpus: Corpus, text: Path, folder: Path) -> Tokenizer:
     if not (folder / "tokenizer.json").is_file():
-        words = ("--kind", corpus.kind, "--vocab-size", str(corpus.vocab_size), "--marks", "none")
+        words = ("--kind", corpus.kind, "--vocab-size", str(corpus.vocab_size), "--template", "none")
         command("tokenizer", "train", text, *words, "--out", folder)
     found = load_tokenizer(folder)
     assert found is not None

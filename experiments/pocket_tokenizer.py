@@ -39,7 +39,7 @@ def learn(rows: Iterable[list[str]], out: Path, *, size: int = SIZE, rare: int =
     kept = {letter for letter, count in counts.items() if count >= rare}
     known = ("".join(letter if letter in kept else " " for letter in text) for text in texts)
     tags = tuple(f">>{tag}<<" for tag in TAGS)
-    plan = TokenizerPlan(kind="bpe", vocab_size=size - BYTES, tags=tags, marks="end")
+    plan = TokenizerPlan(kind="bpe", vocab_size=size - BYTES, tags=tags, template="eos")
     train_tokenizer([*known, " ".join(DIGITS), DIGITS], plan).save(out)
     path = out / "tokenizer.json"
     backend = _with_bytes(json.loads(path.read_text(encoding="utf-8")), plan.room_for_marks)

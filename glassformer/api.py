@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from glassformer.tasks.streaming import TextStream
     from glassformer.tasks.text_generation import TextGenerationTask, TextOptions
     from glassformer.tasks.translation import Split
-    from glassformer.tokenization import SpecialInText
     from glassformer.training.recipe import Recipe
 
 Texts = TypeVar("Texts", str, list[str])  # one text gives one, a list a list
@@ -94,16 +93,16 @@ class Pipeline(Bundle):
         return _texts(Restorer(self, **options), texts)
 
     def generate(
-        self, prompts: Texts, *, special_in_text: SpecialInText = "plain", **options: Unpack[TextOptions]
+        self, prompts: Texts, *, parse_special: bool = False, **options: Unpack[TextOptions]
     ) -> Texts:
         """Continue prompts; see `glassformer.tasks.TextGenerator`. Results do not include the prompt."""
         from glassformer.tasks.text_generation import TextGenerator
 
-        task = TextGenerator(self, special_in_text=special_in_text, **options)
+        task = TextGenerator(self, parse_special=parse_special, **options)
         return _texts(task, prompts)
 
     def stream(
-        self, prompt: str, *, special_in_text: SpecialInText = "plain", **options: Unpack[TextOptions]
+        self, prompt: str, *, parse_special: bool = False, **options: Unpack[TextOptions]
     ) -> TextStream:
         """Continue one prompt in pieces of text as they come; joined they are what `generate` returns.
 
@@ -112,7 +111,7 @@ class Pipeline(Bundle):
         from glassformer.tasks.streaming import TextStream
         from glassformer.tasks.text_generation import TextGenerator
 
-        return TextStream(TextGenerator(self, special_in_text=special_in_text, **options), prompt)
+        return TextStream(TextGenerator(self, parse_special=parse_special, **options), prompt)
 
     @overload
     def classify(

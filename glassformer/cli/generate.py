@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         TextGenerationTask,
         TextGenerator,
     )
-    from glassformer.tokenization import SpecialInText
 
 TREE_SUFFIXES = (".svg", ".png", ".json")
 Prefix = Annotated[
@@ -111,8 +110,7 @@ def generate(
         raise UnsupportedError(
             bundle.display_name, "generate", hint="it writes several languages: use translate"
         )
-    special: SpecialInText = "keep" if parse_special else "plain"
-    task = TextGenerator(bundle, special_in_text=special, **options.task_kwargs())
+    task = TextGenerator(bundle, parse_special=parse_special, **options.task_kwargs())
     as_lines = options.as_json or options.out or options.tree
     if texts and len(texts) == 1 and options.num_beams in (None, 1) and not as_lines:
         _stream(task, texts[0], echo)

@@ -25,7 +25,7 @@ EXAMPLES = {"English": "The old captain sang to the sea.", "Korean": "늙은 선
 
 
 Kind = Literal["bpe", "unigram", "byte", "word", "char"]
-Marks = Literal["end", "both", "around", "none"]
+Template = Literal["eos", "bos_eos", "cls_sep", "none"]
 
 
 def tokenizer(
@@ -41,9 +41,10 @@ def tokenizer(
     vocab_size: Annotated[int, typer.Option(min=1, help="Maximum vocabulary size.")] = 8000,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Lowercase the text.")] = False,
     min_frequency: Annotated[int, typer.Option(min=1, help="Minimum frequency of a token.")] = 2,
-    marks: Annotated[
-        Marks, typer.Option(help="Special tokens: end (...</s>), both (<s>...</s>), around or none.")
-    ] = "end",
+    template: Annotated[
+        Template,
+        typer.Option(help="Special tokens: eos (...</s>), bos_eos (<s>...</s>), cls_sep or none."),
+    ] = "eos",
     tag: Annotated[
         list[str] | None, typer.Option(help="Additional special token, e.g. '>>de<<'. Repeatable.")
     ] = None,
@@ -70,9 +71,13 @@ def tokenizer(
     from glassformer.tokenization import TokenizerPlan, pair_tokenizers, train_tokenizer
     from glassformer.tokenization.tokenizer import TARGET_FILE
 
-    frequency, tags = min_frequency, tuple(tag or ())
     plan = TokenizerPlan(
-        kind=kind, vocab_size=vocab_size, lowercase=lowercase, min_frequency=frequency, marks=marks, tags=tags
+        kind=kind,
+        vocab_size=vocab_size,
+        lowercase=lowercase,
+        min_frequency=min_frequency,
+        template=template,
+        tags=tuple(tag or ()),
     )
     errors = RowErrors()
     began = time.perf_counter()

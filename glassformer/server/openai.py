@@ -173,9 +173,8 @@ class Completion:
         if request.to is not None and not is_text:  # token ids contain the tag of the target language
             hint = "put the language's tag into the ids"
             raise UnsupportedError(f"the model {self.model!r}", "`to` with token ids", hint)
-        special: Literal["plain", "keep"] = "plain" if is_text else "keep"
         options = _generation_options(request)
-        return TextGenerator(bundle, special_in_text=special, to=request.to, **options)
+        return TextGenerator(bundle, parse_special=not is_text, to=request.to, **options)
 
     def _prompts(self, prompt: Any) -> tuple[list[list[int]], list[str]]:
         prompts: Any = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt

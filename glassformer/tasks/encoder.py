@@ -34,7 +34,7 @@ from glassformer.tasks.base import (
     truncated,
 )
 from glassformer.tasks.images import Image, ImageProcessor, ProcessedImage, reads_images
-from glassformer.tokenization import Encoded, SpecialInText
+from glassformer.tokenization import Encoded
 
 Item = Any  # an encoded text or a processed image
 
@@ -55,7 +55,7 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
     """
 
     read_ahead = 1024  # inputs that are sorted by length together
-    special_in_text: SpecialInText = "plain"
+    parse_special: bool = False
 
     def __init__(self, bundle: Bundle, *, truncate: bool = False, batch_tokens: int = BATCH_TOKENS) -> None:
         check_at_least("batch_tokens", batch_tokens)
@@ -97,7 +97,7 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
         vocab_size, found = token_input(self.bundle).vocab_size, dict[int, Encoded]()
         prepared = [self.prepare_text(check_text(text, "text", number)) for number, text in texts.items()]
         tokenizer = require_tokenizer(self.bundle)
-        encoded = tokenizer.encode_batch(prepared, special_in_text=self.special_in_text)
+        encoded = tokenizer.encode_batch(prepared, parse_special=self.parse_special)
         for number, one in zip(texts, encoded, strict=True):
             if max(one.ids, default=0) >= vocab_size:
                 hint = "use the tokenizer of this model"

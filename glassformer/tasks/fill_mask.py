@@ -52,7 +52,7 @@ class MaskFiller(EncoderTask[Prediction, FilledText]):
     Other special tokens that a text spells ("[SEP]") are tokens too. An empty text stays empty.
     """
 
-    special_in_text = "keep"
+    parse_special = True
 
     def __init__(self, bundle: Bundle, *, top: int = 5, batch_tokens: int = BATCH_TOKENS) -> None:
         head = getattr(bundle.spec, "head", None)

@@ -39,7 +39,6 @@ from glassformer.tasks.base import (
 )
 from glassformer.tokenization import (
     Encoded,
-    SpecialInText,
     Tokenizer,
     code_languages,
     encode_tagged,
@@ -445,8 +444,8 @@ def spell_language(languages: Sequence[str], to: str) -> str | None:
 class TextGenerator(TextGenerationTask):
     """Continue prompts. The result is without the prompt; an empty one begins where the model's texts begin.
 
-    special_in_text: special tokens such as <|im_start|> in a prompt are text ("plain") or tokens ("keep"), as
-    a prompt from a chat template needs.
+    parse_special: encode special tokens such as <|im_start|> in a prompt as tokens, as a chat template needs;
+    by default they are plain text.
     to: the target language of a translation model that writes several.
     """
 
@@ -454,15 +453,15 @@ class TextGenerator(TextGenerationTask):
         self,
         bundle: Bundle,
         *,
-        special_in_text: SpecialInText = "plain",
+        parse_special: bool = False,
         to: str | None = None,
         **options: Unpack[TextOptions],
     ) -> None:
         translates = generation_architecture(bundle) == "encoder-decoder"
         if to is not None and not translates:
             raise UnsupportedError(bundle.display_name, "a target language")
-        self.language, self.special_in_text = NO_LANGUAGE, special_in_text
-        if translates and (special_in_text == "plain" or to is not None):
+        self.language, self.parse_special = NO_LANGUAGE, parse_special
+        if translates and (not parse_special or to is not None):
             self.language = target_language(bundle, to)
         super().__init__(bundle, options, self.language)
 
@@ -486,7 +485,7 @@ class TextGenerator(TextGenerationTask):
     def _encode(self, prompts: list[str]) -> list[Encoded]:
         if self.language.tag is not None:
             return encode_tagged(self.tokenizer, prompts, self.language.tag)
-        return self.tokenizer.encode_batch(prompts, special_in_text=self.special_in_text)
+        return self.tokenizer.encode_batch(prompts, parse_special=self.parse_special)
 
     def _begin_ids(self) -> list[int]:
         """What precedes a text's first token: the begin token, else the end of the text before."""

@@ -1,10 +1,10 @@
 """Tokenizers: loading those of published model folders, and training new ones."""
 
 from glassformer.tokenization.loading import load_tokenizer
+from glassformer.tokenization.source_target import pair_tokenizers
 from glassformer.tokenization.tokenizer import (
     Encoded,
     Side,
-    SpecialInText,
     Tokenizer,
     code_languages,
     encode_tagged,
@@ -13,12 +13,10 @@ from glassformer.tokenization.tokenizer import (
     tag_position,
 )
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
-from glassformer.tokenization.two_sided import pair_tokenizers
 
 __all__ = [
     "Encoded",
     "Side",
-    "SpecialInText",
     "Tokenizer",
     "TokenizerPlan",
     "encode_tagged",

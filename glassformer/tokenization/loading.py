@@ -16,15 +16,15 @@ from glassformer.tokenization.folder import (
     read_text,
     read_vocabulary,
 )
-from glassformer.tokenization.sentencepiece import BEGIN_MARKED, END_MARKED, SentencePieceTokenizer
+from glassformer.tokenization.sentencepiece import LLAMA_LAYOUT, T5_LAYOUT, SentencePieceTokenizer
+from glassformer.tokenization.source_target import MarianTokenizer, pair_tokenizers
 from glassformer.tokenization.tokenizer import TARGET_FILE, Tokenizer
-from glassformer.tokenization.two_sided import TwoSidedSentencePieceTokenizer, pair_tokenizers
 
-_BYTE_LEVEL_PLAIN = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
-_BYTE_LEVEL_MARKED = dict(zip(ROLES, "<pad> <s> </s> <unk> <s> </s> <mask>".split(), strict=True))
-_MARKED_KINDS = {"RobertaTokenizer", "BartTokenizer", "roberta", "bart"}
-_PLAIN_KINDS = {"GPT2Tokenizer", "gpt2"}
-_WORDPIECE = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+_GPT2_SPECIAL_TOKENS = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
+_ROBERTA_SPECIAL_TOKENS = dict(zip(ROLES, "<pad> <s> </s> <unk> <s> </s> <mask>".split(), strict=True))
+_ROBERTA_KINDS = {"RobertaTokenizer", "BartTokenizer", "roberta", "bart"}
+_GPT2_KINDS = {"GPT2Tokenizer", "gpt2"}
+_WORDPIECE_SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 # Names that imply a role, for folders that have nothing but a tokenizer.json.
 _COMMON_NAMES = {
     "pad": ("[PAD]", "<pad>", "<|pad|>", "<|finetune_right_pad_id|>"),
@@ -66,17 +66,17 @@ def load_tokenizer(folder: str | Path) -> Tokenizer | None:
     if has("source.spm") or has("target.spm"):
         separate = config.flag("separate_vocabs", False)
         require("source.spm", "target.spm", "vocab.json", *["target_vocab.json"] * separate)
-        return TwoSidedSentencePieceTokenizer(config, separate=separate)
+        return MarianTokenizer(config, separate=separate)
     if has("spiece.model"):
-        return SentencePieceTokenizer.load(config, "spiece.model", END_MARKED)
+        return SentencePieceTokenizer.load(config, "spiece.model", T5_LAYOUT)
     for name in ("sentencepiece.bpe.model", "tokenizer.model"):
         if has(name):
-            return SentencePieceTokenizer.load(config, name, BEGIN_MARKED)
+            return SentencePieceTokenizer.load(config, name, LLAMA_LAYOUT)
     if has("vocab.txt"):
         return _load_wordpiece(config)
     if has("vocab.json") or has("merges.txt"):
         require("vocab.json", "merges.txt")
-        return _load_byte_level(config)
+        return _load_byte_level_bpe(config)
     if has(CONFIG):
         raise FileMissingError(folder / "tokenizer.json", "vocabulary")
     return None
@@ -124,7 +124,7 @@ def _load_wordpiece(config: TokenizerConfig) -> Tokenizer:
     if len(vocabulary) < len(lines):
         raise FileProblemError(path, "has the same token on two lines")
 
-    tokens = {role: config.role(role, _WORDPIECE.get(role)) for role in ROLES}
+    tokens = {role: config.role(role, _WORDPIECE_SPECIAL_TOKENS.get(role)) for role in ROLES}
     names = {role: token.content for role, token in tokens.items() if token is not None}
     for role in ("unk", "cls", "sep"):
         if names.get(role) not in vocabulary:
@@ -152,7 +152,7 @@ def _load_wordpiece(config: TokenizerConfig) -> Tokenizer:
     return FastTokenizer(backend, config, role_ids)
 
 
-def _load_byte_level(config: TokenizerConfig) -> Tokenizer:
+def _load_byte_level_bpe(config: TokenizerConfig) -> Tokenizer:
     """Byte-level BPE from vocab.json and merges.txt, with or without special tokens around the text.
 
     The two files do not say which of the two it is; the tokenizer class or model type does, else the
@@ -168,8 +168,8 @@ def _load_byte_level(config: TokenizerConfig) -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     backend.decoder = decoders.ByteLevel()
 
-    marked = _has_marks(config, vocabulary)
-    defaults = _BYTE_LEVEL_MARKED if marked else _BYTE_LEVEL_PLAIN
+    marked = _is_roberta(config, vocabulary)
+    defaults = _ROBERTA_SPECIAL_TOKENS if marked else _GPT2_SPECIAL_TOKENS
     tokens = {role: config.role(role, defaults.get(role)) for role in ROLES}
     if marked and "mask" not in config.roles:
         # These models learned the mask in place of a word together with the space before it.
@@ -194,9 +194,9 @@ def _load_byte_level(config: TokenizerConfig) -> Tokenizer:
     return FastTokenizer(backend, config, role_ids)
 
 
-def _has_marks(config: TokenizerConfig, vocabulary: dict[str, int]) -> bool:
-    if config.kind in _MARKED_KINDS | _PLAIN_KINDS:
-        return config.kind in _MARKED_KINDS
+def _is_roberta(config: TokenizerConfig, vocabulary: dict[str, int]) -> bool:
+    if config.kind in _ROBERTA_KINDS | _GPT2_KINDS:
+        return config.kind in _ROBERTA_KINDS
     if config.kind is not None:
         raise config.needs_tokenizer_json("vocab.json")
     return all(mark in vocabulary for mark in ("<s>", "</s>", "<pad>", "<mask>"))

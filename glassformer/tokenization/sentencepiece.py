@@ -168,7 +168,7 @@ class VocabularyLayout:
     spaced_parts: bool
 
 
-END_MARKED = VocabularyLayout(
+T5_LAYOUT = VocabularyLayout(
     classes=("T5Tokenizer", "MT5Tokenizer", "t5", "mt5"),
     defaults={"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
     adds=("eos",),
@@ -176,7 +176,7 @@ END_MARKED = VocabularyLayout(
     pair_type=0,
     spaced_parts=True,
 )
-BEGIN_MARKED = VocabularyLayout(
+LLAMA_LAYOUT = VocabularyLayout(
     classes=("LlamaTokenizer", "llama", "mistral"),
     defaults={"bos": "<s>", "eos": "</s>", "unk": "<unk>"},
     adds=("bos",),
@@ -186,7 +186,7 @@ BEGIN_MARKED = VocabularyLayout(
 )
 
 
-class PieceTokenizer(Tokenizer):
+class SentencePieceBase(Tokenizer):
     """What the tokenizers of SentencePiece models share. _pair_type: token type of a second text."""
 
     _cleans_up = True
@@ -231,7 +231,7 @@ def _add_special(encoded: Encoded, ids: list[int], kind: int) -> None:
     encoded.words.extend([None] * len(ids))
 
 
-class SentencePieceTokenizer(PieceTokenizer):
+class SentencePieceTokenizer(SentencePieceBase):
     """One SentencePiece model with special tokens."""
 
     @classmethod
@@ -332,7 +332,7 @@ class SentencePieceTokenizer(PieceTokenizer):
         return {self._name: self._spm.content}
 
     def _settings(self) -> dict[str, Any]:
-        if self._layout is not BEGIN_MARKED:
+        if self._layout is not LLAMA_LAYOUT:
             return {}
         # Readers disagree about the defaults of these.
         return {

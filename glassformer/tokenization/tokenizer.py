@@ -20,7 +20,6 @@ from glassformer.tokenization.display import Part, display_parts
 from glassformer.tokenization.folder import TokenizerConfig
 
 Side = Literal["source", "target"]
-SpecialInText = Literal["plain", "keep"]
 TARGET_FILE = "tokenizer_target.json"  # of the target side, if it has its own vocabulary
 
 # What clean_up_tokenization_spaces replaces, before and after " ' ".
@@ -65,7 +64,7 @@ class Tokenizer(ABC):
     """Text to ids and back.
 
     `special=True` adds the model's special tokens ([CLS] ... [SEP], ... </s>, <s> ...).
-    The name of a special token in a text ("</s>", "[MASK]") is plain text unless `special_in_text="keep"`.
+    The name of a special token in a text ("</s>", "[MASK]") is plain text unless `parse_special=True`.
     `side` matters only if source and target have separate vocabularies.
     """
 
@@ -79,12 +78,12 @@ class Tokenizer(ABC):
         pair: str | None = None,
         *,
         special: bool = True,
-        special_in_text: SpecialInText = "plain",
+        parse_special: bool = False,
         side: Side = "source",
     ) -> Encoded:
         """Encode one text, or a pair."""
         pairs = None if pair is None else [pair]
-        batch = self.encode_batch([text], pairs, special=special, special_in_text=special_in_text, side=side)
+        batch = self.encode_batch([text], pairs, special=special, parse_special=parse_special, side=side)
         return batch[0]
 
     def encode_batch(
@@ -93,7 +92,7 @@ class Tokenizer(ABC):
         pairs: Sequence[str] | None = None,
         *,
         special: bool = True,
-        special_in_text: SpecialInText = "plain",
+        parse_special: bool = False,
         side: Side = "source",
     ) -> list[Encoded]:
         """Encode many texts, without padding or truncation."""
@@ -104,7 +103,7 @@ class Tokenizer(ABC):
                 raise ShapeError("pairs", (len(pairs),), f"{len(texts)} texts")
         if not texts:
             return []
-        return self._encode(texts, pairs, special=special, parse_special=special_in_text == "keep", side=side)
+        return self._encode(texts, pairs, special=special, parse_special=parse_special, side=side)
 
     def encode_ids(self, texts: Sequence[str], *, side: Side = "source") -> list[list[int]]:
         """The ids of many texts with special tokens, without offsets, which is faster.

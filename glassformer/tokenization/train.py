@@ -34,13 +34,13 @@ from glassformer.tokenization.tokenizer import Tokenizer
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Kind = Literal["bpe", "unigram", "byte", "word", "char"]
-Marks = Literal["end", "both", "around", "none"]
+Template = Literal["eos", "bos_eos", "cls_sep", "none"]
 
 SPACE = "▁"
 MAX_LENGTH = 64  # characters of a pre-token
 MAX_CACHED = 256  # a longer chunk without a space is split at once rather than counted whole
 MAX_DISTINCT = 4_000_000  # chunks counted at a time: about 500 MB
-PAD, UNKNOWN, BEGIN, END = MARKS = ("<pad>", "<unk>", "<s>", "</s>")
+PAD, UNK, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 REPEATS_PER_LIST = 10_000
 _SPM_UNKNOWN = "\u2585"  # stands for unknown characters inside the SentencePiece trainer
 
@@ -58,8 +58,8 @@ class TokenizerPlan:
     lowercase      whether texts are lowercased
     min_frequency  how often a merge (bpe, byte) or a word (unigram, word) must occur to be learned;
                    single characters are kept however rare, as far as they fit
-    marks          special tokens around a text: "end" (... </s>), "both" (<s> ... </s>), "around" (the
-                   same, as cls and sep of a classifier, with token types for pairs) or "none"
+    template       special tokens added to a text: "eos" (... </s>), "bos_eos" (<s> ... </s>), "cls_sep" (the
+                   same, as a classifier's cls and sep, with token types for pairs) or "none"
     tags           further special tokens such as ">>de<<" or "<gap>": punctuation around letters or digits
     """
 
@@ -67,18 +67,18 @@ class TokenizerPlan:
     vocab_size: int = 8000
     lowercase: bool = False
     min_frequency: int = 2
-    marks: Marks = "end"
+    template: Template = "eos"
     tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, value, choices in (("kind", self.kind, Kind), ("marks", self.marks, Marks)):
+        for name, value, choices in (("kind", self.kind, Kind), ("template", self.template, Template)):
             if value not in get_args(choices):
                 raise InvalidValueError(f"tokenizer.{name}", value, f"one of {', '.join(get_args(choices))}")
         if self.min_frequency < 1:
             raise InvalidValueError("tokenizer.min_frequency", self.min_frequency, "at least 1")
         for number, tag in enumerate(self.tags):
             _check_tag(tag)
-            if tag in (*MARKS, *self.tags[:number]):
+            if tag in (*SPECIAL_TOKENS, *self.tags[:number]):
                 raise InvalidValueError("tokenizer.tags", tag, "each tag once")
         least = self.num_special + (256 if self.kind == "byte" else 1)
         if self.vocab_size < least:
@@ -89,7 +89,7 @@ class TokenizerPlan:
     @property
     def num_special(self) -> int:
         """How many ids special tokens and tags take."""
-        return len(MARKS) + len(self.tags)
+        return len(SPECIAL_TOKENS) + len(self.tags)
 
 
 def train_tokenizer(texts: Iterable[str], plan: TokenizerPlan) -> Tokenizer:
@@ -103,17 +103,17 @@ def train_tokenizer(texts: Iterable[str], plan: TokenizerPlan) -> Tokenizer:
     clean = normalize_texts(texts, normalizer)
     backend = _train_characters(clean, plan) if plan.kind == "char" else _train_pieces(clean, plan)
     backend.normalizer = normalizer
-    special = [AddedToken(name, special=True, normalized=False) for name in (*MARKS, *plan.tags)]
+    special = [AddedToken(name, special=True, normalized=False) for name in (*SPECIAL_TOKENS, *plan.tags)]
     backend.add_special_tokens(special)
     roles: dict[str, int | None] = {"pad": 0, "unk": 1, "bos": 2, "eos": 3}
-    if plan.marks == "around":
+    if plan.template == "cls_sep":
         roles |= {"cls": 2, "sep": 3}
-    if plan.marks != "none":
-        begin, second = "" if plan.marks == "end" else f"{BEGIN} ", int(plan.marks == "around")
+    if plan.template != "none":
+        bos, pair_type = "" if plan.template == "eos" else f"{BOS} ", int(plan.template == "cls_sep")
         backend.post_processor = processors.TemplateProcessing(
-            single=f"{begin}$A {END}",
-            pair=f"{begin}$A {END} $B:{second} {END}:{second}",
-            special_tokens=[(BEGIN, 2), (END, 3)],
+            single=f"{bos}$A {EOS}",
+            pair=f"{bos}$A {EOS} $B:{pair_type} {EOS}:{pair_type}",
+            special_tokens=[(BOS, 2), (EOS, 3)],
         )
     return FastTokenizer(backend, TokenizerConfig(config={"clean_up_tokenization_spaces": False}), roles)
 
@@ -126,7 +126,7 @@ def _train_characters(texts: Iterable[str], plan: TokenizerPlan) -> Backend:
         raise EmptyInputError("text to train a tokenizer")
     # BPE without merges: faster than looking up a million words of one character each.
     vocabulary = _number(plan, sorted(most_common(counts, plan.vocab_size - plan.num_special)))
-    backend = Backend(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
+    backend = Backend(models.BPE(vocab=vocabulary, merges=[], unk_token=UNK))
     backend.decoder = decoders.Fuse()
     return backend
 
@@ -146,7 +146,7 @@ def _train_model(counts: Counter[str], plan: TokenizerPlan) -> models.Model:
     size = plan.vocab_size - plan.num_special
     if plan.kind == "word":
         words = most_common(counts, size, min_count=plan.min_frequency)
-        return models.WordLevel(_number(plan, words), unk_token=UNKNOWN)
+        return models.WordLevel(_number(plan, words), unk_token=UNK)
     if plan.kind == "byte":
         return _train_bpe(counts, plan, models.BPE())
     # Characters may fill a small vocabulary, but at most half of a large one: in a large corpus those of all
@@ -158,11 +158,11 @@ def _train_model(counts: Counter[str], plan: TokenizerPlan) -> models.Model:
     alphabet = most_common(characters, min(size, max(256, size // 2)))
     known = counts if len(alphabet) == len(characters) else _split_at_unknown(counts, set(alphabet))
     if plan.kind == "bpe":
-        return _train_bpe(known, plan, models.BPE(unk_token=UNKNOWN, fuse_unk=True))
+        return _train_bpe(known, plan, models.BPE(unk_token=UNK, fuse_unk=True))
     common = Counter({word: count for word, count in known.items() if count >= plan.min_frequency})
     scores = _train_unigram(common, alphabet, size)
-    marks = [(name, 0.0) for name in (*MARKS, *plan.tags)]
-    return models.Unigram([*marks, *scores], unk_id=1, byte_fallback=False)
+    special = [(name, 0.0) for name in (*SPECIAL_TOKENS, *plan.tags)]
+    return models.Unigram([*special, *scores], unk_id=1, byte_fallback=False)
 
 
 def _train_bpe(counts: Counter[str], plan: TokenizerPlan, model: models.BPE) -> models.Model:
@@ -171,7 +171,7 @@ def _train_bpe(counts: Counter[str], plan: TokenizerPlan, model: models.BPE) -> 
     trainer = trainers.BpeTrainer(
         vocab_size=plan.vocab_size,
         min_frequency=plan.min_frequency,
-        special_tokens=[*MARKS, *plan.tags],
+        special_tokens=[*SPECIAL_TOKENS, *plan.tags],
         initial_alphabet=sorted(alphabet),
         show_progress=False,
     )
@@ -198,8 +198,8 @@ def _split_at_unknown(counts: Counter[str], alphabet: set[str]) -> Counter[str]:
     return found
 
 
-def _number(plan: TokenizerPlan, learnt: Iterable[str]) -> dict[str, int]:
-    return {token: number for number, token in enumerate((*MARKS, *plan.tags, *learnt))}
+def _number(plan: TokenizerPlan, learned: Iterable[str]) -> dict[str, int]:
+    return {token: number for number, token in enumerate((*SPECIAL_TOKENS, *plan.tags, *learned))}
 
 
 def _check_tag(tag: str) -> None:

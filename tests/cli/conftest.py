@@ -74,7 +74,7 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def restorer(folder: Path) -> Path:
     """A random model with the job restore."""
-    plan = TokenizerPlan(kind="bpe", vocab_size=200, marks="end", tags=("<gap>",))
+    plan = TokenizerPlan(kind="bpe", vocab_size=200, template="eos", tags=("<gap>",))
     tokenizer = train_tokenizer(["the old captain sang to the sea"] * 3, plan)
     torch.manual_seed(0)
     model = glassformer.tiny("original", src_vocab_size=tokenizer.vocab_size, max_len=600, start_id=1)

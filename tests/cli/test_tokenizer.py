@@ -24,16 +24,26 @@ def files(tmp_path):
 
 def test_choices_are_those_of_the_library():
     assert get_args(command.Kind) == get_args(train.Kind)
-    assert get_args(command.Marks) == get_args(train.Marks)
+    assert get_args(command.Template) == get_args(train.Template)
 
 
 @pytest.mark.parametrize("kind", get_args(train.Kind))
 def test_writes_what_the_library_trains(run, files, kind):
     out = files / "out"
-    options = ("--kind", kind, "--vocab-size", "400", "--marks", "both", "--tag", ">>ko<<", "--lowercase")
+    options = (
+        "--kind",
+        kind,
+        "--vocab-size",
+        "400",
+        "--template",
+        "bos_eos",
+        "--tag",
+        ">>ko<<",
+        "--lowercase",
+    )
     done = run("tokenizer", "train", files / "en.txt", files / "ko.txt.gz", "--out", out, *options, "--json")
     assert done.code == 0 and done.err == "", done.err
-    plan = TokenizerPlan(kind=kind, vocab_size=400, marks="both", tags=(">>ko<<",), lowercase=True)
+    plan = TokenizerPlan(kind=kind, vocab_size=400, template="bos_eos", tags=(">>ko<<",), lowercase=True)
     wanted = train_tokenizer([*ENGLISH, *KOREAN], plan)
     assert (out / "tokenizer.json").read_bytes() == wanted._files()["tokenizer.json"]
 

@@ -44,7 +44,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A model whose labels, tokens and folder are payloads, served."""
     folder = tmp_path_factory.mktemp("hostile")
     lines = [f"{one} the cat" for one in PAYLOADS]
-    tokenizer = train_tokenizer(lines, TokenizerPlan(kind="byte", vocab_size=900, marks="around"))
+    tokenizer = train_tokenizer(lines, TokenizerPlan(kind="byte", vocab_size=900, template="cls_sep"))
     head = spec.ClassifySpec(num_labels=len(PAYLOADS), hidden="tanh")
     made = glassformer.Pipeline(
         model=glassformer.tiny("bert", vocab_size=tokenizer.vocab_size, max_len=256, head=head).eval(),

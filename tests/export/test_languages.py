@@ -17,7 +17,7 @@ from glassformer.export.folder import Exported
 from glassformer.export.onnx import export_onnx
 from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
-from glassformer.tokenization.train import Marks
+from glassformer.tokenization.train import Template
 from tests.export.test_onnx import Stepping
 
 LANGUAGES = ("de", "en", "ko")
@@ -28,11 +28,11 @@ SEED = 13  # of one whose languages differ
 
 
 @pytest.fixture
-def bundle(marks: Marks) -> glassformer.Bundle:
+def bundle(template: Template) -> glassformer.Bundle:
     """A translator whose sources begin with their words, or behind a mark; it has learnt nothing."""
     tags = tuple(f">>{one}<<" for one in LANGUAGES)
     cut = train_tokenizer(
-        [TEXT, "green"] * 9, TokenizerPlan(kind="char", vocab_size=60, marks=marks, tags=tags)
+        [TEXT, "green"] * 9, TokenizerPlan(kind="char", vocab_size=60, template=template, tags=tags)
     )
     size = cut.vocab_size
     torch.manual_seed(SEED)
@@ -106,11 +106,11 @@ def with_ctranslate2(folder: Path, to: str) -> str:
 
 # What the folder says does not depend on the runtime, so the slower of the exports is made once.
 @pytest.mark.parametrize(
-    ("export", "write", "marks"),
+    ("export", "write", "template"),
     [
-        (export_onnx, with_onnx, "around"),
-        (export_ctranslate2, with_ctranslate2, "around"),
-        (export_ctranslate2, with_ctranslate2, "end"),
+        (export_onnx, with_onnx, "cls_sep"),
+        (export_ctranslate2, with_ctranslate2, "cls_sep"),
+        (export_ctranslate2, with_ctranslate2, "eos"),
     ],
 )
 def test_each_language_is_told_by_what_the_folder_says(export, write, bundle, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ import torch
 
 import glassformer
 from glassformer.core.spec import ClassifySpec
-from glassformer.tokenization.train import Kind, Marks, TokenizerPlan, train_tokenizer
+from glassformer.tokenization.train import Kind, Template, TokenizerPlan, train_tokenizer
 from tests.faults.scale import WHOLE
 
 VOCABULARY = "the cat dog sat on a mat glass is where and ran 안녕 세계 naïve 🙂 was".split()
@@ -44,7 +44,7 @@ def make_models(folder: Path) -> dict[str, Path]:
     """Folders of random models, by what they do."""
     torch.manual_seed(5)
     folders = {kind: folder / kind for kind in KINDS}
-    translator = _tokenizer("bpe", "end")
+    translator = _tokenizer("bpe", "eos")
     size = translator.vocab_size
     _save(
         folders["translator"],
@@ -53,7 +53,7 @@ def make_models(folder: Path) -> dict[str, Path]:
     )
     writer = _tokenizer("byte", "none")
     _save(folders["writer"], glassformer.tiny("gpt2", vocab_size=writer.vocab_size, max_len=128), writer)
-    reader = _tokenizer("bpe", "around")
+    reader = _tokenizer("bpe", "cls_sep")
     _save(folders["encoder"], glassformer.tiny("sentence", vocab_size=reader.vocab_size), reader)
     _save(
         folders["classifier"],
@@ -64,7 +64,7 @@ def make_models(folder: Path) -> dict[str, Path]:
     about = {"size": {"height": 16, "width": 16}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     (folders["pictures"] / "preprocessor_config.json").write_text(json.dumps(about))
     _save(folders["series"], glassformer.tiny("patchtst"), None)
-    cut = _tokenizer("bpe", "end", tags=tuple(f">>{one}<<" for one in LANGUAGES))
+    cut = _tokenizer("bpe", "eos", tags=tuple(f">>{one}<<" for one in LANGUAGES))
     size = cut.vocab_size
     _save(
         folders["polyglot"],
@@ -76,8 +76,10 @@ def make_models(folder: Path) -> dict[str, Path]:
     return folders
 
 
-def _tokenizer(kind: Kind, marks: Marks, *, tags: tuple[str, ...] = ()) -> glassformer.tokenization.Tokenizer:
-    return train_tokenizer(LINES, TokenizerPlan(kind=kind, vocab_size=320, marks=marks, tags=tags))
+def _tokenizer(
+    kind: Kind, template: Template, *, tags: tuple[str, ...] = ()
+) -> glassformer.tokenization.Tokenizer:
+    return train_tokenizer(LINES, TokenizerPlan(kind=kind, vocab_size=320, template=template, tags=tags))
 
 
 def _save(folder: Path, model: torch.nn.Module, tokenizer: object) -> None:

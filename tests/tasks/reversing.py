@@ -53,7 +53,7 @@ def reverser() -> Path:
 @cache
 def bytewise() -> Tokenizer:
     """A byte-level tokenizer that knows few whole letters of Korean and none of the pictures."""
-    plan = TokenizerPlan(kind="byte", vocab_size=300, marks="none")
+    plan = TokenizerPlan(kind="byte", vocab_size=300, template="none")
     return train_tokenizer([KOREAN[:9], "the old captain sang to the sea"] * 3, plan)
 
 

@@ -67,7 +67,7 @@ def test_smollm2_generates_what_transformers_generates(folder: Path) -> None:
     reading = transformers.AutoTokenizer.from_pretrained(folder)
     for settings in SETTINGS:
         words = {"max_new_tokens": LONG, **settings}
-        found = TextGenerator(bundle, special_in_text="keep", **words)(PROMPTS)
+        found = TextGenerator(bundle, parse_special=True, **words)(PROMPTS)
         for prompt, passage in zip(PROMPTS, found, strict=True):
             ids = reading(prompt, return_tensors="pt").input_ids
             told = theirs.generate(

@@ -81,12 +81,12 @@ def test_special_tokens_in_a_prompt_are_text_by_default(talker):
     tokenizer = talker.tokenizer
     prompt = f"the{tokenizer.tokens([tokenizer.eos_id])[0]}sea"
     counts = {}
-    for way in ("plain", "keep"):
-        task = TextGenerator(talker, special_in_text=way, max_new_tokens=6)
+    for parse in (False, True):
+        task = TextGenerator(talker, parse_special=parse, max_new_tokens=6)
         (document,) = task.preprocess([prompt])
-        counts[way] = segments_of(document)[0].ids.count(tokenizer.eos_id)
+        counts[parse] = segments_of(document)[0].ids.count(tokenizer.eos_id)
         assert "".join(TextStream(task, prompt)) == task(prompt).text
-    assert counts == {"plain": 0, "keep": 1}
+    assert counts == {False: 0, True: 1}
 
 
 def test_run_reads_a_bounded_number_ahead():

@@ -154,7 +154,7 @@ def test_tag_at_the_beginning_of_a_line_is_recognized(bundle, tmp_path):
 
 
 def test_a_gap_is_one_token_in_text_encoded_as_in_training():
-    plan = TokenizerPlan(kind="bpe", vocab_size=200, marks="end", tags=("<gap>",))
+    plan = TokenizerPlan(kind="bpe", vocab_size=200, template="eos", tags=("<gap>",))
     tokenizer = train_tokenizer(["the old captain sang to the sea"] * 3, plan)
     whole = tokenizer.encode(" the old captain sang").ids
     middle = tokenizer.encode(" old captain", special=False).ids

@@ -48,7 +48,7 @@ def test_a_model_that_can_spell_its_marks_does_not(tmp_path: Path) -> None:
     text = "the</s>captain <pad>"
     assert 1 in raw.encode(text, add_special_tokens=False).ids  # what a plain switch would give
     assert not {0, 1} & set(ours.encode(text, special=False).ids)
-    assert {0, 1} <= set(ours.encode(text, special=False, special_in_text="keep").ids)
+    assert {0, 1} <= set(ours.encode(text, special=False, parse_special=True).ids)
 
 
 def test_whole_word_vocabulary_does_not_read_marks_from_text(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_whole_word_vocabulary_does_not_read_marks_from_text(tmp_path: Path) -> 
     backend.save(str(tmp_path / "tokenizer.json"))
     ours = load(tmp_path)
     assert ours.encode("a [MASK] b a").ids == [3, 0, 0, 3]
-    assert ours.encode("a [MASK] b a", special_in_text="keep").ids == [3, 2, 0, 3]
+    assert ours.encode("a [MASK] b a", parse_special=True).ids == [3, 2, 0, 3]
 
 
 @pytest.mark.parametrize("where", ["config.json", "generation_config.json"])
@@ -104,7 +104,7 @@ def test_old_and_new_spellings_of_special_tokens_agree(tmp_path: Path) -> None:
             text = text.replace("SIZE+1", str(size + 1)).replace("SIZE", str(size))
             (folder / file).write_text(text, encoding="utf-8")
         ours = load(folder)
-        ids = ours.encode("a<w>b<p>", special_in_text="keep").ids
+        ids = ours.encode("a<w>b<p>", parse_special=True).ids
         found.append((ids, ours.pad_id == size + 1, ours.token_id("<w>") == size, ours.special_ids))
     assert all(entry == found[0] for entry in found)
     assert found[0][1:3] == (True, True)
@@ -113,7 +113,7 @@ def test_old_and_new_spellings_of_special_tokens_agree(tmp_path: Path) -> None:
 def test_mask_in_text_takes_the_space_before_it(tmp_path: Path) -> None:
     byte_level(tmp_path, marked=True)
     ours = load(tmp_path)
-    ids = ours.encode("The <mask> sang", special_in_text="keep").ids
+    ids = ours.encode("The <mask> sang", parse_special=True).ids
     tokens = ours.tokens(ids)
     at = tokens.index("<mask>")
     assert tokens[at - 1] != "Ġ"

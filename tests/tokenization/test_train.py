@@ -35,8 +35,8 @@ from glassformer.tokenization import (
 )
 from glassformer.tokenization.train import (
     Kind,
-    Marks,
     Splitter,
+    Template,
     byte_level_splitter,
     count_pretokens,
     metaspace_splitter,
@@ -59,8 +59,10 @@ def nfc(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def learn(kind: Kind, texts: list[str] = TEXTS, size: int = 600, marks: Marks = "end") -> Tokenizer:
-    return train_tokenizer(iter(texts), TokenizerPlan(kind=kind, vocab_size=size, marks=marks, tags=TAGS))
+def learn(kind: Kind, texts: list[str] = TEXTS, size: int = 600, template: Template = "eos") -> Tokenizer:
+    return train_tokenizer(
+        iter(texts), TokenizerPlan(kind=kind, vocab_size=size, template=template, tags=TAGS)
+    )
 
 
 BYTES = learn("byte")
@@ -120,14 +122,14 @@ def test_text_never_becomes_a_mark(learnt: dict[str, Tokenizer], kind: Kind) -> 
     assert tokenizer.special_ids == marks | {1}
     for text in [*names, "".join(names), " ".join(names), "</s>the", "sea</s>", "the >>de<< sea"]:
         assert not marks & set(tokenizer.encode(text, special=False).ids), text
-        kept = set(tokenizer.encode(text, special=False, special_in_text="keep").ids)
+        kept = set(tokenizer.encode(text, special=False, parse_special=True).ids)
         assert kept & marks == {tokenizer.token_id(name) for name in names if name in text}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("marks", get_args(Marks))
-def test_saved_files_are_read_everywhere(tmp_path: Path, kind: Kind, marks: Marks) -> None:
-    tokenizer = learn(kind, marks=marks)
+@pytest.mark.parametrize("template", get_args(Template))
+def test_saved_files_are_read_everywhere(tmp_path: Path, kind: Kind, template: Template) -> None:
+    tokenizer = learn(kind, template=template)
     names = tokenizer.save(tmp_path)
     assert sorted(names) == ["tokenizer.json", "tokenizer_config.json"]
     loaded, reference = load_tokenizer(tmp_path), PreTrainedTokenizerFast.from_pretrained(tmp_path)
@@ -260,10 +262,10 @@ def test_separate_sides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("marks", ["end", "both", "around", "none"])
-def test_ids_alone_are_those_of_encoding(kind: Kind, marks: Marks) -> None:
+@pytest.mark.parametrize("template", get_args(Template))
+def test_ids_alone_are_those_of_encoding(kind: Kind, template: Template) -> None:
     texts = [*TEXTS, *ODD, *TEXTS]  # what comes twice is encoded once
-    tokenizer = learn(kind, marks=marks)
+    tokenizer = learn(kind, template=template)
     ids = tokenizer.encode_ids(texts)
     assert ids == [one.ids for one in tokenizer.encode_batch(texts)]
     plain = tokenizer.encode_batch(texts, special=False)
@@ -272,10 +274,10 @@ def test_ids_alone_are_those_of_encoding(kind: Kind, marks: Marks) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("marks", get_args(Marks))
-def test_tag_in_front(kind: Kind, marks: Marks) -> None:
-    tokenizer = learn(kind, marks=marks)
-    begin, end = [2] if marks in ("both", "around") else [], [] if marks == "none" else [3]
+@pytest.mark.parametrize("template", get_args(Template))
+def test_tag_in_front(kind: Kind, template: Template) -> None:
+    tokenizer = learn(kind, template=template)
+    begin, end = [2] if template in ("bos_eos", "cls_sep") else [], [] if template == "none" else [3]
     for text in [*SENTENCES, *ODD]:
         (tagged,) = encode_tagged(tokenizer, [text], ">>de<<")
         assert tagged.ids == [*begin, 4, *tokenizer.encode(text, special=False).ids, *end]

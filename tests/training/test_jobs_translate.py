@@ -77,7 +77,7 @@ def test_a_multilingual_model_needs_a_known_target_language(trained: Path) -> No
         assert missing.value.name == "to"
     with pytest.raises(UnknownNameError):
         bundle.translate("abdc", to="de")
-    assert bundle.generate([">>back<<abdc"], special_in_text="keep", num_beams=1) == ["cdba"]
+    assert bundle.generate([">>back<<abdc"], parse_special=True, num_beams=1) == ["cdba"]
 
 
 @pytest.mark.parametrize(("share", "unit"), [(0.05, "sentence"), (0.2, "line")])

@@ -145,7 +145,7 @@ class Classify(Job[LabelledData]):
             lambda files: labelled_texts(files, columns=data.columns),
             self._write,
             cache_key=(data.max_len, self.recipe.training.max_generate_samples),
-            marks="around",
+            template="cls_sep",
             text_columns=1,
         )
         self.classes = corpus.notes["valid"]["classes"]

@@ -67,7 +67,7 @@ class LanguageModelling(Job[TextData]):
         def read(files: Sequence[str]) -> TextSource:
             return texts(files, sample_by=sample_by, column=data.text_column)
 
-        self.corpus = corpus = prepare_corpus(self, read, self._write, marks="none")
+        self.corpus = corpus = prepare_corpus(self, read, self._write, template="none")
         for split, counts in (("training", corpus.train_notes), ("validation", corpus.notes["valid"])):
             tokens, documents = counts["tokens"], counts["documents"]
             self.facts |= {f"{split} documents": documents, f"{split} tokens": tokens}

@@ -224,7 +224,7 @@ class Translate(Seq2SeqJob[PairData]):
             return sorted({TAG.format(row[2]) for row in train.rows(RowErrors())}) if multilingual else []
 
         self.corpus = corpus = prepare_corpus(
-            self, self._read, self._write, cache_key=self.cache_key, marks="end", tags=tags, text_columns=2
+            self, self._read, self._write, cache_key=self.cache_key, template="eos", tags=tags, text_columns=2
         )
         languages = {name for split in corpus.notes.values() for name in split["languages"]}
         self.languages = tuple(sorted(languages))
@@ -340,7 +340,7 @@ class Restore(Seq2SeqJob[SentenceData]):
             return texts(files, sample_by="line", column=self.data.text_column)
 
         self.corpus = prepare_corpus(
-            self, read, self._write, cache_key=self.cache_key, marks="end", tags=lambda _: (GAP,)
+            self, read, self._write, cache_key=self.cache_key, template="eos", tags=lambda _: (GAP,)
         )
         log_counts(self, self.corpus, "sentences", self.corpus.total("too_long"))
 

@@ -35,7 +35,7 @@ from glassformer.families.sidecars import JobInfo
 from glassformer.pretrained import result_of
 from glassformer.tokenization import Side, Tokenizer, load_tokenizer, pair_tokenizers
 from glassformer.tokenization.folder import fingerprint
-from glassformer.tokenization.train import Marks, TokenizerPlan, train_tokenizer
+from glassformer.tokenization.train import Template, TokenizerPlan, train_tokenizer
 from glassformer.training.checkpoint import replace_folder
 from glassformer.training.data_cache import DataCache, Log
 from glassformer.training.jobs.base import Job
@@ -108,7 +108,7 @@ def prepare_corpus(
     read: Callable[[Sequence[str]], Source],
     write: WriteSplit,
     *,
-    marks: Marks,
+    template: Template,
     tags: Callable[[Source], Iterable[str]] = lambda _: (),
     text_columns: int | None = None,
     cache_key: tuple[object, ...] = (),
@@ -150,7 +150,7 @@ def prepare_corpus(
         tokenizer = load_or_train_tokenizer(
             options,
             lambda: (row[:text_columns] for row in train.rows(RowErrors())),
-            marks=marks,
+            template=template,
             tags=lambda: tags(train),
             base=job.base.tokenizer if job.base else None,
             log=job.log,
@@ -180,7 +180,7 @@ def load_or_train_tokenizer(
     options: TokenizerOptions,
     texts: Callable[[], Iterator[Sequence[str]]],
     *,
-    marks: Marks,
+    template: Template,
     tags: Callable[[], Iterable[str]] = tuple,
     base: Tokenizer | None = None,
     log: Log,
@@ -200,7 +200,7 @@ def load_or_train_tokenizer(
         return base
     kind, size = options.kind, options.vocab_size
     plan = TokenizerPlan(
-        kind=kind, vocab_size=size, lowercase=options.lowercase, marks=marks, tags=tuple(tags())
+        kind=kind, vocab_size=size, lowercase=options.lowercase, template=template, tags=tuple(tags())
     )
     log(f"training a {kind} tokenizer of at most {size:,} tokens")
     if options.separate_vocabs:

@@ -17,7 +17,7 @@ from glassformer.tokenization.fast_tokenizer import FastTokenizer
 from glassformer.tokenization.folder import ROLES, TokenizerConfig, check_ids, read_vocabulary
 from glassformer.tokenization.sentencepiece import (
     Piece,
-    PieceTokenizer,
+    SentencePieceBase,
     SentencePieceModel,
     shift_pieces,
     split_special,
@@ -39,10 +39,10 @@ def pair_tokenizers(source: Tokenizer, target: Tokenizer) -> Tokenizer:
     """
     if not isinstance(source, FastTokenizer) or not isinstance(target, FastTokenizer):
         raise UnsupportedError("a tokenizer without tokenizer.json", "separate vocabularies")
-    return TwoSidedFastTokenizer(source, target)
+    return SourceTargetTokenizer(source, target)
 
 
-class TwoSidedFastTokenizer(Tokenizer):
+class SourceTargetTokenizer(Tokenizer):
     """Delegates each call to the tokenizer of its side."""
 
     _class_name = FastTokenizer._class_name
@@ -110,7 +110,7 @@ def _special_ids(tokenizer: FastTokenizer) -> dict[str, int]:
     return roles | {repr(tokenizer._token(index, "source")): index for index in tokenizer.special_ids}
 
 
-class TwoSidedSentencePieceTokenizer(PieceTokenizer):
+class MarianTokenizer(SentencePieceBase):
     """Pieces from the side's SentencePiece model, ids from the side's vocabulary, an end token after."""
 
     _class_name = "MarianTokenizer"
