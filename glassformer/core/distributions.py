@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -48,7 +49,11 @@ class StudentT(NamedTuple):
 
     def log_prob(self, values: Tensor) -> Tensor:
         """The log-density at each value."""
-        return _log_prob(distributions.StudentT, *self, values=values)
+        # by hand: torch validates the degrees of freedom even with validate_args=False, and NaN must stay NaN
+        z = (values - self.loc) / self.scale
+        normalizer = self.scale.log() + 0.5 * self.df.log() + 0.5 * math.log(math.pi)
+        normalizer = normalizer + torch.lgamma(0.5 * self.df) - torch.lgamma(0.5 * (self.df + 1.0))
+        return -0.5 * (self.df + 1.0) * torch.log1p(z**2 / self.df) - normalizer
 
     def unscale(self, loc: Tensor, scale: Tensor) -> StudentT:
         """The same for values before they were shifted by `loc` and divided by `scale`."""
