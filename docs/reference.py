@@ -155,14 +155,13 @@ PYTHON: dict[str, tuple[str, str, tuple[Section, ...]]] = {
 def pages() -> dict[str, str]:
     """Every reference page: its path in the site -> Markdown."""
     texts = {name: python_page(*page) for name, page in PYTHON.items()}
-    texts |= {
-        "specs": specs_page(),
-        "model-options": model_options_page(),
-        "recipe": recipe_page(),
-        "cli": cli_page(),
-        "http": http_page(),
-    }
+    texts |= {name: write() for name, write in OTHER_PAGES.items()}
     return {f"reference/{name}.md": text for name, text in texts.items()}
+
+
+def paths() -> list[str]:
+    """The paths of the reference pages, without writing them."""
+    return [f"reference/{name}.md" for name in (*PYTHON, *OTHER_PAGES)]
 
 
 def nav() -> list[dict[str, Any]]:
@@ -522,3 +521,12 @@ def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
         return "| " + " | ".join(" ".join(cell.split()) for cell in cells) + " |"
 
     return "\n".join([line(header), "|" + "---|" * len(header), *map(line, rows)])
+
+
+OTHER_PAGES = {
+    "specs": specs_page,
+    "model-options": model_options_page,
+    "recipe": recipe_page,
+    "cli": cli_page,
+    "http": http_page,
+}

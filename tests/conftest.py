@@ -96,7 +96,7 @@ SLOW = (
     "tests/training/test_jobs_text.py",
     "tests/faults/",
     "tests/server/",
-    "tests/docs/test_code.py",
+    "tests/docs/test_code_blocks.py",
     "tests/cli/",
 )
 PARITY = "tests/families/test_parity.py"

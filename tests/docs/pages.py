@@ -1,4 +1,4 @@
-"""The pages of the documentation, and the blocks of code in them."""
+"""The pages of the documentation and their code blocks."""
 
 from __future__ import annotations
 
@@ -7,42 +7,47 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("README*.md"), *DOCS.rglob("*.md")])
 CARDS = sorted(ROOT.glob("glassformer/pretrained/*/CARD.md"))
 LANGUAGES = {"python", "sh", "yaml", "json", "text"}
 FENCE = re.compile(
-    r"^(?:<!-- not run: (?P<why>.+?) -->\n)?(?P<mark>```+)(?P<language>[^\n]*)\n(?P<code>.*?)^(?P=mark)$",
+    r"^(?:<!-- not run: (?P<reason>.+?) -->\n)?(?P<mark>```+)(?P<language>[^\n]*)\n(?P<code>.*?)^(?P=mark)$",
     re.MULTILINE | re.DOTALL,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
-    """A fenced block.
+class CodeBlock:
+    """A fenced code block.
 
     line: the number of its first line of code in the page, from 1
-    why: the reason that the comment before it gives for not running it; "" where it runs
+    not_run: why it is not run, from the comment before it; empty if it runs
     """
 
     language: str
     code: str
     line: int
-    why: str
+    not_run: str
 
 
-def blocks(page: Path) -> list[Block]:
+def read_blocks(page: Path) -> list[CodeBlock]:
     text = page.read_text(encoding="utf-8")
     return [
-        Block(
-            language=found["language"],
-            code=found["code"],
-            line=text.count("\n", 0, found.start("code")) + 1,
-            why=found["why"] or "",
+        CodeBlock(
+            language=match["language"],
+            code=match["code"],
+            line=text.count("\n", 0, match.start("code")) + 1,
+            not_run=match["reason"] or "",
         )
-        for found in FENCE.finditer(text)
+        for match in FENCE.finditer(text)
     ]
 
 
-def prose(page: Path) -> str:
-    """The page without its blocks, where a bracket or a # means what Markdown says."""
+def read_prose(page: Path) -> str:
+    """The page without its code blocks."""
     return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def page_id(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()

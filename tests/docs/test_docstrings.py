@@ -1,4 +1,4 @@
-"""Every public part can be used alone, and its docstring shows how: an example that runs, with the shapes."""
+"""Docstrings of public names have a runnable example."""
 
 import inspect
 
@@ -16,11 +16,11 @@ PUBLIC = {
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_docstring_has_an_example(name: str) -> None:
-    """That it runs is seen by running the package's doctests; here only that it is there, with its result."""
-    part = PUBLIC[name]
-    members = vars(part).values() if inspect.isclass(part) else ()
-    texts = [part.__doc__ or "", *(member.__doc__ or "" for member in members if inspect.isfunction(member))]
-    shown = [text for text in texts if ">>> " in text]
-    assert shown, f"{name} has no example"
-    if inspect.isclass(part) and issubclass(part, nn.Module):
-        assert "torch.Size" in shown[0] or ".tolist()" in shown[0], f"{name} shows no shape"
+    """The doctests run with the package; an example of a module shows a shape or values."""
+    public = PUBLIC[name]
+    members = vars(public).values() if inspect.isclass(public) else ()
+    docs = [public.__doc__ or "", *(member.__doc__ or "" for member in members if inspect.isfunction(member))]
+    examples = [doc for doc in docs if ">>> " in doc]
+    assert examples, f"{name} has no example"
+    if inspect.isclass(public) and issubclass(public, nn.Module):
+        assert "torch.Size" in examples[0] or ".tolist()" in examples[0], f"{name} shows no shape"
