@@ -1,7 +1,7 @@
 """MkDocs hooks: pages from outside docs/, the generated reference, and formulas as MathML.
 
 MkDocs calls the functions `on_*`. README, changelog and model cards stay where GitHub shows them; the site
-includes them as pages, with their links rewritten. MathML needs no script and no font: the site works offline.
+includes them as pages, with their links rewritten. MathML needs no script and no font, so pages work offline.
 """
 
 from __future__ import annotations

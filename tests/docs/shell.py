@@ -1,6 +1,6 @@
 """Run the shell commands of a page in this process, within seconds.
 
-Trainings take two steps; a server runs in a thread until the page ends or starts another one; torchrun's parser
+Trainings take two steps; a server runs in a thread until the page ends or starts another; torchrun's parser
 reads its command, which runs in one process. `pip install` and `make` are only checked.
 """
 
