@@ -126,6 +126,7 @@ def _page_data(bundle: Bundle, trace: Trace, model: ModelInfo) -> dict[str, Any]
 
 def _tensor_names(info: TraceInfo, model: ModelInfo) -> Iterator[str]:
     yield from info.tensors
+    yield "head.confidence"
     for attention in info.attentions:
         for tail in ("dot", "scaled", "masked", "weights", "thumbnails"):
             yield f"{attention.name}.{tail}"

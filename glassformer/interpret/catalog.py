@@ -14,7 +14,7 @@ from glassformer.errors import GlassformerError
 from glassformer.interpret import schema
 from glassformer.interpret.examples import column_names, example_inputs
 from glassformer.interpret.outline import describe_stacks, model_kind
-from glassformer.interpret.runs import describe_run, run_of
+from glassformer.interpret.runs import EXAMPLE_RUN, describe_run, run_inputs, run_of
 from glassformer.interpret.trace import Trace, TraceStore, trace_id, trace_model
 from glassformer.tasks.classification import label_names
 from glassformer.tasks.text_generation import target_languages
@@ -23,11 +23,13 @@ from glassformer.tasks.text_generation import target_languages
 class Catalog:
     """Models and runs by id, with a store of traces. Thread-safe.
 
-    A repeated request is answered from the store; new traces are computed one at a time.
+    A repeated request is answered from the store; new traces are computed one at a time. The example run,
+    a small recorded training, is always one of the runs.
     """
 
     def __init__(self, bundles: Mapping[str, Bundle], runs: Mapping[str, Path] | None = None) -> None:
-        self.bundles, self.run_folders = dict(bundles), dict(runs or {})
+        self.bundles = dict(bundles)
+        self.run_folders = {EXAMPLE_RUN.name: EXAMPLE_RUN, **(runs or {})}
         self.store = TraceStore()
         self._infos: dict[str, schema.ModelInfo | None] = {}
         self._trace_lock, self._info_lock = Lock(), Lock()
@@ -78,12 +80,13 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
     shape: Any = "encoder-decoder" if len(stacks) > 1 else f"{stacks[0].name}-only"
     parameters = list(bundle.model.parameters())
     labels = getattr(spec.head, "num_labels", None)
-    examples = example_inputs(bundle)
     folder = None if bundle.folder is None else bundle.folder.resolve()
+    run = None if folder is None else run_of(folder)
+    examples = (run and run_inputs(bundle, run)) or example_inputs(bundle)
     read = spec.source if isinstance(spec, specs.EncoderDecoderSpec) else spec.input
     return schema.ModelInfo(
         id=id,
-        name=id if folder is None else (run_of(folder) or folder).name,
+        name=id if folder is None else (run or folder).name,
         family=bundle.family,
         shape=shape,
         kind=kind,

@@ -95,9 +95,14 @@ def _by_position(before: Trace, after: Trace, readout: HeadReadout) -> tuple[flo
 def _divergence(readout: HeadReadout, ours: Tensor, theirs: Tensor) -> Tensor | None:
     """Logits (N, V) before and after -> KL (N,); None for a regression."""
     p, q = readout.log_probabilities(ours.float()), readout.log_probabilities(theirs.float())
-    if p is None or q is None:
-        return None
-    # tokens that are impossible in both contribute nothing, though their logarithms are infinite
+    return None if p is None or q is None else kl_divergence(p, q)
+
+
+def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
+    """The Kullback-Leibler divergence of log-probabilities (..., V): (...).
+
+    Tokens that are impossible in both contribute nothing, though their logarithms are infinite.
+    """
     return (p.exp() * torch.where(p == q, 0.0, p - q)).sum(-1).clamp(min=0)
 
 

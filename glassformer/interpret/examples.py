@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from glassformer.bundle import Bundle
@@ -18,12 +17,15 @@ from glassformer.tasks.text_generation import target_languages, task_prefix
 
 _TEXTS = ("A man is playing guitar on the street.", "2024-03-17", "한 남자가 거리에서 기타를 치고 있다.")
 _PROMPTS = ("The capital of France is", "once upon a time", "프랑스의 수도는")
-_SENTENCES = (  # for multilingual models
-    ("en", "Where is the nearest station?"),
-    ("en", "She opened the window because it was too hot."),
-    ("de", "Der alte Mann liest jeden Morgen die Zeitung."),
-    ("fr", "Je voudrais apprendre comment cela marche."),
-    ("ko", "나는 어제 친구와 함께 영화를 봤다."),
+_SENTENCES = (  # for multilingual models: source language, target language, text
+    # "it" refers to the animal or to the street, which French must tell apart: "il" or "elle"
+    ("en", "fr", "The animal did not cross the street because it was too tired."),
+    ("en", "fr", "The animal did not cross the street because it was too wide."),
+    ("en", "ko", "Where is the nearest station?"),
+    ("en", "de", "She opened the window because it was too hot."),
+    ("de", "en", "Der alte Mann liest jeden Morgen die Zeitung."),
+    ("fr", "en", "Je voudrais apprendre comment cela marche."),
+    ("ko", "en", "나는 어제 친구와 함께 영화를 봤다."),
 )
 _STARTS = (
     "Once upon a time there was a small house",
@@ -98,12 +100,9 @@ def column_names(bundle: Bundle) -> tuple[str, ...]:
     return bundle.job.columns or tuple(f"series {n + 1}" for n in range(read.channels))
 
 
-def _translations(tags: Sequence[str]) -> Iterator[TraceInput]:
-    """Each sentence into another language; English sentences into each of the others in turn."""
-    others = itertools.cycle([tag for tag in tags if tag != "en"] or [""])
-    for language, text in _SENTENCES:
-        if language in tags and "en" in tags:
-            yield TraceInput(text=text, to=next(others) if language == "en" else "en")
+def _translations(tags: Sequence[str]) -> list[TraceInput]:
+    """The sentences whose languages the model has."""
+    return [TraceInput(text=text, to=to) for source, to, text in _SENTENCES if {source, to} <= set(tags)]
 
 
 def _best_encoded(bundle: Bundle, texts: tuple[str, ...]) -> str:

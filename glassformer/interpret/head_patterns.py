@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from glassformer.core.observe import Record
-from glassformer.interpret.schema import AttentionHeads, HeadInfo, HeadsInfo, TokenSequence
+from glassformer.interpret.schema import AttentionHeads, HeadInfo, HeadsInfo, TokenSequence, TraceToken
 from glassformer.interpret.trace import Trace
 
 CLEAR: Final = 0.3  # a role needs at least this lift
@@ -214,8 +214,29 @@ def describe_heads(trace: Trace) -> HeadsInfo:
             queries, keys = trace.sequence(one.queries), trace.sequence(one.keys)
             matchers[key] = matcher_for(trace.record, one.name, queries, keys, one.kind)
         heads = match_heads(trace.record, one.name, matchers[key])
-        attentions.append(AttentionHeads(name=one.name, heads=tuple(heads)))
+        sharpness = None
+        if one.kind == "cross":
+            weights = trace.record.weights(one.name)[0]
+            sharpness = cross_sharpness(weights, trace.sequence(one.queries), trace.sequence(one.keys))
+        attentions.append(AttentionHeads(name=one.name, heads=tuple(heads), sharpness=sharpness))
     return HeadsInfo(attentions=tuple(attentions))
+
+
+def cross_sharpness(weights: Tensor, queries: TokenSequence, keys: TokenSequence) -> float:
+    """How clearly a cross-attention layer links words: weights (H, T, S) -> 0 to 1.
+
+    The largest share of attention on one source word, averaged over the words of the target. Special tokens
+    and punctuation do not count. Row t of the weights generates token t + 1.
+    """
+    rows = [n - 1 for n, token in enumerate(queries.tokens) if n and is_word(token)]
+    columns = [n for n, token in enumerate(keys.tokens) if is_word(token)]
+    if not rows or not columns:
+        return 0.0
+    return float(weights.float().mean(0)[rows][:, columns].amax(-1).mean())
+
+
+def is_word(token: TraceToken) -> bool:
+    return not token.special and any(map(str.isalnum, token.piece))
 
 
 def _role(lifts: Mapping[str, float]) -> tuple[str | None, str]:

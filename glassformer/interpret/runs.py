@@ -34,6 +34,7 @@ SAMPLE_TOKENS: Final = 32  # of a language model
 MAX_WEIGHT_BYTES: Final = MAX_STORED_BYTES * 3 // 4  # of all frames together
 MAX_POINTS: Final = 2000  # of a curve
 MAX_VALIDATIONS: Final = 60  # whose samples are listed
+EXAMPLE_RUN: Final = Path(__file__).parent / "example_run"  # web/scripts/record_training.py writes it
 CURVES: Final = ("loss", "perplexity", "lr", "grad_norm", "units_per_second")
 _STEP = re.compile(r"step-(\d{8,})")
 
@@ -95,6 +96,7 @@ def describe_run(root: Path, *, id: str, curves: bool = True) -> schema.RunInfo:
             for one in list_snapshots(root)
         ),
         samples=_samples(history) if curves else (),
+        example=root == EXAMPLE_RUN,
     )
 
 
@@ -144,6 +146,19 @@ def _samples(history: History) -> tuple[schema.ValidationSamples, ...]:
         schema.ValidationSamples(step=line["step"], items=tuple(map(sample, line["samples"])))
         for line in thin_out(validations, MAX_VALIDATIONS)
     )
+
+
+def run_inputs(bundle: Bundle, root: Path) -> list[schema.TraceInput]:
+    """The texts of the run's validation samples as inputs; none if its model does not read text."""
+    default = example_input(bundle)
+    if default.text is None:
+        return []
+    with suppress(GlassformerError):
+        samples = [sample for validation in _samples(read_run_history(root)) for sample in validation.items]
+        texts = dict.fromkeys(sample.source for sample in samples if sample.source.strip())
+        tagged = [split_language_tag(bundle, text) for text in texts]
+        return [schema.TraceInput(text=text, to=to or default.to) for text, to in tagged]
+    return []
 
 
 def first_sample(history: History) -> schema.SampleInfo | None:

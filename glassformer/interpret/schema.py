@@ -404,7 +404,8 @@ class TraceInfo(Schema):
     """A trace without its tensors.
 
     tensors: recorded names and shapes. growth: the residual-stream sites of each stack. rows: names of the
-    batch rows, the channels of a series. kernel: the attention kernels that ran.
+    batch rows, the channels of a series. kernel: the attention kernels that ran. unread: symbols and
+    characters of the text that the model does not read, e.g. emoji outside its vocabulary.
     """
 
     id: str
@@ -421,6 +422,7 @@ class TraceInfo(Schema):
     rows: tuple[str, ...] | None
     seconds: TraceSeconds
     kernel: str
+    unread: tuple[str, ...] = ()
 
 
 # Views of a trace
@@ -480,12 +482,30 @@ class HeadInfo(Schema):
 
 
 class AttentionHeads(Schema):
+    """The heads of one attention layer. sharpness: see `cross_sharpness`; None for self-attention."""
+
     name: str
     heads: tuple[HeadInfo, ...]
+    sharpness: float | None = None
 
 
 class HeadsInfo(Schema):
     attentions: tuple[AttentionHeads, ...]
+
+
+AblationMeasure = Literal["kl", "difference"]
+
+
+class HeadAblation(Schema):
+    """The effect of switching off each head of an attention layer.
+
+    measure: "kl" the divergence of the predictions in nats, for an encoder-decoder its mean over the target;
+    "difference" the mean absolute change of the output.
+    """
+
+    attention: str
+    measure: AblationMeasure
+    effects: tuple[float, ...]
 
 
 class OutcomePair(Schema):
@@ -592,7 +612,11 @@ class ValidationSamples(Schema):
 
 
 class RunInfo(Schema):
-    """A training run. live: whether a process trains in the folder now. total: planned steps."""
+    """A training run.
+
+    live: whether a process trains in the folder now. total: planned steps. example: whether it is the small
+    run that ships with the package, for models whose own training was not recorded.
+    """
 
     id: str
     name: str
@@ -603,6 +627,7 @@ class RunInfo(Schema):
     curves: Mapping[str, Curve]
     checkpoints: tuple[CheckpointInfo, ...]
     samples: tuple[ValidationSamples, ...]
+    example: bool = False
 
 
 class SnapshotFrame(Schema):

@@ -27,6 +27,7 @@ from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 from glassformer.interpret.comparison import residual_change
 from glassformer.interpret.head_patterns import thumbnails
 from glassformer.interpret.logit_lens import lens_table
+from glassformer.interpret.outcomes import head_readout
 from glassformer.interpret.outline import DERIVED, describe_stacks, residual_sites
 from glassformer.interpret.schema import ItemNotFoundError, StackInfo, TooLargeError
 from glassformer.interpret.trace import Trace
@@ -173,9 +174,19 @@ def _derive(trace: Trace, name: str) -> Tensor:
         return _residual_norms(trace, stacks[owner])
     if tail == "thumbnails" and owner in trace.record.attention_contexts:
         return thumbnails(trace.record.weights(owner))
+    if name == "head.confidence":
+        return _confidence(trace)
     if tail in DERIVED and owner.endswith(".position"):
         return position_tensor(trace.bundle.model, owner.removesuffix(".position"), tail)
     raise ItemNotFoundError("tensor", name, trace.record)
+
+
+def _confidence(trace: Trace) -> Tensor:
+    """The probability of the most likely token at each position (T,)."""
+    if head_readout(trace.bundle).whole_input:
+        raise ItemNotFoundError("tensor", "head.confidence", trace.record)
+    logits = trace.record["head.logits"][0]
+    return torch.cat([part.float().softmax(-1).amax(-1) for part in logits.split(64)])
 
 
 def _residual_norms(trace: Trace, stack: StackInfo) -> Tensor:

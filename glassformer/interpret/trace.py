@@ -90,6 +90,7 @@ class Trace:
             rows=self.prepared.rows,
             seconds=self.seconds,
             kernel=", ".join(sorted({used.mask.kernel for used in self.record.attention_contexts.values()})),
+            unread=unread_characters(self.bundle, self.prepared),
         )
 
 
@@ -148,6 +149,25 @@ def trace_model(
         seconds=schema.TraceSeconds(forward=seconds),
         derived={**prepared.tensors, **tensors},
     )
+
+
+def unread_characters(bundle: Bundle, prepared: PreparedInput) -> tuple[str, ...]:
+    """The symbols of the text that the model does not read, without repeats, in order.
+
+    A translator omits symbols outside its vocabulary, e.g. emoji, and copies them next to its output. Other
+    characters outside a vocabulary become the unknown token.
+    """
+    text, sequence = prepared.input.text, prepared.sequences[0]
+    if not text or sequence.text is None:
+        return ()
+    unknown_ids = frozenset[int]() if bundle.tokenizer is None else bundle.tokenizer.unknown_ids
+    omitted = [character for character in text if not character.isalnum() and character not in sequence.text]
+    unknown = [
+        sequence.text[token.start : token.end].strip()
+        for token in sequence.tokens
+        if token.id in unknown_ids and token.start is not None
+    ]
+    return tuple(dict.fromkeys(one for one in (*omitted, *unknown) if one.strip()))
 
 
 def _reorder(prepared: PreparedInput, orders: dict[str, list[int]]) -> PreparedInput:

@@ -14,6 +14,7 @@ from glassformer.explorer import FOLDER, page_files
 from glassformer.interpret import schema
 from glassformer.interpret.catalog import Catalog
 from glassformer.interpret.comparison import compare_traces
+from glassformer.interpret.head_ablation import ablate_heads
 from glassformer.interpret.head_patterns import describe_heads
 from glassformer.interpret.inputs import split_sentences
 from glassformer.interpret.logit_lens import logit_lens, next_tokens, unit_tokens
@@ -139,6 +140,11 @@ def trace_router(catalog: Catalog) -> APIRouter:
     def heads(id: TraceId) -> JSONResponse:
         """What every attention head does, compared with chance."""
         return _json(describe_heads(catalog.store.get(id)))
+
+    @router.get("/trace/{id}/ablation", response_model=schema.HeadAblation)
+    def ablation(id: TraceId, attention: Annotated[str, Query(max_length=200)]) -> JSONResponse:
+        """Head ablation: the effect of switching off each head of an attention layer."""
+        return _json(ablate_heads(catalog.store.get(id), attention))
 
     @router.get("/trace/{id}/lens", response_model=schema.LensInfo)
     def lens(id: TraceId, position: Position = None, top: Count = 10) -> JSONResponse:

@@ -77,7 +77,7 @@ def test_labels_and_languages_are_told() -> None:
 
 
 def test_a_baseline_is_left_out_of_the_list() -> None:
-    made = build_baseline(vars(baseline_specs)["LSTMLanguageModel"](vocab_size=50, d_model=8, num_layers=1))
+    made = build_baseline(baseline_specs.LSTMLanguageModelSpec(vocab_size=50, d_model=8, num_layers=1))
     catalog = Catalog({"lstm": Bundle(model=made, tokenizer=wordwise()), "gpt2": bundle("gpt2")})
     assert [info.id for info in catalog.models()] == ["gpt2"]
     with pytest.raises(UnsupportedError):

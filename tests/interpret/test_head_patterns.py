@@ -13,6 +13,7 @@ from glassformer.core.observe import observe
 from glassformer.interpret.head_patterns import (
     PatternMatcher,
     cross_patterns,
+    cross_sharpness,
     distances,
     match_heads,
     matcher_for,
@@ -112,6 +113,17 @@ def test_a_monotone_translation_is_an_alignment_and_a_reversed_one_is_none() -> 
     (one,), (other,) = made.measure(along), made.measure(against)
     assert one.role == "alignment" and one.share == 1.0 and one.distance < 0.5
     assert other.scores["alignment"] < 0.3 and other.role is None
+
+
+def test_sharpness_counts_links_between_words_and_ignores_special_tokens() -> None:
+    source, target = line([None, "어제", "친구", ".", None]), line([None, "friend", "yesterday", "."])
+    weights = torch.zeros(1, 4, 5)
+    weights[0, [0, 1, 2], [2, 1, 3]] = 1  # crossed: row t generates token t + 1
+    assert cross_sharpness(weights, target, source) == 1.0
+    diagonal = torch.zeros(1, 4, 5)
+    diagonal[0, [0, 1, 2], [0, 0, 4]] = 1  # as sharp, but on the special tokens
+    assert cross_sharpness(diagonal, target, source) == 0.0
+    assert cross_sharpness(torch.full((2, 4, 5), 0.2), target, source) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("at_once", [1, 1 << 25])

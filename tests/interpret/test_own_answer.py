@@ -14,9 +14,12 @@ from torch import nn
 import glassformer
 from glassformer.api import Pipeline
 from glassformer.families.sidecars import JobInfo
+from glassformer.interpret.catalog import Catalog
 from glassformer.interpret.inputs import split_sentences
 from glassformer.interpret.interventions import IntervenedModel
+from glassformer.interpret.schema import TextOutcome
 from glassformer.interpret.search_view import search_tree
+from glassformer.interpret.trace import trace_model
 from glassformer.tasks.text_generation import segments_of
 from glassformer.tasks.translation import Translator
 from tests.interpret.models import TEXT, bundle, interventions, trace_of, wordwise
@@ -182,3 +185,16 @@ def test_text_in_capitals_is_traced_as_it_is_translated(pocket: Pipeline) -> Non
     made, text = pocket, "WHERE IS THE STATION?"
     outcome = trace_of(made, {"text": text, "to": "de"}).outcome
     assert made.translate(text, to="de") == outcome.text.upper()
+
+
+def test_symbols_outside_the_vocabulary_are_reported_as_unread(pocket: Pipeline) -> None:
+    assert trace_of(pocket, {"text": "I love 🍕 and music 🎉🎉.", "to": "de"}).info().unread == ("🍕", "🎉")
+    assert trace_of(pocket, {"text": "나는 음악을 좋아해요!", "to": "en"}).info().unread == ()
+
+
+def test_the_pronoun_example_is_translated_by_what_it_refers_to(pocket: Pipeline) -> None:
+    (info,) = Catalog({"pocket": pocket}).models()
+    examples = [example for example in info.examples if "animal" in (example.text or "")]
+    il, elle = (trace_model(pocket, example).outcome for example in examples)
+    assert isinstance(il, TextOutcome) and isinstance(elle, TextOutcome)
+    assert "qu'il était trop fatigué" in il.text and "qu'elle était trop large" in elle.text

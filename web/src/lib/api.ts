@@ -9,9 +9,11 @@ export interface AnswerOutcome {
   score: number;
 }
 
+/** The heads of one attention layer. sharpness: see `cross_sharpness`; None for self-attention. */
 export interface AttentionHeads {
   name: string;
   heads: HeadInfo[];
+  sharpness: number | null;
 }
 
 /** One attention layer. queries, keys: the sequences they come from. */
@@ -219,6 +221,13 @@ export interface GenerationParameters {
   stop_strings?: string | string[] | null;
 }
 
+/** The effect of switching off each head of an attention layer. measure: "kl" the divergence of the predictions in nats, for an encoder-decoder its mean over the target; "difference" the mean absolute change of the output. */
+export interface HeadAblation {
+  attention: string;
+  measure: "kl" | "difference";
+  effects: number[];
+}
+
 /** How one head's attention compares with known patterns. scores, chances: by pattern, the head's share of attention and that of uniform attention. role: None if no pattern is clear; share and chance are then those of the nearest one. entropy in nats; distance in tokens (patches on an image; from the diagonal in cross-attention). */
 export interface HeadInfo {
   head: number;
@@ -406,7 +415,7 @@ export interface ResidualChange {
   name: string;
 }
 
-/** A training run. live: whether a process trains in the folder now. total: planned steps. */
+/** A training run. live: whether a process trains in the folder now. total: planned steps. example: whether it is the small run that ships with the package, for models whose own training was not recorded. */
 export interface RunInfo {
   id: string;
   name: string;
@@ -417,6 +426,7 @@ export interface RunInfo {
   curves: Record<string, Curve>;
   checkpoints: CheckpointInfo[];
   samples: ValidationSamples[];
+  example: boolean;
 }
 
 export interface SampleInfo {
@@ -627,7 +637,7 @@ export interface TokenSequence {
   prefix: number;
 }
 
-/** A trace without its tensors. tensors: recorded names and shapes. growth: the residual-stream sites of each stack. rows: names of the batch rows, the channels of a series. kernel: the attention kernels that ran. */
+/** A trace without its tensors. tensors: recorded names and shapes. growth: the residual-stream sites of each stack. rows: names of the batch rows, the channels of a series. kernel: the attention kernels that ran. unread: symbols and characters of the text that the model does not read, e.g. emoji outside its vocabulary. */
 export interface TraceInfo {
   id: string;
   model: string;
@@ -643,6 +653,7 @@ export interface TraceInfo {
   rows: string[] | null;
   seconds: TraceSeconds;
   kernel: string;
+  unread: string[];
 }
 
 /** The input of one trace; the model's kind decides which fields count. text: the source, prompt or text. target: what was generated so far, as ids or text; without it an encoder-decoder generates its own answer. image: a data: URL or base64. to: the target language. question, context: the input of a question-answering model. */

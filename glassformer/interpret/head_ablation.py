@@ -1,0 +1,93 @@
+"""Head ablation: how much the output changes if one attention head is switched off.
+
+B rows, H heads, N ablated copies, T positions, K head size, V vocabulary or labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from glassformer.core.heads import Pooled, Span, Twice
+from glassformer.core.observe import Observer
+from glassformer.errors import UnsupportedError
+from glassformer.interpret import schema
+from glassformer.interpret.comparison import kl_divergence
+from glassformer.interpret.outcomes import head_readout
+from glassformer.interpret.trace import Trace
+
+MAX_NUMBERS: Final = 1 << 25  # outputs held at a time; beyond, fewer heads are ablated per forward
+
+
+@torch.inference_mode()
+def ablate_heads(trace: Trace, attention: str) -> schema.HeadAblation:
+    """Switch off each head of an attention layer in turn and measure the effect on the output.
+
+    The copies run as one batch: copy n of the input has head n zeroed. A generated target is kept, so the
+    effects of different heads are comparable.
+    """
+    if trace.interventions:
+        raise UnsupportedError("a trace with interventions", "head ablation")
+    if attention not in trace.record.attended:
+        raise schema.ItemNotFoundError("attention", attention, trace.record.attentions())
+    heads = trace.record[f"{attention}.q"].shape[1]
+    before = _output(trace.record.output)
+    most = max(1, MAX_NUMBERS // max(before.numel(), 1))
+    effects: list[float] = []
+    for part in torch.arange(heads).split(most):
+        after = _ablated_output(trace, attention, part.tolist())
+        measure, values = _effects(trace, before, after)
+        effects += values.tolist()
+    return schema.HeadAblation(attention=attention, measure=measure, effects=tuple(effects))
+
+
+def _ablated_output(trace: Trace, attention: str, heads: Sequence[int]) -> Tensor:
+    """The output (N, ...) of one copy of the input per head, each without its head."""
+    copies = len(heads)
+    inputs = {
+        name: value.repeat_interleave(copies, 0) if isinstance(value, Tensor) else value
+        for name, value in trace.prepared.inputs.items()
+    }
+
+    def ablate(x: Tensor) -> Tensor:  # (N * B, H, T, K)
+        x = x.clone()
+        for copy, head in zip(x.view(copies, -1, *x.shape[1:]), heads, strict=True):
+            copy[:, head] = 0
+        return x
+
+    model: Any = trace.bundle.model
+    return _output(model(**inputs, obs=Observer((), {f"{attention}.heads": ablate})))
+
+
+def _output(output: Any) -> Tensor:
+    """The main tensor of an output: logits, vectors, start and end scores, or the mean forecast."""
+    match output:
+        case Tensor():
+            return output.float()
+        case Twice():
+            return output.logits.float()
+        case Span():
+            return torch.stack(output, -1).float()
+        case Pooled():
+            return output.pooled.float()
+    mean: Tensor = output.mean  # of a predicted distribution
+    return mean.float()
+
+
+def _effects(trace: Trace, before: Tensor, after: Tensor) -> tuple[schema.AblationMeasure, Tensor]:
+    """Outputs (1, ...) and (N, ...) -> the measure that suits the model, and the effects (N,)."""
+    try:
+        readout = head_readout(trace.bundle)
+        p, q = readout.log_probabilities(before), readout.log_probabilities(after)
+    except UnsupportedError:
+        p = q = None
+    if p is None or q is None:
+        return "difference", (after - before).abs().flatten(1).mean(-1)
+    if trace.kind in ("generate", "fill"):
+        masks = trace.outcome.masks if isinstance(trace.outcome, schema.FillOutcome) else ()
+        at = masks[0].position if masks else -1
+        p, q = p[:, at], q[:, at]
+    return "kl", kl_divergence(p, q).flatten(1).mean(-1) if q.dim() > 2 else kl_divergence(p, q)
