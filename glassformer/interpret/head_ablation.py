@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from glassformer.core.heads import Pooled, Span, Twice
+from glassformer.core.heads import DistilledLogits, PooledOutput, SpanLogits
 from glassformer.core.observe import Observer
 from glassformer.errors import UnsupportedError
 from glassformer.interpret import schema
@@ -31,7 +31,7 @@ def ablate_heads(trace: Trace, attention: str) -> schema.HeadAblation:
     """
     if trace.interventions:
         raise UnsupportedError("a trace with interventions", "head ablation")
-    if attention not in trace.record.attended:
+    if attention not in trace.record.attention_contexts:
         raise schema.ItemNotFoundError("attention", attention, trace.record.attentions())
     heads = trace.record[f"{attention}.q"].shape[1]
     before = _output(trace.record.output)
@@ -67,11 +67,11 @@ def _output(output: Any) -> Tensor:
     match output:
         case Tensor():
             return output.float()
-        case Twice():
+        case DistilledLogits():
             return output.logits.float()
-        case Span():
+        case SpanLogits():
             return torch.stack(output, -1).float()
-        case Pooled():
+        case PooledOutput():
             return output.pooled.float()
     mean: Tensor = output.mean  # of a predicted distribution
     return mean.float()
