@@ -1,4 +1,4 @@
-// The signed scale in the colour that queries, keys, values and the others keep everywhere: below zero is grey.
+// The signed scale in the color that queries, keys, values and the others keep everywhere: below zero is grey.
 
 import type { Theme } from '../lib/theme.svelte';
 
@@ -32,22 +32,22 @@ const ENDS: Record<Theme, { none: Rgb; below: Rgb }> = {
 
 const made = new Map<string, Uint8ClampedArray>();
 
-/** 256 colours as r, g, b, 255: the lowest value first, zero in the middle. */
-export function tint(theme: Theme, hue: Hue): Uint8ClampedArray {
+/** 256 colors as r, g, b, 255: the lowest value first, zero in the middle. */
+export function hueTable(theme: Theme, hue: Hue): Uint8ClampedArray {
   const name = `${theme} ${hue}`;
-  let colours = made.get(name);
-  if (!colours) {
-    colours = new Uint8ClampedArray(256 * 4);
+  let colors = made.get(name);
+  if (!colors) {
+    colors = new Uint8ClampedArray(256 * 4);
     const { none, below } = ENDS[theme];
     const above = BRIGHT[theme][hue];
     for (let i = 0; i < 256; i++) {
       const at = i / 127.5 - 1;
       const end = at < 0 ? below : above;
       const share = Math.abs(at) ** 0.85; // so that small values are not lost in the ground
-      for (let c = 0; c < 3; c++) colours[4 * i + c] = none[c] + share * (end[c] - none[c]);
-      colours[4 * i + 3] = 255;
+      for (let c = 0; c < 3; c++) colors[4 * i + c] = none[c] + share * (end[c] - none[c]);
+      colors[4 * i + 3] = 255;
     }
-    made.set(name, colours);
+    made.set(name, colors);
   }
-  return colours;
+  return colors;
 }

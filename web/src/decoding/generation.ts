@@ -2,7 +2,7 @@
 
 import type { AttentionInfo, TokenSequence, TraceToken, TraceInfo } from '../lib/types';
 
-export interface Written {
+export interface Generation {
   sequence: TokenSequence; // that the model writes into
   start: number; // places before the first written token
   tokens: TraceToken[];
@@ -10,7 +10,7 @@ export interface Written {
 }
 
 /** The tokens a model wrote (or was given as written), apart from what it was started with. */
-export function writtenOf(trace: TraceInfo): Written | null {
+export function generationOf(trace: TraceInfo): Generation | null {
   const outcome = trace.outcome;
   if (outcome.kind !== 'translate' && outcome.kind !== 'generate') return null;
   const sequence = trace.sequences.find((one) => one.name === 'target') ?? trace.sequences[0];
@@ -20,13 +20,13 @@ export function writtenOf(trace: TraceInfo): Written | null {
 }
 
 /** The attentions that tell where a model looks while it writes: across to the source, or back over its own text. */
-export function lookingOf(trace: TraceInfo): AttentionInfo[] {
+export function generationAttentions(trace: TraceInfo): AttentionInfo[] {
   const cross = trace.attentions.filter((one) => one.kind === 'cross');
   return cross.length ? cross : trace.attentions.filter((one) => one.stack === 'decoder');
 }
 
 /** The ids that a word of the address holds; null where it is not there. */
-export function idsOf(word: string | undefined): number[] | null {
+export function parseTokenIds(word: string | undefined): number[] | null {
   if (word === undefined) return null;
   return word.split('.').filter(Boolean).map(Number).filter(Number.isInteger);
 }

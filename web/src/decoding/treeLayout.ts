@@ -1,7 +1,7 @@
 // Where each node of a beam search is drawn: a column a step, the likeliest at the top.
 
 import type { SearchInfo } from '../lib/types';
-import { visible } from '../components/tokenText';
+import { visibleText } from '../components/tokenText';
 
 export type Node = SearchInfo['nodes'][number];
 
@@ -21,7 +21,7 @@ export interface Drawing {
 }
 
 /** A token without the blank before it. */
-export const bare = (text: string): string => visible(text).trim() || visible(text);
+export const bare = (text: string): string => visibleText(text).trim() || visibleText(text);
 
 /** Nodes stand in the column of their step by rank; where pruned ones are hidden the others move up. */
 export function drawing(nodes: Node[], pruned: boolean): Drawing {

@@ -7,8 +7,8 @@ export default {
   'page.model': { en: 'Model', ko: '모델' },
   'page.working': { en: 'The model is reading', ko: '모델이 읽는 중입니다' },
   'page.tour': { en: 'Tour', ko: '둘러보기' },
-  'page.dark': { en: 'Dark colours', ko: '어두운 화면' },
-  'page.light': { en: 'Light colours', ko: '밝은 화면' },
+  'page.dark': { en: 'Dark colors', ko: '어두운 화면' },
+  'page.light': { en: 'Light colors', ko: '밝은 화면' },
   'page.nothing': { en: 'No model is open.', ko: '열린 모델이 없습니다.' },
   'page.kept': {
     en: 'This page holds one trace that was saved; to ask something new, run `glassformer explore`.',

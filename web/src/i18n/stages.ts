@@ -32,7 +32,7 @@ export default {
   },
   'tokens.text': { en: 'The text and its tokens', ko: '문장과 토큰' },
   'tokens.text_note': {
-    en: 'Each colour is one token over the very characters it covers. A dashed line: several tokens share one letter’s bytes.',
+    en: 'Each color is one token over the very characters it covers. A dashed line: several tokens share one letter’s bytes.',
     ko: '색 하나가 토큰 하나이며, 그 토큰이 차지하는 글자 위에 칠했습니다. 점선은 한 글자의 바이트를 여러 토큰이 나누어 가진 경우입니다.',
   },
   'tokens.list': { en: 'Tokens in order', ko: '토큰 목록' },

@@ -4,9 +4,9 @@ import { describe, type Problem } from '../lib/errors';
 import { session } from '../lib/session.svelte';
 import type { Outcome, TraceInfo } from '../lib/types';
 import { cosine as cosineOf } from '../stages/vectorMath';
-import { heldTarget } from './fixedTarget';
+import { fixedTarget } from './fixedTarget';
 
-export interface Ranked {
+export interface RankedHead {
   attention: string;
   head: number;
   effect: number;
@@ -22,9 +22,9 @@ const SHOWN = 10;
  */
 export type Measure = 'kl' | 'places' | 'labels' | 'vector' | 'curve' | 'score';
 
-export class Ranking {
+export class HeadRanking {
   effects = $state.raw(new Map<string, number>());
-  best = $state.raw<Ranked[]>([]);
+  best = $state.raw<RankedHead[]>([]);
   running = $state(false);
   done = $state(0);
   total = $state(0);
@@ -57,9 +57,9 @@ export class Ranking {
     this.done = 0;
     this.running = true;
     try {
-      const request = { ...trace.input, target: heldTarget(trace) ?? trace.input.target, model: trace.model };
+      const request = { ...trace.input, target: fixedTarget(trace) ?? trace.input.target, model: trace.model };
       const before = await session.source.trace(request);
-      const found: Ranked[] = [];
+      const found: RankedHead[] = [];
       for (const { attention, head } of tried) {
         const after = await session.source.trace({ ...request, changes: [{ kind: 'head_off', attention, head }] });
         if (mine !== this.#turn) return;

@@ -3,7 +3,7 @@
 import { router } from '../lib/router.svelte';
 import type { Intervention, TraceInfo } from '../lib/types';
 import { lookup, t } from '../lib/i18n.svelte';
-import { visible } from '../components/tokenText';
+import { visibleText } from '../components/tokenText';
 
 export const MOST = 256; // that the server takes at once
 
@@ -33,7 +33,7 @@ export function replaced(changes: Intervention[], change: Intervention): Interve
 
 export function pieceAt(trace: TraceInfo, sequence: string, position: number): string {
   const token = trace.sequences.find((one) => one.name === sequence)?.tokens[position];
-  return token ? visible(token.piece).trim() : `${position}`;
+  return token ? visibleText(token.piece).trim() : `${position}`;
 }
 
 /** The layer and kind of an attention: "decoder 3, cross". */

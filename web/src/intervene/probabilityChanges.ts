@@ -1,21 +1,21 @@
 // Which chances moved most between two rows of logits.
 
-export interface Moved {
+export interface ProbabilityChange {
   id: number;
   before: number;
   after: number;
 }
 
 /** The `count` tokens whose probability changed most, the largest change first. */
-export function movedMost(
+export function largestChanges(
   before: ArrayLike<number>,
   sumBefore: number,
   after: ArrayLike<number>,
   sumAfter: number,
   count: number,
-): Moved[] {
-  const best: Moved[] = [];
-  const apart = (one: Moved): number => Math.abs(one.after - one.before);
+): ProbabilityChange[] {
+  const best: ProbabilityChange[] = [];
+  const apart = (one: ProbabilityChange): number => Math.abs(one.after - one.before);
   let least = -1;
   for (let id = 0; id < before.length; id++) {
     const [was, is] = [Math.exp(before[id] - sumBefore), Math.exp(after[id] - sumAfter)];

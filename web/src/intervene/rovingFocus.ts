@@ -1,7 +1,7 @@
 // A row of buttons that is one stop for the Tab key: arrows go along it.
 
 /** Use on the element around the buttons. */
-export function arrows(row: HTMLElement): { destroy: () => void } {
+export function rovingFocus(row: HTMLElement): { destroy: () => void } {
   const buttons = (): HTMLButtonElement[] => [...row.querySelectorAll<HTMLButtonElement>('button:not(:disabled)')];
   const only = (one: HTMLElement | undefined): void => {
     for (const button of buttons()) button.tabIndex = button === one ? 0 : -1;

@@ -4,7 +4,7 @@ import { session } from '../lib/session.svelte';
 import type { Tensor } from '../lib/tensor';
 import type { TraceInfo } from '../lib/types';
 
-export class Pictures {
+export class ThumbnailLoader {
   #of = $state.raw(new Map<string, Tensor>());
 
   /** Of one head; null until it is there. */

@@ -15,7 +15,7 @@ const LARGEST = 1000; // that the server multiplies a residual by
 const FARTHEST = 64; // and a position
 
 /** The changes that fit, each place once, and whether any was left out. */
-export function fitting(
+export function validInterventions(
   word: string | undefined,
   trace: TraceInfo,
   stacks: StackInfo[],

@@ -6,7 +6,7 @@ export interface Part {
 }
 
 /** Both texts cut into words, those of no longest common sequence marked. */
-export function wordsApart(before: string, after: string): { before: Part[]; after: Part[]; same: boolean } {
+export function wordDiff(before: string, after: string): { before: Part[]; after: Part[]; same: boolean } {
   const cut = (text: string): string[] => text.match(/\s*\S+|\s+$/g)?.slice(0, 400) ?? [];
   const [a, b] = [cut(before), cut(after)];
   const bare = (word: string): string => word.trim();

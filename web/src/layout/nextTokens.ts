@@ -6,7 +6,7 @@ import type { NextInfo, TraceInfo } from '../lib/types';
 const asked = new WeakMap<TraceInfo, Promise<NextInfo>>();
 
 /** Null where the model has already said something, or does not write. */
-export function nextOf(trace: TraceInfo | null): Promise<NextInfo> | null {
+export function nextTokens(trace: TraceInfo | null): Promise<NextInfo> | null {
   if (trace?.outcome.kind !== 'generate' || trace.outcome.text !== '') return null;
   let coming = asked.get(trace);
   if (!coming) {

@@ -7,7 +7,7 @@ import type { SnapshotsInfo, RunInfo } from '../lib/types';
 
 const EVERY = 2000; // milliseconds
 
-export class Following {
+export class LiveRun {
   run = $state.raw<RunInfo | null>(null);
   film = $state.raw<SnapshotsInfo | null>(null);
   filming = $state(false);

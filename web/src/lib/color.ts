@@ -1,5 +1,5 @@
-// Colours of numbers. Two scales: from nothing to much (weights), and signed around zero (values). Each is a
-// table of 256 colours, so that painting a matrix is a lookup a cell.
+// Colors of numbers. Two scales: from nothing to much (weights), and signed around zero (values). Each is a
+// table of 256 colors, so that painting a matrix is a lookup a cell.
 
 import type { Tensor } from './tensor';
 import type { Theme } from './theme.svelte';
@@ -51,8 +51,8 @@ const STOPS: Record<Theme, Record<Scale, readonly Rgb[]>> = {
 
 const tables = new Map<string, Uint8ClampedArray>();
 
-/** 256 colours as r, g, b, 255. */
-export function table(theme: Theme, scale: Scale): Uint8ClampedArray {
+/** 256 colors as r, g, b, 255. */
+export function colorTable(theme: Theme, scale: Scale): Uint8ClampedArray {
   const name = `${theme} ${scale}`;
   let made = tables.get(name);
   if (!made) {
@@ -70,7 +70,7 @@ export function table(theme: Theme, scale: Scale): Uint8ClampedArray {
 }
 
 /** Where a value lies in a table: 0 to 255. Signed scales keep zero in the middle. */
-export function shade(value: number, scale: Scale, low: number, high: number): number {
+export function colorIndex(value: number, scale: Scale, low: number, high: number): number {
   if (!Number.isFinite(value)) return -1; // masked: drawn as hatching or nothing
   if (scale === 'signed') {
     const most = Math.max(Math.abs(low), Math.abs(high)) || 1;
@@ -82,11 +82,11 @@ export function shade(value: number, scale: Scale, low: number, high: number): n
 const words = (bytes: Uint8ClampedArray): Uint32Array =>
   new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4);
 
-/** Paint numbers, one a pixel, onto a canvas that has their size; `hidden` is the colour where there is no number. */
+/** Paint numbers, one a pixel, onto a canvas that has their size; `hidden` is the color where there is no number. */
 export function paintCells(
   canvas: HTMLCanvasElement,
   values: ArrayLike<number>,
-  colours: Uint8ClampedArray,
+  colors: Uint8ClampedArray,
   scale: Scale,
   [low, high]: readonly [number, number],
   hidden: number[] = [0, 0, 0, 0],
@@ -94,11 +94,11 @@ export function paintCells(
   const context = canvas.getContext('2d')!;
   const image = context.createImageData(canvas.width, canvas.height);
   const cells = words(image.data);
-  const table = words(colours);
+  const colorTable = words(colors);
   const [none] = words(Uint8ClampedArray.from(hidden));
   for (let i = 0; i < cells.length; i++) {
-    const n = shade(values[i], scale, low, high);
-    cells[i] = n < 0 ? none : table[n];
+    const n = colorIndex(values[i], scale, low, high);
+    cells[i] = n < 0 ? none : colorTable[n];
   }
   context.putImageData(image, 0, 0);
 }
@@ -109,24 +109,24 @@ export function paintBytes(canvas: HTMLCanvasElement, { data, shape: [high, wide
   const context = canvas.getContext('2d')!;
   const image = context.createImageData(wide, high);
   const cells = words(image.data);
-  const colours = words(table(theme, 'much'));
-  for (let i = 0; i < cells.length; i++) cells[i] = colours[data[i]];
+  const colors = words(colorTable(theme, 'much'));
+  for (let i = 0; i < cells.length; i++) cells[i] = colors[data[i]];
   context.putImageData(image, 0, 0);
 }
 
-/** The colour of one value, for text backgrounds and bars. */
-export function colour(value: number, scale: Scale, low: number, high: number, theme: Theme): string {
-  const n = shade(value, scale, low, high);
+/** The color of one value, for text backgrounds and bars. */
+export function colorOf(value: number, scale: Scale, low: number, high: number, theme: Theme): string {
+  const n = colorIndex(value, scale, low, high);
   if (n < 0) return 'transparent';
-  const t = table(theme, scale);
+  const t = colorTable(theme, scale);
   return `rgb(${t[4 * n]} ${t[4 * n + 1]} ${t[4 * n + 2]})`;
 }
 
-/** Black or white, whichever can be read on that colour. */
-export function ink(value: number, scale: Scale, low: number, high: number, theme: Theme): string {
-  const n = shade(value, scale, low, high);
+/** Black or white, whichever can be read on that color. */
+export function textColor(value: number, scale: Scale, low: number, high: number, theme: Theme): string {
+  const n = colorIndex(value, scale, low, high);
   if (n < 0) return 'inherit';
-  const t = table(theme, scale);
+  const t = colorTable(theme, scale);
   const light = 0.2126 * linear(t[4 * n]) + 0.7152 * linear(t[4 * n + 1]) + 0.0722 * linear(t[4 * n + 2]);
   return (light + 0.05) ** 2 > 1.05 * 0.05 ? '#000000' : '#ffffff'; // where both contrasts are equal: 4.6 to 1
 }

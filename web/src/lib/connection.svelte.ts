@@ -30,4 +30,4 @@ class Server {
   }
 }
 
-export const server = new Server();
+export const connection = new Server();

@@ -1,7 +1,7 @@
 // How numbers are written: short, and with a true minus sign.
 
 /** Three or so digits that matter. */
-export function short(x: number, digits = 3): string {
+export function formatNumber(x: number, digits = 3): string {
   if (x === -Infinity) return '−∞';
   if (!Number.isFinite(x)) return String(x);
   if (x === 0) return '0';
@@ -11,18 +11,18 @@ export function short(x: number, digits = 3): string {
 }
 
 /** As `short`, but where `x` is far larger than the `swing` it lies in, with the digits that tell it from its neighbours. */
-export function told(x: number, swing: number): string {
+export function formatInRange(x: number, swing: number): string {
   const above =
     swing > 0 && Math.abs(x) > swing ? Math.floor(Math.log10(Math.abs(x))) - Math.floor(Math.log10(swing)) : 0;
-  return above < 3 ? short(x) : x.toPrecision(Math.min(17, 3 + above)).replace('-', '−');
+  return above < 3 ? formatNumber(x) : x.toPrecision(Math.min(17, 3 + above)).replace('-', '−');
 }
 
 /** A share as a percentage. */
-export function percent(x: number): string {
+export function formatPercent(x: number): string {
   const p = 100 * x;
   if (p === 0) return '0%';
   if (p < 0.01) return '<0.01%';
   return `${p >= 10 ? p.toFixed(1) : p >= 1 ? p.toFixed(1) : p.toFixed(2)}%`;
 }
 
-export const grouped = (n: number): string => n.toLocaleString('en-US');
+export const formatCount = (n: number): string => n.toLocaleString('en-US');

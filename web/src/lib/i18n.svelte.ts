@@ -35,7 +35,7 @@ function preferred(): Language {
   return navigator.languages.some((l) => l.toLowerCase().startsWith('ko')) ? 'ko' : 'en';
 }
 
-class Reader {
+class Locale {
   language = $state<Language>(preferred());
 
   choose(language: Language): void {
@@ -44,11 +44,11 @@ class Reader {
   }
 }
 
-export const reader = new Reader();
+export const locale = new Locale();
 
 /** A text in the reader's language, with `{name}` filled in. */
 export function t(key: Key, fill: Record<string, string | number> = {}): string {
-  return messages[key][reader.language].replace(/\{(\w+)\}/g, (_, name: string) => String(fill[name] ?? ''));
+  return messages[key][locale.language].replace(/\{(\w+)\}/g, (_, name: string) => String(fill[name] ?? ''));
 }
 
 /** The same for a key that is put together at run time. */

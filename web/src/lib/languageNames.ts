@@ -1,12 +1,12 @@
 // Languages by their names in the reader's own.
 
-import { has, lookup, reader } from './i18n.svelte';
+import { has, lookup, locale } from './i18n.svelte';
 
 /** The name of a language; a code that has none stays a code. A variant that browsers do not know (`ko-bible`),
  * which they would shout, is called what our words call it, else stands as it is written. */
-export function named(code: string): string {
+export function languageName(code: string): string {
   try {
-    const name = new Intl.DisplayNames([reader.language], { type: 'language' }).of(code) ?? code;
+    const name = new Intl.DisplayNames([locale.language], { type: 'language' }).of(code) ?? code;
     const variant = code.split('-').at(-1) ?? '';
     return name.replace(
       `(${variant.toUpperCase()})`,

@@ -5,7 +5,7 @@ import type { ModelInfo, TraceInput } from './types';
 
 const blank = (text: string | undefined): boolean => !text?.trim();
 
-export function lacking(input: TraceInput, model: ModelInfo): Problem | null {
+export function missingInput(input: TraceInput, model: ModelInfo): Problem | null {
   if (model.series) return input.series ? null : { key: 'problem.no_series' };
   if (model.image) return input.image ? null : { key: 'problem.no_picture' };
   if (model.kind === 'answer')

@@ -1,9 +1,9 @@
 // Something that comes from the source and is asked for again when what it depends on changes.
 
 import { describe, type Problem } from './errors';
-import { server } from './connection.svelte';
+import { connection } from './connection.svelte';
 
-export class Loaded<T> {
+export class Resource<T> {
   value = $state.raw<T | null>(null);
   problem = $state.raw<Problem | null>(null);
   loading = $state(false);
@@ -13,12 +13,12 @@ export class Loaded<T> {
  * `ask` is run whenever what it reads changes, and when the server is back (return null for nothing to ask); the last value stays on show until
  * the next is there, and a late answer to an older question is let go. Call it while a component is set up.
  */
-export function loaded<T>(ask: () => Promise<T> | null): Loaded<T> {
-  const made = new Loaded<T>();
+export function resource<T>(ask: () => Promise<T> | null): Resource<T> {
+  const made = new Resource<T>();
   let asked = 0;
   $effect(() => {
     const mine = ++asked;
-    void server.returns;
+    void connection.returns;
     const coming = ask();
     if (!coming) {
       made.value = null;

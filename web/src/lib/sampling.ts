@@ -3,14 +3,14 @@
 import { router } from './router.svelte';
 import type { Numbers } from './tensor';
 
-export interface Shaping {
+export interface SamplingSettings {
   temperature: number;
   topK: number /* 0 is off */;
   topP: number;
 }
 
 /** What the reader has set, as the address says it. */
-export const shapingHere = (): Shaping => ({
+export const samplingSettings = (): SamplingSettings => ({
   temperature: Math.max(0.05, Math.min(5, router.number('temp', 1))),
   topK: Math.max(0, Math.round(router.number('topk', 0))),
   topP: Math.max(0.01, Math.min(1, router.number('topp', 1))),
@@ -20,7 +20,7 @@ const SIGN = 0x8000_0000;
 const HALF = 2 ** 16;
 
 /** Indices from the highest logit to the lowest. No shaping changes this order, so it is worked out once. */
-export function falling(logits: Numbers): Uint32Array {
+export function sortDescending(logits: Numbers): Uint32Array {
   // By counting, not comparing: a logit's bits, turned so that they rise as it falls, are sorted by their lower half
   // and then by their upper half. A vocabulary of 50,000 is in order within a few milliseconds.
   const keys = new Uint32Array(Float32Array.from(logits).buffer);
@@ -37,13 +37,17 @@ export function falling(logits: Numbers): Uint32Array {
   return order;
 }
 
-export interface Shaped {
-  heated: Float64Array; // probabilities under the temperature alone, in falling order
+export interface SampledDistribution {
+  heated: Float64Array; // probabilities under the temperature alone, in sortDescending order
   kept: number; // how many of the first are left
   mass: number; // what those had together
 }
 
-export function shaped(logits: Numbers, order: Uint32Array, { temperature, topK, topP }: Shaping): Shaped {
+export function applySampling(
+  logits: Numbers,
+  order: Uint32Array,
+  { temperature, topK, topP }: SamplingSettings,
+): SampledDistribution {
   const count = order.length;
   const heated = new Float64Array(count);
   const most = logits[order[0]];

@@ -1,6 +1,6 @@
 // Any view as a picture: real SVG (shapes and text, nothing that only a browser can show), or PNG painted from it.
 
-import { drawn } from './svgExport';
+import { toSvg } from './svgExport';
 
 function give(blob: Blob, name: string): void {
   const link = document.createElement('a');
@@ -11,14 +11,14 @@ function give(blob: Blob, name: string): void {
 }
 
 export async function saveSvg(view: HTMLElement, name: string): Promise<void> {
-  const { text } = await drawn(view);
+  const { text } = await toSvg(view);
   give(new Blob([text], { type: 'image/svg+xml' }), `${name}.svg`);
 }
 
 const LONGEST = 8192; // pixels that every browser can paint on one side
 
 export async function savePng(view: HTMLElement, name: string): Promise<void> {
-  const { text, width, height } = await drawn(view);
+  const { text, width, height } = await toSvg(view);
   const scale = Math.min(2, LONGEST / Math.max(width, height));
   const image = new Image();
   const address = URL.createObjectURL(new Blob([text], { type: 'image/svg+xml' }));

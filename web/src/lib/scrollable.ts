@@ -2,7 +2,7 @@
 
 import type { Attachment } from 'svelte/attachments';
 
-export const scrolls: Attachment<HTMLElement> = (element) => {
+export const scrollable: Attachment<HTMLElement> = (element) => {
   const heed = (): void => {
     if (element.scrollWidth > element.clientWidth + 1) element.tabIndex = 0;
     else element.removeAttribute('tabindex');

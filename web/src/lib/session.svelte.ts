@@ -1,20 +1,20 @@
 // What is open: the models, the trace on show, and the one beside it where two inputs are compared.
 
 import { router } from './router.svelte';
-import { Frozen } from './staticExport';
-import { lacking } from './missingInput';
+import { StaticSource } from './staticExport';
+import { missingInput } from './missingInput';
 import { describe, PageError, type Problem } from './errors';
-import { Live, type Source } from './source';
+import { ServerSource, type Source } from './source';
 import type { ModelInfo, RunInfo, TraceInfo, TraceInput } from './types';
 
 /** The words of the address that say what the model is given: others change without its being read again. */
-export const GIVEN = ['in', 'sentence', 'out', 'to', 'question', 'context', 'held'].flatMap((name) => [
+export const INPUT_PARAMS = ['in', 'sentence', 'out', 'to', 'question', 'context', 'held'].flatMap((name) => [
   name,
   `${name}_b`,
 ]);
 
 /** Of two inputs that are compared, the first or the second: what their words of the address end with. */
-export type Which = '' | '_b';
+export type Side = '' | '_b';
 
 /** What was read of an input: the trace, and all the sentences that it is one of. */
 interface Read {
@@ -37,31 +37,31 @@ export function inputOf(words: Record<string, string>, model: ModelInfo, suffix 
     if (given !== undefined) input[name] = given;
   }
   const held = words[`held${suffix}`];
-  if (held !== undefined && keptInputs.has(held)) Object.assign(input, keptInputs.get(held));
+  if (held !== undefined && storedInputs.has(held)) Object.assign(input, storedInputs.get(held));
   return input;
 }
 
 /** Which of the sentences of a text is on show, from 0; the address counts from 1. */
-export function sentenceAt(words: Record<string, string | null>, suffix: Which, count: number): number {
+export function sentenceAt(words: Record<string, string | null>, suffix: Side, count: number): number {
   const asked = Math.round(Number(words[`sentence${suffix}`] ?? 1));
   return asked >= 1 && asked <= count ? asked - 1 : 0;
 }
 
 /** Pictures and series given in this visit, by the name the address holds. */
-export const keptInputs = new Map<string, TraceInput>();
+export const storedInputs = new Map<string, TraceInput>();
 
 /** What a page that was written to disk holds; a served page has none. */
 const kept = document.getElementById('kept')?.textContent;
 
 class Session {
-  source: Source = kept ? new Frozen(kept) : new Live();
+  source: Source = kept ? new StaticSource(kept) : new ServerSource();
   models = $state.raw<ModelInfo[]>([]);
   runs = $state.raw<RunInfo[]>([]);
   trace = $state.raw<TraceInfo | null>(null);
   /** The second input's trace where two are compared, else null. */
   beside = $state.raw<TraceInfo | null>(null);
   /** Of each input what the model reads one by one; fewer than two where it is read whole. */
-  sentences = $state.raw<Record<Which, string[]>>({ '': [], _b: [] });
+  sentences = $state.raw<Record<Side, string[]>>({ '': [], _b: [] });
   /** The address's words for what is on show; null where it had none. */
   given = $state.raw<Record<string, string | null>>({});
   busy = $state(false);
@@ -84,7 +84,7 @@ class Session {
     const model = this.model;
     if (!model) return;
     const b = router.params['in_b'] !== undefined || router.params['held_b'] !== undefined;
-    const given = Object.fromEntries(GIVEN.map((name) => [name, router.params[name] ?? null]));
+    const given = Object.fromEntries(INPUT_PARAMS.map((name) => [name, router.params[name] ?? null]));
     await this.#doing(this.#reading(model, b), ([first, second]) => {
       this.trace = first.trace;
       this.beside = second?.trace ?? null;
@@ -95,9 +95,11 @@ class Session {
 
   async #reading(model: ModelInfo, b: boolean): Promise<Read[]> {
     const words = { ...router.params };
-    const which: Which[] = b ? ['', '_b'] : [''];
+    const which: Side[] = b ? ['', '_b'] : [''];
     const inputs = which.map((suffix) => inputOf(words, model, suffix));
-    const lack = this.source.live ? inputs.map((input) => lacking(input, model)).find((one) => one !== null) : null;
+    const lack = this.source.live
+      ? inputs.map((input) => missingInput(input, model)).find((one) => one !== null)
+      : null;
     if (lack) throw new PageError(lack);
     return Promise.all(
       which.map((suffix, n) => this.#alone(model, inputs[n], (count) => sentenceAt(words, suffix, count))),

@@ -1,7 +1,7 @@
 // Where the page's numbers come from: a running server, or a trace that was written into the page itself.
 
 import { PageError, ServerError } from './errors';
-import { server } from './connection.svelte';
+import { connection } from './connection.svelte';
 import { KINDS, Tensor } from './tensor';
 import type {
   DifferenceInfo,
@@ -21,7 +21,7 @@ import type {
   UnitInfo,
 } from './types';
 
-export interface Asked {
+export interface TensorQuery {
   slice?: string;
   pool?: number;
   minus?: string;
@@ -34,7 +34,7 @@ export interface Source {
   /** What a translator reads one by one of a text. */
   sentences(model: string, input: TraceInput): Promise<string[]>;
   trace(request: TraceRequest): Promise<TraceInfo>;
-  tensor(trace: string, name: string, asked?: Asked): Promise<Tensor>;
+  tensor(trace: string, name: string, asked?: TensorQuery): Promise<Tensor>;
   heads(trace: string): Promise<HeadsInfo>;
   lens(trace: string, position: number, top?: number): Promise<LensInfo>;
   next(trace: string, position: number, count?: number): Promise<NextInfo>;
@@ -51,10 +51,10 @@ async function answered(path: string, init?: RequestInit): Promise<Response> {
   try {
     response = await fetch(path, init);
   } catch {
-    server.lost();
+    connection.lost();
     throw new PageError({ key: 'problem.no_server' });
   }
-  server.heard();
+  connection.heard();
   if (response.ok) return response;
   let info: ErrorInfo = {
     code: '',
@@ -90,11 +90,11 @@ const query = (words: object): string => {
 const KEPT_BYTES = 96 * 2 ** 20; // tensors kept so that going back to a stage is immediate
 const KEPT_REQUESTS = 64; // a request may hold a whole picture
 
-export class Live implements Source {
+export class ServerSource implements Source {
   readonly live = true;
   #kept = new Map<string, { made: Promise<Tensor>; bytes: number }>(); // the most recent last; 0 bytes while on its way
   #bytes = 0;
-  #requests = new Map<string, TraceRequest>(); // to ask again for a trace that the server has dropped
+  #requests = new Map<string, TraceRequest>(); // to ask again for a trace that the connection has dropped
 
   models(): Promise<ModelsResponse> {
     return json('models');
@@ -116,7 +116,7 @@ export class Live implements Source {
     if (this.#requests.size > KEPT_REQUESTS) this.#requests.delete(this.#requests.keys().next().value!);
   }
 
-  tensor(trace: string, name: string, asked: Asked = {}): Promise<Tensor> {
+  tensor(trace: string, name: string, asked: TensorQuery = {}): Promise<Tensor> {
     const path = `trace/${trace}/tensor?${query({ name, ...asked })}`;
     const kept = this.#kept.get(path);
     if (kept) {

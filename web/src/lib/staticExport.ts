@@ -2,7 +2,7 @@
 // nothing new can be asked of a model.
 
 import { PageError } from './errors';
-import type { Asked, Source } from './source';
+import type { TensorQuery, Source } from './source';
 import { KINDS, Tensor } from './tensor';
 import type {
   DifferenceInfo,
@@ -33,7 +33,7 @@ const bytes = (base64: string): Uint8Array<ArrayBuffer> => Uint8Array.from(atob(
 
 const refused = (): Promise<never> => Promise.reject(new PageError({ key: 'problem.frozen' }));
 
-export class Frozen implements Source {
+export class StaticSource implements Source {
   readonly live = false;
   #kept: Promise<Kept>;
   #tensors = new Map<string, Tensor>();
@@ -50,7 +50,7 @@ export class Frozen implements Source {
   async trace(): Promise<TraceInfo> {
     return (await this.#kept).trace;
   }
-  async tensor(_trace: string, name: string, asked: Asked = {}): Promise<Tensor> {
+  async tensor(_trace: string, name: string, asked: TensorQuery = {}): Promise<Tensor> {
     let whole = this.#tensors.get(name);
     if (!whole) {
       const kept = (await this.#kept).tensors[name];

@@ -1,17 +1,17 @@
-// Colours as every reader of SVG understands them.
+// Colors as every reader of SVG understands them.
 
-/** A computed colour as #rrggbb or rgb(); 'none' where nothing is to be seen. */
-export function plain(colour: string): string {
-  if (colour === 'transparent' || colour === 'none' || colour === '') return 'none';
-  const wide = colour.match(/^color\(srgb\s+([\d.e+-]+)\s+([\d.e+-]+)\s+([\d.e+-]+)(?:\s*\/\s*([\d.]+))?\)$/);
+/** A computed color as #rrggbb or rgb(); 'none' where nothing is to be seen. */
+export function toSvgColor(color: string): string {
+  if (color === 'transparent' || color === 'none' || color === '') return 'none';
+  const wide = color.match(/^color\(srgb\s+([\d.e+-]+)\s+([\d.e+-]+)\s+([\d.e+-]+)(?:\s*\/\s*([\d.]+))?\)$/);
   if (wide)
     return written(
       wide.slice(1, 4).map((part) => 255 * Number(part)),
       wide[4],
     );
-  const old = colour.match(/^rgba?\(\s*([\d.]+)[\s,]+([\d.]+)[\s,]+([\d.]+)(?:[\s,/]+([\d.]+))?\s*\)$/);
+  const old = color.match(/^rgba?\(\s*([\d.]+)[\s,]+([\d.]+)[\s,]+([\d.]+)(?:[\s,/]+([\d.]+))?\s*\)$/);
   if (old) return written(old.slice(1, 4).map(Number), old[4]);
-  return colour;
+  return color;
 }
 
 function written(parts: number[], alpha: string | undefined): string {
@@ -21,7 +21,7 @@ function written(parts: number[], alpha: string | undefined): string {
 }
 
 /** A computed linear-gradient as SVG; null for anything else. */
-export function gradient(image: string, id: string): { id: string; definition: string } | null {
+export function toSvgGradient(image: string, id: string): { id: string; definition: string } | null {
   const inside = image.match(/^linear-gradient\((.*)\)$/s)?.[1];
   if (!inside) return null;
   const parts = inside.split(/,(?![^(]*\))/).map((part) => part.trim());
@@ -33,7 +33,7 @@ export function gradient(image: string, id: string): { id: string; definition: s
   if (turn || side) parts.shift();
   const stops = parts.map((part, k) => {
     const found = part.match(/^(.*?\)|\S+)\s*([\d.]+%)?/)!;
-    return `<stop offset="${found[2] ?? `${(100 * k) / Math.max(1, parts.length - 1)}%`}" stop-color="${plain(found[1])}"/>`;
+    return `<stop offset="${found[2] ?? `${(100 * k) / Math.max(1, parts.length - 1)}%`}" stop-color="${toSvgColor(found[1])}"/>`;
   });
   const angle = (degrees * Math.PI) / 180;
   const [x, y] = [Math.sin(angle) / 2, -Math.cos(angle) / 2];

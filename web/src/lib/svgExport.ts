@@ -1,8 +1,8 @@
 // A part of the page written as SVG: its boxes, borders, text line by line, canvases and drawings, where they stand.
 
 import { fontFaces } from './svgFonts';
-import { gradient, plain } from './svgColor';
-import { inlined, legal } from './svgInline';
+import { toSvgGradient, toSvgColor } from './svgColor';
+import { inlineSvg, stripControlCharacters } from './svgInline';
 
 const MARGIN = 14;
 
@@ -10,18 +10,21 @@ interface Frame {
   left: number; // the page's coordinates of the picture's origin
   top: number;
   out: string[];
-  right: number; // what was drawn reaches this far
+  right: number; // what was toSvg reaches this far
   bottom: number;
   fonts: Set<string>;
   ids: number;
 }
 
 const escaped = (text: string): string =>
-  legal(text).replace(/[&<>"]/g, (c) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[c]!);
+  stripControlCharacters(text).replace(
+    /[&<>"]/g,
+    (c) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[c]!,
+  );
 const n = (x: number): string => String(Math.round(x * 100) / 100);
 
 /** The view as one SVG document. */
-export async function drawn(view: HTMLElement): Promise<{ text: string; width: number; height: number }> {
+export async function toSvg(view: HTMLElement): Promise<{ text: string; width: number; height: number }> {
   const restore = unrolled(view);
   const box = view.getBoundingClientRect();
   const frame: Frame = {
@@ -40,7 +43,7 @@ export async function drawn(view: HTMLElement): Promise<{ text: string; width: n
   }
   const width = Math.ceil(frame.right + MARGIN);
   const height = Math.ceil(frame.bottom + MARGIN);
-  const ground = plain(getComputedStyle(document.documentElement).getPropertyValue('--panel').trim() || '#fff');
+  const ground = toSvgColor(getComputedStyle(document.documentElement).getPropertyValue('--panel').trim() || '#fff');
   const faces = await fontFaces(frame.fonts);
   const style = faces ? `<style>${faces}</style>` : '';
   const text =
@@ -86,7 +89,9 @@ function walk(element: Element, frame: Frame): void {
   if (faint) frame.out.push(`<g opacity="${style.opacity}">`);
   if (style.visibility !== 'hidden') {
     if (element instanceof SVGSVGElement) {
-      frame.out.push(inlined(element, box.left - frame.left, box.top - frame.top, box.width, box.height, frame.fonts));
+      frame.out.push(
+        inlineSvg(element, box.left - frame.left, box.top - frame.top, box.width, box.height, frame.fonts),
+      );
       if (box.width > 0) reach(frame, box);
     } else {
       ground(style, box, frame);
@@ -150,12 +155,12 @@ function ground(style: CSSStyleDeclaration, box: DOMRect, frame: Frame): void {
   if (box.width === 0 || box.height === 0) return;
   const radius = Math.min(parseFloat(style.borderTopLeftRadius) || 0, box.width / 2, box.height / 2);
   const round = radius ? ` rx="${n(radius)}"` : '';
-  const fill = plain(style.backgroundColor);
+  const fill = toSvgColor(style.backgroundColor);
   if (fill !== 'none') {
     frame.out.push(rect(box, frame, ` fill="${fill}"${round}`));
     reach(frame, box);
   }
-  const fading = gradient(style.backgroundImage, `fade${frame.ids++}`);
+  const fading = toSvgGradient(style.backgroundImage, `fade${frame.ids++}`);
   if (fading) {
     frame.out.push(fading.definition, rect(box, frame, ` fill="url(#${fading.id})"${round}`));
     reach(frame, box);
@@ -163,28 +168,36 @@ function ground(style: CSSStyleDeclaration, box: DOMRect, frame: Frame): void {
   const sides = (['Top', 'Right', 'Bottom', 'Left'] as const).map((side) => ({
     side,
     width: style[`border${side}Style`] === 'none' ? 0 : parseFloat(style[`border${side}Width`]),
-    colour: plain(style[`border${side}Color`]),
+    color: toSvgColor(style[`border${side}Color`]),
     dashed: style[`border${side}Style`] === 'dashed' || style[`border${side}Style`] === 'dotted',
   }));
   const [first] = sides;
-  if (sides.every((one) => one.width === first.width && one.colour === first.colour)) {
-    if (first.width > 0 && first.colour !== 'none')
-      edge(box, first.width, -first.width / 2, radius, first.colour, first.dashed, frame);
+  if (sides.every((one) => one.width === first.width && one.color === first.color)) {
+    if (first.width > 0 && first.color !== 'none')
+      edge(box, first.width, -first.width / 2, radius, first.color, first.dashed, frame);
   } else {
-    for (const { side, width, colour, dashed } of sides) {
-      if (width === 0 || colour === 'none') continue;
+    for (const { side, width, color, dashed } of sides) {
+      if (width === 0 || color === 'none') continue;
       const across = side === 'Top' || side === 'Bottom';
       const x = (side === 'Right' ? box.right - width / 2 : box.left + (across ? 0 : width / 2)) - frame.left;
       const y = (side === 'Bottom' ? box.bottom - width / 2 : box.top + (across ? width / 2 : 0)) - frame.top;
       frame.out.push(
-        `<path d="M${n(x)} ${n(y)}${across ? `h${n(box.width)}` : `v${n(box.height)}`}" stroke="${colour}" stroke-width="${n(width)}"${dashed ? ' stroke-dasharray="3 3"' : ''}/>`,
+        `<path d="M${n(x)} ${n(y)}${across ? `h${n(box.width)}` : `v${n(box.height)}`}" stroke="${color}" stroke-width="${n(width)}"${dashed ? ' stroke-dasharray="3 3"' : ''}/>`,
       );
       reach(frame, box);
     }
   }
   const outline = style.outlineStyle === 'none' || style.outlineStyle === 'auto' ? 0 : parseFloat(style.outlineWidth);
   if (outline > 0)
-    edge(box, outline, parseFloat(style.outlineOffset) + outline / 2, radius, plain(style.outlineColor), false, frame);
+    edge(
+      box,
+      outline,
+      parseFloat(style.outlineOffset) + outline / 2,
+      radius,
+      toSvgColor(style.outlineColor),
+      false,
+      frame,
+    );
 }
 
 function edge(
@@ -192,7 +205,7 @@ function edge(
   width: number,
   grow: number,
   radius: number,
-  colour: string,
+  color: string,
   dashed: boolean,
   frame: Frame,
 ): void {
@@ -206,7 +219,7 @@ function edge(
     rect(
       grown,
       frame,
-      ` fill="none" stroke="${colour}" stroke-width="${n(width)}"${radius ? ` rx="${n(Math.max(0, radius + grow))}"` : ''}${dashed ? ' stroke-dasharray="3 3"' : ''}`,
+      ` fill="none" stroke="${color}" stroke-width="${n(width)}"${radius ? ` rx="${n(Math.max(0, radius + grow))}"` : ''}${dashed ? ' stroke-dasharray="3 3"' : ''}`,
     ),
   );
   reach(frame, { right: grown.left + grown.width, bottom: grown.top + grown.height });
@@ -264,7 +277,7 @@ function set(
   ].join('');
   frame.fonts.add(style.fontFamily);
   frame.out.push(
-    `<text x="${n(left - frame.left)}" y="${n(top - frame.top + (height - whole) / 2 + up)}" font-family="${escaped(style.fontFamily).replaceAll('&quot;', "'")}" font-size="${style.fontSize}" fill="${plain(style.color)}" xml:space="preserve"${more}>${escaped(shown)}</text>`,
+    `<text x="${n(left - frame.left)}" y="${n(top - frame.top + (height - whole) / 2 + up)}" font-family="${escaped(style.fontFamily).replaceAll('&quot;', "'")}" font-size="${style.fontSize}" fill="${toSvgColor(style.color)}" xml:space="preserve"${more}>${escaped(shown)}</text>`,
   );
   reach(frame, { right: left + width, bottom: top + height });
 }
@@ -329,7 +342,7 @@ function control(
     const high = Number(element.max || 100);
     const x = box.left + 8 + ((box.width - 16) * (element.valueAsNumber - low)) / (high - low || 1);
     const y = box.top + box.height / 2;
-    const accent = plain(style.accentColor === 'auto' ? style.color : style.accentColor);
+    const accent = toSvgColor(style.accentColor === 'auto' ? style.color : style.accentColor);
     frame.out.push(
       rect(
         { left: box.left, top: y - 2, width: box.width, height: 4 },
@@ -341,12 +354,12 @@ function control(
     return reach(frame, box);
   }
   if (element instanceof HTMLInputElement && (element.type === 'checkbox' || element.type === 'radio')) {
-    const colour = plain(style.accentColor === 'auto' ? style.color : style.accentColor);
+    const color = toSvgColor(style.accentColor === 'auto' ? style.color : style.accentColor);
     frame.out.push(
       rect(
         box,
         frame,
-        ` rx="${element.type === 'radio' ? n(box.width / 2) : 3}" fill="${element.checked ? colour : 'none'}" stroke="${colour}"`,
+        ` rx="${element.type === 'radio' ? n(box.width / 2) : 3}" fill="${element.checked ? color : 'none'}" stroke="${color}"`,
       ),
     );
     return reach(frame, box);

@@ -1,6 +1,6 @@
 // A drawing of the page as SVG that stands by itself: what the style sheet says is written on each element.
 
-import { plain } from './svgColor';
+import { toSvgColor } from './svgColor';
 
 /** What may be said by the style sheet, and what it is when nothing is said. */
 const SAID: Record<string, string> = {
@@ -29,9 +29,10 @@ const OF_TEXT: Record<string, string> = {
 const DROPPED = /^(class|style|role|tabindex|data-.*|aria-.*)$/;
 
 /** Text without the signs that no XML may hold; a token may be any of them. */
-export const legal = (text: string): string => text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g, '');
+export const stripControlCharacters = (text: string): string =>
+  text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g, '');
 
-export function inlined(
+export function inlineSvg(
   svg: SVGSVGElement,
   x: number,
   y: number,
@@ -44,7 +45,7 @@ export function inlined(
   for (const [name, value] of Object.entries({ x, y, width, height }))
     copy.setAttribute(name, String(Math.round(value * 100) / 100));
   copy.setAttribute('overflow', getComputedStyle(svg).overflow === 'visible' ? 'visible' : 'hidden');
-  return legal(new XMLSerializer().serializeToString(copy));
+  return stripControlCharacters(new XMLSerializer().serializeToString(copy));
 }
 
 function say(from: Element, to: Element, fonts: Set<string>): void {
@@ -58,7 +59,7 @@ function say(from: Element, to: Element, fonts: Set<string>): void {
     for (const [name, usual] of Object.entries(list)) {
       const value = style.getPropertyValue(name);
       if (value === usual || value === '') to.removeAttribute(name);
-      else to.setAttribute(name, name === 'fill' || name === 'stroke' ? plain(value) : value.replaceAll('"', "'"));
+      else to.setAttribute(name, name === 'fill' || name === 'stroke' ? toSvgColor(value) : value.replaceAll('"', "'"));
     }
   };
   if (from instanceof SVGGraphicsElement) {

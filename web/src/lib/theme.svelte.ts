@@ -3,7 +3,7 @@
 export type Theme = 'light' | 'dark';
 const system = matchMedia('(prefers-color-scheme: dark)');
 
-class Look {
+class Appearance {
   #chosen = $state<Theme | null>(localStorage.getItem('theme') as Theme | null);
   #dark = $state(system.matches);
   theme: Theme = $derived(this.#chosen ?? (this.#dark ? 'dark' : 'light'));
@@ -18,4 +18,4 @@ class Look {
   }
 }
 
-export const look = new Look();
+export const appearance = new Appearance();

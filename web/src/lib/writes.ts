@@ -2,4 +2,4 @@
 
 import type { Kind } from './types';
 
-export const writes = (kind: Kind): boolean => kind === 'translate' || kind === 'generate';
+export const isGenerative = (kind: Kind): boolean => kind === 'translate' || kind === 'generate';

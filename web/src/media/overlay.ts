@@ -2,7 +2,7 @@
 
 import type { Tensor } from '../lib/tensor';
 
-const TINT = [118, 92, 255] as const; // not of the theme: it must stand out from the picture's own greys and colours
+const TINT = [118, 92, 255] as const; // not of the theme: it must stand out from the picture's own greys and colors
 
 export interface Veil {
   weights: ArrayLike<number>; // one a patch, by rows

@@ -7,7 +7,7 @@ import { extent, type Tensor } from '../lib/tensor';
 import type { AttentionInfo, TraceInfo } from '../lib/types';
 
 /** Whose look is on show, as the address says it: `look` a layer or "roll", `by` a head or "mean". */
-export interface Look {
+export interface AttentionChoice {
   layer: number | 'roll';
   head: number | 'mean';
 }
@@ -15,7 +15,7 @@ export interface Look {
 export const selfAttentions = (trace: TraceInfo): AttentionInfo[] =>
   trace.attentions.filter((one) => one.kind === 'self');
 
-export function lookOf(trace: TraceInfo): Look {
+export function attentionChoice(trace: TraceInfo): AttentionChoice {
   const layers = selfAttentions(trace);
   const last = layers.length - 1;
   const asked = router.param('look');
@@ -26,13 +26,19 @@ export function lookOf(trace: TraceInfo): Look {
 }
 
 /** Where every head of one layer looks from one place: (H, S). */
-export const rowsOf = (source: Source, trace: TraceInfo, layer: number, at: number, row = 0): Promise<Tensor> =>
+export const attentionRows = (source: Source, trace: TraceInfo, layer: number, at: number, row = 0): Promise<Tensor> =>
   source.tensor(trace.id, `${selfAttentions(trace)[layer].name}.weights`, { slice: `${row},:,${at}` });
 
 /** The weights (S) that a place gives to every place, as the look says. */
-export async function looked(source: Source, trace: TraceInfo, look: Look, at: number, row = 0): Promise<Float32Array> {
-  if (look.layer === 'roll') return rolled(await means(source, trace, row), at);
-  const rows = await rowsOf(source, trace, look.layer, at, row);
+export async function patchAttention(
+  source: Source,
+  trace: TraceInfo,
+  look: AttentionChoice,
+  at: number,
+  row = 0,
+): Promise<Float32Array> {
+  if (look.layer === 'roll') return rollout(await means(source, trace, row), at);
+  const rows = await attentionRows(source, trace, look.layer, at, row);
   return look.head === 'mean' ? (rows.mean().data as Float32Array) : (rows.of(look.head).data as Float32Array);
 }
 
@@ -42,7 +48,7 @@ const EVEN = 3;
  * The weight that is drawn in full: the largest, but no less than three times what even attention would give each place, so
  * that a look at nothing in particular is faint all over.
  */
-export const fullOf = (weights: ArrayLike<number>): number =>
+export const overlayScale = (weights: ArrayLike<number>): number =>
   Math.max(extent(weights)[1], EVEN / (weights.length || 1));
 
 const kept = new WeakMap<TraceInfo, Map<number, Promise<Float32Array[]>>>();
@@ -72,7 +78,7 @@ function means(source: Source, trace: TraceInfo, row: number): Promise<Float32Ar
  * mixed by the heads' mean, so the whole way is the product of (A + I) / 2 over the layers. Only one row is asked for: it
  * is carried from the last layer to the first.
  */
-export function rolled(layers: Float32Array[], at: number): Float32Array {
+export function rollout(layers: Float32Array[], at: number): Float32Array {
   const size = Math.sqrt(layers[0]?.length ?? 0);
   let row = new Float32Array(size);
   row[at] = 1;

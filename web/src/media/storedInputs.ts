@@ -2,7 +2,7 @@
 // the page, in this tab.
 
 import { router } from '../lib/router.svelte';
-import { keptInputs, session } from '../lib/session.svelte';
+import { storedInputs, session } from '../lib/session.svelte';
 import type { TraceInput } from '../lib/types';
 
 export type Suffix = '' | '_b';
@@ -16,10 +16,10 @@ function named(text: string): string {
 }
 
 /** Have the model read this. */
-export function give(input: TraceInput, suffix: Suffix = ''): void {
+export function storeInput(input: TraceInput, suffix: Suffix = ''): void {
   const text = JSON.stringify(input);
   const name = named(text);
-  keptInputs.set(name, input);
+  storedInputs.set(name, input);
   try {
     sessionStorage.setItem(STORE + name, text);
   } catch {
@@ -30,17 +30,17 @@ export function give(input: TraceInput, suffix: Suffix = ''): void {
 }
 
 /** Back to the model's own example. */
-export function giveExample(suffix: Suffix = ''): void {
+export function useExample(suffix: Suffix = ''): void {
   router.go({ params: { [`held${suffix}`]: suffix ? 'example' : null } });
   session.turn++;
 }
 
 /** Take up again what the address names after a reload. */
-export function remember(suffix: Suffix = ''): void {
+export function restoreInput(suffix: Suffix = ''): void {
   const name = router.params[`held${suffix}`];
-  if (name === undefined || keptInputs.has(name)) return;
+  if (name === undefined || storedInputs.has(name)) return;
   const text = sessionStorage.getItem(STORE + name);
   if (text === null) return;
-  keptInputs.set(name, JSON.parse(text) as TraceInput);
+  storedInputs.set(name, JSON.parse(text) as TraceInput);
   void session.read();
 }

@@ -45,7 +45,7 @@ export interface Column {
   tokens: { x: number; y: number; w: number; h: number };
   answer: { x: number; y: number; w: number; h: number } | null; // where what the head says is written
 }
-export interface Drawing {
+export interface DiagramLayout {
   width: number;
   height: number;
   columns: Column[];
@@ -280,7 +280,12 @@ function column(
 }
 
 /** The whole model. `open`: the layer of each stack that is drawn in full, null for none. */
-export function draw(model: ModelInfo, sizes: Sizes, open: Record<string, number | null>, unfolded: boolean): Drawing {
+export function layoutDiagram(
+  model: ModelInfo,
+  sizes: Sizes,
+  open: Record<string, number | null>,
+  unfolded: boolean,
+): DiagramLayout {
   const stacks = model.outline.stacks;
   const columns = stacks.map((stack, n) =>
     column(
@@ -296,7 +301,7 @@ export function draw(model: ModelInfo, sizes: Sizes, open: Record<string, number
   const tops = columns.map((one) => Math.min(one.answer?.y ?? one.stream.top - 14, one.stream.top));
   const height = 4 - Math.min(...tops) + 4;
   for (const one of columns) shift(one, height - 4);
-  let memory: Drawing['memory'] = null;
+  let memory: DiagramLayout['memory'] = null;
   const [from, into] = columns;
   if (columns.length === 2 && into.stack.cross) {
     const rail = from.x + from.w + sizes.gutter / 2;

@@ -1,6 +1,6 @@
 // What comes out at the top of the drawing, as tokens: the written text, the label, the word in the gap.
 
-import { percent } from '../lib/format';
+import { formatPercent } from '../lib/format';
 import { t } from '../lib/i18n.svelte';
 import type { NextInfo, TraceToken, TraceInfo } from '../lib/types';
 
@@ -15,9 +15,10 @@ const said = (piece: string, special = false): TraceToken => ({
 });
 
 /** `next`: the likeliest next words where nothing was written yet. */
-export function leaving(trace: TraceInfo, next: NextInfo | null): TraceToken[] {
+export function outputTokens(trace: TraceInfo, next: NextInfo | null): TraceToken[] {
   const { outcome } = trace;
-  if (next) return next.words.slice(0, 3).map((word) => said(`${word.text.trim()} ${percent(word.probability ?? 0)}`));
+  if (next)
+    return next.words.slice(0, 3).map((word) => said(`${word.text.trim()} ${formatPercent(word.probability ?? 0)}`));
   switch (outcome.kind) {
     case 'translate':
     case 'generate': {
@@ -29,11 +30,11 @@ export function leaving(trace: TraceInfo, next: NextInfo | null): TraceToken[] {
     }
     case 'fill':
       return outcome.masks.flatMap((mask) =>
-        mask.guesses.slice(0, 3).map((word) => said(`${word.text} ${percent(word.probability ?? 0)}`)),
+        mask.guesses.slice(0, 3).map((word) => said(`${word.text} ${formatPercent(word.probability ?? 0)}`)),
       );
     case 'classify':
     case 'image':
-      return outcome.labels.slice(0, 3).map(({ label, probability }) => said(`${label} ${percent(probability)}`));
+      return outcome.labels.slice(0, 3).map(({ label, probability }) => said(`${label} ${formatPercent(probability)}`));
     case 'answer':
       return [said(outcome.text || t('outcome.none'))];
     case 'embed':

@@ -1,6 +1,6 @@
 // Tokens set in lines for the drawing: as many as there is room for, then how many are left.
 
-import { visible } from '../components/tokenText';
+import { visibleText } from '../components/tokenText';
 import type { TraceToken } from '../lib/types';
 
 export interface Chip {
@@ -39,12 +39,12 @@ function width(text: string): number {
 }
 
 /** Lines of chips, each line centred. */
-export function chips(tokens: TraceToken[], room: number, lines: number): Chips {
+export function layoutTokens(tokens: TraceToken[], room: number, lines: number): Chips {
   const made: Chip[][] = [[]];
   let x = 0;
   let shown = 0;
   for (const [n, token] of tokens.entries()) {
-    let text = visible(token.piece.trim() || token.piece);
+    let text = visibleText(token.piece.trim() || token.piece);
     if (text.length > 16) text = `${text.slice(0, 15)}…`;
     const w = Math.min(room, Math.max(CHIP - 5, width(text) + 2 * PAD));
     const last = made.length === lines;

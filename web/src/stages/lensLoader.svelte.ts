@@ -6,7 +6,7 @@ import { describe, type Problem } from '../lib/errors';
 import { session } from '../lib/session.svelte';
 import type { LensInfo } from '../lib/types';
 
-export class Lenses {
+export class LensLoader {
   found = $state.raw<ReadonlyMap<number, LensInfo>>(new Map());
   problem = $state.raw<Problem | null>(null);
   #trace = '';

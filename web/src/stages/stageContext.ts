@@ -3,13 +3,14 @@
 import { router } from '../lib/router.svelte';
 import { session } from '../lib/session.svelte';
 import type { AttentionInfo, ModelInfo, TokenSequence, StackInfo, Stage, TraceInfo } from '../lib/types';
-import { label } from '../components/tokenText';
+import { tokenLabel } from '../components/tokenText';
 
 export const sequenceOf = (trace: TraceInfo, name: string): TokenSequence =>
   trace.sequences.find((one) => one.name === name) ?? trace.sequences[0];
 
 /** The tokens' pieces, as labels of rows and columns. */
-export const pieces = (sequence: TokenSequence): string[] => sequence.tokens.map((token) => label(token.piece));
+export const tokenLabels = (sequence: TokenSequence): string[] =>
+  sequence.tokens.map((token) => tokenLabel(token.piece));
 
 export const modelOf = (trace: TraceInfo): ModelInfo | null =>
   session.models.find((one) => one.id === trace.model) ?? session.model;
@@ -35,7 +36,7 @@ export const keyIn = (sequence: TokenSequence, otherwise: number): number =>
 export const headOf = (attention: AttentionInfo): number => within(router.number('head', 0), attention.heads);
 
 /** The key and value head that serves a query head. */
-export const servedBy = (attention: AttentionInfo, head: number): number =>
+export const kvHeadOf = (attention: AttentionInfo, head: number): number =>
   Math.floor((head * attention.kv_heads) / attention.heads);
 
 /** Which row of the batch is shown: a series has one for each channel. */
@@ -44,7 +45,7 @@ export const rowOf = (trace: TraceInfo): number => within(router.number('channel
 export const MOST = 512; // cells along one side of a matrix that are still worth painting
 
 /** How a tensor of this shape is asked for so that a side has at most `MOST` cells, and what one cell then holds. */
-export function coarse(rows: number, columns: number): { pool: number | undefined; step: [number, number] } {
+export function pooling(rows: number, columns: number): { pool: number | undefined; step: [number, number] } {
   if (rows <= MOST && columns <= MOST * 2) return { pool: undefined, step: [1, 1] };
   return { pool: MOST, step: [Math.ceil(rows / MOST), Math.ceil(columns / MOST)] };
 }

@@ -2,20 +2,20 @@
 
 import type { TraceToken } from '../lib/types';
 
-export interface Stretch {
+export interface TokenSpan {
   text: string;
   tokens: number[]; // those that cover it: none (nothing reads it), one, or several that share a letter's bytes
 }
 
 /** Positions count characters as people do, not UTF-16 units. */
-export function stretches(text: string, tokens: TraceToken[]): Stretch[] {
+export function tokenSpans(text: string, tokens: TraceToken[]): TokenSpan[] {
   const letters = [...text];
   const covering: number[][] = letters.map(() => []);
   tokens.forEach((token, n) => {
     if (token.start === null || token.end === null) return;
     for (let at = token.start; at < Math.min(token.end, letters.length); at++) covering[at].push(n);
   });
-  const found: Stretch[] = [];
+  const found: TokenSpan[] = [];
   letters.forEach((letter, at) => {
     const last = found[found.length - 1];
     if (last && String(last.tokens) === String(covering[at])) last.text += letter;

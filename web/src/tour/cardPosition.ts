@@ -6,7 +6,7 @@ export interface Box {
   right: number;
   bottom: number;
 }
-export interface Spot {
+export interface CardPosition {
   left: number;
   top: number;
 }
@@ -18,16 +18,16 @@ const EDGE = 12;
  * Beside the thing where there is room: right, left, below, above (below and above at its right end, where less
  * stands); else in the corner that covers least of it.
  */
-export function spot(
+export function cardPosition(
   thing: Box | null,
   card: { width: number; height: number },
   view: { width: number; height: number },
-): Spot {
+): CardPosition {
   const most = {
     left: Math.max(EDGE, view.width - card.width - EDGE),
     top: Math.max(EDGE, view.height - card.height - EDGE),
   };
-  const kept = (left: number, top: number): Spot => ({
+  const kept = (left: number, top: number): CardPosition => ({
     left: Math.max(EDGE, Math.min(most.left, left)),
     top: Math.max(EDGE, Math.min(most.top, top)),
   });
@@ -37,13 +37,13 @@ export function spot(
   if (thing.left >= card.width + GAP + EDGE) return kept(thing.left - card.width - GAP, middle);
   if (view.height - thing.bottom >= card.height + GAP + EDGE) return kept(thing.right - card.width, thing.bottom + GAP);
   if (thing.top >= card.height + GAP + EDGE) return kept(thing.right - card.width, thing.top - card.height - GAP);
-  const corners: Spot[] = [
+  const corners: CardPosition[] = [
     most,
     { left: EDGE, top: most.top },
     { left: most.left, top: EDGE },
     { left: EDGE, top: EDGE },
   ];
-  const covers = ({ left, top }: Spot): number =>
+  const covers = ({ left, top }: CardPosition): number =>
     Math.max(0, Math.min(left + card.width, thing.right) - Math.max(left, thing.left)) *
     Math.max(0, Math.min(top + card.height, thing.bottom) - Math.max(top, thing.top));
   return corners.reduce((best, one) => (covers(one) < covers(best) ? one : best));

@@ -1,6 +1,6 @@
 // What the tour's sentences speak of: the reader's own input and this model's own numbers.
 
-import { grouped, percent } from '../lib/format';
+import { formatCount, formatPercent } from '../lib/format';
 import type { ModelInfo, TraceInfo } from '../lib/types';
 
 const cut = (text: string, most = 60): string => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
@@ -21,7 +21,7 @@ export function factsOf(model: ModelInfo, trace: TraceInfo): Record<string, stri
   return {
     text: cut(read.text ?? trace.input.text ?? trace.input.question ?? ''),
     answer: cut(answer.trim()),
-    sure: 'labels' in said && said.labels[0] ? percent(said.labels[0].probability) : '',
+    sure: 'labels' in said && said.labels[0] ? formatPercent(said.labels[0].probability) : '',
     tokens: read.tokens.length,
     patches: read.tokens.length - read.prefix,
     d: model.outline.d_model,
@@ -29,14 +29,14 @@ export function factsOf(model: ModelInfo, trace: TraceInfo): Record<string, stri
     decoder_layers: model.outline.stacks.at(-1)!.layers,
     heads: self?.heads ?? stack.heads,
     head_dim: self?.head_dim ?? stack.head_dim,
-    d_ff: grouped(stack.d_ff),
-    vocab: grouped(model.outline.head.vocab ?? 0),
+    d_ff: formatCount(stack.d_ff),
+    vocab: formatCount(model.outline.head.vocab ?? 0),
     labels: model.outline.head.labels ?? 0,
     patch: model.image ? model.image.patch.join(' × ') : (model.series?.patch ?? 0),
     context: model.series?.context ?? 0,
     horizon: model.series?.horizon ?? 0,
     activation: stack.activation,
     norm: stack.norm,
-    all_heads: grouped(trace.attentions.reduce((sum, one) => sum + one.heads, 0)),
+    all_heads: formatCount(trace.attentions.reduce((sum, one) => sum + one.heads, 0)),
   };
 }

@@ -4,7 +4,7 @@
 import { feedForward, POSITIONS, scores, waves } from '../lib/formulas';
 import type { View } from '../lib/router.svelte';
 import type { ModelInfo, StackInfo, TraceInfo } from '../lib/types';
-import { writes } from '../lib/writes';
+import { isGenerative } from '../lib/writes';
 
 export interface Step {
   name: string; // its heading is tour.NAME.title
@@ -142,7 +142,7 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] 
         ? `p = \\mathrm{softmax}(${scores(model.outline.head, 'x')})`
         : null,
     }),
-    writes(model.kind)
+    isGenerative(model.kind)
       ? {
           name: 'decoding',
           told: [`decoding.${model.kind}`, able.ask ? 'decoding.choose' : 'decoding.kept'],
