@@ -43,7 +43,7 @@ def seconds(runs: Sequence[Noted]) -> str:
     """How long a training took, and how many others shared the device meanwhile; of those with the fewest."""
     beside = min(one.beside for one in runs)
     taken = mean(one.seconds for one in runs if one.beside == beside)
-    return f"{taken:.0f} s" + (f" (beside {beside} others)" if beside else "")
+    return f"{taken:.0f} s" + (f" (shared with {beside})" if beside else "")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
