@@ -213,8 +213,8 @@ def specs_page() -> str:
         "# Specs",
         "`glassformer.spec` holds the frozen dataclasses that describe a "
         "model. `glassformer.build(spec)` turns "
-        "one into modules, and `spec.json` in a saved folder stores it. Start from `EncoderDecoder`, "
-        "`EncoderOnly` or `DecoderOnly` at the end of this page; their fields are the other classes.",
+        "one into modules, and `spec.json` in a saved folder stores it. Start from `EncoderDecoderSpec`, "
+        "`EncoderOnlySpec` or `DecoderOnlySpec` at the end of this page; their fields are the other classes.",
         *(directive(f"glassformer.core.spec.{name}") for name in public_names(spec)),
     ]
     return "\n\n".join(parts) + "\n"
@@ -252,7 +252,7 @@ OPTIONS = {
     "start_id": "Id of the token that decoding starts from.",
     "tied": "What shares the token embedding matrix: the source embedding, the output layer, or both.",
     "types": "Number of token types (segments); None: no token types.",
-    "head": "Output head, a [spec](specs.md) such as `spec.Classify(num_labels=2)`; None: the default one.",
+    "head": "Output head, a [spec](specs.md) such as `spec.ClassifySpec(num_labels=2)`; None: the default one.",
     "image_size": "Height and width of the input image in pixels.",
     "patch_size": "Height and width of a patch in pixels.",
     "channels": "Number of image channels, or of series.",

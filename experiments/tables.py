@@ -119,7 +119,17 @@ def series(figures: Path) -> str:
             )
     published = ("PatchTST/64", "PatchTST/42", "DLinear", "NLinear")
     return table(
-        ("", *published, "ours", "ours, all windows", "ours, last step", "linear", "linear, all windows", "naive, all windows"), rows
+        (
+            "",
+            *published,
+            "ours",
+            "ours, all windows",
+            "ours, last step",
+            "linear",
+            "linear, all windows",
+            "naive, all windows",
+        ),
+        rows,
     )
 
 
@@ -215,7 +225,9 @@ def restored(figures: Path) -> str:
         ]
         rows.append([name, as_it_is, *cells])
     head = [
-        f"{name}, {_seeds(runs)}, {what}" for name, runs in found.items() for what in ("chrF", "exact match, %")
+        f"{name}, {_seeds(runs)}, {what}"
+        for name, runs in found.items()
+        for what in ("chrF", "exact match, %")
     ]
     return table(("", "chrF before", *head), rows)
 
