@@ -139,7 +139,7 @@ def _layout(mask: Mask, ids: Tensor, what: str, *, packed: bool = True) -> Layou
     if mask.padding is None and mask.segments is None:
         return None
     batch, steps = ids.shape
-    mask.check(batch=batch, heads=1, queries=steps, keys=steps, what=what)
+    mask.check(batch=batch, heads=1, queries=steps, keys=steps, name=what)
     return Layout.of(mask, ids)
 
 

@@ -31,11 +31,11 @@ from glassformer.errors import InvalidValueError, ShapeError
 
 
 class AttentionBackend(Protocol):
-    """How the queries of one layer meet their keys: position terms, KV cache, mask and kernel."""
+    """How the queries of one layer attend to keys: position terms, KV cache, mask and kernel."""
 
     @property
-    def stored(self) -> bool:
-        """Whether keys and values are already there, so that only queries are projected."""
+    def keys_cached(self) -> bool:
+        """Whether keys and values are already cached, so that only queries are projected."""
         ...
 
     def __call__(
@@ -125,7 +125,7 @@ class MultiHeadAttention(nn.Module):
         """
         if attend is None:
             attend = self._dense(x, memory, mask, terms, kernel)
-        if attend.stored:
+        if attend.keys_cached:
             heads = attend(self, self.queries(x, norm), None, None, obs)
         elif memory is None:
             heads = attend(self, *self.queries_keys_values(x, norm), obs)
@@ -187,10 +187,10 @@ class MultiHeadAttention(nn.Module):
         like: Tensor,
         bias: Tensor | None = None,
         kernel: Kernel = "auto",
-        what: str = "mask",
+        name: str = "mask",
     ) -> PreparedMask:
         """The mask with this attention's window, in the form its kernel needs; `like`: dtype and device."""
-        mask.check(batch=batch, heads=self.num_heads, queries=queries, keys=keys, what=what)
+        mask.check(batch=batch, heads=self.num_heads, queries=queries, keys=keys, name=name)
         return prepare_mask(
             mask.with_window(self.window),
             batch=batch,
@@ -239,7 +239,7 @@ class DenseAttention(NamedTuple):
     cross: bool = False
 
     @property
-    def stored(self) -> bool:
+    def keys_cached(self) -> bool:
         return self.cross and self.cache is not None and self.cache.layers[self.layer].cross is not None
 
     def __call__(
@@ -255,13 +255,13 @@ class DenseAttention(NamedTuple):
             q, k, v = self._update(q, k.transpose(1, 2), v.transpose(1, 2))
         else:
             assert self.cache is not None
-            stored = self.cache.layers[self.layer].cross
-            assert stored is not None
-            k, v = stored
+            cached = self.cache.layers[self.layer].cross
+            assert cached is not None
+            k, v = cached
         edit = None
         if obs is not None:
             q, k, v = obs("q", q), obs("k", k), obs("v", v)
-            obs.attention(self.mask, self.terms.bias, attention.scale)
+            obs.record_attention(self.mask, self.terms.bias, attention.scale)
             edit = obs if obs.edits("scores", "weights") else None
         heads = run_kernel(
             q,

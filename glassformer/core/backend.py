@@ -1,14 +1,14 @@
-"""Device-specific implementations of simple operations. The rest of the core reads like the definition.
+"""Device-specific implementations of simple operations; the rest of the core is written as defined.
 
 Each function computes what its docstring's formula says. The shortcuts:
 
 - `linear`: large float32 products on a CPU use torch's oneDNN kernel, which is faster than its default and
   adds the bias in the same pass. It is an operator that torch keeps for its compiler; if a build of torch
   lacks it, or the product is small, this is `F.linear`.
-- `dropout`: on a CPU the random numbers cost more than anything else, so four 16-bit ones are cut from each
-  64-bit draw. p is met to 1/65536, and the scale is the exact inverse of the p that was met.
+- `dropout`: on a CPU random numbers dominate the cost, so each 64-bit draw gives four 16-bit ones. p is
+  rounded to a multiple of 1/65536, and the scale is exact for the rounded p.
 - `project`: on a GPU, projections of the same input are one product of their concatenated weights.
-- `activate`, `add_residual`: results overwrite their input if nobody else can see it.
+- `activate`, `add_residual`: results overwrite their input if nothing else can read it.
 - `residual_stream`: under bfloat16 autocast the residual stream is bfloat16 as well.
 """
 
@@ -29,10 +29,9 @@ Norm = Callable[[Tensor], Tensor]
 
 
 def normal_table(rows: int, width: int, std: float = 0.02) -> nn.Parameter:
-    """A parameter (rows, width) drawn from a normal distribution; on the meta device only its shape.
+    """A parameter (rows, width) with normal values; on the meta device it stays uninitialized.
 
-    Drawing on the meta device works too, but makes torch import its whole compiler: two seconds at every
-    load.
+    Initializing on the meta device makes torch import its compiler, which takes two seconds at every load.
     """
     table = nn.Parameter(torch.empty(rows, width))
     if not table.is_meta:
@@ -42,7 +41,7 @@ def normal_table(rows: int, width: int, std: float = 0.02) -> nn.Parameter:
 
 # ---- linear -------------------------------------------------------------------------------------------
 
-_MIN_ROWS, _MIN_WIDTH = 64, 128  # smaller products spend longer choosing than multiplying
+_MIN_ROWS, _MIN_WIDTH = 64, 128  # for smaller products the dispatch costs more than it saves
 _onednn_linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch._C._has_mkldnn else None
 
 
@@ -128,13 +127,13 @@ Fused = Mapping[str, FusedLinear]
 
 def project(x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
     """Each projection of x (B, T, D), or of rows (N, D)."""
-    biases: list[Tensor] = [part.bias for part in projections if part.bias is not None]
+    biases: list[Tensor] = [p.bias for p in projections if p.bias is not None]
     one_token = x.dim() == 2 or x.shape[1] == 1  # its products cost less than concatenating the weights
     if not x.is_cuda or one_token or len(biases) not in (0, len(projections)):
-        return tuple(part(x) for part in projections)
-    weight = torch.cat([part.weight for part in projections])
+        return tuple(projection(x) for projection in projections)
+    weight = torch.cat([p.weight for p in projections])
     bias = torch.cat(biases) if biases else None
-    return F.linear(x, weight, bias).split_with_sizes([part.out_features for part in projections], -1)
+    return F.linear(x, weight, bias).split_with_sizes([p.out_features for p in projections], -1)
 
 
 # ---- dropout ------------------------------------------------------------------------------------------
@@ -173,7 +172,7 @@ class Dropout(nn.Module):
 
 
 def _use_16_bits(x: Tensor, p: float) -> bool:
-    """Whether the cheap draws apply: they write memory in a way that a compiler cannot follow."""
+    """Whether 16-bit draws apply; torch.compile cannot trace their reinterpretation of memory."""
     plain = x.is_cpu and x.dtype == torch.float32 and not torch.compiler.is_compiling()
     return plain and 0 < round(p * _STEPS) < _STEPS
 

@@ -73,22 +73,27 @@ class Block(nn.Module):
 
         `attend` replaces mask, terms and kernel of self-attention, `cross_attend` those of cross-attention.
         """
-        if self.cross_attn is not None and memory is None and not (cross_attend and cross_attend.stored):
+        if self.cross_attn is not None and memory is None and not (cross_attend and cross_attend.keys_cached):
             raise MissingValueError("memory", "by a block with cross-attention")
         x = tap(obs, "resid_in", x)
-        own = {"mask": mask, "terms": terms, "kernel": kernel, "attend": attend}
+        self_options = {"mask": mask, "terms": terms, "kernel": kernel, "attend": attend}
         if self.wiring == "parallel":
             normed = self._norm("norm_self", obs)(x)
-            x = self._add(x, "self_attn", normed, None, obs, own)
+            x = self._add(x, "self_attn", normed, None, obs, self_options)
             x = self._add(x, "ffn", normed, None, obs, {})
         elif self.wiring == "parallel_split":
-            attended = self._add(x, "self_attn", x, self._norm("norm_self", obs), obs, own)
+            attended = self._add(x, "self_attn", x, self._norm("norm_self", obs), obs, self_options)
             x = self._add(attended, "ffn", x, self._norm("norm_ffn", obs), obs, {})
         else:
-            x = tap(obs, "resid_self", self._sublayer(x, "self_attn", "norm_self", obs, own))
+            x = tap(obs, "resid_self", self._sublayer(x, "self_attn", "norm_self", obs, self_options))
             if self.cross_attn is not None:
-                across = {"memory": memory, "mask": memory_mask, "kernel": kernel, "attend": cross_attend}
-                x = tap(obs, "resid_cross", self._sublayer(x, "cross_attn", "norm_cross", obs, across))
+                cross_options = {
+                    "memory": memory,
+                    "mask": memory_mask,
+                    "kernel": kernel,
+                    "attend": cross_attend,
+                }
+                x = tap(obs, "resid_cross", self._sublayer(x, "cross_attn", "norm_cross", obs, cross_options))
             x = self._sublayer(x, "ffn", "norm_ffn", obs, {})
         return tap(obs, "resid_out", x)
 
@@ -114,10 +119,10 @@ class Block(nn.Module):
         obs: Observer | None,
         options: dict[str, Any],
     ) -> Tensor:
-        """residual + dropout(part(norm(x))), where `name` is the part's."""
+        """residual + dropout(part(norm(x))) for the part `name`."""
         part: MultiHeadAttention | FeedForward = getattr(self, name)
         out: Tensor
-        if part.fused is not None:  # norm and residual are up to its linear layers; a copy without hooks
+        if part.fused is not None:  # its linear layers apply norm and residual; a copy without hooks
             out = part.forward(x, norm=norm, residual=residual, **options)
             return out
         out = part(x if norm is None else norm(x), **options, obs=scope(obs, name))

@@ -1,4 +1,4 @@
-"""From a spec to modules: the only place that matches over kinds."""
+"""Build modules from specs. No other module matches over the kinds of spec."""
 
 from __future__ import annotations
 
@@ -8,178 +8,180 @@ from typing import Any
 import torch
 from torch import nn
 
-from glassformer.core import embeddings, heads, model, positions, spec
+from glassformer.core import embeddings, heads, positions
+from glassformer.core import spec as specs
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
+from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
 from glassformer.core.norms import make_norm
 from glassformer.core.series import SERIES_HEADS, SeriesInput
 from glassformer.core.stack import Stack
 from glassformer.errors import InvalidValueError, UnsupportedError
 
-_FORMULAS = (positions.SinusoidalPositions, positions.RotaryPositions, positions.AlibiBias)
+_COMPUTED = (positions.SinusoidalPositions, positions.RotaryPositions, positions.AlibiBias)
 
 
-def build_model(what: spec.ModelSpec) -> model.AnyModel:
-    """The whole model of a spec, freshly drawn.
+def build_model(spec: specs.ModelSpec) -> AnyModel:
+    """Build the model of a spec with freshly initialized weights.
 
-    Under `torch.device("meta")` it takes no memory, to be filled by `fill_meta_model`.
+    Under `torch.device("meta")` it takes no memory; `fill_meta_model` then sets its weights.
     """
-    made: model.AnyModel
-    match what:
-        case spec.EncoderDecoderSpec():
-            made = model.EncoderDecoder(
-                what,
-                src_embed=build_embedding(what.source, what.encoder.d_model),
-                tgt_embed=build_embedding(what.target, what.decoder.d_model),
-                encoder=build_stack(what.encoder, memory_dim=None),
-                decoder=build_stack(what.decoder, memory_dim=what.encoder.d_model),
-                head=build_head(what.head, what.decoder.d_model, what.target),
+    model: AnyModel
+    match spec:
+        case specs.EncoderDecoderSpec():
+            model = EncoderDecoder(
+                spec,
+                src_embed=build_embedding(spec.source, spec.encoder.d_model),
+                tgt_embed=build_embedding(spec.target, spec.decoder.d_model),
+                encoder=build_stack(spec.encoder, memory_dim=None),
+                decoder=build_stack(spec.decoder, memory_dim=spec.encoder.d_model),
+                head=build_head(spec.head, spec.decoder.d_model, spec.target),
             )
-        case spec.EncoderOnlySpec():
-            made = model.EncoderOnly(
-                what,
-                embed=build_embedding(what.input, what.encoder.d_model),
-                encoder=build_stack(what.encoder),
-                head=build_head(what.head, what.encoder.d_model, what.input),
+        case specs.EncoderOnlySpec():
+            model = EncoderOnly(
+                spec,
+                embed=build_embedding(spec.input, spec.encoder.d_model),
+                encoder=build_stack(spec.encoder),
+                head=build_head(spec.head, spec.encoder.d_model, spec.input),
             )
-        case spec.DecoderOnlySpec():
-            made = model.DecoderOnly(
-                what,
-                embed=build_embedding(what.input, what.decoder.d_model),
-                decoder=build_stack(what.decoder),
-                head=build_head(what.head, what.decoder.d_model, what.input),
+        case specs.DecoderOnlySpec():
+            model = DecoderOnly(
+                spec,
+                embed=build_embedding(spec.input, spec.decoder.d_model),
+                decoder=build_stack(spec.decoder),
+                head=build_head(spec.head, spec.decoder.d_model, spec.input),
             )
         case _:
-            raise InvalidValueError("spec", what, "the name of a preset or a spec")
-    if not any(parameter.is_meta for parameter in made.parameters()):
-        initialize(made, what.init)
-    return made
+            raise InvalidValueError("spec", spec, "the name of a preset or a spec")
+    if not any(parameter.is_meta for parameter in model.parameters()):
+        initialize(model, spec.init)
+    return model
 
 
-def fill_meta_model(made: nn.Module, tensors: dict[str, torch.Tensor], device: str = "cpu") -> None:
-    """Give a meta model its numbers: parameters and buffers by name, formulas worked out anew."""
-    for module in made.modules():
-        formulas = [n for n, b in module.named_buffers(recurse=False) if b.is_meta]
-        for key in formulas:
+def fill_meta_model(model: nn.Module, tensors: dict[str, torch.Tensor], device: str = "cpu") -> None:
+    """Set the parameters and buffers of a meta model by name; computed buffers are recomputed."""
+    for module in model.modules():
+        buffers = [n for n, b in module.named_buffers(recurse=False) if b.is_meta]
+        for key in buffers:
             buffer = getattr(module, key)
             setattr(module, key, torch.empty(buffer.shape, dtype=buffer.dtype, device=device))
-        if formulas and isinstance(module, _FORMULAS):
+        if buffers and isinstance(module, _COMPUTED):
             module.reset_parameters()
     for path, tensor in tensors.items():
         owner_path, _, key = path.rpartition(".")
-        owner = made.get_submodule(owner_path)
+        owner = model.get_submodule(owner_path)
         if key in owner._parameters:
             setattr(owner, key, nn.Parameter(tensor, requires_grad=tensor.is_floating_point()))
         else:
             setattr(owner, key, tensor)
-    if callable(tie := getattr(made, "tie", None)):
+    if callable(tie := getattr(model, "tie", None)):
         tie()
 
 
-def unique_state_dict(made: nn.Module) -> dict[str, torch.Tensor]:
-    """The numbers that make the model, each once, by name: parameters, then saved buffers."""
-    state = made.state_dict()
-    named = dict(made.named_parameters())
-    buffers = {name for name, _ in made.named_buffers()}
-    return {**named, **{name: state[name] for name in state if name in buffers}}
+def unique_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return parameters, then persistent buffers, by name; shared tensors once."""
+    state = model.state_dict()
+    parameters = dict(model.named_parameters())
+    buffers = {name for name, _ in model.named_buffers()}
+    return {**parameters, **{name: state[name] for name in state if name in buffers}}
 
 
-def build_stack(what: spec.StackSpec, memory_dim: int | None = None) -> Stack:
-    """A stack of blocks."""
+def build_stack(spec: specs.StackSpec, memory_dim: int | None = None) -> Stack:
+    """Build a stack of blocks. memory_dim: width of the encoder output, if not d_model."""
     return Stack(
-        [build_block(what.block_at(n), what.d_model, memory_dim) for n in range(what.num_layers)],
-        causal=what.causal,
-        position=_score_position(what, what.position),
-        local_position=_score_position(what, what.local_position),
-        final_norm=make_norm(what.final_norm, what.d_model) if what.final_norm else None,
+        [build_block(spec.block_at(n), spec.d_model, memory_dim) for n in range(spec.num_layers)],
+        causal=spec.causal,
+        position=_attention_position(spec, spec.position),
+        local_position=_attention_position(spec, spec.local_position),
+        final_norm=make_norm(spec.final_norm, spec.d_model) if spec.final_norm else None,
     )
 
 
-def build_block(what: spec.BlockSpec, d_model: int, memory_dim: int | None = None) -> Block:
-    """One layer."""
-    across = what.cross_attention
-    ffn = FeedForward if isinstance(what.feed_forward, spec.FeedForwardSpec) else GatedFeedForward
+def build_block(spec: specs.BlockSpec, d_model: int, memory_dim: int | None = None) -> Block:
+    """Build one layer."""
+    cross = spec.cross_attention
+    ffn = FeedForward if isinstance(spec.feed_forward, specs.FeedForwardSpec) else GatedFeedForward
     return Block(
-        self_attn=MultiHeadAttention(d_model, **vars(what.attention)),
-        cross_attn=MultiHeadAttention(d_model, **vars(across), memory_dim=memory_dim) if across else None,
-        ffn=ffn(d_model, **vars(what.feed_forward)),
-        norm=lambda: make_norm(what.norm, d_model),
-        wiring=what.wiring,
-        dropout=what.dropout,
+        self_attn=MultiHeadAttention(d_model, **vars(spec.attention)),
+        cross_attn=MultiHeadAttention(d_model, **vars(cross), memory_dim=memory_dim) if cross else None,
+        ffn=ffn(d_model, **vars(spec.feed_forward)),
+        norm=lambda: make_norm(spec.norm, d_model),
+        wiring=spec.wiring,
+        dropout=spec.dropout,
     )
 
 
-def _score_position(
-    what: spec.StackSpec, position: spec.AttentionPositionSpec | None
+def _attention_position(
+    spec: specs.StackSpec, position: specs.AttentionPositionSpec | None
 ) -> positions.RotaryPositions | positions.RelativeBias | positions.AlibiBias | None:
-    attention = what.block.attention
+    attention = spec.block.attention
     match position:
         case None:
             return None
-        case spec.RotarySpec(base=base, width=width, scaling=scaling):
-            width = width or attention.head_dim or what.d_model // attention.num_heads
+        case specs.RotarySpec(base=base, width=width, scaling=scaling):
+            width = width or attention.head_dim or spec.d_model // attention.num_heads
             return positions.RotaryPositions(width, base=base, scaling=scaling)
-        case spec.RelativeSpec():
-            bidirectional = not what.causal
+        case specs.RelativeSpec():
+            bidirectional = not spec.causal
             return positions.RelativeBias(attention.num_heads, **vars(position), bidirectional=bidirectional)
-        case spec.AlibiSpec():
+        case specs.AlibiSpec():
             return positions.AlibiBias(attention.num_heads, **vars(position))
 
 
-def build_embedding(what: spec.InputSpec, d_model: int) -> nn.Module:
-    """What turns the model's input into vectors."""
-    match what:
-        case spec.TokensSpec():
+def build_embedding(spec: specs.InputSpec, d_model: int) -> nn.Module:
+    """Build the module that embeds the input."""
+    match spec:
+        case specs.TokensSpec():
             kinds: dict[type, Any] = {
-                spec.SinusoidalSpec: positions.SinusoidalPositions,
-                spec.LearnedSpec: positions.LearnedPositions,
+                specs.SinusoidalSpec: positions.SinusoidalPositions,
+                specs.LearnedSpec: positions.LearnedPositions,
             }
-            place = what.position
+            position = spec.position
             fields: dict[str, Any] = {
-                **vars(what),
-                "position": None if place is None else kinds[type(place)](d_model, **vars(place)),
-                "norm": make_norm(what.norm, d_model) if what.norm else None,
+                **vars(spec),
+                "position": position and kinds[type(position)](d_model, **vars(position)),
+                "norm": make_norm(spec.norm, d_model) if spec.norm else None,
             }
             return embeddings.TokenInput(d_model, **fields)
-        case spec.ImagePatchesSpec():
-            return embeddings.ImageInput(d_model, what)
-        case spec.SeriesPatchesSpec():
-            return SeriesInput(d_model, what)
+        case specs.ImagePatchesSpec():
+            return embeddings.ImageInput(d_model, spec)
+        case specs.SeriesPatchesSpec():
+            return SeriesInput(d_model, spec)
     return embeddings.VectorInput()
 
 
-def build_head(what: spec.HeadSpec, d_model: int, source: spec.InputSpec) -> nn.Module:
-    """What turns the last vectors into an answer."""
-    if isinstance(source, spec.SeriesPatchesSpec):
-        if type(what) not in SERIES_HEADS or getattr(what, "pooler", False):
+def build_head(spec: specs.HeadSpec, d_model: int, source: specs.InputSpec) -> nn.Module:
+    """Build the head on top of the last hidden states."""
+    if isinstance(source, specs.SeriesPatchesSpec):
+        if type(spec) not in SERIES_HEADS or getattr(spec, "pooler", False):
             known = ", ".join(kind.__name__ for kind in SERIES_HEADS)
             hint = f"use {known}, without a pooler"
-            raise UnsupportedError(f"a head of kind {what.kind}", "time series", hint=hint)
-        return SERIES_HEADS[type(what)](d_model, what, source)
-    if isinstance(what, spec.LanguageModelSpec):
-        return heads.LanguageModelHead(d_model, **vars(what))
-    if type(what) not in heads.HEADS:
-        raise UnsupportedError(f"a head of kind {what.kind}", source.kind)
-    return heads.HEADS[type(what)](d_model, what)
+            raise UnsupportedError(f"a head of kind {spec.kind}", "time series", hint=hint)
+        return SERIES_HEADS[type(spec)](d_model, spec, source)
+    if isinstance(spec, specs.LanguageModelSpec):
+        return heads.LanguageModelHead(d_model, **vars(spec))
+    if type(spec) not in heads.HEADS:
+        raise UnsupportedError(f"a head of kind {spec.kind}", source.kind)
+    return heads.HEADS[type(spec)](d_model, spec)
 
 
 # ---- initialization ---------------------------------------------------------------------------------------
 
 _TABLES = (nn.Embedding, positions.LearnedPositions, positions.RelativeBias, heads.VocabularyHead)
-_WRITERS = ("out_proj", "ffn.down")  # what adds to the residual stream
+_RESIDUAL_WRITERS = ("out_proj", "ffn.down")  # projections whose output is added to the residual stream
 
 
 @torch.no_grad()
-def initialize(model: nn.Module, init: spec.InitSpec) -> None:
-    """Draw every weight anew, in the order of the modules; norms keep their ones and zeros."""
-    depth = sum(name.endswith(_WRITERS) for name, _ in model.named_modules())
+def initialize(model: nn.Module, init: specs.InitSpec) -> None:
+    """Initialize every weight, in the order of the modules; norms keep their ones and zeros."""
+    depth = sum(name.endswith(_RESIDUAL_WRITERS) for name, _ in model.named_modules())
     for name, module in model.named_modules():
         match init:
-            case spec.XavierSpec():
+            case specs.XavierSpec():
                 _xavier(module)
-            case spec.NormalSpec(std=std, residual=residual):
-                shrunk = residual == "shrunk" and name.endswith(_WRITERS)
+            case specs.NormalSpec(std=std, residual=residual):
+                shrunk = residual == "shrunk" and name.endswith(_RESIDUAL_WRITERS)
                 shrink = math.sqrt(depth) if shrunk else 1.0
                 _normal(module, std, shrink)
 

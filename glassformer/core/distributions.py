@@ -1,4 +1,4 @@
-"""A forecast with its uncertainty: the parameters of a distribution, one number each for every value."""
+"""Output distributions of probabilistic forecasts, as the tensors of their parameters."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ def _positive(x: Tensor) -> Tensor:
     return (x + (x.square() + 4.0).sqrt()) / 2.0
 
 
-def _width(x: Tensor) -> Tensor:
+def _positive_scale(x: Tensor) -> Tensor:
     return _positive(x).clamp_min(torch.finfo(x.dtype).eps)
 
 
 def _log_prob(kind: Any, *parameters: Tensor | None, values: Tensor) -> Tensor:
     """Without validation: NaN parameters give NaN instead of an error."""
-    found: Tensor = kind(*parameters, validate_args=False).log_prob(values)
-    return found
+    log_prob: Tensor = kind(*parameters, validate_args=False).log_prob(values)
+    return log_prob
 
 
 class StudentT(NamedTuple):
-    """A bell with heavy tails: degrees of freedom (above 2), centre, width."""
+    """Student's t-distribution: degrees of freedom (above 2), location, scale."""
 
     df: Tensor
     loc: Tensor
     scale: Tensor
 
     @classmethod
-    def of(cls, df: Tensor, loc: Tensor, scale: Tensor) -> StudentT:
-        """From the unconstrained outputs of a layer."""
-        return cls(2.0 + _positive(df), loc, _width(scale))
+    def from_outputs(cls, df: Tensor, loc: Tensor, scale: Tensor) -> StudentT:
+        """Create it from the unconstrained outputs of a layer."""
+        return cls(2.0 + _positive(df), loc, _positive_scale(scale))
 
     @property
     def mean(self) -> Tensor:
@@ -56,20 +56,20 @@ class StudentT(NamedTuple):
         return -0.5 * (self.df + 1.0) * torch.log1p(z**2 / self.df) - normalizer
 
     def unscale(self, loc: Tensor, scale: Tensor) -> StudentT:
-        """The same for values before they were shifted by `loc` and divided by `scale`."""
+        """The distribution of values * scale + loc."""
         return StudentT(self.df, self.loc * scale + loc, self.scale * scale)
 
 
 class Gaussian(NamedTuple):
-    """A bell: centre and width."""
+    """Normal distribution: mean and standard deviation."""
 
     loc: Tensor
     scale: Tensor
 
     @classmethod
-    def of(cls, loc: Tensor, scale: Tensor) -> Gaussian:
-        """From the unconstrained outputs of a layer."""
-        return cls(loc, _width(scale))
+    def from_outputs(cls, loc: Tensor, scale: Tensor) -> Gaussian:
+        """Create it from the unconstrained outputs of a layer."""
+        return cls(loc, _positive_scale(scale))
 
     @property
     def mean(self) -> Tensor:
@@ -84,19 +84,19 @@ class Gaussian(NamedTuple):
         return _log_prob(distributions.Normal, *self, values=values)
 
     def unscale(self, loc: Tensor, scale: Tensor) -> Gaussian:
-        """The same for values before they were shifted by `loc` and divided by `scale`."""
+        """The distribution of values * scale + loc."""
         return Gaussian(self.loc * scale + loc, self.scale * scale)
 
 
 class NegativeBinomial(NamedTuple):
-    """Counts: how many failures to wait for, and the log-odds of a success on each try."""
+    """Negative binomial distribution: number of failures, and log-odds of success."""
 
     total_count: Tensor
     logits: Tensor
 
     @classmethod
-    def of(cls, total_count: Tensor, logits: Tensor) -> NegativeBinomial:
-        """From the unconstrained outputs of a layer."""
+    def from_outputs(cls, total_count: Tensor, logits: Tensor) -> NegativeBinomial:
+        """Create it from the unconstrained outputs of a layer."""
         return cls(_positive(total_count), logits)
 
     @property
@@ -109,11 +109,13 @@ class NegativeBinomial(NamedTuple):
 
     def log_prob(self, values: Tensor) -> Tensor:
         """The log-probability of each count; NaN below 0."""
-        chance = _log_prob(distributions.NegativeBinomial, self.total_count, None, self.logits, values=values)
-        return chance.where(values >= 0, torch.nan)
+        log_prob = _log_prob(
+            distributions.NegativeBinomial, self.total_count, None, self.logits, values=values
+        )
+        return log_prob.where(values >= 0, torch.nan)
 
     def unscale(self, loc: Tensor, scale: Tensor) -> NegativeBinomial:
-        """The same with its mean times `scale`; counts start at 0, so they are never shifted by `loc`."""
+        """Multiply the mean by `scale`; counts start at 0, so `loc` is ignored."""
         return NegativeBinomial(self.total_count, self.logits + scale.log())
 
 
@@ -128,21 +130,21 @@ DISTRIBUTIONS: dict[Distribution, type[Any]] = {
 def map_parameters(
     parameters: DistributionParameters, change: Callable[[str, Tensor], Tensor]
 ) -> DistributionParameters:
-    """Every parameter changed by a function of its name and its tensor."""
-    made: DistributionParameters = type(parameters)(*map(change, parameters._fields, parameters))
-    return made
+    """Apply a function of name and tensor to every parameter."""
+    result: DistributionParameters = type(parameters)(*map(change, parameters._fields, parameters))
+    return result
 
 
-def stack_parameters(each: Sequence[DistributionParameters], dim: int) -> DistributionParameters:
-    """Several distributions of one kind as one, along a new dimension."""
-    made: DistributionParameters = type(each[0])(
-        *(torch.stack(tensors, dim) for tensors in zip(*each, strict=True))
+def stack_parameters(parameters: Sequence[DistributionParameters], dim: int) -> DistributionParameters:
+    """Stack the parameters of several distributions of one kind along a new dimension."""
+    result: DistributionParameters = type(parameters[0])(
+        *(torch.stack(tensors, dim) for tensors in zip(*parameters, strict=True))
     )
-    return made
+    return result
 
 
 class ParameterLayers(nn.Module):
-    """Vectors (..., width) to a distribution's parameters, each (..., count), by a layer for each."""
+    """One linear layer per parameter of a distribution: (..., width) -> (..., count) parameters."""
 
     def __init__(self, width: int, count: int, distribution: Distribution) -> None:
         super().__init__()
@@ -151,12 +153,12 @@ class ParameterLayers(nn.Module):
             self.add_module(name, nn.Linear(width, count))
 
     def forward(self, x: Tensor) -> DistributionParameters:
-        parameters: DistributionParameters = self.kind.of(*(layer(x) for layer in self.children()))
+        parameters: DistributionParameters = self.kind.from_outputs(*(layer(x) for layer in self.children()))
         return parameters
 
 
 def value_projection(width: int, count: int, distribution: Distribution) -> nn.Module:
-    """Vectors (..., width) to (..., count) numbers, or to a distribution's parameters for them."""
+    """A layer from (..., width) to (..., count) values, or to the parameters of their distribution."""
     if distribution == "none":
         return nn.Linear(width, count)
     return ParameterLayers(width, count, distribution)

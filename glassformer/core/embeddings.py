@@ -1,4 +1,4 @@
-"""Inputs as vectors (B, T, D): token ids, image patches, or vectors as they are.
+"""Input embeddings (B, T, D) of token ids, image patches or vectors.
 
 B batch, T positions, D d_model, C channels, P prefix tokens.
 """
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from glassformer.core import spec
+from glassformer.core import spec as specs
 from glassformer.core.backend import Dropout, normal_table
 from glassformer.core.observe import Observer, tap
 from glassformer.core.positions import LearnedPositions, SinusoidalPositions
@@ -18,7 +18,7 @@ from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 
 
 class EmbeddingOutput(NamedTuple):
-    """Vectors (B, T, D), and how a series was shifted and scaled before (to be undone by its head)."""
+    """Vectors (B, T, D); for a series also its shift and scale, which its head undoes."""
 
     x: Tensor
     loc: Tensor | None = None
@@ -26,7 +26,7 @@ class EmbeddingOutput(NamedTuple):
 
 
 class TokenInput(nn.Module):
-    """Token vectors times `scale`, plus position, plus token type; norm; dropout.
+    """Token embeddings times `scale`, plus positions and token types; norm; dropout.
 
     >>> TokenInput(16, vocab_size=100)(torch.tensor([[5, 7, 9]])).x.shape
     torch.Size([1, 3, 16])
@@ -72,9 +72,9 @@ class TokenInput(nn.Module):
                 positions = torch.arange(ids.shape[1], device=ids.device)[None]
             x = x + tap(obs, "position", self.position(positions, last)).to(x.dtype)
         if self.kind is not None:
-            kinds = torch.zeros_like(ids) if types is None else types
-            _check_types(kinds, ids, self.kind.num_embeddings)
-            x = x + tap(obs, "kind", self.kind(kinds))
+            token_types = torch.zeros_like(ids) if types is None else types
+            _check_types(token_types, ids, self.kind.num_embeddings)
+            x = x + tap(obs, "kind", self.kind(token_types))
         elif types is not None:
             raise UnsupportedError("this model", "token types", hint="leave `types` out")
         if self.norm is not None:
@@ -83,7 +83,7 @@ class TokenInput(nn.Module):
 
 
 def check_token_ids(ids: Tensor) -> None:
-    """Raise if these cannot be token ids (B, T)."""
+    """Raise unless these are token ids (B, T)."""
     if ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"a tensor of token ids ({ids.dtype})", ids.shape, "integers (B, T)")
 
@@ -110,28 +110,28 @@ def _check_types(types: Tensor, ids: Tensor, count: int) -> None:
         low, high = (int(v) for v in types.aminmax())
         fits = low >= 0 and high < count
     if not fits:
-        wanted = f"integers from 0 to {count - 1} in the shape of the ids {tuple(ids.shape)}"
-        raise ShapeError("types", types.shape, wanted)
+        expected = f"integers from 0 to {count - 1} in the shape of the ids {tuple(ids.shape)}"
+        raise ShapeError("types", types.shape, expected)
 
 
 class ImageInput(nn.Module):
-    """Patches of an image as vectors, after P learned prefix tokens, plus learned positions."""
+    """Image patches as vectors, after P learned prefix tokens, plus learned positions."""
 
-    def __init__(self, d_model: int, what: spec.ImagePatchesSpec) -> None:
+    def __init__(self, d_model: int, spec: specs.ImagePatchesSpec) -> None:
         super().__init__()
-        self.image_size, self.patch_size, self.channels = what.image_size, what.patch_size, what.channels
+        self.image_size, self.patch_size, self.channels = spec.image_size, spec.patch_size, spec.channels
         self.patch = nn.Conv2d(
-            what.channels, d_model, what.patch_size, stride=what.patch_size, bias=what.bias
+            spec.channels, d_model, spec.patch_size, stride=spec.patch_size, bias=spec.bias
         )
-        self.prefix = nn.Parameter(torch.zeros(1, what.prefix, d_model))
-        self.position = nn.Parameter(torch.zeros(1, what.prefix + what.num_patches, d_model))
-        self.dropout = Dropout(what.dropout)
+        self.prefix = nn.Parameter(torch.zeros(1, spec.prefix, d_model))
+        self.position = nn.Parameter(torch.zeros(1, spec.prefix + spec.num_patches, d_model))
+        self.dropout = Dropout(spec.dropout)
 
     def forward(self, images: Tensor, *, obs: Observer | None = None) -> EmbeddingOutput:
         """images (B, C, height, width) -> (B, P + patches, D), patches row by row."""
         if images.dim() != 4 or tuple(images.shape[1:]) != (self.channels, *self.image_size):
-            wanted = f"(B, {self.channels}, {self.image_size[0]}, {self.image_size[1]})"
-            raise ShapeError("images", images.shape, wanted, hint="resize or crop them")
+            expected = f"(B, {self.channels}, {self.image_size[0]}, {self.image_size[1]})"
+            raise ShapeError("images", images.shape, expected, hint="resize or crop them")
         x = self.patch(images.to(self.patch.weight.dtype)).flatten(2).transpose(1, 2)  # (B, patches, D)
         x = tap(obs, "patch", x)
         x = torch.cat((self.prefix.expand(x.shape[0], -1, -1), x), 1)  # (B, P + patches, D)
@@ -140,7 +140,7 @@ class ImageInput(nn.Module):
 
 
 class VectorInput(nn.Module):
-    """Vectors (B, T, D) handed in as they are."""
+    """Vectors (B, T, D), used unchanged."""
 
     def forward(self, x: Tensor, *, obs: Observer | None = None) -> EmbeddingOutput:
         return EmbeddingOutput(tap(obs, "out", x))

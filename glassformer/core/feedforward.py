@@ -1,4 +1,4 @@
-"""Feed-forward: each position by itself, projected up, activated, projected down.
+"""Feed-forward layers: project each position up, activate, project down.
 
 B batch, T positions, D d_model, F d_ff.
 """

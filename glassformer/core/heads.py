@@ -1,4 +1,4 @@
-"""From vectors to answers. A head takes the last layer's vectors and a `HeadContext` of what was read.
+"""Heads: they map the last hidden states and a `HeadContext` to the output of the model.
 
 B batch, T positions, D d_model, V vocabulary, L labels.
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.core import spec
+from glassformer.core import spec as specs
 from glassformer.core.backend import ACTIVATIONS, Dropout, linear, normal_table
 from glassformer.core.norms import make_norm
 from glassformer.core.observe import Observer, tap
@@ -20,23 +20,23 @@ from glassformer.errors import MissingValueError, ShapeError
 
 
 class HeadContext(NamedTuple):
-    """What a head may need besides the vectors."""
+    """What a head may need besides the hidden states."""
 
     ids: Tensor | None = None  # (B, T)
-    padding: Tensor | None = None  # (B, T), True where real
-    loc: Tensor | None = None  # how a series was shifted
-    scale: Tensor | None = None  # and scaled
+    padding: Tensor | None = None  # (B, T), True for real tokens
+    loc: Tensor | None = None  # shift of a series
+    scale: Tensor | None = None  # scale of a series
 
 
 class PooledOutput(NamedTuple):
-    """All vectors (B, T, D) and one for the whole sequence (B, D or the pooler's width)."""
+    """All hidden states (B, T, D), and one pooled vector per sequence (B, D or the pooler's width)."""
 
     hidden: Tensor
     pooled: Tensor
 
 
 class DistilledLogits(NamedTuple):
-    """The mean of two rows of scores (B, L), and each."""
+    """Logits of the class token and of the distillation token, and their mean (B, L)."""
 
     logits: Tensor
     first: Tensor
@@ -44,19 +44,19 @@ class DistilledLogits(NamedTuple):
 
 
 class SpanLogits(NamedTuple):
-    """Scores (B, T) for where an answer starts and ends."""
+    """Logits (B, T) for the start and the end of an answer."""
 
     start: Tensor
     end: Tensor
 
 
 class FeaturesHead(nn.Module):
-    """The vectors themselves; with a pooler also activation(dense(first vector))."""
+    """The hidden states; with a pooler also activation(dense(first hidden state))."""
 
-    def __init__(self, d_model: int, what: spec.FeaturesSpec) -> None:
+    def __init__(self, d_model: int, spec: specs.FeaturesSpec) -> None:
         super().__init__()
-        self.pooler = nn.Linear(d_model, what.pooler_dim or d_model) if what.pooler else None
-        self.activation = what.pooler_activation
+        self.pooler = nn.Linear(d_model, spec.pooler_dim or d_model) if spec.pooler else None
+        self.activation = spec.pooler_activation
 
     def forward(
         self, x: Tensor, context: HeadContext, *, obs: Observer | None = None
@@ -67,7 +67,7 @@ class FeaturesHead(nn.Module):
 
 
 class VocabularyHead(nn.Module):
-    """Scores over the vocabulary at every position: (B, T, D) -> (B, T, V)."""
+    """Logits over the vocabulary at every position: (B, T, D) -> (B, T, V)."""
 
     def __init__(self, d_model: int, vocab_size: int, bias: bool) -> None:
         super().__init__()
@@ -78,12 +78,12 @@ class VocabularyHead(nn.Module):
         return tap(obs, "logits", linear(self.transform(x), self.weight, self.bias))
 
     def transform(self, x: Tensor) -> Tensor:
-        """What the vocabulary's matrix is multiplied with."""
+        """Map hidden states to the input of the vocabulary projection."""
         raise NotImplementedError
 
 
 class LanguageModelHead(VocabularyHead):
-    """Scores of the vectors times `scale`."""
+    """Logits of the hidden states times `scale`."""
 
     def __init__(self, d_model: int, *, vocab_size: int, bias: bool = False, scale: float = 1.0) -> None:
         super().__init__(d_model, vocab_size, bias)
@@ -94,13 +94,13 @@ class LanguageModelHead(VocabularyHead):
 
 
 class MaskedLanguageModelHead(VocabularyHead):
-    """dense, activation, norm, then scores."""
+    """dense, activation, norm, then the vocabulary projection."""
 
-    def __init__(self, d_model: int, what: spec.MaskedLanguageModelSpec) -> None:
-        super().__init__(d_model, what.vocab_size, bias=True)
+    def __init__(self, d_model: int, spec: specs.MaskedLanguageModelSpec) -> None:
+        super().__init__(d_model, spec.vocab_size, bias=True)
         self.dense = nn.Linear(d_model, d_model)
-        self.activation = what.activation
-        self.norm = make_norm(what.norm, d_model)
+        self.activation = spec.activation
+        self.norm = make_norm(spec.norm, d_model)
 
     def transform(self, x: Tensor) -> Tensor:
         y: Tensor = self.norm(ACTIVATIONS[self.activation](self.dense(x)))
@@ -108,16 +108,16 @@ class MaskedLanguageModelHead(VocabularyHead):
 
 
 def _last_real(padding: Tensor | None, x: Tensor) -> Tensor:
-    """The row number (B,) of each sequence's last real token."""
+    """The index (B,) of the last real token of each sequence."""
     if padding is None:
         return torch.full((x.shape[0],), x.shape[1] - 1, device=x.device)
     return torch.where(padding, torch.arange(x.shape[1], device=x.device), 0).amax(-1)
 
 
 def pool(x: Tensor, padding: Tensor | None, kind: str) -> Tensor:
-    """One of the vectors of a sequence, or their mean or maximum: (B, T, D) -> (B, D).
+    """Pool the hidden states of each sequence: (B, T, D) -> (B, D).
 
-    Only real tokens count: "first" and "last" are the first and last real ones.
+    kind: "first", "last", "max", "mean" or "mean_sqrt_len". Padding is ignored.
     """
     match kind:
         case "first" if padding is None:
@@ -136,15 +136,15 @@ def pool(x: Tensor, padding: Tensor | None, kind: str) -> Tensor:
 
 
 class ClassifyHead(nn.Module):
-    """One vector of the sequence, a dense layer if any, then a row of scores: (B, T, D) -> (B, L)."""
+    """Pooled hidden states, an optional dense layer, then logits: (B, T, D) -> (B, L)."""
 
-    def __init__(self, d_model: int, what: spec.ClassifySpec) -> None:
+    def __init__(self, d_model: int, spec: specs.ClassifySpec) -> None:
         super().__init__()
-        self.pool, self.hidden, self.end_id = what.pool, what.hidden, what.end_id
-        self.dense = nn.Linear(d_model, d_model) if what.hidden else None
-        self.dropout_hidden = Dropout(what.dropout if "hidden" in what.dropped else 0.0)
-        self.dropout = Dropout(what.dropout if "out" in what.dropped else 0.0)
-        self.out = nn.Linear(d_model, what.num_labels, bias=what.bias)
+        self.pool, self.hidden, self.end_id = spec.pool, spec.hidden, spec.end_id
+        self.dense = nn.Linear(d_model, d_model) if spec.hidden else None
+        self.dropout_hidden = Dropout(spec.dropout if "hidden" in spec.dropped else 0.0)
+        self.dropout = Dropout(spec.dropout if "out" in spec.dropped else 0.0)
+        self.out = nn.Linear(d_model, spec.num_labels, bias=spec.bias)
 
     def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
         if self.pool == "first":  # column 0, padding or not, as published models read it
@@ -159,12 +159,12 @@ class ClassifyHead(nn.Module):
         return tap(obs, "logits", self.out(self.dropout(pooled)))  # (B, L)
 
     def _ends(self, x: Tensor, ids: Tensor | None) -> Tensor:
-        """Where the end token is (B, T); that each row has one is checked only on a CPU."""
+        """Which positions hold the end token (B, T); only on a CPU is each row checked to have one."""
         if ids is None:
             raise MissingValueError("token ids", "by a head that reads the end token")
         if ids.shape != x.shape[:2]:
-            wanted = f"the source's shape {tuple(ids.shape)}, as the head reads the source's end token"
-            raise ShapeError("the target", x.shape[:2], wanted)
+            expected = f"the source's shape {tuple(ids.shape)}, as the head reads the source's end token"
+            raise ShapeError("the target", x.shape[:2], expected)
         ends = ids.eq(self.end_id)
         if ids.is_cpu and not torch.compiler.is_compiling() and not bool(ends.any(-1).all()):
             raise MissingValueError(f"the end token {self.end_id}", "in every sequence by this head")
@@ -172,12 +172,12 @@ class ClassifyHead(nn.Module):
 
 
 class DistilledClassifyHead(nn.Module):
-    """Scores off the first and off the second prefix vector, and their mean."""
+    """Logits of the class token and of the distillation token, and their mean (DeiT)."""
 
-    def __init__(self, d_model: int, what: spec.DistilledClassifySpec) -> None:
+    def __init__(self, d_model: int, spec: specs.DistilledClassifySpec) -> None:
         super().__init__()
-        self.first = nn.Linear(d_model, what.num_labels)
-        self.second = nn.Linear(d_model, what.num_labels)
+        self.first = nn.Linear(d_model, spec.num_labels)
+        self.second = nn.Linear(d_model, spec.num_labels)
 
     def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> DistilledLogits:
         first, second = self.first(x[:, 0]), self.second(x[:, 1])  # (B, L)
@@ -185,23 +185,23 @@ class DistilledClassifyHead(nn.Module):
 
 
 class TokenClassifyHead(nn.Module):
-    """A row of scores for every token: (B, T, D) -> (B, T, L)."""
+    """Logits for every token: (B, T, D) -> (B, T, L)."""
 
-    def __init__(self, d_model: int, what: spec.TokenClassifySpec) -> None:
+    def __init__(self, d_model: int, spec: specs.TokenClassifySpec) -> None:
         super().__init__()
-        self.dropout = Dropout(what.dropout)
-        self.out = nn.Linear(d_model, what.num_labels, bias=what.bias)
+        self.dropout = Dropout(spec.dropout)
+        self.out = nn.Linear(d_model, spec.num_labels, bias=spec.bias)
 
     def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
         return tap(obs, "logits", self.out(self.dropout(x)))
 
 
 class AnswerHead(nn.Module):
-    """Where an answer starts and ends: (B, T, D) -> two of (B, T)."""
+    """Start and end logits of an answer: (B, T, D) -> two of (B, T)."""
 
-    def __init__(self, d_model: int, what: spec.AnswerSpec) -> None:
+    def __init__(self, d_model: int, spec: specs.AnswerSpec) -> None:
         super().__init__()
-        self.dropout = Dropout(what.dropout)
+        self.dropout = Dropout(spec.dropout)
         self.out = nn.Linear(d_model, 2)
 
     def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> SpanLogits:
@@ -210,13 +210,13 @@ class AnswerHead(nn.Module):
 
 
 class EmbedHead(nn.Module):
-    """One vector a text, pooled over its real tokens: (B, T, D) -> (B, D)."""
+    """One embedding per text, pooled over its real tokens: (B, T, D) -> (B, D)."""
 
-    def __init__(self, d_model: int, what: spec.EmbedSpec) -> None:
+    def __init__(self, d_model: int, spec: specs.EmbedSpec) -> None:
         super().__init__()
-        self.pool, self.normalize = what.pool, what.normalize
-        # published folders have a pooler; it takes no part here but is kept for saving
-        self.pooler = nn.Linear(d_model, d_model) if what.pooler else None
+        self.pool, self.normalize = spec.pool, spec.normalize
+        # published checkpoints have a pooler; it is unused here and kept for saving
+        self.pooler = nn.Linear(d_model, d_model) if spec.pooler else None
 
     def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
         vector = pool(x, context.padding, self.pool)
@@ -224,11 +224,11 @@ class EmbedHead(nn.Module):
 
 
 HEADS: dict[type, type[nn.Module]] = {
-    spec.FeaturesSpec: FeaturesHead,
-    spec.MaskedLanguageModelSpec: MaskedLanguageModelHead,
-    spec.ClassifySpec: ClassifyHead,
-    spec.DistilledClassifySpec: DistilledClassifyHead,
-    spec.TokenClassifySpec: TokenClassifyHead,
-    spec.AnswerSpec: AnswerHead,
-    spec.EmbedSpec: EmbedHead,
+    specs.FeaturesSpec: FeaturesHead,
+    specs.MaskedLanguageModelSpec: MaskedLanguageModelHead,
+    specs.ClassifySpec: ClassifyHead,
+    specs.DistilledClassifySpec: DistilledClassifyHead,
+    specs.TokenClassifySpec: TokenClassifyHead,
+    specs.AnswerSpec: AnswerHead,
+    specs.EmbedSpec: EmbedHead,
 }

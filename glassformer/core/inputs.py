@@ -1,4 +1,4 @@
-"""What a model makes of its inputs before the first layer: padding, places, vectors, shared matrices.
+"""From the inputs of a model to its first layer: padding masks, position ids, embeddings, tied weights.
 
 B batch, T positions of the input, S keys, D d_model.
 """
@@ -19,53 +19,54 @@ from glassformer.errors import MissingValueError, ShapeError, UnsupportedError
 MaskLike = Mask | Tensor | None
 
 
-def infer_mask(embed: nn.Module, inputs: Tensor, mask: MaskLike, what: str, past: int = 0) -> Mask:
-    """The mask given; where none is, the padding read off the pad id (no sequence starts with padding).
+def infer_mask(embed: nn.Module, inputs: Tensor, mask: MaskLike, name: str, has_past: bool = False) -> Mask:
+    """Return `mask`, or infer the padding from the pad id if it is None.
 
-    With a cache the keys before `inputs` are unknown here, so nothing is inferred.
+    has_past: with a filled cache the keys before `inputs` are unknown here, so nothing is inferred.
+    name: of the mask, for errors.
     """
     if isinstance(embed, TokenInput):
         check_token_ids(inputs)
-    if mask is not None or not isinstance(embed, TokenInput) or embed.pad_id is None or past:
-        return Mask.of(mask, what)
+    if mask is not None or not isinstance(embed, TokenInput) or embed.pad_id is None or has_past:
+        return Mask.of(mask, name)
     padding = inputs != embed.pad_id
     if inputs.is_cpu and not torch.compiler.is_compiling() and bool(padding.all()):
-        return Mask()  # nothing is padded: the kernel need not look (on a GPU, asking would wait for it)
+        return Mask()  # no padding: the kernel needs no mask (on a GPU this check would synchronize)
     return Mask(padding=padding)
 
 
-def position_ids(mask: Mask, start: int | Tensor, inputs: Tensor, what: str) -> Tensor | None:
-    """Where each token stands, counting real tokens of its own document only (B, T).
+def position_ids(mask: Mask, start: int | Tensor, inputs: Tensor, name: str) -> Tensor | None:
+    """Position ids (B, T), counting only the real tokens of each token's own document.
 
-    None for the plain count from `start`: nothing is padded or packed.
+    None if nothing is padded or packed: positions are then counted from `start`.
     """
-    told = mask.segments if mask.padding is None else mask.padding
-    if told is None:
+    counted = mask.segments if mask.padding is None else mask.padding
+    if counted is None:
         return None
     batch, steps = inputs.shape[:2]
-    keys = start + steps if isinstance(start, int) else told.shape[-1]
-    counting = Mask(padding=mask.padding, segments=mask.segments)
-    counting.check(batch=batch, heads=1, queries=steps, keys=keys, what=what)
+    keys = start + steps if isinstance(start, int) else counted.shape[-1]
+    padding_only = Mask(padding=mask.padding, segments=mask.segments)
+    padding_only.check(batch=batch, heads=1, queries=steps, keys=keys, name=name)
     return last_columns(count_positions(mask.padding, mask.segments), start, steps)
 
 
 def last_columns(columns: Tensor, start: int | Tensor, steps: int) -> Tensor:
-    """Of columns for all keys so far (B, S), those of the new positions (B, T)."""
+    """Select the new positions (B, T) from columns for all keys so far (B, S)."""
     if isinstance(start, int):
         return columns[:, start : start + steps]
     return columns.index_select(1, start + torch.arange(steps, device=columns.device))
 
 
 def cross_mask(source: Mask, target: MaskLike) -> Mask:
-    """What the target may see of the memory where nobody says: real tokens, of the same document."""
+    """The default memory mask: the real tokens of the source, of the same document."""
     if source.segments is None:
         return Mask(padding=source.padding)
-    own = target.segments if isinstance(target, Mask) else None
-    if own is None:
+    query_segments = target.segments if isinstance(target, Mask) else None
+    if query_segments is None:
         raise MissingValueError(
             "tgt_mask=Mask(segments=...)", "for a source of several documents", hint="or set a memory_mask"
         )
-    return Mask(padding=source.padding, segments=source.segments, query_segments=own)
+    return Mask(padding=source.padding, segments=source.segments, query_segments=query_segments)
 
 
 def embed_inputs(
@@ -74,32 +75,33 @@ def embed_inputs(
     positions: Tensor | None,
     start: int | Tensor,
     obs: Observer | None,
-    **more: Any,
+    **options: Any,
 ) -> EmbeddingOutput:
-    embedded: EmbeddingOutput
+    """Embed inputs; tokens at `positions`, which are counted from `start` if None."""
+    output: EmbeddingOutput
     if not isinstance(embed, TokenInput):
-        embedded = embed(inputs, obs=obs, **more)
-        return embedded
+        output = embed(inputs, obs=obs, **options)
+        return output
     steps = inputs.shape[1]
     if positions is None:
         positions = (torch.arange(steps, device=inputs.device) + start)[None]
     last = start + steps if isinstance(start, int) else None
-    embedded = embed(inputs, positions=positions, last=last, obs=obs, **more)
-    return embedded
+    output = embed(inputs, positions=positions, last=last, obs=obs, **options)
+    return output
 
 
-def tie_weights(source: nn.Module, owner: nn.Module, what: str) -> None:
-    """Let `owner` (a token embedding or a head) use the token matrix of the input `source`."""
+def tie_weights(source: nn.Module, target: nn.Module, name: str) -> None:
+    """Let `target` (a token embedding or a head) share the token matrix of `source`. name: of the target."""
     token = source.token if isinstance(source, TokenInput) else None
-    taker = owner.token if isinstance(owner, TokenInput) else owner
-    own = getattr(taker, "weight", None)
-    if token is None or not isinstance(own, Tensor):
-        raise UnsupportedError(what, "a shared token matrix", hint="leave it out of `tied`")
-    if own.shape != token.weight.shape:
+    module = target.token if isinstance(target, TokenInput) else target
+    weight = getattr(module, "weight", None)
+    if token is None or not isinstance(weight, Tensor):
+        raise UnsupportedError(name, "a shared token matrix", hint="leave it out of `tied`")
+    if weight.shape != token.weight.shape:
         raise ShapeError(
-            f"the token matrix of {what}",
-            own.shape,
+            f"the token matrix of {name}",
+            weight.shape,
             f"{tuple(token.weight.shape)}, to be shared",
             hint="make the vocabularies equal or leave it out of `tied`",
         )
-    taker.weight = token.weight
+    module.weight = token.weight

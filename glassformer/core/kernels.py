@@ -1,11 +1,11 @@
-"""softmax(Q K^T * scale + bias) V under a mask: one definition, and faster ways to the same numbers.
+"""Attention kernels: softmax(Q K^T * scale + bias) V under a mask.
 
 `explicit` is the definition: every step is written out and every other kernel is tested against it. `sdpa` is
-torch's fused attention, `flex` its block-sparse one. `prepare_mask` chooses among them and works out, once
-for all layers, what the chosen one needs of the mask. A query that may attend to nothing gives zeros, and
-zero gradients, in every kernel.
+torch's fused attention, `flex` its block-sparse one. `prepare_mask` chooses a kernel and computes, once for
+all layers, the form of the mask that it needs. Fully masked queries give zeros, and zero gradients, in every
+kernel.
 
-Letters: B batch, H query heads, G key/value heads, R = H / G, T queries, S keys, K head width.
+B batch, H query heads, G key/value heads, R = H / G, T queries, S keys, K head width.
 """
 
 from __future__ import annotations
@@ -27,31 +27,28 @@ Kernel = Literal["auto", "explicit", "sdpa", "flex"]
 KERNELS: tuple[Kernel, ...] = ("auto", "explicit", "sdpa", "flex")
 AttentionEdit = Callable[[str, Tensor], Tensor]
 
-# from here on, skipping the empty blocks of a sparse mask wins (2 x at 1024 keys, 7 x at 4096 on an H200)
+# from here on, skipping the empty blocks of a sparse mask is faster (2x at 1024 keys, 7x at 4096, on an H200)
 FLEX_MIN_KEYS = 1024
 
 
 class PreparedMask(NamedTuple):
-    """A mask worked out for one (T, S) and one kernel: nothing hidden, plainly causal, or more.
-
-    Made by `prepare_mask`, once a forward; every layer of a stack uses the same.
-    """
+    """A mask in the form that one kernel needs for one (T, S), prepared once per forward."""
 
     kernel: Kernel = "sdpa"
     mask: Mask = Mask()
     causal: bool = False
-    allowed: Tensor | None = None  # (B|1, 1|H, T|1, S); None where all may attend, or `causal` says it
-    extra: Tensor | None = None  # sdpa's mask (B, 1|H, T, S): bool, or the bias with -inf
-    empty: Tensor | None = None  # (B|1, 1|H, T|1, 1), queries that may attend to nothing
-    block: Any = None  # flex's BlockMask
+    allowed: Tensor | None = None  # (B|1, 1|H, T|1, S); None if everything is allowed or `causal` is set
+    attn_mask: Tensor | None = None  # of sdpa (B, 1|H, T, S): bool, or the bias with -inf
+    fully_masked: Tensor | None = None  # (B|1, 1|H, T|1, 1), queries that may attend to nothing
+    block_mask: Any = None  # flex's BlockMask
 
     def to_dense(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
-        """The whole mask as a tensor (B|1, 1|H, T|1, S), whatever form the kernel uses."""
+        """The mask as a tensor (B|1, 1|H, T|1, S), whatever form the kernel uses."""
         if self.allowed is not None:
             return self.allowed
         if self.causal:
             return Mask(causal=True).dense(queries, keys, device)
-        return None if self.block is None else self.mask.dense(queries, keys, device)
+        return None if self.block_mask is None else self.mask.dense(queries, keys, device)
 
 
 def choose_kernel(
@@ -64,7 +61,7 @@ def choose_kernel(
     dropout: float = 0.0,
     biased: bool = False,
 ) -> Kernel:
-    """The kernel that runs: what is asked for, else the one that is fastest for this mask and size.
+    """The requested kernel, or for "auto" the one that is fastest for this mask and size.
 
     >>> choose_kernel(mask=Mask(causal=True, window=256), queries=4096, keys=4096, device="cuda")
     'flex'
@@ -72,12 +69,12 @@ def choose_kernel(
     if kernel not in KERNELS:
         raise UnknownNameError("kernel", kernel, KERNELS)
     mask = mask or Mask()
-    place, plain = torch.device(device).type, _flex_takes(mask) and not biased
+    device_type, plain = torch.device(device).type, _flex_supports(mask) and not biased
     if kernel == "flex" and dropout:
         raise UnsupportedError(
             "the flex kernel", "dropout on weights", hint="use kernel='sdpa', or dropout 0"
         )
-    if kernel == "flex" and place == "cuda" and not plain:
+    if kernel == "flex" and device_type == "cuda" and not plain:
         raise UnsupportedError(
             "the flex kernel on a GPU",
             "a bias, or masks other than causal, window and document masks",
@@ -86,14 +83,16 @@ def choose_kernel(
     if kernel != "auto":
         return kernel
     if dropout:
-        return "explicit" if place == "cpu" else "sdpa"  # on a CPU, torch's own is unfused under dropout
+        return (
+            "explicit" if device_type == "cpu" else "sdpa"
+        )  # on a CPU, torch's kernel is not fused with dropout
     sparse = mask.segments is not None or (mask.window is not None and 4 * mask.window <= keys)
-    wins = plain and sparse and queries == keys >= FLEX_MIN_KEYS
-    return "flex" if place == "cuda" and wins else "sdpa"
+    faster = plain and sparse and queries == keys >= FLEX_MIN_KEYS
+    return "flex" if device_type == "cuda" and faster else "sdpa"
 
 
-def _flex_takes(mask: Mask) -> bool:
-    """Whether every query sees at least itself: on a GPU, flex is held to the definition for these alone."""
+def _flex_supports(mask: Mask) -> bool:
+    """Whether every query sees at least itself: on a GPU, flex is tested only for such masks."""
     return mask.padding is None and mask.allowed is None and mask.query_segments is None
 
 
@@ -109,11 +108,11 @@ def prepare_mask(
     dropout: float = 0.0,
     kernel: Kernel = "auto",
 ) -> PreparedMask:
-    """Choose the kernel and work out what it needs of the mask, in the cheapest equal form."""
-    slim = mask.simplify(queries, keys)
+    """Choose the kernel, and bring the mask into the cheapest equivalent form for it."""
+    simple = mask.simplify(queries, keys)
     chosen = choose_kernel(
         kernel,
-        mask=slim,
+        mask=simple,
         queries=queries,
         keys=keys,
         device=device,
@@ -121,11 +120,15 @@ def prepare_mask(
         biased=bias is not None,
     )
     if chosen == "flex":
-        return PreparedMask(kernel=chosen, mask=slim, block=_block_mask(slim, batch, queries, keys, device))
-    causal = slim.only_causal and queries == keys
-    allowed = None if causal else slim.dense(queries, keys, device)
-    settled = PreparedMask(kernel=chosen, mask=slim, causal=causal, allowed=allowed)
-    return _fused_form(settled, bias, batch, queries, keys, device, dtype) if chosen == "sdpa" else settled
+        return PreparedMask(
+            kernel=chosen, mask=simple, block_mask=_block_mask(simple, batch, queries, keys, device)
+        )
+    causal = simple.only_causal and queries == keys
+    allowed = None if causal else simple.dense(queries, keys, device)
+    prepared = PreparedMask(kernel=chosen, mask=simple, causal=causal, allowed=allowed)
+    return (
+        _prepare_sdpa(prepared, bias, batch, queries, keys, device, dtype) if chosen == "sdpa" else prepared
+    )
 
 
 def attend(
@@ -142,9 +145,9 @@ def attend(
 ) -> Tensor:
     """Scaled dot-product attention: q (B, H, T, K), k (B, G, S, K), v (B, G, S, V) -> (B, H, T, V).
 
-    `bias` (1|B, H, T, S) is added to the scaled scores. `dropout` falls on the weights. `edit` sees
-    (and may replace) "scores" and "weights", which exist in the explicit kernel alone. A `PreparedMask` mask
-    brings its kernel along.
+    `bias` (1|B, H, T, S) is added to the scaled scores. `dropout` applies to the weights. `edit` receives
+    (and may replace) "scores" and "weights", which exist only in the explicit kernel. A `PreparedMask` mask
+    determines the kernel.
 
     >>> q, k, v = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6)
     >>> attend(q, k, v, mask=Mask(causal=True)).shape
@@ -152,11 +155,11 @@ def attend(
     """
     if not isinstance(mask, PreparedMask):
         _check_shapes(q, k, v)
-        given = Mask.of(mask)
+        unprepared = Mask.of(mask)
         batch, heads, queries, _ = q.shape
-        given.check(batch=batch, heads=heads, queries=queries, keys=k.shape[2])
+        unprepared.check(batch=batch, heads=heads, queries=queries, keys=k.shape[2])
         mask = prepare_mask(
-            given,
+            unprepared,
             batch=batch,
             queries=queries,
             keys=k.shape[2],
@@ -175,7 +178,7 @@ def attend(
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Refuse what does not fit: the fused kernel silently leaves out keys that have no value."""
+    """Raise if shapes do not fit: the fused kernel silently ignores keys without a value."""
     fits = q.dim() == k.dim() == v.dim() == 4 and k.shape[:3] == v.shape[:3]
     if not fits or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[1] % max(1, k.shape[1]):
         raise ShapeError(
@@ -191,12 +194,12 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 def attention_scores(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """Q K^T * scale + bias, in float32: (B, H, T, S)."""
-    dots = _by_group(q.float() * scale, k.float().transpose(-1, -2))
+    dots = _grouped_matmul(q.float() * scale, k.float().transpose(-1, -2))
     return dots if bias is None else dots + bias
 
 
-def _by_group(left: Tensor, right: Tensor) -> Tensor:
-    """left (B, H, T, M) @ right (B, G, M, N) -> (B, H, T, N), each group's heads sharing its matrix."""
+def _grouped_matmul(left: Tensor, right: Tensor) -> Tensor:
+    """left (B, H, T, M) @ right (B, G, M, N) -> (B, H, T, N); the heads of a group share its matrix."""
     batch, heads, rows, inner = left.shape
     groups = right.shape[1]
     if heads == groups:
@@ -206,10 +209,10 @@ def _by_group(left: Tensor, right: Tensor) -> Tensor:
 
 
 def attention_weights(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """Soft-maxed rows under the mask; a row with nothing allowed is all zeros."""
+    """Softmax over the allowed keys; fully masked rows are zeros."""
     if allowed is None:
         return scores.softmax(-1)
-    lowest = torch.finfo(scores.dtype).min  # finite, so that an empty row makes no NaN on the way
+    lowest = torch.finfo(scores.dtype).min  # finite, so that a fully masked row gives no NaN
     return scores.masked_fill(~allowed, lowest).softmax(-1).masked_fill(~allowed, 0.0)
 
 
@@ -231,13 +234,13 @@ def explicit(
     if edit is not None:
         weights = edit("weights", weights)
     weights = drop(weights, dropout, training=True)
-    return _by_group(weights.to(v.dtype), v)  # (B, H, T, V)
+    return _grouped_matmul(weights.to(v.dtype), v)  # (B, H, T, V)
 
 
 # ---- torch's fused attention ----------------------------------------------------------------------------
 
 
-def _fused_form(
+def _prepare_sdpa(
     mask: PreparedMask,
     bias: Tensor | None,
     batch: int,
@@ -246,38 +249,38 @@ def _fused_form(
     device: torch.device,
     dtype: torch.dtype,
 ) -> PreparedMask:
-    """The mask and the bias as the one tensor that torch's kernel takes."""
-    allowed, empty = mask.allowed, None
+    """Combine mask and bias into the one tensor that torch's kernel takes."""
+    allowed, fully_masked = mask.allowed, None
     if allowed is not None and device.type != "cpu":
-        # CUDA's kernels differ on rows with nothing allowed: let such a row attend everywhere, and zero
-        # its result afterwards, so that neither way makes a NaN. The CPU's kernel gives zeros itself.
-        empty = ~allowed.any(-1, keepdim=True)
-        allowed = allowed | empty
-    extra = allowed
+        # CUDA's kernels differ on fully masked rows: let such a row attend everywhere, and zero its result
+        # afterwards, so that neither pass gives a NaN. The CPU's kernel gives zeros itself.
+        fully_masked = ~allowed.any(-1, keepdim=True)
+        allowed = allowed | fully_masked
+    attn_mask = allowed
     if bias is not None:
         if mask.causal:
             allowed = Mask(causal=True).dense(queries, keys, device)
-        extra = bias.to(dtype)
+        attn_mask = bias.to(dtype)
         if allowed is not None:
-            extra = extra.masked_fill(~allowed, float("-inf"))
-    if extra is not None:
-        extra = extra.expand(batch, -1, queries, -1)
-    return mask._replace(extra=extra, empty=empty)
+            attn_mask = attn_mask.masked_fill(~allowed, float("-inf"))
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(batch, -1, queries, -1)
+    return mask._replace(attn_mask=attn_mask, fully_masked=fully_masked)
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: PreparedMask, scale: float, dropout: float = 0.0) -> Tensor:
-    """torch's fused attention; mask and bias were joined by `prepare_mask`."""
+    """torch's fused attention; `prepare_mask` has combined mask and bias."""
     heads = F.scaled_dot_product_attention(
         q,
         k,
         v,
-        attn_mask=mask.extra,
+        attn_mask=mask.attn_mask,
         dropout_p=dropout,
-        is_causal=mask.causal and mask.extra is None,
+        is_causal=mask.causal and mask.attn_mask is None,
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )
-    return heads if mask.empty is None else heads.masked_fill(mask.empty, 0.0)
+    return heads if mask.fully_masked is None else heads.masked_fill(mask.fully_masked, 0.0)
 
 
 # ---- torch's block-sparse attention ---------------------------------------------------------------------
@@ -285,7 +288,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: PreparedMask, scale: float, drop
 
 @cache
 def _flex_functions(compiled: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """flex_attention and create_block_mask; on a GPU they are only fast compiled."""
+    """flex_attention and create_block_mask; on a GPU they are fast only if compiled."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     if not compiled:
@@ -298,27 +301,27 @@ def _functions_for(device: torch.device) -> tuple[Callable[..., Any], Callable[.
 
 
 def _block_mask(mask: Mask, batch: int, queries: int, keys: int, device: torch.device) -> Any:
-    """Which blocks of (T, S) hold anything, and the rule inside each block."""
+    """flex's BlockMask: which blocks of (T, S) are not empty, and the rule inside each block."""
     first = keys - queries if mask.offset is None else mask.offset
-    own = mask.segments if mask.query_segments is None else mask.query_segments
+    query_segments = mask.segments if mask.query_segments is None else mask.query_segments
     shift = first if mask.query_segments is None else 0  # queries are keys too, from `first` on
     everything = torch.ones((), dtype=torch.bool, device=device)
 
-    def may(b: Tensor, h: Tensor, q: Tensor, s: Tensor) -> Tensor:
-        ok = everything
-        back = q + first - s
+    def mask_mod(b: Tensor, h: Tensor, q: Tensor, s: Tensor) -> Tensor:
+        allowed = everything
+        distance = q + first - s
         if mask.causal:
-            ok = ok & (back >= 0)
+            allowed = allowed & (distance >= 0)
         if mask.window is not None:
-            ok = ok & (back < mask.window) & (back > -mask.window)
+            allowed = allowed & (distance < mask.window) & (distance > -mask.window)
         if mask.padding is not None:
-            ok = ok & mask.padding[b, s]
-        if mask.segments is not None and own is not None:
-            ok = ok & (own[b, q + shift] == mask.segments[b, s])
+            allowed = allowed & mask.padding[b, s]
+        if mask.segments is not None and query_segments is not None:
+            allowed = allowed & (query_segments[b, q + shift] == mask.segments[b, s])
         if mask.allowed is not None:
             rows, heads = mask.allowed.shape[:2]
-            ok = ok & mask.allowed[b if rows > 1 else 0, h if heads > 1 else 0, q, s]
-        return ok
+            allowed = allowed & mask.allowed[b if rows > 1 else 0, h if heads > 1 else 0, q, s]
+        return allowed
 
     by_row = mask.padding is not None or mask.segments is not None
     by_row = by_row or (mask.allowed is not None and mask.allowed.shape[0] > 1)
@@ -326,23 +329,23 @@ def _block_mask(mask: Mask, batch: int, queries: int, keys: int, device: torch.d
     rows = batch if by_row else None
     heads = mask.allowed.shape[1] if by_head and mask.allowed is not None else None
     _, create = _functions_for(device)
-    return create(may, rows, heads, queries, keys, device=device)
+    return create(mask_mod, rows, heads, queries, keys, device=device)
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, mask: PreparedMask, bias: Tensor | None, scale: float) -> Tensor:
-    """torch's block-sparse attention: blocks that the mask empties are never touched."""
+    """torch's block-sparse attention: fully masked blocks are skipped."""
     if q.is_cpu:
         if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
             raise UnsupportedError(
                 "the flex kernel on a CPU", "gradients", hint="use kernel='sdpa', or torch.no_grad()"
             )
-        q, k, v = q.detach(), k.detach(), v.detach()  # it minds the mark even where no gradient is kept
+        q, k, v = q.detach(), k.detach(), v.detach()  # it rejects tensors that require gradients
 
-    def shifted(score: Tensor, b: Tensor, h: Tensor, i: Tensor, s: Tensor) -> Tensor:
+    def add_bias(score: Tensor, b: Tensor, h: Tensor, i: Tensor, s: Tensor) -> Tensor:
         assert bias is not None
         return score + bias[b if bias.shape[0] > 1 else 0, h, i, s]
 
-    # the default blocks of a float32 head overrun the memory of one multiprocessor
+    # the default blocks of a float32 head exceed the shared memory of a multiprocessor
     small = dict.fromkeys(("BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2"), 32)
     options = small if q.is_cuda and q.dtype == torch.float32 else None
     run, _ = _functions_for(q.device)
@@ -350,8 +353,8 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: PreparedMask, bias: Tensor | Non
         q,
         k,
         v,
-        score_mod=None if bias is None else shifted,
-        block_mask=mask.block,
+        score_mod=None if bias is None else add_bias,
+        block_mask=mask.block_mask,
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
         kernel_options=options,

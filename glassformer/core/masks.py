@@ -1,8 +1,8 @@
-"""Who may attend to whom, as one value.
+"""Attention masks: which keys a query may attend to.
 
-A mask is boolean and True means *may attend*. Causal is aligned bottom-right: the last query stands
-at the last key. A window of w keys counts the query's own position. Letters: B batch, H heads,
-T queries, S keys.
+A mask is boolean and True means *may attend*. Causal masks are aligned bottom-right: the last query is at the
+position of the last key. A window of w keys counts the query's own position. B batch, H heads, T queries, S
+keys.
 """
 
 from __future__ import annotations
@@ -15,32 +15,33 @@ from torch import Tensor
 
 from glassformer.errors import InvalidValueError, MissingValueError, ShapeError
 
-_FORMS = "(B, S), (B, T, S) or (B, 1|H, T, S)"
+_SHAPES = "(B, S), (B, T, S) or (B, 1|H, T, S)"
 
 
-def _check_bool(value: Tensor, what: str) -> None:
+def _check_bool(value: Tensor, name: str) -> None:
     if not isinstance(value, Tensor):
-        raise InvalidValueError(what, type(value).__name__, f"a Mask, or a boolean tensor {_FORMS}")
+        raise InvalidValueError(name, type(value).__name__, f"a Mask, or a boolean tensor {_SHAPES}")
     if value.dtype != torch.bool:
         raise InvalidValueError(
-            f"{what}.dtype",
+            f"{name}.dtype",
             str(value.dtype),
             "torch.bool, True = may attend",
-            hint=f"{what}.bool()",
+            hint=f"{name}.bool()",
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mask:
-    """The conditions a query and a key must meet; all that are given must hold.
+    """The conditions under which a query may attend to a key; all that are set must hold.
 
     causal: no key later than the query.
-    window: at most this many keys back (and, when not causal, ahead), the query's own counted.
-    padding: (B, S), True where the key is a real token.
-    segments: (B, S), a number per packed document; a query sees only keys of its own document.
-    query_segments: (B, T) where queries come from another sequence; else those of the keys they stand at.
+    window: at most this many keys back (and, if not causal, ahead), including the query's own.
+    padding: (B, S), True for keys that are real tokens.
+    segments: (B, S), the document of each key in a packed row; a query sees only keys of its own document.
+    query_segments: (B, T), if queries come from another sequence; by default those of the keys at their
+    positions.
     allowed: (B|1, 1|H, T, S), any further condition.
-    offset: the key position of the first query where it is not S - T (a cache longer than its content).
+    offset: the key position of the first query, if not S - T (a cache longer than its content).
 
     >>> Mask(causal=True).dense(2, 4).int()
     tensor([[[[1, 1, 1, 0],
@@ -60,13 +61,13 @@ class Mask:
             raise InvalidValueError("window", self.window, "at least 1, the query's own position counted")
 
     @classmethod
-    def of(cls, value: Mask | Tensor | None, what: str = "mask") -> Mask:
+    def of(cls, value: Mask | Tensor | None, name: str = "mask") -> Mask:
         """A `Mask` from None, a Mask, or a bool tensor (B, S), (B, T, S) or (B, 1|H, T, S)."""
         if value is None:
             return cls()
         if isinstance(value, Mask):
             return value
-        _check_bool(value, what)
+        _check_bool(value, name)
         match value.dim():
             case 2:
                 return cls(padding=value)
@@ -74,30 +75,30 @@ class Mask:
                 return cls(allowed=value[:, None])  # (B, 1, T, S)
             case 4:
                 return cls(allowed=value)
-        raise ShapeError(what, value.shape, _FORMS)
+        raise ShapeError(name, value.shape, _SHAPES)
 
-    def check(self, *, batch: int, heads: int, queries: int, keys: int, what: str = "mask") -> None:
+    def check(self, *, batch: int, heads: int, queries: int, keys: int, name: str = "mask") -> None:
         """Raise if a tensor does not fit (B, H, T, S)."""
         if self.query_segments is None and self.segments is not None and queries > keys:
             raise MissingValueError("query_segments", f"for {queries} queries and segments of {keys} keys")
         if self.query_segments is not None and self.segments is None:
             raise MissingValueError("segments", "for query_segments: those of the keys, (B, S)")
         shapes = {"padding": (batch, keys), "segments": (batch, keys), "query_segments": (batch, queries)}
-        for name, shape in shapes.items():
-            part: Tensor | None = getattr(self, name)
-            if name == "padding" and part is not None:
-                _check_bool(part, what)
+        for key, shape in shapes.items():
+            part: Tensor | None = getattr(self, key)
+            if key == "padding" and part is not None:
+                _check_bool(part, name)
             if part is not None and tuple(part.shape) != shape:
-                raise ShapeError(what if name == "padding" else name, part.shape, str(shape))
+                raise ShapeError(name if key == "padding" else key, part.shape, str(shape))
         if self.allowed is not None:
-            _check_bool(self.allowed, what)
-            fits = ((1, batch), (1, heads), (queries,), (keys,))
-            found = self.allowed.shape
-            if len(found) != 4 or not all(n in sizes for n, sizes in zip(found, fits, strict=True)):
-                raise ShapeError(what, found, f"(B, 1|H, T, S) = ({batch}, 1|{heads}, {queries}, {keys})")
+            _check_bool(self.allowed, name)
+            supported = ((1, batch), (1, heads), (queries,), (keys,))
+            size = self.allowed.shape
+            if len(size) != 4 or not all(n in sizes for n, sizes in zip(size, supported, strict=True)):
+                raise ShapeError(name, size, f"(B, 1|H, T, S) = ({batch}, 1|{heads}, {queries}, {keys})")
 
     def with_window(self, window: int | None) -> Mask:
-        """The same mask with this window as well; the narrower of two holds."""
+        """The same mask with this window, or its own if that is narrower."""
         if window is None or (self.window is not None and self.window <= window):
             return self
         return replace(self, window=window)
@@ -111,16 +112,16 @@ class Mask:
         return segments.index_select(1, torch.arange(queries, device=segments.device) + self.offset)
 
     def dense(self, queries: int, keys: int, device: torch.device | None = None) -> Tensor | None:
-        """All conditions as one bool tensor (B|1, 1|H, T|1, S); None where there is no condition."""
+        """All conditions as one bool tensor (B|1, 1|H, T|1, S); None if there are none."""
         parts: list[Tensor] = []
         if self.causal or self.window is not None:
             first = keys - queries if self.offset is None else self.offset
             row = torch.arange(queries, device=device)[:, None] + first  # (T, 1)
-            back = row - torch.arange(keys, device=device)[None, :]  # (T, S), how far back a key lies
+            distance = row - torch.arange(keys, device=device)[None, :]  # (T, S), positive for earlier keys
             if self.causal:
-                parts.append((back >= 0)[None, None])
+                parts.append((distance >= 0)[None, None])
             if self.window is not None:
-                near = back < self.window if self.causal else back.abs() < self.window
+                near = distance < self.window if self.causal else distance.abs() < self.window
                 parts.append(near[None, None])
         if self.padding is not None:
             parts.append(self.padding[:, None, None, :])  # (B, 1, 1, S)
@@ -131,22 +132,22 @@ class Mask:
             parts.append(self.allowed)
         if not parts:
             return None
-        together = parts[0]
+        mask = parts[0]
         for part in parts[1:]:
-            together = together & part
-        return together
+            mask = mask & part
+        return mask
 
     @property
     def only_causal(self) -> bool:
-        """Whether causality is the one condition."""
+        """Whether causality is the only condition."""
         others = (self.window, self.padding, self.segments, self.allowed, self.offset)
         return self.causal and all(other is None for other in others)
 
     def simplify(self, queries: int, keys: int) -> Mask:
-        """The same mask without conditions that hide nothing at this T and S."""
-        # queries and keys lie less than max(T, S) apart, unless an offset moves the queries
-        reach = max(queries, keys) if self.offset is None else math.inf
-        window = None if self.window is not None and self.window >= reach else self.window
+        """Drop the conditions that hide nothing at this T and S."""
+        # queries and keys are less than max(T, S) apart, unless an offset moves the queries
+        max_distance = max(queries, keys) if self.offset is None else math.inf
+        window = None if self.window is not None and self.window >= max_distance else self.window
         causal = self.causal
         if self.offset is None and queries == 1 and window is None:
             causal = False  # one last query sees every key

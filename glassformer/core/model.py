@@ -1,4 +1,4 @@
-"""The three shapes: encoder-decoder, encoder-only, decoder-only, put together from the same parts.
+"""The three architectures: encoder-decoder, encoder-only and decoder-only, built from the same parts.
 
 Each has `hidden_states`, everything up to the last layer, and `forward`, which applies the head to them; a
 loss that never materializes all logits starts from the hidden states.
@@ -52,12 +52,12 @@ class EncoderDecoderOptions(ForwardOptions, total=False):
 
 
 class EncoderOptions(ForwardOptions, total=False):
-    """Position ids (B|1, T), token types (B, T), and what is missing or masked out in a series."""
+    """Position ids (B|1, T), token types (B, T), and the missing or masked values of a series."""
 
     positions: Tensor | None
     types: Tensor | None
     observed: Tensor | None  # (B, time, channels), False where a value is missing
-    hidden: Tensor | None  # (B, channels, patches), True for patches to be predicted
+    masked_patches: Tensor | None  # (B, channels, patches), True for patches to be predicted
 
 
 class DecoderOptions(ForwardOptions, total=False):
@@ -101,16 +101,16 @@ class GenerativeModel(nn.Module):
 
 
 class EncoderDecoder(GenerativeModel):
-    """Reads a source, writes a target: logits (B, T, V) for each next target token.
+    """Encode a source and decode a target: logits (B, T, V) for each next target token.
 
     >>> from glassformer.core.build import build_model
-    >>> words, block = specs.TokensSpec(vocab_size=50), specs.FeedForwardSpec(d_ff=64)
-    >>> own = cross_mask = specs.AttentionSpec(num_heads=4)
-    >>> reads = specs.BlockSpec(attention=own, feed_forward=block)
-    >>> writes = specs.BlockSpec(attention=own, cross_attention=cross_mask, feed_forward=block)
+    >>> tokens, ffn = specs.TokensSpec(vocab_size=50), specs.FeedForwardSpec(d_ff=64)
+    >>> attention = specs.AttentionSpec(num_heads=4)
+    >>> encoder = specs.BlockSpec(attention=attention, feed_forward=ffn)
+    >>> decoder = specs.BlockSpec(attention=attention, cross_attention=attention, feed_forward=ffn)
     >>> model = build_model(specs.EncoderDecoderSpec(
-    ...     source=words, encoder=specs.StackSpec(d_model=16, num_layers=2, block=reads),
-    ...     target=words, decoder=specs.StackSpec(d_model=16, num_layers=2, block=writes, causal=True),
+    ...     source=tokens, encoder=specs.StackSpec(d_model=16, num_layers=2, block=encoder),
+    ...     target=tokens, decoder=specs.StackSpec(d_model=16, num_layers=2, block=decoder, causal=True),
     ...     head=specs.LanguageModelSpec(vocab_size=50)))
     >>> model(torch.ones(2, 7).long(), torch.ones(2, 5).long()).shape
     torch.Size([2, 5, 50])
@@ -136,7 +136,7 @@ class EncoderDecoder(GenerativeModel):
         self.tie()
 
     def tie(self) -> None:
-        """Let what the spec calls tied share the target's token matrix (again, after weights are set)."""
+        """Share the target's token matrix as `spec.tied` says; repeat it after parameters are replaced."""
         if "source" in self.spec.tied:
             tie_weights(self.src_embed, self.tgt_embed, "the target")
         if "head" in self.spec.tied:
@@ -174,12 +174,12 @@ class EncoderDecoder(GenerativeModel):
         obs: Observer | None = None,
     ) -> tuple[Tensor, HeadContext]:
         """The last layer's hidden states (B, T, D), and the context that the head needs; see `forward`."""
-        src_seen = infer_mask(self.src_embed, src, src_mask, "src_mask")
+        inferred_mask = infer_mask(self.src_embed, src, src_mask, "src_mask")
         if src.shape[0] != tgt.shape[0]:
             raise ShapeError("the target", tgt.shape, f"as many rows as the source has, {src.shape[0]}")
-        memory = self.encode(src, src_seen, positions=src_positions, kernel=kernel, obs=obs)
+        memory = self.encode(src, inferred_mask, positions=src_positions, kernel=kernel, obs=obs)
         if memory_mask is None:
-            memory_mask = cross_mask(src_seen, tgt_mask)
+            memory_mask = cross_mask(inferred_mask, tgt_mask)
         x, padding = self._decode(
             tgt, memory, tgt_mask, memory_mask, positions=tgt_positions, kernel=kernel, obs=obs
         )
@@ -236,7 +236,7 @@ class EncoderDecoder(GenerativeModel):
         """The last hidden states (B, T, D), and which target positions are real."""
         start = 0 if cache is None else cache.length
         fresh = isinstance(start, int) and start == 0
-        mask = infer_mask(self.tgt_embed, tgt, tgt_mask, "tgt_mask", past=0 if fresh else 1)
+        mask = infer_mask(self.tgt_embed, tgt, tgt_mask, "tgt_mask", has_past=not fresh)
         if tgt_mask is None and mask.padding is not None:
             # the first token starts the sequence, even where it is the pad token
             mask = replace(mask, padding=torch.cat((tgt[:, :1] == tgt[:, :1], mask.padding[:, 1:]), 1))
@@ -258,7 +258,7 @@ class EncoderDecoder(GenerativeModel):
 
 
 class EncoderOnly(nn.Module):
-    """Reads a whole sequence (or image, or series) at once; what comes out is the head's.
+    """Encode a sequence, an image or a series, and apply the head.
 
     >>> from glassformer.core.build import build_model
     >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
@@ -281,7 +281,7 @@ class EncoderOnly(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Let the head share the token matrix where the spec says so."""
+        """Share the token matrix with the head if `spec.tied` says so."""
         if "head" in self.spec.tied:
             tie_weights(self.embed, self.head, "the head")
 
@@ -301,28 +301,28 @@ class EncoderOnly(nn.Module):
         *,
         types: Tensor | None = None,
         observed: Tensor | None = None,
-        hidden: Tensor | None = None,
+        masked_patches: Tensor | None = None,
         positions: Tensor | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> tuple[Tensor, HeadContext]:
         """The last layer's hidden states (B, T, D), and the context that the head needs; see `forward`."""
-        seen_mask = infer_mask(self.embed, inputs, mask, "mask")
+        full_mask = infer_mask(self.embed, inputs, mask, "mask")
         tokens = isinstance(self.embed, TokenInput)
         if tokens and positions is None:
-            positions = position_ids(seen_mask, 0, inputs, "mask")
-        given = {"types": types, "observed": observed, "hidden": hidden}
-        more = {name: value for name, value in given.items() if value is not None}
-        embedded = embed_inputs(self.embed, inputs, positions, 0, scope(obs, "embed"), **more)
+            positions = position_ids(full_mask, 0, inputs, "mask")
+        options = {"types": types, "observed": observed, "masked_patches": masked_patches}
+        options = {name: value for name, value in options.items() if value is not None}
+        embedded = embed_inputs(self.embed, inputs, positions, 0, scope(obs, "embed"), **options)
         x = self.encoder(
-            embedded.x, mask=seen_mask, positions=positions, kernel=kernel, obs=scope(obs, "encoder")
+            embedded.x, mask=full_mask, positions=positions, kernel=kernel, obs=scope(obs, "encoder")
         )
         ids = inputs if tokens else None
-        return x, HeadContext(ids=ids, padding=seen_mask.padding, loc=embedded.loc, scale=embedded.scale)
+        return x, HeadContext(ids=ids, padding=full_mask.padding, loc=embedded.loc, scale=embedded.scale)
 
 
 class DecoderOnly(GenerativeModel):
-    """Reads from left to right: logits (B, T, V) for each next token.
+    """Read from left to right: logits (B, T, V) for each next token.
 
     >>> from glassformer.core.build import build_model
     >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
@@ -347,7 +347,7 @@ class DecoderOnly(GenerativeModel):
         self.tie()
 
     def tie(self) -> None:
-        """Let the head share the token matrix where the spec says so."""
+        """Share the token matrix with the head if `spec.tied` says so."""
         if "head" in self.spec.tied:
             tie_weights(self.embed, self.head, "the head")
 
@@ -373,13 +373,13 @@ class DecoderOnly(GenerativeModel):
         """The last layer's hidden states (B, T, D), and the context that the head needs; see `forward`."""
         start = 0 if cache is None else cache.length
         fresh = isinstance(start, int) and start == 0
-        seen_mask = infer_mask(self.embed, ids, mask, "mask", past=0 if fresh else 1)
+        full_mask = infer_mask(self.embed, ids, mask, "mask", has_past=not fresh)
         if positions is None:
-            positions = position_ids(seen_mask, start, ids, "mask")
-        padding = None if seen_mask.padding is None else last_columns(seen_mask.padding, start, ids.shape[1])
+            positions = position_ids(full_mask, start, ids, "mask")
+        padding = None if full_mask.padding is None else last_columns(full_mask.padding, start, ids.shape[1])
         x = embed_inputs(self.embed, ids, positions, start, scope(obs, "embed")).x
         x = self.decoder(
-            x, mask=seen_mask, positions=positions, cache=cache, kernel=kernel, obs=scope(obs, "decoder")
+            x, mask=full_mask, positions=positions, cache=cache, kernel=kernel, obs=scope(obs, "decoder")
         )
         return x, HeadContext(ids=ids, padding=padding)
 

@@ -1,7 +1,7 @@
 """Norms over the features of (B, T, D): Layer, RMS, and batch-over-time.
 
 Statistics are taken in float32 and the result has the input's precision: under autocast the residual stream
-then stays in the low precision instead of swelling to float32 after every norm.
+then stays in the low precision instead of becoming float32 after every norm.
 B batch, T positions, D d_model.
 """
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.core import spec
+from glassformer.core import spec as specs
 
 
 class LayerNorm(nn.LayerNorm):
@@ -50,7 +50,7 @@ class RMSNorm(nn.Module):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Each feature normalised over batch and time, with running statistics for evaluation.
+    """Each feature normalized over batch and time, with running statistics for evaluation.
 
     >>> BatchNorm(8)(torch.randn(2, 5, 8)).shape
     torch.Size([2, 5, 8])
@@ -65,11 +65,11 @@ class BatchNorm(nn.BatchNorm1d):
         return super().forward(x.transpose(1, 2)).transpose(1, 2)  # (B, D, T) inside
 
 
-def make_norm(what: spec.NormSpec, d_model: int) -> nn.Module:
-    """A norm over d_model features."""
+def make_norm(spec: specs.NormSpec, d_model: int) -> nn.Module:
+    """Build a norm over d_model features."""
     kinds: dict[type, type[nn.Module]] = {
-        spec.LayerNormSpec: LayerNorm,
-        spec.RMSNormSpec: RMSNorm,
-        spec.BatchNormSpec: BatchNorm,
+        specs.LayerNormSpec: LayerNorm,
+        specs.RMSNormSpec: RMSNorm,
+        specs.BatchNormSpec: BatchNorm,
     }
-    return kinds[type(what)](d_model, **vars(what))
+    return kinds[type(spec)](d_model, **vars(spec))

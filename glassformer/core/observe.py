@@ -1,9 +1,9 @@
-"""Seeing inside: an observer is handed to the forward; attention matrices are recomputed on demand.
+"""Record and edit the activations of a forward pass.
 
-The forward keeps only what the fast kernel already has (q, k, v, head outputs, residuals, norms,
-feed-forward). `Record.weights` later recomputes a layer's matrix from the kept q, k, mask and bias with
-the explicit kernel, so the observed output *is* the fast output. Names are module paths plus a tail:
-`decoder.blocks.3.self_attn.q`.
+An `Observer` is passed to the forward as `obs=`. It stores only what the fast kernel computes anyway (q, k,
+v, head outputs, residuals, norms, feed-forward). `Record.weights` recomputes a layer's attention matrix on
+demand from the stored q, k, mask and bias with the explicit kernel, so observing never changes the output.
+Names are module paths plus the tensor's name: `decoder.blocks.3.self_attn.q`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TensorEdit = Callable[[Tensor], Tensor]
 
 
 class AttentionContext(NamedTuple):
-    """What one attention used besides q, k and v."""
+    """What an attention layer used besides q, k and v."""
 
     mask: PreparedMask
     bias: Tensor | None
@@ -31,7 +31,7 @@ class AttentionContext(NamedTuple):
 
 
 class Record:
-    """What an observer saw: tensors by name, and attention matrices worked out when asked for.
+    """What an observer recorded: tensors by name, and attention matrices, recomputed on demand.
 
     >>> from glassformer.core.attention import MultiHeadAttention
     >>> observer = Observer()
@@ -61,11 +61,11 @@ class Record:
         return iter(self.tensors)
 
     def names(self, pattern: str = "*") -> list[str]:
-        """The recorded names, in the order the data flowed."""
+        """The recorded names, in the order of the forward pass."""
         return [name for name in self.tensors if fnmatchcase(name, pattern)]
 
     def attentions(self) -> list[str]:
-        """The attentions whose matrices can be asked for."""
+        """The attention layers whose q and k were recorded."""
         return [n for n in self.attention_contexts if f"{n}.q" in self.tensors and f"{n}.k" in self.tensors]
 
     def scores(
@@ -76,29 +76,31 @@ class Record:
     ) -> Tensor:
         """Scores of an attention (B, H, T, S), or (B, T, S) of one head.
 
-        stage: "dot" Q K^T alone; "scaled" times the scale, plus the bias; "masked" with -inf where a
-        key may not be seen.
+        stage: "dot" Q K^T alone; "scaled" times the scale, plus the bias; "masked" also with -inf at masked
+        keys.
         """
         if stage not in ("dot", "scaled", "masked"):
             raise UnknownNameError("stage of scores", str(stage), ("dot", "scaled", "masked"))
-        edited = self.tensors.get(f"{name}.scores")  # what the forward itself used
+        edited = self.tensors.get(f"{name}.scores")  # recorded because the forward used edited ones
         if edited is not None and stage != "dot":
             scores = _of_head(edited, name, head)
         else:
-            q, k, used = self._parts(name, head)
-            bias = used.bias if head is None or used.bias is None else used.bias[:, head : head + 1]
+            q, k, context = self._queries_keys(name, head)
+            bias = context.bias
+            if head is not None and bias is not None:
+                bias = bias[:, head : head + 1]
             scores = (
                 attention_scores(q, k, None, 1.0)
                 if stage == "dot"
-                else attention_scores(q, k, bias, used.scale)
+                else attention_scores(q, k, bias, context.scale)
             )
         if stage == "masked" and (allowed := self._allowed(name, head, scores)) is not None:
             scores = scores.masked_fill(~allowed, float("-inf"))
         return scores if head is None else scores[:, 0]
 
     def weights(self, name: str, head: int | None = None) -> Tensor:
-        """Soft-maxed attention (B, H, T, S), or (B, T, S) of one head; rows sum to 1 (or to 0 if empty)."""
-        edited = self.tensors.get(f"{name}.weights")  # what the forward itself used
+        """Attention weights (B, H, T, S), or (B, T, S) of one head; fully masked rows are 0."""
+        edited = self.tensors.get(f"{name}.weights")  # recorded because the forward used edited ones
         if edited is not None:
             weights = _of_head(edited, name, head)
         else:
@@ -108,7 +110,7 @@ class Record:
         return weights if head is None else weights[:, 0]
 
     def _allowed(self, name: str, head: int | None, scores: Tensor) -> Tensor | None:
-        """Which of these scores may be attended to."""
+        """The mask of these scores."""
         allowed = self.attention_contexts[name].mask.to_dense(
             scores.shape[-2], scores.shape[-1], scores.device
         )
@@ -116,7 +118,7 @@ class Record:
             allowed = allowed[:, head : head + 1]
         return allowed
 
-    def _parts(self, name: str, head: int | None) -> tuple[Tensor, Tensor, AttentionContext]:
+    def _queries_keys(self, name: str, head: int | None) -> tuple[Tensor, Tensor, AttentionContext]:
         if name not in self.attention_contexts:
             hint = "" if self.attentions() else "want '*.q' and '*.k'"
             raise UnknownNameError("recorded attention", name, self.attentions(), hint=hint)
@@ -128,7 +130,7 @@ class Record:
 
 
 def _of_head(x: Tensor, name: str, head: int | None) -> Tensor:
-    """x (B, H, T, ...) of one head (B, 1, T, ...), or as it is."""
+    """x (B, H, T, ...), or one head of it (B, 1, T, ...)."""
     if head is None:
         return x
     if not 0 <= head < x.shape[1]:
@@ -137,10 +139,10 @@ def _of_head(x: Tensor, name: str, head: int | None) -> Tensor:
 
 
 class Observer:
-    """Passed as `obs=` to any forward: keeps the tensors whose names match `want`, applies `edit`.
+    """Passed as `obs=` to any forward: records the tensors whose names match `want`, and applies edits.
 
     want: one glob or several ("decoder.blocks.*", "*.q"). edit: name or glob -> function of the tensor.
-    Editing "...self_attn.weights" or ".scores" runs that one layer on the explicit kernel.
+    Editing "...self_attn.weights" or ".scores" makes that layer use the explicit kernel.
 
     >>> from glassformer.core.feedforward import FeedForward
     >>> observer = Observer(want="*up", edit={"ffn.up": torch.zeros_like})
@@ -159,7 +161,7 @@ class Observer:
         self._prefix = ""
 
     def scope(self, name: str) -> Observer:
-        """The same observer, one module further down."""
+        """The same observer for the submodule `name`."""
         view = object.__new__(Observer)
         view.__dict__.update(self.__dict__)
         view._prefix = f"{self._prefix}{name}."
@@ -167,47 +169,47 @@ class Observer:
 
     def __call__(self, name: str, x: Tensor) -> Tensor:
         full = self._prefix + name
-        for pattern, change in self._edit.items():
+        for pattern, edit in self._edit.items():
             if fnmatchcase(full, pattern):
                 self._applied.add(pattern)
-                x = _changed(change, x, full)
-        # matrices come by only where they are edited: kept unasked, for the record must answer with them
+                x = _apply_edit(edit, x, full)
+        # edited matrices are always recorded: `Record.scores` and `Record.weights` must return them
         if name in ("scores", "weights") or any(fnmatchcase(full, pattern) for pattern in self._want):
             self.record.tensors[full] = x
         return x
 
     def edits(self, *names: str) -> bool:
-        """Whether an edit is waiting for one of these names here."""
+        """Whether there is an edit of one of these names in this scope."""
         return any(fnmatchcase(self._prefix + n, pattern) for n in names for pattern in self._edit)
 
-    def attention(self, mask: PreparedMask, bias: Tensor | None, scale: float) -> None:
-        """Keep what an attention used, so that its matrices can be worked out later."""
+    def record_attention(self, mask: PreparedMask, bias: Tensor | None, scale: float) -> None:
+        """Store what an attention used, so that its matrices can be recomputed."""
         self.record.attention_contexts[self._prefix.rstrip(".")] = AttentionContext(mask, bias, scale)
 
     def matched_nothing(self) -> bool:
-        """Whether names were wanted and none of them came by."""
-        seen = self.record.tensors
-        return bool(self._want) and not any(fnmatchcase(n, pattern) for n in seen for pattern in self._want)
+        """Whether `want` is not empty and matched no name."""
+        names = self.record.tensors
+        return bool(self._want) and not any(fnmatchcase(n, pattern) for n in names for pattern in self._want)
 
     def unused_edits(self) -> list[str]:
         return [pattern for pattern in self._edit if pattern not in self._applied]
 
 
-def _changed(change: TensorEdit, x: Tensor, name: str) -> Tensor:
-    new = change(x)
-    if not isinstance(new, Tensor) or new.shape != x.shape:
-        found = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
-        raise InvalidValueError(f"the result of the edit of {name}", found, f"a tensor of {tuple(x.shape)}")
-    return new
+def _apply_edit(edit: TensorEdit, x: Tensor, name: str) -> Tensor:
+    result = edit(x)
+    if not isinstance(result, Tensor) or result.shape != x.shape:
+        shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+        raise InvalidValueError(f"the result of the edit of {name}", shape, f"a tensor of {tuple(x.shape)}")
+    return result
 
 
 def tap(obs: Observer | None, name: str, x: Tensor) -> Tensor:
-    """`x`, or what the observer replaces it by."""
+    """Show x to the observer, if any, and return x or its edited version."""
     return x if obs is None else obs(name, x)
 
 
 def scope(obs: Observer | None, name: str) -> Observer | None:
-    """The observer for a submodule, if there is one."""
+    """The observer for a submodule; None without an observer."""
     return None if obs is None else obs.scope(name)
 
 
@@ -218,7 +220,7 @@ def observe(
     edit: Mapping[str, TensorEdit] | None = None,
     **options: Any,
 ) -> Record:
-    """Run `model` once in evaluation mode, without gradients, and return what was seen.
+    """Run `model` once in evaluation mode, without gradients, and return the record.
 
     inputs: a tensor, a tuple of positional inputs, or a dict of named ones. A compiled model is run
     through the module inside it. `record.output` is the model's output.
@@ -231,8 +233,8 @@ def observe(
     torch.Size([2, 4, 5, 5])
     """
     plain = getattr(model, "_orig_mod", model)
-    taken = inspect.signature(plain.forward).parameters.values()
-    if not any(one.name == "obs" or one.kind is one.VAR_KEYWORD for one in taken):
+    parameters = inspect.signature(plain.forward).parameters.values()
+    if not any(p.name == "obs" or p.kind is p.VAR_KEYWORD for p in parameters):
         raise UnsupportedError(
             f"a {type(plain).__name__}", "an observer", hint="use a model of this library or a part of one"
         )

@@ -1,9 +1,10 @@
-"""Where a token stands, told to the model in one of three ways.
+"""Position encodings of three types.
 
-Added to the input: `SinusoidalPositions`, `LearnedPositions`. Turned into queries and keys:
-`RotaryPositions`. Added to the scores: `RelativeBias`, `AlibiBias`. The last three give a `PositionTerms`,
-worked out once a stack and used by all its layers. Letters: B batch, T queries, S keys, D d_model, H heads, K
-head width, R rotated width.
+Added to the input: `SinusoidalPositions`, `LearnedPositions`. Rotating queries and keys: `RotaryPositions`.
+Added to the attention scores: `RelativeBias`, `AlibiBias`. The last three return `PositionTerms`, computed
+once per stack and used by all its layers.
+
+B batch, T queries, S keys, D d_model, H heads, K head width, R rotated width.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from glassformer.core.backend import normal_table
 from glassformer.core.spec import BandScalingSpec, LinearScalingSpec
 from glassformer.errors import InputTooLongError, InvalidValueError
 
-MAX_TABLE_SIZE = 2**28  # numbers, a gigabyte: a formula fills it, so no file's size bounds it
+MAX_TABLE_SIZE = 2**28  # elements, one gigabyte: a computed table is not bounded by the size of a file
 
 
 class PositionTerms(NamedTuple):
-    """What positions do inside attention: turn q and k by (cos, sin), or shift the scores by bias."""
+    """What positions do inside attention: rotate q and k by (cos, sin), or add a bias to the scores."""
 
     rotary: tuple[Tensor, Tensor] | None = None  # cos, sin: (B|1, 1, T, R)
     bias: Tensor | None = None  # (B|1, H, T, S)
@@ -34,7 +35,7 @@ class PositionTerms(NamedTuple):
 
 
 def count_positions(padding: Tensor | None, segments: Tensor | None = None) -> Tensor:
-    """Where each token stands when only real ones of its own document are counted: (B, S) -> (B, S).
+    """Position ids that count only the real tokens of each document: (B, S) -> (B, S).
 
     >>> count_positions(torch.tensor([[False, True, True], [True, True, False]])).tolist()
     [[0, 0, 1], [0, 1, 1]]
@@ -42,13 +43,13 @@ def count_positions(padding: Tensor | None, segments: Tensor | None = None) -> T
     [[0, 1, 2, 0, 1]]
     """
     if padding is None:
-        assert segments is not None  # one of the two is told
+        assert segments is not None
         padding = torch.ones_like(segments, dtype=torch.bool)
     real = padding.long()
     counted = real.cumsum(-1)  # (B, S), the token itself included
     if segments is not None:
-        begins = nn.functional.pad(segments.diff().bool(), (1, 0))  # the first token of each later document
-        counted = counted - torch.where(begins, counted - real, 0).cummax(-1).values
+        is_first = nn.functional.pad(segments.diff().bool(), (1, 0))  # first tokens of later documents
+        counted = counted - torch.where(is_first, counted - real, 0).cummax(-1).values
     return (counted - 1).clamp(min=0)
 
 
@@ -63,7 +64,7 @@ def sinusoids(
 ) -> Tensor:
     """sin(pos / base^(2i/D)) and cos of the same, side by side or in halves: (T, D).
 
-    positions: how many from 0 on, or any (T,), also between whole ones.
+    positions: the number of positions from 0, or any positions (T,), also fractional ones.
 
     >>> sinusoids(2, 8)[1].round(decimals=5).tolist()[:4]
     [0.8414700031280518, 0.5403000116348267, 0.09983000159263611, 0.9950000047683716]
@@ -81,10 +82,10 @@ def sinusoids(
 
 
 def _check_length(positions: Tensor, last: int | None, max_len: int) -> None:
-    """Say so where a position lies beyond the table.
+    """Raise if a position is beyond the table.
 
-    Packed and padded rows may be longer than the table, so the positions themselves are looked at; on a GPU,
-    which would have to be waited for, only where the row is longer.
+    Packed and padded rows may be longer than the table, so the positions themselves are checked; on a GPU,
+    where this synchronizes, only if the row is longer.
     """
     last = last or positions.shape[-1]
     readable = positions.numel() and not positions.is_meta and not torch.compiler.is_compiling()
@@ -119,13 +120,13 @@ class SinusoidalPositions(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Write the table (again): it is a formula, so any copy of it is as good."""
+        """Compute the table."""
         if not self.table.is_meta:
             table = sinusoids(self.max_len, self.d_model, self.layout, self.base)
             self.table.copy_(table)
 
     def forward(self, positions: Tensor, last: int | None = None) -> Tensor:
-        """positions (..., T) -> (..., T, D), which end before `last` where that is known."""
+        """positions (..., T) -> (..., T, D). last: an upper bound of the positions, if known."""
         _check_length(positions, last, self.max_len)
         return self.table[positions]
 
@@ -143,15 +144,15 @@ class LearnedPositions(nn.Module):
         self.weight = normal_table(max_len + offset, d_model)
 
     def forward(self, positions: Tensor, last: int | None = None) -> Tensor:
-        """positions (..., T) -> (..., T, D), which end before `last` where that is known."""
+        """positions (..., T) -> (..., T, D). last: an upper bound of the positions, if known."""
         _check_length(positions, last, self.max_len)
         return nn.functional.embedding(positions + self.offset, self.weight)
 
 
-# ---- turned into queries and keys ---------------------------------------------------------------------
+# ---- rotating queries and keys ---------------------------------------------------------------------
 
 
-def _scaled(freq: Tensor, scaling: LinearScalingSpec | BandScalingSpec | None) -> Tensor:
+def _scale_frequencies(freq: Tensor, scaling: LinearScalingSpec | BandScalingSpec | None) -> Tensor:
     match scaling:
         case None:
             return freq
@@ -160,19 +161,19 @@ def _scaled(freq: Tensor, scaling: LinearScalingSpec | BandScalingSpec | None) -
         case BandScalingSpec():
             wavelength = 2 * math.pi / freq
             low, high = scaling.low_freq_factor, scaling.high_freq_factor
-            # 0 where the wave is longer than the low band, 1 where shorter than the high band
+            # 0 for wavelengths above the low band, 1 for those below the high band
             mix = ((scaling.original_max_len / wavelength - low) / (high - low)).clamp(0, 1)
             return (1 - mix) * freq / scaling.factor + mix * freq
 
 
 class _ComputedBuffers(nn.Module):
-    """Float32 buffers that follow the model to another device but not to a lower precision.
+    """Computed float32 buffers that move to other devices with the model but keep their precision.
 
-    A rounded frequency or slope is multiplied by the position, so far away it would point elsewhere.
+    A rounded frequency or slope is multiplied by the position, so its error would grow with it.
     """
 
     def reset_parameters(self) -> None:
-        """Work the buffers out (again), where there is memory for them."""
+        """Compute the buffers, unless they are on the meta device."""
         raise NotImplementedError
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -184,7 +185,7 @@ class _ComputedBuffers(nn.Module):
 
 
 class RotaryPositions(_ComputedBuffers):
-    """cos and sin of position x frequency, by which `rotate` turns queries and keys.
+    """cos and sin of position x frequency, by which `rotate` rotates queries and keys (RoPE).
 
     >>> cos, sin = RotaryPositions(8)(torch.arange(5)[None]).rotary
     >>> cos.shape
@@ -210,23 +211,23 @@ class RotaryPositions(_ComputedBuffers):
     def reset_parameters(self) -> None:
         if not self.freq.is_meta:
             exponent = torch.arange(0, self.width, 2, dtype=torch.float32) / self.width
-            self.freq.copy_(_scaled(1.0 / self.base**exponent, self.scaling))
+            self.freq.copy_(_scale_frequencies(1.0 / self.base**exponent, self.scaling))
 
     def forward(self, positions: Tensor, keys: Tensor | None = None) -> PositionTerms:
-        """positions (B|1, T) -> cos, sin (B|1, 1, T, R); keys are turned before they are cached."""
+        """positions (B|1, T) -> cos, sin (B|1, 1, T, R); keys are rotated before they are cached."""
         angle = positions[..., None].float() * self.freq  # (B|1, T, R/2)
         angle = torch.cat((angle, angle), -1)[:, None]  # (B|1, 1, T, R)
         return PositionTerms(rotary=(angle.cos(), angle.sin()))
 
 
 def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the first R features of each head of x (B, H, T, K): feature i with feature i + R/2."""
+    """Rotate the first R features of each head of x (B, H, T, K), pairing feature i with i + R/2."""
     cos, sin = (table.to(x.dtype) for table in rotary)
     width = cos.shape[-1]
-    turning, still = (x, None) if width == x.shape[-1] else (x[..., :width], x[..., width:])
-    left, right = turning.chunk(2, -1)
-    turned = turning * cos + torch.cat((-right, left), -1) * sin
-    return turned if still is None else torch.cat((turned, still), -1)
+    first, rest = (x, None) if width == x.shape[-1] else (x[..., :width], x[..., width:])
+    left, right = first.chunk(2, -1)
+    rotated = first * cos + torch.cat((-right, left), -1) * sin
+    return rotated if rest is None else torch.cat((rotated, rest), -1)
 
 
 # ---- added to the scores ----------------------------------------------------------------------------
@@ -235,7 +236,7 @@ def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
 def relative_position_bucket(
     distance: Tensor, *, buckets: int, max_distance: int, bidirectional: bool
 ) -> Tensor:
-    """Key position minus query position -> bucket: exact when near, logarithmic when far."""
+    """Key position minus query position -> bucket (T5): exact for near keys, logarithmic for far ones."""
     start = torch.zeros_like(distance)
     if bidirectional:
         buckets //= 2
@@ -250,7 +251,7 @@ def relative_position_bucket(
 
 
 class RelativeBias(nn.Module):
-    """A learned number for each head and bucket of distance, owned by the stack, used by every layer.
+    """A learned bias for each head and bucket of distance, shared by all layers of the stack (T5).
 
     >>> RelativeBias(4, bidirectional=True)(torch.arange(3)[None], torch.arange(5)[None]).bias.shape
     torch.Size([1, 4, 3, 5])
@@ -266,10 +267,10 @@ class RelativeBias(nn.Module):
     def forward(self, positions: Tensor, keys: Tensor | None = None) -> PositionTerms:
         """query positions (B|1, T) and key positions (B|1, S) -> bias (B|1, H, T, S)."""
         keys = positions if keys is None else keys
-        return self.at(keys[:, None, :] - positions[:, :, None])
+        return self.bias_at(keys[:, None, :] - positions[:, :, None])
 
-    def at(self, distance: Tensor) -> PositionTerms:
-        """How far ahead of each query each key lies (B|1, T, S) -> bias (B|1, H, T, S)."""
+    def bias_at(self, distance: Tensor) -> PositionTerms:
+        """Key position minus query position (B|1, T, S) -> bias (B|1, H, T, S)."""
         rows = relative_position_bucket(
             distance,
             buckets=self.buckets,
@@ -281,7 +282,7 @@ class RelativeBias(nn.Module):
 
 
 def alibi_slopes(num_heads: int) -> Tensor:
-    """The published slopes: powers of 2^(-8/n) for n a power of two, the rest taken from 2n's odd ones."""
+    """The published slopes: powers of 2^(-8/n) for n a power of two; the rest are the odd ones of 2n."""
     power = 2 ** math.floor(math.log2(num_heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(num_heads - power)]
@@ -289,7 +290,7 @@ def alibi_slopes(num_heads: int) -> Tensor:
 
 
 class AlibiBias(_ComputedBuffers):
-    """A fixed penalty on the scores, `slope * -distance`, with a slope of its own for each head.
+    """A fixed bias on the scores, `-slope * distance`, with one slope per head (ALiBi).
 
     >>> AlibiBias(4)(torch.arange(3)[None]).bias[0, 0].tolist()
     [[0.0, -0.25, -0.5], [-0.25, 0.0, -0.25], [-0.5, -0.25, 0.0]]
@@ -314,11 +315,11 @@ class AlibiBias(_ComputedBuffers):
         keys = positions if keys is None else keys
         slopes = self.slopes[None, :, None]  # (1, H, 1)
         if self.rounding == "bfloat16":
-            heights = [_rounded(_rounded(slopes) * _rounded(at)[:, None]) for at in (keys, positions)]
-            return PositionTerms(bias=-(heights[0][:, :, None] - heights[1][..., None]).abs() * self.scale)
-        nearness = -(keys[:, None, :] - positions[:, :, None]).abs()[:, None]  # (B|1, 1, T, S)
-        return PositionTerms(bias=nearness.float() * (slopes[..., None] * self.scale))
+            key, query = (_round(_round(slopes) * _round(ids)[:, None]) for ids in (keys, positions))
+            return PositionTerms(bias=-(key[:, :, None] - query[..., None]).abs() * self.scale)
+        distance = -(keys[:, None, :] - positions[:, :, None]).abs()[:, None]  # (B|1, 1, T, S)
+        return PositionTerms(bias=distance.float() * (slopes[..., None] * self.scale))
 
 
-def _rounded(x: Tensor) -> Tensor:
+def _round(x: Tensor) -> Tensor:
     return x.to(torch.bfloat16).float()

@@ -1,7 +1,7 @@
-"""Which number format a model runs in, and whether this machine can compute in it at all.
+"""The dtype that a model is loaded in, and whether this machine can compute in it.
 
-Some CPUs advertise bfloat16 units that the system does not let a program use: the first product then
-kills the process. So bfloat16 on a CPU is tried in a child process first, once.
+Some CPUs advertise bfloat16 units that the system does not let a program use: the first matrix product then
+kills the process. So low precision on a CPU is tried once in a child process.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().item()
 
 @cache
 def cpu_supports(dtype: str) -> bool:
-    """Whether this CPU multiplies matrices of `dtype` and lives, found out in a child process."""
+    """Whether this CPU can multiply matrices of `dtype`, tried in a child process."""
     trial = _TRIAL.format(dtype=dtype)
-    done = subprocess.run([sys.executable, "-c", trial], capture_output=True, check=False)
-    return done.returncode == 0
+    result = subprocess.run([sys.executable, "-c", trial], capture_output=True, check=False)
+    return result.returncode == 0
 
 
 def parse_dtype(name: str | torch.dtype) -> torch.dtype:
-    """float32, bfloat16 or float16, by name or short name."""
+    """Parse float32, bfloat16 or float16, or a short name such as bf16."""
     if isinstance(name, torch.dtype):
         name = str(name).removeprefix("torch.")
     name = _SHORT.get(name, name)
@@ -48,19 +48,19 @@ def parse_dtype(name: str | torch.dtype) -> torch.dtype:
 
 
 def resolve_dtype(
-    asked: torch.dtype | str | None, device: str | torch.device, stored: Iterable[Tensor] = ()
+    requested: torch.dtype | str | None, device: str | torch.device, weights: Iterable[Tensor] = ()
 ) -> torch.dtype | None:
-    """The precision to load in: what is asked; else float32 on a CPU; else as stored (None).
+    """The dtype to load weights in: the requested one, by default float32 on a CPU, else as stored (None).
 
-    "stored" keeps each tensor as the file has it, to be written out again and not computed with.
+    "stored" keeps the dtype of each tensor in the file, for models that are only saved again.
     """
-    if asked == "stored":
+    if requested == "stored":
         return None
     on_cpu = torch.device(device).type == "cpu"
-    if asked is None:
-        low = any(t.dtype in (torch.float16, torch.bfloat16) for t in stored)
+    if requested is None:
+        low = any(t.dtype in (torch.float16, torch.bfloat16) for t in weights)
         return torch.float32 if on_cpu and low else None
-    dtype = parse_dtype(asked)
+    dtype = parse_dtype(requested)
     if on_cpu and dtype != torch.float32:
         name = str(dtype).removeprefix("torch.")
         if not cpu_supports(name):

@@ -1,6 +1,6 @@
-"""The base of specs: dataclasses that check their values, and their form as plain data (for JSON).
+"""The base class of specs: dataclasses that validate their fields, and convert to and from JSON data.
 
-The schema is closed: a misspelt key or kind is an error that names the nearest known one.
+The schema is closed: an unknown key or kind is an error that names the nearest known one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from glassformer.errors import GlassformerError, InvalidValueError, MissingValue
 
 KINDS: dict[str, type[Spec]] = {}
 
-# fields that count something
+# integer fields of at least 1
 SIZES = frozenset(
     """
     vocab_size types max_len original_max_len d_model num_heads num_kv_heads head_dim value_dim window width
@@ -27,11 +27,11 @@ SIZES = frozenset(
 POSITIVE = frozenset("eps base factor low_freq_factor high_freq_factor".split())
 NOT_NEGATIVE = frozenset("prefix offset std num_layers".split())
 MAX_INT = 2**31 - 1
-LIMITS = {"channels": 2**16, "num_layers": 10_000}  # nothing in a file of weights bounds them
+LIMITS = {"channels": 2**16, "num_layers": 10_000}  # not bounded by the size of the weights file
 
 
 class Spec:
-    """A part of a model as data: a dataclass whose values are checked by their types and bounds."""
+    """A part of a model as data: a dataclass whose fields are validated by type and bounds."""
 
     kind: ClassVar[str]  # the name in files: the class without "Spec"
 
@@ -59,33 +59,33 @@ def _hints(kind: type[Spec]) -> dict[str, Any]:
 
 
 def _bound(name: str, value: Any) -> str | None:
-    """The bounds of a field, if one of its numbers is outside."""
+    """The bounds of a field, if one of its numbers is outside; else None."""
     values = value if isinstance(value, tuple) else (value,)
     numbers = [number for number in values if matches_type(number, float)]
-    most = LIMITS.get(name, MAX_INT)
+    limit = LIMITS.get(name, MAX_INT)
     if name in SIZES:
-        return None if all(0 < n <= most for n in numbers) else f"a whole number from 1 to {most}"
+        return None if all(0 < n <= limit for n in numbers) else f"a whole number from 1 to {limit}"
     if name == "dropout":
         return None if all(0 <= n < 1 for n in numbers) else "at least 0 and less than 1"
     if name in POSITIVE:
         return None if all(n > 0 for n in numbers) else "a number above 0"
     if name in NOT_NEGATIVE and any(n < 0 for n in numbers):
         return "a number, 0 or more"
-    return None if all(abs(n) <= most for n in numbers) else f"at most {most}"
+    return None if all(abs(n) <= limit for n in numbers) else f"at most {limit}"
 
 
 # ---- types ------------------------------------------------------------------------------------------------
 
 
 def union_members(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, or the one type itself."""
+    """The members of a union, or the type itself."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return tuple(choice for arg in typing.get_args(hint) for choice in union_members(arg))
     return (hint,)
 
 
 def matches_type(value: Any, hint: Any) -> bool:
-    """Whether a value is of the type that a field declares; numbers are finite, and no booleans."""
+    """Whether a value has the declared type; numbers must be finite, and bool is not a number."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True
@@ -106,15 +106,15 @@ def matches_type(value: Any, hint: Any) -> bool:
 
 
 def describe_type(hint: Any) -> str:
-    """A type as text, for an error."""
-    words = []
+    """Describe a type for an error message."""
+    names = []
     for choice in union_members(hint):
         if typing.get_origin(choice) is Literal:
-            words += [repr(arg) for arg in typing.get_args(choice)]
+            names += [repr(arg) for arg in typing.get_args(choice)]
         else:
             name: str = getattr(choice, "kind", "") or getattr(choice, "__name__", str(choice))
-            words.append(name.replace("NoneType", "null"))
-    return " or ".join(words)
+            names.append(name.replace("NoneType", "null"))
+    return " or ".join(names)
 
 
 # ---- plain data -------------------------------------------------------------------------------------------
@@ -122,23 +122,23 @@ def describe_type(hint: Any) -> str:
 
 @dataclass(eq=False)
 class InvalidSpecError(GlassformerError):
-    """A spec whose parts do not fit together. where: its path in the file."""
+    """A spec whose fields are invalid or conflict. where: its path in the file."""
 
     where: str
     problem: str
     template: ClassVar[str] = "{where}: {problem}"
 
 
-def to_dict(part: Any) -> Any:
-    """A spec as nested dicts, each with its `kind`; tuples become lists."""
-    if isinstance(part, Spec):
-        values = {name: to_dict(getattr(part, name)) for name in _hints(type(part))}
-        return {"kind": part.kind, **values}
-    return [to_dict(item) for item in part] if isinstance(part, tuple) else part
+def to_dict(spec: Any) -> Any:
+    """Convert a spec to nested dicts, each with its `kind`; tuples become lists."""
+    if isinstance(spec, Spec):
+        values = {name: to_dict(getattr(spec, name)) for name in _hints(type(spec))}
+        return {"kind": spec.kind, **values}
+    return [to_dict(item) for item in spec] if isinstance(spec, tuple) else spec
 
 
 def from_dict(data: Any, where: str = "spec", kinds: Mapping[str, type[Spec]] = KINDS) -> Any:
-    """The spec that `to_dict` wrote."""
+    """Create the spec from the output of `to_dict`."""
     if not isinstance(data, dict) or "kind" not in data:
         raise InvalidValueError(where, data, "an object with a 'kind'")
     kind = kinds.get(data["kind"]) if isinstance(data["kind"], str) else None

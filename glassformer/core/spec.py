@@ -1,8 +1,8 @@
-"""What a model is, as data: small frozen dataclasses, one per part, nested as the parts are.
+"""Specs: small frozen dataclasses that describe a model, nested like its modules.
 
-Every choice between kinds is a choice of class (or of a literal), never a boolean beside the field it
-would change, so a combination that makes no sense cannot be written down. `build.py` turns a spec
-into modules; `to_dict` and `from_dict` (in `core/schema.py`) turn it into JSON and back.
+A choice between kinds is a choice of class or literal, not of booleans, so that meaningless combinations
+cannot be expressed. `build.py` builds modules from a spec; `to_dict` and `from_dict` of `schema.py` convert
+it to and from JSON data.
 
     StackSpec(d_model=512, num_layers=6, block=BlockSpec(attention=AttentionSpec(num_heads=8),
           feed_forward=FeedForwardSpec(d_ff=2048), norm=LayerNormSpec(), wiring="post"))
@@ -25,7 +25,7 @@ Projection = Literal["q", "k", "v", "out"]
 
 @dataclass(frozen=True, kw_only=True)
 class LayerNormSpec(Spec):
-    """Subtract the mean, divide by the spread over the features; then a learned scale and shift."""
+    """(x - mean) / std over the features, with a learned scale and bias."""
 
     eps: float = 1e-5
     bias: bool = True
@@ -33,14 +33,14 @@ class LayerNormSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class RMSNormSpec(Spec):
-    """Divide by the root mean square over the features; then a learned scale."""
+    """x / rms(x) over the features, with a learned scale."""
 
     eps: float = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchNormSpec(Spec):
-    """Normalise each feature over batch and time (running statistics in evaluation)."""
+    """Normalize each feature over batch and time (running statistics in evaluation)."""
 
     eps: float = 1e-5
 
@@ -52,7 +52,7 @@ NormSpec = LayerNormSpec | RMSNormSpec | BatchNormSpec
 
 @dataclass(frozen=True, kw_only=True)
 class SinusoidalSpec(Spec):
-    """Fixed sines and cosines added to the input; `halves` puts all sines left, all cosines right."""
+    """Sinusoidal positions added to the input; "halves": all sines first, then all cosines."""
 
     max_len: int
     layout: Literal["interleaved", "halves"] = "interleaved"
@@ -61,7 +61,7 @@ class SinusoidalSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedSpec(Spec):
-    """A trained table added to the input; the first `offset` rows are never looked up."""
+    """Learned positions added to the input; the first `offset` rows of the table are unused."""
 
     max_len: int
     offset: int = 0
@@ -69,17 +69,17 @@ class LearnedSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearScalingSpec(Spec):
-    """Rotary angles divided by `factor` (position interpolation)."""
+    """Position interpolation: rotary angles divided by `factor`."""
 
     factor: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class BandScalingSpec(Spec):
-    """Rotary angles slowed by `factor` for long waves only, blended between two bands.
+    """LLaMA 3's RoPE scaling: low frequencies are divided by `factor`, high ones are unchanged.
 
-    Waves shorter than `original_max_len / high_freq_factor` stay, waves longer than
-    `original_max_len / low_freq_factor` are slowed, those between are mixed.
+    Wavelengths below `original_max_len / high_freq_factor` are unchanged, those above
+    `original_max_len / low_freq_factor` are scaled, those between are interpolated.
     """
 
     factor: float
@@ -95,10 +95,9 @@ class BandScalingSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class RotarySpec(Spec):
-    """Rotate pairs of query and key features by an angle that grows with the position.
+    """Rotary position embedding (RoPE) of queries and keys, in the half-split form.
 
-    `width` is how many features of each head turn (all when None). Half-split pairing: feature i
-    turns with feature i + width/2.
+    width: the number of rotated features per head (None: all). Feature i is paired with i + width/2.
     """
 
     base: float = 10000.0
@@ -108,7 +107,7 @@ class RotarySpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeSpec(Spec):
-    """A learned bias on the scores, one number per head and bucket of distance."""
+    """Relative position bias (T5): a learned bias on the scores per head and bucket of distance."""
 
     buckets: int = 32
     max_distance: int = 128
@@ -116,16 +115,15 @@ class RelativeSpec(Spec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 4 <= self.buckets < 2 * self.max_distance:
-            wanted = f"at least 4 and less than twice max_distance {self.max_distance}"
-            raise InvalidValueError("buckets", self.buckets, wanted)
+            expected = f"at least 4 and less than twice max_distance {self.max_distance}"
+            raise InvalidValueError("buckets", self.buckets, expected)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlibiSpec(Spec):
-    """A fixed bias on the scores that falls linearly with distance, steeper in some heads.
+    """ALiBi: a fixed bias on the scores that falls linearly with distance, with one slope per head.
 
-    rounding: "bfloat16" rounds each slope, and each slope times position, as models trained in that
-    precision were; the fall is then a staircase, and numbers agree only if its steps do.
+    rounding: "bfloat16" rounds each slope, and each slope times position, as in models trained in bfloat16.
     """
 
     scale: float = 1.0
@@ -140,13 +138,13 @@ AttentionPositionSpec = RotarySpec | RelativeSpec | AlibiSpec
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec(Spec):
-    """One multi-head attention. `None` means: derived from d_model and num_heads.
+    """Multi-head attention. None: derived from d_model and num_heads.
 
-    num_kv_heads: fewer key/value heads than query heads (grouped; 1 is multi-query).
-    value_dim: width of a value head where it differs from a query/key head.
-    scale: what the scores are multiplied by; 1/sqrt(head_dim) when None.
-    window: a query sees only this many keys around it, itself counted.
-    qk_norm: queries and keys of each head are normalized before positions act on them.
+    num_kv_heads: for grouped-query attention; 1 is multi-query attention.
+    value_dim: width of a value head, if not head_dim.
+    scale: factor of the scores, by default 1/sqrt(head_dim).
+    window: sliding window; a query sees only this many keys, including its own.
+    qk_norm: norm of the queries and keys of each head, before rotary positions.
     """
 
     num_heads: int
@@ -169,7 +167,7 @@ class AttentionSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardSpec(Spec):
-    """up, activation, down."""
+    """down(activation(up(x)))."""
 
     d_ff: int
     activation: Activation = "relu"
@@ -179,7 +177,7 @@ class FeedForwardSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class GatedFeedForwardSpec(Spec):
-    """activation(gate) times up, then down."""
+    """down(activation(gate(x)) * up(x))."""
 
     d_ff: int
     activation: Activation = "silu"
@@ -189,7 +187,7 @@ class GatedFeedForwardSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSpec(Spec):
-    """One layer: self-attention, cross-attention if any, feed-forward, and where the norms sit.
+    """One layer: self-attention, optional cross-attention, feed-forward, and the placement of norms.
 
     wiring: "post" norm(x + f(x)); "pre" x + f(norm(x)); "parallel" x + attn(n) + ffn(n) with one
     shared norm n; "parallel_split" the same with a norm for each.
@@ -210,7 +208,7 @@ class BlockSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class StackSpec(Spec):
-    """`num_layers` blocks, positions that act inside attention, and a final norm if any.
+    """`num_layers` blocks, positions that act inside attention, and an optional final norm.
 
     pattern: if given, layer n is pattern[n % len(pattern)] instead of `block`, e.g. with and without a
     window. local_position: positions of layers with a window, if they differ from `position`.
@@ -236,15 +234,14 @@ class StackSpec(Spec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        attentions = [each for b in self.blocks for each in (b.attention, b.cross_attention)]
-        for attention in attentions:
+        for attention in (a for b in self.blocks for a in (b.attention, b.cross_attention)):
             if attention and attention.head_dim is None and self.d_model % attention.num_heads:
-                wanted = f"a multiple of num_heads {attention.num_heads}"
-                raise InvalidValueError("d_model", self.d_model, wanted, hint="or set head_dim")
-        turned = self.position.width if isinstance(self.position, RotarySpec) else None
+                expected = f"a multiple of num_heads {attention.num_heads}"
+                raise InvalidValueError("d_model", self.d_model, expected, hint="or set head_dim")
+        width = self.position.width if isinstance(self.position, RotarySpec) else None
         head_dim = self.block.attention.head_dim or self.d_model // self.block.attention.num_heads
-        if turned is not None and turned > head_dim:
-            raise InvalidValueError("Rotary.width", turned, f"at most {head_dim}, the width of a head")
+        if width is not None and width > head_dim:
+            raise InvalidValueError("Rotary.width", width, f"at most head_dim {head_dim}")
 
 
 # ---- inputs ---------------------------------------------------------------------------------
@@ -252,7 +249,7 @@ class StackSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class TokensSpec(Spec):
-    """Token ids to vectors, times `scale`, plus position and token type, normed if `norm`."""
+    """Token embeddings times `scale`, plus positions and token types, with an optional norm."""
 
     vocab_size: int
     scale: float = 1.0
@@ -265,7 +262,7 @@ class TokensSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePatchesSpec(Spec):
-    """An image (B, C, height, width) cut into squares, each a vector, after `prefix` learned tokens."""
+    """Image patches as vectors, after `prefix` learned tokens (class token, distillation token)."""
 
     image_size: tuple[int, int]
     patch_size: tuple[int, int]
@@ -277,8 +274,8 @@ class ImagePatchesSpec(Spec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if any(i < p or p < 1 for i, p in zip(self.image_size, self.patch_size, strict=True)):
-            wanted = f"at least 1 and at most the image_size {self.image_size}"
-            raise InvalidValueError("patch_size", self.patch_size, wanted)
+            expected = f"at least 1 and at most the image_size {self.image_size}"
+            raise InvalidValueError("patch_size", self.patch_size, expected)
 
     @property
     def num_patches(self) -> int:
@@ -288,7 +285,7 @@ class ImagePatchesSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesPatchesSpec(Spec):
-    """Series (B, time, channels) scaled, cut into overlapping pieces, each a vector; channels apart."""
+    """Patches of scaled series (B, time, channels) as vectors; each channel is its own sequence."""
 
     context_length: int
     patch_length: int
@@ -303,8 +300,8 @@ class SeriesPatchesSpec(Spec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.context_length < self.patch_length:
-            wanted = f"at least patch_length {self.patch_length}"
-            raise InvalidValueError("context_length", self.context_length, wanted)
+            expected = f"at least patch_length {self.patch_length}"
+            raise InvalidValueError("context_length", self.context_length, expected)
 
     @property
     def num_patches(self) -> int:
@@ -313,7 +310,7 @@ class SeriesPatchesSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class VectorsSpec(Spec):
-    """Vectors (B, T, d_model) handed in as they are."""
+    """Vectors (B, T, d_model), used unchanged."""
 
 
 InputSpec = TokensSpec | ImagePatchesSpec | SeriesPatchesSpec | VectorsSpec
@@ -323,7 +320,7 @@ InputSpec = TokensSpec | ImagePatchesSpec | SeriesPatchesSpec | VectorsSpec
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturesSpec(Spec):
-    """The last layer's vectors; with `pooler`, also activation(dense(first vector)), `pooler_dim` wide."""
+    """The last hidden states; with `pooler`, also activation(dense(first one)) of width `pooler_dim`."""
 
     pooler: bool = False
     pooler_dim: int | None = None
@@ -332,7 +329,7 @@ class FeaturesSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelSpec(Spec):
-    """Scores over the vocabulary at every position; vectors times `scale` first."""
+    """Logits over the vocabulary at every position, from hidden states times `scale`."""
 
     vocab_size: int
     bias: bool = False
@@ -341,7 +338,7 @@ class LanguageModelSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLanguageModelSpec(Spec):
-    """dense, activation, norm, then scores over the vocabulary at every position."""
+    """dense, activation, norm, then logits over the vocabulary at every position."""
 
     vocab_size: int
     activation: Activation = "gelu"
@@ -350,10 +347,11 @@ class MaskedLanguageModelSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifySpec(Spec):
-    """One row of scores a sequence, read off one vector (`pool`), after `hidden` dense if any.
+    """Classify a sequence from its pooled hidden state.
 
-    pool: "first" vector, "last" real one, the one at the last `end_id` ("end"), or their "mean".
-    dropped: before which of its layers dropout falls, the "hidden" one and the one that scores ("out").
+    pool: the "first" hidden state, the "last" real one, that of the last `end_id` ("end"), or the "mean".
+    hidden: activation of a dense layer before the classifier; None: no such layer.
+    dropped: the layers with dropout before them: the "hidden" dense layer, the classifier ("out").
     """
 
     num_labels: int
@@ -367,14 +365,14 @@ class ClassifySpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class DistilledClassifySpec(Spec):
-    """Two rows of scores, off the first and the second prefix vector, and their mean."""
+    """Classify by class token and distillation token, and by the mean of their logits (DeiT)."""
 
     num_labels: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenClassifySpec(Spec):
-    """A row of scores for every token."""
+    """Classify every token."""
 
     num_labels: int
     bias: bool = True
@@ -383,14 +381,14 @@ class TokenClassifySpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerSpec(Spec):
-    """Where an answer starts and where it ends: two scores for every token."""
+    """Extractive question answering: start and end logits for every token."""
 
     dropout: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedSpec(Spec):
-    """One vector a text: pooled over its real tokens, of length 1 when `normalize`."""
+    """One embedding per text, pooled over its real tokens; `normalize` scales it to length 1."""
 
     pool: Literal["mean", "first", "max", "mean_sqrt_len", "last"] = "mean"
     normalize: bool = False
@@ -399,7 +397,7 @@ class EmbedSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastSpec(Spec):
-    """The next `prediction_length` values of each channel, or a distribution's parameters for them."""
+    """Forecast the next `prediction_length` values of each channel, or their distribution."""
 
     prediction_length: int
     pool: Literal["flatten", "mean", "max", "first"] = "flatten"
@@ -410,7 +408,7 @@ class ForecastSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesClassifySpec(Spec):
-    """One row of scores a series, from its channels' pooled vectors laid side by side."""
+    """Classify a series from the concatenated pooled vectors of its channels."""
 
     num_labels: int
     pool: Literal["mean", "max", "first"] = "mean"
@@ -419,7 +417,7 @@ class SeriesClassifySpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesRegressSpec(Spec):
-    """`num_targets` numbers a series (or a distribution's parameters), optionally kept in a range."""
+    """Predict `num_targets` values per series, or their distribution, optionally within a range."""
 
     num_targets: int
     pool: Literal["mean", "max", "first"] = "mean"
@@ -430,7 +428,7 @@ class SeriesRegressSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class PatchReconstructSpec(Spec):
-    """Each patch's own values again, for learning from masked patches."""
+    """Reconstruct the values of each patch, for masked pretraining."""
 
     dropout: float = 0.0
 
@@ -450,17 +448,17 @@ HeadSpec = (
     | PatchReconstructSpec
 )
 
-# ---- initialization and whole models --------------------------------------------------------
+# ---- initialization and models --------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class XavierSpec(Spec):
-    """Matrices uniform by fan-in and fan-out, biases 0, token embeddings normal with 1/sqrt(d)."""
+    """Xavier uniform for matrices, 0 for biases, normal with std 1/sqrt(d_model) for embeddings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormalSpec(Spec):
-    """Everything normal with `std`; with `residual`, layers writing to the stream shrunk by depth."""
+    """Normal with `std`; residual="shrunk" divides that of the N residual projections by sqrt(N)."""
 
     std: float = 0.02
     residual: Literal["same", "shrunk"] = "same"
@@ -471,7 +469,7 @@ InitSpec = XavierSpec | NormalSpec
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderDecoderSpec(Spec):
-    """Reads one sequence, writes another. `tied` names what shares the target's token matrix."""
+    """An encoder-decoder. tied: what shares the target's token matrix."""
 
     source: InputSpec
     target: InputSpec
@@ -490,7 +488,7 @@ class EncoderDecoderSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderOnlySpec(Spec):
-    """Reads a whole sequence at once, every position seeing every other."""
+    """An encoder: every position attends to every other."""
 
     input: InputSpec
     encoder: StackSpec
@@ -501,9 +499,9 @@ class EncoderOnlySpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderOnlySpec(Spec):
-    """Reads from left to right, every position seeing only those before it.
+    """A decoder: every position attends to itself and those before it.
 
-    max_len: the longest sequence it was made for, where no position table says so; not enforced.
+    max_len: the longest sequence it was trained for, if no position table limits it; not enforced.
     """
 
     input: InputSpec

@@ -1,4 +1,4 @@
-"""Blocks one after another, the positions that act inside attention, and a final norm.
+"""A stack of blocks, with the positions that act inside attention and an optional final norm.
 
 Encoder and decoder are this one class: a decoder is causal and its blocks may attend to memory.
 B batch, T positions, S keys, D d_model.
@@ -87,8 +87,8 @@ class Stack(nn.Module):
                     hint="allocate the cache from this model's spec",
                 )
         attend = self._dense(x, Mask.of(mask), positions, cache, kernel)
-        across = self._dense_cross(x, memory, memory_mask, cache, kernel)
-        x = self.run(x, attend, across, memory=memory, obs=obs)
+        cross_attend = self._dense_cross(x, memory, memory_mask, cache, kernel)
+        x = self.run(x, attend, cross_attend, memory=memory, obs=obs)
         if cache is not None:
             cache.advance(x.shape[1])
         return x
@@ -123,8 +123,8 @@ class Stack(nn.Module):
     @property
     def cross_attentions(self) -> list[MultiHeadAttention]:
         """The cross-attention of every layer; empty if there is none."""
-        found = [cast(Block, block).cross_attn for block in self.blocks]
-        return [attention for attention in found if attention is not None]
+        attentions = [cast(Block, block).cross_attn for block in self.blocks]
+        return [attention for attention in attentions if attention is not None]
 
     def _dense(
         self, x: Tensor, mask: Mask, positions: Tensor | None, cache: KVCache | None, kernel: Kernel
@@ -162,7 +162,7 @@ class Stack(nn.Module):
 
         def prepare(attention: MultiHeadAttention) -> DenseAttention:
             prepared = attention.prepare_mask(
-                mask, batch=batch, queries=steps, keys=keys, like=x, kernel=kernel, what="memory_mask"
+                mask, batch=batch, queries=steps, keys=keys, like=x, kernel=kernel, name="memory_mask"
             )
             return DenseAttention(prepared, cross=True)
 
@@ -184,14 +184,14 @@ class Stack(nn.Module):
         *,
         window: int | None = None,
     ) -> PositionTerms:
-        """What positions do inside attention, for T tokens from `start` on among `keys` keys."""
+        """The position terms of T tokens from `start` on among `keys` keys."""
         position = self.position_of(window)
         if position is None:
             return PositionTerms()
-        here = (torch.arange(steps, device=device) + start)[None]  # (1, T)
+        default = (torch.arange(steps, device=device) + start)[None]  # (1, T)
         terms: PositionTerms
         if isinstance(position, RotaryPositions):
-            terms = position(here if positions is None else positions)
+            terms = position(default if positions is None else positions)
         elif (
             isinstance(position, AlibiBias)
             and position.rounding != "none"
@@ -199,10 +199,10 @@ class Stack(nn.Module):
         ):
             # a rounded bias depends on absolute positions, so they are counted within each document
             counted = count_positions(mask.padding, mask.segments)
-            terms = position(counted.index_select(1, here[0]), counted)
+            terms = position(counted.index_select(1, default[0]), counted)
         else:
             # only differences matter for a bias, so row numbers serve padded and packed rows alike
-            terms = position(here, torch.arange(keys, device=device)[None])
+            terms = position(default, torch.arange(keys, device=device)[None])
         return terms
 
 

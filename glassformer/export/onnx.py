@@ -368,7 +368,7 @@ class Whole(nn.Module):
         # an offset, or the queries' positions would be fixed at the sizes tried
         masks = [Mask(padding=named[n], offset=0) for n in ("mask", "target_mask") if n in named]
         inputs = [given[0], named["target"]] if isinstance(self.model, EncoderDecoder) else [given[0]]
-        more = {name: named[name] for name in ("types", "observed", "hidden") if name in named}
+        more = {name: named[name] for name in ("types", "observed", "masked_patches") if name in named}
         found = self.model(*inputs, *masks, kernel=KERNEL, **more)
         return (found,) if isinstance(found, Tensor) else tuple(found)
 
@@ -413,6 +413,6 @@ def _read(what: spec.InputSpec, length: str, head: spec.HeadSpec | None = None) 
             size = ("batch", what.context_length, what.channels)
             ports = (Port("values", "float32", size), Port("observed", "bool", size))
             if isinstance(head, spec.PatchReconstructSpec):
-                ports += (Port("hidden", "bool", ("batch", what.channels, what.num_patches)),)
+                ports += (Port("masked_patches", "bool", ("batch", what.channels, what.num_patches)),)
             return ports
     raise UnsupportedError("export to ONNX", "models that read vectors")

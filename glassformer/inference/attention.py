@@ -51,7 +51,7 @@ class UnpadIndex:
 class UnpaddedAttention:
     """Self-attention of one layer over whole sequences; `store` receives its keys and values."""
 
-    stored = False
+    keys_cached = False
 
     def __init__(
         self, layer: int, rows: UnpadIndex, mask: PreparedMask, terms: PositionTerms, store: StoreKV | None
@@ -117,7 +117,7 @@ class DynamicKVCache(KVCache):
 class VarlenAttention:
     """Self-attention of one layer within each of several pieces of sequences."""
 
-    stored = False
+    keys_cached = False
 
     def __init__(
         self,

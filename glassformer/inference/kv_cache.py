@@ -37,7 +37,7 @@ COMPACT_THRESHOLD: Final = 0.7  # slots are dropped if at most this share would 
 class DecodeKVCache(KVCache):
     """Keys and values of B inputs, each attended to by W rows of a step."""
 
-    stored: bool = False  # whether all keys are there already, as in cross-attention
+    cross: bool = False  # for cross-attention, whose keys are complete from the start
 
     def __init__(self, batch: int = 0) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class DecodeKVCache(KVCache):
         self, layer: int, attention: MultiHeadAttention, q: Tensor, k: Tensor | None, v: Tensor | None
     ) -> Tensor:
         """q (B * W, H, K), and the step's k (B * W, G, K) and v (B * W, G, V) -> heads (B * W, H, V)."""
-        batch, window = self.batch, None if self.stored else attention.window
+        batch, window = self.batch, None if self.cross else attention.window
         q = q.view(batch, -1, *q.shape[1:]).transpose(1, 2)  # (B, H, W, K)
         if k is None or v is None:
             k, v = self.view(layer)
@@ -74,7 +74,7 @@ class CachedAttention:
     """One layer of a cache, as an `Attend`."""
 
     def __init__(self, cache: DecodeKVCache, layer: int) -> None:
-        self.cache, self.layer, self.stored = cache, layer, cache.stored
+        self.cache, self.layer, self.keys_cached = cache, layer, cache.cross
 
     def __call__(
         self,
@@ -264,7 +264,7 @@ class BeamKVCache(SharedPromptKVCache):
 class CrossKVCache(DecodeKVCache):
     """Keys and values of the encoder's output, seen by all beams of an input."""
 
-    stored = True
+    cross = True
 
     def __init__(self, stack: Stack, memory: Tensor, rows: UnpadIndex, mask: Tensor) -> None:
         """memory (N, D): the real rows of the source (B, S), of which mask (B, S) says which are real."""

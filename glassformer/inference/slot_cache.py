@@ -61,13 +61,13 @@ class Slot:
 class SlotBucket(DecodeKVCache):
     """Slots of one width and capacity. All its tensors have slots first and positions third."""
 
-    def __init__(self, stack: Stack, width: int, capacity: int, like: Tensor, *, stored: bool) -> None:
-        """stored: for cross-attention. `like` has the dtype and device."""
+    def __init__(self, stack: Stack, width: int, capacity: int, like: Tensor, *, cross: bool) -> None:
+        """cross: for cross-attention, whose keys are complete from the start. `like` has the dtype and device."""
         super().__init__()
-        self.stack, self.width, self.stored = stack, width, stored
-        self.attentions = stack.cross_attentions if stored else stack.attentions
+        self.stack, self.width, self.cross = stack, width, cross
+        self.attentions = stack.cross_attentions if cross else stack.attentions
         self.slots: list[Slot] = []
-        self.visible = like.new_full((0, 1 if stored else width, capacity), -torch.inf)  # or 0
+        self.visible = like.new_full((0, 1 if cross else width, capacity), -torch.inf)  # or 0
         self.positions = like.new_zeros((0, 1, capacity), dtype=torch.long)
         for one in self.attentions:
             shape = (0, one.num_kv_heads, capacity)
@@ -137,7 +137,7 @@ class SlotBucket(DecodeKVCache):
     def prepare(self) -> None:
         """Compute what positions and beams mean for this step's scores, by kind of layer."""
         device, dtype = self.visible.device, self.visible.dtype
-        if self.stored:
+        if self.cross:
             self.bias[None] = self.visible[: self.batch, None]  # (E, 1, 1, C)
             return
         own = torch.full((self.width, self.width), -torch.inf, dtype=dtype, device=device)
@@ -183,10 +183,10 @@ class SlotBucket(DecodeKVCache):
 class SlotKVCache(DecodeKVCache):
     """The slots of all requests of a batch, in the order of their rows. Appended to and viewed by buckets."""
 
-    def __init__(self, stack: Stack, like: Tensor, *, stored: bool = False) -> None:
-        """stored: for cross-attention. `like` has the dtype and device."""
+    def __init__(self, stack: Stack, like: Tensor, *, cross: bool = False) -> None:
+        """cross: for cross-attention, whose keys are complete from the start. `like` has the dtype and device."""
         super().__init__()
-        self.stack, self.like, self.stored = stack, like, stored
+        self.stack, self.like, self.cross = stack, like, cross
         self.slots: list[Slot] = []
         self.buckets: dict[tuple[int, int], SlotBucket] = {}
         self._rows: list[tuple[SlotBucket, Tensor | None]] | None = None  # each bucket's, None: all, in order
@@ -209,10 +209,10 @@ class SlotKVCache(DecodeKVCache):
             v = [empty(one.num_kv_heads, 0, one.value_dim) for one in attentions]
         length = k[0].shape[1]
         slot = Slot(width, prompt=length, filled=length, position=length)
-        if self.stored and not length:  # one position of zeros, to which attention gives zeros
+        if self.cross and not length:  # one position of zeros, to which attention gives zeros
             slot.filled = 1
             k, v = ([x.new_zeros(x.shape[0], 1, x.shape[2]) for x in parts] for parts in (k, v))
-        visible = self.like.new_zeros(1 if self.stored else width, slot.filled)
+        visible = self.like.new_zeros(1 if self.cross else width, slot.filled)
         positions = torch.arange(slot.filled, device=self.like.device)[None]
         layers = [part for pair in zip(k, v, strict=True) for part in pair]
         self._place(slot, [*layers, visible, positions])
@@ -242,10 +242,10 @@ class SlotKVCache(DecodeKVCache):
 
     def _place(self, slot: Slot, parts: Sequence[Tensor]) -> None:
         """Put the slot into the bucket for its width and length."""
-        capacity = capacity_for(slot.filled if self.stored else slot.filled + slot.width)
+        capacity = capacity_for(slot.filled if self.cross else slot.filled + slot.width)
         bucket = self.buckets.get((slot.width, capacity))
         if bucket is None:
-            bucket = SlotBucket(self.stack, slot.width, capacity, self.like, stored=self.stored)
+            bucket = SlotBucket(self.stack, slot.width, capacity, self.like, cross=self.cross)
             self.buckets[slot.width, capacity] = bucket
         bucket.add(slot, parts)
         self._rows = None
@@ -266,7 +266,7 @@ class SlotKVCache(DecodeKVCache):
 
     def prepare(self) -> None:
         """Grow full slots, and compute what positions and beams mean for this step."""
-        if not self.stored:
+        if not self.cross:
             for slot in self.slots:
                 if slot.filled + slot.width > slot.bucket.capacity:
                     self._grow(slot)

@@ -409,5 +409,5 @@ class _StretchedRelativeBias(RelativeBias):
         )
         self.weight, self.stretch = other.weight, stretch
 
-    def at(self, distance: Tensor) -> PositionTerms:
-        return super().at((distance * self.stretch).round().long())
+    def bias_at(self, distance: Tensor) -> PositionTerms:
+        return super().bias_at((distance * self.stretch).round().long())

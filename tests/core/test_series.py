@@ -96,14 +96,14 @@ def test_undoing_the_scaling_of_a_distribution_is_the_affine_transform() -> None
     raw = torch.randn(3, 2, AHEAD, CHANNELS, dtype=torch.float64)
     loc, scale = torch.randn(2, 1, CHANNELS).double(), torch.rand(2, 1, CHANNELS).double() + 0.5
     points = torch.randn(2, AHEAD, CHANNELS).double() * 3
-    for parameters in (StudentT.of(*raw), Gaussian.of(*raw[:2])):
+    for parameters in (StudentT.from_outputs(*raw), Gaussian.from_outputs(*raw[:2])):
         moved = distributions.TransformedDistribution(
             parameters.distribution, [distributions.AffineTransform(loc, scale)]
         )
         undone = parameters.unscale(loc, scale)
         torch.testing.assert_close(undone.distribution.log_prob(points), moved.log_prob(points))
         torch.testing.assert_close(undone.mean, undone.distribution.mean)
-    counts = NegativeBinomial.of(*raw[:2])
+    counts = NegativeBinomial.from_outputs(*raw[:2])
     torch.testing.assert_close(counts.mean, counts.distribution.mean)
     torch.testing.assert_close(counts.unscale(loc, scale).mean, counts.mean * scale)
 
@@ -126,7 +126,7 @@ def test_hidden_patches_are_not_looked_at() -> None:
     changed = values.clone()
     changed[:, 12:18, 1] += 3  # what stands in the hidden patch
     assert model(values).shape == (2, CHANNELS, 4, 6)
-    assert torch.equal(model(values, hidden=hidden), model(changed, hidden=hidden))
+    assert torch.equal(model(values, masked_patches=hidden), model(changed, masked_patches=hidden))
     assert not torch.equal(model(values), model(changed))
 
 
@@ -135,7 +135,7 @@ def test_hidden_patches_are_not_looked_at() -> None:
     [
         (ShapeError, lambda m: m(torch.zeros(2, CHANNELS, TIME))),
         (ShapeError, lambda m: m(series(), observed=torch.ones(2, TIME, dtype=torch.bool))),
-        (ShapeError, lambda m: m(series(), hidden=torch.zeros(2, 4, dtype=torch.bool))),
+        (ShapeError, lambda m: m(series(), masked_patches=torch.zeros(2, 4, dtype=torch.bool))),
         (InvalidValueError, lambda m: model_of(spec.FeaturesSpec(), context_length=5)),
         (UnsupportedError, lambda m: model_of(spec.ClassifySpec(num_labels=2))),
     ],

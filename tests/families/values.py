@@ -33,10 +33,10 @@ def run(reference: Any, model: EncoderOnly, side: str, kernel: str) -> tuple[Any
     if config.do_mask_input:  # the reference would hide patches at random; let it hide the last ones
         reference.model.masking.mask_type = "forecast"
         reference.model.masking.num_forecast_mask_patches = [HIDDEN]
-        mine["hidden"] = torch.zeros(
+        mine["masked_patches"] = torch.zeros(
             BATCH, config.num_input_channels, model.spec.input.num_patches, dtype=torch.bool
         )
-        mine["hidden"][..., -HIDDEN:] = True
+        mine["masked_patches"][..., -HIDDEN:] = True
     if side == "none":
         return model(values, kernel=kernel, **mine), published(reference, reference(past_values=values))
     observed = torch.ones_like(values, dtype=torch.bool)

@@ -62,7 +62,7 @@ def test_each_row_sees_its_own_text_and_nothing_else(kind: dict[str, Any]) -> No
     model: Any = core_model("encoder_decoder", **kind)
     decoder = fused_copy(model.decoder, None)
     own = SlotKVCache(decoder, torch.empty(0))
-    across = SlotKVCache(decoder, torch.empty(0), stored=True)
+    across = SlotKVCache(decoder, torch.empty(0), cross=True)
     assert isinstance(own, KVCache)
     attention, cross = decoder.attentions[0], decoder.cross_attentions[0]
     position = model.decoder.position

@@ -129,7 +129,7 @@ class SlotBatch:
         like = self.parameter.new_empty(0, dtype=model.dtype)
         self.cache = SlotKVCache(model.decoder, like)
         self.attend = self.cache.attention_layers(model.decoder)
-        self.sources = SlotKVCache(model.decoder, like, stored=True) if model.encoder is not None else None
+        self.sources = SlotKVCache(model.decoder, like, cross=True) if model.encoder is not None else None
         self.cross_attend = self.sources.attention_layers(model.decoder) if self.sources is not None else None
         self.embed: nn.Module = inner.tgt_embed if isinstance(inner, EncoderDecoder) else inner.embed
 
