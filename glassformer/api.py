@@ -126,7 +126,7 @@ class Pipeline(Bundle):
     def classify(
         self, inputs: Any, *, top: int | None = None, **options: Unpack[EncoderTaskOptions]
     ) -> list[Label] | list[list[Label]]:
-        """Classify texts, or image files if the model reads images: labels with probabilities, best first.
+        """Classify texts, or images (paths, bytes or PIL images): labels with probabilities, best first.
 
         top: how many labels; None: all.
         """
@@ -138,7 +138,7 @@ class Pipeline(Bundle):
     def embed(
         self, inputs: Any, *, prompt: str | None = None, **options: Unpack[EncoderTaskOptions]
     ) -> Tensor:
-        """Embed a text or image file as a vector (D,), several as a matrix (N, D); float32, on the CPU.
+        """Embed a text or image as a vector (D,), several as a matrix (N, D); float32, on the CPU.
 
         prompt: the name of one of a sentence encoder's prompts.
         """

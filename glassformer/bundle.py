@@ -152,7 +152,7 @@ def load(
         close = get_close_matches(str(folder), pretrained.names(), n=1)
         raise FileMissingError(folder, "model folder", f"did you mean {close[0]!r}?" if close else "")
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise UnsupportedError("this machine", "CUDA", hint="load with device='cpu'")
+        raise UnsupportedError("this machine", "CUDA", hint="use the device cpu")
     weights_kind: Literal["own", "int8"] = "int8" if dtype == "int8" else "own"
     verify_checksums(path)
     family, what, config, files = _read_description(path)
@@ -237,12 +237,12 @@ def save(
         layout = "glassformer" if family is None or dtype == "int8" else "hf"
     if layout == "hf" and dtype == "int8":
         raise ConflictError(
-            ("layout='hf'", "dtype='int8'"),
-            "other programs could not read the weights",
-            hint="save with layout='glassformer'",
+            ("layout hf", "dtype int8"),
+            "other libraries cannot read these weights",
+            hint="use the layout glassformer",
         )
     if layout == "hf" and family is None:
-        raise UnsupportedError("this model", "layout='hf'", hint="save it with layout='glassformer'")
+        raise UnsupportedError("this model", "the layout hf", hint="use the layout glassformer")
     if path.exists() and not path.is_dir():
         raise FileProblemError(path, "is a file", hint="save into a folder")
     state = {name: tensor.detach().cpu() for name, tensor in unique_state_dict(bundle.model).items()}

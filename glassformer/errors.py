@@ -75,14 +75,14 @@ class InvalidValueError(GlassformerError):
 
 @dataclass(eq=False)
 class ConflictError(GlassformerError):
-    """Settings that do not go together."""
+    """Settings or inputs that contradict each other."""
 
     names: Sequence[str]
     reason: str
     hint: str = ""
 
     def message(self) -> str:
-        return f"{' and '.join(self.names)} do not go together: {self.reason}"
+        return f"{' and '.join(self.names)} conflict: {self.reason}"
 
 
 @dataclass(eq=False)

@@ -289,9 +289,9 @@ class LSTMEncoderDecoder(_LSTMModel):
     def prefill(
         self, inputs: Tensor, mask: Tensor, *, start_ids: Sequence[int], capacity: int
     ) -> PrefillResult:
-        """Read the source (B, S) and the first target tokens; see `generation.decoder`."""
+        """Read the source (B, S) and the first target tokens; see `generation.step_decoder`."""
         if not start_ids:
-            raise MissingValueError("start_ids", "to begin the target")
+            raise MissingValueError("start_ids", "to start the decoder")
         memory = self.encode(inputs, Mask(padding=None if bool(mask.all()) else mask))
         steps = Steps(self, memory.state, memory)
         return PrefillResult(
@@ -342,12 +342,12 @@ class LSTMLanguageModel(_LSTMModel):
     def prefill(
         self, inputs: Tensor, mask: Tensor, *, start_ids: Sequence[int], capacity: int
     ) -> PrefillResult:
-        """Read the prompts (B, P); see `generation.decoder`."""
+        """Read the prompts (B, P); see `generation.step_decoder`."""
         if start_ids:
-            raise UnsupportedError("a model without a source", "start_ids", hint="put them in the prompt")
+            raise UnsupportedError("a model without a source", "start_ids", hint="put them into the prompt")
         counts = mask.sum(1)
         if not bool(counts.all()) or not inputs.shape[1]:
-            raise EmptyInputError("prompt", hint="begin it with the model's start token")
+            raise EmptyInputError("prompt", hint="start it with the BOS token")
         layout = Layout.of(Mask(padding=mask), inputs)
         x, state = self.decoder(self.embed(layout.scatter(inputs)).x, lengths=layout.lengths())
         last = self.decoder.dropped(x)[torch.arange(len(x), device=x.device), counts - 1]  # (B, D)

@@ -219,8 +219,8 @@ def _check_tree(path: Path, texts: list[str] | None, options: GenerateOptions) -
 def _write_tree(bundle: Bundle, result: GeneratedText, path: Path, text: str) -> dict[str, Any]:
     """Write the search tree of a text as a figure or as JSON; return it as JSON values."""
     if len(result.trees) != 1:
-        hint = f"the text was read in {len(result.trees)} parts"
-        raise UnsupportedError(subject="a search tree", feature="other than one search", hint=hint)
+        feature = f"a text that is processed in {len(result.trees)} parts"
+        raise UnsupportedError(subject="the search tree", feature=feature, hint="shorten it")
     (tree,) = result.trees
 
     def pieces(ids: list[int]) -> list[str]:

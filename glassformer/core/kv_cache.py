@@ -27,7 +27,9 @@ class CacheFullError(GlassformerError):
     length: int
     steps: int
     hint: str = "allocate it with a larger capacity"
-    template: ClassVar[str] = "{steps} positions do not fit: {length} of {capacity} of the cache are used"
+    template: ClassVar[str] = (
+        "the KV cache is full: {length} of {capacity} positions used, {steps} more needed"
+    )
 
 
 @dataclass

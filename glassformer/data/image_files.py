@@ -18,7 +18,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -67,7 +67,7 @@ class BadImageError(Exception):
 
 
 @contextmanager
-def _open_image(source: Path | bytes) -> Iterator[Image.Image]:
+def _open_image(source: Path | bytes | Image.Image) -> Iterator[Image.Image]:
     from PIL import Image
 
     Image.init()
@@ -76,7 +76,8 @@ def _open_image(source: Path | bytes) -> Iterator[Image.Image]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about large images and odd metadata; the size is checked below
             file = io.BytesIO(source) if isinstance(source, bytes) else source
-            with Image.open(file, formats=formats) as image:
+            opened = nullcontext(file) if isinstance(file, Image.Image) else Image.open(file, formats=formats)
+            with opened as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise BadImageError(
                         f"has {image.width * image.height:,} pixels, more than {MAX_PIXELS:,}"
@@ -91,7 +92,7 @@ def _open_image(source: Path | bytes) -> Iterator[Image.Image]:
         raise BadImageError(f"cannot be decoded ({text.strip()[:120] or type(error).__name__})") from None
 
 
-def read_image_shape(source: Path | bytes) -> Shape:
+def read_image_shape(source: Path | bytes | Image.Image) -> Shape:
     """Height, width and channels (1 if gray) without decoding."""
     from PIL import Image
 
@@ -101,7 +102,7 @@ def read_image_shape(source: Path | bytes) -> Shape:
         return *size, 1 if image.mode in _GRAY_MODES else 3
 
 
-def decode_image(source: Path | bytes, shape: Shape) -> NDArray[np.uint8]:
+def decode_image(source: Path | bytes | Image.Image, shape: Shape) -> NDArray[np.uint8]:
     """The pixels, upright, resized to the shape (H, W, C).
 
     Transparency becomes white; 16-bit gray keeps its upper 8 bits.
@@ -437,7 +438,7 @@ def find_images(path: str | Path, split: Split = "train") -> ImageSource:
     """The images at `path`, recognized by file names; `split` chooses if there are several parts."""
     path = Path(path)
     if not path.exists():
-        raise FileMissingError(path, "folder or file of images")
+        raise FileMissingError(path, "file or folder")
     if path.is_file() and _IDX.fullmatch(path.name):
         return _idx_pair(path)
     if path.is_file():

@@ -71,7 +71,7 @@ class RowCounter:
     def finish(self) -> None:
         """Raise an error if the file has no rows or too many bad ones."""
         if not self.good and not self.bad:
-            raise EmptyInputError(f"file {self.file}", hint="give a file with at least one row")
+            raise EmptyInputError(f"file {self.file}", hint="at least one row is required")
         if self.bad > MAX_BAD_SHARE * (self.good + self.bad):
             raise TooManyBadRowsError(self.file, self.bad, self.good + self.bad, str(self.first[0]))
 

@@ -338,7 +338,7 @@ def pairs(
     if formats == ["plain", "plain"] and columns is None and to is None:
         return AlignedFiles(files[0], files[1])
     if "plain" in formats and len(set(formats)) > 1:
-        raise ConflictError(sorted(set(formats)), "give two plain files, or tables only")
+        raise ConflictError(sorted(set(formats)), "pass two plain text files, or only tables")
     if columns is not None and len(columns) != 2:
         raise InvalidValueError("columns", list(columns), "two columns, source and target")
     tables = [open_table(file) for file in files]
@@ -354,19 +354,25 @@ def pairs(
     return TableSource((*PAIR_FIELDS, "to"), tables, chosen, (clean_text,) * 3)
 
 
+_CLASS_NAMES = ("label", "labels", "class", "sentiment")  # a table with such a column has no targets
+
+
 def _pair_columns(table: Table, to: Column | None = None) -> tuple[Column, ...]:
     """The columns of the pair, apart from that of the language."""
     head = table.head()
     if head.names is None:
         names = [name for name in head.header() if name != to]
         if to is not None or looks_like_header(names):
-            return find_pair_columns(names) or (names[0], names[1])
+            found = find_pair_columns(names)
+            if found is None and find_column(names, _CLASS_NAMES) is not None:
+                raise _columns_unclear(table, names, "source and target")
+            return found or (names[0], names[1])
         return 1, 2
     textual = [name for name in _textual_columns(head) if name != to]
     if found := find_pair_columns(textual):
         return found
-    if len(textual) != 2:
-        raise _columns_unclear(table, head.names, "the pair")
+    if len(textual) != 2 or find_column(textual, _CLASS_NAMES) is not None:
+        raise _columns_unclear(table, head.names, "source and target")
     return textual[0], textual[1]
 
 

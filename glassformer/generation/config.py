@@ -86,7 +86,7 @@ class GenerationConfig:
             raise ConflictError(
                 ("num_return_sequences", "num_beams"),
                 f"{self.num_return_sequences} sequences cannot come from {self.num_beams} beams",
-                hint="raise num_beams, or set do_sample",
+                hint="increase num_beams, or set do_sample",
             )
         if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:
             raise ConflictError(
@@ -123,11 +123,11 @@ _CHECKS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     },
     "temperature": (
         lambda x: _is_number(x) and x > 0,
-        "above 0; for greedy decoding set do_sample to false",
+        "a number above 0 (for greedy decoding, set do_sample to false)",
     ),
     "top_p": (lambda x: _is_number(x) and 0 < x <= 1, "a number above 0 and at most 1"),
     "min_p": (lambda x: _is_number(x) and 0 <= x <= 1, "a number from 0 to 1"),
-    "repetition_penalty": (lambda x: _is_number(x) and x > 0, "a number above 0; 1 is off"),
+    "repetition_penalty": (lambda x: _is_number(x) and x > 0, "a number above 0 (1: off)"),
     # a length to this power is still finite in float32
     "length_penalty": (lambda x: _is_number(x) and abs(x) <= 10, "a number from -10 to 10"),
     "length_formula": (lambda x: x in get_args(LengthFormula), " or ".join(get_args(LengthFormula))),

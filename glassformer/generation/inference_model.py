@@ -163,7 +163,7 @@ class InferenceModel(nn.Module):
         self.refresh()
         if isinstance(self.model, EncoderDecoder):
             if not start_ids:
-                raise MissingValueError("start_ids", "to begin the target")
+                raise MissingValueError("start_ids", "to start the decoder")
             return self._prefill_source(self.model, inputs, mask, start_ids, capacity)
         if start_ids:
             raise UnsupportedError("a decoder-only model", "start_ids", hint="put them into the prompt")
@@ -204,7 +204,7 @@ class InferenceModel(nn.Module):
     ) -> PrefillResult:
         lengths = mask.sum(1)  # (B,)
         if prompt.shape[1] == 0 or not bool(lengths.all()):
-            raise EmptyInputError("prompt", hint="begin it with the model's start token")
+            raise EmptyInputError("prompt", hint="start it with the BOS token")
         limit = max_positions(model.embed)
         most = None if limit is None else (limit + 1 - lengths).clamp(min=0)
         capacity = capacity if most is None else min(capacity, int(most.max()))

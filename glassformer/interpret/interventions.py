@@ -232,7 +232,7 @@ class IntervenedModel(nn.Module):
         self, inputs: Tensor, mask: Tensor, *, start_ids: Sequence[int], capacity: int
     ) -> PrefillResult:
         if not start_ids:
-            raise MissingValueError("start_ids", "to start the target")
+            raise MissingValueError("start_ids", "to start the decoder")
         assert bool(mask.all())
         steps = _IntervenedDecoder(self, inputs, inputs.new_tensor(start_ids).expand(len(inputs), -1))
         table = max_positions(self.model.tgt_embed)

@@ -65,7 +65,7 @@ class InvalidApiKeyError(HttpError):
 class CrossOriginError(HttpError):
     origin: str
     status = 403
-    template: ClassVar[str] = "pages of the origin {origin} may not use this server"
+    template: ClassVar[str] = "requests from the origin {origin} are not allowed"
 
 
 @dataclass(eq=False)
@@ -82,7 +82,7 @@ class ModelNotFoundError(HttpError):
 class RouteNotFoundError(HttpError):
     path: str
     status = 404
-    template: ClassVar[str] = "nothing is served under {path}; see /docs"
+    template: ClassVar[str] = "no route matches {path}; see /docs"
 
 
 @dataclass(eq=False)
@@ -90,7 +90,7 @@ class MethodNotAllowedError(HttpError):
     method: str
     allowed: str
     status = 405
-    template: ClassVar[str] = "this path takes {allowed}, not {method}; see /docs"
+    template: ClassVar[str] = "the method {method} is not allowed; use {allowed}"
 
 
 @dataclass(eq=False)

@@ -196,11 +196,7 @@ def require_tokenizer(bundle: Bundle) -> Tokenizer:
     """The model's tokenizer."""
     if bundle.tokenizer is not None:
         return bundle.tokenizer
-    spec: Any = bundle.spec
-    other = isinstance(
-        getattr(spec, "input", None), specs.ImagePatchesSpec | specs.SeriesPatchesSpec | specs.VectorsSpec
-    )
-    if other or hasattr(spec, "prediction_length"):
+    if input_kind(bundle.spec) != "text":
         token_input(bundle)  # raises with what the model reads instead
     hint = "put its tokenizer.json (or vocab.txt, ...) into its folder"
     raise MissingValueError(f"the tokenizer of {bundle.display_name}", "to encode text", hint=hint)
@@ -210,17 +206,23 @@ def token_input(bundle: Bundle) -> specs.TokensSpec:
     """The token embedding of a model that reads text; any other model is unsupported."""
     spec: Any = bundle.spec
     read = getattr(spec, "input", getattr(spec, "source", None))
-    if not isinstance(read, specs.TokensSpec):
-        raise UnsupportedError(bundle.display_name, "text input", hint=f"it reads {input_kind(read)}")
-    return read
+    if isinstance(read, specs.TokensSpec):
+        return read
+    if (kind := input_kind(spec)) != "text":
+        raise UnsupportedError(bundle.display_name, "text input", hint=f"it reads {kind}")
+    raise UnsupportedError(bundle.display_name, "this task", hint="it is an LSTM baseline")
 
 
-def input_kind(read: object) -> str:
+def input_kind(spec: Any) -> str:
     """What a model reads."""
-    kinds = {
+    if hasattr(spec, "prediction_length"):  # a forecasting baseline
+        return "time series"
+    read = getattr(spec, "input", getattr(spec, "source", None))
+    kinds: dict[type, str] = {
         specs.ImagePatchesSpec: "images",
         specs.SeriesPatchesSpec: "time series",
         specs.TokensSpec: "text",
+        type(None): "text",  # an LSTM
     }
     return kinds.get(type(read), "vectors")
 

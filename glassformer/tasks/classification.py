@@ -76,7 +76,9 @@ def label_names(bundle: Bundle, count: int) -> list[str]:
     if names is None:
         return [f"LABEL_{n}" for n in range(count)]
     if len(names) != count:
-        raise InvalidValueError("labels", len(names), f"{count} names", hint="fix job.json or id2label")
+        raise InvalidValueError(
+            "the number of label names", len(names), f"{count}", hint="fix job.json or id2label"
+        )
     return names
 
 

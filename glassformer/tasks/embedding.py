@@ -139,6 +139,9 @@ class SimilaritySearch(Task[Any, list[Match]]):
         self.texts = [str(texts[n]) for n in self.indices]
         self.vectors = F.normalize(vectors[self.indices], dim=-1)
 
+    def is_single(self, inputs: Any) -> bool:
+        return self.embedder.is_single(inputs)
+
     def run(self, inputs: Iterable[Any], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[list[Match]]:
         for queries in chunks(self.embedder.run(inputs, callbacks), QUERIES_TOGETHER):
             scores = F.normalize(torch.stack(queries), dim=-1) @ self.vectors.T  # (B, N)

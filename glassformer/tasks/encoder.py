@@ -33,7 +33,7 @@ from glassformer.tasks.base import (
     token_input,
     truncated,
 )
-from glassformer.tasks.images import Image, ImageProcessor, ProcessedImage, reads_images
+from glassformer.tasks.images import Image, ImageProcessor, ProcessedImage, is_pillow_image, reads_images
 from glassformer.tokenization import Encoded
 
 Item = Any  # an encoded text or a processed image
@@ -49,7 +49,7 @@ class EncoderTaskOptions(TypedDict, total=False):
 class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
     """A task of one forward pass per batch: inputs of similar length are batched within a token budget.
 
-    Inputs are texts, or image files if the model reads images: a path or the content of each.
+    Inputs are texts, or images if the model reads images: paths of files, their contents or PIL images.
     forward: a batch of items -> raw outputs of the model, one per item.
     postprocess: an item and its raw output -> a result; both None if the input was rejected or skipped.
     """
@@ -65,6 +65,9 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
             token_input(bundle)
         else:
             self.read_ahead = max(1, batch_tokens // self.images.num_tokens)
+
+    def is_single(self, inputs: Any) -> bool:
+        return super().is_single(inputs) or is_pillow_image(inputs)
 
     @property
     def model(self) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.errors import EmptyInputError, MissingValueError, UnsupportedError
+from glassformer.errors import MissingValueError, UnsupportedError
 from glassformer.tasks.base import (
     BATCH_TOKENS,
     Callbacks,
@@ -78,8 +78,8 @@ class MaskFiller(EncoderTask[Prediction, FilledText]):
                 continue
             masks, spelled = one.ids.count(self.mask_id), self.prepare_text(text)
             if masks != spelled.count(self.mask_token) or (spelled.strip() and not masks):
-                hint = f"put {MASK} where a word is to be predicted"
-                callbacks.reject("text", first + n, EmptyInputError("set of masks", hint=hint))
+                hint = "put it where a word is to be predicted"
+                callbacks.reject("text", first + n, MissingValueError(MASK, "in the text", hint=hint))
                 encoded[n] = None
         return encoded
 

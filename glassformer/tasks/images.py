@@ -5,11 +5,12 @@ B images, H x W pixels, C channels.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -31,7 +32,10 @@ from glassformer.errors import (
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
 from glassformer.tasks.base import input_kind
 
-Image = str | PathLike[str] | bytes  # a file's path, or its contents
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
+
+Image: TypeAlias = "str | PathLike[str] | bytes | PillowImage"  # a file's path or contents, or decoded pixels
 Pixels = NDArray[np.uint8]
 
 # In what an image differs from the training data: blank (one shade), in color for a grayscale model, much
@@ -51,6 +55,12 @@ class ProcessedImage:
     warnings: tuple[ImageWarning, ...]
 
 
+def is_pillow_image(value: object) -> bool:
+    """Whether a value is a PIL image; does not import PIL."""
+    module = sys.modules.get("PIL.Image")
+    return module is not None and isinstance(value, module.Image)
+
+
 def reads_images(bundle: Bundle) -> bool:
     """Whether a model reads images."""
     return isinstance(getattr(bundle.spec, "input", None), specs.ImagePatchesSpec)
@@ -62,7 +72,9 @@ class ImageProcessor:
     def __init__(self, bundle: Bundle) -> None:
         read = getattr(bundle.spec, "input", None)
         if not isinstance(read, specs.ImagePatchesSpec):
-            raise UnsupportedError(bundle.display_name, "image input", hint=f"it reads {input_kind(read)}")
+            raise UnsupportedError(
+                bundle.display_name, "image input", hint=f"it reads {input_kind(bundle.spec)}"
+            )
         config: dict[str, Any] | None = bundle.files.get(IMAGE_PROCESSOR_FILE)
         if config is None:
             raise MissingValueError(
@@ -96,15 +108,13 @@ class ImageProcessor:
 
     def process(self, image: Image) -> ProcessedImage:
         """Decode and resize one image."""
-        if not isinstance(image, str | PathLike | bytes):
-            raise InvalidValueError(
-                "image", type(image).__name__, "the path of a file, or its contents as bytes"
-            )
-        source = image if isinstance(image, bytes) else Path(image)
-        name = "the image" if isinstance(source, bytes) else str(source)[:200]
+        if not (isinstance(image, str | PathLike | bytes) or is_pillow_image(image)):
+            raise InvalidValueError("image", type(image).__name__, "a path, bytes or a PIL image")
+        source = Path(image) if isinstance(image, str | PathLike) else image
+        name = str(source)[:200] if isinstance(source, Path) else "the image"
         try:
             if isinstance(source, Path) and not source.is_file():
-                raise FileMissingError(name, kind="image", hint="this model reads images: give their files")
+                raise FileMissingError(name, kind="image", hint="this model takes image files")
             height, width, _ = read_image_shape(source)
             color = decode_image(source, (height, width, 3))
             whole = color
@@ -135,15 +145,15 @@ class ImageProcessor:
                 target = _height_and_width("size", size)
         if image.shape[:2] == target:
             return image
-        from PIL import Image as PillowImage
+        from PIL import Image as pillow
 
         try:
-            resample = PillowImage.Resampling(self.config.get("resample", 2))
+            resample = pillow.Resampling(self.config.get("resample", 2))
         except ValueError:
-            known = f"a filter of Pillow, 0 to {len(PillowImage.Resampling) - 1}"
+            known = f"a filter of Pillow, 0 to {len(pillow.Resampling) - 1}"
             name = f"{IMAGE_PROCESSOR_FILE}: resample"
             raise InvalidValueError(name, self.config["resample"], known) from None
-        flat = PillowImage.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+        flat = pillow.fromarray(image[..., 0] if image.shape[2] == 1 else image)
         resized = flat.resize((target[1], target[0]), resample)
         return np.asarray(resized).reshape(*target, image.shape[2])
 

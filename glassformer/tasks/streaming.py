@@ -92,7 +92,7 @@ class TextStream(Iterator[str]):
             raise InvalidValueError("prompt", type(prompt).__name__, "a string")
         if config.num_beams > 1 or config.num_return_sequences > 1:
             raise UnsupportedError(
-                "streaming", "several sequences", hint="set num_beams and num_return_sequences to 1"
+                "streaming", "multiple sequences", hint="set num_beams and num_return_sequences to 1"
             )
         (self._document,) = task.preprocess([prompt])
         self.result: GeneratedText | None = None

@@ -492,7 +492,7 @@ class TextGenerator(TextGenerationTask):
         first = self.tokenizer.bos_id
         ids = list(self.params.eos_ids[:1]) if first is None else [first]
         if not ids:
-            raise EmptyInputError("prompt", hint="the model has no token to begin a text with")
+            raise EmptyInputError("prompt", hint="the model has no BOS token to start from")
         return ids
 
     def decode(self, segment: Segment, ids: list[int]) -> str:

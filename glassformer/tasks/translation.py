@@ -140,7 +140,7 @@ class Restorer(SequenceToSequenceTask):
     def __init__(self, bundle: Bundle, **options: Unpack[TextOptions]) -> None:
         check_source_task(bundle, self.name, jobs=("restore",))
         if bundle.job.name != "restore":
-            raise UnsupportedError(bundle.display_name, "restore", hint="train one with the job restore")
+            raise UnsupportedError(bundle.display_name, "restore", hint="train a model with the job restore")
         super().__init__(bundle, options)
         self.segmenter = Segmenter(
             encode=gap_encoder(self.tokenizer, bundle.job.gap, bundle.job.before),

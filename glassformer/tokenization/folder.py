@@ -84,7 +84,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     tokens: dict[int, str] = {}
     for token, index in vocabulary.items():
         if not isinstance(index, int) or index < 0:
-            raise InvalidValueError(f"{path}: {token}", index, "an id from 0")
+            raise InvalidValueError(f"{path}: {token}", index, "an integer of at least 0")
         if index in tokens:
             raise FileProblemError(path, f"id {index} belongs to both {tokens[index]!r} and {token!r}")
         tokens[index] = token

@@ -357,7 +357,7 @@ def _count_sentinels(config: TokenizerConfig, layout: VocabularyLayout) -> int:
     count = config.config.get("extra_ids")
     if count is not None:
         if not isinstance(count, int) or count < 0:
-            raise InvalidValueError(f"{config.folder}: extra_ids", count, "a number from 0")
+            raise InvalidValueError(f"{config.folder}: extra_ids", count, "an integer of at least 0")
         return count
     named = sum(token.content.startswith("<extra_id_") for _, token in config.added)
     return named or layout.sentinels

@@ -290,7 +290,7 @@ def _to_ints(ids: Any) -> list[int]:
         raise InvalidValueError("ids", ids, "a list of integers") from None
     for index in integers:
         if not 0 <= index < 2**31:
-            raise InvalidValueError("token id", index, "an integer from 0")
+            raise InvalidValueError("token id", index, "an integer of at least 0")
     return integers
 
 

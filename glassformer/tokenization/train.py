@@ -79,7 +79,7 @@ class TokenizerPlan:
         for number, tag in enumerate(self.tags):
             _check_tag(tag)
             if tag in (*SPECIAL_TOKENS, *self.tags[:number]):
-                raise InvalidValueError("tokenizer.tags", tag, "each tag once")
+                raise InvalidValueError("tokenizer.tags", list(self.tags), "distinct tags, not reserved")
         least = self.num_special + (256 if self.kind == "byte" else 1)
         if self.vocab_size < least:
             raise InvalidValueError(

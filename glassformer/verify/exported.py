@@ -51,7 +51,7 @@ class ExportMismatchError(GlassformerError):
 
     problem: str
     hint: str = "export the model again"
-    template: ClassVar[str] = "the exported folder is not this model's: it {problem}"
+    template: ClassVar[str] = "the exported folder belongs to another model: it {problem}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +123,10 @@ def _check_graph(graph: Graph, sessions: dict[str, Any]) -> None:
         fixed = [size for size in port.shape if isinstance(size, int)]
         if [size for size in theirs.get(port.name, ()) if isinstance(size, int)] != fixed:
             raise ExportMismatchError(
-                f"reads {port.name} {theirs.get(port.name)} where this reads {port.shape}"
+                f"reads {port.name} {theirs.get(port.name)} but this model reads {port.shape}"
             )
     if len(theirs) != len(graph.inputs):
-        raise ExportMismatchError(f"takes {len(theirs)} inputs where this takes {len(graph.inputs)}")
+        raise ExportMismatchError(f"takes {len(theirs)} inputs, but this model takes {len(graph.inputs)}")
 
 
 def _run(session: Any, given: dict[str, Tensor]) -> dict[str, Tensor]:

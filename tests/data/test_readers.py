@@ -124,6 +124,9 @@ def test_parquet_is_read_by_names_numbers_and_inside_structs(tmp_path: Path) -> 
     parquet.write_table(pa.table({"label": [1.0, 0.0, 1.0], "text": ["a", "b", "c"]}), path)
     assert read(labelled_texts(path))[0] == [("a", "1"), ("b", "0"), ("c", "1")]
     assert read(texts(path))[0] == [("a",), ("b",), ("c",)]
+    parquet.write_table(pa.table({"text": ["a", "b"], "label": ["good", "bad"]}), path)
+    with pytest.raises(FileProblemError):  # labels are not targets
+        pairs(path)
     parquet.write_table(pa.table({"x": pa.array([], pa.string()), "y": pa.array([], pa.string())}), path)
     with pytest.raises(EmptyInputError):
         pairs(path)

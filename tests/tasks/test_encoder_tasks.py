@@ -14,8 +14,11 @@ import torch
 import transformers
 
 import glassformer
-from glassformer.errors import InvalidValueError, UnknownNameError
-from glassformer.tasks import Classifier, QuestionAnswerer, RejectedInputError, images
+from glassformer.baselines import LSTMLanguageModel
+from glassformer.baselines.spec import LSTMLanguageModelSpec
+from glassformer.bundle import Bundle
+from glassformer.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from glassformer.tasks import Classifier, Embedder, QuestionAnswerer, RejectedInputError, images
 from glassformer.tasks.question_answering import context_windows, whole_words
 from glassformer.tokenization import Encoded
 from tests.families import harness
@@ -62,7 +65,7 @@ def test_classify_matches_transformers(
         assert list(found.values()) == sorted(found.values(), reverse=True)
 
 
-def picture(folder: Path, number: int, size: tuple[int, int]) -> Path:
+def random_image(folder: Path, number: int, size: tuple[int, int]) -> Path:
     from PIL import Image
 
     pixels = np.random.default_rng(number).integers(0, 256, (*size, 3), np.uint8)
@@ -77,24 +80,31 @@ def test_images_match_transformers(tmp_path: Path) -> None:
 
     model = harness.reference("ViTForImageClassification", {**_IMAGES, "num_labels": 5})
     harness.saved(model, tmp_path)
-    ready = transformers.ViTImageProcessor(size={"height": 12, "width": 12}, image_mean=[0.4, 0.5, 0.6])
-    ready.save_pretrained(tmp_path)
-    files = [picture(tmp_path, n, (12 + 5 * n, 12 + 3 * n)) for n in range(4)]
+    processor = transformers.ViTImageProcessor(size={"height": 12, "width": 12}, image_mean=[0.4, 0.5, 0.6])
+    processor.save_pretrained(tmp_path)
+    files = [random_image(tmp_path, n, (12 + 5 * n, 12 + 3 * n)) for n in range(4)]
     bundle = glassformer.load(tmp_path)
-    pixels = ready([Image.open(file) for file in files], return_tensors="pt")["pixel_values"]
+    pixels = processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"]
     with torch.no_grad():
         wanted = model(pixels).logits.softmax(-1)
         hidden = model.vit(pixels).last_hidden_state[:, 0]
     for labels, row in zip(bundle.classify(files, batch_tokens=20), wanted, strict=True):
-        told = {label.label: label.score for label in labels}
-        assert [told[f"LABEL_{n}"] for n in range(5)] == pytest.approx(row.tolist(), abs=1e-5)
+        scores = {label.label: label.score for label in labels}
+        assert [scores[f"LABEL_{n}"] for n in range(5)] == pytest.approx(row.tolist(), abs=1e-5)
     assert (bundle.embed([file.read_bytes() for file in files]) - hidden).abs().max() < 1e-4
     assert bundle.classify(files[0], top=1) == bundle.classify([files[0]], top=1)[0]
-    processor = images.ImageProcessor(bundle)
-    assert processor.process(files[0]).warnings == ()
-    assert processor.process(picture(tmp_path, 4, (200, 200))).warnings == ("large",)
+    assert bundle.classify(Image.open(files[0])) == bundle.classify(files[0])
+    ours = images.ImageProcessor(bundle)
+    assert ours.process(files[0]).warnings == ()
+    assert ours.process(random_image(tmp_path, 4, (200, 200))).warnings == ("large",)
     with pytest.raises(InvalidValueError):
-        processor.process(np.zeros((12, 12, 3)))  # type: ignore[arg-type]
+        ours.process(np.zeros((12, 12, 3)))  # type: ignore[arg-type]
+
+
+def test_lstm_has_no_embeddings() -> None:
+    lstm = LSTMLanguageModel(LSTMLanguageModelSpec(vocab_size=9, d_model=4, num_layers=1))
+    with pytest.raises(UnsupportedError, match="LSTM"):
+        Embedder(Bundle(lstm))
 
 
 # ---- batches -------------------------------------------------------------------------------------------

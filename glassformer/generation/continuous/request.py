@@ -43,7 +43,7 @@ class RequestTooLargeError(GlassformerError):
     available: int
     unit: str
     hint: str = ""
-    template: ClassVar[str] = "the request needs {needed:,} {unit}, and there are {available:,}"
+    template: ClassVar[str] = "the request needs {needed:,} {unit}, but only {available:,} are available"
 
 
 @dataclass(eq=False)
@@ -51,7 +51,7 @@ class SchedulerFullError(GlassformerError):
     """As many requests are waiting as may wait."""
 
     waiting: int
-    template: ClassVar[str] = "{waiting} requests are waiting already; try again in a moment"
+    template: ClassVar[str] = "the queue is full ({waiting} requests are waiting); try again later"
 
 
 @dataclass(eq=False)
@@ -189,7 +189,7 @@ def _max_new_tokens(model: InferenceModel, ids: Sequence[int], starts: Sequence[
         if starts:
             raise ConflictError(("start_ids", "prompt"), "a decoder-only model continues its prompt")
         if not ids:
-            raise EmptyInputError("prompt", hint="begin it with the model's start token")
+            raise EmptyInputError("prompt", hint="start it with the BOS token")
         embed, before, what = inner.embed, ids, "prompt"
     table = _check_ids(embed, before, what)
     return 1 << 62 if table is None else max(0, table + 1 - len(before))

@@ -208,7 +208,7 @@ def load_or_train_tokenizer(
     else:
         trained = train_tokenizer((text for row in texts() for text in row), plan)
     if (unknown := unknown_fraction(trained, texts())) > MAX_UNKNOWN:
-        expected = f"larger, since {unknown:.0%} of the characters would be unknown"
+        expected = f"a larger size, since {unknown:.0%} of the characters would be unknown"
         raise InvalidValueError("tokenizer.vocab_size", size, expected)
     return trained
 
