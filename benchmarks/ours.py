@@ -59,18 +59,18 @@ def speaking(
     from glassformer.data.examples import Blocks
     from glassformer.training.learner import TextLearner, count_labels
     from glassformer.training.recipe import TrainingOptions
-    from glassformer.training.task import Task, Validation
+    from glassformer.training.task import TrainingTask, ValidationResult
 
     ids = np.random.default_rng(0).integers(0, vocab, tokens)
     store = write_store(folder / "data", ["text"], [[ids]], max_id=vocab - 1)
     quiet = {"dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0}
-    task = Task(
+    task = TrainingTask(
         learner=TextLearner(api.build("gpt2", vocab_size=vocab, **quiet)),
         train=Blocks(store, length=length, seed=0),
         unit="tokens",
         count=count_labels,
         metric="loss",
-        validate=lambda device: Validation(metrics={}),
+        validate=lambda device: ValidationResult(metrics={}),
         save=lambda path: None,
     )
     rare = dict.fromkeys(("max_steps", "eval_steps", "save_steps"), ENDLESS)

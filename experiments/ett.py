@@ -21,7 +21,7 @@ from experiments.paths import Place
 from experiments.records import note
 from experiments.trained import Trained, train
 from glassformer import api, baselines
-from glassformer.baselines.forecast import Linear, RepeatLast
+from glassformer.baselines.forecast import LinearForecaster, RepeatLast
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.windows import Parts, Scaler, Windows, split_by_rows
@@ -124,7 +124,9 @@ def _repeat(horizon: int) -> nn.Module:
 
 
 def _linear(place: Place, which: str, context: int, horizon: int, device: torch.device) -> nn.Module:
-    model = Linear(baselines.spec.LinearSpec(context_length=context, prediction_length=horizon)).to(device)
+    model = LinearForecaster(baselines.spec.LinearSpec(context_length=context, prediction_length=horizon)).to(
+        device
+    )
     model.fit(batches(_windows(place, which, context, horizon, "train"), device))
     return model
 

@@ -17,7 +17,7 @@ from statistics import median
 from experiments import recall_speed, records, trained
 from experiments.made_pairs import Copying, Recalling, Task, drawn, of_sizes, written
 from experiments.paths import Place, glassformer
-from glassformer.metrics.text import Exact
+from glassformer.metrics.text import ExactMatch
 
 ROW = "recall"
 TASKS: dict[str, Task] = {
@@ -98,7 +98,7 @@ def shares(given: Sequence[str], wanted: Sequence[str], sizes: Sequence[int]) ->
     count = len(wanted) // len(sizes)
     found: dict[str, float] = {}
     for n, size in enumerate(sizes):
-        these, same = slice(n * count, (n + 1) * count), Exact()
+        these, same = slice(n * count, (n + 1) * count), ExactMatch()
         same.add([text.split() for text in given[these]], [text.split() for text in wanted[these]])
         found |= {f"exact at {size}": same.match, f"right at {size}": same.token_accuracy}
     return found

@@ -1,9 +1,9 @@
-"""Simpler models with the interface of the core's, for the Transformer to be compared with."""
+"""Baselines to compare a Transformer with: LSTMs and simple forecasters with the interface of core models."""
 
 from typing import Any
 
 from glassformer.baselines import spec
-from glassformer.baselines.forecast import Linear, RepeatLast, SeasonalRepeat
+from glassformer.baselines.forecast import LinearForecaster, RepeatLast, SeasonalRepeat
 from glassformer.baselines.lstm import LSTMEncoderDecoder, LSTMLanguageModel
 from glassformer.baselines.spec import KINDS, from_dict, lstm_spec, to_dict
 
@@ -17,15 +17,21 @@ __all__ = [
     "spec",
     "to_dict",
 ]
-_MODELS: tuple[Any, ...] = (LSTMEncoderDecoder, LSTMLanguageModel, RepeatLast, SeasonalRepeat, Linear)
+_MODELS: dict[type[spec.BaselineSpec], Any] = {
+    spec.LSTMEncoderDecoderSpec: LSTMEncoderDecoder,
+    spec.LSTMLanguageModelSpec: LSTMLanguageModel,
+    spec.RepeatLastSpec: RepeatLast,
+    spec.SeasonalRepeatSpec: SeasonalRepeat,
+    spec.LinearSpec: LinearForecaster,
+}
 
 
 def build_baseline(spec: spec.BaselineSpec) -> Any:
-    """A fresh model from its spec.
+    """Build a newly initialized baseline from its spec.
 
     >>> import torch
     >>> from glassformer.baselines.spec import RepeatLastSpec
     >>> build_baseline(RepeatLastSpec(prediction_length=3))(torch.ones(2, 8, 5)).shape
     torch.Size([2, 3, 5])
     """
-    return next(model for model in _MODELS if model.__name__ == spec.kind)(spec)
+    return _MODELS[type(spec)](spec)

@@ -49,12 +49,12 @@ class SeasonalRepeat(nn.Module):
         return past[:, -season:].index_select(1, steps)
 
 
-class Linear(nn.Module):
-    """The last value, plus a weighted sum of how the past differs from it; one map shared by all channels.
+class LinearForecaster(nn.Module):
+    """A linear map of the past, relative to its last value; shared by all channels (as NLinear).
 
     Untrained it repeats the last value.
 
-    >>> Linear(specs.LinearSpec(context_length=8, prediction_length=3))(torch.ones(2, 8, 5)).shape
+    >>> LinearForecaster(specs.LinearSpec(context_length=8, prediction_length=3))(torch.ones(2, 8, 5)).shape
     torch.Size([2, 3, 5])
     """
 
@@ -73,21 +73,21 @@ class Linear(nn.Module):
 
     @torch.no_grad()
     def fit(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Set the weights to the least squares over (past, future) batches: exact, one pass, no step size.
+        """Fit the weights to (past, future) batches by least squares: exact, in one pass.
 
         Only sums of products are held, (L + 1)² numbers, however many batches there are.
         """
-        long, far = self.spec.context_length, self.spec.prediction_length
-        squares = torch.zeros(long + 1, long + 1, dtype=torch.float64)
-        products = torch.zeros(long + 1, far, dtype=torch.float64)
+        context, horizon = self.spec.context_length, self.spec.prediction_length
+        gram = torch.zeros(context + 1, context + 1, dtype=torch.float64)
+        products = torch.zeros(context + 1, horizon, dtype=torch.float64)
         for past, future in batches:
             last = past[:, -1:].double()
             inputs = (past.double() - last).transpose(1, 2).flatten(0, 1)  # (B*C, L)
             inputs = torch.cat((inputs, torch.ones_like(inputs[:, :1])), 1)
-            wanted = (future.double() - last).transpose(1, 2).flatten(0, 1)  # (B*C, N)
-            squares += (inputs.T @ inputs).cpu()
-            products += (inputs.T @ wanted).cpu()
+            targets = (future.double() - last).transpose(1, 2).flatten(0, 1)  # (B*C, N)
+            gram += (inputs.T @ inputs).cpu()
+            products += (inputs.T @ targets).cpu()
         # the last step minus itself is always 0, so the smallest of many equal solutions is taken
-        found = torch.linalg.lstsq(squares, products, driver="gelsd").solution  # (L + 1, N)
-        self.out.weight.copy_(found[:-1].T)
-        self.out.bias.copy_(found[-1])
+        solution = torch.linalg.lstsq(gram, products, driver="gelsd").solution  # (L + 1, N)
+        self.out.weight.copy_(solution[:-1].T)
+        self.out.bias.copy_(solution[-1])

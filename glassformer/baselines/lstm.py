@@ -1,4 +1,4 @@
-"""LSTM baselines with the interface of the core's models, so that the same loops train them and generate.
+"""LSTM baselines with the interface of the core models: the same loops train them and generate text.
 
 B rows, S source positions, T target or sequence positions, D d_model, L layers, V vocabulary, N documents.
 """
@@ -28,23 +28,23 @@ from glassformer.errors import EmptyInputError, MissingValueError, ShapeError, U
 from glassformer.generation.step_decoder import PrefillResult
 
 
-class State(NamedTuple):
+class LSTMState(NamedTuple):
     """The recurrent state: (L, B, D) each."""
 
     hidden: Tensor
     cell: Tensor
 
-    def select(self, rows: Tensor) -> State:
-        return State(self.hidden.index_select(1, rows), self.cell.index_select(1, rows))
+    def select(self, rows: Tensor) -> LSTMState:
+        return LSTMState(self.hidden.index_select(1, rows), self.cell.index_select(1, rows))
 
 
-class Recurrent(nn.Module):
+class LSTMStack(nn.Module):
     """L layers over time, (B, T, D) -> (B, T, D). If bidirectional, each direction has half the width.
 
-    Each layer is a module of its own with our dropout between: on a GPU the library's own dropout between
-    layers has a random state that no seed resets, so a run could not be repeated.
+    Each layer is its own module with our dropout between: cuDNN's dropout between layers has a random state
+    that no seed resets, so a run could not be repeated.
 
-    >>> x, state = Recurrent(16, 2, dropout=0.1, bidirectional=True)(torch.randn(3, 5, 16))
+    >>> x, state = LSTMStack(16, 2, dropout=0.1, bidirectional=True)(torch.randn(3, 5, 16))
     >>> x.shape, state.hidden.shape
     (torch.Size([3, 5, 16]), torch.Size([2, 3, 16]))
     """
@@ -55,11 +55,11 @@ class Recurrent(nn.Module):
         self.layers = nn.ModuleList(
             nn.LSTM(d_model, width, batch_first=True, bidirectional=bidirectional) for _ in range(num_layers)
         )
-        self.dropped = Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     @torch.no_grad()
-    def open_forget_gates(self) -> None:
-        """Zero the biases but those of the forget gates: the state then fades slowly."""
+    def init_forget_gate_bias(self) -> None:
+        """Set the forget-gate bias to 1 and the other biases to 0, so that the state fades slowly."""
         for name, bias in self.named_parameters():
             if "bias" in name:
                 bias.zero_()
@@ -67,8 +67,8 @@ class Recurrent(nn.Module):
                     bias.chunk(4)[1].fill_(1.0)  # gates in torch's order: input, forget, cell, output
 
     def forward(
-        self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+        self, x: Tensor, state: LSTMState | None = None, *, lengths: Tensor | None = None
+    ) -> tuple[Tensor, LSTMState]:
         """x (B, T, D), of which the first `lengths` (B,) of each row are real -> the same shape, the state.
 
         `lengths` must be on the CPU. Without them the state is that after the last column.
@@ -79,9 +79,9 @@ class Recurrent(nn.Module):
         ends: list[tuple[Tensor, Tensor]] = []
         for n, layer in enumerate(self.layers):
             if n and lengths is not None:
-                packed = PackedSequence(self.dropped(packed.data), *packed[1:])
+                packed = PackedSequence(self.dropout(packed.data), *packed[1:])
             elif n:
-                packed = self.dropped(packed)
+                packed = self.dropout(packed)
             packed, end = layer(packed, None if state is None else tuple(part[n : n + 1] for part in state))
             ends.append(end)
         if lengths is not None:
@@ -90,11 +90,11 @@ class Recurrent(nn.Module):
         hidden, cell = (
             torch.stack([torch.cat((*part,), -1) for part in parts]) for parts in zip(*ends, strict=True)
         )
-        return packed, State(hidden, cell)
+        return packed, LSTMState(hidden, cell)
 
 
-class Layout(NamedTuple):
-    """Where each token (B, T) goes if every document has a row (N, longest) of its own, without padding."""
+class DocumentLayout(NamedTuple):
+    """The position of each token (B, T) if every document has its own row (N, longest), without padding."""
 
     row: Tensor  # (B, T)
     position: Tensor  # (B, T)
@@ -103,7 +103,7 @@ class Layout(NamedTuple):
     longest: int
 
     @classmethod
-    def of(cls, mask: Mask, ids: Tensor) -> Layout:
+    def of(cls, mask: Mask, ids: Tensor) -> DocumentLayout:
         position = count_positions(mask.padding, mask.segments)
         rows, longest = ids.shape
         row = torch.arange(rows, device=ids.device)[:, None].expand_as(position)
@@ -131,7 +131,7 @@ class Layout(NamedTuple):
         return self.real.sum(1).clamp(min=1).cpu()
 
 
-def _layout(mask: Mask, ids: Tensor, what: str, *, packed: bool = True) -> Layout | None:
+def _layout(mask: Mask, ids: Tensor, what: str, *, packed: bool = True) -> DocumentLayout | None:
     """The layout of rows with padding or several documents; None if they can run as they are."""
     if mask.allowed is not None or (mask.segments is not None and not packed):
         hint = "give one document per row and a mask (B, S)"
@@ -140,7 +140,7 @@ def _layout(mask: Mask, ids: Tensor, what: str, *, packed: bool = True) -> Layou
         return None
     batch, steps = ids.shape
     mask.check(batch=batch, heads=1, queries=steps, keys=steps, name=what)
-    return Layout.of(mask, ids)
+    return DocumentLayout.of(mask, ids)
 
 
 @dataclass
@@ -149,7 +149,7 @@ class Memory:
 
     x: Tensor  # (B, S, D)
     real: Tensor | None  # (B, S); None if nothing is padding
-    state: State
+    state: LSTMState
 
     def attend(self, queries: Tensor) -> Tensor:
         """Luong's dot attention: the source weighted by softmax(q . x), (B, T, D)."""
@@ -163,12 +163,12 @@ class Memory:
 
 
 class _LSTMModel(nn.Module):
-    """What both models share."""
+    """Shared by both models."""
 
     head: LanguageModelHead
     tie: Callable[[], None]
     hidden_states: Callable[..., tuple[Tensor, HeadContext]]
-    decode: Callable[..., tuple[Tensor, State]]
+    decode: Callable[..., tuple[Tensor, LSTMState]]
 
     def _token_input(self, vocab_size: int, spec: specs.LSTMSpec) -> TokenInput:
         scale = spec.d_model**0.5
@@ -176,12 +176,12 @@ class _LSTMModel(nn.Module):
             spec.d_model, vocab_size=vocab_size, scale=scale, dropout=spec.dropout, pad_id=spec.pad_id
         )
 
-    def _initialise(self) -> None:
+    def _initialize(self) -> None:
         if not next(self.parameters()).is_meta:
             initialize(self, XavierSpec())
             for module in self.modules():
-                if isinstance(module, Recurrent):
-                    module.open_forget_gates()
+                if isinstance(module, LSTMStack):
+                    module.init_forget_gate_bias()
         self.tie()
 
     def forward(self, *inputs: Any, **options: Any) -> Tensor:
@@ -191,11 +191,11 @@ class _LSTMModel(nn.Module):
 
 
 @dataclass
-class Steps:
+class LSTMDecoder:
     """Decode steps; the past is one state, so a step costs the same however long it is."""
 
     model: _LSTMModel
-    state: State
+    state: LSTMState
     memory: Memory | None = None
 
     def step(self, ids: Tensor) -> Tensor:
@@ -225,11 +225,11 @@ class LSTMEncoderDecoder(_LSTMModel):
         width = spec.d_model
         self.src_embed = self._token_input(spec.src_vocab_size, spec)
         self.tgt_embed = self._token_input(spec.tgt_vocab_size, spec)
-        self.encoder = Recurrent(width, spec.num_layers, dropout=spec.dropout, bidirectional=True)
-        self.decoder = Recurrent(width, spec.num_layers, dropout=spec.dropout)
+        self.encoder = LSTMStack(width, spec.num_layers, dropout=spec.dropout, bidirectional=True)
+        self.decoder = LSTMStack(width, spec.num_layers, dropout=spec.dropout)
         self.combine = nn.Linear(2 * width, width, bias=False) if spec.attention == "dot" else None
         self.head = LanguageModelHead(width, vocab_size=spec.tgt_vocab_size)
-        self._initialise()
+        self._initialize()
 
     def tie(self) -> None:
         """Share the target's token matrix as the spec says (again, after weights are set)."""
@@ -280,11 +280,13 @@ class LSTMEncoderDecoder(_LSTMModel):
         x, state = self.encoder(self.src_embed(layout.scatter(src)).x, lengths=lengths)
         return Memory(x, torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None], state)
 
-    def decode(self, ids: Tensor, state: State | None, memory: Memory | None = None) -> tuple[Tensor, State]:
+    def decode(
+        self, ids: Tensor, state: LSTMState | None, memory: Memory | None = None
+    ) -> tuple[Tensor, LSTMState]:
         x, state = self.decoder(self.tgt_embed(ids).x, state)
         if self.combine is not None and memory is not None:
             x = torch.tanh(self.combine(torch.cat((x, memory.attend(x)), -1)))
-        return self.decoder.dropped(x), state
+        return self.decoder.dropout(x), state
 
     def prefill(
         self, inputs: Tensor, mask: Tensor, *, start_ids: Sequence[int], capacity: int
@@ -293,7 +295,7 @@ class LSTMEncoderDecoder(_LSTMModel):
         if not start_ids:
             raise MissingValueError("start_ids", "to start the decoder")
         memory = self.encode(inputs, Mask(padding=None if bool(mask.all()) else mask))
-        steps = Steps(self, memory.state, memory)
+        steps = LSTMDecoder(self, memory.state, memory)
         return PrefillResult(
             steps, steps.read(torch.tensor(start_ids, device=inputs.device).expand(len(inputs), -1))
         )
@@ -313,9 +315,9 @@ class LSTMLanguageModel(_LSTMModel):
         super().__init__()
         self.spec = spec
         self.embed = self._token_input(spec.vocab_size, spec)
-        self.decoder = Recurrent(spec.d_model, spec.num_layers, dropout=spec.dropout)
+        self.decoder = LSTMStack(spec.d_model, spec.num_layers, dropout=spec.dropout)
         self.head = LanguageModelHead(spec.d_model, vocab_size=spec.vocab_size)
-        self._initialise()
+        self._initialize()
 
     def tie(self) -> None:
         """Share the token matrix with the head if the spec says so."""
@@ -335,9 +337,11 @@ class LSTMLanguageModel(_LSTMModel):
         x, _ = self.decode(ids if layout is None else layout.scatter(ids), None)
         return x if layout is None else layout.gather(x), HeadContext(ids=ids, padding=known.padding)
 
-    def decode(self, ids: Tensor, state: State | None, memory: Memory | None = None) -> tuple[Tensor, State]:
+    def decode(
+        self, ids: Tensor, state: LSTMState | None, memory: Memory | None = None
+    ) -> tuple[Tensor, LSTMState]:
         x, state = self.decoder(self.embed(ids).x, state)
-        return self.decoder.dropped(x), state
+        return self.decoder.dropout(x), state
 
     def prefill(
         self, inputs: Tensor, mask: Tensor, *, start_ids: Sequence[int], capacity: int
@@ -348,7 +352,7 @@ class LSTMLanguageModel(_LSTMModel):
         counts = mask.sum(1)
         if not bool(counts.all()) or not inputs.shape[1]:
             raise EmptyInputError("prompt", hint="start it with the BOS token")
-        layout = Layout.of(Mask(padding=mask), inputs)
+        layout = DocumentLayout.of(Mask(padding=mask), inputs)
         x, state = self.decoder(self.embed(layout.scatter(inputs)).x, lengths=layout.lengths())
-        last = self.decoder.dropped(x)[torch.arange(len(x), device=x.device), counts - 1]  # (B, D)
-        return PrefillResult(Steps(self, state), self.head(last, HeadContext()))
+        last = self.decoder.dropout(x)[torch.arange(len(x), device=x.device), counts - 1]  # (B, D)
+        return PrefillResult(LSTMDecoder(self, state), self.head(last, HeadContext()))

@@ -94,7 +94,7 @@ class PairExamples:
         return {"src": src, "tgt": tgt, "labels": labels}
 
 
-class LabelledExamples:
+class LabeledExamples:
     """Texts and the number of their label, stored as a field of one id.
 
     bpe_dropout: for training.

@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.readers import ParquetTable, find_column
+from glassformer.data.readers import ParquetReader, find_column
 from glassformer.data.row_errors import RowCounter, RowErrors
 from glassformer.errors import (
     EmptyInputError,
@@ -239,7 +239,7 @@ class ParquetImages(EncodedImages):
 
     def classes(self) -> list[str]:
         """The names of integer labels, if the first file's metadata has them."""
-        metadata = ParquetTable(self.paths[0]).metadata.get(b"huggingface")
+        metadata = ParquetReader(self.paths[0]).metadata.get(b"huggingface")
         try:
             features = json.loads(metadata)["info"]["features"] if metadata else {}
             label = find_column(list(features), _LABEL_NAMES)
@@ -250,10 +250,10 @@ class ParquetImages(EncodedImages):
     def files(self, errors: RowErrors) -> Iterator[tuple[RowCounter, Iterator[Encoded]]]:
         for path in self.paths:
             counter = errors.start_file(path, unit="row")
-            yield counter, self._images(ParquetTable(path), counter)
+            yield counter, self._images(ParquetReader(path), counter)
 
     @staticmethod
-    def _images(table: ParquetTable, counter: RowCounter) -> Iterator[Encoded]:
+    def _images(table: ParquetReader, counter: RowCounter) -> Iterator[Encoded]:
         image = find_column(table.names, [*(f"{name}.bytes" for name in _IMAGE_NAMES), *_IMAGE_NAMES])
         label = find_column(table.names, _LABEL_NAMES)
         if image is None or label is None:

@@ -238,7 +238,7 @@ def parse_columns(columns: Sequence[str]) -> list[Column]:
     return [int(name) if name.isascii() and name.isdecimal() else name for name in columns]
 
 
-class Table(ABC):
+class TableReader(ABC):
     """One file of rows."""
 
     unit = "line"
@@ -255,20 +255,20 @@ class Table(ABC):
         """Every row: its line, and its values in the order of `columns`."""
 
 
-def open_table(path: str | PathLike[str]) -> Table:
+def open_table(path: str | PathLike[str]) -> TableReader:
     """The table in a file; plain text is read as TSV."""
     match file_format(path):
         case "csv":
-            return CsvTable(path)
+            return CsvReader(path)
         case "jsonl":
-            return JsonlTable(path)
+            return JsonlReader(path)
         case "parquet":
-            return ParquetTable(path)
+            return ParquetReader(path)
         case _:
-            return TsvTable(path)
+            return TsvReader(path)
 
 
-class DelimitedTable(Table):
+class DelimitedReader(TableReader):
     """Rows of cells; the first row is a header if columns are requested by name, or if it looks like one."""
 
     @abstractmethod
@@ -312,7 +312,7 @@ class DelimitedTable(Table):
         return names.index(column)
 
 
-class TsvTable(DelimitedTable):
+class TsvReader(DelimitedReader):
     """Cells separated by tabs; quotes have no meaning."""
 
     def cells(self, counter: RowCounter) -> Iterator[tuple[int, list[str]]]:
@@ -323,7 +323,7 @@ class TsvTable(DelimitedTable):
                 yield number, line.split("\t")
 
 
-class CsvTable(DelimitedTable):
+class CsvReader(DelimitedReader):
     """Cells separated by commas; a quoted cell may contain commas, doubled quotes and newlines."""
 
     def cells(self, counter: RowCounter) -> Iterator[tuple[int, list[str]]]:
@@ -353,7 +353,7 @@ class CsvTable(DelimitedTable):
                 yield begin, row
 
 
-class JsonlTable(Table):
+class JsonlReader(TableReader):
     """One JSON object per line; a key inside a nested object is written with a dot, `translation.en`."""
 
     def objects(self, counter: RowCounter) -> Iterator[tuple[int, dict[str, object]]]:
@@ -410,7 +410,7 @@ def _flatten(value: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-class ParquetTable(Table):
+class ParquetReader(TableReader):
     """The columns of a Parquet file; one inside a struct is written with a dot, `translation.en`."""
 
     unit = "row"

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.readers import ParquetTable, decode_lines, file_format, find_column, open_text
+from glassformer.data.readers import ParquetReader, decode_lines, file_format, find_column, open_text
 from glassformer.data.row_errors import MAX_BAD_SHARE, Invalid, RowCounter, RowErrors
 from glassformer.data.timestamps import (
     InvalidTimestampError,
@@ -135,7 +135,7 @@ class _SeriesFile:
         """Open a table and check its header."""
         name = display_name or str(path)
         if file_format(path) == "parquet":
-            table = ParquetTable(path)
+            table = ParquetReader(path)
             return cls(path=path, name=name, columns=table.names, first=table.head(1).rows[0])
         delimiter = max(",;\t", key=next(_decoded_lines(path, name)).count)
         rows = _read_csv(path, name, delimiter)
@@ -176,7 +176,7 @@ class _SeriesFile:
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[int, Sequence[object]]]:
         """Every row's line and the cells of these columns."""
         if self.delimiter is None:
-            yield from ParquetTable(self.path).rows(list(columns), RowCounter(self.name))
+            yield from ParquetReader(self.path).rows(list(columns), RowCounter(self.name))
             return
         indices = [self.columns.index(name) for name in columns]
         rows = _read_csv(self.path, self.name, self.delimiter)

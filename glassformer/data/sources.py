@@ -22,7 +22,7 @@ from glassformer.data.readers import (
     TEXT_NAMES,
     Column,
     Head,
-    Table,
+    TableReader,
     file_format,
     find_column,
     find_pair_columns,
@@ -145,7 +145,7 @@ class TableSource(Source):
     def __init__(
         self,
         fields: tuple[str, ...],
-        tables: Sequence[Table],
+        tables: Sequence[TableReader],
         columns: Sequence[Column],
         clean: Sequence[Callable[[object], str | Invalid]],
     ) -> None:
@@ -190,7 +190,7 @@ class TableSource(Source):
         )
 
 
-def _columns_unclear(table: Table, names: Sequence[str], what: str) -> FileProblemError:
+def _columns_unclear(table: TableReader, names: Sequence[str], what: str) -> FileProblemError:
     known = f"it has {', '.join(names)}" if names else "it has no header, so use numbers from 1"
     return FileProblemError(table.path, f"cannot tell which columns are {what}", hint=f"name them: {known}")
 
@@ -222,7 +222,7 @@ def texts(
     return TextColumn(tables, column or _text_column(tables[0]))
 
 
-def _text_column(table: Table) -> Column:
+def _text_column(table: TableReader) -> Column:
     head = table.head()
     names = head.names
     if names is None:
@@ -308,7 +308,7 @@ def _paragraphs(lines: Iterator[str], counter: RowCounter) -> Iterator[tuple[boo
 class TextColumn(TextSource):
     """Each row of a table's column is a document."""
 
-    def __init__(self, tables: list[Table], column: Column) -> None:
+    def __init__(self, tables: list[TableReader], column: Column) -> None:
         self._rows = TableSource(self.fields, tables, (column,), (clean_text,))
         self.column, self.description = column, self._rows.description
 
@@ -357,7 +357,7 @@ def pairs(
 _CLASS_NAMES = ("label", "labels", "class", "sentiment")  # a table with such a column has no targets
 
 
-def _pair_columns(table: Table, to: Column | None = None) -> tuple[Column, ...]:
+def _pair_columns(table: TableReader, to: Column | None = None) -> tuple[Column, ...]:
     """The columns of the pair, apart from that of the language."""
     head = table.head()
     if head.names is None:
@@ -432,7 +432,7 @@ def write_pairs_with_language(
 # --- labelled texts
 
 
-def labelled_texts(paths: Paths, *, columns: Sequence[Column] | None = None) -> TableSource:
+def labeled_texts(paths: Paths, *, columns: Sequence[Column] | None = None) -> TableSource:
     """Rows of text and label.
 
     columns: the names or numbers (from 1) of the text and the label column. By default the label is the
@@ -447,7 +447,7 @@ def labelled_texts(paths: Paths, *, columns: Sequence[Column] | None = None) -> 
     )
 
 
-def _label_columns(table: Table) -> tuple[Column, Column]:
+def _label_columns(table: TableReader) -> tuple[Column, Column]:
     head = table.head()
     width = Counter(map(len, head.rows)).most_common(1)[0][0] if head.rows else 0
     if width < 2:

@@ -44,12 +44,15 @@ class ForecastErrors:
             raise ShapeError(
                 "the forecast", forecast.shape, f"that of the actual values {tuple(actual.shape)}"
             )
-        off = forecast.detach().double() - actual.detach().to(forecast.device).double()
-        off = off.contiguous()  # sums run in the order of memory, so equal errors give equal bits
-        squared, absolute = off.square().sum(0).cpu(), off.abs().sum(0).cpu()  # only sums leave the device
+        error = forecast.detach().double() - actual.detach().to(forecast.device).double()
+        error = error.contiguous()  # sums run in the order of memory, so equal errors give equal bits
+        squared, absolute = (
+            error.square().sum(0).cpu(),
+            error.abs().sum(0).cpu(),
+        )  # only sums leave the device
         self.squared = squared if self.squared is None else self.squared + squared
         self.absolute = absolute if self.absolute is None else self.absolute + absolute
-        self.forecasts += len(off)
+        self.forecasts += len(error)
 
     def scores(self) -> ForecastScores:
         """The mean errors."""

@@ -27,9 +27,9 @@ class ClassMetrics(NamedTuple):
 class ConfusionMatrix:
     """Counts of (true class, predicted class), and the metrics that follow from them.
 
-    >>> found = ConfusionMatrix(["cat", "dog"])
-    >>> found.add(predicted=[0, 1, 1], true=[0, 1, 0])
-    >>> found.confusion.tolist(), round(found.accuracy, 4), round(found.macro_f1, 4)
+    >>> matrix = ConfusionMatrix(["cat", "dog"])
+    >>> matrix.add(predicted=[0, 1, 1], true=[0, 1, 0])
+    >>> matrix.confusion.tolist(), round(matrix.accuracy, 4), round(matrix.macro_f1, 4)
     ([[1, 1], [0, 1]], 0.6667, 0.6667)
     """
 
@@ -41,14 +41,14 @@ class ConfusionMatrix:
 
     def add(self, predicted: Any, true: Any) -> None:
         """Count class numbers, arrays of the same shape."""
-        ours, theirs = np.asarray(predicted), np.asarray(true)
-        if ours.shape != theirs.shape:
-            raise ShapeError("the predictions", ours.shape, f"that of the true classes {theirs.shape}")
+        predicted, true = np.asarray(predicted), np.asarray(true)
+        if predicted.shape != true.shape:
+            raise ShapeError("the predictions", predicted.shape, f"that of the true classes {true.shape}")
         count = len(self.classes)
-        for numbers in (ours, theirs):
+        for numbers in (predicted, true):
             if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
                 raise InvalidValueError("class numbers", numbers.tolist(), f"integers from 0 to {count - 1}")
-        pairs = theirs.astype(np.int64) * count + ours.astype(np.int64)
+        pairs = true.astype(np.int64) * count + predicted.astype(np.int64)
         self.confusion += np.bincount(pairs.ravel(), minlength=count * count).reshape(count, count)
 
     @property

@@ -32,7 +32,7 @@ def bleu(
     tokenize: Tokenize = "13a",
     case: Case = "mixed",
 ) -> Score:
-    """Corpus BLEU of detokenised texts against one reference each, or as many each.
+    """Corpus BLEU of detokenized texts against one reference each, or as many each.
 
     tokenize: sacreBLEU's tokenizer. One for Korean or Japanese that is not installed is replaced by single
     characters, and `note` says so.
@@ -54,8 +54,8 @@ def bleu(
             f"the BLEU tokenizer '{tokenize}' is not installed (pip install "
             f"'sacrebleu[{tokenize.split('-')[0]}]'), so BLEU is computed over single characters ('char')"
         )
-    found = metric.corpus_score(list(hypotheses), columns)
-    return Score(score=found.score, signature=str(metric.get_signature()), note=note)
+    result = metric.corpus_score(list(hypotheses), columns)
+    return Score(score=result.score, signature=str(metric.get_signature()), note=note)
 
 
 def chrf(
@@ -73,8 +73,8 @@ def chrf(
     from sacrebleu.metrics import CHRF
 
     metric = CHRF(lowercase=case == "lower")
-    found = metric.corpus_score(list(hypotheses), columns)
-    return Score(score=found.score, signature=str(metric.get_signature()))
+    result = metric.corpus_score(list(hypotheses), columns)
+    return Score(score=result.score, signature=str(metric.get_signature()))
 
 
 def _columns(
@@ -84,19 +84,19 @@ def _columns(
     if not hypotheses or len(hypotheses) != len(references):
         reason = f"there are {len(hypotheses)} hypotheses and {len(references)} references"
         raise ConflictError(("hypotheses", "references"), reason)
-    several = [[text] if isinstance(text, str) else list(text) for text in references]
-    if len({len(texts) for texts in several}) != 1 or not several[0]:
-        raise InvalidValueError("references", several, "the same number for each hypothesis")
-    return [list(column) for column in zip(*several, strict=True)]
+    reference_sets = [[text] if isinstance(text, str) else list(text) for text in references]
+    if len({len(texts) for texts in reference_sets}) != 1 or not reference_sets[0]:
+        raise InvalidValueError("references", reference_sets, "the same number for each hypothesis")
+    return [list(column) for column in zip(*reference_sets, strict=True)]
 
 
 @dataclass
-class Exact:
+class ExactMatch:
     """Counts over rows of tokens (or of characters, if rows are texts).
 
-    >>> found = Exact()
-    >>> found.add([[1, 2, 3], [4]], [[1, 2, 3], [4, 5]])
-    >>> found.match, found.token_accuracy
+    >>> exact = ExactMatch()
+    >>> exact.add([[1, 2, 3], [4]], [[1, 2, 3], [4, 5]])
+    >>> exact.match, exact.token_accuracy
     (0.5, 0.8)
     """
 
@@ -107,13 +107,13 @@ class Exact:
 
     def add(self, outputs: Iterable[Sequence[Any]], expected: Iterable[Sequence[Any]]) -> None:
         """Compare rows one by one."""
-        ours, theirs = list(outputs), list(expected)
-        if len(ours) != len(theirs):
-            reason = f"there are {len(ours)} outputs and {len(theirs)} expected rows"
+        outputs, expected = list(outputs), list(expected)
+        if len(outputs) != len(expected):
+            reason = f"there are {len(outputs)} outputs and {len(expected)} expected rows"
             raise ConflictError(("outputs", "expected"), reason)
-        for mine, other in zip(ours, theirs, strict=True):
-            hits = sum(a == b for a, b in zip(mine, other, strict=False))
-            longer = max(len(mine), len(other))
+        for output, target in zip(outputs, expected, strict=True):
+            hits = sum(a == b for a, b in zip(output, target, strict=False))
+            longer = max(len(output), len(target))
             self.rows += 1
             self.same += hits == longer
             self.positions += longer
@@ -145,9 +145,9 @@ class Perplexity:
 
     Perplexity depends on the vocabulary; bits per character or byte do not, so they compare tokenizers.
 
-    >>> found = Perplexity()
-    >>> found.add(loss=4 * math.log(8), tokens=4, characters=6)
-    >>> round(found.perplexity, 6), round(found.bits_per_character, 6)
+    >>> metrics = Perplexity()
+    >>> metrics.add(loss=4 * math.log(8), tokens=4, characters=6)
+    >>> round(metrics.perplexity, 6), round(metrics.bits_per_character, 6)
     (8.0, 2.0)
     """
 

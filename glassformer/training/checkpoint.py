@@ -8,7 +8,7 @@
 A checkpoint is written into a temporary folder: every file is flushed to disk, the checksums last; then the
 folder is renamed, then `latest` updated, and only then are older ones deleted. If the step was saved before,
 that folder is renamed to `.step-00000400.1a2b3c4d.old` meanwhile, and can be loaded from there. Tensors are
-safetensors, the rest is JSON; nothing is pickled. Of several ranks rank 0 writes the whole tensors, so a run
+safetensors, the rest is JSON; nothing is pickled. Of several ranks rank 0 writes the full tensors, so a run
 can be resumed on any number of ranks.
 
     model        encoder.blocks.0.ffn.up.weight              the model's own names, however it is wrapped
@@ -168,13 +168,13 @@ def _prune(root: Path, *, keep: int, step: int) -> None:
     """Delete old checkpoints; failures are harmless. One newer than `step` is damaged and not counted."""
     with suppress(GlassformerError):
         recent: set[int] = set()
-        for found, path in newest_first(root):
-            if found > step:
+        for saved_step, path in newest_first(root):
+            if saved_step > step:
                 continue
-            if found in recent or len(recent) >= keep:
+            if saved_step in recent or len(recent) >= keep:
                 shutil.rmtree(path, ignore_errors=True)
             else:
-                recent.add(found)
+                recent.add(saved_step)
 
 
 def _remove_unfinished(root: Path) -> None:
@@ -200,11 +200,11 @@ class CheckpointManager:
     ) -> None:
         """Write the checkpoint of a step. extra: further groups of tensors."""
         tensors = {**named_state(model, optimizer), **extra}
-        whole = {group: self.parallel.gather_to_cpu(named) for group, named in tensors.items()}
+        full = {group: self.parallel.gather_to_cpu(named) for group, named in tensors.items()}
         failure: GlassformerError | None = None
         if self.parallel.main:
             try:
-                save_checkpoint(self.root, step, whole, state, keep=self.keep)
+                save_checkpoint(self.root, step, full, state, keep=self.keep)
             except GlassformerError as error:
                 failure = error
         if self.parallel.any(failure is not None):
@@ -212,13 +212,13 @@ class CheckpointManager:
 
     def newest(self) -> Checkpoint | None:
         """The newest intact checkpoint, the same for every rank."""
-        found = load_checkpoint(self.root)
-        step = -1 if found is None else found.step
+        checkpoint = load_checkpoint(self.root)
+        step = -1 if checkpoint is None else checkpoint.step
         if self.parallel.any(int(self.parallel.sum(torch.tensor(step))) != step * self.parallel.ranks):
             raise ConflictError(
                 ("ranks",), f"they find different checkpoints in {self.root}", "share the folder"
             )
-        return found
+        return checkpoint
 
     def restore(
         self, checkpoint: Checkpoint, model: nn.Module, optimizer: Optimizer, extra: Mapping[str, Tensors]
@@ -235,8 +235,8 @@ def named_state(module: nn.Module, optimizer: Optimizer, *, initialize: bool = F
     initialize: create the state of an optimizer that has made no step, to be filled.
     """
     learner = module.module if isinstance(module, DistributedDataParallel) else module
-    once = dict(learner.named_parameters())
-    duplicates = dict(learner.named_parameters(remove_duplicate=False)).keys() - once.keys()
+    unique = dict(learner.named_parameters())
+    duplicates = dict(learner.named_parameters(remove_duplicate=False)).keys() - unique.keys()
     tied = {name.replace(_COMPILED, "") for name in duplicates}
     weights: Any = get_model_state_dict(learner)
     state: Any = {}
@@ -255,7 +255,7 @@ def named_state(module: nn.Module, optimizer: Optimizer, *, initialize: bool = F
 
 @torch.no_grad()
 def fill(targets: Tensors, values: Tensors) -> None:
-    """Copy whole tensors into a run's own, which under FSDP are sharded."""
+    """Copy full tensors into a run's own, which under FSDP are sharded."""
     for name in sorted(targets.keys() ^ values.keys()):
         raise CheckpointMismatchError(f"{name} is {'missing' if name in targets else 'unexpected'}")
     for name, target in targets.items():
@@ -306,9 +306,9 @@ def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
     paths = list(folders)
     if not paths:
         raise EmptyInputError("list of folders to average")
-    opened = [StoredWeights(open_weights(path), path) for path in paths]
-    first = opened[0]
-    for path, weights in zip(paths[1:], opened[1:], strict=True):
+    sources = [StoredWeights(open_weights(path), path) for path in paths]
+    first = sources[0]
+    for path, weights in zip(paths[1:], sources[1:], strict=True):
         for name in (*first, *weights):
             if name not in first or name not in weights or first[name].shape != weights[name].shape:
                 raise ConflictError(
@@ -321,9 +321,9 @@ def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
             averaged[name] = tensor.clone()
             continue
         total = torch.zeros(tensor.shape, dtype=torch.float64)
-        for weights in opened:
+        for weights in sources:
             total += weights.dequantize(name).double()
-        averaged[name] = (total / len(opened)).to(tensor.dtype)
+        averaged[name] = (total / len(sources)).to(tensor.dtype)
     return averaged
 
 

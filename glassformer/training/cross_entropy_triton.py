@@ -14,7 +14,7 @@ from torch import Tensor
 ROWS, COLUMNS, WARPS = 2, 4096, 16  # of a tile: every thread reduces its own columns
 
 
-def cross_entropy_with_grad_(logits: Tensor, labels: Tensor, smoothing: float, ignored: int) -> Tensor:
+def cross_entropy_with_grad_(logits: Tensor, labels: Tensor, label_smoothing: float, ignored: int) -> Tensor:
     """Losses (n,) of logits (n, V), which are overwritten with their gradient, and labels (n,)."""
     losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     if len(logits):
@@ -23,9 +23,9 @@ def cross_entropy_with_grad_(logits: Tensor, labels: Tensor, smoothing: float, i
             labels,
             losses,
             logits.shape[1],
-            smoothing,
+            label_smoothing,
             ignored,
-            SMOOTHED=smoothing > 0,
+            SMOOTHED=label_smoothing > 0,
             ROWS=ROWS,
             COLUMNS=COLUMNS,
             num_warps=WARPS,
@@ -39,7 +39,7 @@ def _kernel(
     labels,
     losses,
     vocab_size,
-    smoothing,
+    label_smoothing,
     ignored,
     SMOOTHED: tl.constexpr,
     ROWS: tl.constexpr,
@@ -50,32 +50,38 @@ def _kernel(
     label = tl.load(labels + row)
     tile = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     if label == ignored:
-        for begin in range(0, vocab_size, ROWS * COLUMNS):
-            at = begin + tile
+        for start in range(0, vocab_size, ROWS * COLUMNS):
+            columns = start + tile
             tl.store(
-                row_logits + at, tl.zeros((ROWS, COLUMNS), logits.dtype.element_ty), mask=at < vocab_size
+                row_logits + columns,
+                tl.zeros((ROWS, COLUMNS), logits.dtype.element_ty),
+                mask=columns < vocab_size,
             )
         tl.store(losses + row, 0.0)
     else:
-        high = tl.full((COLUMNS,), -1e30, tl.float32)  # finite, so that a difference is not NaN
+        running_max = tl.full((COLUMNS,), -1e30, tl.float32)  # finite, so that a difference is not NaN
         total = tl.zeros((COLUMNS,), tl.float32)
-        plain = tl.zeros((COLUMNS,), tl.float32)
-        for begin in range(0, vocab_size, ROWS * COLUMNS):
-            at = begin + tile
-            x = tl.load(row_logits + at, mask=at < vocab_size, other=-1e30).to(tl.float32)
-            higher = tl.maximum(high, tl.max(x, 0))
-            total = total * tl.exp(high - higher) + tl.sum(tl.exp(x - higher[None, :]), 0)
+        logit_sum = tl.zeros((COLUMNS,), tl.float32)
+        for start in range(0, vocab_size, ROWS * COLUMNS):
+            columns = start + tile
+            x = tl.load(row_logits + columns, mask=columns < vocab_size, other=-1e30).to(tl.float32)
+            new_max = tl.maximum(running_max, tl.max(x, 0))
+            total = total * tl.exp(running_max - new_max) + tl.sum(tl.exp(x - new_max[None, :]), 0)
             if SMOOTHED:
-                plain += tl.sum(tl.where(at < vocab_size, x, 0.0), 0)
-            high = higher
-        top = tl.max(high, 0)
-        log_sum = top + tl.log(tl.sum(total * tl.exp(high - top), 0))
-        right = tl.load(row_logits + label).to(tl.float32)
-        mean = tl.sum(plain, 0) / vocab_size
-        tl.store(losses + row, log_sum - (1.0 - smoothing) * right - smoothing * mean)
+                logit_sum += tl.sum(tl.where(columns < vocab_size, x, 0.0), 0)
+            running_max = new_max
+        top = tl.max(running_max, 0)
+        log_sum = top + tl.log(tl.sum(total * tl.exp(running_max - top), 0))
+        label_logit = tl.load(row_logits + label).to(tl.float32)
+        mean = tl.sum(logit_sum, 0) / vocab_size
+        tl.store(losses + row, log_sum - (1.0 - label_smoothing) * label_logit - label_smoothing * mean)
         tl.debug_barrier()  # every thread has read the label's logit before it is overwritten
-        for begin in range(0, vocab_size, ROWS * COLUMNS):
-            at = begin + tile
-            x = tl.load(row_logits + at, mask=at < vocab_size, other=0.0).to(tl.float32)
-            grad = tl.exp(x - log_sum) - smoothing / vocab_size - tl.where(at == label, 1.0 - smoothing, 0.0)
-            tl.store(row_logits + at, grad.to(logits.dtype.element_ty), mask=at < vocab_size)
+        for start in range(0, vocab_size, ROWS * COLUMNS):
+            columns = start + tile
+            x = tl.load(row_logits + columns, mask=columns < vocab_size, other=0.0).to(tl.float32)
+            grad = (
+                tl.exp(x - log_sum)
+                - label_smoothing / vocab_size
+                - tl.where(columns == label, 1.0 - label_smoothing, 0.0)
+            )
+            tl.store(row_logits + columns, grad.to(logits.dtype.element_ty), mask=columns < vocab_size)

@@ -99,7 +99,7 @@ class DataCache:
             return False
         return bool(note.get("fingerprint") == self.fingerprint or note.get("contents") == self.contents)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Empty the folder; a run that was already trained on other data is an error."""
         if self._trained and not self.damaged:
             raise DataChangedError(self.folder.parent)

@@ -22,7 +22,7 @@ from glassformer.data.batches import PackedBatches, PackedPairs, split_batch
 from glassformer.data.examples import Arrays, Examples, PairExamples
 from glassformer.errors import InvalidValueError
 from glassformer.training.recipe import TrainingOptions
-from glassformer.training.task import Task
+from glassformer.training.task import TrainingTask
 
 PREFETCHED_STEPS = 4
 # Packed batches planned together: enough that the last one, padded with empty rows, hardly matters, and few
@@ -90,7 +90,7 @@ class DataLoader:
         )
 
 
-def make_batches(task: Task, options: TrainingOptions, seed: int) -> tuple[Batches, Examples]:
+def make_batches(task: TrainingTask, options: TrainingOptions, seed: int) -> tuple[Batches, Examples]:
     """The batches of a task, by length or packed into rows, and the examples in that form."""
     assert options.batch is not None
     if not options.packing:

@@ -79,19 +79,19 @@ class SingleProcess:
         """Leave the process group."""
 
     def grad_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
-        """The norm of the whole gradient."""
+        """The norm of the full gradient."""
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def gather_to_cpu(self, tensors: Tensors) -> dict[str, Tensor]:
         """Full copies on the CPU of rank 0; empty on other ranks; collective."""
-        found = {}
+        gathered = {}
         for name, tensor in tensors.items():  # one full tensor at a time on the device
             value = tensor.detach()
             value = value.full_tensor() if isinstance(value, DTensor) else value
             if self.main:
-                found[name] = value.to("cpu", copy=True)
-        return found
+                gathered[name] = value.to("cpu", copy=True)
+        return gathered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ class _MultiProcess(SingleProcess):
 
 @dataclass(frozen=True, kw_only=True)
 class Ddp(_MultiProcess):
-    """Every rank holds the whole model; gradients are summed during the backward pass."""
+    """Every rank holds the full model; gradients are summed during the backward pass."""
 
     def wrap(self, learner: nn.Module) -> nn.Module:
         renamed = "forward_sync_buffers"  # the name of broadcast_buffers in later releases of torch
@@ -183,9 +183,9 @@ class Fsdp(_MultiProcess):
             part.set_reshard_after_forward(False, recurse=False)
             part.unshard()
         # for a state dict FSDP would go back to shards, which a rank alone cannot assemble
-        hooks = [(each, dict(each)) for each in (part._state_dict_pre_hooks for part in module.modules())]
-        for each, _ in hooks:
-            each.clear()
+        hooks = [(hook, dict(hook)) for hook in (part._state_dict_pre_hooks for part in module.modules())]
+        for hook, _ in hooks:
+            hook.clear()
         # CPU weights may be shared with numpy, and such memory cannot be freed: share copies
         shared = [(weight, weight.data) for weight in module.parameters() if weight.device.type == "cpu"]
         for weight, data in shared:
@@ -195,8 +195,8 @@ class Fsdp(_MultiProcess):
         finally:
             for weight, data in shared:
                 weight.data = data
-            for each, saved in hooks:
-                each.update(saved)
+            for hook, saved in hooks:
+                hook.update(saved)
             for part in _parts(module):
                 part.reshard()
                 # the root's weights are needed as soon as the backward pass begins

@@ -20,7 +20,7 @@ from glassformer.training.data_cache import Log, no_log
 from glassformer.training.hardware import device_for
 from glassformer.training.jobs import JOBS
 from glassformer.training.recipe import DATA_SECTIONS, batch_key, parse_recipe, with_overrides
-from glassformer.training.task import Validation
+from glassformer.training.task import ValidationResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Evaluation:
     """The job of a model, and its validation."""
 
     job: str
-    validation: Validation
+    validation: ValidationResult
 
 
 def evaluate_files(

@@ -1,4 +1,4 @@
-"""The device a run computes on: dtype, compilation, measured and peak speed."""
+"""The device of a run: dtype and mixed precision, torch.compile, measured and peak FLOP/s."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
     """Peak FLOP/s of a GPU by the name of its driver, if known."""
     if device.type != "cuda" or dtype != torch.bfloat16:
         return None
-    found = torch.cuda.get_device_name(device)
-    return next((peak for name, peak in PEAK_FLOPS.items() if name in found), None)
+    device_name = torch.cuda.get_device_name(device)
+    return next((peak for name, peak in PEAK_FLOPS.items() if name in device_name), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ def dtype_of(options: TrainingOptions, device: torch.device) -> torch.dtype:
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[object]:
-    """Matrix products in `dtype`, weights and sums in float32."""
+    """Mixed precision: matrix products in `dtype`, weights and sums in float32."""
     return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype=dtype)
 
 
@@ -116,7 +116,7 @@ def configure_torch(options: TrainingOptions, device: torch.device) -> None:
 
 
 def compile_learner(learner: nn.Module, options: TrainingOptions, device: torch.device) -> str | None:
-    """Compile in place (parameter names stay the same); the reason if it was wanted but is impossible."""
+    """Compile in place (parameter names stay the same); the reason if it is impossible."""
     if options.compile == "off" or (options.compile == "auto" and device.type != "cuda"):
         return None
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""A model with its loss: what a job trains. `forward` returns the loss of a batch summed over its units.
+"""Learners: a model with its loss. `forward` returns the loss of a batch summed over its units.
 
 The loss is summed, not averaged: micro-batches, devices and processes add up to one big batch, divided once
 by its count. Masking, CutMix and R-Drop happen here, on the device, only in training.
@@ -41,47 +41,47 @@ class Learner(nn.Module):
 
     model: Any  # a core model or a baseline, with `vectors` and `head` or one `forward`
 
-    def __init__(self, model: nn.Module, *, smoothing: float = 0.0, r_drop: float = 0.0) -> None:
+    def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0, r_drop: float = 0.0) -> None:
         super().__init__()
         self.model = model
-        self._smoothing = smoothing
+        self._label_smoothing = label_smoothing
         self.r_drop = r_drop
 
     @property
-    def smoothing(self) -> float:
+    def label_smoothing(self) -> float:
         """Label smoothing; 0 in evaluation mode."""
-        return self._smoothing if self.training else 0.0
+        return self._label_smoothing if self.training else 0.0
 
     @property
     def uses_r_drop(self) -> bool:
         return self.training and self.r_drop > 0
 
 
-def r_drop_loss(logits: Tensor, labels: Tensor, *, smoothing: float, weight: float) -> Tensor:
+def r_drop_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float, weight: float) -> Tensor:
     """R-Drop: the loss of two forward passes (2B, ..., V) of the labels (B, ...), summed over one pass.
 
     It is the mean of both cross-entropies plus `weight` / 4 times the symmetric KL divergence: half of the
     paper's, so that it equals the plain loss if both passes agree.
 
     >>> logits, labels = torch.randn(3, 5, 7), torch.randint(7, (3, 5))
-    >>> same = r_drop_loss(torch.cat((logits, logits)), labels, smoothing=0.1, weight=5.0)
-    >>> bool(torch.isclose(same, cross_entropy(logits, labels, smoothing=0.1)))
+    >>> same = r_drop_loss(torch.cat((logits, logits)), labels, label_smoothing=0.1, weight=5.0)
+    >>> bool(torch.isclose(same, cross_entropy(logits, labels, label_smoothing=0.1)))
     True
     """
-    loss = cross_entropy(logits, torch.cat((labels, labels)), smoothing=smoothing) / 2
-    one, other = F.log_softmax(logits.float(), -1).chunk(2)  # (B, ..., V) each
-    # KL(one, other) + KL(other, one) in one product
-    divergence = ((one.exp() - other.exp()) * (one - other)).sum(-1)  # (B, ...)
+    loss = cross_entropy(logits, torch.cat((labels, labels)), label_smoothing=label_smoothing) / 2
+    p, q = F.log_softmax(logits.float(), -1).chunk(2)  # log-probabilities (B, ..., V) of each pass
+    # KL(p, q) + KL(q, p) in one product
+    divergence = ((p.exp() - q.exp()) * (p - q)).sum(-1)  # (B, ...)
     return loss + weight / 4 * torch.where(labels != IGNORE_INDEX, divergence, 0.0).sum()
 
 
-def vocabulary_loss(model: Any, x: Tensor, context: Any, labels: Tensor, smoothing: float) -> Tensor:
+def vocabulary_loss(model: Any, x: Tensor, context: Any, labels: Tensor, label_smoothing: float) -> Tensor:
     """The summed cross-entropy of hidden states (B, T, D) and labels (B, T), without storing all logits."""
     head = model.head
     if not isinstance(head, LanguageModelHead):
-        return cross_entropy(head(x, context), labels, smoothing=smoothing)
+        return cross_entropy(head(x, context), labels, label_smoothing=label_smoothing)
     return projected_cross_entropy(
-        head.transform(x), head.weight, labels, bias=head.bias, smoothing=smoothing
+        head.transform(x), head.weight, labels, bias=head.bias, label_smoothing=label_smoothing
     )
 
 
@@ -98,22 +98,22 @@ class PairLearner(Learner):
     ) -> Tensor:
         inputs = (src, tgt, src_segments, tgt_segments)
         if self.uses_r_drop:
-            twice = (one if one is None else torch.cat((one, one)) for one in inputs)
-            x, context = self._hidden_states(*twice)  # type: ignore[arg-type]
+            repeated = (part if part is None else torch.cat((part, part)) for part in inputs)
+            x, context = self._hidden_states(*repeated)  # type: ignore[arg-type]
             logits = self.model.head(x, context)  # (2B, T, V)
-            return r_drop_loss(logits, labels, smoothing=self.smoothing, weight=self.r_drop)
+            return r_drop_loss(logits, labels, label_smoothing=self.label_smoothing, weight=self.r_drop)
         x, context = self._hidden_states(*inputs)
-        return vocabulary_loss(self.model, x, context, labels, self.smoothing)
+        return vocabulary_loss(self.model, x, context, labels, self.label_smoothing)
 
     def _hidden_states(
         self, src: Tensor, tgt: Tensor, src_segments: Tensor | None, tgt_segments: Tensor | None
     ) -> tuple[Tensor, Any]:
         # padding is at the end of a target, where no real token can see it: no mask but the causal one
         src_mask = None if src_segments is None else Mask(segments=src_segments)
-        found: tuple[Tensor, Any] = self.model.hidden_states(
+        states: tuple[Tensor, Any] = self.model.hidden_states(
             src, tgt, src_mask=src_mask, tgt_mask=Mask(segments=tgt_segments)
         )
-        return found
+        return states
 
 
 class TextLearner(Learner):
@@ -121,7 +121,7 @@ class TextLearner(Learner):
 
     def forward(self, ids: Tensor, labels: Tensor, segments: Tensor | None = None) -> Tensor:
         x, context = self.model.hidden_states(ids, mask=Mask(segments=segments))
-        return vocabulary_loss(self.model, x, context, labels, self.smoothing)
+        return vocabulary_loss(self.model, x, context, labels, self.label_smoothing)
 
 
 def point_forecast(forecast: Tensor | DistributionParameters) -> Tensor:
@@ -153,22 +153,22 @@ class LabelLearner(Learner):
         return logits
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        return self.loss(self.logits(self._repeated(inputs)), labels)
+        return self.loss(self.logits(self._repeat_for_r_drop(inputs)), labels)
 
-    def _repeated(self, inputs: Tensor) -> Tensor:
+    def _repeat_for_r_drop(self, inputs: Tensor) -> Tensor:
         return torch.cat((inputs, inputs)) if self.uses_r_drop else inputs
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The summed loss of logits (B, L), or with R-Drop (2B, L)."""
         if self.uses_r_drop:
-            return r_drop_loss(logits, labels, smoothing=self.smoothing, weight=self.r_drop)
-        return cross_entropy(logits, labels, smoothing=self.smoothing)
+            return r_drop_loss(logits, labels, label_smoothing=self.label_smoothing, weight=self.r_drop)
+        return cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
 
 
 class TextLabelLearner(LabelLearner):
-    """Predicts the label of a text, of which each token is masked with the probability `mask_prob`.
+    """Predicts the label of a text, with each token masked with the probability `mask_prob`.
 
-    mlm_weight: weight of the mean masked-language-modelling loss, relative to the label's
+    mlm_weight: weight of the mean masked-language-modeling loss, relative to the label's
     mask_id: the mask token; unmaskable: ids that are never masked, padding and special tokens
     """
 
@@ -189,7 +189,7 @@ class TextLabelLearner(LabelLearner):
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
         if not (self.training and self.mask_prob):
             return super().forward(inputs, labels)
-        ids = self._repeated(inputs)
+        ids = self._repeat_for_r_drop(inputs)
         masked = torch.rand(ids.shape, device=ids.device) < self.mask_prob
         for special in self.unmaskable:
             masked = masked & (ids != special)
@@ -212,31 +212,32 @@ class ImageLearner(LabelLearner):
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
         if not (self.training and self.cutmix):
             return super().forward(inputs, labels)
-        images, other, share = cutmix(inputs, labels, self.cutmix)
-        logits = self.logits(self._repeated(images))
-        return share * self.loss(logits, labels) + (1 - share) * self.loss(logits, other)
+        images, other_labels, ratio = cutmix(inputs, labels, self.cutmix)
+        logits = self.logits(self._repeat_for_r_drop(images))
+        return ratio * self.loss(logits, labels) + (1 - ratio) * self.loss(logits, other_labels)
 
 
 def cutmix(images: Tensor, labels: Tensor, probability: float) -> tuple[Tensor, Tensor, Tensor]:
-    """CutMix: images (B, C, H, W) with a rectangle of the next in the batch, its labels, and the share left.
+    """CutMix: paste a rectangle of another image of the batch into each image (B, C, H, W).
 
-    The rectangle is the same for all; with the probability 1 - `probability` it is empty, and the share 1.
+    Returns the images, the labels of the pasted images, and the fraction of each image that is left. The
+    rectangle is the same for all; with the probability 1 - `probability` it is empty, and the fraction is 1.
     """
     height, width = images.shape[2:]
     random = torch.rand(5, device=images.device)
     rows, columns = _interval(height, random[0], random[1]), _interval(width, random[2], random[3])
     inside = rows[:, None] & columns & (random[4] < probability)  # (H, W)
-    share = 1 - inside.float().mean()
-    return torch.where(inside, images.roll(1, 0), images), labels.roll(1, 0), share
+    ratio = 1 - inside.float().mean()
+    return torch.where(inside, images.roll(1, 0), images), labels.roll(1, 0), ratio
 
 
 def _interval(side: int, offset: Tensor, length: Tensor) -> Tensor:
     """A random interval of a side as a mask, (side,)."""
     smallest, largest = CUTMIX_SIDE
     pixels = (smallest + length * (largest - smallest)) * side
-    begin = offset * (side - pixels)
+    start = offset * (side - pixels)
     position = torch.arange(side, device=offset.device)
-    return (position >= begin) & (position < begin + pixels)
+    return (position >= start) & (position < start + pixels)
 
 
 def model_parameters(learner: nn.Module) -> dict[str, nn.Parameter]:
@@ -273,11 +274,11 @@ def batch_norm_buffers(module: nn.Module) -> list[Tensor]:
 
 
 def flops_per_unit(learner: nn.Module) -> float:
-    """Approximate FLOPs of forward and backward: six per parameter, embedding look-ups excluded."""
+    """Approximate FLOPs of forward and backward: six per parameter, embedding lookups excluded."""
     tables = {id(m.weight): m.weight.numel() for m in learner.modules() if isinstance(m, nn.Embedding)}
     heads = {id(m.weight) for m in learner.modules() if isinstance(m, LanguageModelHead)}
-    looked_up = sum(count for table, count in tables.items() if table not in heads)
-    return 6.0 * (sum(p.numel() for p in learner.parameters()) - looked_up)
+    lookups = sum(count for table, count in tables.items() if table not in heads)
+    return 6.0 * (sum(p.numel() for p in learner.parameters()) - lookups)
 
 
 class CheckpointedBlock(Block):
@@ -291,7 +292,7 @@ class CheckpointedBlock(Block):
             return super().forward(x, memory, **kwargs)
         state = BatchNormState(self)
         if state.tensors and not torch.compiler.is_compiling():
-            kwargs["context_fn"] = lambda: (nullcontext(), _preserved(state))
+            kwargs["context_fn"] = lambda: (nullcontext(), _preserve_statistics(state))
         out: Tensor = checkpoint(
             super().forward, x, memory, use_reentrant=False, preserve_rng_state=True, **kwargs
         )
@@ -299,7 +300,7 @@ class CheckpointedBlock(Block):
 
 
 @contextmanager
-def _preserved(state: BatchNormState) -> Iterator[None]:
+def _preserve_statistics(state: BatchNormState) -> Iterator[None]:
     """Keep batch-norm statistics from counting the recomputation."""
     state.save()
     try:
@@ -308,8 +309,10 @@ def _preserved(state: BatchNormState) -> Iterator[None]:
         state.restore()
 
 
-def checkpoint_activations(model: nn.Module) -> int:
-    """Enable activation checkpointing for every block; the number of blocks. Call it before `wrap`.
+def enable_gradient_checkpointing(model: nn.Module) -> int:
+    """Enable gradient checkpointing (activation recomputation) for every block; the number of blocks.
+
+    Call it before `Parallel.wrap`.
 
     A block changes its class and nothing else, so module paths and checkpoint keys stay the same.
     """

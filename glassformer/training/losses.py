@@ -18,17 +18,17 @@ from glassformer.data.examples import IGNORE_INDEX
 CPU_LOGITS, GPU_LOGITS = 1 << 24, 1 << 30
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
+def cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
     """The summed cross-entropy of logits (..., V) and labels (...), in float32.
 
-    With smoothing e the target is 1 - e + e/V for the label and e/V for every other token.
+    With label smoothing e the target is 1 - e + e/V for the label and e/V for every other token.
 
     >>> round(float(cross_entropy(torch.zeros(2, 3, 8), torch.zeros(2, 3, dtype=torch.long))), 4)
     12.4766
     """
     flat = logits.flatten(0, -2).float()
     return F.cross_entropy(
-        flat, labels.flatten(), reduction="sum", ignore_index=IGNORE_INDEX, label_smoothing=smoothing
+        flat, labels.flatten(), reduction="sum", ignore_index=IGNORE_INDEX, label_smoothing=label_smoothing
     )
 
 
@@ -38,7 +38,7 @@ def projected_cross_entropy(
     labels: Tensor,
     *,
     bias: Tensor | None = None,
-    smoothing: float = 0.0,
+    label_smoothing: float = 0.0,
     chunk: int | None = None,
 ) -> Tensor:
     """`cross_entropy(x @ weight.T + bias, labels)` without storing all logits at once.
@@ -58,7 +58,7 @@ def projected_cross_entropy(
     if chunk is None:
         chunk = max(1, (GPU_LOGITS if x.is_cuda else CPU_LOGITS) // len(weight))
     total: Tensor = _ProjectedCrossEntropy.apply(
-        x.flatten(0, -2), weight, bias, labels.flatten(), smoothing, chunk, dtype
+        x.flatten(0, -2), weight, bias, labels.flatten(), label_smoothing, chunk, dtype
     )
     return total
 
@@ -80,28 +80,30 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         labels: Tensor,
-        smoothing: float,
+        label_smoothing: float,
         chunk: int,
         dtype: torch.dtype,
     ) -> Tensor:
-        wanted = ctx.needs_input_grad[:3]
+        needs_grad = ctx.needs_input_grad[:3]
         matrix = weight.to(dtype)
         total = torch.zeros((), device=x.device)
         dx: list[Tensor] = []
         dweight = dbias = None
         with torch.autocast(x.device.type, enabled=False):
-            for begin in range(0, len(x), chunk):
-                part = x[begin : begin + chunk].to(dtype)  # (n, D)
-                loss, grad = _loss_and_grad(part, matrix, bias, labels[begin : begin + chunk], smoothing)
+            for start in range(0, len(x), chunk):
+                part = x[start : start + chunk].to(dtype)  # (n, D)
+                loss, grad = _loss_and_grad(
+                    part, matrix, bias, labels[start : start + chunk], label_smoothing
+                )
                 total = total + loss
-                if wanted[0]:
+                if needs_grad[0]:
                     dx.append((grad @ matrix).to(x.dtype))
-                if wanted[1]:
-                    more = (grad.T @ part).float()
-                    dweight = more if dweight is None else dweight + more
-                if bias is not None and wanted[2]:
-                    more = grad.sum(0, dtype=torch.float32)
-                    dbias = more if dbias is None else dbias + more
+                if needs_grad[1]:
+                    update = (grad.T @ part).float()
+                    dweight = update if dweight is None else dweight + update
+                if bias is not None and needs_grad[2]:
+                    update = grad.sum(0, dtype=torch.float32)
+                    dbias = update if dbias is None else dbias + update
         ctx.save_for_backward(torch.cat(dx) if dx else None, dweight, dbias)
         ctx.dtypes = (x.dtype, weight.dtype, None if bias is None else bias.dtype)
         return total
@@ -116,20 +118,20 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
 
 def _loss_and_grad(
-    part: Tensor, matrix: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+    part: Tensor, matrix: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
     """The summed loss of some tokens (n, D), and its gradient by each logit (n, V) in their precision."""
     if part.is_cuda and (torch.compiler.is_compiling() or _has_triton()):  # compiling needs Triton too
         from glassformer.training.cross_entropy_triton import cross_entropy_with_grad_
 
         logits = F.linear(part, matrix, None if bias is None else bias.to(part.dtype))
-        return cross_entropy_with_grad_(logits, labels, smoothing, IGNORE_INDEX).sum(), logits
-    loss, grad = _chunk_loss(part @ matrix.T, bias, labels, smoothing)
+        return cross_entropy_with_grad_(logits, labels, label_smoothing, IGNORE_INDEX).sum(), logits
+    loss, grad = _chunk_loss(part @ matrix.T, bias, labels, label_smoothing)
     return loss, grad.to(part.dtype)
 
 
 def _chunk_loss(
-    logits: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+    logits: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
     """The summed loss of some tokens' logits (n, V), and its gradient by each logit, in float32."""
     scores = logits.float()
@@ -139,11 +141,11 @@ def _chunk_loss(
     target = labels.clamp(min=0)[:, None]  # (n, 1); any token for ignored labels
     log_sum = scores.logsumexp(-1, keepdim=True)
     target_score = scores.gather(1, target)
-    loss = log_sum - (1 - smoothing) * target_score
-    if smoothing:
-        loss = loss - smoothing * scores.mean(-1, keepdim=True)
+    loss = log_sum - (1 - label_smoothing) * target_score
+    if label_smoothing:
+        loss = loss - label_smoothing * scores.mean(-1, keepdim=True)
     grad = (scores - log_sum).exp_()  # softmax, in place
-    if smoothing:
-        grad -= smoothing / scores.shape[-1]
-    grad.scatter_add_(1, target, torch.full_like(target_score, smoothing - 1))
+    if label_smoothing:
+        grad -= label_smoothing / scores.shape[-1]
+    grad.scatter_add_(1, target, torch.full_like(target_score, label_smoothing - 1))
     return (loss * counted).sum(), grad.mul_(counted)

@@ -1,4 +1,4 @@
-"""The model a recipe asks for: its size for the data and the hardware, and how it is built or loaded."""
+"""The model of a recipe: choose its size for the data and the hardware, build it, and replace its head."""
 
 from __future__ import annotations
 
@@ -63,19 +63,21 @@ def choose_size(
     hardware: Hardware,
     *,
     units: int,
+    unit: str = "tokens",
     vocab_size: int,
     stacks: int = 1,
     epochs: float | None = None,
     length_known: bool = False,
 ) -> tuple[ModelSize, float, str]:
-    """The largest model size that the data deserves and the time budget allows: size, epochs, reason.
+    """Choose the largest model size that suits the data and the time budget: size, epochs, reason.
 
-    units: learned per epoch. stacks: 2 with an encoder. epochs: those wanted, if they do not follow from the
-    units. length_known: the recipe gives the training length, so the reason does not mention it.
+    units: tokens (or patches, as `unit` says) per epoch. stacks: 2 for an encoder-decoder. epochs: the number
+    to train; by default it follows from the units. length_known: the recipe gives the training length, so the
+    reason does not mention it.
     Costs are estimated at six FLOPs per weight and unit. A size is too large if the budget allows neither ten
     epochs nor three units per weight.
     """
-    wanted = epochs or min(200.0, max(1.0, 20_000_000 / max(units, 1)))  # many for little data
+    target_epochs = epochs or min(200.0, max(1.0, 20_000_000 / max(units, 1)))  # many for little data
     suitable = [size for size in SIZES if units >= size.min_units]
 
     def weights(size: ModelSize) -> float:
@@ -86,17 +88,17 @@ def choose_size(
         return TIME_BUDGET * hardware.flops / (6 * weights(size))
 
     def enough(size: ModelSize) -> bool:
-        return affordable(size) >= min(units * min(wanted, 10), 3 * weights(size))
+        return affordable(size) >= min(units * min(target_epochs, 10), 3 * weights(size))
 
     chosen = next((size for size in reversed(suitable) if enough(size)), suitable[0])
-    done = min(float(f"{wanted:.2g}"), float(f"{affordable(chosen) / units:.2g}"))
-    reason = f"model size '{chosen.name}' for {units:,} training units"
+    epochs = min(float(f"{target_epochs:.2g}"), float(f"{affordable(chosen) / units:.2g}"))
+    reason = f"model size '{chosen.name}' for {units:,} training {unit}"
     if chosen is not suitable[-1]:
         reason += f" on this {hardware.device.type} ('{suitable[-1].name}' would suit the data)"
     if length_known:
-        return chosen, done, reason
-    seconds = done * units / affordable(chosen) * TIME_BUDGET
-    return chosen, done, f"{reason}; {done:g} epochs, estimated to take {format_duration(seconds)}"
+        return chosen, epochs, reason
+    seconds = epochs * units / affordable(chosen) * TIME_BUDGET
+    return chosen, epochs, f"{reason}; {epochs:g} epochs, estimated to take {format_duration(seconds)}"
 
 
 def find_preset(name: str) -> tuple[str, Family]:

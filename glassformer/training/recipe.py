@@ -132,7 +132,7 @@ class TextData(DataSection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledData(DataSection):
+class LabeledData(DataSection):
     """Texts and their labels, one per row."""
 
     train: Paths = _train_files("tables with a text and a label in a row")
@@ -428,11 +428,11 @@ class TrainingOptions(Section):
         return self.batch_tokens or self.batch_size
 
 
-JobData = PairData | TextData | LabelledData | SentenceData | ImageData | SeriesData
+JobData = PairData | TextData | LabeledData | SentenceData | ImageData | SeriesData
 DATA_SECTIONS: dict[str, type[JobData]] = {
     "translate": PairData,
     "lm": TextData,
-    "classify": LabelledData,
+    "classify": LabeledData,
     "images": ImageData,
     "forecast": SeriesData,
     "restore": SentenceData,

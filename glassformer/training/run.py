@@ -33,7 +33,7 @@ from glassformer.training.distributed import Parallel, parallel_from_environment
 from glassformer.training.hardware import configure_torch, device_for, dtype_of, measure_hardware, peak_flops
 from glassformer.training.jobs import JOBS
 from glassformer.training.jobs.base import Job
-from glassformer.training.learner import checkpoint_activations
+from glassformer.training.learner import enable_gradient_checkpointing
 from glassformer.training.lock import RunLock
 from glassformer.training.logging.console import format_number, silence_stderr
 from glassformer.training.logging.report import write_report
@@ -132,10 +132,10 @@ def _run(request: Recipe, root: Path, parallel: Parallel, signals: StopSignals, 
             )
         write_final_model(trainer, root)
         with torch.no_grad():
-            tested = job.test(root / MODEL, parallel.device) if parallel.main else {}
-        if tested:
-            run_log.facts({f"test {name}": value for name, value in tested.items()})
-            listed = ", ".join(f"{name} {value:.4g}" for name, value in tested.items())
+            metrics = job.test(root / MODEL, parallel.device) if parallel.main else {}
+        if metrics:
+            run_log.facts({f"test {name}": value for name, value in metrics.items()})
+            listed = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             run_log.message(f"test split: {listed}")
         run_log.facts({"skipped steps": state.skipped, "seconds waiting for data": trainer.data_seconds})
     if parallel.main:
@@ -168,7 +168,7 @@ def prepare_job(request: Recipe, root: Path, device: torch.device, log: Log, *, 
     for name in (BEST, MODEL, "tokenizer"):
         recover_folder(root / name)
     known = resumed_recipe(request, root)
-    job = JOBS[request.job](known or _divisible_by(request, ranks, log), root, log)
+    job = JOBS[request.job](known or _round_accumulation(request, ranks, log), root, log)
     if known is None:
         job.check_model()
     job.prepare_data()
@@ -179,12 +179,12 @@ def prepare_job(request: Recipe, root: Path, device: torch.device, log: Log, *, 
         job.facts["chosen"] = reasons
         _write_request(request, root)
         _write(root / RECIPE, job.recipe.to_yaml())
-    elif known != read_recipe(root / RECIPE):  # it continues longer, or on another device
+    elif known != read_recipe(root / RECIPE):  # resumed with more steps, or on another device
         _write(root / RECIPE, known.to_yaml())
     return job
 
 
-def _divisible_by(request: Recipe, ranks: int, log: Log) -> Recipe:
+def _round_accumulation(request: Recipe, ranks: int, log: Log) -> Recipe:
     """The recipe with the gradient accumulation steps rounded up to a multiple of the ranks."""
     steps = -(-request.training.gradient_accumulation_steps // ranks) * ranks
     if steps != request.training.gradient_accumulation_steps:
@@ -233,7 +233,7 @@ def first_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple
 def _flat(content: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by `section.name`."""
     sections = {name: value for name, value in content.items() if isinstance(value, Mapping)}
-    inner = {f"{section}.{name}": one for section, value in sections.items() for name, one in value.items()}
+    inner = {f"{section}.{key}": item for section, value in sections.items() for key, item in value.items()}
     return {name: value for name, value in content.items() if name not in sections} | inner
 
 
@@ -244,7 +244,7 @@ def _trainer(job: Job[Any], root: Path, parallel: Parallel, signals: StopSignals
     torch.manual_seed(recipe.seed)
     task = job.task()
     if options.gradient_checkpointing:
-        checkpoint_activations(task.learner)
+        enable_gradient_checkpointing(task.learner)
     checkpoint = CheckpointManager(root / "checkpoints", parallel, keep=options.save_total_limit).newest()
     step = checkpoint.step if checkpoint is not None else 0
     assert options.max_steps is not None

@@ -1,4 +1,4 @@
-"""What the trainer knows of a job: training examples, loss, validation, saving; and validation metrics."""
+"""The interface between a job and the trainer: examples, loss, validation, saving; and validation metrics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Validation:
+class ValidationResult:
     """Metrics and sample outputs.
 
     signatures: how a metric was computed, e.g. sacreBLEU's signature.
@@ -52,7 +52,7 @@ class Validation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class TrainingTask:
     """A job ready for training.
 
     learner: a module whose forward takes a batch and returns the summed loss; its `model` is saved.
@@ -68,7 +68,7 @@ class Task:
     unit: str
     count: Callable[[Arrays], int]
     metric: str
-    validate: Callable[[torch.device], Validation]
+    validate: Callable[[torch.device], ValidationResult]
     save: Callable[[Path], object]
     row_width: int | None = None
 
@@ -77,10 +77,10 @@ def evaluation_batches(
     examples: Examples, device: torch.device, batch: int
 ) -> Iterator[tuple[NDArray[np.int64], Arrays, dict[str, Tensor]]]:
     """Every example once, in batches: row numbers, arrays, and the same as tensors."""
-    for portion in Batches(data=examples, tokens=batch).epoch():
-        arrays = examples.batch(portion.rows, epoch=0)
+    for planned in Batches(data=examples, tokens=batch).epoch():
+        arrays = examples.batch(planned.rows, epoch=0)
         tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
-        yield portion.rows, arrays, tensors
+        yield planned.rows, arrays, tensors
 
 
 def mean_loss(learner: Learner, examples: Examples, device: torch.device, *, batch: int) -> float:

@@ -40,12 +40,12 @@ from glassformer.training.logging.run_log import RunLog, StepMetrics
 from glassformer.training.optimizer import ExponentialMovingAverage, LRSchedule, build_optimizer
 from glassformer.training.recipe import TrainingOptions
 from glassformer.training.signals import StopSignals
-from glassformer.training.task import Sample, Task, lower_is_better
+from glassformer.training.task import Sample, TrainingTask, lower_is_better
 
-SPIKE = 10.0  # a loss this many times the usual one is an outlier
-MIN_USUAL_LOSS = 0.2  # for outliers: the usual loss may be near 0, or negative for a density
-USUAL_AFTER = 50  # steps until there is a usual loss
-USUAL_WEIGHT = 0.02  # of a step in the running mean of the loss
+LOSS_SPIKE = 10.0  # a step whose loss is this many times the running mean is skipped
+MIN_MEAN_LOSS = 0.2  # for spikes: the mean loss may be near 0, or negative for a density
+MEAN_LOSS_AFTER = 50  # steps until the running mean is meaningful
+MEAN_LOSS_WEIGHT = 0.02  # of a step in the running mean of the loss
 SHOWN_ROWS = 8
 
 Outcome = Literal["finished", "interrupted", "early stop"]
@@ -101,11 +101,16 @@ class TrainState:
 
 
 class Trainer:
-    """Trains a task in a run folder: `run` continues from the current state to the end."""
+    """The training loop of a task in a run folder; `run` continues from the current state to the end.
+
+    A step is `gradient_accumulation_steps` micro-batches under autocast (mixed precision), gradient clipping,
+    the optimizer at the rate of the learning-rate schedule, and the EMA of the weights. Validation, early
+    stopping and checkpoints follow at their intervals.
+    """
 
     def __init__(
         self,
-        task: Task,
+        task: TrainingTask,
         options: TrainingOptions,
         *,
         seed: int,
@@ -135,7 +140,7 @@ class Trainer:
         self.batch_norm_state = BatchNormState(self.learner)
         self.optimizer = build_optimizer(self.parameters, options)
         self.ema = ExponentialMovingAverage(self.parameters, options.ema) if options.ema else None
-        self.usual_loss = torch.zeros((), device=self.device)
+        self.mean_loss = torch.zeros((), device=self.device)
         self.state = TrainState()
         self.checkpoints = CheckpointManager(folder / "checkpoints", parallel, keep=options.save_total_limit)
         self.snapshots = snapshot_steps(options.snapshots, self.max_steps)
@@ -283,18 +288,19 @@ class Trainer:
     def _update(self, step: int, loss: Tensor, norm: Tensor, units: int, batches: list[MicroBatch]) -> None:
         """Update the weights, unless the loss or the gradient is bad.
 
-        Whether it is stays on the device: the fused optimizer reads it there, the loop one step later. The
-        same pass of the optimizer divides the summed gradient by the units and clips it to `max_grad_norm`.
+        The flag `bad` stays on the device: the fused optimizer reads it there, the loop one step later.
+        Gradient clipping costs no extra pass: the optimizer divides the summed gradient by the units and, if
+        its norm exceeds `max_grad_norm`, by the excess.
         """
-        clip = self.options.max_grad_norm
-        divisor = units * (norm / clip).clamp(min=1.0) if clip else units + 0 * norm
+        max_norm = self.options.max_grad_norm
+        divisor = units * (norm / max_norm).clamp(min=1.0) if max_norm else units + 0 * norm
         bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
-        if step > USUAL_AFTER:
-            usual = self.usual_loss
-            bad = bad | (loss > usual + (SPIKE - 1) * usual.abs().clamp(min=MIN_USUAL_LOSS))
-        weight = USUAL_WEIGHT if step > 1 else 1.0
-        mean = torch.lerp(self.usual_loss, loss.to(self.usual_loss.dtype), weight)
-        self.usual_loss = torch.where(bad, self.usual_loss, mean)
+        if step > MEAN_LOSS_AFTER:
+            mean = self.mean_loss
+            bad = bad | (loss > mean + (LOSS_SPIKE - 1) * mean.abs().clamp(min=MIN_MEAN_LOSS))
+        weight = MEAN_LOSS_WEIGHT if step > 1 else 1.0
+        updated = torch.lerp(self.mean_loss, loss.to(self.mean_loss.dtype), weight)
+        self.mean_loss = torch.where(bad, self.mean_loss, updated)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(step)
         if isinstance(self.parallel, Fsdp):  # the fused pass cannot scale sharded gradients
@@ -329,7 +335,7 @@ class Trainer:
         state.skipped += 1
         state.consecutive_skipped += 1
         self.log.message(
-            f"skipped step {step:,}: its loss is not finite or {SPIKE:.0f} times the usual one "
+            f"skipped step {step:,}: its loss is not finite or {LOSS_SPIKE:.0f} times the running mean "
             f"(examples {rows}); {state.skipped:,} skipped so far"
         )
         if state.consecutive_skipped >= self.options.max_skipped_steps:
@@ -367,13 +373,13 @@ class Trainer:
         """Validate, log, and save the best model; whether to stop early."""
         state, name, task = self.state, self.metric, self.task
         with torch.no_grad(), self.evaluating():
-            found = task.validate(self.device)
-            samples = distinct_samples(found.samples, self.options.log_samples)
-            self.log.validation(state.step, found.metrics, samples, signatures=found.signatures)
-            if name not in found.metrics:
-                raise UnknownNameError("metric", name, found.metrics)
-            own = torch.tensor(found.metrics[name] if self.parallel.main else 0.0, dtype=torch.float64)
-            # rank 0's value on every rank, so that all decide alike
+            result = task.validate(self.device)
+            samples = distinct_samples(result.samples, self.options.log_samples)
+            self.log.validation(state.step, result.metrics, samples, signatures=result.signatures)
+            if name not in result.metrics:
+                raise UnknownNameError("metric", name, result.metrics)
+            own = torch.tensor(result.metrics[name] if self.parallel.main else 0.0, dtype=torch.float64)
+            # rank 0's value on every rank, so that all ranks take the same decision
             value, sign = float(self.parallel.sum(own)), -1 if lower_is_better(name) else 1
             score = -math.inf if math.isnan(value) else sign * value
             best = -math.inf if state.best is None else sign * state.best
@@ -432,7 +438,7 @@ class Trainer:
         self.state = TrainState.from_json(checkpoint.state)
 
     def _extra_tensors(self) -> dict[str, dict[str, Tensor]]:
-        extra = {"loop": {"usual_loss": self.usual_loss}}
+        extra = {"loop": {"mean_loss": self.mean_loss}}
         return extra if self.ema is None else {**extra, "ema": self.ema.tensors}
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glassformer.baselines import build_baseline, from_dict, to_dict
 from glassformer.baselines import spec as specs
-from glassformer.baselines.forecast import Linear, RepeatLast, SeasonalRepeat
+from glassformer.baselines.forecast import LinearForecaster, RepeatLast, SeasonalRepeat
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import read_series
 from glassformer.data.windows import Scaler, Windows, split_by_rows
@@ -41,7 +41,7 @@ def test_the_fit_is_the_least_squares_whatever_the_batches() -> None:
     generator = torch.Generator().manual_seed(0)
     past = torch.randn(90, 6, 2, generator=generator)
     future = torch.randn(90, 3, 2, generator=generator)
-    linear = Linear(specs.LinearSpec(context_length=6, prediction_length=3))
+    linear = LinearForecaster(specs.LinearSpec(context_length=6, prediction_length=3))
     linear.fit(zip(past.split(32), future.split(32), strict=True))
 
     def loss() -> Tensor:
@@ -49,7 +49,7 @@ def test_the_fit_is_the_least_squares_whatever_the_batches() -> None:
 
     slopes = torch.autograd.grad(loss(), list(linear.parameters()))
     assert max(float(slope.abs().max()) for slope in slopes) < 1e-3  # no step makes it better
-    whole = Linear(specs.LinearSpec(context_length=6, prediction_length=3))
+    whole = LinearForecaster(specs.LinearSpec(context_length=6, prediction_length=3))
     whole.fit([(past, future)])
     assert torch.allclose(whole.out.weight, linear.out.weight, atol=1e-6)
 
@@ -94,7 +94,7 @@ def test_errors_on_a_real_series_are_those_worked_out_plainly() -> None:
     assert repeat.forecasts == len(off) == 2785
     assert repeat.mse == pytest.approx(np.square(off).mean(), rel=1e-5)
     assert repeat.mae == pytest.approx(np.abs(off).mean(), rel=1e-5)
-    linear = Linear(specs.LinearSpec(context_length=336, prediction_length=96))
+    linear = LinearForecaster(specs.LinearSpec(context_length=336, prediction_length=96))
     linear.fit(batches(train))
     learned = judged(linear, test)
     assert learned.mse == pytest.approx(0.374, abs=0.01) and learned.mae == pytest.approx(0.394, abs=0.01)

@@ -18,7 +18,7 @@ from glassformer.baselines import (
     spec,
     to_dict,
 )
-from glassformer.baselines.lstm import Recurrent
+from glassformer.baselines.lstm import LSTMStack
 from glassformer.core.masks import Mask
 from glassformer.core.schema import InvalidSpecError
 from glassformer.errors import (
@@ -66,7 +66,7 @@ def padded(given: list[list[int]], side: str) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("both", [False, True])
 def test_layers_match_torch(both: bool) -> None:
     torch.manual_seed(0)
-    ours = Recurrent(12, 3, dropout=0.5, bidirectional=both).eval()
+    ours = LSTMStack(12, 3, dropout=0.5, bidirectional=both).eval()
     theirs = nn.LSTM(12, 6 if both else 12, 3, batch_first=True, bidirectional=both)
     renamed = {
         name.replace("_l0", f"_l{n}"): value

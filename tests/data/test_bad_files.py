@@ -11,7 +11,7 @@ import pytest
 
 from glassformer.data.readers import MAX_LINE_BYTES
 from glassformer.data.row_errors import RowErrors, TooManyBadRowsError
-from glassformer.data.sources import Source, labelled_texts, pairs, texts
+from glassformer.data.sources import Source, labeled_texts, pairs, texts
 from glassformer.errors import (
     ConflictError,
     EmptyInputError,
@@ -29,7 +29,7 @@ BAD_FILES: dict[str, tuple[Make, dict[str, bytes], type[GlassformerError]]] = {
     "empty": (pairs, {"a.tsv": b""}, EmptyInputError),
     "blank lines only": (texts, {"a.txt": b"\n \n\r\n"}, EmptyInputError),
     "header only": (pairs, {"a.tsv": b"source\ttarget\n"}, EmptyInputError),
-    "header only, labelled": (labelled_texts, {"a.csv": b"text,label\n"}, EmptyInputError),
+    "header only, labelled": (labeled_texts, {"a.csv": b"text,label\n"}, EmptyInputError),
     "one file shorter": (pairs, {"a.en": b"x\ny\nz\n", "a.de": b"x\n"}, FileProblemError),
     "one side empty": (pairs, {"a.en": b"x\n", "a.de": b""}, EmptyInputError),
     "UTF-16": (texts, {"a.txt": "Guten Tag\n".encode("utf-16")}, FileProblemError),
@@ -45,7 +45,7 @@ BAD_FILES: dict[str, tuple[Make, dict[str, bytes], type[GlassformerError]]] = {
     "JSON lists": (pairs, {"a.jsonl": jsonl(["a", "b"])}, TooManyBadRowsError),
     "plain and table": (pairs, {"a.txt": b"x\n", "b.tsv": GOOD}, ConflictError),
     "text unclear": (texts, {"a.tsv": GOOD}, FileProblemError),
-    "no label column": (labelled_texts, {"a.tsv": GOOD}, FileProblemError),
+    "no label column": (labeled_texts, {"a.tsv": GOOD}, FileProblemError),
     "not Parquet": (pairs, {"a.parquet": b"hello"}, FileProblemError),
     "Parquet in gzip": (pairs, {"a.parquet.gz": b"hello"}, FileProblemError),
 }
@@ -90,7 +90,7 @@ def test_path_that_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
             texts(path)
         assert caught.value.path == path
     with pytest.raises(EmptyInputError):
-        labelled_texts([])
+        labeled_texts([])
 
 
 # A file with one bad row: file, line and reason. The twenty good rows around it are read.
@@ -119,7 +119,7 @@ BAD_ROWS: dict[str, tuple[Make, dict[str, bytes], tuple[str, int, str]]] = {
         ("a.csv", 1, "is not UTF-8"),
     ),
     "empty label": (
-        labelled_texts,
+        labeled_texts,
         {"a.tsv": b"good\t1\nbad\t0\n" * 10 + b"so\t \n"},
         ("a.tsv", 21, "label is empty"),
     ),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from glassformer.data.readers import read_lines, read_pieces
 from glassformer.data.row_errors import Invalid, RowCounter, RowErrors
-from glassformer.data.sources import Source, labelled_texts, pairs, stamp_by_content, texts
+from glassformer.data.sources import Source, labeled_texts, pairs, stamp_by_content, texts
 from glassformer.data.split import split_source
 from glassformer.errors import EmptyInputError, FileProblemError, UnknownNameError
 from tests.data.files import GOOD, GOOD_ROWS, joined, jsonl, placed, read
@@ -122,7 +122,7 @@ def test_parquet_is_read_by_names_numbers_and_inside_structs(tmp_path: Path) -> 
     assert good == rows[:600] + rows[602:]
     assert told == ["a.parquet 601: source is missing", "a.parquet 602: target is missing"]
     parquet.write_table(pa.table({"label": [1.0, 0.0, 1.0], "text": ["a", "b", "c"]}), path)
-    assert read(labelled_texts(path))[0] == [("a", "1"), ("b", "0"), ("c", "1")]
+    assert read(labeled_texts(path))[0] == [("a", "1"), ("b", "0"), ("c", "1")]
     assert read(texts(path))[0] == [("a",), ("b",), ("c",)]
     parquet.write_table(pa.table({"text": ["a", "b"], "label": ["good", "bad"]}), path)
     with pytest.raises(FileProblemError):  # labels are not targets
@@ -162,10 +162,10 @@ FOUND = {
 @pytest.mark.parametrize(("name", "content", "columns"), FOUND.values(), ids=FOUND)
 def test_text_and_label_are_found(name: str, content: str, columns: tuple, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
-    source = labelled_texts(tmp_path / name)
+    source = labeled_texts(tmp_path / name)
     assert source.columns == columns and read(source)[0] == REVIEWS
     assert str(columns[0]) in source.description and str(columns[1]) in source.description
-    assert read(labelled_texts(tmp_path / name, columns=source.columns)) == read(source)
+    assert read(labeled_texts(tmp_path / name, columns=source.columns)) == read(source)
 
 
 def test_documents_are_lines_or_stand_between_blanks_or_are_files(tmp_path: Path) -> None:
@@ -208,13 +208,13 @@ def test_a_fingerprint_follows_files_and_options(tmp_path: Path) -> None:
         (pairs, ["multi30k/val.en.gz", "multi30k/val.de.gz"], 1014),
         (pairs, ["tatoeba-kor-eng/eng-kor.txt.gz"], 5890),
         (pairs, ["korean-chatbot/ChatbotData.csv.gz"], 11_823),
-        (labelled_texts, ["korean-chatbot/ChatbotData.csv.gz"], 11_823),
-        (labelled_texts, ["nsmc/test.tsv.gz"], 50_000),
-        (labelled_texts, ["imdb-15k/test.tsv.gz"], 5000),
+        (labeled_texts, ["korean-chatbot/ChatbotData.csv.gz"], 11_823),
+        (labeled_texts, ["nsmc/test.tsv.gz"], 50_000),
+        (labeled_texts, ["imdb-15k/test.tsv.gz"], 5000),
     ],
 )
 def test_real_files_are_read_whole(make: Callable[..., Source], files: list[str], count: int) -> None:
     rows, told = read(make([DATA / name for name in files]))
     assert len(rows) == count and not told
-    if make is labelled_texts:
+    if make is labeled_texts:
         assert {label for _, label in rows} <= {"0", "1", "2"}

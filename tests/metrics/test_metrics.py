@@ -19,7 +19,7 @@ from glassformer.errors import (
 )
 from glassformer.metrics.forecast import ForecastErrors
 from glassformer.metrics.labels import ConfusionMatrix
-from glassformer.metrics.text import Exact, Perplexity, bleu, chrf
+from glassformer.metrics.text import ExactMatch, Perplexity, bleu, chrf
 
 HYPOTHESES = ["The cat sat on the mat, quietly.", "a man rides his horse", "나는 어제 학교에 갔다.", "x"]
 REFERENCES = ["A cat sat on the mat quietly.", "a man is riding a horse", "나는 어제 학교에 갔습니다.", "y z"]
@@ -89,12 +89,12 @@ def test_empty_and_invalid_labels() -> None:
 
 
 def test_exact_match_and_token_accuracy_by_hand() -> None:
-    found = Exact()
+    found = ExactMatch()
     found.add([[1, 2, 3], [1, 9, 3]], [[1, 2, 3], [1, 2, 3]])  # 6 places, 5 right
     found.add([[], [7, 7, 7]], [[], [7]])  # an empty row is the same as an empty row; two tokens too many
     found.add(["abc"], ["abd"])
     assert (found.match, found.token_accuracy) == (2 / 5, (5 + 1 + 2) / (6 + 3 + 3))
-    assert (Exact().match, Exact().token_accuracy) == (0.0, 0.0)
+    assert (ExactMatch().match, ExactMatch().token_accuracy) == (0.0, 0.0)
     with pytest.raises(ConflictError):
         found.add([[1], [2]], [[1]])
 

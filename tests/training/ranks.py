@@ -19,7 +19,7 @@ from glassformer.core.build import build_model
 from glassformer.data.examples import IGNORE_INDEX
 from glassformer.training.checkpoint import Checkpoint, CheckpointManager, named_state
 from glassformer.training.distributed import Ddp, Fsdp, Parallel, parallel_from_environment
-from glassformer.training.learner import checkpoint_activations
+from glassformer.training.learner import enable_gradient_checkpointing
 from glassformer.training.losses import projected_cross_entropy
 
 VOCAB, PIECES, STEPS, SAVED = 23, 6, 5, 3  # 6 micro-batches a step, on however many ranks
@@ -64,7 +64,7 @@ class Run:
         torch.manual_seed(seed)
         self.parallel, learner = parallel, Tiny()
         if recompute:
-            assert checkpoint_activations(learner) == 2
+            assert enable_gradient_checkpointing(learner) == 2
         self.module = parallel.wrap(learner)
         self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=1e-2)
 

@@ -20,7 +20,7 @@ from glassformer.training.learner import PairLearner, count_labels
 from glassformer.training.logging.run_log import RunLog
 from glassformer.training.recipe import TrainingOptions
 from glassformer.training.signals import StopSignals
-from glassformer.training.task import Task, Validation
+from glassformer.training.task import TrainingTask, ValidationResult
 from glassformer.training.trainer import Trainer
 from glassformer.weights.store import save_weights
 
@@ -44,7 +44,7 @@ class Tampered(PairLearner):
     """A learner whose loss is changed by a function of the number of calls, the source and the loss."""
 
     def __init__(self, model: nn.Module, change: Change) -> None:
-        super().__init__(model, smoothing=0.1)
+        super().__init__(model, label_smoothing=0.1)
         self.change, self.times = change, 0
 
     def forward(self, src: Tensor, *others: Tensor, **more: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class Tampered(PairLearner):
 
 def task_in(
     folder: Path, *, dropout: float = 0.1, scores: list[float] | None = None, change: Change | None = None
-) -> Task:
+) -> TrainingTask:
     """Reverse short rows of ids; a validation returns the next of `scores`, or the loss on ten rows."""
     rng = np.random.default_rng(0)
     if not (folder / "data").exists():
@@ -67,18 +67,18 @@ def task_in(
     torch.manual_seed(5)
     sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "src_vocab_size": 21}
     model = glassformer.build("original", dropout=dropout, norm="pre", **sizes)
-    learner = PairLearner(model, smoothing=0.1) if change is None else Tampered(model, change)
+    learner = PairLearner(model, label_smoothing=0.1) if change is None else Tampered(model, change)
     remaining = iter(scores or [])
 
-    def validate(device: torch.device) -> Validation:
+    def validate(device: torch.device) -> ValidationResult:
         score = next(remaining, None)
         if score is None:
             arrays = examples.batch(np.arange(10), epoch=0)
             batch = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
             score = float(learner.forward(**batch))
-        return Validation(metrics={"loss": score})
+        return ValidationResult(metrics={"loss": score})
 
-    return Task(
+    return TrainingTask(
         learner=learner,
         train=examples,
         unit="tokens",
@@ -92,7 +92,7 @@ def task_in(
 
 @contextmanager
 def trainer_in(
-    folder: Path, options: TrainingOptions = OPTIONS, *, task: Task | None = None, **reversing: Any
+    folder: Path, options: TrainingOptions = OPTIONS, *, task: TrainingTask | None = None, **reversing: Any
 ) -> Iterator[Trainer]:
     """A trainer in a folder, for the given task or for reversing."""
     folder.mkdir(exist_ok=True)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 import glassformer
 from glassformer.data.examples import Arrays
-from glassformer.training.learner import SeriesLearner, checkpoint_activations, count_values
+from glassformer.training.learner import SeriesLearner, count_values, enable_gradient_checkpointing
 from glassformer.training.signals import StopSignals
-from glassformer.training.task import Task, Validation
+from glassformer.training.task import TrainingTask, ValidationResult
 from glassformer.weights.store import save_weights
 from tests.training.reverse_task import OPTIONS, same, trainer_in, weights
 
@@ -49,19 +49,19 @@ class Troubled(SeriesLearner):
         return loss
 
 
-def forecasting(trouble: Callable[[int], None] | None = None) -> Task:
+def forecasting(trouble: Callable[[int], None] | None = None) -> TrainingTask:
     torch.manual_seed(5)
     model = glassformer.tiny("patchtst", context_length=32, prediction_length=8, channels=2)
     learner = Troubled(model)
     if trouble is not None:
         learner.trouble = trouble
-    return Task(
+    return TrainingTask(
         learner=learner,
         train=Noise(),
         unit="values",
         count=count_values,
         metric="loss",
-        validate=lambda device: Validation(metrics={"loss": 1.0}),
+        validate=lambda device: ValidationResult(metrics={"loss": 1.0}),
         save=lambda path: save_weights(path, dict(model.state_dict())),
     )
 
@@ -103,7 +103,7 @@ def test_activation_checkpointing_counts_a_batch_once(tmp_path: Path) -> None:
     for name in ("plain", "recomputed"):
         task = forecasting()
         if name == "recomputed":
-            assert checkpoint_activations(task.learner) == 2
+            assert enable_gradient_checkpointing(task.learner) == 2
         with trainer_in(tmp_path / name, replace(OPTIONS, batch_tokens=4, max_steps=3), task=task) as trainer:
             trainer.run()
             found.append(weights(trainer))

@@ -13,7 +13,7 @@ from glassformer.errors import UnsupportedError
 from glassformer.tokenization import Side, TokenizerPlan, load_tokenizer, train_tokenizer
 from glassformer.training.data_cache import no_log
 from glassformer.training.data_loader import make_batches
-from glassformer.training.jobs.seq2seq import Translate
+from glassformer.training.jobs.seq2seq import TranslateJob
 from glassformer.training.jobs.text import token_splits
 from glassformer.training.recipe import Recipe, parse_recipe
 from glassformer.training.run import run
@@ -62,8 +62,8 @@ def recipe(place: Path, *, bpe_dropout: Any = CHANCE, tokenizer: Any = None, **t
     )
 
 
-def gathered(place: Path, **words: Any) -> Translate:
-    job = Translate(recipe(place, **words), place / "run", no_log)
+def gathered(place: Path, **words: Any) -> TranslateJob:
+    job = TranslateJob(recipe(place, **words), place / "run", no_log)
     job.prepare_data()
     return job
 

@@ -21,7 +21,7 @@ import glassformer
 from glassformer.errors import InvalidValueError
 from glassformer.training.checkpoint import CheckpointMismatchError, fill, load_checkpoint
 from glassformer.training.distributed import SingleProcess, parallel_from_environment
-from glassformer.training.learner import checkpoint_activations
+from glassformer.training.learner import enable_gradient_checkpointing
 from glassformer.weights.store import open_weights
 from tests.training.launcher import Failed, Launcher, launching
 from tests.training.ranks import SAVED, STEPS, Run, Tiny, batch, differing
@@ -165,7 +165,7 @@ def test_activation_checkpointing_saves_memory_and_keeps_gradients() -> None:
     torch.manual_seed(0)
     plain = Tiny()
     recomputed = copy.deepcopy(plain)
-    assert checkpoint_activations(recomputed) == 2
+    assert enable_gradient_checkpointing(recomputed) == 2
     assert [n for n, _ in recomputed.named_modules()] == [n for n, _ in plain.named_modules()]
     assert list(recomputed.state_dict()) == list(plain.state_dict())
     copied = copy.deepcopy(recomputed)

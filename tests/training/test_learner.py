@@ -146,7 +146,7 @@ def test_r_drop_loss_is_both_cross_entropies_and_both_divergences():
             expected += F.cross_entropy(scores, labels[row, column], label_smoothing=0.1) / 2
         p, q = one.softmax(0), other.softmax(0)
         expected += 5 / 4 * ((p * (p / q).log()).sum() + (q * (q / p).log()).sum())
-    found = r_drop_loss(logits, labels, smoothing=0.1, weight=5.0)
+    found = r_drop_loss(logits, labels, label_smoothing=0.1, weight=5.0)
     assert float(found) == pytest.approx(float(expected), rel=1e-5)
 
 

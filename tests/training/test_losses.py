@@ -1,4 +1,4 @@
-"""The chunked loss equals torch's: value and every gradient, with smoothing, ignored labels and bias."""
+"""The chunked loss equals that of torch: values and gradients, label smoothing, ignored labels, bias."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from glassformer.training.losses import cross_entropy, projected_cross_entropy
     width=st.integers(1, 9),
     vocab=st.integers(2, 31),
     chunk=st.integers(1, 30),
-    smoothing=st.sampled_from([0.0, 0.1, 0.7]),
+    label_smoothing=st.sampled_from([0.0, 0.1, 0.7]),
     biased=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_chunked_equals_whole(
-    rows: int, width: int, vocab: int, chunk: int, smoothing: float, biased: bool, seed: int
+    rows: int, width: int, vocab: int, chunk: int, label_smoothing: float, biased: bool, seed: int
 ) -> None:
     torch.manual_seed(seed)
     x = torch.randn(rows, width, dtype=torch.float64, requires_grad=True)
@@ -35,17 +35,17 @@ def test_chunked_equals_whole(
     labels[torch.rand(rows) < 0.3] = IGNORE_INDEX
     leaves = [t for t in (x, weight, bias) if t is not None]
     logits = F.linear(x, weight, bias)
-    whole = F.cross_entropy(
-        logits, labels, reduction="sum", ignore_index=IGNORE_INDEX, label_smoothing=smoothing
+    expected = F.cross_entropy(
+        logits, labels, reduction="sum", ignore_index=IGNORE_INDEX, label_smoothing=label_smoothing
     )
-    ours = projected_cross_entropy(x, weight, labels, bias=bias, smoothing=smoothing, chunk=chunk)
-    expected = torch.autograd.grad(whole * 3, leaves)
+    ours = projected_cross_entropy(x, weight, labels, bias=bias, label_smoothing=label_smoothing, chunk=chunk)
+    expected = torch.autograd.grad(expected * 3, leaves)
     found = torch.autograd.grad(ours * 3, leaves)
-    assert torch.allclose(ours.double(), whole, rtol=1e-5, atol=1e-5)
+    assert torch.allclose(ours.double(), expected, rtol=1e-5, atol=1e-5)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
-    plain = cross_entropy(logits.float(), labels, smoothing=smoothing)
-    torch.testing.assert_close(plain.double(), whole, rtol=1e-5, atol=1e-5)
+    plain = cross_entropy(logits.float(), labels, label_smoothing=label_smoothing)
+    torch.testing.assert_close(plain.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_ignored_labels_have_no_loss_and_frozen_weights_no_gradient() -> None:

@@ -21,7 +21,7 @@ from glassformer.training.data_cache import Log
 from glassformer.training.hardware import Hardware
 from glassformer.training.model_setup import SIZE_OPTIONS, check_overrides, has_fixed_size
 from glassformer.training.recipe import DataSection, Recipe, batch_key
-from glassformer.training.task import Task
+from glassformer.training.task import TrainingTask
 
 Data = TypeVar("Data", bound=DataSection)
 
@@ -73,8 +73,8 @@ class Job(ABC, Generic[Data]):
         return UnsupportedError(f"the model '{model}'", f"the job {self.recipe.job}", hint)
 
     def adopt_base_settings(self) -> None:
-        """For evaluation, before `prepare_data`: take from the model how its data is to be read."""
-        return  # most models have nothing to say
+        """For evaluation, before `prepare_data`: take the data settings that the model stores."""
+        return  # most models store no data settings
 
     def check_model(self) -> None:
         """Before any data is read: reject model overrides that fit no model."""
@@ -90,7 +90,7 @@ class Job(ABC, Generic[Data]):
         """Fill in the settings that the recipe leaves open; the reasons, for the log."""
 
     @abstractmethod
-    def task(self) -> Task:
+    def task(self) -> TrainingTask:
         """Build the model and everything the trainer needs."""
 
     def test(self, folder: Path, device: torch.device) -> dict[str, float]:
@@ -103,7 +103,7 @@ class Job(ABC, Generic[Data]):
         return self.recipe.training.max_steps is not None or self.recipe.training.epochs is not None
 
     def fill_training(self, examples: Examples, *, batch: int, epochs: float, **defaults: Any) -> list[str]:
-        """Fill in the open training settings. A setting of the recipe is never changed."""
+        """Fill in the training settings that the recipe leaves open; the reasons, for the log."""
         training = self.recipe.training
         batch = training.batch or batch
         per_epoch = steps_per_epoch(examples, batch, training.gradient_accumulation_steps)
@@ -129,7 +129,7 @@ class Job(ABC, Generic[Data]):
         return [f"training: {listed}"] if listed else []
 
     def fill_model(self, defaults: Mapping[str, Any]) -> None:
-        """Fill in the open model settings, unless a model is fine-tuned.
+        """Fill in the model settings that the recipe leaves open, unless a model is fine-tuned.
 
         A family is sized for the data; a preset of a published size, e.g. bert-base-cased, keeps it.
         """

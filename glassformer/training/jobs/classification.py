@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from glassformer.bundle import Bundle, save
 from glassformer.core import spec as specs
-from glassformer.data.examples import BpeDropout, Examples, LabelledExamples, class_names
+from glassformer.data.examples import BpeDropout, Examples, LabeledExamples, class_names
 from glassformer.data.image_files import list_files, list_names, single_path
 from glassformer.data.images import Augment, ImageExamples, ImageSet, channel_statistics, prepare_images
 from glassformer.data.row_errors import RowErrors
-from glassformer.data.sources import Source, Stamp, fingerprint_files, labelled_texts
+from glassformer.data.sources import Source, Stamp, fingerprint_files, labeled_texts
 from glassformer.data.store import Ragged
 from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError, UnsupportedError
 from glassformer.families.family import named_label_config
@@ -50,8 +50,8 @@ from glassformer.training.model_setup import (
     supported_options,
     with_head,
 )
-from glassformer.training.recipe import ImageData, LabelledData, TrainingOptions
-from glassformer.training.task import Sample, Task, Validation, classification_metrics
+from glassformer.training.recipe import ImageData, LabeledData, TrainingOptions
+from glassformer.training.task import Sample, TrainingTask, ValidationResult, classification_metrics
 
 LISTED_CLASSES = 20
 PATCH_COUNTS = (49, 256)  # fewest and most patches of an image
@@ -59,7 +59,7 @@ MAX_PATCH_SIZE = 16
 
 
 def sort_labels(labels: Sequence[str]) -> list[str]:
-    """Labels in order: numbers by value, words alphabetically.
+    """Sort labels: numbers by value, other text alphabetically.
 
     >>> sort_labels(["10", "9"]), sort_labels(["sad", "10", "9"])
     (['9', '10'], ['10', '9', 'sad'])
@@ -95,23 +95,23 @@ def classification_task(
     classes: Sequence[str],
     unit: str,
     training: TrainingOptions,
-) -> Task:
+) -> TrainingTask:
     """The training task of a classifier. The samples describe the first validation examples."""
 
-    def validate(device: torch.device) -> Validation:
-        loss, found, predicted = classification_metrics(
+    def validate(device: torch.device) -> ValidationResult:
+        loss, matrix, predicted = classification_metrics(
             learner, valid, device, classes=classes, batch=training.batch or 4096
         )
-        return Validation(
-            metrics={"loss": loss, "accuracy": found.accuracy, "f1": found.macro_f1},
+        return ValidationResult(
+            metrics={"loss": loss, "accuracy": matrix.accuracy, "f1": matrix.macro_f1},
             samples=[
                 Sample(source=text, expected=classes[label], got=classes[predicted[n]])
                 for n, (text, label) in enumerate(zip(sample_inputs, sample_labels, strict=True))
             ],
-            tables={"classes": [row._asdict() for row in found.table()]},
+            tables={"classes": [row._asdict() for row in matrix.table()]},
         )
 
-    return Task(
+    return TrainingTask(
         learner=learner,
         train=train,
         unit=unit,
@@ -122,8 +122,8 @@ def classification_task(
     )
 
 
-class Classify(Job[LabelledData]):
-    """Labelled texts; measured by accuracy and macro F1."""
+class ClassifyJob(Job[LabeledData]):
+    """Labeled texts; measured by accuracy and macro F1."""
 
     default_preset = "bert"
     corpus: TextCorpus
@@ -142,7 +142,7 @@ class Classify(Job[LabelledData]):
             raise InvalidValueError("data.max_len", data.max_len, f"at most {limit} for this model")
         self.corpus = corpus = prepare_corpus(
             self,
-            lambda files: labelled_texts(files, columns=data.columns),
+            lambda files: labeled_texts(files, columns=data.columns),
             self._write,
             cache_key=(data.max_len, self.recipe.training.max_generate_samples),
             template="cls_sep",
@@ -181,11 +181,11 @@ class Classify(Job[LabelledData]):
 
     def _find_classes(self, source: Source) -> Sequence[str]:
         """The labels of a split; in the order of the base model if it has the same."""
-        found = sort_labels(list({row[1] for row in source.rows(RowErrors())}))
-        if len(found) < 2:
-            raise InvalidValueError("the labels of the training data", found, "at least two classes")
+        labels = sort_labels(list({row[1] for row in source.rows(RowErrors())}))
+        if len(labels) < 2:
+            raise InvalidValueError("the labels of the training data", labels, "at least two classes")
         before = classes_of(self.base) if self.base else None
-        return before if before is not None and set(before) == set(found) else found
+        return before if before is not None and set(before) == set(labels) else labels
 
     def choose_defaults(self, hardware: Hardware) -> list[str]:
         store, tuning = self.corpus.train, self.fine_tuning
@@ -200,21 +200,21 @@ class Classify(Job[LabelledData]):
         self.fill_model(supported_options(self.preset, size.options()))
         batch = min(16_384 if hardware.on_gpu else 4096, 64 * max(16, tokens // len(store)), tokens // 20)
         return ([] if tuning else [reason]) + self.fill_training(
-            LabelledExamples(store, pad_id=self.corpus.pad_id),
+            LabeledExamples(store, pad_id=self.corpus.pad_id),
             batch=max(self.data.max_len, batch),
             epochs=3 if tuning else epochs,
             lr=3e-5 if tuning else min(2e-3, 0.1 / size.d_model),
         )
 
-    def train_examples(self) -> LabelledExamples:
-        """The training texts, with BPE dropout if the recipe asks for it."""
+    def train_examples(self) -> LabeledExamples:
+        """The training texts, with BPE dropout if the recipe enables it."""
         dropout = None
         if self.data.bpe_dropout:
             splits = token_splits(self.corpus.tokenizer)
             dropout = BpeDropout(
                 splits, self.data.bpe_dropout, max_length=self.data.max_len, seed=self.recipe.seed
             )
-        return LabelledExamples(self.corpus.train, pad_id=self.corpus.pad_id, bpe_dropout=dropout)
+        return LabeledExamples(self.corpus.train, pad_id=self.corpus.pad_id, bpe_dropout=dropout)
 
     def _encoder(self, spec: Any) -> specs.EncoderOnlySpec:
         if isinstance(spec, specs.EncoderOnlySpec) and isinstance(spec.input, specs.TokensSpec):
@@ -238,7 +238,7 @@ class Classify(Job[LabelledData]):
         bundle.tokenizer = corpus.tokenizer
         return with_classes(bundle, self.recipe.job, self.classes, max_len=self.data.max_len)
 
-    def task(self) -> Task:
+    def task(self) -> TrainingTask:
         texts, training, bundle = read_texts(self.corpus.valid.folder), self.recipe.training, self.build()
         tokenizer, pad_id = self.corpus.tokenizer, self.corpus.pad_id
         special = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id, tokenizer.mask_id, pad_id)
@@ -248,14 +248,14 @@ class Classify(Job[LabelledData]):
             mlm_weight=self.data.mlm_weight,
             mask_id=self._mask_id(),
             unmaskable=tuple({number for number in special if number is not None}),
-            smoothing=training.label_smoothing or 0.0,
+            label_smoothing=training.label_smoothing or 0.0,
             r_drop=training.r_drop,
         )
         return classification_task(
             bundle,
             learner,
             train=self.train_examples(),
-            valid=LabelledExamples(self.corpus.valid, pad_id=pad_id),
+            valid=LabeledExamples(self.corpus.valid, pad_id=pad_id),
             sample_inputs=[text for text, _ in texts],
             sample_labels=[self.classes.index(label) for _, label in texts],
             classes=self.classes,
@@ -277,8 +277,8 @@ class Classify(Job[LabelledData]):
         return self.corpus.pad_id
 
 
-class Images(Job[ImageData]):
-    """Labelled images; measured by accuracy and macro F1."""
+class ImagesJob(Job[ImageData]):
+    """Labeled images; measured by accuracy and macro F1."""
 
     default_preset = "vit"
     train_set: ImageSet
@@ -316,7 +316,7 @@ class Images(Job[ImageData]):
         cache = DataCache(self.folder / "data", fingerprints, extra={"names": names})
         notes = cache.load(self.log)
         if notes is None:
-            cache.begin()
+            cache.start()
             problems = RowErrors()
             images = prepare_images(
                 train,
@@ -328,7 +328,7 @@ class Images(Job[ImageData]):
                 split="test" if self.base_classes else "train",
             )
             if valid is not None and self.base_classes is None:
-                held_out = prepare_images(
+                valid_images = prepare_images(
                     valid,
                     cache.folder / "valid",
                     errors=problems,
@@ -337,10 +337,10 @@ class Images(Job[ImageData]):
                     split="test",
                     classes=images.classes,
                 )
-                if held_out.shape != images.shape:
+                if valid_images.shape != images.shape:
                     raise ConflictError(
                         ("data.train", "data.valid"),
-                        f"the images have {images.shape[2]} and {held_out.shape[2]} channels",
+                        f"the images have {images.shape[2]} and {valid_images.shape[2]} channels",
                     )
             notes = cache.commit(bad=problems.summary())
         self.train_set = self.valid_set = ImageSet(cache.folder / "train")
@@ -410,6 +410,7 @@ class Images(Job[ImageData]):
         size, epochs, reason = choose_size(
             hardware,
             units=count * patches,
+            unit="image patches",
             vocab_size=len(self.train_set.classes),
             epochs=min(100.0, max(10.0, 2_000_000 / count)),
             length_known=self.has_length,
@@ -456,12 +457,12 @@ class Images(Job[ImageData]):
         info = {"size": (height, width), "channels": channels, "mean": self.mean, "std": self.std}
         return with_classes(bundle, self.recipe.job, classes, **info)
 
-    def task(self) -> Task:
+    def task(self) -> TrainingTask:
         training, bundle, valid = self.recipe.training, self.build(), self.valid_examples()
         learner = ImageLearner(
             bundle.model,
             cutmix=self.data.cutmix_prob,
-            smoothing=training.label_smoothing or 0.0,
+            label_smoothing=training.label_smoothing or 0.0,
             r_drop=training.r_drop,
         )
         rows = valid.rows[: training.max_generate_samples]

@@ -37,7 +37,7 @@ from glassformer.training.learner import SeriesLearner, count_values, point_fore
 from glassformer.training.logging.console import format_duration
 from glassformer.training.model_setup import TIME_BUDGET, fresh_spec, supported_options
 from glassformer.training.recipe import SeriesData
-from glassformer.training.task import Sample, Task, Validation, forecast_metrics
+from glassformer.training.task import Sample, TrainingTask, ValidationResult, forecast_metrics
 
 BASELINES = {"linear": "Linear", "repeat": "RepeatLast", "seasonal": "SeasonalRepeat"}
 CONTEXTS = (336, 192, 96, 64, 48, 32, 24, 16, 12, 8)
@@ -46,7 +46,7 @@ SATURATING_WIDTH = 128  # model width from which the hardware is busy
 SAMPLE_STEPS, SAMPLE_DIGITS = 6, 4
 
 
-class Forecast(Job[SeriesData]):
+class ForecastJob(Job[SeriesData]):
     """Series; measured by squared and absolute errors, next to those of repeating the last value."""
 
     default_preset = "patchtst"
@@ -70,7 +70,7 @@ class Forecast(Job[SeriesData]):
         )
         known = cache.load(no_log)  # only a note: the series are read each time
         if known is None:
-            cache.begin()
+            cache.start()
         self.series = series = read_series(
             path, errors=problems, time=data.time_column, target=target, fill=data.fill_missing or "refuse"
         )
@@ -99,8 +99,8 @@ class Forecast(Job[SeriesData]):
     def _split(self) -> None:
         """Split the series in time and fit the scaler; an evaluated model brings its own scaler."""
         if self.evaluated is not None:
-            whole = Part(np.zeros_like(self.series.lengths), self.series.lengths)
-            self.parts = Parts(whole, whole, whole)
+            everything = Part(np.zeros_like(self.series.lengths), self.series.lengths)
+            self.parts = Parts(everything, everything, everything)
             if self.evaluated.mean is not None and self.evaluated.std is not None:
                 self.scaler = Scaler(self.evaluated.mean, self.evaluated.std)
                 return
@@ -127,7 +127,7 @@ class Forecast(Job[SeriesData]):
         context, horizon = self._lengths()
         self.update_data(context_length=context, horizon=horizon)
         windows, channels = self.windows(self.parts.train), len(self.series.names)
-        self.windows(self.parts.valid)  # too short a validation part fails now and not after training
+        self.windows(self.parts.valid)  # fail now, not after training, if the validation split is too short
         reasons = [f"context length {context}, horizon {horizon}: {len(windows):,} training windows"]
         batch = max(1, min(128, max(8, 896 // channels), len(windows) // 10))
         if self.preset in BASELINES:
@@ -151,11 +151,11 @@ class Forecast(Job[SeriesData]):
         (context, horizon), options, channels = self._lengths(), self.recipe.model, len(self.series.names)
         sizes = {"context_length": context, "prediction_length": horizon}
         if self.base is not None:
-            read = getattr(self.base.spec, "input", None)
-            if isinstance(read, specs.SeriesPatchesSpec) and read.channels != channels:
+            patches = getattr(self.base.spec, "input", None)
+            if isinstance(patches, specs.SeriesPatchesSpec) and patches.channels != channels:
                 raise ConflictError(
                     ("data.target_columns", "model.folder"),
-                    f"the series has {channels} columns, the model reads {read.channels}",
+                    f"the series has {channels} columns, the model reads {patches.channels}",
                 )
             bundle = self.base
         elif options.preset in BASELINES:
@@ -179,10 +179,10 @@ class Forecast(Job[SeriesData]):
         )
         return replace(bundle, job=info)
 
-    def task(self) -> Task:
+    def task(self) -> TrainingTask:
         bundle = self.build()
         learner = SeriesLearner(bundle.model)
-        return Task(
+        return TrainingTask(
             learner=learner,
             train=self.windows(self.parts.train),
             unit="values",
@@ -192,7 +192,9 @@ class Forecast(Job[SeriesData]):
             save=partial(save, bundle),
         )
 
-    def validation(self, learner: SeriesLearner, windows: Windows) -> Callable[[torch.device], Validation]:
+    def validation(
+        self, learner: SeriesLearner, windows: Windows
+    ) -> Callable[[torch.device], ValidationResult]:
         """Errors over all windows of a part, in scaled units, next to those of repeating the last value."""
         batch = max(256, self.recipe.training.batch or 0)
         repeat = SeriesLearner(
@@ -200,11 +202,11 @@ class Forecast(Job[SeriesData]):
         )
         _, naive = forecast_metrics(repeat, windows, torch.device("cpu"), batch=batch)
 
-        def validate(device: torch.device) -> Validation:
-            loss, found = forecast_metrics(learner, windows, device, batch=batch)
-            errors = {"mse": found.mse, "mae": found.mae, "repeat_mse": naive.mse, "repeat_mae": naive.mae}
-            by_step = enumerate(zip(found.mse_by_step, found.mae_by_step, strict=True), 1)
-            return Validation(
+        def validate(device: torch.device) -> ValidationResult:
+            loss, scores = forecast_metrics(learner, windows, device, batch=batch)
+            errors = {"mse": scores.mse, "mae": scores.mae, "repeat_mse": naive.mse, "repeat_mae": naive.mae}
+            by_step = enumerate(zip(scores.mse_by_step, scores.mae_by_step, strict=True), 1)
+            return ValidationResult(
                 metrics={"loss": loss, **errors},
                 samples=self._samples(learner, windows, device),
                 tables={"steps": [{"step": n, "mse": mse, "mae": mae} for n, (mse, mae) in by_step]},
@@ -243,8 +245,8 @@ class Forecast(Job[SeriesData]):
         if not ((part.end - part.begin) >= self.data.horizon).any():
             return {}
         learner = SeriesLearner(load(folder, device=device).model)
-        found = self.validation(learner, self.windows(part))(device)
-        return {name: value for name, value in found.metrics.items() if name != "loss"}
+        result = self.validation(learner, self.windows(part))(device)
+        return {name: value for name, value in result.metrics.items() if name != "loss"}
 
 
 def split_series(series: SeriesSet, split: tuple[float, ...]) -> Parts:

@@ -1,4 +1,4 @@
-"""Language modelling: documents end to end, each token predicted from those before it."""
+"""Language modeling: documents packed end to end, each token predicted from those before it."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from glassformer.training.jobs.text import (
 from glassformer.training.learner import TextLearner, count_labels
 from glassformer.training.model_setup import choose_size, max_input_length, supported_options
 from glassformer.training.recipe import TextData
-from glassformer.training.task import Sample, Task, Validation, mean_loss
+from glassformer.training.task import Sample, TrainingTask, ValidationResult, mean_loss
 
 MAX_CONTEXT = 1024  # tokens, unless the recipe says otherwise
 MAX_SAMPLE_TOKENS = 64  # of a prompt, and of its continuation
 
 
-class LanguageModelling(Job[TextData]):
+class LanguageModelingJob(Job[TextData]):
     """Running text; measured by the loss on held-out text."""
 
     default_preset = "gpt2"
@@ -86,8 +86,12 @@ class LanguageModelling(Job[TextData]):
         (tokens,) = store.sizes()
         if tokens <= len(store):
             raise EmptyInputError(f"{folder.name} text", "provide more text")
-        read = {"characters": encoder.characters, "bytes": encoder.bytes}
-        return {"documents": len(store), "tokens": tokens, **read}
+        return {
+            "documents": len(store),
+            "tokens": tokens,
+            "characters": encoder.characters,
+            "bytes": encoder.bytes,
+        }
 
     def choose_defaults(self, hardware: Hardware) -> list[str]:
         store, tuning = self.corpus.train, self.fine_tuning
@@ -103,7 +107,7 @@ class LanguageModelling(Job[TextData]):
             )
             reasons.append(f"context length {self.context_length} tokens")
         length = self.context_length
-        # text that is hardly seen twice cannot be overfitted
+        # with so few epochs there is no overfitting
         dropout = size.dropout if epochs > 2 else 0.0
         dropouts = dict.fromkeys(("dropout", "attention_dropout", "embed_dropout"), dropout)
         options: dict[str, Any] = {**size.options(), **dropouts, "max_len": length}
@@ -149,10 +153,10 @@ class LanguageModelling(Job[TextData]):
             )
         return bundle
 
-    def task(self) -> Task:
+    def task(self) -> TrainingTask:
         bundle = self.build()
-        learner = TextLearner(bundle.model, smoothing=self.recipe.training.label_smoothing or 0.0)
-        return Task(
+        learner = TextLearner(bundle.model, label_smoothing=self.recipe.training.label_smoothing or 0.0)
+        return TrainingTask(
             learner=learner,
             train=self.blocks(self.corpus.train, seed=self.recipe.seed),
             unit="tokens",
@@ -162,7 +166,7 @@ class LanguageModelling(Job[TextData]):
             save=partial(save, bundle),
         )
 
-    def validation(self, learner: TextLearner) -> Callable[[torch.device], Validation]:
+    def validation(self, learner: TextLearner) -> Callable[[torch.device], ValidationResult]:
         """The loss on all held-out text, per token, character and byte; a few continuations."""
         corpus, training, counts = self.corpus, self.recipe.training, self.corpus.notes["valid"]
         valid, decode = self.blocks(corpus.valid, seed=None), corpus.tokenizer.decode
@@ -174,19 +178,23 @@ class LanguageModelling(Job[TextData]):
             eos_token_id=corpus.eos_id, pad_token_id=corpus.pad_id, max_new_tokens=sample_tokens
         )
 
-        def validate(device: torch.device) -> Validation:
+        def validate(device: torch.device) -> ValidationResult:
             loss = mean_loss(learner, valid, device, batch=batch)
-            found = Perplexity()
-            read = {"characters": counts["characters"], "bytes": counts["bytes"]}
-            found.add(loss=loss * tokens, tokens=tokens, **read)
+            metrics = Perplexity()
+            metrics.add(
+                loss=loss * tokens,
+                tokens=tokens,
+                characters=counts["characters"],
+                bytes=counts["bytes"],
+            )
             model = prepare_for_inference(learner.model)
             outputs = generate_batched(model, [prompt for prompt, _ in prompts], params, check_finite=False)
-            return Validation(
+            return ValidationResult(
                 metrics={
                     "loss": loss,
-                    "perplexity": found.perplexity,
-                    "bits_per_character": found.bits_per_character or 0.0,
-                    "bits_per_byte": found.bits_per_byte or 0.0,
+                    "perplexity": metrics.perplexity,
+                    "bits_per_character": metrics.bits_per_character or 0.0,
+                    "bits_per_byte": metrics.bits_per_byte or 0.0,
                 },
                 samples=[
                     Sample(source=decode(prompt), expected=decode(following), got=decode(best.ids))
@@ -200,14 +208,14 @@ class LanguageModelling(Job[TextData]):
 class DocumentEncoder:
     """Encodes pieces of documents, closing each document with the end token.
 
-    A document begins with the BOS token if the tokenizer adds one. characters, bytes: how much text has been
+    A document starts with the BOS token if the tokenizer adds one. characters, bytes: how much text has been
     predicted so far, that is all but the first token of each document.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, end: int, progress: Progress) -> None:
         self.tokenizer, self.end, self.progress = tokenizer, end, progress
         adds_bos = tokenizer.bos_id is not None and tokenizer.encode("a").ids[:1] == [tokenizer.bos_id]
-        self.begin = [tokenizer.bos_id] if adds_bos and tokenizer.bos_id is not None else []
+        self.prefix = [tokenizer.bos_id] if adds_bos and tokenizer.bos_id is not None else []
         self.characters = self.bytes = 0
 
     def parts(self, pieces: Iterable[tuple[int, str]]) -> Iterator[tuple[Chunk]]:
@@ -220,17 +228,17 @@ class DocumentEncoder:
         for group, encoded in map_in_order(encode, group_items(pieces, lambda piece: len(piece[1]))):
             ids: list[int] = []
             ends: list[int] = []
-            for (number, text), (some, first) in zip(group, encoded, strict=True):
+            for (number, text), (text_ids, first_end) in zip(group, encoded, strict=True):
                 self._count(text)
                 if number != document:
                     if document is not None:
                         ids.append(self.end)
                         ends.append(len(ids))
-                    ids += self.begin
-                    if not self.begin:
-                        self._count(text[:first], -1)
+                    ids += self.prefix
+                    if not self.prefix:
+                        self._count(text[:first_end], -1)
                     document = number
-                ids += some
+                ids += text_ids
             self.progress.add(sum(len(text) for _, text in group))
             yield (_part(ids, ends),)
         if document is not None:
@@ -264,8 +272,8 @@ def sample_prompts(store: Store, count: int, *, max_tokens: int) -> Iterator[tup
     for n in range(count):
         start = n * len(ids) // count
         document = int(np.searchsorted(ends, start, side="right"))
-        begin, end = int(ends[document - 1]) if document else 0, int(ends[document])
-        start = max(begin, min(start, end - 2 * max_tokens)) if end - begin > 2 * max_tokens else begin
+        first, end = int(ends[document - 1]) if document else 0, int(ends[document])
+        start = max(first, min(start, end - 2 * max_tokens)) if end - first > 2 * max_tokens else first
         cut = start + min(max_tokens, max(1, (end - start) // 2))
         if start not in starts and cut < end:
             starts.add(start)

@@ -24,7 +24,7 @@ from glassformer.data.store import Ragged, Store
 from glassformer.errors import ConflictError, MissingValueError, UnsupportedError
 from glassformer.generation import GenerationParams, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
-from glassformer.metrics.text import Case, Exact, bleu, chrf, perplexity
+from glassformer.metrics.text import Case, ExactMatch, bleu, chrf, perplexity
 from glassformer.tokenization import Side, Tokenizer, tag_ids, tag_position
 from glassformer.tokenization.sentence_split import has_several_sentences
 from glassformer.training.hardware import Hardware
@@ -43,7 +43,7 @@ from glassformer.training.jobs.text import (
 from glassformer.training.learner import PairLearner, count_labels
 from glassformer.training.model_setup import choose_size, max_input_length, supported_options
 from glassformer.training.recipe import PairData, SentenceData
-from glassformer.training.task import Sample, Task, Validation, mean_loss
+from glassformer.training.task import Sample, TrainingTask, ValidationResult, mean_loss
 
 MIN_ROW_WIDTH = 128  # tokens of a row that packs several pairs
 MAX_MULTI_SENTENCE = 0.1  # fraction of multi-sentence sources up to which a model counts as sentence-level
@@ -107,7 +107,7 @@ class Seq2SeqJob(Job[Data]):
 
     @property
     def start_id(self) -> int:
-        """The decoder start token: the end token, unless the base model says otherwise."""
+        """The decoder start token: the end token, unless the base model defines another."""
         if self.base is None:
             return self.corpus.eos_id
         spec: Any = self.base.spec
@@ -146,11 +146,13 @@ class Seq2SeqJob(Job[Data]):
 
     def seq2seq_task(
         self, valid: PairExamples, pairs: Sequence[tuple[str, str]], metric: str, info: Mapping[str, Any]
-    ) -> Task:
+    ) -> TrainingTask:
         """The training task. pairs: source and target of the first validation examples."""
         bundle, options = self.build(info), self.recipe.training
-        learner = PairLearner(bundle.model, smoothing=options.label_smoothing or 0.0, r_drop=options.r_drop)
-        return Task(
+        learner = PairLearner(
+            bundle.model, label_smoothing=options.label_smoothing or 0.0, r_drop=options.r_drop
+        )
+        return TrainingTask(
             learner=learner,
             train=self.train_examples(),
             unit="tokens",
@@ -163,7 +165,7 @@ class Seq2SeqJob(Job[Data]):
 
     def validation(
         self, learner: PairLearner, valid: PairExamples, pairs: Sequence[tuple[str, str]]
-    ) -> Callable[[torch.device], Validation]:
+    ) -> Callable[[torch.device], ValidationResult]:
         """Loss on all validation examples; BLEU, chrF and exact match of the decoded first ones."""
         tokenizer, recipe = self.corpus.tokenizer, self.recipe
         sources = [valid.row(n, 0)[0].tolist() for n in range(len(pairs))]
@@ -176,13 +178,13 @@ class Seq2SeqJob(Job[Data]):
             max_new_tokens=lambda length: 2 * length + 20,
         )
 
-        def validate(device: torch.device) -> Validation:
+        def validate(device: torch.device) -> ValidationResult:
             loss = mean_loss(learner, valid, device, batch=recipe.training.batch or 4096)
             model = prepare_for_inference(learner.model)
             decoded = generate_batched(model, sources, params, check_finite=False)
             outputs = [tokenizer.decode(best.ids).strip() for best, *_ in decoded]
             scores, signatures = score_texts(outputs, [target for _, target in pairs], case=case)
-            return Validation(
+            return ValidationResult(
                 metrics={"loss": loss, "perplexity": perplexity(loss), **scores},
                 samples=[
                     Sample(source=source, expected=target, got=output)
@@ -198,16 +200,17 @@ def score_texts(
     outputs: list[str], expected: list[str], *, case: Case = "mixed"
 ) -> tuple[dict[str, float], dict[str, str]]:
     """BLEU, chrF and exact match of texts, and the signatures of the scores."""
-    words, characters, same = bleu(outputs, expected, case=case), chrf(outputs, expected, case=case), Exact()
-    same.add(outputs, [text.lower() for text in expected] if case == "lower" else expected)
-    scores = {"bleu": words.score, "chrf": characters.score, "exact": same.match}
-    return scores, {"bleu": words.signature, "chrf": characters.signature}
+    bleu_score, chrf_score = bleu(outputs, expected, case=case), chrf(outputs, expected, case=case)
+    exact = ExactMatch()
+    exact.add(outputs, [text.lower() for text in expected] if case == "lower" else expected)
+    scores = {"bleu": bleu_score.score, "chrf": chrf_score.score, "exact": exact.match}
+    return scores, {"bleu": bleu_score.signature, "chrf": chrf_score.signature}
 
 
 # ---- translation -------------------------------------------------------------------------------------------
 
 
-class Translate(Seq2SeqJob[PairData]):
+class TranslateJob(Seq2SeqJob[PairData]):
     """Sentence pairs, into one target language or several; measured by BLEU and chrF."""
 
     languages: tuple[str, ...] = ()  # target languages of a multilingual model
@@ -228,15 +231,15 @@ class Translate(Seq2SeqJob[PairData]):
         )
         languages = {name for split in corpus.notes.values() for name in split["languages"]}
         self.languages = tuple(sorted(languages))
-        several = corpus.train_notes["several"]
-        self.unit = "sentence" if several <= MAX_MULTI_SENTENCE * len(corpus.train) else "line"
+        multi_sentence = corpus.train_notes["multi_sentence"]
+        self.unit = "sentence" if multi_sentence <= MAX_MULTI_SENTENCE * len(corpus.train) else "line"
         log_counts(self, corpus, "pairs", corpus.total("too_long"))
 
     def _read(self, files: Sequence[str]) -> Source:
         data = self.data
         source = pairs(files, columns=data.columns, to=self.language_column)
         if files == data.train and data.columns is None and isinstance(source, TableSource):
-            unread = {str(one).lower(): one for one in source.unused_columns}
+            unread = {str(column).lower(): column for column in source.unused_columns}
             if LANGUAGE_COLUMN in unread and self.language_column is None:  # it would mix languages
                 column = unread[LANGUAGE_COLUMN]
                 raise MissingValueError(
@@ -253,14 +256,14 @@ class Translate(Seq2SeqJob[PairData]):
     ) -> dict[str, Any]:
         max_len = self.data.max_len
         languages: set[str] = set()
-        several: list[int] = []  # multi-sentence sources in each group of rows
+        multi_sentence: list[int] = []  # multi-sentence sources in each group of rows
 
         def encode(rows: list[Row]) -> tuple[Ragged, Ragged]:
             if self.language_column is not None:
                 languages.update({row[2] for row in rows})
             sources, targets = encode_pairs(tokenizer, rows)
             fits = np.maximum(sources.lengths, targets.lengths) <= max_len
-            several.append(sum(has_several_sentences(rows[n][0]) for n in np.flatnonzero(fits)))
+            multi_sentence.append(sum(has_several_sentences(rows[n][0]) for n in np.flatnonzero(fits)))
             return sources, targets
 
         fields, largest = ("source", "target"), max_id(tokenizer)
@@ -268,10 +271,10 @@ class Translate(Seq2SeqJob[PairData]):
         too_long = encode_rows(
             self, folder, rows, fields, encode, what="pairs", max_id=largest, max_len=max_len
         )
-        return {"too_long": too_long, "languages": sorted(languages), "several": sum(several)}
+        return {"too_long": too_long, "languages": sorted(languages), "multi_sentence": sum(multi_sentence)}
 
     def train_examples(self) -> PairExamples:
-        """The training pairs, with BPE dropout if the recipe asks for it."""
+        """The training pairs, with BPE dropout if the recipe enables it."""
         marks = {"pad_id": self.corpus.pad_id, "start_id": self.start_id}
         if not self.data.bpe_dropout:
             return PairExamples(self.corpus.train, **marks)
@@ -291,9 +294,9 @@ class Translate(Seq2SeqJob[PairData]):
         }
         return BpeDropoutPairs(self.corpus.train, source=dropout["source"], target=dropout["target"], **marks)
 
-    def task(self) -> Task:
+    def task(self) -> TrainingTask:
         corpus = self.corpus
-        shown = [
+        samples = [
             (" ".join([*map(TAG.format, language), source]), target)
             for source, target, *language in read_texts(corpus.valid.folder)
         ]
@@ -302,7 +305,7 @@ class Translate(Seq2SeqJob[PairData]):
         if self.language_column is not None:
             languages = sorted({*self.languages, *(self.base_info.languages or ())})
             info |= {"languages": languages, "to": self.language_column}
-        return self.seq2seq_task(valid, shown, "bleu", info)
+        return self.seq2seq_task(valid, samples, "bleu", info)
 
 
 def encode_pairs(tokenizer: Tokenizer, rows: Sequence[Row]) -> tuple[Ragged, Ragged]:
@@ -332,7 +335,7 @@ def typical_length(store: Store) -> int:
 # ---- restoring ---------------------------------------------------------------------------------------------
 
 
-class Restore(Seq2SeqJob[SentenceData]):
+class RestoreJob(Seq2SeqJob[SentenceData]):
     """Sentences trimmed, with gaps, or shuffled; measured by chrF and exact match."""
 
     def prepare_data(self) -> None:
@@ -370,29 +373,35 @@ class Restore(Seq2SeqJob[SentenceData]):
 
     @cached_property
     def _corruption(self) -> Corruption:
-        chances = {name: getattr(self.data, f"{name}_prob") for name in ("trim", "gap", "shuffle")}
-        return Corruption(**chances, gap_id=self.gap_id, starts_word=word_starts(self.corpus.tokenizer))
+        data = self.data
+        return Corruption(
+            trim=data.trim_prob,
+            gap=data.gap_prob,
+            shuffle=data.shuffle_prob,
+            gap_id=self.gap_id,
+            starts_word=word_starts(self.corpus.tokenizer),
+        )
 
     @property
     def gap_id(self) -> int:
         """The token for missing words: ours, or the mask token of an existing tokenizer."""
         own = self.corpus.tokenizer.token_id(GAP)
-        found = self.corpus.tokenizer.mask_id if own is None else own
-        if found is None:
+        gap_id = self.corpus.tokenizer.mask_id if own is None else own
+        if gap_id is None:
             raise UnsupportedError("the tokenizer", f"gaps, since it has neither '{GAP}' nor a mask token")
-        return found
+        return gap_id
 
-    def task(self) -> Task:
+    def task(self) -> TrainingTask:
         tokenizer, valid = self.corpus.tokenizer, self._examples(self.corpus.valid)
         gap = tokenizer.tokens([self.gap_id])[0]
         targets = [normalize_spaces(text) for (text,) in read_texts(self.corpus.valid.folder)]
-        sources = [valid.row(n, 0)[0] for n in range(len(targets))]  # epoch 0: always corrupted alike
-        shown = [tokenizer.decode(ids[:-1], skip_special=False) for ids in sources]
+        sources = [valid.row(n, 0)[0] for n in range(len(targets))]  # epoch 0: the same corruption every time
+        inputs = [tokenizer.decode(ids[:-1], skip_special=False) for ids in sources]
         scores, _ = score_texts([normalize_spaces(tokenizer.decode(ids)) for ids in sources], targets)
         self.facts["corrupted sentences unchanged"] = scores
         listed = ", ".join(f"{name} {score:.4g}" for name, score in scores.items())
         self.log(f"baseline: the corrupted validation sentences, unchanged, score {listed}")
-        spaced = [normalize_spaces(text.replace(gap, f" {gap} ")) for text in shown]
+        spaced = [normalize_spaces(text.replace(gap, f" {gap} ")) for text in inputs]
         info = {"before": PREFIX, "gap": gap}
         return self.seq2seq_task(valid, list(zip(spaced, targets, strict=True)), "chrf", info)
 

@@ -1,4 +1,4 @@
-"""What text jobs share: splits, the tokenizer, encoding on all cores, and a model with that tokenizer."""
+"""Shared by the text jobs: splits, the tokenizer, encoding on all cores, and a model with that tokenizer."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def prepare_corpus(
     )
     notes = cache.load(job.log)
     if notes is None:
-        cache.begin()
+        cache.start()
     tokenizer = None
     if (notes is not None or cache.damaged) and own.is_dir():
         tokenizer = load_tokenizer(own)
@@ -160,10 +160,10 @@ def prepare_corpus(
         cache.extra["own"] = fingerprint(own) or "none"
         problems = RowErrors()
         splits = {"valid": valid} if valid is train else {"train": train, "valid": valid}
-        written = {
+        split_notes = {
             name: write(tokenizer, cache.folder / name, source, problems) for name, source in splits.items()
         }
-        notes = cache.commit(bad=problems.summary(), **written)
+        notes = cache.commit(bad=problems.summary(), **split_notes)
     if notes["bad"]:
         job.facts["skipped rows"] = notes["bad"]
         job.log(notes["bad"])
@@ -216,16 +216,16 @@ def load_or_train_tokenizer(
 def unknown_fraction(tokenizer: Tokenizer, rows: Iterator[Sequence[str]]) -> float:
     """The fraction of characters that a tokenizer does not know, of the worse side.
 
-    Characters are counted, since one unknown token may stand for a whole word or line.
+    Characters are counted, since one unknown token may replace a long word or line.
     """
     worst = 0.0
     sides: tuple[Side, ...] = ("source", "target")
     for side, texts in zip(sides, zip(*islice(rows, COVERAGE_ROWS), strict=True), strict=False):
         sample = [text[:COVERAGE_CHARACTERS] for text in texts]
-        ids = [one.ids for one in tokenizer.encode_batch(sample, special=False, side=side)]
-        if any(tokenizer.unk_id in one for one in ids):
+        ids = [encoding.ids for encoding in tokenizer.encode_batch(sample, special=False, side=side)]
+        if any(tokenizer.unk_id in row for row in ids):
             total = sum(len("".join(text.split())) for text in sample)
-            known = sum(len("".join(tokenizer.decode(one, side=side).split())) for one in ids)
+            known = sum(len("".join(tokenizer.decode(row, side=side).split())) for row in ids)
             worst = max(worst, 1 - known / max(total, 1))
     return worst
 
@@ -327,12 +327,12 @@ def read_texts(folder: Path) -> list[list[str]]:
 def token_splits(tokenizer: Tokenizer, *, side: Side = "source") -> NDArray[np.int64]:
     """For BPE dropout: the two tokens each token can be split into, (V, 2), or NO_SPLIT twice.
 
-    Special tokens stay whole.
+    Special tokens are never split.
 
     >>> from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
     >>> tokenizer = train_tokenizer(["ab ab"], TokenizerPlan(vocab_size=50))
-    >>> found = token_splits(tokenizer)
-    >>> [tokenizer.tokens(found[n]) for n in tokenizer.encode_ids(["ab"])[0] if found[n, 0] != NO_SPLIT]
+    >>> splits = token_splits(tokenizer)
+    >>> [tokenizer.tokens(splits[n]) for n in tokenizer.encode_ids(["ab"])[0] if splits[n, 0] != NO_SPLIT]
     [['▁', 'ab']]
     """
     size = tokenizer.vocab_size if side == "source" else tokenizer.target_vocab_size

@@ -28,11 +28,11 @@ def format_duration(seconds: float) -> str:
         return "?"
     if seconds < 10:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
+    total = round(seconds)
     for size, name, part, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            return f"{whole // size} {name} {whole % size // part} {below}"
-    return f"{whole} s"
+        if total >= size:
+            return f"{total // size} {name} {total % size // part} {below}"
+    return f"{total} s"
 
 
 def format_number(value: float) -> str:
@@ -78,9 +78,9 @@ class Display:
 
     def __init__(self, console: Console | None, *, total_steps: int, from_step: int = 0) -> None:
         self._progress: Progress | None = None
-        self._drawn = -math.inf
+        self._last_redraw = -math.inf
         if console is None and sys.stderr is not None:  # None: closed before the program started
-            # colours may be forced for a log file, but a bar that redraws itself does not belong there
+            # colors may be forced for a log file, but a bar that redraws itself does not belong there
             terminal = None if sys.stderr.isatty() else False
             console = _StderrConsole(stderr=True, highlight=False, force_terminal=terminal)
         self._console = console
@@ -109,8 +109,8 @@ class Display:
             self._progress.update(self._task, completed=step)
             if values is not None:
                 self._progress.update(self._task, values=values)
-            if self._progress.get_time() - self._drawn >= REDRAW_INTERVAL:
-                self._drawn = self._progress.get_time()
+            if self._progress.get_time() - self._last_redraw >= REDRAW_INTERVAL:
+                self._last_redraw = self._progress.get_time()
                 self._progress.refresh()
 
     def line(self, text: str) -> None:

@@ -27,7 +27,7 @@ Panels = Mapping[str, Mapping[str, Points]]  # curves by label, by the title of 
 
 MAX_POINTS = 400  # per curve
 MAX_MARKERS = 50  # a curve of more points has no markers
-COLORS = ("#0072b2", "#d55e00")  # Okabe-Ito, safe for colour blindness
+COLORS = ("#0072b2", "#d55e00")  # Okabe-Ito, safe for color blindness
 INK, FAINT = "#1f2933", "#cbd2d9"
 SHOWN_SAMPLES = 20
 SEPARATE_FACTS = ("command", "unit", "total steps", "started at step")  # shown elsewhere in the report
@@ -72,14 +72,14 @@ def write_report(folder: str | Path) -> list[Path]:
         raise FileProblemError(root / METRICS_FILE, f"cannot be read ({error.strerror})") from error
     curves = ""
     written = [root / "report.html"]
-    if drawn := panels(history):
-        picture = render_curves(drawn)
+    if curve_panels := panels(history):
+        picture = render_curves(curve_panels)
         written.append(root / "curves.png")
         with atomic_write(written[-1]) as file:
             file.write(picture)
         described = (
             f"{title}: {label} from {format_number(points[0][1])} to {format_number(points[-1][1])}"
-            for title, lines in drawn.items()
+            for title, lines in curve_panels.items()
             for label, points in lines.items()
         )
         data = base64.b64encode(picture).decode()
@@ -101,22 +101,22 @@ def panels(history: History) -> Panels:
     def training(key: str) -> Points:
         return [(line["step"], number(line, key)) for line in history.steps]
 
-    drawn: dict[str, dict[str, Points]] = {
+    curves: dict[str, dict[str, Points]] = {
         "Loss": {"training": training("loss"), "validation": metrics.pop("loss", [])},
         **{name: {name: points} for name, points in metrics.items()},
         "Learning rate": {"learning rate": training("lr")},
         f"{unit.capitalize()} per second": {"speed": training("units_per_second")},
         "Gradient norm": {"gradient norm": training("grad_norm")},
     }
-    found = {
+    thinned = {
         title: {label: thin for label, points in lines.items() if (thin := downsample(points))}
-        for title, lines in drawn.items()
+        for title, lines in curves.items()
     }
-    return {title: lines for title, lines in found.items() if lines}
+    return {title: lines for title, lines in thinned.items() if lines}
 
 
 def downsample(points: Points, limit: int = MAX_POINTS) -> Points:
-    """At most `limit` points, each the mean of its neighbours; non-finite values are dropped.
+    """At most `limit` points, each the mean of its neighbors; non-finite values are dropped.
 
     >>> downsample([(1, 2.0), (2, 4.0), (3, 6.0), (4, float("nan")), (5, 8.0)], limit=2)
     [(1.5, 3.0), (4.0, 7.0)]
@@ -129,14 +129,14 @@ def downsample(points: Points, limit: int = MAX_POINTS) -> Points:
     ]
 
 
-def render_curves(drawn: Panels) -> bytes:
+def render_curves(panels: Panels) -> bytes:
     """The panels as one PNG, two per row."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    columns = min(2, len(drawn))
-    rows = math.ceil(len(drawn) / columns)
+    columns = min(2, len(panels))
+    rows = math.ceil(len(panels) / columns)
     style: Any = {
         "font.size": 10,
         "axes.edgecolor": FAINT,
@@ -152,7 +152,7 @@ def render_curves(drawn: Panels) -> bytes:
     with rc_context(style):
         figure = Figure(figsize=(6.2 * columns, 3.1 * rows), facecolor="white", layout="constrained")
         FigureCanvasAgg(figure)
-        for index, (title, lines) in enumerate(drawn.items()):
+        for index, (title, lines) in enumerate(panels.items()):
             axes = figure.add_subplot(rows, columns, index + 1, title=title)
             for (label, points), color in zip(lines.items(), COLORS, strict=False):
                 marker = "." if len(points) <= MAX_MARKERS else ""
@@ -212,12 +212,12 @@ def _page(root: Path, history: History, curves: str) -> str:
 
 def _by_metric(history: History) -> dict[str, list[tuple[int, float]]]:
     """Step and value of each validation metric, if finite."""
-    found: dict[str, list[tuple[int, float]]] = {}
+    by_metric: dict[str, list[tuple[int, float]]] = {}
     for line in history.validations:
         for name in line.get("metrics") or {}:
             if math.isfinite(value := number(line["metrics"], name)):
-                found.setdefault(name, []).append((line["step"], value))
-    return found
+                by_metric.setdefault(name, []).append((line["step"], value))
+    return by_metric
 
 
 def _best(name: str, values: list[tuple[int, float]]) -> tuple[int, float]:
