@@ -30,7 +30,7 @@ def server(made: Path) -> Iterator[Server]:
 def test_the_language_and_an_example_are_chosen(opened: Opened, made: Path) -> None:
     bundle = glassformer.load(made / "pocket")
     with opened("#/pocket/model") as page:
-        language, examples = page.get_by_label("Language to write in"), page.get_by_label("Examples")
+        language, examples = page.get_by_label("Target language"), page.get_by_label("Examples")
         assert language.locator("option").all_inner_texts() == ["German", "English", "Korean"]
         expect(language).to_have_value("de")
         language.select_option("ko")
@@ -59,7 +59,7 @@ def test_of_a_paragraph_one_sentence_is_on_show(opened: Opened, made: Path) -> N
         expect(page.locator("[data-outcome] b")).to_have_text(said.strip())
 
     with opened(f"#/pocket/model?{urlencode({'in': ' '.join(parts), 'to': 'de'})}") as page:
-        choice = page.get_by_role("radiogroup", name="Sentence on show")
+        choice = page.get_by_role("radiogroup", name="Sentence")
         shows(page, 0)
         assert choice.get_by_role("radio").all_inner_texts() == [
             f"{n}. {one}" for n, one in enumerate(parts, 1)
@@ -77,4 +77,4 @@ def test_of_a_paragraph_one_sentence_is_on_show(opened: Opened, made: Path) -> N
         settled(page)
         assert "sentence=" not in page.url
     with opened(f"#/pocket/model?{urlencode({'in': ' '.join(parts), 'to': 'de'})}", language="ko") as page:
-        expect(page.get_by_role("radiogroup", name="보여 줄 문장")).to_be_visible()
+        expect(page.get_by_role("radiogroup", name="문장")).to_be_visible()

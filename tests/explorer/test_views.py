@@ -307,8 +307,8 @@ def test_a_run_is_a_film(opened: Opened, folders: dict[str, Path]) -> None:
             assert shown[-1:] == approx(past[-1:]) or not past
         curves = page.locator("[data-figure=learning-curves] option").all_text_contents()
         assert len(curves) > 4 and not {name.partition(".")[2] for name in run["curves"]} & set(curves)
-        page.get_by_label("The text that every checkpoint reads").fill("gold red")
-        page.get_by_label("The text that every checkpoint reads").press("Enter")
+        page.get_by_label("Input for every checkpoint").fill("gold red")
+        page.get_by_label("Input for every checkpoint").press("Enter")
         page.wait_for_function(
             "() => document.querySelector('[data-figure=samples]')?.innerText.includes('gold red')"
         )
@@ -323,7 +323,7 @@ def test_a_run_is_followed_while_it_trains(opened: Opened, folders: dict[str, Pa
     line = next(json.loads(line) for line in was.splitlines()[::-1] if json.loads(line)["kind"] == "step")
     try:
         with RunLock(folders[RUN]), opened(address(RUN, "learning")) as page:
-            assert page.get_by_role("status").first.inner_text() == "training now"
+            assert page.get_by_role("status").first.inner_text() == "training"
             with history.open("a") as file:
                 file.write(json.dumps({**line, "step": 160, "loss": 0.0123}) + "\n")
             page.wait_for_function("() => document.querySelector('main').innerText.includes('160 of')")

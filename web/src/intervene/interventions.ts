@@ -67,29 +67,29 @@ export function sequenceOfStack(trace: TraceInfo, stack: string): string {
 export function said(trace: TraceInfo, change: Intervention): string {
   switch (change.kind) {
     case 'head_off':
-      return t('intervene.said.head_off', { where: attentionNamed(trace, change.attention), head: change.head + 1 });
+      return t('intervene.label.head_off', { where: attentionNamed(trace, change.attention), head: change.head + 1 });
     case 'layer_off':
-      return t('intervene.said.layer_off', { where: blockNamed(change.block) });
+      return t('intervene.label.layer_off', { where: blockNamed(change.block) });
     case 'mask_token':
-      return t('intervene.said.mask_token', {
+      return t('intervene.label.mask_token', {
         token: pieceAt(trace, change.sequence, change.position),
         n: change.position + 1,
       });
     case 'swap':
-      return t('intervene.said.swap', {
+      return t('intervene.label.swap', {
         one: pieceAt(trace, change.sequence, change.positions[0]),
         other: pieceAt(trace, change.sequence, change.positions[1]),
       });
     case 'residual': {
       const sequence = sequenceOfStack(trace, change.name.split('.')[0]);
-      return t('intervene.said.residual', {
+      return t('intervene.label.residual', {
         where: siteNamed(change.name),
         token: pieceAt(trace, sequence, change.position),
         scale: change.scale,
       });
     }
     case 'positions':
-      return t('intervene.said.positions', {
+      return t('intervene.label.positions', {
         stack: lookup(`intervene.stack.${change.stack}`),
         stretch: change.stretch,
       });

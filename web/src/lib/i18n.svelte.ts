@@ -8,7 +8,7 @@ import intervene from '../i18n/intervene';
 import learning from '../i18n/learning';
 import model from '../i18n/model';
 import page from '../i18n/page';
-import pictures from '../i18n/pictures';
+import media from '../i18n/media';
 import stages from '../i18n/stages';
 import tour from '../i18n/tour';
 
@@ -23,7 +23,7 @@ const messages = {
   ...learning,
   ...model,
   ...page,
-  ...pictures,
+  ...media,
   ...stages,
   ...tour,
 };

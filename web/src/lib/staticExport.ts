@@ -31,7 +31,7 @@ interface Kept {
 
 const bytes = (base64: string): Uint8Array<ArrayBuffer> => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
 
-const refused = (): Promise<never> => Promise.reject(new PageError({ key: 'problem.frozen' }));
+const refused = (): Promise<never> => Promise.reject(new PageError({ key: 'problem.static' }));
 
 export class StaticSource implements Source {
   readonly live = false;

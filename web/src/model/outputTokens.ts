@@ -36,7 +36,7 @@ export function outputTokens(trace: TraceInfo, next: NextInfo | null): TraceToke
     case 'image':
       return outcome.labels.slice(0, 3).map(({ label, probability }) => said(`${label} ${formatPercent(probability)}`));
     case 'answer':
-      return [said(outcome.text || t('outcome.none'))];
+      return [said(outcome.text || t('output.none'))];
     case 'embed':
       return [said(`${outcome.dims}`)];
     case 'forecast':

@@ -24,9 +24,9 @@ export function stageName(id: string, stack: StackInfo | null, trace: TraceInfo 
 /** Where it stands: the stack, and the layer where it has one. */
 export function stageWhere(id: string, stack: StackInfo | null): string {
   if (!stack) return '';
-  const name = t(`map.${stack.name}`);
+  const name = t(`diagram.${stack.name}`);
   const layer = id.split('.')[1];
-  return /^\d+$/.test(layer) ? t('open.where', { stack: name, layer: Number(layer) + 1, layers: stack.layers }) : name;
+  return /^\d+$/.test(layer) ? t('panel.where', { stack: name, layer: Number(layer) + 1, layers: stack.layers }) : name;
 }
 
 /** Name and place in one, for a list or a reader of screens. */

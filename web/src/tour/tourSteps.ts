@@ -58,7 +58,7 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] 
   const steps: (Step | null)[] = [
     {
       name: 'input',
-      told: [`input.${patches}`, able.ask ? `input.${patches}.yours` : 'input.kept'],
+      told: [`input.${patches}`, able.ask ? `input.${patches}.yours` : 'input.static'],
       view: 'model',
       words: { at: null },
       points: [live('input')],
@@ -145,7 +145,7 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] 
     isGenerative(model.kind)
       ? {
           name: 'decoding',
-          told: [`decoding.${model.kind}`, able.ask ? 'decoding.choose' : 'decoding.kept'],
+          told: [`decoding.${model.kind}`, able.ask ? 'decoding.choose' : 'decoding.static'],
           view: 'decoding',
           words: { at: null, tab: null },
           points: ['[data-figure="decoding-written"]', live('decoding')],
