@@ -110,33 +110,13 @@ export default {
   'intervene.rank_stop': { en: 'Stop', ko: '멈추기' },
   'intervene.ranked': { en: 'Heads with the largest effect', ko: '영향이 가장 큰 헤드' },
   'intervene.effect': { en: 'Effect of turning it off: {effect}', ko: '이 헤드만 껐을 때의 영향: {effect}' },
-  'intervene.bounded': {
-    en: 'Only the first {total} of {all} heads were ranked.',
-    ko: '헤드 {all}개 중 앞의 {total}개만 확인했습니다.',
-  },
   'intervene.measure.kl': {
-    en: 'Measured by the change in the predicted token probabilities (KL divergence in nats).',
-    ko: '예측한 토큰 확률 분포의 변화(KL 발산, nat)로 잽니다.',
+    en: 'Measured by the change in the predicted probabilities (KL divergence in nats).',
+    ko: '예측한 확률 분포의 변화(KL 발산, nat)로 잽니다.',
   },
-  'intervene.measure.places': {
-    en: 'Measured by the mean change in token probabilities over all positions (KL divergence in nats).',
-    ko: '모든 위치에서 토큰 확률 분포가 달라진 정도의 평균(KL 발산, nat)으로 잽니다.',
-  },
-  'intervene.measure.labels': {
-    en: 'Measured by the total change in label probabilities.',
-    ko: '레이블 확률이 달라진 양으로 잽니다.',
-  },
-  'intervene.measure.vector': {
-    en: 'Measured by the cosine distance of the embeddings.',
-    ko: '임베딩의 코사인 거리로 잽니다.',
-  },
-  'intervene.measure.curve': {
-    en: 'Measured by the mean change in the forecast.',
-    ko: '예측값이 평균적으로 달라진 정도로 잽니다.',
-  },
-  'intervene.measure.score': {
-    en: 'Measured by the change in the score of the answer.',
-    ko: '답의 점수가 달라진 정도로 잽니다.',
+  'intervene.measure.difference': {
+    en: 'Measured by the mean absolute change of the output.',
+    ko: '출력의 평균 절대 변화량으로 잽니다.',
   },
 
   'intervene.layers': { en: 'Layers', ko: '레이어' },

@@ -2,22 +2,11 @@ import type { Messages } from '../lib/i18n.svelte';
 
 export default {
   'learning.title': { en: 'Training', ko: '학습 과정' },
-  'learning.none': {
-    en: 'No training run is open. Open the folder of a run, finished or in progress, to see how the model changed during training:',
-    ko: '열려 있는 학습이 없습니다. 끝났거나 진행 중인 학습의 폴더를 열면 학습하는 동안 모델이 어떻게 변했는지 볼 수 있습니다.',
+  'learning.example': {
+    en: 'The training of this model was not recorded. Below is a recorded example: a Transformer with 44,000 parameters that learned to write dates in words, in about a minute on one CPU core. To see your own training, pass its folder: `glassformer explore runs/mine`. With `training.snapshots=12` a run keeps twelve snapshots of its weights.',
+    ko: '이 모델의 학습 과정은 기록되어 있지 않습니다. 아래는 미리 기록해 둔 예시로, 매개변수 44,000개인 Transformer가 CPU 코어 하나로 1분 남짓 날짜를 영어로 쓰는 법을 배운 과정입니다. 직접 학습한 모델을 보려면 `glassformer explore runs/mine`처럼 학습 폴더를 열어 주세요. `training.snapshots=12`로 학습하면 12개 시점의 가중치가 저장됩니다.',
   },
-  'learning.not_this': {
-    en: 'This model was opened without its training run. Open runs:',
-    ko: '이 모델은 학습 기록 없이 열려 있습니다. 열려 있는 학습:',
-  },
-  'learning.none_here': {
-    en: 'To see how this model was trained, open the folder of its run, finished or in progress:',
-    ko: '이 모델의 학습 과정을 보려면 끝났거나 진행 중인 학습의 폴더를 열어 주세요.',
-  },
-  'learning.none_more': {
-    en: 'Train with training.snapshots=12 to save twelve snapshots of the weights from the first step on.',
-    ko: 'training.snapshots=12로 학습하면 첫 스텝부터 가중치의 스냅샷을 12개 저장합니다.',
-  },
+  'learning.example_name': { en: 'Example: dates', ko: '예시: 날짜' },
   'learning.static': {
     en: 'A saved page contains one trace and no training run.',
     ko: '저장된 페이지에는 학습 기록이 들어 있지 않습니다.',

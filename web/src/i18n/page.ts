@@ -47,6 +47,10 @@ export default {
   'output.answer': { en: 'Answer', ko: '답' },
   'output.forecast': { en: 'Forecast', ko: '예측' },
   'output.none': { en: 'empty output', ko: '출력이 비어 있습니다' },
+  'output.unread': {
+    en: 'Not read by the model: {symbols} (not in its vocabulary)',
+    ko: '모델이 읽지 못한 기호: {symbols} (어휘에 없음)',
+  },
   'output.no_mask': { en: 'no [MASK] to fill', ko: '채울 [MASK]가 없습니다' },
   'output.vector': { en: '{dims} dimensions, norm {norm}', ko: '{dims}차원, 노름 {norm}' },
   'output.steps': { en: '{columns}, next {horizon} steps', ko: '{columns}의 다음 {horizon}스텝' },

@@ -261,6 +261,8 @@ export default {
     en: 'Top: source. Bottom: translation. The width of a ribbon is the cross-attention weight when that token is the decoder’s input.',
     ko: '위가 원문, 아래가 번역문입니다. 띠의 폭은 그 토큰이 디코더에 입력될 때의 크로스 어텐션 가중치입니다.',
   },
+  'alignment.layer': { en: 'Cross-attention layer', ko: '크로스 어텐션 레이어' },
+  'alignment.layer_n': { en: 'Layer {layer}', ko: '레이어 {layer}' },
   'alignment.side': { en: 'Show', ko: '기준' },
   'alignment.predicted': { en: 'when predicted', ko: '예측할 때' },
   'alignment.read': { en: 'when read as input', ko: '입력될 때' },

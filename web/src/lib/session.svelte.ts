@@ -72,6 +72,11 @@ class Session {
 
   model: ModelInfo | null = $derived(this.models.find((m) => m.id === router.model) ?? this.models[0] ?? null);
 
+  /** Whether the trace on show belongs to an earlier input: the current one is being read, or was rejected. */
+  stale: boolean = $derived(
+    this.trace !== null && INPUT_PARAMS.some((name) => (router.params[name] ?? null) !== (this.given[name] ?? null)),
+  );
+
   async begin(): Promise<void> {
     await this.#doing(this.source.models(), ({ models, runs }) => {
       this.models = models;

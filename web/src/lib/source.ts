@@ -6,6 +6,7 @@ import { KINDS, Tensor } from './tensor';
 import type {
   DifferenceInfo,
   ErrorInfo,
+  HeadAblation,
   HeadsInfo,
   LensInfo,
   ModelsResponse,
@@ -36,6 +37,7 @@ export interface Source {
   trace(request: TraceRequest): Promise<TraceInfo>;
   tensor(trace: string, name: string, asked?: TensorQuery): Promise<Tensor>;
   heads(trace: string): Promise<HeadsInfo>;
+  ablation(trace: string, attention: string): Promise<HeadAblation>;
   lens(trace: string, position: number, top?: number): Promise<LensInfo>;
   next(trace: string, position: number, count?: number): Promise<NextInfo>;
   unit(trace: string, ffn: string, unit: number): Promise<UnitInfo>;
@@ -171,6 +173,9 @@ export class ServerSource implements Source {
 
   heads(trace: string): Promise<HeadsInfo> {
     return this.#again(trace, () => json(`trace/${trace}/heads`));
+  }
+  ablation(trace: string, attention: string): Promise<HeadAblation> {
+    return this.#again(trace, () => json(`trace/${trace}/ablation?${query({ attention })}`));
   }
   lens(trace: string, position: number, top = 5): Promise<LensInfo> {
     return this.#again(trace, () => json(`trace/${trace}/lens?${query({ position, top })}`));

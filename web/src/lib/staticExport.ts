@@ -6,6 +6,7 @@ import type { TensorQuery, Source } from './source';
 import { KINDS, Tensor } from './tensor';
 import type {
   DifferenceInfo,
+  HeadAblation,
   HeadsInfo,
   LensInfo,
   ModelInfo,
@@ -63,6 +64,9 @@ export class StaticSource implements Source {
   }
   async heads(): Promise<HeadsInfo> {
     return (await this.#kept).heads;
+  }
+  ablation(): Promise<HeadAblation> {
+    return refused();
   }
   async lens(_trace: string, position: number): Promise<LensInfo> {
     return (await this.#kept).lens.find((one) => one.position === position) ?? refused();

@@ -1,7 +1,7 @@
 // What the heads of a trace seem to do: asked for once, however many views show it.
 
 import { session } from '../lib/session.svelte';
-import type { HeadsInfo } from '../lib/types';
+import type { AttentionInfo, HeadsInfo } from '../lib/types';
 import { has, lookup, t } from '../lib/i18n.svelte';
 
 export type HeadInfo = HeadsInfo['attentions'][number]['heads'][number];
@@ -18,6 +18,12 @@ export function rolesOf(trace: string): Promise<HeadsInfo> {
     if (asked.size > KEPT) asked.delete(asked.keys().next().value!);
   }
   return coming;
+}
+
+/** The cross-attention layer that links words most sharply; the last one of equals. */
+export function sharpest(crosses: AttentionInfo[], { attentions }: HeadsInfo): AttentionInfo | null {
+  const sharpness = (name: string): number => attentions.find((heads) => heads.name === name)?.sharpness ?? 0;
+  return crosses.toSorted((a, b) => sharpness(a.name) - sharpness(b.name)).at(-1) ?? null;
 }
 
 /** A role in the reader's language; a role that the page does not know keeps its name. */

@@ -4,6 +4,7 @@ import { router } from '../lib/router.svelte';
 import { session } from '../lib/session.svelte';
 import type { AttentionInfo, ModelInfo, TokenSequence, StackInfo, Stage, TraceInfo } from '../lib/types';
 import { tokenLabel } from '../components/tokenText';
+import { defaultPosition } from './defaultPosition';
 
 export const sequenceOf = (trace: TraceInfo, name: string): TokenSequence =>
   trace.sequences.find((one) => one.name === name) ?? trace.sequences[0];
@@ -26,7 +27,7 @@ export const attentionOf = (trace: TraceInfo, stage: Stage): AttentionInfo | nul
 const within = (n: number, count: number): number => Math.max(0, Math.min(count - 1, Math.round(n)));
 
 /** Where in a sequence the reader looks: the address's word `pos` (the queries' side), kept inside the sequence. */
-export const positionIn = (sequence: TokenSequence, otherwise = sequence.prefix): number =>
+export const positionIn = (sequence: TokenSequence, otherwise = defaultPosition(sequence)): number =>
   within(router.number('pos', otherwise), sequence.tokens.length);
 
 /** The same on the side of the keys: `key`. */

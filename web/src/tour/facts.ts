@@ -3,7 +3,9 @@
 import { formatCount, formatPercent } from '../lib/format';
 import type { ModelInfo, TraceInfo } from '../lib/types';
 
-const cut = (text: string, most = 60): string => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+/** A text to be quoted within a sentence: shortened, without the period at its end. */
+const cut = (text: string, most = 60): string =>
+  text.length > most ? `${text.slice(0, most - 1)}…` : text.trim().replace(/[.。]$/, '');
 
 export function factsOf(model: ModelInfo, trace: TraceInfo): Record<string, string | number> {
   const [stack] = model.outline.stacks;

@@ -147,11 +147,11 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] 
           name: 'decoding',
           told: [`decoding.${model.kind}`, able.ask ? 'decoding.choose' : 'decoding.static'],
           view: 'decoding',
-          words: { at: null, tab: null },
+          words: { at: null, tab: null, n: 0 },
           points: ['[data-figure="decoding-written"]', live('decoding')],
           tex:
             model.kind === 'translate'
-              ? 'y_t = \\arg\\max_y\\; p(y \\mid y_{<t},\\, x)'
+              ? '\\hat y \\approx \\arg\\max_y \\sum_t \\log p(y_t \\mid y_{<t},\\, x)'
               : 'y_t \\sim p(y \\mid y_{<t})',
         }
       : null,
