@@ -26,60 +26,62 @@ def chosen(runs: Sequence[str], only: str) -> list[str]:
     return [one for one in runs if not only or f"{one}/".startswith(f"{only.removesuffix('/')}/")]
 
 
-class Words(argparse.ArgumentParser):
-    """A command line whose faults are told as all others are."""
+class Parser(argparse.ArgumentParser):
+    """A command line that reports its errors like every other one."""
 
     def error(self, message: str) -> NoReturn:
         raise GlassformerError(f"{message}; `{self.prog} --help` tells what can be said")
 
 
-def read(given: Sequence[str] | None = None) -> tuple[Place, list[tuple[Row, str]]]:
+def read(args: Sequence[str] | None = None) -> tuple[Place, list[tuple[Row, str]]]:
     """Where to run what: rows with the names of their runs."""
-    words = Words(prog="python -m experiments", description=__doc__)
-    words.add_argument("rows", nargs="*", metavar="ROW", help="what to run; none lists all")
-    words.add_argument("--data", type=Path, default=data_folder(), help="the folder of data sets")
-    words.add_argument("--work", type=Path, default=Path("runs/results"), help="for prepared files and runs")
-    words.add_argument("--figures", type=Path, help="where figures are noted; of a quick try, below --work")
-    words.add_argument("--only", default="", help="of a row, one run (en-de/1), or all of a kind (en-de)")
-    words.add_argument("--device", default="auto")
-    words.add_argument("--beside", type=int, default=0, help="how many other runs share the device meanwhile")
-    words.add_argument("--seconds", type=float, help=f"how long to train; of {_taking('seconds')}")
-    words.add_argument("--most", type=int, help=f"how many lines of a set to measure; of {_taking('most')}")
-    words.add_argument("--set", action="append", default=[], help="change every recipe, for a quick try")
-    asked = words.parse_args(given)
-    if asked.beside < 0:
-        raise GlassformerError(f"--beside is {asked.beside}; it counts other runs, 0 or more")
+    parser = Parser(prog="python -m experiments", description=__doc__)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="what to run; none lists all")
+    parser.add_argument("--data", type=Path, default=data_folder(), help="the folder of data sets")
+    parser.add_argument("--work", type=Path, default=Path("runs/results"), help="for prepared files and runs")
+    parser.add_argument("--figures", type=Path, help="where figures are noted; of a quick try, below --work")
+    parser.add_argument("--only", default="", help="of a row, one run (en-de/1), or all of a kind (en-de)")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--concurrent-runs", type=int, default=0, help="other runs on the same device")
+    parser.add_argument("--seconds", type=float, help=f"how long to train; of {_taking('seconds')}")
+    parser.add_argument("--most", type=int, help=f"how many lines of a set to measure; of {_taking('most')}")
+    parser.add_argument("--set", action="append", default=[], help="change every recipe, for a quick try")
+    options = parser.parse_args(args)
+    if options.concurrent_runs < 0:
+        raise GlassformerError(
+            f"--concurrent-runs is {options.concurrent_runs}; it counts other runs, 0 or more"
+        )
     for option in ("seconds", "most"):
-        value = getattr(asked, option)
+        value = getattr(options, option)
         if value is not None and not 0 < value < math.inf:
             raise GlassformerError(f"--{option} is {value}; give a number above 0")
-    if not asked.rows:
-        said = [name for name, value in vars(asked).items() if value and value != words.get_default(name)]
+    if not options.rows:
+        said = [name for name, value in vars(options).items() if value and value != parser.get_default(name)]
         if said:
             raise GlassformerError(f"--{said[0]} is for a row; name one of {', '.join(ROWS)}")
     wanted = []
-    for name in asked.rows:
+    for name in options.rows:
         if name not in ROWS:
             raise GlassformerError(f"there is no row '{name}'; there are {', '.join(ROWS)}")
         row = ROWS[name]
-        runs = chosen(row.runs, asked.only)
+        runs = chosen(row.runs, options.only)
         if not runs:
-            raise GlassformerError(f"{name} has no run '{asked.only}'; it has {', '.join(row.runs)}")
+            raise GlassformerError(f"{name} has no run '{options.only}'; it has {', '.join(row.runs)}")
         for option in ("seconds", "most"):
-            if getattr(asked, option) is not None and option not in row.takes:
+            if getattr(options, option) is not None and option not in row.takes:
                 raise GlassformerError(f"{name} takes no --{option}; it is for {_taking(option)}")
         wanted += [(row, run) for run in runs]
     if wanted:
-        _check(asked.device, asked.set)
+        _check(options.device, options.set)
     place = Place(
-        data=asked.data,
-        work=asked.work,
-        figures=asked.figures or (asked.work / "figures" if asked.set or asked.most else FIGURES),
-        device=asked.device,
-        beside=asked.beside,
-        seconds=asked.seconds,
-        changes=tuple(asked.set),
-        most=asked.most,
+        data=options.data,
+        work=options.work,
+        figures=options.figures or (options.work / "figures" if options.set or options.most else FIGURES),
+        device=options.device,
+        concurrent_runs=options.concurrent_runs,
+        seconds=options.seconds,
+        changes=tuple(options.set),
+        most=options.most,
     )
     return place, wanted
 
@@ -109,7 +111,7 @@ def run(place: Place, wanted: Sequence[tuple[Row, str]]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     for row, name in wanted:
         try:
-            importlib.import_module(f"experiments.{row.module}").run(place, name, *row.given)
+            importlib.import_module(f"experiments.{row.module}").run(place, name, *row.arguments)
         except FileNotFoundError as error:
             if error.filename is None or not Path(error.filename).is_relative_to(place.data):
                 raise
@@ -120,9 +122,9 @@ def run(place: Place, wanted: Sequence[tuple[Row, str]]) -> None:
             ) from None
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(args: Sequence[str] | None = None) -> None:
     try:
-        place, wanted = read(given)
+        place, wanted = read(args)
         if wanted:
             run(place, wanted)
             return

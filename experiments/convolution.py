@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments.trained import Trained
+from experiments.training_runs import Trained
 from glassformer.data.images import Augment
 from glassformer.recipes import recipe_path
 from glassformer.training.hardware import device_for
@@ -72,11 +72,11 @@ def run(
     images, labels = arrays(prepared / "train.npz")
     mean, std = images.mean((0, 1, 2)) / 255, images.std((0, 1, 2)) / 255
 
-    def ready_for(pictures: Pictures) -> Tensor:
-        scaled = (torch.from_numpy(pictures).to(on).float() / 255 - told[0]) / told[1]
+    def normalize(pictures: Pictures) -> Tensor:
+        scaled = (torch.from_numpy(pictures).to(on).float() / 255 - statistics[0]) / statistics[1]
         return scaled.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
 
-    told = [torch.tensor(value, dtype=torch.float32, device=on) for value in (mean, std)]
+    statistics = [torch.tensor(value, dtype=torch.float32, device=on) for value in (mean, std)]
     model = network().to(on, memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)
     batch, wanted = recipe.training.batch or 200, torch.from_numpy(labels.astype(np.int64)).to(on)
@@ -89,7 +89,7 @@ def run(
         if place == 0:
             order = np.random.default_rng([seed, epoch]).permutation(len(images))
         rows = order[place * batch : (place + 1) * batch]
-        inputs = ready_for(changes(images[rows], rows, epoch=epoch))
+        inputs = normalize(changes(images[rows], rows, epoch=epoch))
         for group in optimiser.param_groups:
             group["lr"] = RATE * min(1, step / (steps / 10)) * (1 + math.cos(math.pi * step / steps)) / 2
         wrong = loss(model, inputs, wanted[torch.from_numpy(rows).to(on)], recipe)
@@ -98,11 +98,11 @@ def run(
         optimiser.step()
         step += 1
         if step % max(1, steps // LOOKS) == 0:
-            curve.append((step, accuracy(model, *arrays(prepared / "valid.npz"), ready_for) / 100))
+            curve.append((step, accuracy(model, *arrays(prepared / "valid.npz"), normalize) / 100))
     seconds = time.monotonic() - began
     count = sum(parameter.numel() for parameter in model.parameters())
     trained = Trained(folder=folder, seconds=seconds, parameters=count, of="accuracy", curve=curve)
-    return trained, accuracy(model, *test, ready_for)
+    return trained, accuracy(model, *test, normalize)
 
 
 def changes_of(recipe: Recipe, seed: int) -> Augment:
@@ -127,16 +127,16 @@ def loss(model: nn.Module, inputs: Tensor, labels: Tensor, recipe: Recipe) -> Te
 
 @torch.no_grad()
 def accuracy(
-    model: nn.Module, images: Pictures, labels: Pictures, ready_for: Callable[[Pictures], Tensor]
+    model: nn.Module, images: Pictures, labels: Pictures, normalize: Callable[[Pictures], Tensor]
 ) -> float:
     """The share of pictures that are told right, in percent."""
     model.eval()
     right = 0
-    for begin in range(0, len(images), 500):
-        inputs = ready_for(np.ascontiguousarray(images[begin : begin + 500]))
+    for start in range(0, len(images), 500):
+        inputs = normalize(np.ascontiguousarray(images[start : start + 500]))
         with low_precision(inputs.device):
             said = model(inputs).argmax(-1).cpu().numpy()
-        right += int((said == labels[begin : begin + 500]).sum())
+        right += int((said == labels[start : start + 500]).sum())
     model.train()
     return 100 * right / len(images)
 

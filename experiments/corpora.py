@@ -34,9 +34,11 @@ class Corpus:
     @property
     def learned_positions(self) -> str:
         """The same size with GPT-2's positions, as was tried."""
-        words = f"dropout: {self.dropout}, attention_dropout: {self.dropout}, embed_dropout: {self.dropout}"
+        dropouts = (
+            f"dropout: {self.dropout}, attention_dropout: {self.dropout}, embed_dropout: {self.dropout}"
+        )
         size = f"d_model: 384, num_heads: 6, d_ff: 1536, num_layers: 6, max_len: {self.length}"
-        return f"model={{preset: gpt2, {size}, {words}}}"
+        return f"model={{preset: gpt2, {size}, {dropouts}}}"
 
     def units(self, text: str) -> int:
         """Letters, each of which stands for a byte; or words, and one for the end of each line, as
@@ -54,9 +56,9 @@ def _articles(data: Path) -> dict[str, str]:
 
 def _bytes(data: Path) -> dict[str, str]:
     """Each byte as the letter of its number, so that a tokenizer of letters cuts the text into bytes."""
-    whole = gzip.decompress((data / "enwik8-10M" / "enwik8.first10M.gz").read_bytes()).decode("latin-1")
-    begins = (0, *BYTES.values())
-    return {part: whole[begin:end] for (part, end), begin in zip(BYTES.items(), begins, strict=False)}
+    text = gzip.decompress((data / "enwik8-10M" / "enwik8.first10M.gz").read_bytes()).decode("latin-1")
+    starts = (0, *BYTES.values())
+    return {part: text[start:end] for (part, end), start in zip(BYTES.items(), starts, strict=False)}
 
 
 CORPORA = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from experiments.labels import called
 from experiments.paths import FIGURES, ROOT
-from experiments.records import Noted, runs_of
+from experiments.records import RunRecord, runs_of
 from experiments.rows import ROWS
 from experiments.summary import by_kind
 
@@ -28,12 +28,12 @@ class Panel:
 
     title: str
     of: str
-    kinds: Mapping[str, Sequence[Noted]]
+    kinds: Mapping[str, Sequence[RunRecord]]
 
 
-def panels_of(row: str, runs: Sequence[Noted]) -> list[Panel]:
+def panels_of(row: str, runs: Sequence[RunRecord]) -> list[Panel]:
     """A panel for each figure measured; kinds that are shown apart, as "etth1/96", have one of their own."""
-    found: dict[tuple[str, str], dict[str, list[Noted]]] = {}
+    found: dict[tuple[str, str], dict[str, list[RunRecord]]] = {}
     for of in sorted({one.of for one in runs}):
         for kind, several in by_kind([one for one in runs if one.of == of]).items():
             group, name = called(row, kind)
@@ -45,7 +45,7 @@ def _in_order(name: str) -> tuple[float, str]:
     return (float(name) if name.isdecimal() else 0.0, name)
 
 
-def figure_of(row: str, runs: Sequence[Noted]) -> Figure:
+def figure_of(row: str, runs: Sequence[RunRecord]) -> Figure:
     """The panels of a row: a colour for each kind of run, the same in all of them; a line for each seed."""
     from matplotlib.figure import Figure
 
@@ -69,8 +69,8 @@ def figure_of(row: str, runs: Sequence[Noted]) -> Figure:
         axis.grid(color=INK, alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
         axis.spines[["bottom", "left"]].set_color(INK)
-        beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}  # no curve runs there
-        axis.legend(fontsize=8, frameon=False, labelcolor=INK, **beside)
+        legend_position = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}  # no curve runs there
+        axis.legend(fontsize=8, frameon=False, labelcolor=INK, **legend_position)
     for spare in figure.axes[len(panels) :]:
         spare.set_axis_off()
     figure.suptitle(ROWS[row].title, fontsize=11, color=INK)
@@ -90,5 +90,5 @@ def draw(row: str, figures: Path = FIGURES, folder: Path = PICTURES) -> Path | N
 
 if __name__ == "__main__":
     for name in ROWS:
-        if (made := draw(name)) is not None:
-            print(made.relative_to(ROOT))
+        if (path := draw(name)) is not None:
+            print(path.relative_to(ROOT))

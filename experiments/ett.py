@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from experiments.paths import Place
 from experiments.records import note
-from experiments.trained import Trained, train
+from experiments.training_runs import Trained, train
 from glassformer import api, baselines
 from glassformer.baselines.forecast import LinearForecaster, RepeatLast
 from glassformer.data.row_errors import RowErrors
@@ -44,7 +44,7 @@ QUARTERS = (
 # ETTm2 is learned by heart within 200 of those steps: the published rate, a shorter run, looked at more often
 SLOWER = ("training.lr=0.0001", "training.max_steps=1000", "training.eval_steps=50")
 
-Tell = Callable[[Tensor], Tensor]  # past (B, L, C) -> future (B, N, C)
+Predictor = Callable[[Tensor], Tensor]  # past (B, L, C) -> future (B, N, C)
 
 
 def run(place: Place, name: str) -> None:
@@ -63,7 +63,7 @@ def _patchtst(place: Place, name: str, which: str, horizon: int, seed: int) -> N
     stands beside it, as `mse_published_early`, and is what the page shows. The choice between the two was
     made after test errors of both were seen, and the page says so.
     """
-    made: dict[int, Trained] = {}
+    trained_models: dict[int, Trained] = {}
     for context in CONTEXTS:
         changes = [
             f"data.train=[{_path(place, which)}]",
@@ -73,26 +73,26 @@ def _patchtst(place: Place, name: str, which: str, horizon: int, seed: int) -> N
             *(QUARTERS if _quarters(which) else ()),
             *(SLOWER if which == "ettm2" else ()),
         ]
-        made[context] = train(
+        trained_models[context] = train(
             place, ROW, f"{name}/{context}", "forecast-ett", seed=seed, of="mse", changes=changes
         )
-    ended = {context: one.curve[-1][1] for context, one in made.items()}
+    ended = {context: one.curve[-1][1] for context, one in trained_models.items()}
     context = min(ended, key=ended.__getitem__)
     device, test = device_for(place.device), _windows(place, which, context, horizon, "test")
     last, early = (
         measured(api.load(folder, device=device).model.eval(), test, device)
-        for folder in (made[context].model, made[context].folder / "best")
+        for folder in (trained_models[context].model, trained_models[context].folder / "best")
     )
     note(
         place,
         ROW,
         name,
         seed=seed,
-        trained=replace(made[context], seconds=sum(one.seconds for one in made.values())),
+        trained=replace(trained_models[context], seconds=sum(one.seconds for one in trained_models.values())),
         figures={
             **last,
             **{f"{kind}_early": early[kind] for kind in ("mse_published", "mse")},
-            **{"context": context, **{f"valid_mse_{one}": ended[one] for one in made}},
+            **{"context": context, **{f"valid_mse_{one}": ended[one] for one in trained_models}},
         },
     )
 
@@ -103,7 +103,7 @@ def _simple(place: Place, name: str, which: str, horizon: int, kind: str) -> Non
     best: dict[int, tuple[float, nn.Module]] = {}
     for context in CONTEXTS if kind == "linear" else CONTEXTS[:1]:
         model = _linear(place, which, context, horizon, device) if kind == "linear" else _repeat(horizon)
-        valid = told_errors(model, _windows(place, which, context, horizon, "valid"), device)
+        valid = forecast_errors(model, _windows(place, which, context, horizon, "valid"), device)
         best[context] = (valid.mse, model)
     context = min(best, key=lambda one: best[one][0])
     model = best[context][1]
@@ -131,11 +131,11 @@ def _linear(place: Place, which: str, context: int, horizon: int, device: torch.
     return model
 
 
-def measured(model: Tell, windows: Windows, device: torch.device) -> dict[str, float]:
+def measured(model: Predictor, windows: Windows, device: torch.device) -> dict[str, float]:
     """The errors over all windows, and as they are published, without the last that fill no batch."""
     # Many published results leave out the last windows that do not fill a batch of 128.
     full = replace(windows, limit=len(windows) // 128 * 128)
-    every, published = (told_errors(model, one, device) for one in (windows, full))
+    every, published = (forecast_errors(model, one, device) for one in (windows, full))
     return {
         "mse_published": published.mse,
         "mae_published": published.mae,
@@ -145,7 +145,7 @@ def measured(model: Tell, windows: Windows, device: torch.device) -> dict[str, f
 
 
 @torch.inference_mode()
-def told_errors(model: Tell, windows: Windows, device: torch.device) -> ForecastScores:
+def forecast_errors(model: Predictor, windows: Windows, device: torch.device) -> ForecastScores:
     """How far off a forecaster is over windows."""
     errors = ForecastErrors()
     for past, future in batches(windows, device):

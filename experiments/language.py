@@ -19,7 +19,7 @@ from experiments.paths import Place
 from experiments.paths import glassformer as command
 from experiments.records import note
 from experiments.text_loss import Ids, Scores
-from experiments.trained import Trained, log, train
+from experiments.training_runs import Trained, log, train
 from glassformer.tokenization import Tokenizer, load_tokenizer
 from glassformer.training.hardware import device_for
 from glassformer.weights.atomic_write import atomic_write
@@ -30,7 +30,7 @@ RATES = (1e-3, 2e-3, 3e-3)  # nanoGPT is tried with, and its best one is kept
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class PreparedCorpus:
     """What both sides have: files to learn from and their tokenizer, the ids and units of each part."""
 
     corpus: Corpus
@@ -50,15 +50,15 @@ def contest(corpus: Corpus, place: Place, name: str) -> None:
     kind, seed = name.split("/")
     if kind == "nanogpt":
         nanogpt.model_file()  # a missing one is told before minutes of preparing
-    given = prepared(corpus, place)
+    corpus_files = prepared(corpus, place)
     if kind == "nanogpt":
-        _theirs(given, place, name, int(seed))
+        _theirs(corpus_files, place, name, int(seed))
     else:
         tried = (corpus.learned_positions,) if kind.startswith("tried") else ()
-        _ours(given, place, name, int(seed), tried)
+        _ours(corpus_files, place, name, int(seed), tried)
 
 
-def prepared(corpus: Corpus, place: Place) -> Given:
+def prepared(corpus: Corpus, place: Place) -> PreparedCorpus:
     """The texts as files, cut by a tokenizer that is learned from the first where it is not there."""
     texts, data = corpus.texts(place.data), place.prepared(corpus.row)
     files = {part: data / f"{part}.txt" for part in texts}
@@ -68,7 +68,7 @@ def prepared(corpus: Corpus, place: Place) -> Given:
                 file.write(texts[part].encode())
     folder = data / "tokenizer"
     tokenizer = _tokenizer(corpus, files["train"], folder)
-    return Given(
+    return PreparedCorpus(
         corpus=corpus,
         files=files,
         folder=folder,
@@ -78,31 +78,45 @@ def prepared(corpus: Corpus, place: Place) -> Given:
     )
 
 
-def _ours(given: Given, place: Place, name: str, seed: int, tried: tuple[str, ...]) -> None:
-    row, recipe = given.corpus.row, given.corpus.recipe
+def _ours(corpus_files: PreparedCorpus, place: Place, name: str, seed: int, tried: tuple[str, ...]) -> None:
+    row, recipe = corpus_files.corpus.row, corpus_files.corpus.recipe
     changes = (
-        f"data.train=[{given.files['train'].absolute()}]",
-        f"data.valid=[{given.files['valid'].absolute()}]",
-        f"tokenizer.folder={given.folder.absolute()}",
+        f"data.train=[{corpus_files.files['train'].absolute()}]",
+        f"data.valid=[{corpus_files.files['valid'].absolute()}]",
+        f"tokenizer.folder={corpus_files.folder.absolute()}",
         f"training.logging_steps={EVERY}",
         *tried,
     )
-    rehearsal = _steps(REHEARSED, REHEARSED)
-    first = train(place, row, f"timed/{name}", recipe, seed=seed, of="loss", changes=(*changes, *rehearsal))
+    timing_steps = _steps(REHEARSED, REHEARSED)
+    first = train(
+        place, row, f"timed/{name}", recipe, seed=seed, of="loss", changes=(*changes, *timing_steps)
+    )
     steps = max(10, int((place.seconds or SECONDS) / a_step(first)))
     length = _steps(steps, max(1, steps // 10))
     trained = train(place, row, name, recipe, seed=seed, of="loss", changes=(*changes, *length))
     device = _device(place)
     model = glassformer.load(str(trained.model)).model.to(device).eval()
-    found = {part: _loss(given.corpus, model, given.ids[part], device) for part in ("valid", "test")}
+    found = {
+        part: _loss(corpus_files.corpus, model, corpus_files.ids[part], device) for part in ("valid", "test")
+    }
     figures = {"steps": float(steps), "seconds of steps": steps * a_step(trained)}
-    note(place, row, name, seed=seed, trained=trained, figures=_told(given, found) | figures)
+    note(
+        place,
+        row,
+        name,
+        seed=seed,
+        trained=trained,
+        figures=_with_bits_per_byte(corpus_files, found) | figures,
+    )
 
 
-def _theirs(given: Given, place: Place, name: str, seed: int) -> None:
-    corpus, ids, device = given.corpus, given.ids, _device(place)
+def _theirs(corpus_files: PreparedCorpus, place: Place, name: str, seed: int) -> None:
+    corpus, ids, device = corpus_files.corpus, corpus_files.ids, _device(place)
     size = nanogpt.Size(
-        vocab_size=given.tokenizer.vocab_size, length=corpus.length, rows=corpus.rows, dropout=corpus.dropout
+        vocab_size=corpus_files.tokenizer.vocab_size,
+        length=corpus.length,
+        rows=corpus.rows,
+        dropout=corpus.dropout,
     )
     peer = nanogpt.Peer(size, ids["train"], device=device, seed=seed)
 
@@ -112,7 +126,7 @@ def _theirs(given: Given, place: Place, name: str, seed: int) -> None:
     seconds = place.seconds or SECONDS
     each = [peer.contest(lr, seconds, ids["valid"], ids["test"], measure) for lr in RATES]
     best = min(each, key=lambda one: one.valid)
-    figures = _told(given, {"valid": best.valid, "test": best.test})
+    figures = _with_bits_per_byte(corpus_files, {"valid": best.valid, "test": best.test})
     figures |= {f"valid at rate {one.lr:g}": one.valid for one in each}
     figures |= {"steps": float(best.steps), "seconds of steps": best.seconds}
     trained = Trained(
@@ -127,8 +141,8 @@ def _theirs(given: Given, place: Place, name: str, seed: int) -> None:
 
 def a_step(trained: Trained) -> float:
     """Seconds of one step, from the noted ones between which nothing was validated, the first left out."""
-    noted = [one for one in log(trained.folder) if one["kind"] in ("step", "valid")][1:]
-    pairs = [(a, b) for a, b in pairwise(noted) if a["kind"] == b["kind"] == "step"]
+    entries = [one for one in log(trained.folder) if one["kind"] in ("step", "valid")][1:]
+    pairs = [(a, b) for a, b in pairwise(entries) if a["kind"] == b["kind"] == "step"]
     steps = sum(b["step"] - a["step"] for a, b in pairs)
     return sum(b["time"] - a["time"] for a, b in pairs) / steps if steps else math.inf
 
@@ -143,8 +157,8 @@ def _steps(steps: int, validate_every: int) -> tuple[str, ...]:
 
 def _tokenizer(corpus: Corpus, text: Path, folder: Path) -> Tokenizer:
     if not (folder / "tokenizer.json").is_file():
-        words = ("--kind", corpus.kind, "--vocab-size", str(corpus.vocab_size), "--template", "none")
-        command("tokenizer", "train", text, *words, "--out", folder)
+        options = ("--kind", corpus.kind, "--vocab-size", str(corpus.vocab_size), "--template", "none")
+        command("tokenizer", "train", text, *options, "--out", folder)
     found = load_tokenizer(folder)
     assert found is not None
     return found
@@ -161,16 +175,16 @@ def _loss(corpus: Corpus, scores: Scores, ids: Ids, device: str) -> float:
     return text_loss.exact(scores, ids, length=corpus.length, batch=corpus.rows, device=device)
 
 
-def _told(given: Given, found: dict[str, float]) -> dict[str, float]:
+def _with_bits_per_byte(corpus_files: PreparedCorpus, found: dict[str, float]) -> dict[str, float]:
     """Nats a token, and bits a byte or perplexity a word, of each part."""
-    told = dict(found)
+    metrics = dict(found)
     for part, loss in found.items():
-        a_unit = loss * (len(given.ids[part]) - 1) / given.units[part]
-        if given.corpus.unit == "byte":
-            told[f"{part} bits a byte"] = a_unit / math.log(2)
+        a_unit = loss * (len(corpus_files.ids[part]) - 1) / corpus_files.units[part]
+        if corpus_files.corpus.unit == "byte":
+            metrics[f"{part} bits a byte"] = a_unit / math.log(2)
         else:
-            told[f"{part} perplexity a word"] = math.exp(a_unit)
-    return told
+            metrics[f"{part} perplexity a word"] = math.exp(a_unit)
+    return metrics
 
 
 def _device(place: Place) -> str:

@@ -14,10 +14,10 @@ from glassformer.errors import GlassformerError
 from glassformer.weights.atomic_write import atomic_write
 
 
-def words_of(texts: Iterable[str], language: str) -> list[str]:
+def tokenize(texts: Iterable[str], language: str) -> list[str]:
     """Each text as its words in small letters, with one space between them.
 
-    >>> words_of(["Ein Hund läuft, ein Mann (im T-Shirt) nicht."], "de")
+    >>> tokenize(["Ein Hund läuft, ein Mann (im T-Shirt) nicht."], "de")
     ['ein hund läuft , ein mann ( im t-shirt ) nicht .']
     """
     try:
@@ -34,9 +34,9 @@ def prepare(data: Path, folder: Path, parts: Sequence[str], languages: Sequence[
     """Cut `part.language.gz` of a folder into words, under the same names in another; what is there stays."""
     for part in parts:
         for language in languages:
-            made = folder / f"{part}.{language}.gz"
-            if not made.is_file():
-                write(made, words_of(read(data / made.name), language))
+            path = folder / f"{part}.{language}.gz"
+            if not path.is_file():
+                write(path, tokenize(read(data / path.name), language))
 
 
 def read(path: Path) -> list[str]:

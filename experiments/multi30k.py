@@ -14,7 +14,7 @@ import glassformer
 from experiments import moses
 from experiments.paths import Place
 from experiments.records import note
-from experiments.trained import train
+from experiments.training_runs import train
 from glassformer.metrics.text import bleu, chrf
 from glassformer.training.hardware import device_for
 
@@ -45,11 +45,11 @@ WAYS: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RunName:
     """A run's name, read.
 
     >>> read_name("en-fr-cased/2")
-    Asked(source='en', target='fr', way='cased', seed=2)
+    RunName(source='en', target='fr', way='cased', seed=2)
     """
 
     source: str
@@ -58,45 +58,47 @@ class Asked:
     seed: int
 
 
-def read_name(name: str) -> Asked:
+def read_name(name: str) -> RunName:
     kind, seed = name.split("/")
     source, target, *way = kind.split("-")
-    return Asked(source=source, target=target, way="".join(way), seed=int(seed))
+    return RunName(source=source, target=target, way="".join(way), seed=int(seed))
 
 
 def run(place: Place, name: str) -> None:
     """Train one run and measure it on the validation and test sets."""
-    asked = read_name(name)
-    data = folder_of(place, asked)
+    run_name = read_name(name)
+    data = folder_of(place, run_name)
 
     def files(part: str) -> str:
-        return f"[{data / f'{part}.{asked.source}.gz'},{data / f'{part}.{asked.target}.gz'}]"
+        return f"[{data / f'{part}.{run_name.source}.gz'},{data / f'{part}.{run_name.target}.gz'}]"
 
-    words = (f"data.train={files('train')}", f"data.valid={files('val')}", *LEAN, *WAYS[asked.way])
-    trained = train(place, "multi30k", name, RECIPE, seed=asked.seed, of="loss", changes=words)
-    figures = measured(trained.model, data, asked, device=str(device_for(place.device)))
-    note(place, "multi30k", name, seed=asked.seed, trained=trained, figures=figures)
+    overrides = (f"data.train={files('train')}", f"data.valid={files('val')}", *LEAN, *WAYS[run_name.way])
+    trained = train(place, "multi30k", name, RECIPE, seed=run_name.seed, of="loss", changes=overrides)
+    figures = measured(trained.model, data, run_name, device=str(device_for(place.device)))
+    note(place, "multi30k", name, seed=run_name.seed, trained=trained, figures=figures)
 
 
-def folder_of(place: Place, asked: Asked) -> Path:
+def folder_of(place: Place, run_name: RunName) -> Path:
     """Where the texts of a run are: as they come, or cut into words in small letters."""
     data = place.data / "multi30k"
-    if asked.way == "cased":
+    if run_name.way == "cased":
         return data
     folder = place.prepared("multi30k")
     moses.prepare(data, folder, ("train", *TESTS.values()), LANGUAGES)
     return folder
 
 
-def measured(model: Path, data: Path, asked: Asked, *, device: str) -> dict[str, float]:
+def measured(model: Path, data: Path, run_name: RunName, *, device: str) -> dict[str, float]:
     """BLEU, and of plain text chrF too, of what five beams write for each set."""
     bundle = glassformer.load(model, device=device)
     figures = {}
     for short, part in TESTS.items():
-        sources, expected = (moses.read(data / f"{part}.{side}.gz") for side in (asked.source, asked.target))
+        sources, expected = (
+            moses.read(data / f"{part}.{side}.gz") for side in (run_name.source, run_name.target)
+        )
         got = bundle.translate(sources, num_beams=5, length_penalty=1.0)
-        moses.write(model.parent / f"{part}.{asked.target}.gz", got)
-        if asked.way == "cased":
+        moses.write(model.parent / f"{part}.{run_name.target}.gz", got)
+        if run_name.way == "cased":
             figures[f"bleu_{short}"] = bleu(got, expected).score
             figures[f"chrf_{short}"] = chrf(got, expected).score
         else:  # both are words already

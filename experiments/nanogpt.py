@@ -127,8 +127,8 @@ class Peer:
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         length, pinned = self.size.length, self.device == "cuda"
         while True:
-            begins = self.random.integers(len(self.train) - length, size=self.size.rows)
-            places = begins[:, None] + np.arange(length)
+            starts = self.random.integers(len(self.train) - length, size=self.size.rows)
+            places = starts[:, None] + np.arange(length)
             both = (torch.from_numpy(self.train[places + ahead]) for ahead in (0, 1))
             ids, labels = (one.pin_memory() if pinned else one for one in both)
             yield ids.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
@@ -146,9 +146,9 @@ def model_file() -> Path:
     """Where nanoGPT's model.py is."""
     path = Path(os.environ.get("NANOGPT_MODEL", ""))
     if not path.is_file() or path.suffix != ".py":
-        told = f"NANOGPT_MODEL is '{path}'" if path.name else "NANOGPT_MODEL is not set"
+        problem = f"NANOGPT_MODEL is '{path}'" if path.name else "NANOGPT_MODEL is not set"
         raise GlassformerError(
-            f"this run needs nanoGPT's model.py, and {told}; set it to the path of that file"
+            f"this run needs nanoGPT's model.py, and {problem}; set it to the path of that file"
         )
     return path
 

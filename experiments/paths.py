@@ -25,7 +25,7 @@ class Place:
     work: Path
     figures: Path = FIGURES
     device: str = "auto"
-    beside: int = 0
+    concurrent_runs: int = 0
     seconds: float | None = None
     changes: tuple[str, ...] = ()
     most: int | None = None
@@ -59,12 +59,12 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
-def glassformer(*words: str | Path) -> str:
+def glassformer(*args: str | Path) -> str:
     """What a glassformer command prints; the command is shown first, as a person would type it."""
-    told = [str(word) for word in words]
-    print("$ glassformer", " ".join(told), file=sys.stderr, flush=True)
+    command = [str(word) for word in args]
+    print("$ glassformer", " ".join(command), file=sys.stderr, flush=True)
     done = subprocess.run(
-        [sys.executable, "-m", "glassformer", *told], stdout=subprocess.PIPE, text=True, env=environment()
+        [sys.executable, "-m", "glassformer", *command], stdout=subprocess.PIPE, text=True, env=environment()
     )
     if done.returncode:
         sys.exit(done.returncode)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from experiments import convolution
 from experiments.paths import Place, glassformer
 from experiments.records import note
-from experiments.trained import Trained, train
+from experiments.training_runs import Trained, train
 from glassformer.weights.atomic_write import atomic_write
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.uint8]]
@@ -59,8 +59,8 @@ def learn(
 
 def accuracy_of(model: Path, pictures: Path, place: Place) -> float:
     """The share of the test pictures that are told right, in percent."""
-    words = ("evaluate", model, pictures, "--device", place.device, "--batch", "1000", "--json")
-    return 100 * float(json.loads(glassformer(*words))["metrics"]["accuracy"])
+    command = ("evaluate", model, pictures, "--device", place.device, "--batch", "1000", "--json")
+    return 100 * float(json.loads(glassformer(*command))["metrics"]["accuracy"])
 
 
 def photographs(path: Path) -> Arrays:

@@ -14,15 +14,15 @@ ENDS = (".", "!", "?", '."', '!"', '?"', ".'", ".)")
 
 def wikitext_articles(text: str) -> Iterator[str]:
     """The articles, a paragraph a line, without headings and without sentences in which a word is missing."""
-    kept: list[str] = []
+    paragraph: list[str] = []
     for line in text.split("\n"):
         line = line.strip()
         if re.fullmatch(r"= [^=].* =", line):  # a title; those of sections have more signs
-            yield from _joined(kept)
-            kept = []
+            yield from _joined(paragraph)
+            paragraph = []
         elif line and not line.startswith("="):
-            kept.append(paragraph_of(line))
-    yield from _joined(kept)
+            paragraph.append(paragraph_of(line))
+    yield from _joined(paragraph)
 
 
 def paragraph_of(line: str) -> str:
@@ -31,8 +31,8 @@ def paragraph_of(line: str) -> str:
     >>> paragraph_of('He was 3 @.@ 5 m tall , " big " . The <unk> left . It was n\\'t new ( 1 @,@ 990 ) .')
     'He was 3.5 m tall, "big". It wasn\\'t new (1,990).'
     """
-    whole = (one for one in re.findall(r".*?(?: [.!?](?: \")?(?: |$)|$)", line) if one.strip())
-    said = [one.strip() for one in whole if "<unk>" not in one]
+    sentences = (one for one in re.findall(r".*?(?: [.!?](?: \")?(?: |$)|$)", line) if one.strip())
+    said = [one.strip() for one in sentences if "<unk>" not in one]
     return " ".join(written(one) for one in said if one.count('"') % 2 == 0)
 
 

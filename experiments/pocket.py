@@ -1,9 +1,9 @@
 """The translator that comes with the package: English to and from German, French and Korean.
 
-Runs: "base/1", the paper's base model on the pairs as they are, about half the steps of the small one;
-"small/1", the size that is shipped, on the same pairs; "student/1" goes on from the small one, on the pairs
-and on what the small one wrote (experiments/pocket_made.py); "graduate/1" does the same with the student;
-"polished/1" with the graduate, and with its phrasebook many times more (experiments/pocket_polish.py).
+Runs: "base/1", the paper's base model on the original pairs, half the steps of the small one; "small/1",
+the shipped size on the same pairs; "student/1" continues the small one with its own translations added
+(experiments/pocket_back_translation.py); "graduate/1" does the same with the student; "polished/1" with the
+graduate, and with its phrasebook repeated (experiments/pocket_polish.py).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments import pocket_data, pocket_made, pocket_polish, pocket_tokenizer
+from experiments import pocket_back_translation, pocket_data, pocket_polish, pocket_tokenizer
 from experiments.paths import Place
 from experiments.pocket_measure import measure
 from experiments.records import note
-from experiments.trained import train
+from experiments.training_runs import train
 
 ROW = "pocket"
 WRITING = 120.0  # seconds in which one writes for the next
@@ -82,16 +82,20 @@ def learnt(way: Way, tables: Path, place: Place) -> tuple[list[Path], Path | Non
     if isinstance(way.learns, Pairs):
         return [pairs], None
     before = place.run(ROW, way.learns.after) / "model"
-    made = written_by(before, tables, tables / f"made-by-{way.learns.after.replace('/', '-')}", place)
+    back_translations = written_by(
+        before, tables, tables / f"made-by-{way.learns.after.replace('/', '-')}", place
+    )
     phrases = [pocket_polish.polish(tables)] if isinstance(way.learns, Polish) else []
-    return [pairs, made, *phrases], before
+    return [pairs, back_translations, *phrases], before
 
 
-def written_by(model: Path, tables: Path, made: Path, place: Place) -> Path:
+def written_by(model: Path, tables: Path, back_translations: Path, place: Place) -> Path:
     """The table of what a model wrote, which it does first where it has not."""
-    if not list(made.glob("answers*.tsv.gz")):
-        pocket_made.make(model, tables, made, seconds=WRITING, shards=4, device=place.device, beams=2)
-    return pocket_made.expand(tables, made)
+    if not list(back_translations.glob("answers*.tsv.gz")):
+        pocket_back_translation.make(
+            model, tables, back_translations, seconds=WRITING, shards=4, device=place.device, beams=2
+        )
+    return pocket_back_translation.expand(tables, back_translations)
 
 
 def prepared(place: Place) -> Path:

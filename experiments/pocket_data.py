@@ -64,12 +64,12 @@ class Pair:
 
 def found(data: Path) -> Iterator[Pair]:
     """Every usable pair, once."""
-    seen = set()
+    known = set()
     for pair in _sources(data):
         once = (pair.english, pair.other)
-        if once in seen or not fitting(*once) or not same(pair.english) or not same(pair.other):
+        if once in known or not fitting(*once) or not same(pair.english) or not same(pair.other):
             continue
-        seen.add(once)
+        known.add(once)
         yield pair
 
 
@@ -86,8 +86,13 @@ def _sources(data: Path) -> Iterator[Pair]:
         yield _pair(english, other, "bible-ko", "ko-bible")
     for english, other, *_ in _cells(data / "debian-en-ko/prose.en-ko.tsv.gz"):
         if not placeholders(english + other):
-            whole = sentence(english)
-            yield _pair(english, other, "debian-ko" if whole else "labels-ko", "ko" if whole else "ko-label")
+            is_sentence = sentence(english)
+            yield _pair(
+                english,
+                other,
+                "debian-ko" if is_sentence else "labels-ko",
+                "ko" if is_sentence else "ko-label",
+            )
     for english, other, *_ in _cells(data / "debian-en-ko/ui.en-ko.tsv.gz"):
         if not placeholders(english + other) and share_of("label", english) < 1 / LABELS:
             yield _pair(english, other, "labels-ko", "ko-label")
@@ -124,7 +129,7 @@ def _phrase(text: str) -> bool:
     return len(text.split()) <= A_PHRASE
 
 
-def alone(data: Path, kept_out: set[str]) -> list[str]:
+def alone(data: Path, held_out: set[str]) -> list[str]:
     """English sentences of Wikipedia, each once, of lengths that the translator reads."""
     with gzip.open(
         data / "enwik8-10M" / "enwik8.first10M.gz", "rt", encoding="utf-8", errors="ignore"
@@ -138,7 +143,7 @@ def alone(data: Path, kept_out: set[str]) -> list[str]:
         for one, _ in split_sentences(paragraph)
         if LENGTHS[0] <= len(one.split()) <= LENGTHS[1] and sentence(one)
     )
-    return [one for one in found if same(one) not in kept_out and not placeholders(one)]
+    return [one for one in found if same(one) not in held_out and not placeholders(one)]
 
 
 def part_of(english: str, kind: str) -> Part:
@@ -178,8 +183,8 @@ def _said(pair: Pair) -> bool:
 
 def _first(pairs: Iterable[Pair]) -> list[Pair]:
     """One translation of each sentence, in the order of their hashes."""
-    kept = {(pair.kind, same(pair.english)): pair for pair in reversed(list(pairs))}
-    return sorted(kept.values(), key=lambda pair: share_of("order", pair.english))
+    unique = {(pair.kind, same(pair.english)): pair for pair in reversed(list(pairs))}
+    return sorted(unique.values(), key=lambda pair: share_of("order", pair.english))
 
 
 def bidirectional(pair: Pair) -> tuple[Row, Row]:
@@ -282,11 +287,11 @@ def _developed(pairs: Sequence[Pair]) -> list[Row]:
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(prog="python -m experiments.pocket_data", description=__doc__)
-    words.add_argument("--data", type=Path, default=data_folder())
-    words.add_argument("--out", type=Path, required=True)
-    given = words.parse_args()
-    prepare(given.data, given.out)
+    parser = argparse.ArgumentParser(prog="python -m experiments.pocket_data", description=__doc__)
+    parser.add_argument("--data", type=Path, default=data_folder())
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    prepare(args.data, args.out)
 
 
 if __name__ == "__main__":

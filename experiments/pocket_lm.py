@@ -18,7 +18,7 @@ import glassformer
 from experiments.paths import Place
 from experiments.plain_english import wikipedia_articles, wikitext_articles
 from experiments.records import note
-from experiments.trained import log, train
+from experiments.training_runs import log, train
 
 ROW = "pocket-lm"
 PAIRS = ("tatoeba-deu-eng/deu.txt.gz", "tatoeba-fra-eng/fra.txt.gz", "tatoeba-kor-eng/eng-kor.txt.gz")
@@ -40,8 +40,8 @@ def run(place: Place, name: str) -> None:
         figures={"loss": best, "bits a character": min(bits)},
     )
     model = glassformer.load(str(trained.model))
-    words = {"max_new_tokens": 80, "do_sample": True, "temperature": 0.7, "top_p": 0.9, "seed": 1}
-    for opening, written in zip(OPENINGS, model.generate(OPENINGS, **words), strict=True):
+    options = {"max_new_tokens": 80, "do_sample": True, "temperature": 0.7, "top_p": 0.9, "seed": 1}
+    for opening, written in zip(OPENINGS, model.generate(OPENINGS, **options), strict=True):
         print(f"{opening}|{written}\n", flush=True)
 
 
@@ -49,9 +49,9 @@ def prepared(place: Place) -> Path:
     """All documents, each once and in one fixed disorder, a line of JSON each; made where it is not there."""
     path = place.prepared(ROW) / "english.jsonl.gz"
     if not path.is_file():
-        whole = list(dict.fromkeys(text for source in sources(place.data).values() for text in source))
-        random.Random(1).shuffle(whole)
-        lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in whole)
+        texts = list(dict.fromkeys(text for source in sources(place.data).values() for text in source))
+        random.Random(1).shuffle(texts)
+        lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
         path.write_bytes(gzip.compress(lines.encode(), mtime=0))
     return path
 
@@ -84,12 +84,12 @@ def scenes(text: str) -> Iterator[str]:
 
 def sentences(pairs: str) -> Iterator[str]:
     """The English sides that are sentences of five words or more; of those on Tom and Mary, every fourth."""
-    seen, about = set(), 0
+    known, about = set(), 0
     for line in pairs.splitlines():
         english = line.partition("\t")[0].strip()
-        if english in seen or len(english.split()) < 5 or not english.endswith((".", "!", "?", '."')):
+        if english in known or len(english.split()) < 5 or not english.endswith((".", "!", "?", '."')):
             continue
-        seen.add(english)
+        known.add(english)
         if re.search(r"\b(Tom|Mary)\b", english):
             about += 1
             if about % 4:

@@ -81,8 +81,8 @@ def likeness(got: list[str], rows: Set, language: str) -> dict[str, float]:
     if language != "ko":
         return {"bleu": bleu(got, expected).score, **scores}
     scores["bleu-char"] = bleu(got, expected, tokenize="char").score
-    words = bleu(got, expected, tokenize="ko-mecab")
-    return scores if words.note else {"bleu-mecab": words.score, **scores}
+    parser = bleu(got, expected, tokenize="ko-mecab")
+    return scores if parser.note else {"bleu-mecab": parser.score, **scores}
 
 
 def _lines(path: Path) -> list[str]:
@@ -91,23 +91,23 @@ def _lines(path: Path) -> list[str]:
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(prog="python -m experiments.pocket_measure", description=__doc__)
-    words.add_argument("model", type=Path)
-    words.add_argument("--tables", type=Path, required=True)
-    words.add_argument("--data", type=Path, default=data_folder())
-    words.add_argument("--device", default="auto")
-    words.add_argument("--most", type=int, help="only so many sentences of each set")
-    words.add_argument("--beams", type=int, default=4)
-    words.add_argument("--out", type=Path, help="a .tsv.gz for what was written")
-    given = words.parse_args()
+    parser = argparse.ArgumentParser(prog="python -m experiments.pocket_measure", description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--tables", type=Path, required=True)
+    parser.add_argument("--data", type=Path, default=data_folder())
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--most", type=int, help="only so many sentences of each set")
+    parser.add_argument("--beams", type=int, default=4)
+    parser.add_argument("--out", type=Path, help="a .tsv.gz for what was written")
+    args = parser.parse_args()
     figures = measure(
-        given.model,
-        given.tables,
-        given.data,
-        device=given.device,
-        most=given.most,
-        out=given.out,
-        num_beams=given.beams,
+        args.model,
+        args.tables,
+        args.data,
+        device=args.device,
+        most=args.most,
+        out=args.out,
+        num_beams=args.beams,
     )
     print(json.dumps(figures, indent=1, sort_keys=True))
 

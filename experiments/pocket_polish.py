@@ -17,13 +17,18 @@ AGAIN, LONGER = 12, 2  # how often a short line is read besides, and a longer on
 
 def polish(tables: Path) -> Path:
     """polish.tsv.gz beside the tables: of the phrasebook what is learnt at all."""
-    words = {
+    word_counts = {
         row: len(pair.english.split())
         for pair in phrasebook()
         for row in ((pair.english, pair.other, pair.tag), (pair.other, pair.english, "en"))
     }
     learnt: set[Row] = {(source, target, to) for source, target, to in read(tables / "train.tsv.gz")}
     path = tables / "polish.tsv.gz"
-    rows = (row for row in words if row in learnt for _ in range(AGAIN if words[row] <= SAID else LONGER))
+    rows = (
+        row
+        for row in word_counts
+        if row in learnt
+        for _ in range(AGAIN if word_counts[row] <= SAID else LONGER)
+    )
     write(path, ("source", "target", "to"), rows)
     return path

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.made_series import made
 from experiments.paths import Place
 from experiments.records import note
-from experiments.trained import train
+from experiments.synthetic_series import generate_series
+from experiments.training_runs import train
 from glassformer import api
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import read_series
@@ -31,7 +31,7 @@ ROW = "pocket-series"
 CONTEXT, HORIZON = 96, 24
 SERIES, STEPS, HELD_OUT = 8_000, 240, 2_000
 FLU, FLU_LEARNED, FLU_TIMES, YEAR = "national_illness.csv.gz", 676, 5, 52  # weeks learned: the first 7 in 10
-LOADS, LOADS_BEGIN, LOADS_END, DAY = "ETTh1.csv.gz", 11_520, 14_400, 24  # the rows others are tested on
+LOADS, LOADS_START, LOADS_END, DAY = "ETTh1.csv.gz", 11_520, 14_400, 24  # the rows others are tested on
 TOGETHER = 1024
 LEARNED = ("columns", "mean", "std", "frequency")  # what a model remembers of the series it learned from
 EVEN = 1e-3  # windows that hardly move have no error to be measured by
@@ -49,13 +49,15 @@ def run(place: Place, name: str) -> None:
     folder = for_any_series(found.model, found.folder / ROW)
     model = api.load(folder, device=device_for(place.device)).model.eval()
     figures: dict[str, float] = {}
-    held = made(2, HELD_OUT, CONTEXT + HORIZON)
+    held = generate_series(2, HELD_OUT, CONTEXT + HORIZON)
     seasons = np.array([min(one.period, CONTEXT) for one in held])
-    figures |= judged("made", model, np.stack([one.values for one in held]).astype(np.float32), seasons)
+    figures |= forecast_metrics(
+        "made", model, np.stack([one.values for one in held]).astype(np.float32), seasons
+    )
     flu = _columns(flu_file)
-    figures |= judged("flu", model, *windows_between(flu, FLU_LEARNED, len(flu), YEAR))
+    figures |= forecast_metrics("flu", model, *windows_between(flu, FLU_LEARNED, len(flu), YEAR))
     loads = _columns(loads_file)
-    figures |= judged("etth1", model, *windows_between(loads, LOADS_BEGIN, LOADS_END, DAY))
+    figures |= forecast_metrics("etth1", model, *windows_between(loads, LOADS_START, LOADS_END, DAY))
     note(place, ROW, name, seed=int(name), trained=found, figures=figures)
 
 
@@ -80,7 +82,7 @@ def _learned(place: Place, flu_file: Path) -> Path:
     path = place.prepared(ROW) / "learned.csv"
     if path.exists():
         return path
-    series = {f"made-{n}": one.values for n, one in enumerate(made(1, SERIES, STEPS))}
+    series = {f"made-{n}": one.values for n, one in enumerate(generate_series(1, SERIES, STEPS))}
     flu = _columns(flu_file)[:FLU_LEARNED].astype(np.float64)
     scaled = (flu - flu.mean(0)) / flu.std(0)
     for column in range(scaled.shape[1]):  # several times over: it is little beside so many made ones
@@ -100,17 +102,17 @@ def _columns(path: Path) -> Floats:
     return read_series(path, errors=RowErrors()).values.astype(np.float32)
 
 
-def windows_between(values: Floats, begin: int, end: int, season: int) -> tuple[Floats, NDArray[np.int64]]:
+def windows_between(values: Floats, start: int, end: int, season: int) -> tuple[Floats, NDArray[np.int64]]:
     """Every window whose future lies between two rows, of every column, as (windows, 120); its seasons."""
     steps = CONTEXT + HORIZON
-    starts = np.arange(begin - CONTEXT, end - steps + 1)
+    starts = np.arange(start - CONTEXT, end - steps + 1)
     cut = values[starts[:, None] + np.arange(steps)]  # (W, 120, C)
     flat = cut.transpose(0, 2, 1).reshape(-1, steps)
     return flat, np.full(len(flat), season)
 
 
 @torch.inference_mode()
-def judged(
+def forecast_metrics(
     name: str, model: torch.nn.Module, windows: Floats, seasons: NDArray[np.int64]
 ) -> dict[str, float]:
     """MASE, the same as a multiple of each repeat's, and how often the truth lay in the middle 80 %."""
@@ -119,17 +121,17 @@ def judged(
     moving = size > EVEN * past.std(1).clip(1e-9)
     past, future, size, seasons = past[moving], future[moving], size[moving, None], seasons[moving, None]
     device = next(model.parameters()).device
-    told, inside = [], 0
+    predictions, inside = [], 0
     for at in range(0, len(past), TOGETHER):
         some = slice(at, at + TOGETHER)
         found = model(torch.from_numpy(past[some, :, None]).to(device))
         low, high = (one.cpu().numpy()[..., 0] for one in quantiles(found, (0.1, 0.9)))
-        told.append(found.mean.cpu().numpy()[..., 0])
+        predictions.append(found.mean.cpu().numpy()[..., 0])
         inside += int(((low <= future[some]) & (future[some] <= high)).sum())
     again = CONTEXT - seasons + np.arange(HORIZON) % seasons
     error, last, season = (
         float((np.abs(one - future) / size).mean())
-        for one in (np.concatenate(told), past[:, -1:], np.take_along_axis(past, again, 1))
+        for one in (np.concatenate(predictions), past[:, -1:], np.take_along_axis(past, again, 1))
     )
     return {
         f"{name}_mase": error,

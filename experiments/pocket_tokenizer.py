@@ -36,13 +36,13 @@ def learn(rows: Iterable[list[str]], out: Path, *, size: int = SIZE, rare: int =
     """Learn from rows (source, target, to), and save."""
     texts = list(_texts(rows))
     counts = Counter(letter for text in texts for letter in text)
-    kept = {letter for letter, count in counts.items() if count >= rare}
-    known = ("".join(letter if letter in kept else " " for letter in text) for text in texts)
+    frequent = {letter for letter, count in counts.items() if count >= rare}
+    known = ("".join(letter if letter in frequent else " " for letter in text) for text in texts)
     tags = tuple(f">>{tag}<<" for tag in TAGS)
     plan = TokenizerPlan(kind="bpe", vocab_size=size - BYTES, tags=tags, template="eos")
     train_tokenizer([*known, " ".join(DIGITS), DIGITS], plan).save(out)
     path = out / "tokenizer.json"
-    backend = _with_bytes(json.loads(path.read_text(encoding="utf-8")), plan.room_for_marks)
+    backend = _with_bytes(json.loads(path.read_text(encoding="utf-8")), plan.num_special)
     written = [normalizers.Replace(*change) for change in WRITTEN.items()]
     backend.normalizer = normalizers.Sequence([normalizers.NFC(), *written])
     backend.pre_tokenizer = pre_tokenizers.Sequence(
@@ -50,9 +50,9 @@ def learn(rows: Iterable[list[str]], out: Path, *, size: int = SIZE, rare: int =
     )
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), backend.decoder])
     path.write_text(backend.to_str(), encoding="utf-8")
-    made = load_tokenizer(out)
-    assert made is not None
-    return made
+    tokenizer = load_tokenizer(out)
+    assert tokenizer is not None
+    return tokenizer
 
 
 def _texts(rows: Iterable[list[str]], *, seed: int = 1) -> Iterator[str]:
@@ -78,17 +78,17 @@ def _with_bytes(described: dict[str, Any], at: int) -> Backend:
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(prog="python -m experiments.pocket_tokenizer", description=__doc__)
-    words.add_argument("--tables", type=Path, required=True, help="where train.tsv.gz lies")
-    words.add_argument("--out", type=Path, required=True)
-    given = words.parse_args()
-    made = learn(read(given.tables / "train.tsv.gz"), given.out)
-    print(f"{made.vocab_size:,} tokens")
-    for name in sorted({row[3] for row in read(given.tables / "test.tsv.gz")}):
-        texts = [row[1] for row in read(given.tables / "test.tsv.gz") if row[3] == name]
-        ids = [one.ids[:-1] for one in made.encode_batch(texts)]
+    parser = argparse.ArgumentParser(prog="python -m experiments.pocket_tokenizer", description=__doc__)
+    parser.add_argument("--tables", type=Path, required=True, help="where train.tsv.gz lies")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    tokenizer = learn(read(args.tables / "train.tsv.gz"), args.out)
+    print(f"{tokenizer.vocab_size:,} tokens")
+    for name in sorted({row[3] for row in read(args.tables / "test.tsv.gz")}):
+        texts = [row[1] for row in read(args.tables / "test.tsv.gz") if row[3] == name]
+        ids = [one.ids[:-1] for one in tokenizer.encode_batch(texts)]
         many = sum(map(len, ids)) / sum(len(text.split()) for text in texts)
-        back = sum(made.decode(one) == text for one, text in zip(ids, texts, strict=True))
+        back = sum(tokenizer.decode(one) == text for one, text in zip(ids, texts, strict=True))
         print(f"{name:14} {many:.2f} tokens a word, {back} of {len(texts)} texts come back")
 
 

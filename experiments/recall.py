@@ -14,9 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from experiments import recall_speed, records, trained
-from experiments.made_pairs import Copying, Recalling, Task, drawn, of_sizes, written
+from experiments import recall_speed, records, training_runs
 from experiments.paths import Place, glassformer
+from experiments.synthetic_pairs import Copying, Recalling, Task, generate_pairs, of_sizes, written
 from glassformer.metrics.text import ExactMatch
 
 ROW = "recall"
@@ -53,29 +53,29 @@ def run(place: Place, name: str) -> None:
         return
     task, _, model = kind.partition("-")
     recipe, changes = MODELS[model]
-    files = made(place, task)
-    words = [f"data.train=[{files['train']}]", f"data.valid=[{files['valid']}]"]
-    words += [f"training.max_steps={STEPS[task]}", *changes, *FOR_TASK.get((task, model), ())]
+    files = write_files(place, task)
+    overrides = [f"data.train=[{files['train']}]", f"data.valid=[{files['valid']}]"]
+    overrides += [f"training.max_steps={STEPS[task]}", *changes, *FOR_TASK.get((task, model), ())]
     if task in AFTER:
         before = place.run(ROW, f"{AFTER[task]}-{model}/{number}") / "model"
         if not before.is_dir():
             run(place, f"{AFTER[task]}-{model}/{number}")
-        words += [f"model.folder={before}", f"tokenizer.folder={before}"]
-    found = trained.train(place, ROW, name, recipe, seed=int(number), of="exact", changes=words)
+        overrides += [f"model.folder={before}", f"tokenizer.folder={before}"]
+    found = training_runs.train(place, ROW, name, recipe, seed=int(number), of="exact", changes=overrides)
     figures = {**answered(place, task, found.model, files["test"]), **pace(found)}
     figures |= learned(found, figures)
     records.note(place, ROW, name, seed=int(number), trained=found, figures=figures)
 
 
-def made(place: Place, task: str) -> dict[str, Path]:
+def write_files(place: Place, task: str) -> dict[str, Path]:
     """The files of a task, the same for every seed and model."""
     kind, folder = TASKS[task], place.prepared(ROW) / task
     folder.mkdir(exist_ok=True)
     return written(
         folder,
         {
-            "train": drawn(kind, LEARNED, seed=1),
-            "valid": drawn(kind, HELD, seed=2),
+            "train": generate_pairs(kind, LEARNED, seed=1),
+            "valid": generate_pairs(kind, HELD, seed=2),
             "test": of_sizes(kind, SIZES[task], TESTED, seed=3),
         },
     )
@@ -89,7 +89,7 @@ def answered(place: Place, task: str, model: Path, test: Path) -> dict[str, floa
     return shares(answers.read_text(encoding="utf-8").splitlines(), wanted, SIZES[task])
 
 
-def shares(given: Sequence[str], wanted: Sequence[str], sizes: Sequence[int]) -> dict[str, float]:
+def shares(predictions: Sequence[str], wanted: Sequence[str], sizes: Sequence[int]) -> dict[str, float]:
     """Shares of whole answers and of their words, of equally many answers of each size one after another.
 
     >>> shares(["a a", "b b", "c c", "x d"], ["a a", "b b", "c c", "d d"], (10, 20))
@@ -99,17 +99,17 @@ def shares(given: Sequence[str], wanted: Sequence[str], sizes: Sequence[int]) ->
     found: dict[str, float] = {}
     for n, size in enumerate(sizes):
         these, same = slice(n * count, (n + 1) * count), ExactMatch()
-        same.add([text.split() for text in given[these]], [text.split() for text in wanted[these]])
+        same.add([text.split() for text in predictions[these]], [text.split() for text in wanted[these]])
         found |= {f"exact at {size}": same.match, f"right at {size}": same.token_accuracy}
     return found
 
 
-def pace(found: trained.Trained) -> dict[str, float]:
+def pace(found: training_runs.Trained) -> dict[str, float]:
     """How fast it learned: milliseconds a step and tokens a second, where several steps were records.
 
     Of the stretches between noted steps the middle one counts, so neither compiling nor validating does.
     """
-    steps = [line for line in trained.log(found.folder) if line["kind"] == "step"]
+    steps = [line for line in training_runs.log(found.folder) if line["kind"] == "step"]
     between = [
         (after["time"] - before["time"]) / (after["step"] - before["step"])
         for before, after in pairwise(steps)
@@ -124,7 +124,7 @@ def pace(found: trained.Trained) -> dict[str, float]:
     }
 
 
-def learned(found: trained.Trained, figures: Mapping[str, float]) -> dict[str, float]:
+def learned(found: training_runs.Trained, figures: Mapping[str, float]) -> dict[str, float]:
     """Steps, and seconds at that pace, until the task was done; nothing where it never was."""
     done = next((step for step, exact in found.curve if exact >= DONE), None)
     if done is None or "ms a step" not in figures:

@@ -11,7 +11,7 @@ from torch import nn
 
 from experiments.paths import Place
 from experiments.records import note
-from experiments.trained import Trained
+from experiments.training_runs import Trained
 from glassformer.baselines import build_baseline, lstm_spec
 from glassformer.recipes import recipe_path
 from glassformer.training.hardware import device_for
@@ -62,14 +62,14 @@ def seconds_a_step(learner: PairLearner, rows: int, length: int, device: torch.d
     """The middle of a few steps, each from the symbols to the changed weights; nothing is compiled."""
     optimizer = torch.optim.AdamW(learner.parameters(), lr=1e-4)
     strings = torch.randint(4, VOCABULARY, (rows, length), device=device)
-    taken = []
+    durations = []
     for _ in range(WARMING + TIMED):
         began = _now(device)
         optimizer.zero_grad()
         (learner(strings, strings, strings) / strings.numel()).backward()
         optimizer.step()
-        taken.append(_now(device) - began)
-    return median(taken[WARMING:])
+        durations.append(_now(device) - began)
+    return median(durations[WARMING:])
 
 
 def _now(device: torch.device) -> float:

@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 from experiments.paths import Place
-from experiments.trained import Trained
+from experiments.training_runs import Trained
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noted:
+class RunRecord:
     """One run of a row.
 
     name: the run among those of its row, as "en-de/1"; seed; parameters; seconds of training
@@ -33,7 +33,7 @@ class Noted:
     curve: Sequence[tuple[int, float]] = field(default_factory=tuple)
     hardware: str = ""
     torch: str = ""
-    beside: int = 0
+    concurrent_runs: int = 0
 
 
 def note(
@@ -48,7 +48,7 @@ def note(
     """Keep a run's figures, in place of an older run's of the same name."""
     keep(
         place,
-        Noted(
+        RunRecord(
             row=row,
             name=name,
             seed=seed,
@@ -59,27 +59,27 @@ def note(
             curve=trained.curve,
             hardware=hardware(place.device),
             torch=torch.__version__,
-            beside=place.beside,
+            concurrent_runs=place.concurrent_runs,
         ),
     )
 
 
-def keep(place: Place, noted: Noted) -> None:
+def keep(place: Place, record: RunRecord) -> None:
     """Write one run's figures."""
-    path = place.figures / noted.row / f"{noted.name.replace('/', '-')}.json"
+    path = place.figures / record.row / f"{record.name.replace('/', '-')}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(noted), ensure_ascii=False) + "\n", encoding="utf-8")
-    told = ", ".join(f"{key} {value:.4g}" for key, value in noted.figures.items())
-    print(f"{noted.row} {noted.name}: {told}", flush=True)
+    path.write_text(json.dumps(asdict(record), ensure_ascii=False) + "\n", encoding="utf-8")
+    summary = ", ".join(f"{key} {value:.4g}" for key, value in record.figures.items())
+    print(f"{record.row} {record.name}: {summary}", flush=True)
 
 
-def runs_of(row: str, figures: Path) -> list[Noted]:
+def runs_of(row: str, figures: Path) -> list[RunRecord]:
     """All that was noted of a row, by name."""
     found = []
     for path in sorted((figures / row).glob("*.json")):
-        words = json.loads(path.read_text(encoding="utf-8"))
-        words["curve"] = tuple((step, value) for step, value in words["curve"])
-        found.append(Noted(**words))
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields["curve"] = tuple((step, value) for step, value in fields["curve"])
+        found.append(RunRecord(**fields))
     return found
 
 

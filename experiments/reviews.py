@@ -17,8 +17,8 @@ from pathlib import Path
 
 from experiments import ngrams
 from experiments.paths import Place, glassformer
-from experiments.records import Noted, hardware, keep, note
-from experiments.trained import Trained, train
+from experiments.records import RunRecord, hardware, keep, note
+from experiments.training_runs import Trained, train
 from glassformer.weights.atomic_write import atomic_write
 
 ROW, RECIPE = "nsmc", "classify-nsmc"
@@ -65,9 +65,9 @@ def run(place: Place, name: str) -> None:
     tests = {"accuracy": data / "test.tsv.gz", "accuracy of unseen": unseen(data, place.prepared(ROW))}
     figures: dict[str, float] = {}
     for figure, path in tests.items():
-        words = ("evaluate", trained.model, path, "--columns", "document,label", "--device", place.device)
-        told = json.loads(glassformer(*words, "--batch", "65536", "--json"))["metrics"]
-        figures[figure] = 100 * told["accuracy"]
+        command = ("evaluate", trained.model, path, "--columns", "document,label", "--device", place.device)
+        metrics = json.loads(glassformer(*command, "--batch", "65536", "--json"))["metrics"]
+        figures[figure] = 100 * metrics["accuracy"]
     note(place, ROW, name, seed=int(seed), trained=trained, figures=figures)
 
 
@@ -96,9 +96,9 @@ def unseen(data: Path, folder: Path) -> Path:
     if not path.exists():
         known = {row.split("\t")[1] for row in rows_of(data / "train.tsv.gz")[1:]}
         header, *rows = rows_of(data / "test.tsv.gz")
-        kept = [row for row in rows if row.split("\t")[1] not in known]
+        unique_rows = [row for row in rows if row.split("\t")[1] not in known]
         with atomic_write(path) as file:  # another run may be making the same file
-            file.writelines(f"{row}\n".encode() for row in (header, *kept))
+            file.writelines(f"{row}\n".encode() for row in (header, *unique_rows))
     return path
 
 
@@ -114,7 +114,7 @@ def _linear(place: Place, name: str, data: Path) -> None:
     figures = {figure: 100 * learned.accuracy(*_texts(rows)) for figure, rows in tests.items()}
     keep(
         place,
-        Noted(
+        RunRecord(
             row=ROW,
             name=name,
             seed=1,

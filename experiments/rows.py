@@ -9,14 +9,14 @@ from typing import Literal
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """title: what is measured; module: the file of experiments/ whose `run(place, name)` makes one run
-    given: what else its `run` is given, where a module serves several rows
+    arguments: passed to its `run`, if a module serves several rows
     runs: the names of its runs, as "1" for a seed or "etth1/96/1"
     takes: which of the options `seconds` and `most` mean something to it
     """
 
     title: str
     module: str
-    given: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
     runs: tuple[str, ...]
     takes: tuple[Literal["seconds", "most"], ...] = ()
 
@@ -71,7 +71,7 @@ ROWS: dict[str, Row] = {
     ),
     "restore": Row(
         title="trimmed, gapped and shuffled sentences made whole: Transformer and LSTM",
-        module="restoring",
+        module="restoration",
         runs=seeds("transformer", "lstm"),
     ),
     "shakespeare": Row(
@@ -85,14 +85,14 @@ ROWS: dict[str, Row] = {
     "wikitext2": Row(
         title="WikiText-2 against nanoGPT of the same size, for about the same seconds",
         module="language",
-        given=("wikitext2",),
+        arguments=("wikitext2",),
         runs=(*seeds("ours", "nanogpt"), "tried-learned-positions/1"),
         takes=("seconds",),
     ),
     "enwik8": Row(
         title="10 MB of Wikipedia byte by byte against nanoGPT of the same size, for about the same seconds",
         module="language",
-        given=("enwik8",),
+        arguments=("enwik8",),
         runs=(*seeds("ours", "nanogpt"), "tried-learned-positions/1"),
         takes=("seconds",),
     ),
@@ -124,7 +124,7 @@ ROWS: dict[str, Row] = {
     "mnist": Row(
         title="handwritten digits by a Vision Transformer from scratch",
         module="digits",
-        given=("mnist", "images-digits"),
+        arguments=("mnist", "images-digits"),
         runs=seeds(),
     ),
     "cifar": Row(
@@ -135,7 +135,7 @@ ROWS: dict[str, Row] = {
     "pocket-digits": Row(
         title="digits by at most 300,000 weights, for the explorer",
         module="digits",
-        given=("pocket-digits", "pocket-digits"),
+        arguments=("pocket-digits", "pocket-digits"),
         runs=("1",),
     ),
     "pocket": Row(

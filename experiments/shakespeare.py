@@ -11,7 +11,7 @@ import glassformer
 from experiments import text_loss
 from experiments.paths import Place
 from experiments.records import note
-from experiments.trained import train
+from experiments.training_runs import train
 from glassformer.training.hardware import device_for
 
 ROW = "shakespeare"

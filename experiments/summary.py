@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean, stdev
 
-from experiments.records import Noted
+from experiments.records import RunRecord
 
 
-def told(values: Sequence[float], digits: int = 2) -> str:
+def format_mean(values: Sequence[float], digits: int = 2) -> str:
     """The mean, with the spread of several.
 
-    >>> told([41.0, 41.5, 42.0]), told([0.37], 3), told([])
+    >>> format_mean([41.0, 41.5, 42.0]), format_mean([0.37], 3), format_mean([])
     ('41.50 ± 0.50', '0.370', '')
     """
     if not values:
@@ -20,30 +20,30 @@ def told(values: Sequence[float], digits: int = 2) -> str:
     return f"{mean(values):.{digits}f}{spread}"
 
 
-def by_kind(runs: Sequence[Noted]) -> dict[str, list[Noted]]:
+def by_kind(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
     """The runs of each kind: "en-de/1" and "en-de/2" are two of the kind "en-de"."""
-    kinds: dict[str, list[Noted]] = {}
+    kinds: dict[str, list[RunRecord]] = {}
     for one in runs:
         kinds.setdefault(one.name.rpartition("/")[0], []).append(one)
     return kinds
 
 
-def of(runs: Sequence[Noted], figure: str) -> list[float]:
+def of(runs: Sequence[RunRecord], figure: str) -> list[float]:
     """A figure of every run that has it."""
     return [one.figures[figure] for one in runs if figure in one.figures]
 
 
-def size(runs: Sequence[Noted]) -> str:
+def size(runs: Sequence[RunRecord]) -> str:
     """How many weights: "2.60M", or in full where they are few."""
     count = runs[0].parameters
     return f"{count / 1e6:.2f}M" if count >= 1e5 else f"{count:,}"
 
 
-def seconds(runs: Sequence[Noted]) -> str:
+def seconds(runs: Sequence[RunRecord]) -> str:
     """How long a training took, and how many others shared the device meanwhile; of those with the fewest."""
-    beside = min(one.beside for one in runs)
-    taken = mean(one.seconds for one in runs if one.beside == beside)
-    return f"{taken:.0f} s" + (f" (shared with {beside})" if beside else "")
+    fewest = min(one.concurrent_runs for one in runs)
+    average = mean(one.seconds for one in runs if one.concurrent_runs == fewest)
+    return f"{average:.0f} s" + (f" (shared with {fewest})" if fewest else "")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

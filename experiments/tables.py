@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import mean
 
 from experiments.labels import CALLED, WAYS
-from experiments.records import Noted, runs_of
-from experiments.summary import bold_where, by_kind, of, seconds, size, table, told
+from experiments.records import RunRecord, runs_of
+from experiments.summary import bold_where, by_kind, format_mean, of, seconds, size, table
 from experiments.why_attention import NAMES
 
 # Published: Transformer-Tiny (Wu et al. 2021), tokenised lower-case BLEU on 2016, 2017 and COCO.
@@ -45,7 +45,7 @@ def captions(figures: Path) -> str:
             if runs := kinds.get(f"{kind}{way}", []):
                 scores = [of(runs, f"bleu_{one}") for one in CAPTIONS]
                 cells = [
-                    bold_where(told(one), mean(one) >= anchor)
+                    bold_where(format_mean(one), mean(one) >= anchor)
                     for one, anchor in zip(scores, anchors, strict=True)
                 ]
                 rows.append([f"{kind}, {name}, {_seeds(runs)}", size(runs), seconds(runs), *cells])
@@ -58,7 +58,7 @@ def tried(figures: Path) -> str:
     names |= {f"en-de-{way}": name for way, name in WAYS.items() if way not in ("", "cased")}
     kinds = by_kind(runs_of("multi30k", figures))
     rows = [
-        [f"{name}, {_seeds(runs)}", *(told(of(runs, f"bleu_{one}")) for one in ("val", *CAPTIONS))]
+        [f"{name}, {_seeds(runs)}", *(format_mean(of(runs, f"bleu_{one}")) for one in ("val", *CAPTIONS))]
         for kind, name in names.items()
         if (runs := kinds.get(kind, []))
     ]
@@ -70,7 +70,7 @@ def cased(figures: Path) -> str:
     kinds, rows = by_kind(runs_of("multi30k", figures)), []
     for kind in ("en-de-cased", "en-fr-cased"):
         if runs := kinds.get(kind, []):
-            cells = [told(of(runs, f"{what}_{one}")) for one in CAPTIONS for what in ("bleu", "chrf")]
+            cells = [format_mean(of(runs, f"{what}_{one}")) for one in CAPTIONS for what in ("bleu", "chrf")]
             rows.append([f"{kind.removesuffix('-cased')}, {_seeds(runs)}", *cells])
     head = [f"{name} {what}" for name in ("2016", "2017", "COCO") for what in ("BLEU", "chrF")]
     return table(("", *head), rows) if rows else NOT_RUN
@@ -86,8 +86,8 @@ def letters(figures: Path) -> str:
         rows.append([f"{name}, nanoGPT (published)", "", anchor[1], anchor[0], "", ""])
         if runs := kinds.get(kind, []):
             estimate = of(runs, "estimate")
-            cells = [bold_where(told(estimate, 4), mean(estimate) <= most)]
-            cells += [told(of(runs, one), 4) for one in ("exact", "strided")]
+            cells = [bold_where(format_mean(estimate, 4), mean(estimate) <= most)]
+            cells += [format_mean(of(runs, one), 4) for one in ("exact", "strided")]
             rows.append(
                 [f"{name}, ours ({runs[0].hardware}), {_seeds(runs)}", size(runs), seconds(runs), *cells]
             )
@@ -109,9 +109,9 @@ def series(figures: Path) -> str:
                 [
                     f"{which.replace('ett', 'ETT')} {horizon}",
                     *(f"{one:.3f}" for one in anchors),
-                    bold_where(told(found, 3), near),
-                    told(of(ours, "mse_early"), 3),
-                    told(of(ours, "mse_published"), 3),
+                    bold_where(format_mean(found, 3), near),
+                    format_mean(of(ours, "mse_early"), 3),
+                    format_mean(of(ours, "mse_published"), 3),
                     _cell(linear, "mse_published"),
                     _cell(linear, "mse"),
                     _cell(repeat, "mse"),
@@ -133,7 +133,7 @@ def series(figures: Path) -> str:
     )
 
 
-def _cell(run: Noted | None, figure: str) -> str:
+def _cell(run: RunRecord | None, figure: str) -> str:
     return f"{run.figures[figure]:.3f}" if run else ""
 
 
@@ -148,14 +148,14 @@ def labels(figures: Path) -> str:
 
 
 def _labelled(
-    kinds: Mapping[str, list[Noted]], names: Mapping[str, str], task: str, least: float = 101.0
+    kinds: Mapping[str, list[RunRecord]], names: Mapping[str, str], task: str, least: float = 101.0
 ) -> list[list[str]]:
     return [
         [
             f"{task}, {name}, {_seeds(runs)}",
             size(runs),
             seconds(runs),
-            bold_where(told(of(runs, "accuracy")), mean(of(runs, "accuracy")) >= least),
+            bold_where(format_mean(of(runs, "accuracy")), mean(of(runs, "accuracy")) >= least),
         ]
         for kind, name in names.items()
         if (runs := kinds.get(kind, []))
@@ -167,8 +167,10 @@ def against_nanogpt(figures: Path) -> str:
     rows = []
     for row, name in (("wikitext2", "WikiText-2"), ("enwik8", "enwik8, first 10 MB")):
         for kind, runs in by_kind(runs_of(row, figures)).items():
-            cells = [told(of(runs, one), 4) for one in ("valid", "test")]
-            rows.append([f"{name}, {kind}", size(runs), told(of(runs, "seconds of steps"), 0) + " s", *cells])
+            cells = [format_mean(of(runs, one), 4) for one in ("valid", "test")]
+            rows.append(
+                [f"{name}, {kind}", size(runs), format_mean(of(runs, "seconds of steps"), 0) + " s", *cells]
+            )
     return table(("", "parameters", "steps", "validation", "test"), rows) if rows else NOT_RUN
 
 
@@ -182,7 +184,7 @@ def recalling(figures: Path) -> str:
     return _exact(figures, "recall")
 
 
-def recalling_few(figures: Path) -> str:
+def recall_few_keys(figures: Path) -> str:
     """The same, learned from 8 keys at most."""
     return _exact(figures, "few")
 
@@ -200,7 +202,11 @@ def _exact(figures: Path, task: str) -> str:
         return NOT_RUN
     exact = [one for one in next(iter(found.values()))[0].figures if one.startswith("exact at ")]
     rows = [
-        [f"{name}, {_seeds(runs)}", size(runs), *(told([100 * x for x in of(runs, one)], 1) for one in exact)]
+        [
+            f"{name}, {_seeds(runs)}",
+            size(runs),
+            *(format_mean([100 * x for x in of(runs, one)], 1) for one in exact),
+        ]
         for name, runs in found.items()
     ]
     return table(("exact match, %", "parameters", *(one.removeprefix("exact at ") for one in exact)), rows)
@@ -214,13 +220,13 @@ def restored(figures: Path) -> str:
         return NOT_RUN
     rows = []
     for damage, name in KINDS_OF_DAMAGE.items():
-        as_it_is = told(of(next(iter(found.values()))[:1], f"{damage} chrf as damaged"), 1)
+        as_it_is = format_mean(of(next(iter(found.values()))[:1], f"{damage} chrf as damaged"), 1)
         cells = [
             cell
             for runs in found.values()
             for cell in (
-                told(of(runs, f"{damage} chrf"), 1),
-                told([100 * one for one in of(runs, f"{damage} exact")], 1),
+                format_mean(of(runs, f"{damage} chrf"), 1),
+                format_mean([100 * one for one in of(runs, f"{damage} exact")], 1),
             )
         ]
         rows.append([name, as_it_is, *cells])
@@ -251,7 +257,7 @@ def translator(figures: Path) -> str:
     return table(("BLEU", *names), rows)
 
 
-def _seeds(runs: Sequence[Noted]) -> str:
+def _seeds(runs: Sequence[RunRecord]) -> str:
     return f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
 
 
@@ -269,7 +275,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "against-nanogpt": against_nanogpt,
     "copying": copying,
     "recalling": recalling,
-    "recalling-few": recalling_few,
+    "recalling-few": recall_few_keys,
     "recalling-many": recalling_many,
     "restored": restored,
     "translator": translator,

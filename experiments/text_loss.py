@@ -45,8 +45,8 @@ def estimated(
     random = np.random.default_rng(seed)
     found = 0.0
     for _ in range(batches):
-        begins = random.integers(len(ids) - length, size=batch)
-        places = begins[:, None] + np.arange(length)
+        starts = random.integers(len(ids) - length, size=batch)
+        places = starts[:, None] + np.arange(length)
         found += float(_summed(scores, ids[places], ids[places + 1], device)) / places.size
     return found / batches
 

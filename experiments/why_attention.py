@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from experiments.paths import FIGURES, ROOT
 from experiments.recall import ROW
-from experiments.records import Noted, runs_of
+from experiments.records import RunRecord, runs_of
 from glassformer.plotting.canvas import BLUE, FAINT, GREEN, ORANGE, blank, look, save
 
 if TYPE_CHECKING:
@@ -30,27 +30,27 @@ COLOURS = {"transformer": BLUE, "lstm": ORANGE, "lstm-alone": GREEN}
 Points = list[tuple[float, list[float]]]  # a place along the axis, and the figure of each seed there
 
 
-def runs_named(noted: Sequence[Noted], task: str, model: str) -> list[Noted]:
+def runs_named(records: Sequence[RunRecord], task: str, model: str) -> list[RunRecord]:
     """The seeds of one model on one task."""
-    return [one for one in noted if one.name.rpartition("/")[0] == f"{task}-{model}"]
+    return [one for one in records if one.name.rpartition("/")[0] == f"{task}-{model}"]
 
 
-def by_size(runs: Sequence[Noted]) -> Points:
+def by_size(runs: Sequence[RunRecord]) -> Points:
     """Sizes tested, each with every seed's share of whole answers in percent."""
     sizes = sorted({int(found[1]) for one in runs for key in one.figures if (found := _at(key, "exact"))})
     return [(size, [100 * one.figures[f"exact at {size}"] for one in runs]) for size in sizes]
 
 
-def better_way(noted: Sequence[Noted], model: str) -> tuple[list[Noted], list[Noted]]:
+def better_way(records: Sequence[RunRecord], model: str) -> tuple[list[RunRecord], list[RunRecord]]:
     """The seeds of recalling by the way that answers more, and those of what had to be learned before."""
-    ways: tuple[tuple[list[Noted], list[Noted]], ...] = (
-        (runs_named(noted, "recall", model), []),
-        (runs_named(noted, "many", model), runs_named(noted, "few", model)),
+    ways: tuple[tuple[list[RunRecord], list[RunRecord]], ...] = (
+        (runs_named(records, "recall", model), []),
+        (runs_named(records, "many", model), runs_named(records, "few", model)),
     )
     return max(ways, key=lambda way: sum(fmean(seeds) for _, seeds in by_size(way[0])))
 
 
-def over_steps(runs: Sequence[Noted], before: Sequence[Noted] = ()) -> Points:
+def over_steps(runs: Sequence[RunRecord], before: Sequence[RunRecord] = ()) -> Points:
     """Steps at each validation, those of what was learned before counted in, with every seed's share."""
     spent = before[0].curve[-1][0] if before else 0
     return [
@@ -59,7 +59,7 @@ def over_steps(runs: Sequence[Noted], before: Sequence[Noted] = ()) -> Points:
     ]
 
 
-def speeds(speed: Noted, model: str) -> Points:
+def speeds(speed: RunRecord, model: str) -> Points:
     """Lengths, each with the thousand symbols a second that a model learns from."""
     found = {int(hit[1]): value for key, value in speed.figures.items() if (hit := _at(key, model))}
     return [(length, [found[length] / 1000]) for length in sorted(found)]
@@ -69,21 +69,23 @@ def _at(key: str, what: str) -> re.Match[str] | None:
     return re.fullmatch(rf"{re.escape(what)} at (\d+)", key)
 
 
-def drawn(noted: Sequence[Noted]) -> Figure:
+def draw_figure(records: Sequence[RunRecord]) -> Figure:
     """The picture of a row's runs."""
     tasks = {
         "copy": ("Copying a string", "symbols"),
         "recall": ("Recalling the values of keys", "keys, by the better of two ways to learn it"),
     }
     with look():
-        timed = any(one.name.startswith("speed/") for one in noted)
+        timed = any(one.name.startswith("speed/") for one in records)
         figure = blank(10.5, 7)
         axes = figure.subplots(2, len(tasks) + timed)
         for column, (task, (title, unit)) in enumerate(tasks.items()):
             above, below = axes[0][column], axes[1][column]
             for model in NAMES:
                 recalled = task == "recall"
-                runs, before = better_way(noted, model) if recalled else (runs_named(noted, task, model), [])
+                runs, before = (
+                    better_way(records, model) if recalled else (runs_named(records, task, model), [])
+                )
                 if runs:
                     _line(above, by_size(runs), model, marks="o")
                     _line(below, over_steps(runs, before), model)
@@ -96,16 +98,16 @@ def drawn(noted: Sequence[Noted]) -> Figure:
             )
             for one in (above, below):
                 one.set_ylim(-4, 104)
-        _speeds(axes, noted)
+        _speeds(axes, records)
         figure.legend(
             *axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False
         )
         return figure
 
 
-def _speeds(axes: Sequence[Sequence[Axes]], noted: Sequence[Noted]) -> None:
+def _speeds(axes: Sequence[Sequence[Axes]], records: Sequence[RunRecord]) -> None:
     """The last column: how fast each learns, and how much faster that makes the Transformer."""
-    for one in noted:
+    for one in records:
         if not one.name.startswith("speed/"):
             continue
         above, below = axes[0][-1], axes[1][-1]
@@ -145,7 +147,7 @@ def _frame(axes: Axes, title: str, along: str, up: str) -> None:
 
 
 def main(figures: Path = FIGURES, picture: Path = PICTURE) -> None:
-    print(f"drawn: {save(drawn(runs_of(ROW, figures)), picture)}")
+    print(f"drawn: {save(draw_figure(runs_of(ROW, figures)), picture)}")
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ from glassformer.cli.main import main
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `experiments.paths.glassformer` does, without a child."""
 
-    def glassformer(*words: object) -> str:
-        told = io.StringIO()
-        with redirect_stdout(told), pytest.raises(SystemExit) as stop:
-            main([str(word) for word in words])
+    def glassformer(*args: object) -> str:
+        output = io.StringIO()
+        with redirect_stdout(output), pytest.raises(SystemExit) as stop:
+            main([str(word) for word in args])
         assert not stop.value.code
-        return told.getvalue()
+        return output.getvalue()
 
-    for place in ("trained.glassformer", "language.command"):
+    for place in ("training_runs.glassformer", "language.command"):
         monkeypatch.setattr(f"experiments.{place}", glassformer)

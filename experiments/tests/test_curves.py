@@ -12,7 +12,7 @@ from PIL import Image
 from experiments.curves import draw, figure_of
 from experiments.labels import TASKS
 from experiments.paths import FIGURES, Place
-from experiments.records import Noted, keep, runs_of
+from experiments.records import RunRecord, keep, runs_of
 from experiments.rows import ROWS
 from experiments.why_attention import NAMES
 
@@ -26,7 +26,7 @@ def test_every_kind_of_run_has_a_look_and_a_name_of_its_own(row: str) -> None:
     runs = [one for one in runs_of(row, FIGURES) if len(one.curve) > 1]
     if not runs:
         pytest.skip("no curve was noted")
-    drawn = 0
+    line_count = 0
     meant: dict[str, tuple[str, str]] = {}
     for axis in figure_of(row, runs).axes:
         if not axis.lines:
@@ -37,8 +37,8 @@ def test_every_kind_of_run_has_a_look_and_a_name_of_its_own(row: str) -> None:
         assert len(names) == len(set(names)) == len({look(line) for line in axis.lines})
         for line, name in zip(legend.get_lines(), names, strict=True):
             assert meant.setdefault(name, look(line)) == look(line)
-        drawn += len(axis.lines)
-    assert drawn == len(runs)
+        line_count += len(axis.lines)
+    assert line_count == len(runs)
 
 
 def test_copying_and_recalling_are_shown_apart_by_the_models_names() -> None:
@@ -54,9 +54,11 @@ def test_nothing_is_painted_behind_the_curves(tmp_path: Path) -> None:
     for name in ("etth1/96/1", "etth1/96/2", "etth2/96/1"):
         keep(
             place,
-            Noted(row="ett", name=name, seed=1, parameters=1, seconds=1.0, figures={}, of="mse", curve=curve),
+            RunRecord(
+                row="ett", name=name, seed=1, parameters=1, seconds=1.0, figures={}, of="mse", curve=curve
+            ),
         )
-    made = draw("ett", place.figures, tmp_path)
-    assert made is not None
-    alpha = Image.open(made).convert("RGBA").getchannel("A")
+    path = draw("ett", place.figures, tmp_path)
+    assert path is not None
+    alpha = Image.open(path).convert("RGBA").getchannel("A")
     assert alpha.getpixel((0, 0)) == 0 and alpha.histogram()[0] > 0.8 * alpha.width * alpha.height

@@ -36,7 +36,7 @@ def windows(part: str) -> Windows:
     )
 
 
-def test_figures_are_the_means_over_all_windows_and_over_whole_batches_of_128():
+def test_metrics_average_over_all_windows_and_over_full_batches_of_128():
     test = windows("test")
     learned = test.series.values[:100].astype(np.float64)
     scaled = (test.series.values - learned.mean(0)) / learned.std(0)

@@ -36,7 +36,7 @@ def test_a_split_loses_no_picture_and_is_read_by_the_package(tmp_path):
 
 
 @pytest.mark.parametrize(("recipe", "rows"), [("images-digits", 55_000), ("images-cifar", 7_600)])
-def test_every_batch_is_whole_so_that_one_recorded_step_serves_all(recipe, rows):
+def test_every_batch_is_full_so_that_one_compiled_step_serves_all(recipe, rows):
     batch = read_recipe(recipe_path(recipe)).training.batch
     pools = [20_000] * (rows // 20_000) + [rows % 20_000]
     assert all(pool % batch == 0 for pool in pools)
@@ -57,14 +57,14 @@ def test_every_way_is_a_run():
     assert {name.split("/")[0] for name in ROWS["nsmc"].runs} == {*reviews.WAYS, "ngrams"}
 
 
-def test_the_linear_model_learns_pieces_of_words():
+def test_linear_model_learns_character_n_grams():
     texts = [f"{word}{end} 영화" for word in ("재밌", "좋") for end in ("다", "어요", "네", "음")] * 5
     texts += [text.replace("재밌", "지루하").replace("좋", "별로") for text in texts]
     labels = [1] * 40 + [0] * 40
     assert ngrams.learn(texts, labels).accuracy(["재밌구나", "지루하구나"], [1, 0]) == 1
 
 
-def test_the_residual_network_is_as_large_as_the_transformer_and_halves_twice():
+def test_residual_network_has_the_size_of_the_transformer():
     model = convolution.network()
     assert 2.6e6 < sum(one.numel() for one in model.parameters()) < 3.0e6
     x = torch.randn(2, 3, 32, 32)

@@ -26,9 +26,9 @@ def by_last(ids: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(("length", "stride"), [(16, None), (16, 4), (7, 3), (200, None), (200, 5)])
 def test_the_exact_loss_counts_every_id_but_the_first_once(length, stride):
     ids = torch.from_numpy(LETTERS)
-    whole = float(F.cross_entropy(TABLE[ids[:-1]], ids[1:]))
+    expected_loss = float(F.cross_entropy(TABLE[ids[:-1]], ids[1:]))
     found = text_loss.exact(by_last, LETTERS, length=length, stride=stride, batch=3)
-    assert found == pytest.approx(whole, rel=1e-6)
+    assert found == pytest.approx(expected_loss, rel=1e-6)
 
 
 def test_a_stride_leaves_every_later_id_something_to_look_back_at():
@@ -48,7 +48,7 @@ def test_the_estimate_is_near_the_exact_loss():
 
 
 @pytest.mark.skipif(not (data_folder() / "wikitext-2").is_dir(), reason="GLASSFORMER_DATA has no wikitext-2")
-def test_words_are_counted_as_published_perplexities_count_them():
+def test_word_counts_match_published_perplexities():
     corpus = CORPORA["wikitext2"]
     found = {part: corpus.units(text) for part, text in corpus.texts(data_folder()).items()}
     assert found == {"train": 2_088_628, "valid": 217_646, "test": 245_569}
@@ -56,11 +56,11 @@ def test_words_are_counted_as_published_perplexities_count_them():
 
 def test_letters_stand_for_the_bytes_of_the_file(tmp_path):
     (tmp_path / "enwik8-10M").mkdir()
-    whole = np.random.default_rng(0).integers(0, 256, 10_000_000).astype(np.uint8).tobytes()
+    expected_loss = np.random.default_rng(0).integers(0, 256, 10_000_000).astype(np.uint8).tobytes()
     path = tmp_path / "enwik8-10M" / "enwik8.first10M.gz"
-    path.write_bytes(gzip.compress(whole, compresslevel=0))
+    path.write_bytes(gzip.compress(expected_loss, compresslevel=0))
     texts = CORPORA["enwik8"].texts(tmp_path)
-    assert "".join(texts[part] for part in PARTS).encode("latin-1") == whole
+    assert "".join(texts[part] for part in PARTS).encode("latin-1") == expected_loss
     assert [len(texts[part]) for part in PARTS] == [9_000_000, 500_000, 500_000]
 
 
@@ -98,18 +98,18 @@ def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Corpus, Pl
     """A small text of one letter after the other, small models, and a moment for each side."""
     texts = {part: "abcdefghij" * (80 if part == "train" else 30) for part in PARTS}
     recipe = tmp_path / "small.yaml"
-    words = recipe_path("lm-enwik8").read_text(encoding="utf-8")
+    recipe_text = recipe_path("lm-enwik8").read_text(encoding="utf-8")
     for old, new in {
         "d_model: 384": "d_model: 24",
         "num_layers: 6": "num_layers: 1",
         "d_ff: 1536": "d_ff: 48",
         "length: 496": "length: 16",
-        "batch: 21328": "batch: 64",
+        "batch_tokens: 21328": "batch_tokens: 64",
         "compile: reduce-overhead": "compile: off",
     }.items():
-        assert old in words
-        words = words.replace(old, new)
-    recipe.write_text(words, encoding="utf-8")
+        assert old in recipe_text
+        recipe_text = recipe_text.replace(old, new)
+    recipe.write_text(recipe_text, encoding="utf-8")
     (tmp_path / "peer.py").write_text(PEER)
     monkeypatch.setenv("NANOGPT_MODEL", str(tmp_path / "peer.py"))
     for name, value in {"REHEARSED": 8, "EVERY": 2}.items():
@@ -133,16 +133,16 @@ def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Corpus, Pl
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_contest_is_run_and_noted_on_both_sides(contest):
+def test_both_sides_of_a_comparison_are_recorded(contest):
     corpus, place = contest
     found = {}
     for name in ("ours/1", "nanogpt/1"):
         language.contest(corpus, place, name)
         path = place.figures / "contest" / f"{name.replace('/', '-')}.json"
         found[name] = json.loads(path.read_text())
-    for noted in found.values():
-        figures = noted["figures"]
-        assert figures["steps"] >= 10 and figures["seconds of steps"] > 0 and noted["curve"]
+    for record in found.values():
+        figures = record["figures"]
+        assert figures["steps"] >= 10 and figures["seconds of steps"] > 0 and record["curve"]
         # 300 letters and the end token after them are 300 to foretell
         assert figures["test bits a byte"] == pytest.approx(figures["test"] / np.log(2), rel=1e-4)
     best = min(figure for _, figure in found["nanogpt/1"]["curve"])

@@ -8,7 +8,7 @@ from experiments.rows import ROWS
 
 
 @pytest.mark.parametrize(
-    "words",
+    "command",
     [
         "nothing",
         "mnist --only 9",
@@ -22,18 +22,18 @@ from experiments.rows import ROWS
         "recall --figures {here}/file",
     ],
 )
-def test_bad_input_is_an_error_of_one_line(words, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_an_error_of_one_line(command, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path / "nowhere"))
     monkeypatch.delenv("NANOGPT_MODEL", raising=False)
     (tmp_path / "file").touch()
     places = ("--work", str(tmp_path / "work"), "--figures", str(tmp_path / "figures"))
     with pytest.raises(SystemExit) as stop:
-        main([*places, *words.format(here=tmp_path).split()])
+        main([*places, *command.format(here=tmp_path).split()])
     said = capsys.readouterr()
     assert stop.value.code == 2 and said.out == ""
     assert said.err.startswith("error: ") and said.err.count("\n") == 1
-    made = [one for folder in ("work", "figures") for one in (tmp_path / folder).glob("*")]
-    assert made == [], "a row that made nothing leaves nothing"
+    outputs = [one for folder in ("work", "figures") for one in (tmp_path / folder).glob("*")]
+    assert outputs == [], "a row that made nothing leaves nothing"
 
 
 def test_all_rows_are_listed(capsys):
@@ -41,16 +41,16 @@ def test_all_rows_are_listed(capsys):
     assert len(capsys.readouterr().out.splitlines()) == len(ROWS)
 
 
-@pytest.mark.parametrize("words", ["--only 1", "--data nowhere", "--set seed=2", "--beside 1"])
-def test_an_option_without_a_row_is_an_error(words, capsys):
+@pytest.mark.parametrize("command", ["--only 1", "--data nowhere", "--set seed=2", "--concurrent-runs 1"])
+def test_an_option_without_a_row_is_an_error(command, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(words.split())
+        main(command.split())
     said = capsys.readouterr()
     assert stop.value.code == 2 and said.out == ""
     assert said.err.startswith("error: ")
 
 
 def test_a_changed_run_does_not_overwrite_the_recorded_figures(tmp_path):
-    whole, _ = read(["mnist", "--work", str(tmp_path)])
+    default_paths, _ = read(["mnist", "--work", str(tmp_path)])
     tried, _ = read(["mnist", "--work", str(tmp_path), "--set", "training.max_steps=2"])
-    assert (whole.figures, tried.figures) == (FIGURES, tmp_path / "figures")
+    assert (default_paths.figures, tried.figures) == (FIGURES, tmp_path / "figures")

@@ -22,18 +22,18 @@ SENTENCES = {
     "de": ["Auf dem T-Shirt eines Mannes steht „Nr. 5“ …", "Zwei Hunde laufen 1.000 m – einer ist alt."],
     "fr": ["L'homme porte un t-shirt « n° 5 », n'est-ce pas ?", "Deux chiens courent aujourd'hui."],
 }
-WORDS = {language: moses.words_of(texts, language) for language, texts in SENTENCES.items()}
+TOKENIZED = {language: moses.tokenize(texts, language) for language, texts in SENTENCES.items()}
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="GLASSFORMER_DATA has no multi30k")
-def test_references_have_the_words_of_the_published_run():
+def test_references_match_the_published_run():
     """Its log says reflen=12103."""
-    words = moses.words_of(moses.read(DATA / "test_2016_flickr.de.gz"), "de")
-    assert sum(len(text.split()) for text in words) == 12103
+    references = moses.tokenize(moses.read(DATA / "test_2016_flickr.de.gz"), "de")
+    assert sum(len(text.split()) for text in references) == 12103
 
 
-def test_a_vocabulary_gives_words_back_exactly():
-    texts = [text for several in WORDS.values() for text in several]
+def test_vocabulary_round_trips_words():
+    texts = [text for several in TOKENIZED.values() for text in several]
     tokenizer = train_tokenizer(texts, TokenizerPlan(vocab_size=150))
     for text in texts:
         ids = tokenizer.encode(text).ids
@@ -47,16 +47,16 @@ def test_runs_are_known_and_small(name):
         place, value = change.split("=")
         section, key = place.split(".")
         recipe[section][key] = yaml.safe_load(value)
-    words = {key: value for key, value in recipe["model"].items() if key not in ("preset", "folder")}
+    overrides = {key: value for key, value in recipe["model"].items() if key not in ("preset", "folder")}
     size = recipe["tokenizer"]["vocab_size"]
-    model = api.build(preset_spec("original", **words, src_vocab_size=size, tied=("source", "head")))
+    model = api.build(preset_spec("original", **overrides, src_vocab_size=size, tied=("source", "head")))
     assert sum(weights.numel() for weights in model.parameters()) <= 2_700_000
 
 
 @pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("name", ["en-de/1", "en-fr-cased/2"])
 def test_a_run_notes_sacrebleus_own_scores(tmp_path, name):
-    asked, data = read_name(name), tmp_path / "data" / "multi30k"
+    run_name, data = read_name(name), tmp_path / "data" / "multi30k"
     data.mkdir(parents=True)
     for part in ("train", *TESTS.values()):
         for language, texts in SENTENCES.items():
@@ -78,13 +78,13 @@ def test_a_run_notes_sacrebleus_own_scores(tmp_path, name):
         changes=(*(f"training.{word}" for word in small), "model.d_model=32", "model.dropout=0"),
     )
     run(place, name)
-    (noted,) = (tmp_path / "figures" / "multi30k").glob("*.json")
-    figures = json.loads(noted.read_text())["figures"]
-    expected = SENTENCES if asked.way == "cased" else WORDS
+    (record_file,) = (tmp_path / "figures" / "multi30k").glob("*.json")
+    figures = json.loads(record_file.read_text())["figures"]
+    expected = SENTENCES if run_name.way == "cased" else TOKENIZED
     for short, part in TESTS.items():
-        got = moses.read(place.run("multi30k", name) / f"{part}.{asked.target}.gz")
-        references = [expected[asked.target] * 4]
-        if asked.way == "cased":
+        got = moses.read(place.run("multi30k", name) / f"{part}.{run_name.target}.gz")
+        references = [expected[run_name.target] * 4]
+        if run_name.way == "cased":
             assert figures[f"bleu_{short}"] == pytest.approx(sacrebleu.corpus_bleu(got, references).score)
             assert figures[f"chrf_{short}"] == pytest.approx(sacrebleu.corpus_chrf(got, references).score)
         else:

@@ -1,12 +1,13 @@
 """The default translator's data: nothing held out is learnt, nothing is unknown, answers find their tasks."""
 
+import lzma
 import random
 import re
 from collections import Counter
 
 import pytest
 
-from experiments import pocket, pocket_made, pocket_polish, pocket_tokenizer
+from experiments import pocket, pocket_back_translation, pocket_polish, pocket_tokenizer
 from experiments.paths import Place
 from experiments.pocket_data import HELD, PHRASES, SAID, Pair, divided, part_of, phrasebook, read, write
 from experiments.pocket_text import same, tidy
@@ -30,14 +31,14 @@ KINDS = {
 }
 
 
-def drawn(count: int, words: str = "is a text") -> list[Pair]:
+def make_pairs(count: int, suffix: str = "is a text") -> list[Pair]:
     """Pairs of few enough texts that most stand in several, in other letters or with other signs."""
     rng = random.Random(1)
     pairs = []
     for _ in range(count):
         kind = rng.choice(list(KINDS))
         english, other = (
-            rng.choice((str.title, str.upper, "{}!".format))(f"{side} {rng.randrange(900)} {words}")
+            rng.choice((str.title, str.upper, "{}!".format))(f"{side} {rng.randrange(900)} {suffix}")
             for side in "ab"
         )
         pairs.append(Pair(english=english, other=other, kind=kind, tag=KINDS[kind]))
@@ -46,7 +47,7 @@ def drawn(count: int, words: str = "is a text") -> list[Pair]:
 
 def test_what_is_held_out_or_forbidden_is_learnt_in_no_pair():
     pairs, forbidden = (
-        drawn(2000),
+        make_pairs(2000),
         {same(f"{side} {number} is a text") for side in "ab" for number in range(20)},
     )
     parts = divided(pairs, forbidden)
@@ -59,8 +60,8 @@ def test_what_is_held_out_or_forbidden_is_learnt_in_no_pair():
     assert {pair.kind for pair in held} <= set(HELD)
 
 
-def test_of_held_out_phrases_the_english_alone_is_kept_out():
-    parts = divided(drawn(2000, ""), set())
+def test_only_the_english_of_held_out_phrases_is_excluded():
+    parts = divided(make_pairs(2000, ""), set())
     held = [pair for part in ("dev", "test") for pair in parts[part]]
     assert not {same(pair.english) for pair in parts["train"]} & {same(pair.english) for pair in held}
     assert {same(pair.other) for pair in parts["train"]} & {same(pair.other) for pair in held}
@@ -77,8 +78,9 @@ def test_every_letter_is_spelled_and_every_digit_stands_alone(tmp_path):
     assert [piece.strip("▁") for piece in pieces if piece.strip("▁").isdigit()] == ["1", "2", "3", "4"]
 
 
-def test_the_phrasebook_has_every_phrase_once_in_four_languages_and_as_the_translator_writes():
-    head, *lines = (line.split("\t") for line in PHRASES.read_text(encoding="utf-8").splitlines())
+def test_phrasebook_has_unique_normalized_phrases_in_four_languages():
+    text = lzma.decompress(PHRASES.read_bytes()).decode("utf-8")
+    head, *lines = (line.split("\t") for line in text.splitlines())
     assert head == ["en", "de", "fr", "ko"] and len(lines) > 10_000
     assert all(len(line) == 4 and all(line) for line in lines)
     assert len({line[0] for line in lines}) == len(lines)
@@ -87,34 +89,34 @@ def test_the_phrasebook_has_every_phrase_once_in_four_languages_and_as_the_trans
     assert all(re.search("[가-힣]", line[3]) for line in lines)
 
 
-def test_answers_are_put_beside_what_was_asked(tmp_path):
+def test_translations_are_paired_with_their_sources(tmp_path):
     rows = [(f"A sentence number {n}.", f"Ein Satz {n}.", "de") for n in range(6)]
     rows += [(f"Ein Satz {n}.", f"A sentence number {n}.", "en") for n in range(6)]
     rows += [("A book of the Bible.", "성경의 책", "ko-bible"), ("A sentence number 3.", "문장 3", "ko")]
     write(tmp_path / "train.tsv.gz", ("source", "target", "to"), rows)
     write(tmp_path / "english.tsv.gz", ("text",), [("The river is 40 km long.",), ("A sentence number 1.",)])
-    asked = pocket_made.tasks(tmp_path)
-    assert sorted(asked) == sorted(
+    tasks = pocket_back_translation.tasks(tmp_path)
+    assert sorted(tasks) == sorted(
         [(f"A sentence number {n}.", "ko", True) for n in range(6) if n != 3]
         + [(f"A sentence number {n}.", "fr", True) for n in range(6)]
         + [("The river is 40 km long.", to, False) for to in ("de", "fr", "ko")]
     )
-    answers = [(text, to, f"{text} in {to}" if n % 3 else "") for n, (text, to, _) in enumerate(asked)]
+    answers = [(text, to, f"{text} in {to}" if n % 3 else "") for n, (text, to, _) in enumerate(tasks)]
     answers.append(("A sentence of other tables.", "fr", "Une phrase"))
     (tmp_path / "made").mkdir()
     for shard in (0, 1):
         write(tmp_path / "made" / f"answers{shard}.tsv.gz", ("text", "to", "answer"), answers[shard::2])
     expected = []
-    for n, (text, to, everyday) in enumerate(asked):
+    for n, (text, to, everyday) in enumerate(tasks):
         if n % 3:
             expected += [[f"{text} in {to}", text, "en"]]
             expected += [[text, f"{text} in {to}", to]] if everyday and to == "fr" else []
-    assert list(read(pocket_made.expand(tmp_path, tmp_path / "made"))) == expected
+    assert list(read(pocket_back_translation.expand(tmp_path, tmp_path / "made"))) == expected
 
 
 def test_without_answers_there_is_nothing_to_expand(tmp_path):
     with pytest.raises(GlassformerError, match="has no answers"):
-        pocket_made.expand(tmp_path, tmp_path)
+        pocket_back_translation.expand(tmp_path, tmp_path)
 
 
 def test_each_goes_on_from_the_one_before_and_learns_what_that_wrote(tmp_path, monkeypatch, in_process):
@@ -140,10 +142,10 @@ def test_each_goes_on_from_the_one_before_and_learns_what_that_wrote(tmp_path, m
     def make(model, tables, out, **_):
         wrote.append(model)
         out.mkdir()
-        answers = [(text, to, f"{text} {to}") for text, to, _ in pocket_made.tasks(tables)]
+        answers = [(text, to, f"{text} {to}") for text, to, _ in pocket_back_translation.tasks(tables)]
         write(out / "answers0.tsv.gz", ("text", "to", "answer"), answers)
 
-    monkeypatch.setattr(pocket_made, "make", make)
+    monkeypatch.setattr(pocket_back_translation, "make", make)
     pocket.run(place, "small/1")
     pocket.run(place, "student/1")
     pocket.run(place, "graduate/1")
@@ -151,12 +153,12 @@ def test_each_goes_on_from_the_one_before_and_learns_what_that_wrote(tmp_path, m
     before = [place.run("pocket", name) / "model" for name in ("small/1", "student/1", "graduate/1")]
     assert wrote == before
     for name, writer in zip(("student/1", "graduate/1", "polished/1"), before, strict=True):
-        recipe, made = (
+        recipe, folder = (
             read_recipe_dict(place.run("pocket", name) / "recipe.yaml"),
             f"made-by-{writer.parts[-3]}-1",
         )
         assert recipe["model"]["folder"] == str(writer)
-        learnt = [tables / "train.tsv.gz", tables / made / "made.tsv.gz"]
+        learnt = [tables / "train.tsv.gz", tables / folder / "made.tsv.gz"]
         learnt += [tables / "polish.tsv.gz"] * (name == "polished/1")
         assert recipe["data"]["train"] == [str(path) for path in learnt]
     assert len(runs_of("pocket", place.figures)) == 4

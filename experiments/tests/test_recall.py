@@ -7,26 +7,26 @@ import numpy as np
 import pytest
 
 from experiments import recall
-from experiments.made_pairs import Copying, Recalling, drawn, of_sizes, written
 from experiments.paths import Place
 from experiments.recall_speed import built
-from experiments.records import Noted, runs_of
-from experiments.trained import Trained
+from experiments.records import RunRecord, runs_of
+from experiments.synthetic_pairs import Copying, Recalling, generate_pairs, of_sizes, written
+from experiments.training_runs import Trained
 from experiments.why_attention import better_way, over_steps
 from glassformer.training.recipe import read_recipe_dict
 
 
 def test_a_copy_is_its_string():
-    pairs = list(drawn(Copying(), 1000, seed=1))
+    pairs = list(generate_pairs(Copying(), 1000, seed=1))
     assert all(read == answer for read, answer in pairs)
     assert {5, 60} <= {len(read.split()) for read, _ in pairs} <= set(range(5, 61))
 
 
-def test_answers_are_the_values_of_the_keys_asked_for():
-    for read, answer in drawn(Recalling(), 200, seed=1):
-        words, filled = read.split(), answer.split()
-        form, told = words[: len(filled)], words[len(filled) :]
-        values = dict(zip(told[::2], told[1::2], strict=True))
+def test_answers_are_the_values_of_the_queried_keys():
+    for read, answer in generate_pairs(Recalling(), 200, seed=1):
+        tokens, filled = read.split(), answer.split()
+        form, context = tokens[: len(filled)], tokens[len(filled) :]
+        values = dict(zip(context[::2], context[1::2], strict=True))
         assert len(values) == len(form) // 2 <= 32 and set(form[1::2]) == {"?"}
         assert filled == [word for key in form[::2] for word in (key, values[key])]
 
@@ -37,9 +37,9 @@ def test_sizes_come_one_after_another():
 
 
 def test_files_are_the_same_every_time(tmp_path):
-    first = written(tmp_path, {"train": drawn(Copying(), 20, seed=1)})["train"].read_text()
+    first = written(tmp_path, {"train": generate_pairs(Copying(), 20, seed=1)})["train"].read_text()
     (tmp_path / "train.tsv").unlink()
-    assert written(tmp_path, {"train": drawn(Copying(), 20, seed=1)})["train"].read_text() == first
+    assert written(tmp_path, {"train": generate_pairs(Copying(), 20, seed=1)})["train"].read_text() == first
     assert [path.name for path in tmp_path.iterdir()] == ["train.tsv"]
 
 
@@ -72,9 +72,9 @@ def test_every_task_is_tested_at_sizes_it_was_learned_at():
     assert recall.TASKS.keys() == recall.SIZES.keys() == recall.STEPS.keys()
 
 
-def test_many_goes_on_from_few(tmp_path, monkeypatch, in_process):
-    for count, few in (("LEARNED", 200), ("HELD", 4), ("TESTED", 1)):
-        monkeypatch.setattr(recall, count, few)
+def test_many_keys_resume_from_few(tmp_path, monkeypatch, in_process):
+    for constant, count in (("LEARNED", 200), ("HELD", 4), ("TESTED", 1)):
+        monkeypatch.setattr(recall, constant, count)
     place = Place(
         data=tmp_path / "none",
         work=tmp_path / "work",
@@ -90,14 +90,14 @@ def test_many_goes_on_from_few(tmp_path, monkeypatch, in_process):
     recall.run(place, "many-lstm-alone/1")
     assert {one.name for one in runs_of("recall", place.figures)} == {"few-lstm-alone/1", "many-lstm-alone/1"}
     recipe = read_recipe_dict(place.run("recall", "many-lstm-alone/1") / "recipe.yaml")
-    few = str(place.run("recall", "few-lstm-alone/1") / "model")
-    assert recipe["model"]["folder"] == recipe["tokenizer"]["folder"] == few
+    folder = str(place.run("recall", "few-lstm-alone/1") / "model")
+    assert recipe["model"]["folder"] == recipe["tokenizer"]["folder"] == folder
 
 
 def test_the_picture_shows_the_way_that_was_learned_by_and_all_its_steps():
-    def noted(kind, exact):
+    def record(kind, exact):
         figures = {"exact at 2": 1.0, "exact at 32": exact, "ms a step": 10.0}
-        return Noted(
+        return RunRecord(
             row="recall",
             name=f"{kind}/1",
             seed=1,
@@ -107,8 +107,8 @@ def test_the_picture_shows_the_way_that_was_learned_by_and_all_its_steps():
             curve=[(100, exact)],
         )
 
-    at_once, few, many = noted("recall-lstm", 0.0), noted("few-lstm", 0.9), noted("many-lstm", 1.0)
-    runs, before = better_way([at_once, few, many], "lstm")
-    assert (runs, before) == ([many], [few])
+    at_once, count, many = record("recall-lstm", 0.0), record("few-lstm", 0.9), record("many-lstm", 1.0)
+    runs, before = better_way([at_once, count, many], "lstm")
+    assert (runs, before) == ([many], [count])
     assert over_steps(runs, before) == [(200, [100.0])]
-    assert better_way([noted("recall-lstm", 0.5), few, noted("many-lstm", 0.0)], "lstm")[1] == []
+    assert better_way([record("recall-lstm", 0.5), count, record("many-lstm", 0.0)], "lstm")[1] == []

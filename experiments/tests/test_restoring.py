@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.restoring import GAP, KINDS, damaged
+from experiments.restoration import GAP, KINDS, damaged
 
 SENTENCE = "Nobody knows where the old man went after that night."
 

@@ -67,9 +67,9 @@ def log(folder: Path) -> list[dict[str, Any]]:
 
 def _seconds(lines: Sequence[dict[str, Any]]) -> float:
     """The time that passed in each stretch between a beginning and the last word before the next."""
-    total, begun, last = 0.0, 0.0, 0.0
+    total, started, last = 0.0, 0.0, 0.0
     for one in lines:
         if "command" in one.get("facts", {}):
-            total, begun = total + last - begun, one["time"]
+            total, started = total + last - started, one["time"]
         last = one["time"]
-    return total + last - begun
+    return total + last - started

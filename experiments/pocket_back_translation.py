@@ -1,6 +1,6 @@
 """Pairs that the translator makes for itself: English that people wrote, and its own translation.
 
-python -m experiments.pocket_made MODEL --tables FOLDER --out MADE --seconds 120 --shards 4
+python -m experiments.pocket_back_translation MODEL --tables FOLDER --out MADE --seconds 120 --shards 4
 
 It leaves answers*.tsv.gz in MADE: a text, a language and what was written. `expand` makes made.tsv.gz of
 them. What the model wrote is a source to learn from, with the person's English as the target; it is a target
@@ -67,18 +67,18 @@ def translated(
             for at in range(0, len(tagged), TOGETHER):
                 if time.time() > until:
                     return
-                few = tagged[at : at + TOGETHER]
-                got = bundle.translate(few, to=to, num_beams=beams, **room)
-                yield from ((text, to, answer) for text, answer in zip(few, got, strict=True))
+                batch = tagged[at : at + TOGETHER]
+                got = bundle.translate(batch, to=to, num_beams=beams, **room)
+                yield from ((text, to, answer) for text, answer in zip(batch, got, strict=True))
 
 
-def run_shard(given: argparse.Namespace) -> None:
+def run_shard(args: argparse.Namespace) -> None:
     """Every so many-th task."""
-    shard, of = given.shard
-    todo = [(text, to) for text, to, _ in tasks(given.tables)[shard::of]]
+    shard, of = args.shard
+    todo = [(text, to) for text, to, _ in tasks(args.tables)[shard::of]]
     began = time.time()
-    rows = list(translated(given.model, todo, device=given.device, until=given.until, beams=given.beams))
-    write(given.out / f"answers{shard}.tsv.gz", ("text", "to", "answer"), rows, pressed=6)
+    rows = list(translated(args.model, todo, device=args.device, until=args.until, beams=args.beams))
+    write(args.out / f"answers{shard}.tsv.gz", ("text", "to", "answer"), rows, pressed=6)
     print(f"shard {shard}: {len(rows):,} of {len(todo):,} in {time.time() - began:.0f} s", flush=True)
 
 
@@ -87,7 +87,9 @@ def expand(tables: Path, out: Path) -> Path:
     path = out / "made.tsv.gz"
     answers = sorted(out.glob("answers*.tsv.gz"))
     if not answers:
-        raise GlassformerError(f"{out} has no answers; `python -m experiments.pocket_made MODEL` writes them")
+        raise GlassformerError(
+            f"{out} has no answers; `python -m experiments.pocket_back_translation MODEL` writes them"
+        )
     if not path.is_file():
         known = {(text, to): answer for part in answers for text, to, answer in read(part)}
         count = write(path, ("source", "target", "to"), _pairs(tables, known), pressed=1)
@@ -110,10 +112,19 @@ def make(
     """Let several processes write at once: one alone keeps neither a GPU nor the cores busy."""
     out.mkdir(parents=True, exist_ok=True)
     until = time.time() + seconds
-    words = [sys.executable, "-m", "experiments.pocket_made", model, "--tables", tables, "--out", out]
-    words += ["--device", device, "--beams", beams, "--until", until]
+    command = [
+        sys.executable,
+        "-m",
+        "experiments.pocket_back_translation",
+        model,
+        "--tables",
+        tables,
+        "--out",
+        out,
+    ]
+    command += ["--device", device, "--beams", beams, "--until", until]
     children = [
-        subprocess.Popen([*map(str, words), "--shard", str(number), str(shards)], env=environment())
+        subprocess.Popen([*map(str, command), "--shard", str(number), str(shards)], env=environment())
         for number in range(shards)
     ]
     codes = [child.wait() for child in children]
@@ -124,28 +135,30 @@ def make(
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(prog="python -m experiments.pocket_made", description=__doc__)
-    words.add_argument("model", type=Path)
-    words.add_argument("--tables", type=Path, required=True)
-    words.add_argument("--out", type=Path, required=True)
-    words.add_argument("--seconds", type=float, default=120.0)
-    words.add_argument("--shards", type=int, default=4)
-    words.add_argument("--device", default="auto")
-    words.add_argument("--beams", type=int, default=4)
-    words.add_argument("--shard", type=int, nargs=2, help=argparse.SUPPRESS)
-    words.add_argument("--until", type=float, help=argparse.SUPPRESS)
-    given = words.parse_args()
-    if given.shard:
-        run_shard(given)
+    command = argparse.ArgumentParser(
+        prog="python -m experiments.pocket_back_translation", description=__doc__
+    )
+    command.add_argument("model", type=Path)
+    command.add_argument("--tables", type=Path, required=True)
+    command.add_argument("--out", type=Path, required=True)
+    command.add_argument("--seconds", type=float, default=120.0)
+    command.add_argument("--shards", type=int, default=4)
+    command.add_argument("--device", default="auto")
+    command.add_argument("--beams", type=int, default=4)
+    command.add_argument("--shard", type=int, nargs=2, help=argparse.SUPPRESS)
+    command.add_argument("--until", type=float, help=argparse.SUPPRESS)
+    args = command.parse_args()
+    if args.shard:
+        run_shard(args)
         return
     make(
-        given.model,
-        given.tables,
-        given.out,
-        seconds=given.seconds,
-        shards=given.shards,
-        device=given.device,
-        beams=given.beams,
+        args.model,
+        args.tables,
+        args.out,
+        seconds=args.seconds,
+        shards=args.shards,
+        device=args.device,
+        beams=args.beams,
     )
 
 

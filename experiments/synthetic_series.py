@@ -17,25 +17,25 @@ USUAL = (4, 5, 6, 7, 7, 12, 12, 24, 24, 24, 48, 52)  # periods that calendars an
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class SyntheticSeries:
     """A series (steps,) of about mean 0 and spread 1, and its main period; 1 where it has none."""
 
     values: Floats
     period: int
 
 
-def made(seed: int, count: int, steps: int) -> list[Made]:
+def generate_series(seed: int, count: int, steps: int) -> list[SyntheticSeries]:
     """So many series; the same ones for the same seed."""
     return [_one(np.random.default_rng([seed, number]), steps) for number in range(count)]
 
 
-def _one(rng: np.random.Generator, steps: int) -> Made:
+def _one(rng: np.random.Generator, steps: int) -> SyntheticSeries:
     kind = rng.choice(4, p=(0.76, 0.1, 0.08, 0.06))
     if kind == 0:
         values, period = _composed(rng, steps)
     else:
         values, period = (_walk, _wandering, _counts)[kind - 1](rng, steps)
-    return Made(values=(values - values.mean()) / max(float(values.std()), 1e-3), period=period)
+    return SyntheticSeries(values=(values - values.mean()) / max(float(values.std()), 1e-3), period=period)
 
 
 def _composed(rng: np.random.Generator, steps: int) -> tuple[Floats, int]:

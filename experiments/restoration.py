@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import glassformer as product
-from experiments import records, trained
+from experiments import records, training_runs
 from experiments.paths import Place
 from experiments.recall import pace
 from glassformer.data.denoising import GAP_EVERY, MAX_GAP, MAX_MOVE, MAX_TRIM
@@ -47,23 +47,23 @@ def run(place: Place, name: str) -> None:
     files = split(place)
     data = (f"data.train=[{files['train']}]", f"data.valid=[{files['valid']}]")
     limits = (f"training.max_steps={STEPS}", f"training.max_generate_samples={HELD}")
-    found = trained.train(
+    found = training_runs.train(
         place, ROW, name, RECIPES[model], seed=int(number), of="chrf", changes=(*data, *limits)
     )
-    whole = files["test"].read_text(encoding="utf-8").splitlines()
-    figures = {**measured(found.model, whole, place.device), **pace(found)}
+    sentences = files["test"].read_text(encoding="utf-8").splitlines()
+    figures = {**measured(found.model, sentences, place.device), **pace(found)}
     records.note(place, ROW, name, seed=int(number), trained=found, figures=figures)
 
 
 def sentences(data: Path) -> Iterator[str]:
     """The English sentences of the pairs, each once."""
-    seen = set()
+    known = set()
     for source in SOURCES:
         with gzip.open(data / source, "rt", encoding="utf-8") as file:
             for line in file:
                 sentence = " ".join(line.split("\t", 1)[0].split())
-                if sentence and sentence not in seen:
-                    seen.add(sentence)
+                if sentence and sentence not in known:
+                    known.add(sentence)
                     yield sentence
 
 
@@ -158,29 +158,29 @@ def damaged(sentence: str, kind: str, *, seed: int) -> Damaged:
     >>> damaged("she left without saying a word", "trim", seed=1).left
     'without saying a word'
     """
-    words, rng = np.array(sentence.split(), object), np.random.default_rng(seed)
+    tokens, rng = np.array(sentence.split(), object), np.random.default_rng(seed)
     trim, gap, shuffle = KINDS[kind]
     for _ in range(TRIES):
-        found = corrupt(words, rng, trim=trim, gap=gap, shuffle=shuffle, gap_id=GAP)
-        if found.tolist() != words.tolist():
+        found = corrupt(tokens, rng, trim=trim, gap=gap, shuffle=shuffle, gap_id=GAP)
+        if found.tolist() != tokens.tolist():
             break
     return Damaged(read=" ".join(found), left=" ".join(word for word in found if word != GAP))
 
 
-def measured(model: Path, whole: Sequence[str], device: str) -> dict[str, float]:
+def measured(model: Path, sentences: Sequence[str], device: str) -> dict[str, float]:
     """chrF and exact answers for each kind of damage, chrF of the damaged, exact answers for whole ones."""
     bundle = product.load(model, device=device_for(device))
     figures: dict[str, float] = {}
     for kind in KINDS:
-        given = [damaged(sentence, kind, seed=number) for number, sentence in enumerate(whole)]
-        answers = bundle.restore([one.read for one in given])
+        corrupted = [damaged(sentence, kind, seed=number) for number, sentence in enumerate(sentences)]
+        answers = bundle.restore([one.read for one in corrupted])
         figures |= {
-            f"{kind} chrf": chrf(answers, whole).score,
-            f"{kind} chrf as damaged": chrf([one.left for one in given], whole).score,
-            f"{kind} exact": _same(answers, whole),
+            f"{kind} chrf": chrf(answers, sentences).score,
+            f"{kind} chrf as damaged": chrf([one.left for one in corrupted], sentences).score,
+            f"{kind} exact": _same(answers, sentences),
         }
-    return {**figures, "whole left alone": _same(bundle.restore(list(whole)), whole)}
+    return {**figures, "whole left alone": _same(bundle.restore(list(sentences)), sentences)}
 
 
-def _same(answers: Sequence[str], whole: Sequence[str]) -> float:
-    return sum(one == other for one, other in zip(answers, whole, strict=True)) / len(whole)
+def _same(answers: Sequence[str], sentences: Sequence[str]) -> float:
+    return sum(one == other for one, other in zip(answers, sentences, strict=True)) / len(sentences)

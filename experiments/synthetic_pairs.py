@@ -47,16 +47,16 @@ class Recalling:
     def pair(self, size: int, rng: np.random.Generator) -> Pair:
         """A form of `size` keys with their values behind it in another order, and the form filled in."""
         keys, values = rng.permutation(KEYS)[:size], rng.choice(VALUES, size)
-        asked = rng.permutation(size)
-        told = " ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True))
-        form = " ".join(f"{key} ?" for key in keys[asked])
-        return f"{form} {told}", " ".join(f"{keys[n]} {values[n]}" for n in asked)
+        query_order = rng.permutation(size)
+        context = " ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True))
+        form = " ".join(f"{key} ?" for key in keys[query_order])
+        return f"{form} {context}", " ".join(f"{keys[n]} {values[n]}" for n in query_order)
 
 
 Task = Copying | Recalling
 
 
-def drawn(task: Task, count: int, *, seed: int) -> Iterator[Pair]:
+def generate_pairs(task: Task, count: int, *, seed: int) -> Iterator[Pair]:
     """So many pairs of all sizes; twice the size is half as likely, so that the short ones show the way."""
     rng = np.random.default_rng(seed)
     least, most = np.log(task.shortest), np.log(task.longest + 1)
