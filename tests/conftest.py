@@ -98,6 +98,14 @@ SLOW = (
     "tests/server/",
     "tests/docs/test_code_blocks.py",
     "tests/cli/",
+    "tests/export/",
+    "tests/training/test_jobs_",
+    "tests/training/test_log.py",
+    "tests/training/test_signals.py",
+    "tests/pretrained/",
+    "tests/recipes/",
+    "tests/verify/",
+    "tests/examples/",
 )
 PARITY = "tests/families/test_parity.py"
 
