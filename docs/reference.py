@@ -252,7 +252,7 @@ OPTIONS = {
     "start_id": "Id of the token that decoding starts from.",
     "tied": "What shares the token embedding matrix: the source embedding, the output layer, or both.",
     "types": "Number of token types (segments); None: no token types.",
-    "head": "Output head, a [spec](specs.md) such as `spec.ClassifySpec(num_labels=2)`; None: the default one.",
+    "head": "Output head, a [spec](specs.md) such as `spec.ClassifySpec(num_labels=2)`; None: the default.",
     "image_size": "Height and width of the input image in pixels.",
     "patch_size": "Height and width of a patch in pixels.",
     "channels": "Number of image channels, or of series.",
