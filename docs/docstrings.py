@@ -8,7 +8,7 @@ In the source an argument is a line `name: description`, and an example starts w
 
     >>> Observer(want="*.q")
 
-Arguments that mean the same everywhere are explained once, in `SHARED`.
+Arguments that mean the same everywhere are explained once, in `docs/glossary.py`.
 """
 
 from __future__ import annotations
@@ -19,33 +19,9 @@ from typing import Any
 
 from griffe import Class, Docstring, Extension, Function, Object
 
+from docs.glossary import GLOSSARY
+
 ARGUMENT = re.compile(r"(?P<names>\*{0,2}\w+(?:, \w+)*): (?P<text>.+)")
-SHARED = {
-    "x": "Input vectors `(B, T, D)`.",
-    "ids": "Token ids `(B, T)`.",
-    "src": "Source token ids `(B, S)`.",
-    "tgt": "Target token ids `(B, T)`.",
-    "memory": "Encoder output `(B, S, D)` that cross-attention reads.",
-    "mask": "Which keys a query may attend to: a `Mask`, or a boolean tensor that is True where it may.",
-    "src_mask": "Mask of the source, e.g. its padding `(B, S)`.",
-    "tgt_mask": "Mask of the target, in addition to the causal one.",
-    "memory_mask": "Mask of cross-attention, e.g. the padding of the source `(B, S)`.",
-    "positions": "Position ids `(B or 1, T)`; by default they are counted from 0, or continue a cache.",
-    "types": "Token type ids `(B or 1, T)`, e.g. 0 for a question and 1 for its context.",
-    "cache": "Keys and values of earlier steps; it is filled in place.",
-    "kernel": 'Attention kernel: `"auto"`, `"explicit"`, `"sdpa"` or `"flex"`.',
-    "obs": "An `Observer` that records or edits the named tensors of this forward.",
-    "d_model": "Width of the residual stream.",
-    "num_heads": "Number of attention heads.",
-    "max_len": "Number of positions in the table.",
-    "dropout": "Dropout probability, in training only.",
-    "eps": "Added to the variance for numerical stability.",
-    "bundle": "A loaded model: what `glassformer.load` returns.",
-    "batch_tokens": "Maximum number of tokens per batch, padding included.",
-    "**options": "Further options, passed on.",
-    "device": "Device, e.g. `cpu` or `cuda:0`.",
-    "folder": "Path of a folder.",
-}
 
 
 class Docstrings(Extension):
@@ -71,7 +47,7 @@ def to_google(docstring: Docstring, names: list[str]) -> str:
     """The docstring with the sections `Args` and `Examples`."""
     text, described, examples = split(docstring.value.splitlines(), names)
     lines = [*text]
-    known = {name: described.get(name.lstrip("*"), SHARED.get(name, "")) for name in names}
+    known = {name: described.get(name.lstrip("*"), GLOSSARY.get(name, "")) for name in names}
     if any(known.values()):
         lines += ["", "Args:", *(f"    {name}: {about or '&nbsp;'}" for name, about in known.items())]
     if examples:

@@ -18,6 +18,7 @@ import typer
 import typer.main
 
 from docs.docstrings import sentence
+from docs.glossary import GLOSSARY
 from glassformer.cli.main import COMMANDS, app
 from glassformer.families.registry import families
 from glassformer.server.app import create_app
@@ -222,64 +223,6 @@ def specs_page() -> str:
 
 # model options
 
-OPTIONS = {
-    "src_vocab_size": "Size of the source vocabulary.",
-    "tgt_vocab_size": "Size of the target vocabulary; None: the same as the source's.",
-    "vocab_size": "Size of the vocabulary.",
-    "d_model": "Width of the residual stream.",
-    "num_heads": "Number of attention heads, in every layer.",
-    "num_kv_heads": "Number of key/value heads (grouped-query attention); None: as many as `num_heads`.",
-    "head_dim": "Width of a head; None: `d_model / num_heads`.",
-    "d_ff": "Width of the feed-forward layer.",
-    "num_layers": "Number of layers, of the encoder and of the decoder if there are two stacks.",
-    "decoder_layers": "Number of decoder layers; None: `num_layers`.",
-    "decoder_heads": "Number of heads of the decoder; None: `num_heads`.",
-    "decoder_d_ff": "Width of the decoder's feed-forward layer; None: `d_ff`.",
-    "max_len": "Longest sequence: the size of the position table, or the context of a model without one.",
-    "dropout": "Dropout on embeddings and on the output of each sub-layer.",
-    "attention_dropout": "Dropout on attention weights.",
-    "ffn_dropout": "Dropout inside the feed-forward layer.",
-    "embed_dropout": "Dropout on embeddings.",
-    "norm": "Kind or place of the norm.",
-    "norm_eps": "Epsilon of the norms.",
-    "activation": "Activation of the feed-forward layer.",
-    "position": "Position encoding.",
-    "gated": "Gated feed-forward layer (T5 v1.1).",
-    "buckets": "Number of distance buckets of the relative bias.",
-    "max_distance": "Distance from which all keys share the last bucket.",
-    "scaled": "Scale the token embeddings by `sqrt(d_model)`, or the output by its inverse.",
-    "pad_id": "Id of the padding token.",
-    "start_id": "Id of the token that decoding starts from.",
-    "tied": "What shares the token embedding matrix: the source embedding, the output layer, or both.",
-    "types": "Number of token types (segments); None: no token types.",
-    "head": "Output head, a [spec](specs.md) such as `spec.ClassifySpec(num_labels=2)`; None: the default.",
-    "image_size": "Height and width of the input image in pixels.",
-    "patch_size": "Height and width of a patch in pixels.",
-    "channels": "Number of image channels, or of series.",
-    "qkv_bias": "Bias of the query, key and value projections.",
-    "num_labels": "Number of classes.",
-    "context_length": "Time steps the model reads.",
-    "prediction_length": "Time steps the model predicts.",
-    "patch_length": "Time steps per patch.",
-    "stride": "Time steps between the starts of two patches.",
-    "wiring": "Where the norms are in a block.",
-    "scaling": "How each series is scaled: by its standard deviation, its mean, or not at all.",
-    "embedding": "One patch embedding for all series, or one per series.",
-    "prefix": "Number of learned tokens before the patches (1: a CLS token).",
-    "ffn_bias": "Biases of the feed-forward layer.",
-    "pool": "How the vectors of a sequence become one.",
-    "distribution": "Predict a distribution instead of single values.",
-    "scale": "Attention scale; None: `1 / sqrt(head_dim)`.",
-    "window": "Sliding attention window in tokens, the query included; None: full attention.",
-    "window_layers": "Layers that use the window; None: all.",
-    "rope_base": "Base of the rotary frequencies (`rope_theta`).",
-    "rope_scaling": "Scaling of the rotary frequencies for longer contexts.",
-    "attention_bias": "Biases of the attention projections.",
-    "qk_norm": "RMSNorm on the queries and keys of each head.",
-    "logit_scale": "Factor on the logits.",
-    "normalize": "Normalize the embedding to length 1.",
-}
-
 
 def model_options_page() -> str:
     parts = [
@@ -291,7 +234,7 @@ def model_options_page() -> str:
     ]
     for name, family in families().items():
         rows = [
-            (f"`{one.name}`", f"`{_type(one.annotation)}`", f"`{one.default!r}`", OPTIONS[one.name])
+            (f"`{one.name}`", f"`{_type(one.annotation)}`", f"`{one.default!r}`", GLOSSARY[one.name])
             for one in inspect.signature(family.build).parameters.values()
         ]
         presets = ", ".join(f"`{preset}`" for preset in family.presets)
