@@ -8,7 +8,7 @@ In the source an argument is a line `name: description`, and an example starts w
 
     >>> Observer(want="*.q")
 
-Arguments that mean the same everywhere are explained once, in `docs/glossary.py`.
+A field of a dataclass may have a comment instead. `docs/glossary.py` explains arguments that are shared.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from griffe import Class, Docstring, Extension, Function, Object
+from griffe import Class, Extension, Function, Object
 
 from docs.glossary import GLOSSARY
 
-ARGUMENT = re.compile(r"(?P<names>\*{0,2}\w+(?:, \w+)*): (?P<text>.+)")
+COMMENT = re.compile(r"  # (?P<text>.+)$")
 
 
 class Docstrings(Extension):
@@ -29,57 +29,86 @@ class Docstrings(Extension):
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
         if isinstance(obj, Class | Function) and obj.docstring is not None:
-            obj.docstring.value = to_google(obj.docstring, parameters(obj))
+            obj.docstring.value = to_google(obj)
+
+
+def to_google(obj: Class | Function) -> str:
+    """The docstring with the sections `Args` and `Examples`."""
+    names = parameters(obj)
+    text, examples, described = describe(obj, names)
+    if any(described.values()):
+        text += ["", "Args:", *(f"    {name}: {described[name] or '&nbsp;'}" for name in names)]
+    if examples:
+        text += ["", "Examples:", *(f"    {line}".rstrip() for line in examples)]
+    return "\n".join(text)
 
 
 def parameters(obj: Class | Function) -> list[str]:
     """The names of the parameters, with the stars of variadic ones."""
+    stars = {"variadic positional": "*", "variadic keyword": "**"}
     try:
         declared = list(obj.parameters)
     except KeyError:  # a class whose base is not known
         return []
-    stars = {"variadic positional": "*", "variadic keyword": "**"}
     names = [stars.get(str(one.kind and one.kind.value), "") + one.name for one in declared]
     return [name for name in names if name not in ("self", "cls")]
 
 
-def to_google(docstring: Docstring, names: list[str]) -> str:
-    """The docstring with the sections `Args` and `Examples`."""
-    text, described, examples = split(docstring.value.splitlines(), names)
-    lines = [*text]
-    known = {name: described.get(name.lstrip("*"), GLOSSARY.get(name, "")) for name in names}
-    if any(known.values()):
-        lines += ["", "Args:", *(f"    {name}: {about or '&nbsp;'}" for name, about in known.items())]
-    if examples:
-        lines += ["", "Examples:", *(f"    {line}".rstrip() for line in examples)]
-    return "\n".join(lines)
+def describe(obj: Class | Function, names: list[str]) -> tuple[list[str], list[str], dict[str, str]]:
+    """The text, the examples, and the description of each parameter."""
+    assert obj.docstring is not None
+    text, examples, own = split(obj.docstring.value.splitlines(), names)
+    own = comments(obj) | own
+    owner = f"{obj.parent.name}.{obj.name}" if obj.parent is not None else obj.name
+    described = {}
+    for name in names:
+        bare = name.lstrip("*")
+        shared = (GLOSSARY.get(key, "") for key in (f"{owner}.{bare}", f"{obj.name}.{bare}", name))
+        described[name] = sentence(own[bare]) if bare in own else next(filter(None, shared), "")
+    return text, examples, described
 
 
-def split(lines: Iterable[str], names: list[str]) -> tuple[list[str], dict[str, str], list[str]]:
-    """Text, descriptions of arguments, and examples."""
-    bare = {name.lstrip("*") for name in names}
+def split(lines: Iterable[str], names: list[str]) -> tuple[list[str], list[str], dict[str, str]]:
+    """Text, examples and arguments: `name: text`, `a, b: text`, `name (shape): text`, or several in a line."""
+    known = "|".join(re.escape(name.lstrip("*")) for name in names) or "(?!)"
+    argument = re.compile(rf"`?(?P<names>(?:{known})(?:, (?:{known}))*)`?(?P<shape> \([^)]*\))?: ")
     text: list[str] = []
-    described: dict[str, str] = {}
     examples: list[str] = []
+    described: dict[str, str] = {}
     current: list[str] = []  # the arguments of the line before
     in_example = False
     for line in lines:
-        match = ARGUMENT.fullmatch(line)
-        listed = match["names"].lstrip("*").split(", ") if match else []
-        if line.startswith(">>>"):
-            in_example = True
-        if not line:
-            current, in_example = [], False
+        in_example = line.startswith(">>>") or (in_example and bool(line))
         if in_example:
             examples.append(line)
-        elif match and set(listed) <= bare:
-            current = listed
-            described |= dict.fromkeys(listed, match["text"])
-        elif current:
-            described |= {name: f"{described[name]} {line.strip()}" for name in current}
-        else:
+            continue
+        first = argument.match(line)
+        if not line or not (current or first):
+            current = []
             text.append(line)
-    return text, {name: sentence(about) for name, about in described.items()}, examples
+            continue
+        starts = [match for match in argument.finditer(line) if line[: match.start()].endswith((". ", "; "))]
+        starts = [first, *starts] if first else starts
+        before = line[: starts[0].start()] if starts else line
+        described |= {name: f"{described[name]} {before}".strip() for name in current}
+        for match, end in zip(starts, [*(one.start() for one in starts[1:]), len(line)], strict=bool(starts)):
+            current = match["names"].split(", ")
+            shape = f"`{match['shape'].strip()}`, " if match["shape"] else ""
+            described |= dict.fromkeys(current, shape + line[match.end() : end].rstrip(" ;"))
+    return text, examples, described
+
+
+def comments(obj: Class | Function) -> dict[str, str]:
+    """The comments after the fields of a dataclass."""
+    if not isinstance(obj, Class) or isinstance(obj.filepath, list):
+        return {}
+    lines = obj.filepath.read_text(encoding="utf-8").splitlines()
+    fields = {
+        name: COMMENT.search(lines[one.lineno - 1]) for name, one in obj.attributes.items() if one.lineno
+    }
+    return {
+        name: match["text"] for name, match in fields.items() if match and "type: ignore" not in match["text"]
+    }
 
 
 def sentence(text: str) -> str:

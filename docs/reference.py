@@ -87,7 +87,7 @@ PYTHON: dict[str, tuple[str, str, tuple[Section, ...]]] = {
                 "Each takes position ids, not vectors.",
             ),
             _modules("Feed-forward", "FeedForward GatedFeedForward"),
-            _modules("Norms", "LayerNorm RMSNorm BatchNorm"),
+            Section("Norms", "glassformer", ("LayerNorm", "RMSNorm", "BatchNorm")),
             _modules("Layers", "Block Stack", "An encoder and a decoder are both a `Stack` of `Block`s."),
             Section("Inputs", "glassformer.core.embeddings", ("TokenInput", "ImageInput"), members=FORWARD),
             Section(

@@ -107,6 +107,8 @@ class Pipeline(Bundle):
         """Continue one prompt in pieces of text as they come; joined they are what `generate` returns.
 
         No piece ends within a character. `close` stops generating; `result` holds details afterwards.
+
+        prompt: the text to continue
         """
         from glassformer.tasks.streaming import TextStream
         from glassformer.tasks.text_generation import TextGenerator
@@ -174,7 +176,11 @@ class Pipeline(Bundle):
     def similar(
         self, queries: Any, candidates: Any, *, top: int | None = None, **options: Unpack[EncoderTaskOptions]
     ) -> list[Match] | list[list[Match]]:
-        """Rank candidates by the cosine similarity of their embeddings to each query, the nearest first."""
+        """Rank candidates by the cosine similarity of their embeddings to each query, the nearest first.
+
+        queries: one text or image file, or several
+        candidates: texts or image files to rank
+        """
         from glassformer.tasks.embedding import SimilaritySearch
 
         return SimilaritySearch(self, candidates, top=top, **options)(queries)
@@ -201,7 +207,11 @@ class Pipeline(Bundle):
         window: int | None = None,
         stride: int = 128,
     ) -> Answer:
-        """Answer a question with a span of the context; see `glassformer.tasks.QuestionAnswerer`."""
+        """Answer a question with a span of the context; see `glassformer.tasks.QuestionAnswerer`.
+
+        max_answer_tokens: maximum length of the answer
+        window, stride: tokens per window of a long context, and tokens that two windows share
+        """
         from glassformer.tasks.question_answering import QuestionAnswerer
 
         task = QuestionAnswerer(self, max_answer_tokens=max_answer_tokens, window=window, stride=stride)
@@ -217,7 +227,14 @@ class Pipeline(Bundle):
         fill: Fill = "refuse",
         levels: Sequence[float] | None = None,
     ) -> Forecast:
-        """Forecast the series of a file, a data frame or a dict of columns; see `tasks.Forecaster`."""
+        """Forecast the series of a file, a data frame or a dict of columns; see `tasks.Forecaster`.
+
+        series: a CSV or Parquet file, a data frame, or a dict of columns
+        time: the time column; None: detected
+        columns: columns to forecast; None: all numeric ones
+        fill: what to do about missing or repeated time stamps
+        levels: quantiles to predict
+        """
         from glassformer.tasks.forecasting import LEVELS, Forecaster
 
         return Forecaster(self, time=time, columns=columns, fill=fill, levels=levels or LEVELS)(series)
@@ -291,6 +308,9 @@ def train(
 def build(what: str | spec.ModelSpec, **overrides: Any) -> AnyModel:
     """Build a fresh model from a preset's name and overrides, or from a spec.
 
+    what: a preset, a family or a spec
+    overrides: options of the family, e.g. d_model=256, num_layers=4
+
     >>> build("original", d_model=32, num_heads=4, d_ff=64, num_layers=1, src_vocab_size=50).spec.tied
     ()
     """
@@ -299,6 +319,9 @@ def build(what: str | spec.ModelSpec, **overrides: Any) -> AnyModel:
 
 def tiny(family: str, **overrides: Any) -> AnyModel:
     """Build a fresh model of a few thousand parameters of the named family.
+
+    family: name of a family
+    overrides: options of the family
 
     >>> sum(p.numel() for p in tiny("gpt2").parameters()) < 100_000
     True

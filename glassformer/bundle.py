@@ -217,6 +217,7 @@ def save(
 ) -> Path:
     """Write a model folder that `load` reads.
 
+    what: a model, or what `load` returned
     layout: "hf" is the published one, which transformers reads too; "glassformer" is `spec.json` with our own
     tensor names, and the published config it came with in `published.json`. Default: the published one if the
     family has one.

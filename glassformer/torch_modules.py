@@ -50,6 +50,8 @@ def from_torch(module: nn.Module) -> nn.Module:
 
     In the last one `memory_mask` is the source's padding when left out; torch's default is `Mask()`.
 
+    module: nn.MultiheadAttention, nn.Transformer, its encoder, decoder, or one of their layers
+
     >>> layer = nn.TransformerEncoderLayer(16, 4, dim_feedforward=32, batch_first=True).eval()
     >>> x = torch.randn(2, 5, 16)
     >>> torch.allclose(from_torch(layer)(x), layer(x), atol=1e-6)

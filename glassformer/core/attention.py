@@ -53,6 +53,16 @@ class AttentionBackend(Protocol):
 class MultiHeadAttention(nn.Module):
     """Project, split into heads, attend, join, project out.
 
+    num_kv_heads: fewer key/value heads than query heads (grouped; 1 is multi-query); None: num_heads
+    head_dim: width of a query and key head; None: d_model / num_heads
+    value_dim: width of a value head; None: head_dim
+    scale: factor on the scores; 1/sqrt(head_dim) if None
+    biases: which of the projections q, k, v and out have a bias
+    window: each query attends to at most this many keys, its own included; None: all
+    dropout: of the attention weights, in training
+    qk_norm: normalizes queries and keys of each head
+    memory_dim: width of the memory in cross-attention; None: d_model
+
     >>> import torch
     >>> attention = MultiHeadAttention(16, num_heads=4)
     >>> attention(torch.randn(2, 5, 16), mask=Mask(causal=True)).shape            # self

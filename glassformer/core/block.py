@@ -28,6 +28,14 @@ from glassformer.errors import MissingValueError
 class Block(nn.Module):
     """(B, T, D) -> (B, T, D), with memory (B, S, D) if it has cross-attention.
 
+    self_attn: self-attention
+    ffn: feed-forward layer
+    norm: makes a norm; called once for each that the wiring needs
+    wiring: "post" norm(x + f(x)), "pre" x + f(norm(x)), "parallel" with one shared norm, "parallel_split"
+    with two
+    cross_attn: cross-attention, for a decoder with memory
+    dropout: of the output of each part, in training
+
     >>> import torch
     >>> from glassformer.core.norms import LayerNorm
     >>> block = Block(self_attn=MultiHeadAttention(16, num_heads=4), ffn=FeedForward(16, d_ff=64),

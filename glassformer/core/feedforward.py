@@ -20,6 +20,10 @@ __all__ = ["ACTIVATIONS", "FeedForward", "GatedFeedForward"]
 class FeedForward(nn.Module):
     """down(dropout(activation(up(x)))): (B, T, D) -> (B, T, F) -> (B, T, D).
 
+    d_ff: width of the hidden layer
+    biases: which of the projections up and down have a bias
+    dropout: of the hidden layer, in training
+
     >>> import torch
     >>> FeedForward(8, d_ff=32)(torch.randn(2, 5, 8)).shape
     torch.Size([2, 5, 8])
@@ -70,6 +74,10 @@ class FeedForward(nn.Module):
 
 class GatedFeedForward(FeedForward):
     """down(dropout(activation(gate(x)) * up(x))): a second projection gates the first.
+
+    d_ff: width of the hidden layer
+    biases: which of the projections up, gate and down have a bias
+    dropout: of the hidden layer, in training
 
     >>> import torch
     >>> GatedFeedForward(8, d_ff=32)(torch.randn(2, 5, 8)).shape

@@ -149,6 +149,13 @@ def attend(
     (and may replace) "scores" and "weights", which exist only in the explicit kernel. A `PreparedMask` mask
     determines the kernel.
 
+    q: queries (B, H, T, K)
+    k: keys (B, G, S, K); G divides H
+    v: values (B, G, S, Kv)
+    scale: factor on the scores; 1/sqrt(K) if None
+    bias: added to the scores (B|1, H|1, T, S)
+    edit: changes scores and weights on the way; explicit kernel only
+
     >>> q, k, v = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6)
     >>> attend(q, k, v, mask=Mask(causal=True)).shape
     torch.Size([2, 4, 3, 6])

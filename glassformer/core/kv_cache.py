@@ -68,6 +68,9 @@ class KVCache:
     filled part. With a 0-d tensor (`with_static_shapes`) every step sees the whole buffer and the mask hides
     the rest, so that one compiled graph serves all steps.
 
+    layers: keys and values of each layer
+    length: number of positions in the cache
+
     >>> from glassformer.core import spec
     >>> attention, ffn = spec.AttentionSpec(num_heads=4), spec.FeedForwardSpec(d_ff=64)
     >>> block = spec.BlockSpec(attention=attention, feed_forward=ffn)

@@ -103,6 +103,8 @@ class GenerativeModel(nn.Module):
 class EncoderDecoder(GenerativeModel):
     """Encode a source and decode a target: logits (B, T, V) for each next target token.
 
+    src_embed, tgt_embed: inputs of encoder and decoder
+
     >>> from glassformer.core.build import build_model
     >>> tokens, ffn = specs.TokensSpec(vocab_size=50), specs.FeedForwardSpec(d_ff=64)
     >>> attention = specs.AttentionSpec(num_heads=4)
@@ -260,6 +262,8 @@ class EncoderDecoder(GenerativeModel):
 class EncoderOnly(nn.Module):
     """Encode a sequence, an image or a series, and apply the head.
 
+    embed: input of the encoder
+
     >>> from glassformer.core.build import build_model
     >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
     >>> block = specs.BlockSpec(attention=attention, feed_forward=ffn)
@@ -323,6 +327,8 @@ class EncoderOnly(nn.Module):
 
 class DecoderOnly(GenerativeModel):
     """Read from left to right: logits (B, T, V) for each next token.
+
+    embed: input of the decoder
 
     >>> from glassformer.core.build import build_model
     >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)

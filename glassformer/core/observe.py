@@ -141,8 +141,9 @@ def _of_head(x: Tensor, name: str, head: int | None) -> Tensor:
 class Observer:
     """Passed as `obs=` to any forward: records the tensors whose names match `want`, and applies edits.
 
-    want: one glob or several ("decoder.blocks.*", "*.q"). edit: name or glob -> function of the tensor.
-    Editing "...self_attn.weights" or ".scores" makes that layer use the explicit kernel.
+    want: one glob or several ("decoder.blocks.*", "*.q")
+    edit: name or glob -> function that returns the tensor to use instead. Editing "...self_attn.weights" or
+    ".scores" makes that layer use the explicit kernel.
 
     >>> from glassformer.core.feedforward import FeedForward
     >>> observer = Observer(want="*up", edit={"ffn.up": torch.zeros_like})
@@ -222,8 +223,13 @@ def observe(
 ) -> Record:
     """Run `model` once in evaluation mode, without gradients, and return the record.
 
-    inputs: a tensor, a tuple of positional inputs, or a dict of named ones. A compiled model is run
-    through the module inside it. `record.output` is the model's output.
+    A compiled model is run through the module inside it. `record.output` is the model's output. To get
+    gradients, pass an `Observer` to the model's forward instead.
+
+    inputs: a tensor, a tuple of positional inputs, or a dict of named ones
+    want: names of the tensors to record, one glob or several
+    edit: name or glob -> function that returns the tensor to use instead
+    options: passed to the forward, e.g. kernel="explicit"
 
     >>> from glassformer.core import build, spec
     >>> stack = build.build_stack(spec.StackSpec(d_model=16, num_layers=2, block=spec.BlockSpec(

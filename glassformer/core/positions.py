@@ -98,6 +98,10 @@ def _check_length(positions: Tensor, last: int | None, max_len: int) -> None:
 class SinusoidalPositions(nn.Module):
     """The sinusoidal table, a buffer: saved and moved with the model, never trained.
 
+    max_len: number of positions
+    layout: "interleaved" alternates sine and cosine, "halves" puts all sines first
+    base: of the wavelengths
+
     >>> SinusoidalPositions(16, max_len=50)(torch.arange(5)).shape
     torch.Size([5, 16])
     """
@@ -133,6 +137,9 @@ class SinusoidalPositions(nn.Module):
 
 class LearnedPositions(nn.Module):
     """A trained table; row `offset + position` is added to the token.
+
+    max_len: number of positions
+    offset: unused rows before that of position 0
 
     >>> LearnedPositions(16, max_len=50)(torch.arange(5)).shape
     torch.Size([5, 16])
@@ -186,6 +193,10 @@ class _ComputedBuffers(nn.Module):
 
 class RotaryPositions(_ComputedBuffers):
     """cos and sin of position x frequency, by which `rotate` rotates queries and keys (RoPE).
+
+    width: number of features of each head to rotate, even
+    base: of the wavelengths (rope_theta)
+    scaling: of the frequencies, for longer contexts
 
     >>> cos, sin = RotaryPositions(8)(torch.arange(5)[None]).rotary
     >>> cos.shape
@@ -253,6 +264,10 @@ def relative_position_bucket(
 class RelativeBias(nn.Module):
     """A learned bias for each head and bucket of distance, shared by all layers of the stack (T5).
 
+    buckets: number of distance buckets
+    max_distance: all keys from here on share the last bucket
+    bidirectional: keys after the query have buckets of their own
+
     >>> RelativeBias(4, bidirectional=True)(torch.arange(3)[None], torch.arange(5)[None]).bias.shape
     torch.Size([1, 4, 3, 5])
     """
@@ -291,6 +306,9 @@ def alibi_slopes(num_heads: int) -> Tensor:
 
 class AlibiBias(_ComputedBuffers):
     """A fixed bias on the scores, `-slope * distance`, with one slope per head (ALiBi).
+
+    scale: factor on the bias
+    rounding: "bfloat16" rounds as models trained in that precision do
 
     >>> AlibiBias(4)(torch.arange(3)[None]).bias[0, 0].tolist()
     [[0.0, -0.25, -0.5], [-0.25, 0.0, -0.25], [-0.5, -0.25, 0.0]]

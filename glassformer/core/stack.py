@@ -35,6 +35,10 @@ AttentionPosition = RotaryPositions | RelativeBias | AlibiBias
 class Stack(nn.Module):
     """(B, T, D) -> (B, T, D) through every block.
 
+    blocks: the layers
+    causal: whether a position sees only itself and earlier ones: True for a decoder
+    position: positions that act inside attention: RotaryPositions, RelativeBias or AlibiBias
+    final_norm: norm after the last block, usual with wiring "pre"
     local_position: the positions of layers with a window, if they have their own.
 
     >>> from glassformer.core import build, spec

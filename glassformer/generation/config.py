@@ -47,35 +47,58 @@ class GenerationOptions(TypedDict, total=False):
 class GenerationConfig:
     """How to choose tokens. `num_beams` 1 without `do_sample` is greedy decoding.
 
+    max_new_tokens: maximum number of generated tokens; None: the model's limit
+    min_new_tokens: minimum number of generated tokens
+    max_length, min_length: the same bounds with the prompt's or the decoder's start tokens counted;
+    max_new_tokens wins
+    num_beams: number of beams; 1 means no beam search
+    num_return_sequences: number of results per input, at most num_beams without sampling
+    do_sample: sample instead of taking the most likely token
+    temperature: divides the logits before sampling; below 1 is more conservative
+    top_k: sample from the k most likely tokens; 0: off
+    top_p: sample from the smallest set of tokens with this total probability; 1: off
+    min_p: sample from tokens with at least this fraction of the top probability; 0: off
+    seed: seed of the sampling; None: a random one
+    repetition_penalty: divides the positive and multiplies the negative logits of tokens that occurred; 1:
+    off
+    no_repeat_ngram_size: never generate an n-gram of this size twice; 0: off
+    length_penalty: exponent of the length in the beam score; above 0 favors longer results
+    length_formula: divisor of a finished beam's log-probability for n tokens, the end token counted: "hf" and
+    "fairseq" n ** penalty, "paper" ((5 + n) / 6) ** penalty
+    early_stopping: stop when num_beams results are finished (True), when no better one is likely (False), or
+    when none is possible ("never")
+    stop_strings: end the text before one of these strings
+    suppress_tokens: token ids that are never generated
+    forced_bos_token_id: id of the first generated token
+    forced_eos_token_id: id of the last token of a sequence that reaches its maximum length
+    renormalize_logits: normalize the logits again after all logits processors
+
     >>> GenerationConfig(num_beams=4, length_penalty=0.6).num_beams
     4
     """
 
     max_new_tokens: int | None = None
     min_new_tokens: int = 0
-    # the same bounds with the prompt's or the decoder's start tokens counted; max_new_tokens wins
     max_length: int | None = None
     min_length: int = 0
     num_beams: int = 1
     num_return_sequences: int = 1
     do_sample: bool = False
     temperature: float = 1.0
-    top_k: int = 0  # 0: off
+    top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
     length_penalty: float = 1.0
-    # divisor of a finished beam's log-probability for n tokens, the end token counted:
-    # hf and fairseq n ** penalty, paper ((5 + n) / 6) ** penalty
     length_formula: LengthFormula = "hf"
     early_stopping: EarlyStopping = False
     stop_strings: tuple[str, ...] = ()
-    suppress_tokens: tuple[int, ...] = ()  # never generated
-    forced_bos_token_id: int | None = None  # the first token after a start of one token
-    forced_eos_token_id: int | None = None  # the last token of a sequence that reaches its maximum length
-    renormalize_logits: bool = False  # normalize again after all processors
+    suppress_tokens: tuple[int, ...] = ()
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | None = None
+    renormalize_logits: bool = False
 
     def __post_init__(self) -> None:
         for name, (allowed, expected) in _CHECKS.items():
@@ -177,6 +200,9 @@ def merge_generation_config(
     published: Mapping[str, Any], options: Mapping[str, object] | GenerationOptions
 ) -> GenerationConfig:
     """Combine a folder's generation_config.json with the caller's options, which win; None is "not given".
+
+    published: the contents of generation_config.json
+    options: fields of GenerationConfig
 
     >>> merge_generation_config({"num_beams": 6, "max_length": 512}, {"num_beams": 2}).num_beams
     2

@@ -197,7 +197,9 @@ def given_to(model, batch, draw):
             given = {"values": 50 * torch.randn(size, generator=draw).cumsum(1) + 300}
             given["observed"] = torch.rand(size, generator=draw) > 0.2
             if isinstance(model.spec.head, spec.PatchReconstructSpec):
-                given["masked_patches"] = torch.rand(batch, what.channels, what.num_patches, generator=draw) > 0.5
+                given["masked_patches"] = (
+                    torch.rand(batch, what.channels, what.num_patches, generator=draw) > 0.5
+                )
             return given
 
 
