@@ -109,7 +109,7 @@ def measure(url: str, text: str) -> None:
         for n in range(5):
             started = time.perf_counter()
             found = client.post("/trace", json={"model": "long", "text": text + " ." * n}).json()
-            forward = found["seconds"]["forward"]
+            forward = found["forward_seconds"]
             beyond.append(time.perf_counter() - started - forward)
         print(f"tokens                       {len(found['sequences'][-1]['tokens'])}")
         print(f"forward                      {forward:8.3f} s")

@@ -54,7 +54,7 @@ def main() -> None:
         "training": {"steps": args.steps, "lr": 0.002, "device": "cpu"},
     }
     forecaster = glassformer.train(recipe, args.out)
-    forecast = forecaster.forecast(args.csv, levels=[0.1, 0.5, 0.9])
+    forecast = forecaster.forecast(args.csv, quantile_levels=[0.1, 0.5, 0.9])
     print(*forecast.header(), sep="\t")
     for row in forecast.formatted_rows():
         print(*row, sep="\t")

@@ -224,8 +224,8 @@ class Pipeline(Bundle):
         *,
         time: str | None = None,
         columns: Sequence[str] | None = None,
-        fill: Fill = "refuse",
-        levels: Sequence[float] | None = None,
+        fill: Fill = "error",
+        quantile_levels: Sequence[float] | None = None,
     ) -> Forecast:
         """Forecast the series of a file, a data frame or a dict of columns; see `tasks.Forecaster`.
 
@@ -237,7 +237,9 @@ class Pipeline(Bundle):
         """
         from glassformer.tasks.forecasting import LEVELS, Forecaster
 
-        return Forecaster(self, time=time, columns=columns, fill=fill, levels=levels or LEVELS)(series)
+        return Forecaster(
+            self, time=time, columns=columns, fill=fill, quantile_levels=quantile_levels or LEVELS
+        )(series)
 
 
 def _texts(task: TextGenerationTask, texts: Texts) -> Texts:

@@ -240,9 +240,9 @@ def forecast(
     time: Annotated[str | None, typer.Option(help="Timestamp column.", show_default=False)] = None,
     columns: Columns = None,
     fill: Annotated[
-        Literal["refuse", "linear", "last", "ignore"], typer.Option(help="How to handle missing values.")
-    ] = "refuse",
-    levels: Annotated[
+        Literal["error", "linear", "last", "ignore"], typer.Option(help="How to handle missing values.")
+    ] = "error",
+    quantile_levels: Annotated[
         str, typer.Option(help="Quantile levels, separated by commas.")
     ] = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9",
     out: Annotated[
@@ -269,7 +269,7 @@ def forecast(
     distribution. By default all columns that the model was trained on are
     forecast.
     """
-    quantiles = _parse_levels(levels)
+    quantiles = _parse_levels(quantile_levels)
     figure = picture or (out.with_suffix(".png") if out is not None else None)
     for path in (out, figure):
         if path is not None:
@@ -280,7 +280,7 @@ def forecast(
     from glassformer.tasks.forecasting import Forecaster
 
     names = [name.strip() for name in columns.split(",")] if columns else None
-    task = Forecaster(bundle, time=time, columns=names, fill=fill, levels=quantiles)
+    task = Forecaster(bundle, time=time, columns=names, fill=fill, quantile_levels=quantiles)
     began = perf_counter()
     result = task(data)
     seconds = perf_counter() - began
@@ -370,7 +370,7 @@ def _parse_levels(text: str) -> list[float]:
         return [float(level) for level in text.split(",") if level.strip()]
     except ValueError:
         raise InvalidValueError(
-            name="levels", value=text, expected="numbers between 0 and 1, e.g. 0.1,0.5,0.9"
+            name="quantile_levels", value=text, expected="numbers between 0 and 1, e.g. 0.1,0.5,0.9"
         ) from None
 
 

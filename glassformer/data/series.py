@@ -29,7 +29,7 @@ from glassformer.data.timestamps import (
 )
 from glassformer.errors import EmptyInputError, FileProblemError, UnknownNameError
 
-Fill = Literal["refuse", "linear", "last", "ignore"]
+Fill = Literal["error", "linear", "last", "ignore"]
 TIME_NAMES = ("date", "ds", "timestamp", "datetime", "time", "date time", "date_time")
 ID_NAMES = ("unique_id", "item_id", "series_id", "id", "series")
 VALUE_NAMES = ("y", "target", "value")
@@ -84,7 +84,7 @@ def read_series(
     errors: RowErrors,
     time: str | None = None,
     target: str | Sequence[str] | None = None,
-    fill: Fill = "refuse",
+    fill: Fill = "error",
     display_name: str | None = None,
 ) -> SeriesSet:
     """The series in a CSV or Parquet file, wide (a column per channel) or long (unique_id, ds, y).
@@ -323,7 +323,7 @@ def _check_values(rows: _Rows, names: Sequence[str], text: _Text, fill: Fill) ->
     _, line, example = text.get(column, (0, 0, ""))
     what = f"{example!r:.40}" if line == rows.lines[row] else "no finite value"
     problem = f"{what} in column '{names[column]}' ({int(bad.sum()):,} such values)"
-    if fill in ("refuse", "ignore"):
+    if fill in ("error", "ignore"):
         raise rows.problem(row, problem, _FILL_HINT)
     share = bad.mean(0)
     if share.max() > MAX_BAD_SHARE:
@@ -354,7 +354,7 @@ def _even_steps(rows: _Rows, fill: Fill, counter: RowCounter) -> tuple[_Rows, St
         row = int(np.flatnonzero(missing)[0]) + 1
         between = f"first between {rows.timestamp(row - 1)} and {rows.timestamp(row)} (step {step})"
         problem = f"{total:,} rows are missing, {between}"
-        if fill == "refuse":
+        if fill == "error":
             raise rows.problem(row, problem, _FILL_HINT)
         if fill != "ignore" and total > MAX_BAD_SHARE * (total + len(counted)):
             raise rows.problem(row, f"{problem}, too many to fill")
@@ -393,7 +393,7 @@ def _drop_repeated(
         return rows, counted
     row = int(repeated[0])
     problem = f"repeats the timestamp {rows.timestamp(row)}"
-    if fill == "refuse":
+    if fill == "error":
         raise rows.problem(row, f"{problem} ({repeated.size:,} such rows)", _FILL_HINT)
     if fill == "ignore":
         notes.append(f"line {rows.lines[row]} {problem} ({repeated.size:,} such rows); ignored")

@@ -12,8 +12,10 @@ from typing import Any, Final, Literal
 from torch import Tensor
 
 State = Literal["kept", "pruned", "finished"]
-Why = Literal["in the beam", "below the beam", "ended below the beam", "search over", "end", "length", "stop"]
-OUTCOMES: Final[tuple[tuple[State, Why], ...]] = (
+Reason = Literal[
+    "in the beam", "below the beam", "ended below the beam", "search over", "end", "length", "stop"
+]
+OUTCOMES: Final[tuple[tuple[State, Reason], ...]] = (
     ("kept", "in the beam"),
     ("pruned", "below the beam"),
     ("pruned", "ended below the beam"),
@@ -37,7 +39,7 @@ class SearchNode:
     parent: int | None  # the node before it; None for a first token
     rank: int  # among the step's candidates, 0 the best by score
     state: State
-    why: Why
+    reason: Reason
     result_rank: int | None = None  # rank among the results, 0 the best; None: not a result
 
 
@@ -103,7 +105,7 @@ def build_trees(
             for c, (token, parent, logprob, score, outcome, beam, rank) in enumerate(candidates):
                 if not score > LOWEST_SCORE:
                     continue
-                state, why = OUTCOMES[outcome]
+                state, reason = OUTCOMES[outcome]
                 if state == "kept":
                     now[beam] = len(tree.nodes)
                 found[c] = len(tree.nodes)
@@ -117,12 +119,12 @@ def build_trees(
                         parent=before[parent] if n else None,
                         rank=rank,
                         state=state,
-                        why=why,
+                        reason=reason,
                     )
                 )
             last[index] = now
             nodes[index].append(found)
     for tree, open_beams in zip(trees, last, strict=True):
         for index in open_beams.values():
-            tree.nodes[index].state, tree.nodes[index].why = "pruned", "search over"
+            tree.nodes[index].state, tree.nodes[index].reason = "pruned", "search over"
     return trees, nodes

@@ -77,7 +77,7 @@ class Catalog:
 def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
     """The model's outline, its sizes, and inputs to start with."""
     kind, spec, stacks = model_kind(bundle), bundle.spec, describe_stacks(bundle)
-    shape: Any = "encoder-decoder" if len(stacks) > 1 else f"{stacks[0].name}-only"
+    architecture: Any = "encoder-decoder" if len(stacks) > 1 else f"{stacks[0].name}-only"
     parameters = list(bundle.model.parameters())
     labels = getattr(spec.head, "num_labels", None)
     folder = None if bundle.folder is None else bundle.folder.resolve()
@@ -88,7 +88,7 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
         id=id,
         name=id if folder is None else (run or folder).name,
         family=bundle.family,
-        shape=shape,
+        architecture=architecture,
         kind=kind,
         parameters=sum(one.numel() for one in parameters),
         bytes=sum(one.numel() * one.element_size() for one in parameters),
@@ -99,8 +99,8 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
             stacks=stacks,
             head=schema.OutputHeadInfo(
                 kind=spec.head.kind,
-                vocab=getattr(spec.head, "vocab_size", None),
-                labels=labels,
+                vocab_size=getattr(spec.head, "vocab_size", None),
+                num_labels=labels,
                 tied="head" in spec.tied,
                 bias=getattr(spec.head, "bias", True),  # heads without the option have one
             ),

@@ -26,27 +26,28 @@ MAX_LOGITS: Final = 1 << 22  # held at a time
 def compare_traces(before: Trace, after: Trace) -> schema.DifferenceInfo:
     """What changed from one trace to another of the same model.
 
-    words: the predictions whose probability changed most, at the first mask of a masked text, else at the
+    predictions: those whose probability changed most, at the first mask of a masked text, else at the
     last position. kl: the Kullback-Leibler divergence there, sum of p ln(p / q) with p before and q after, in
     nats; positions: the same at every position. Comparisons that need equal lengths are empty without them.
     """
     if before.bundle is not after.bundle:
         raise ConflictError(["before", "after"], "they are traces of different models")
-    words, kl, positions = list[schema.ProbabilityChange](), None, None
+    predictions, kl, positions = list[schema.ProbabilityChange](), None, None
     with suppress(UnsupportedError):  # a head that predicts neither tokens nor labels
         readout = head_readout(before.bundle)
         ours, theirs = (_main_logits(trace, readout) for trace in (before, after))
         p, q = readout.probabilities(ours), readout.probabilities(theirs)
         moved = (q - p).abs().topk(min(TOP, len(p))).indices.tolist()
         for n, text in zip(moved, readout.texts(moved), strict=True):
-            word = schema.Prediction(id=n, text=text)
-            words.append(schema.ProbabilityChange(word=word, before=float(p[n]), after=float(q[n])))
+            prediction = schema.Prediction(id=n, text=text)
+            change = schema.ProbabilityChange(prediction=prediction, before=float(p[n]), after=float(q[n]))
+            predictions.append(change)
         divergence = _divergence(readout, ours[None], theirs[None])
         if divergence is not None:
             kl, positions = float(divergence[0]), _by_position(before, after, readout)
     return schema.DifferenceInfo(
         outcome=schema.OutcomePair(before=before.outcome, after=after.outcome),
-        words=tuple(words),
+        predictions=tuple(predictions),
         kl=kl,
         positions=positions,
         residual=tuple(

@@ -131,7 +131,7 @@ def _waves(bundle: Bundle) -> SeriesColumns:
         )
         for n, name in enumerate(names)
     }
-    return SeriesColumns(columns=columns, truth=horizon)
+    return SeriesColumns(columns=columns, holdout=horizon)
 
 
 def _drawing(bundle: Bundle) -> str:

@@ -89,8 +89,8 @@ class PreparedInput:
 
     inputs: the forward's arguments: src (1, S) and tgt (1, T) of an encoder-decoder, ids (1, T) of a decoder,
     inputs of an encoder, with masks, types or positions. sequences: the tokens at each position. rows: names
-    of the batch rows, if there are several. start: positions of the target before what is generated. ended:
-    why the model's own answer ended. question, past: what reading the outcome needs. tensors: tensors that
+    of the batch rows, if there are several. start: positions of the target before the generated tokens.
+    finish_reason: of the model's own output. question, past: needed to read the outcome. tensors: those that
     belong to the input.
     """
 
@@ -100,7 +100,7 @@ class PreparedInput:
     inputs: Mapping[str, Any]
     rows: tuple[str, ...] | None = None
     start: int = 0
-    ended: str | None = None
+    finish_reason: str | None = None
     question: EncodedQuestion | None = None
     past: PastValues | None = None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -216,7 +216,7 @@ def _prepare_series(bundle: Bundle, input: TraceInput) -> PreparedInput:
 
 def _past_values(bundle: Bundle, input: TraceInput) -> PastValues:
     assert input.series is not None
-    columns, held_back = input.series.columns, input.series.truth or 0
+    columns, holdout = input.series.columns, input.series.holdout or 0
     names = bundle.job.columns or tuple(columns)
     check_columns(bundle, names)
     for name in names:
@@ -228,14 +228,14 @@ def _past_values(bundle: Bundle, input: TraceInput) -> PastValues:
     if not np.isfinite(values).all():
         raise NonFiniteError("the series")
     context, horizon = forecast_steps(bundle)
-    context, end = context or 1, len(values) - held_back
+    context, end = context or 1, len(values) - holdout
     if end < context:
-        raise ShapeError("the series", [end], f"at least {context} steps before those held back")
+        raise ShapeError("the series", [end], f"at least {context} steps before the holdout")
     read = values[end - context : end]
     return PastValues(
         names=names,
         values=read,
-        truth=values[end : end + horizon] if held_back else None,
+        truth=values[end : end + horizon] if holdout else None,
         scale=scale_of(bundle, read),
         horizon=horizon,
     )
@@ -275,9 +275,9 @@ def _prepare_source(
     task = generation_task(bundle, input.to)
     segment = encode_segment(task, input.text or "")
     starts = list(decoder_start_ids(bundle.model, task.params.start_ids))
-    ended: str | None = None
+    finish_reason: str | None = None
     if input.target is None:
-        target, ended = _generate_target(task, segment, len(starts), interventions)
+        target, finish_reason = _generate_target(task, segment, len(starts), interventions)
         text = task.decode(segment, target)
     else:
         target = target_ids(bundle, input)
@@ -298,7 +298,7 @@ def _prepare_source(
             **{"tgt": tgt, **all_real_mask("tgt_mask", tgt, spec.target, first=1)},
         },
         start=len(starts),
-        ended=ended,
+        finish_reason=finish_reason,
     )
 
 
@@ -347,7 +347,7 @@ def check_token_ids(name: str, ids: Sequence[int], vocabulary: int) -> None:
 def _generate_target(
     task: TextGenerationTask, segment: Segment, starts: int, interventions: Sequence[Intervention]
 ) -> tuple[list[int], str]:
-    """What the task generates with the intervened model: the ids, and why generation ended."""
+    """What the task generates with the intervened model: the ids and the finish reason."""
     bundle, params = task.bundle, task.params
     model: Any = bundle.model
     params = replace(
@@ -389,7 +389,7 @@ def _prepare_prompt(bundle: Bundle, input: TraceInput) -> PreparedInput:
         sequences=(TokenSequence(name="input", kind="text", text=whole, tokens=(*read, *after)),),
         inputs={"ids": ids, **all_real_mask("mask", ids, spec.input)},
         start=len(prompt),
-        ended="end" if target and target[-1] in task.params.eos_ids else None,
+        finish_reason="end" if target and target[-1] in task.params.eos_ids else None,
     )
 
 

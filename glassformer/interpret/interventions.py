@@ -76,7 +76,7 @@ class IntervenedForward:
         self.lengths = {name: self._length(names) for name, names in self.names.items()}
         self.orders: dict[str, list[int]] = {}
         self._edits: dict[str, list[Edit]] = {}
-        self._layers_off: list[str] = []
+        self._skipped_blocks: list[str] = []
         self._masked: dict[str, set[int]] = {}
         for intervention in interventions:
             self._add(intervention)
@@ -84,7 +84,7 @@ class IntervenedForward:
             self._swap(name, order)
         for name, positions in self._masked.items():
             self._mask(name, positions)
-        for name in self._layers_off:  # the block's input after all other edits is its output before them
+        for name in self._skipped_blocks:  # the block's input after all other edits is its output before them
             stored: dict[str, Tensor] = {}
             self._edit(f"{name}.resid_in", partial(stored.setdefault, "x"))
             self._edits.setdefault(f"{name}.resid_out", []).insert(0, lambda _, kept=stored: kept.pop("x"))  # type: ignore[misc]
@@ -92,14 +92,14 @@ class IntervenedForward:
 
     def _add(self, intervention: schema.Intervention) -> None:
         match intervention:
-            case schema.HeadOff(attention=name, head=head):
+            case schema.AblateHead(attention=name, head=head):
                 attention = self._submodule(name, MultiHeadAttention, "attention")
                 if not 0 <= head < attention.num_heads:
                     raise InvalidValueError("head", head, f"0 to {attention.num_heads - 1}")
                 self._edit(f"{name}.heads", _scale_slice(head, 0.0))
-            case schema.LayerOff(block=name):
+            case schema.SkipLayer(block=name):
                 self._submodule(name, Block, "block")
-                self._layers_off.append(name)
+                self._skipped_blocks.append(name)
             case schema.MaskToken(sequence=name, position=position):
                 self._check_position(name, position)
                 self._masked.setdefault(name, set()).add(position)
@@ -111,12 +111,12 @@ class IntervenedForward:
             case schema.ScaleResidual(name=name, position=position, scale=scale):
                 self._check_position(self._sequence_of(self._check_residual_site(name)), position)
                 self._edit(name, _scale_slice(position, scale))
-            case schema.StretchPositions(stack=stack, stretch=stretch):
-                if not stretch > 0:
-                    raise InvalidValueError("stretch", stretch, "above 0")
+            case schema.ScalePositions(stack=stack, scale=scale):
+                if not scale > 0:
+                    raise InvalidValueError("scale", scale, "above 0")
                 sequence = self._sequence_of(stack)
                 embed, length = self.names[sequence].embed, self.lengths[sequence]
-                self.model = stretch_positions(self.model, stack, embed, stretch, length)
+                self.model = stretch_positions(self.model, stack, embed, scale, length)
 
     def _edit(self, name: str, edit: Edit) -> None:
         self._edits.setdefault(name, []).append(edit)
@@ -380,7 +380,7 @@ def _interpolate(table: Tensor, stretch: float, length: int) -> Tensor:
     if length and float(at[-1]) > len(table) - 1:
         limit = (len(table) - 1) / max(length - 1, 1)
         raise InvalidValueError(
-            "stretch", stretch, f"at most {limit:.3g}: the model has {len(table)} learned positions"
+            "scale", stretch, f"at most {limit:.3g}: the model has {len(table)} learned positions"
         )
     low = at.floor().long()
     share = (at - low).to(table.dtype).view(-1, *[1] * (table.dim() - 1))

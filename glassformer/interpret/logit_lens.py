@@ -45,7 +45,7 @@ def logit_lens(trace: Trace, position: int | None = None, top: int = 10) -> sche
         layers.append(
             schema.LensLayer(
                 site=site,
-                words=readout.top(logits, top),
+                predictions=readout.top(logits, top),
                 entropy=None if logs is None else float(torch.special.entr(logs.exp()).sum()),
                 rank_of_final=int((logits > logits[final]).sum()) + 1,
             )
@@ -85,7 +85,7 @@ def lens_table(trace: Trace, stack: str, positions: Sequence[int] | None = None)
 
 
 @torch.inference_mode()
-def next_tokens(trace: Trace, position: int | None = None, count: int = 50) -> schema.NextInfo:
+def next_tokens(trace: Trace, position: int | None = None, top: int = 50) -> schema.NextInfo:
     """The model's own best predictions at one position, by default the last."""
     readout = head_readout(trace.bundle)
     at = _check_position(trace, readout.stack, position)
@@ -93,9 +93,9 @@ def next_tokens(trace: Trace, position: int | None = None, count: int = 50) -> s
     logits = logits if readout.whole_input else logits[at]
     return schema.NextInfo(
         position=at,
-        vocabulary=len(logits),
+        vocab_size=len(logits),
         logsumexp=float(logits.logsumexp(-1)),
-        words=readout.top(logits, count),
+        predictions=readout.top(logits, top),
         logits="head.logits",
     )
 

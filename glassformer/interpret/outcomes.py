@@ -39,7 +39,7 @@ from glassformer.tasks.images import reads_images
 from glassformer.tasks.question_answering import QuestionAnswerer
 from glassformer.tasks.text_generation import decode_continuation
 
-MAX_GUESSES = 10  # for each mask
+MAX_PREDICTIONS = 10  # for each mask
 
 Result = tuple[schema.Outcome, Mapping[str, Tensor]]
 
@@ -135,20 +135,24 @@ def read_outcome(bundle: Bundle, prepared: PreparedInput, record: Record) -> Res
     match prepared.kind:
         case "translate":
             target = prepared.sequences[1]
-            text, written = target.text or "", len(target) - prepared.start
-            return schema.TextOutcome(kind="translate", text=text, written=written, ended=prepared.ended), {}
+            text, count = target.text or "", len(target) - prepared.start
+            return schema.TextOutcome(
+                kind="translate", text=text, num_tokens=count, finish_reason=prepared.finish_reason
+            ), {}
         case "generate":
             ids = prepared.inputs["ids"][0].tolist()
             prompt, generated = ids[: prepared.start], ids[prepared.start :]
-            text, written = decode_continuation(require_tokenizer(bundle), prompt, generated), len(generated)
-            return schema.TextOutcome(kind="generate", text=text, written=written, ended=prepared.ended), {}
+            text, count = decode_continuation(require_tokenizer(bundle), prompt, generated), len(generated)
+            return schema.TextOutcome(
+                kind="generate", text=text, num_tokens=count, finish_reason=prepared.finish_reason
+            ), {}
         case "fill":
             is_mask = prepared.inputs["inputs"][0] == require_tokenizer(bundle).mask_id
             masks = is_mask.nonzero()[:, 0].tolist() if isinstance(is_mask, Tensor) else []
             top = head_readout(bundle).top
-            guesses = {n: top(output[0, n].float(), MAX_GUESSES) for n in masks}
+            predictions = {n: top(output[0, n].float(), MAX_PREDICTIONS) for n in masks}
             return schema.FillOutcome(
-                masks=tuple(schema.MaskPredictions(position=n, guesses=guesses[n]) for n in masks)
+                masks=tuple(schema.MaskPredictions(position=n, predictions=predictions[n]) for n in masks)
             ), {}
         case "classify" | "image":
             logits: Tensor = output.logits if isinstance(output, DistilledLogits) else output

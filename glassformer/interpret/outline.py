@@ -188,7 +188,7 @@ def stack_output(stack: schema.StackInfo) -> str:
 
 
 def describe_stages(stacks: Sequence[schema.StackInfo], record: Record) -> tuple[schema.Stage, ...]:
-    """The steps of the data flow; a role whose tensor was not recorded is left out."""
+    """The stages of the data flow; a role whose tensor was not recorded is left out."""
     stages = []
     for stack in stacks:
         for name, kind, layer, roles in _steps(stack, stack_output(stacks[0]), record):

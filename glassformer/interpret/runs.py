@@ -28,8 +28,8 @@ from glassformer.training.logging.history import History, Line, read_history
 from glassformer.training.recipe import read_recipe_dict
 from glassformer.weights.store import open_weights
 
-MAX_FRAMES: Final = 12
-CACHE_SIZE: Final = 120  # frames and inputs that are remembered
+MAX_SNAPSHOTS: Final = 12
+CACHE_SIZE: Final = 120  # snapshots and inputs that are remembered
 SAMPLE_TOKENS: Final = 32  # of a language model
 MAX_WEIGHT_BYTES: Final = MAX_STORED_BYTES * 3 // 4  # of all frames together
 MAX_POINTS: Final = 2000  # of a curve
@@ -85,9 +85,9 @@ def describe_run(root: Path, *, id: str, curves: bool = True) -> schema.RunInfo:
         id=id,
         name=root.name,
         job=str(facts.get("job") or recipe.get("job") or ""),
-        live=holder_of(root) is not None,
-        steps=last,
-        total=total if isinstance(total, int) else None,
+        running=holder_of(root) is not None,
+        step=last,
+        total_steps=total if isinstance(total, int) else None,
         curves=_curves(history) if curves else {},
         checkpoints=tuple(
             schema.CheckpointInfo(
@@ -123,15 +123,15 @@ def _curves(history: History) -> dict[str, schema.Curve]:
     return {name: schema.Curve(step=step, value=value) for name, (step, value) in curves.items()}
 
 
-def thin_out(items: list[Item], most: int) -> list[Item]:
-    """At most `most` of the items, evenly spread, including the first and the last.
+def thin_out(items: list[Item], limit: int) -> list[Item]:
+    """At most `limit` of the items, evenly spread, including the first and the last.
 
     >>> thin_out(list(range(10)), 4)
     [0, 3, 6, 9]
     """
-    if len(items) <= most:
+    if len(items) <= limit:
         return items
-    return [items[round(n * (len(items) - 1) / (most - 1))] for n in range(most)]
+    return [items[round(n * (len(items) - 1) / (limit - 1))] for n in range(limit)]
 
 
 def _samples(history: History) -> tuple[schema.ValidationSamples, ...]:
@@ -139,11 +139,11 @@ def _samples(history: History) -> tuple[schema.ValidationSamples, ...]:
 
     def sample(one: Line) -> schema.SampleInfo:
         return schema.SampleInfo(
-            source=one.get("source", ""), wanted=one.get("expected"), got=one.get("got", "")
+            source=one.get("source", ""), reference=one.get("expected"), prediction=one.get("got", "")
         )
 
     return tuple(
-        schema.ValidationSamples(step=line["step"], items=tuple(map(sample, line["samples"])))
+        schema.ValidationSamples(step=line["step"], samples=tuple(map(sample, line["samples"])))
         for line in thin_out(validations, MAX_VALIDATIONS)
     )
 
@@ -154,7 +154,7 @@ def run_inputs(bundle: Bundle, root: Path) -> list[schema.TraceInput]:
     if default.text is None:
         return []
     with suppress(GlassformerError):
-        samples = [sample for validation in _samples(read_run_history(root)) for sample in validation.items]
+        samples = [sample for validation in _samples(read_run_history(root)) for sample in validation.samples]
         texts = dict.fromkeys(sample.source for sample in samples if sample.source.strip())
         tagged = [split_language_tag(bundle, text) for text in texts]
         return [schema.TraceInput(text=text, to=to or default.to) for text, to in tagged]
@@ -163,7 +163,7 @@ def run_inputs(bundle: Bundle, root: Path) -> list[schema.TraceInput]:
 
 def first_sample(history: History) -> schema.SampleInfo | None:
     samples = _samples(history)
-    return samples[0].items[0] if samples and samples[0].items else None
+    return samples[0].samples[0] if samples and samples[0].samples else None
 
 
 def loss_at(history: History, step: int) -> float | None:
@@ -241,41 +241,43 @@ def _model_folder(root: Path, snapshot: Snapshot) -> Path:
 class SnapshotViewer:
     """Reads inputs with the snapshots of runs and puts the traces into a store. Thread-safe.
 
-    A frame is cached until its weights are overwritten, and computed again if its trace was dropped.
+    A snapshot's trace is cached until its weights are overwritten, and computed again if it was dropped.
     """
 
     def __init__(self, store: TraceStore) -> None:
         self._store, self._lock = store, Lock()
-        self._cache: OrderedDict[str, Any] = OrderedDict()  # frames and inputs
+        self._cache: OrderedDict[str, Any] = OrderedDict()  # snapshots and inputs
 
-    def frames(
+    def view(
         self,
         root: Path,
         *,
         id: str,
         text: str | None = None,
         target: str | None = None,
-        most: int = MAX_FRAMES,
-    ) -> schema.SnapshotsInfo:
-        """At most `most` frames, spread over the run; fewer of large models.
+        limit: int = MAX_SNAPSHOTS,
+    ) -> schema.RunSnapshots:
+        """At most `limit` snapshots, spread over the run; fewer of large models.
 
-        text: by default the first sample of the run's validations. target: what every frame reads as the
-        target, so that frames can be compared; by default the reference, else what the last weights generate.
+        text: by default the first sample of the run's validations. target: what every snapshot reads as the
+        target, so that they can be compared; by default the reference, else what the last weights generate.
         Snapshots that can no longer be read are left out.
         """
         with self._lock:
-            snapshots = _spread(list_snapshots(root), most)
+            snapshots = _spread(list_snapshots(root), limit)
             history = read_run_history(root)
             input: schema.TraceInput | None = None
-            frames = []
+            snapshot_infos = []
             for snapshot in reversed(snapshots):  # the last weights determine the input
                 try:
                     input = input or self._input(root, snapshot, text, target)
-                    frame = self._frame(root, id, snapshot, input)
+                    info = self._trace_snapshot(root, id, snapshot, input)
                 except SnapshotUnreadableError:
                     continue
-                frames.append(replace(frame, loss=loss_at(history, snapshot.step)))
-        return schema.SnapshotsInfo(frames=tuple(frames[::-1]), text=None if input is None else input.text)
+                snapshot_infos.append(replace(info, loss=loss_at(history, snapshot.step)))
+        return schema.RunSnapshots(
+            snapshots=tuple(snapshot_infos[::-1]), text=None if input is None else input.text
+        )
 
     def _input(
         self, root: Path, snapshot: Snapshot, text: str | None, target: str | None
@@ -285,21 +287,21 @@ class SnapshotViewer:
             self._remember(key, _choose_input(root, load_snapshot(root, snapshot), text, target))
         return self._cache[key]
 
-    def _frame(
+    def _trace_snapshot(
         self, root: Path, id: str, snapshot: Snapshot, input: schema.TraceInput
-    ) -> schema.SnapshotFrame:
+    ) -> schema.SnapshotInfo:
         stamp, size = snapshot.stamp_and_size()
         model = f"{id}@{snapshot.step}-{stamp}"
         key = f"{root} {model} {json.dumps(schema.to_json(input))}"
-        if key not in self._cache or self._store.find(self._cache[key].trace) is None:
+        if key not in self._cache or self._store.find(self._cache[key].trace_id) is None:
             bundle = load_snapshot(root, snapshot)
             trace = trace_model(bundle, input, model=model)
             self._store.put(trace, weight_bytes=size)
-            sample, heads = _sample(bundle, trace), describe_heads(trace)
-            frame = schema.SnapshotFrame(
-                step=snapshot.step, trace=trace.id, heads=heads, sample=sample, loss=None
+            prediction, heads = _predict(bundle, trace), describe_heads(trace)
+            info = schema.SnapshotInfo(
+                step=snapshot.step, trace_id=trace.id, heads=heads, prediction=prediction, loss=None
             )
-            self._remember(key, frame)
+            self._remember(key, info)
         return self._cache[key]
 
     def _remember(self, key: str, value: Any) -> None:
@@ -308,13 +310,13 @@ class SnapshotViewer:
             self._cache.popitem(last=False)
 
 
-def _spread(snapshots: list[Snapshot], most: int) -> list[Snapshot]:
+def _spread(snapshots: list[Snapshot], limit: int) -> list[Snapshot]:
     """Snapshots spread over the run, as many as memory allows."""
     sizes = []
     for snapshot in snapshots:
         with suppress(SnapshotUnreadableError):
             sizes.append(snapshot.stamp_and_size()[1])
-    return thin_out(snapshots, max(2, min(most, MAX_WEIGHT_BYTES // max(sizes, default=1))))
+    return thin_out(snapshots, max(2, min(limit, MAX_WEIGHT_BYTES // max(sizes, default=1))))
 
 
 def _choose_input(root: Path, bundle: Bundle, text: str | None, target: str | None) -> schema.TraceInput:
@@ -324,7 +326,7 @@ def _choose_input(root: Path, bundle: Bundle, text: str | None, target: str | No
             raise UnsupportedError(bundle.display_name, "text input")
         return input
     if text is None and sample is not None and sample.source.strip():
-        text, target = sample.source, sample.wanted if target is None else target
+        text, target = sample.source, sample.reference if target is None else target
     if text is not None:
         text, to = split_language_tag(bundle, text)
         input = schema.TraceInput(text=text, target=target, to=to or input.to)
@@ -337,7 +339,7 @@ def _choose_input(root: Path, bundle: Bundle, text: str | None, target: str | No
     return input
 
 
-def _sample(bundle: Bundle, trace: Trace) -> str | None:
+def _predict(bundle: Bundle, trace: Trace) -> str | None:
     input = trace.prepared.input
     match trace.outcome:
         case schema.TextOutcome(kind="translate"):
@@ -349,7 +351,7 @@ def _sample(bundle: Bundle, trace: Trace) -> str | None:
         case schema.LabelsOutcome(labels=labels):
             return f"{labels[0].label} ({labels[0].probability:.0%})"
         case schema.FillOutcome(masks=masks):
-            return " ".join(one.guesses[0].text.strip() for one in masks) or None
+            return " ".join(one.predictions[0].text.strip() for one in masks) or None
         case schema.AnswerOutcome(text=text):
             return text
     return None

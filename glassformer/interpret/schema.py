@@ -51,10 +51,10 @@ class Schema:
 
 
 class SeriesColumns(Schema):
-    """Columns of equal length; the last `truth` values of each are held back from the model."""
+    """Columns of equal length; the last `holdout` values of each are hidden from the model."""
 
     columns: Mapping[str, tuple[float, ...]]
-    truth: int | None = None
+    holdout: int | None = None
 
 
 class TraceInput(Schema):
@@ -86,7 +86,7 @@ class TraceInput(Schema):
         result: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
         if isinstance(series := result.get("series"), Mapping):
             columns = {name: tuple(column) for name, column in series["columns"].items()}
-            result["series"] = SeriesColumns(columns=columns, truth=series.get("truth"))
+            result["series"] = SeriesColumns(columns=columns, holdout=series.get("holdout"))
         return cls(**result)
 
 
@@ -96,23 +96,23 @@ class InterventionBase(Schema):
     __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}
 
 
-class HeadOff(InterventionBase):
-    """The output of one attention head becomes zero."""
+class AblateHead(InterventionBase):
+    """Set the output of one attention head to zero."""
 
-    kind: Literal["head_off"] = "head_off"
+    kind: Literal["ablate_head"] = "ablate_head"
     attention: str
     head: int
 
 
-class LayerOff(InterventionBase):
-    """A block such as `encoder.blocks.3` passes its input on unchanged."""
+class SkipLayer(InterventionBase):
+    """Skip a block, e.g. `encoder.blocks.3`: its output is its input."""
 
-    kind: Literal["layer_off"] = "layer_off"
+    kind: Literal["skip_layer"] = "skip_layer"
     block: str
 
 
 class MaskToken(InterventionBase):
-    """No token may attend to this one; all positions stay the same."""
+    """Mask a token, so that no query attends to it; the position ids stay the same."""
 
     kind: Literal["mask_token"] = "mask_token"
     sequence: str
@@ -120,31 +120,31 @@ class MaskToken(InterventionBase):
 
 
 class SwapTokens(InterventionBase):
-    """Two tokens, or image patches, change places."""
+    """Swap two tokens or image patches."""
 
-    kind: Literal["swap"] = "swap"
+    kind: Literal["swap_tokens"] = "swap_tokens"
     sequence: str
     positions: tuple[int, int]
 
 
 class ScaleResidual(InterventionBase):
-    """The residual stream at one site (`decoder.blocks.2.resid_out`) is multiplied at one position."""
+    """Multiply the residual stream at one position of a site, e.g. `decoder.blocks.2.resid_out`."""
 
-    kind: Literal["residual"] = "residual"
+    kind: Literal["scale_residual"] = "scale_residual"
     name: str
     position: int
     scale: float
 
 
-class StretchPositions(InterventionBase):
-    """All position ids of a stack are multiplied."""
+class ScalePositions(InterventionBase):
+    """Multiply all position ids of a stack."""
 
-    kind: Literal["positions"] = "positions"
+    kind: Literal["scale_positions"] = "scale_positions"
     stack: str
-    stretch: float
+    scale: float
 
 
-Intervention = HeadOff | LayerOff | MaskToken | SwapTokens | ScaleResidual | StretchPositions
+Intervention = AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions
 
 
 # Models
@@ -190,8 +190,8 @@ class StackInfo(Schema):
 
 class OutputHeadInfo(Schema):
     kind: str
-    vocab: int | None
-    labels: int | None
+    vocab_size: int | None
+    num_labels: int | None
     tied: bool
     bias: bool
 
@@ -233,7 +233,7 @@ class ModelInfo(Schema):
     id: str
     name: str
     family: str | None
-    shape: Literal["encoder-decoder", "encoder-only", "decoder-only"]
+    architecture: Literal["encoder-decoder", "encoder-only", "decoder-only"]
     kind: Kind
     parameters: int
     bytes: int
@@ -283,7 +283,7 @@ class TokenSequence(Schema):
 
 
 class Stage(Schema):
-    """One step of the data flow. tensors: role at this step -> name of the recorded tensor."""
+    """One stage of the data flow. tensors: role at this stage -> name of the recorded tensor."""
 
     id: str
     kind: Literal[
@@ -321,17 +321,17 @@ class Prediction(Schema):
 
 
 class TextOutcome(Schema):
-    """Generated text. written: tokens of the target after its start tokens. ended: why generation stopped."""
+    """Generated text. num_tokens: number of generated tokens. finish_reason: end, length or stop."""
 
     kind: Literal["translate", "generate"]
     text: str
-    written: int
-    ended: str | None
+    num_tokens: int
+    finish_reason: str | None
 
 
 class MaskPredictions(Schema):
     position: int
-    guesses: tuple[Prediction, ...]
+    predictions: tuple[Prediction, ...]
 
 
 class FillOutcome(Schema):
@@ -394,33 +394,27 @@ class ForecastOutcome(Schema):
 Outcome = TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome
 
 
-class TraceSeconds(Schema):
-    """Where the time went. forward: the observed forward."""
-
-    forward: float = 0.0
-
-
 class TraceInfo(Schema):
     """A trace without its tensors.
 
-    tensors: recorded names and shapes. growth: the residual-stream sites of each stack. rows: names of the
-    batch rows, the channels of a series. kernel: the attention kernels that ran. unread: symbols and
-    characters of the text that the model does not read, e.g. emoji outside its vocabulary.
+    tensors: shapes by name. residual_sites: the sites of the residual stream, by stack. channels: of a
+    series, one batch row each. kernel: the attention kernels that ran. unread: characters of the text that
+    the model does not read, e.g. emoji outside its vocabulary.
     """
 
     id: str
     model: str
     kind: Kind
     input: TraceInput
-    changes: tuple[Intervention, ...]
+    interventions: tuple[Intervention, ...]
     sequences: tuple[TokenSequence, ...]
     stages: tuple[Stage, ...]
     tensors: Mapping[str, tuple[int, ...]]
     attentions: tuple[AttentionInfo, ...]
-    growth: Mapping[str, tuple[str, ...]]
+    residual_sites: Mapping[str, tuple[str, ...]]
     outcome: Outcome
-    rows: tuple[str, ...] | None
-    seconds: TraceSeconds
+    channels: tuple[str, ...] | None
+    forward_seconds: float
     kernel: str
     unread: tuple[str, ...] = ()
 
@@ -432,9 +426,9 @@ class NextInfo(Schema):
     """The model's prediction at one position, best first. logits: the tensor that holds all of them."""
 
     position: int
-    vocabulary: int
+    vocab_size: int
     logsumexp: float
-    words: tuple[Prediction, ...]
+    predictions: tuple[Prediction, ...]
     logits: str
 
 
@@ -445,7 +439,7 @@ class LensLayer(Schema):
     """
 
     site: str
-    words: tuple[Prediction, ...]
+    predictions: tuple[Prediction, ...]
     entropy: float | None
     rank_of_final: int
 
@@ -514,7 +508,7 @@ class OutcomePair(Schema):
 
 
 class ProbabilityChange(Schema):
-    word: Prediction
+    prediction: Prediction
     before: float
     after: float
 
@@ -528,10 +522,10 @@ class ResidualChange(Schema):
 
 
 class DifferenceInfo(Schema):
-    """What differs between two traces. words: largest changes in probability. positions: KL by position."""
+    """The difference of two traces. predictions: the largest changes. positions: KL divergence of each."""
 
     outcome: OutcomePair
-    words: tuple[ProbabilityChange, ...]
+    predictions: tuple[ProbabilityChange, ...]
     kl: float | None
     positions: tuple[float, ...] | None
     residual: tuple[ResidualChange, ...]
@@ -540,17 +534,17 @@ class DifferenceInfo(Schema):
 class StepInfo(Schema):
     """One generation step: the candidates for the next token, and the tokens generated so far."""
 
-    words: tuple[Prediction, ...]
+    predictions: tuple[Prediction, ...]
     logsumexp: float
-    vocabulary: int
-    ended: bool
+    vocab_size: int
+    finished: bool
     position: int
     tokens: tuple[TraceToken, ...]
     text: str
 
 
 class SearchNodeInfo(Schema):
-    """One candidate of a beam search. parent: index of the node before. result_rank: rank as a result."""
+    """One candidate of a beam search. parent: id of the previous one. result_rank: rank among the results."""
 
     id: int
     step: int
@@ -561,7 +555,7 @@ class SearchNodeInfo(Schema):
     parent: int | None
     rank: int
     state: Literal["kept", "pruned", "finished"]
-    why: str
+    reason: str
     result_rank: int | None
     text: str
 
@@ -571,15 +565,15 @@ class SearchResult(Schema):
     text: str
     ids: tuple[int, ...]
     score: float
-    why: str
+    reason: str
 
 
 class SearchInfo(Schema):
-    """A beam search as a tree. formula: how a finished hypothesis is scored."""
+    """A beam search as a tree. score_formula: how a finished hypothesis is scored."""
 
     num_beams: int
     length_penalty: float
-    formula: str
+    score_formula: str
     nodes: tuple[SearchNodeInfo, ...]
     results: tuple[SearchResult, ...]
 
@@ -602,48 +596,48 @@ class CheckpointInfo(Schema):
 
 class SampleInfo(Schema):
     source: str
-    wanted: str | None
-    got: str
+    reference: str | None
+    prediction: str
 
 
 class ValidationSamples(Schema):
     step: int
-    items: tuple[SampleInfo, ...]
+    samples: tuple[SampleInfo, ...]
 
 
 class RunInfo(Schema):
     """A training run.
 
-    live: whether a process trains in the folder now. total: planned steps. example: whether it is the small
-    run that ships with the package, for models whose own training was not recorded.
+    running: whether a process is training in the folder. step: the last one logged. example: whether it is
+    the small run that ships with the package, for models whose own training was not recorded.
     """
 
     id: str
     name: str
     job: str
-    live: bool
-    steps: int
-    total: int | None
+    running: bool
+    step: int
+    total_steps: int | None
     curves: Mapping[str, Curve]
     checkpoints: tuple[CheckpointInfo, ...]
     samples: tuple[ValidationSamples, ...]
     example: bool = False
 
 
-class SnapshotFrame(Schema):
-    """One input read with the weights of one step. trace: id. sample: what these weights predict."""
+class SnapshotInfo(Schema):
+    """A trace of one input with the weights of one step. prediction: what these weights predict."""
 
     step: int
-    trace: str
+    trace_id: str
     heads: HeadsInfo
-    sample: str | None
+    prediction: str | None
     loss: float | None
 
 
-class SnapshotsInfo(Schema):
-    """The same input read with weights from several steps of a run. text: the input, if it is text."""
+class RunSnapshots(Schema):
+    """Traces of one input with the weights of several steps of a run. text: the input, if it is text."""
 
-    frames: tuple[SnapshotFrame, ...]
+    snapshots: tuple[SnapshotInfo, ...]
     text: str | None = field(default=None, metadata=OMIT)
 
 

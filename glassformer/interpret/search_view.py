@@ -90,20 +90,20 @@ def next_step(
     bundle: Bundle,
     *,
     text: str,
-    written: Sequence[int] = (),
+    generated_ids: Sequence[int] = (),
     to: str | None = None,
-    count: int = 50,
-    settings: Mapping[str, Any] | None = None,
+    top: int = 50,
+    parameters: Mapping[str, Any] | None = None,
 ) -> StepInfo:
-    """The candidates for the token after `written`; the first is what greedy decoding takes.
+    """The candidates for the token after `generated_ids`; the first is what greedy decoding takes.
 
     Logits processors (penalties, lengths, forced tokens) apply; temperature, top-k and top-p are left to the
-    caller. A candidate's probability is exp(logit - logsumexp). ended: nothing follows.
+    caller. A candidate's probability is exp(logit - logsumexp). finished: nothing follows.
     """
-    generation = _Generation(bundle, text, to, {"num_beams": 1, **(settings or {})})
+    generation = _Generation(bundle, text, to, {"num_beams": 1, **(parameters or {})})
     params = generation.params
-    check_token_ids("written", written, vocab_size(bundle))
-    ids, tokenizer, stop = list(written), generation.task.tokenizer, params.config.stop_strings
+    check_token_ids("generated_ids", generated_ids, vocab_size(bundle))
+    ids, tokenizer, stop = list(generated_ids), generation.task.tokenizer, params.config.stop_strings
     finished = bool(ids) and (
         ids[-1] in params.eos_ids or (bool(stop) and completes_stop(ids, stop, tokenizer.decode))
     )
@@ -116,27 +116,27 @@ def next_step(
     possible = int((logits > NEVER).sum())
     decoded = generation.text(ids)
     return StepInfo(
-        words=head_readout(bundle).top(logits, min(count, possible)) if possible else (),
+        predictions=head_readout(bundle).top(logits, min(top, possible)) if possible else (),
         logsumexp=float(logits.logsumexp(-1)) if possible else 0.0,
-        vocabulary=vocab_size(bundle),
-        ended=finished or len(ids) >= generation.limit or not possible,
+        vocab_size=vocab_size(bundle),
+        finished=finished or len(ids) >= generation.limit or not possible,
         position=len(ids),
         tokens=generated_tokens(tokenizer, ids, decoded, generation.side),
         text=decoded,
     )
 
 
-def search_tree(bundle: Bundle, *, text: str, to: str | None = None, **settings: Any) -> SearchInfo:
+def search_tree(bundle: Bundle, *, text: str, to: str | None = None, **parameters: Any) -> SearchInfo:
     """A beam search as a tree: every candidate, and the results, best first.
 
     num_beams: by default that of the task, if it is enough to see a tree.
     """
-    beams = settings.get("num_beams")
+    beams = parameters.get("num_beams")
     if beams is None:
         beams = generation_task(bundle, to).params.config.num_beams
         beams = beams if 1 < beams <= MAX_BEAMS else DEFAULT_BEAMS
     returned = beams if beams > 1 else None
-    options = {**settings, "num_beams": beams, "num_return_sequences": returned}
+    options = {**parameters, "num_beams": beams, "num_return_sequences": returned}
     generation = _Generation(bundle, text, to, options)
     decoding, tokenizer = generation.params.config, generation.task.tokenizer
     if decoding.num_beams > MAX_BEAMS:
@@ -155,21 +155,21 @@ def search_tree(bundle: Bundle, *, text: str, to: str | None = None, **settings:
         ids = [one.token for one in tree.path(node)[-DECODED_BEFORE:]]
         return tokenizer.pieces(ids, side=generation.side)[-1]
 
-    reasons = {node.result_rank: node.why for node in tree.nodes}
+    reasons = {node.result_rank: node.reason for node in tree.nodes}
     results = [
         SearchResult(
             rank=rank,
             text=generation.text(one.ids),
             ids=tuple(one.ids),
             score=one.score,
-            why=reasons.get(rank, one.finish_reason),
+            reason=reasons.get(rank, one.finish_reason),
         )
         for rank, one in enumerate(outputs)
     ]
     return SearchInfo(
         num_beams=decoding.num_beams,
         length_penalty=decoding.length_penalty,
-        formula=_score_formula(decoding),
+        score_formula=_score_formula(decoding),
         nodes=tuple(
             SearchNodeInfo(id=n, **asdict(node), text=piece(node)) for n, node in enumerate(tree.nodes)
         ),

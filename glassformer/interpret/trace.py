@@ -48,7 +48,7 @@ class Trace:
     interventions: tuple[schema.Intervention, ...]
     record: Record
     outcome: schema.Outcome
-    seconds: schema.TraceSeconds
+    forward_seconds: float
     derived: dict[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -80,15 +80,15 @@ class Trace:
             model=self.model,
             kind=self.kind,
             input=self.prepared.input,
-            changes=self.interventions,
+            interventions=self.interventions,
             sequences=self.sequences,
             stages=describe_stages(stacks, self.record),
             tensors={name: tuple(one.shape) for name, one in self.record.tensors.items()},
             attentions=self.attentions(),
-            growth={stack.name: tuple(residual_sites(stack, self.record)) for stack in stacks},
+            residual_sites={stack.name: tuple(residual_sites(stack, self.record)) for stack in stacks},
             outcome=self.outcome,
-            rows=self.prepared.rows,
-            seconds=self.seconds,
+            channels=self.prepared.rows,
+            forward_seconds=self.forward_seconds,
             kernel=", ".join(sorted({used.mask.kernel for used in self.record.attention_contexts.values()})),
             unread=unread_characters(self.bundle, self.prepared),
         )
@@ -134,9 +134,9 @@ def trace_model(
         )
     forward = IntervenedForward(bundle.model, prepared.inputs, interventions)
     prepared = _reorder(replace(prepared, inputs=forward.inputs), forward.orders)
-    begin = time.perf_counter()
+    start = time.perf_counter()
     record = observe(forward.model, forward.inputs, edit=forward.edit)
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - start
     outcome, tensors = read_outcome(bundle, prepared, record)
     return Trace(
         id=trace_id(model, input, interventions),
@@ -146,7 +146,7 @@ def trace_model(
         interventions=tuple(interventions),
         record=record,
         outcome=outcome,
-        seconds=schema.TraceSeconds(forward=seconds),
+        forward_seconds=seconds,
         derived={**prepared.tensors, **tensors},
     )
 

@@ -82,7 +82,8 @@ def layout(tree: SearchTree, *, columns: int, max_steps: int) -> tuple[list[Band
     shown = [
         n
         for n, node in enumerate(nodes)
-        if node.step < steps and (node.rank < MAX_ROWS or node.state != "pruned" or node.why == "search over")
+        if node.step < steps
+        and (node.rank < MAX_ROWS or node.state != "pruned" or node.reason == "search over")
     ]
     parents = {nodes[n].parent for n in shown}
     count = max(1, math.ceil((steps - 1) / (columns - 1)))
@@ -150,7 +151,7 @@ def search_tree(
 def _outcome(node: SearchNode) -> str:
     if node.state == "finished":
         return "outdone" if node.result_rank is None else "result"
-    return node.why
+    return node.reason
 
 
 def _rows(tree: SearchTree, band: Band) -> int:
@@ -276,7 +277,7 @@ class _Drawing:
         frame = {"boxstyle": "round,pad=0.22", "facecolor": GREEN if rank else PAPER, "edgecolor": GREEN}
         self.axes.text(
             *corner,
-            rank + ENDINGS[node.why],
+            rank + ENDINGS[node.reason],
             ha="right",
             va="center",
             fontsize=6.5,
@@ -294,11 +295,11 @@ def _centre(column: int) -> float:
 def _results(tree: SearchTree, pieces: Pieces, cells: int) -> list[str]:
     ends = sorted((node.result_rank, n) for n, node in enumerate(tree.nodes) if node.result_rank is not None)
     lines = []
-    for result_rank, n in ends[:MAX_RESULTS]:
+    for rank, n in ends[:MAX_RESULTS]:
         node = tree.nodes[n]
         ids = [one.token for one in tree.path(node)]
-        text = "".join(pieces(ids[:-1] if node.why == "end" else ids)).strip()
-        line = f"{result_rank + 1}:   {_signed(node.score / node.length_term, 3)}   {text or '(empty)'}"
+        text = "".join(pieces(ids[:-1] if node.reason == "end" else ids)).strip()
+        line = f"{rank + 1}:   {_signed(node.score / node.length_term, 3)}   {text or '(empty)'}"
         lines.append(drawable(_truncate(line, cells)))
     return lines
 

@@ -18,7 +18,7 @@ from glassformer.interpret.head_ablation import ablate_heads
 from glassformer.interpret.head_patterns import describe_heads
 from glassformer.interpret.inputs import split_sentences
 from glassformer.interpret.logit_lens import logit_lens, next_tokens, unit_tokens
-from glassformer.interpret.runs import MAX_FRAMES, SnapshotViewer, describe_run
+from glassformer.interpret.runs import MAX_SNAPSHOTS, SnapshotViewer, describe_run
 from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.interpret.tensors import read_tensor
 from glassformer.server import schema as http
@@ -35,13 +35,13 @@ Count = Annotated[int, Query(ge=1, le=1000)]
 
 
 class TraceSeries(RequestModel):
-    """Columns of numbers; the last `truth` values of each are held back."""
+    """Columns of numbers; the last `holdout` values of each are hidden from the model."""
 
     columns: Annotated[
         dict[str, Annotated[list[float], Field(max_length=http.MAX_STEPS)]],
         Field(min_length=1, max_length=http.MAX_COLUMNS),
     ]
-    truth: Annotated[int, Field(ge=0, le=http.MAX_STEPS)] | None = None
+    holdout: Annotated[int, Field(ge=0, le=http.MAX_STEPS)] | None = None
 
 
 class TraceRequest(RequestModel):
@@ -57,13 +57,13 @@ class TraceRequest(RequestModel):
     to: Language | None = None
     question: Text | None = None
     context: Text | None = None
-    changes: Annotated[
+    interventions: Annotated[
         list[Annotated[schema.Intervention, Field(discriminator="kind")]],
         Field(max_length=schema.MAX_INTERVENTIONS),
     ] = Field(default_factory=list)
 
     def input(self) -> schema.TraceInput:
-        values = self.model_dump(exclude={"model", "changes"}, exclude_none=True)
+        values = self.model_dump(exclude={"model", "interventions"}, exclude_none=True)
         return schema.TraceInput.from_json(values)
 
 
@@ -76,9 +76,9 @@ class SentencesRequest(RequestModel):
 class StepRequest(SentencesRequest):
     """POST /trace/step: which tokens may follow those generated so far."""
 
-    written: Annotated[list[TokenId], Field(max_length=http.MAX_NEW_TOKENS)] | None = None
-    count: Annotated[int, Field(ge=1, le=1000)] = 50
-    settings: GenerationParameters | None = None
+    generated_ids: Annotated[list[TokenId], Field(max_length=http.MAX_NEW_TOKENS)] | None = None
+    top: Annotated[int, Field(ge=1, le=1000)] = 50
+    parameters: GenerationParameters | None = None
 
 
 class SearchRequest(GenerationParameters):
@@ -110,7 +110,7 @@ def trace_router(catalog: Catalog) -> APIRouter:
     @router.post("/trace", response_model=schema.TraceInfo)
     def trace(body: TraceRequest) -> JSONResponse:
         """Run a model on an input and record every tensor; a repeated request is answered from the store."""
-        return _json(catalog.take(body.model, body.input(), body.changes).info())
+        return _json(catalog.take(body.model, body.input(), body.interventions).info())
 
     @router.get("/trace/{id}", response_model=schema.TraceInfo)
     def get_trace(id: TraceId) -> JSONResponse:
@@ -132,9 +132,9 @@ def trace_router(catalog: Catalog) -> APIRouter:
         return Response(found.data(), media_type="application/octet-stream", headers=headers)
 
     @router.get("/trace/{id}/next", response_model=schema.NextInfo)
-    def next_predictions(id: TraceId, position: Position = None, count: Count = 50) -> JSONResponse:
+    def next_predictions(id: TraceId, position: Position = None, top: Count = 50) -> JSONResponse:
         """The most likely next tokens at a position."""
-        return _json(next_tokens(catalog.store.get(id), position, count))
+        return _json(next_tokens(catalog.store.get(id), position, top))
 
     @router.get("/trace/{id}/heads", response_model=schema.HeadsInfo)
     def heads(id: TraceId) -> JSONResponse:
@@ -146,7 +146,7 @@ def trace_router(catalog: Catalog) -> APIRouter:
         """Head ablation: the effect of switching off each head of an attention layer."""
         return _json(ablate_heads(catalog.store.get(id), attention))
 
-    @router.get("/trace/{id}/lens", response_model=schema.LensInfo)
+    @router.get("/trace/{id}/logit_lens", response_model=schema.LensInfo)
     def lens(id: TraceId, position: Position = None, top: Count = 10) -> JSONResponse:
         """The logit lens: what the output head predicts after each layer."""
         return _json(logit_lens(catalog.store.get(id), position, top))
@@ -174,9 +174,17 @@ def trace_router(catalog: Catalog) -> APIRouter:
     @router.post("/trace/step", response_model=schema.StepInfo)
     def step(body: StepRequest) -> JSONResponse:
         """One step of generation."""
-        bundle, settings = catalog.bundle(body.model), body.settings or GenerationParameters()
-        options: dict[str, Any] = {"count": body.count, "settings": settings.generation_options()}
-        return _json(next_step(bundle, text=body.text, written=body.written or (), to=body.to, **options))
+        parameters = body.parameters or GenerationParameters()
+        return _json(
+            next_step(
+                catalog.bundle(body.model),
+                text=body.text,
+                to=body.to,
+                generated_ids=body.generated_ids or (),
+                top=body.top,
+                parameters=parameters.generation_options(),
+            )
+        )
 
     @router.post("/trace/search", response_model=schema.SearchInfo)
     def search(body: SearchRequest) -> JSONResponse:
@@ -189,15 +197,15 @@ def trace_router(catalog: Catalog) -> APIRouter:
         """A training run so far: curves, samples and checkpoints."""
         return _json(describe_run(catalog.run_folder(id), id=id))
 
-    @router.get("/runs/{id}/snapshots", response_model=schema.SnapshotsInfo)
+    @router.get("/runs/{id}/snapshots", response_model=schema.RunSnapshots)
     def run_snapshots(
         id: RunId,
         text: Annotated[str | None, Query(max_length=4000)] = None,
         target: Annotated[str | None, Query(max_length=4000)] = None,
-        most: Annotated[int, Query(ge=2, le=MAX_FRAMES)] = MAX_FRAMES,
+        limit: Annotated[int, Query(ge=2, le=MAX_SNAPSHOTS)] = MAX_SNAPSHOTS,
     ) -> JSONResponse:
         """Traces of one input with the weights of successive checkpoints."""
-        return _json(viewer.frames(catalog.run_folder(id), id=id, text=text, target=target, most=most))
+        return _json(viewer.view(catalog.run_folder(id), id=id, text=text, target=target, limit=limit))
 
     return router
 

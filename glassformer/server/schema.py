@@ -247,27 +247,29 @@ class LabelScore(BaseModel):
 
 
 class ClassifyResponse(BaseModel):
-    """The labels of each input, the most likely first. notes: how images differ from the training data."""
+    """The labels of each input, the most likely first. warnings: how images differ from the training data."""
 
     model: str
     results: list[list[LabelScore]]
-    notes: list[str]
+    warnings: list[str]
 
 
 class Series(RequestModel):
-    """Columns of equal length, the oldest value first. ds: the time stamps."""
+    """Columns of equal length, the oldest value first. timestamps: one per row, or none."""
 
     columns: Annotated[dict[ColumnName, Column], Field(min_length=1, max_length=MAX_COLUMNS)]
-    ds: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=MAX_STEPS)] | None = None
+    timestamps: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=MAX_STEPS)] | None = (
+        None
+    )
 
 
 class ForecastRequest(RequestModel):
-    """POST /forecast: the series so far. fill: what to do about missing and repeated time stamps."""
+    """POST /forecast: the series so far. fill: what to do about missing values and timestamps."""
 
     model: ModelName | None = None
     series: Series
-    fill: Literal["refuse", "linear", "last", "ignore"] = "refuse"
-    levels: (
+    fill: Literal["error", "linear", "last", "ignore"] = "error"
+    quantile_levels: (
         Annotated[list[Annotated[float, Field(gt=0, lt=1)]], Field(min_length=1, max_length=19)] | None
     ) = None
 
@@ -277,10 +279,10 @@ class ForecastResponse(BaseModel):
 
     model: str
     columns: list[str]
-    stamps: list[str]
+    timestamps: list[str]
     values: dict[str, list[float]]
     quantiles: dict[str, dict[str, list[float]]] | None
-    notes: list[str]
+    warnings: list[str]
 
 
 class Health(BaseModel):

@@ -25,7 +25,7 @@ from glassformer.server.schema import (
     Translation,
 )
 from glassformer.tasks.classification import Classifier, label_names
-from glassformer.tasks.forecasting import Forecaster, forecast_steps
+from glassformer.tasks.forecasting import LEVELS, Forecaster, forecast_steps
 from glassformer.tasks.images import ImageWarning, image_warning_message, reads_images
 from glassformer.tasks.text_generation import Document, segments_of
 from glassformer.tasks.translation import Translator
@@ -109,27 +109,30 @@ def _classify(model: str, bundle: Bundle, inputs: Any, body: ClassifyRequest) ->
     found = Classifier(bundle, top=body.top, truncate=body.truncate)(inputs)
     results = [[LabelScore(label=one.label, score=one.score) for one in result.labels] for result in found]
     warnings: Counter[ImageWarning] = Counter(warning for result in found for warning in result.warnings)
-    notes = [image_warning_message(bundle, warning, count) for warning, count in warnings.items()]
-    return ClassifyResponse(model=model, results=results, notes=notes)
+    messages = [image_warning_message(bundle, warning, count) for warning, count in warnings.items()]
+    return ClassifyResponse(model=model, results=results, warnings=messages)
 
 
 def _forecast(model: str, bundle: Bundle, body: ForecastRequest) -> ForecastResponse:
     length = len(next(iter(body.series.columns.values())))
-    stamps: Any = range(length) if body.series.ds is None else body.series.ds
-    table: dict[str, Any] = {TIME: stamps, **body.series.columns}
-    options: dict[str, Any] = {} if body.levels is None else {"levels": sorted(body.levels)}
+    timestamps: Any = range(length) if body.series.timestamps is None else body.series.timestamps
+    table: dict[str, Any] = {TIME: timestamps, **body.series.columns}
+    quantile_levels = LEVELS if body.quantile_levels is None else sorted(body.quantile_levels)
     columns = list(body.series.columns) if bundle.job.columns is None else None
-    found = Forecaster(bundle, time=TIME, columns=columns, fill=body.fill, **options)(table)
+    found = Forecaster(bundle, time=TIME, columns=columns, fill=body.fill, quantile_levels=quantile_levels)(
+        table
+    )
+    levels = found.quantile_levels  # none if the model predicts no distribution
     return ForecastResponse(
         model=model,
         columns=list(found.names),
-        stamps=[found.timestamp(0, step) for step in range(found.values.shape[1])],
+        timestamps=[found.timestamp(0, step) for step in range(found.values.shape[1])],
         values={name: found.values[0, :, n].tolist() for n, name in enumerate(found.names)},
         quantiles={
-            name: {f"{level:g}": found.quantiles[q, 0, :, n].tolist() for q, level in enumerate(found.levels)}
+            name: {f"{level:g}": found.quantiles[q, 0, :, n].tolist() for q, level in enumerate(levels)}
             for n, name in enumerate(found.names)
         }
-        if found.levels
+        if levels
         else None,
-        notes=list(found.notes),
+        warnings=list(found.notes),
     )

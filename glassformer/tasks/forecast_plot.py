@@ -54,7 +54,7 @@ def plot_forecast(forecast: Forecast, *, series: int = 0) -> Figure:
 def _plot_future(axes: Axes, forecast: Forecast, series: int, column: int, times: Any, last: float) -> None:
     """The predicted values from the last known one on, and a band per pair of quantiles."""
     line = np.append(last, forecast.values[series, :, column])
-    levels, pairs = forecast.levels, len(forecast.levels) // 2
+    levels, pairs = forecast.quantile_levels, len(forecast.quantile_levels) // 2
     for n in range(pairs):
         low, high = (
             np.append(last, forecast.quantiles[at, series, :, column]) for at in (n, len(levels) - 1 - n)

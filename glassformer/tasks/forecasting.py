@@ -47,7 +47,7 @@ _NODES = 64  # of the quadrature
 class Forecast:
     """The predicted steps of each series, in its own units.
 
-    values (S, N, C): the expected values. quantiles (Q, S, N, C) at `levels`, if the model predicts a
+    values (S, N, C): the means. quantiles (Q, S, N, C) at `quantile_levels`, if the model predicts a
     distribution. stamps (S, N): when. past: the series it was predicted from. notes: for a person to know.
     """
 
@@ -55,7 +55,7 @@ class Forecast:
     ids: tuple[str, ...]
     stamps: NDArray[np.int64]
     values: Doubles
-    levels: tuple[float, ...]
+    quantile_levels: tuple[float, ...]
     quantiles: Doubles
     past: SeriesSet
     context: int
@@ -70,7 +70,7 @@ class Forecast:
     def header(self) -> list[str]:
         """The columns of the table: [unique_id,] ds, the series' own, and each at every level."""
         first = ["unique_id"] if len(self.ids) > 1 else []
-        levels = (f"{name}_{level:g}" for name in self.names for level in self.levels)
+        levels = (f"{name}_{level:g}" for name in self.names for level in self.quantile_levels)
         return [*first, "ds", *self.names, *levels]
 
     def rows(self) -> Iterator[list[str | float]]:
@@ -86,7 +86,7 @@ class Forecast:
         rows = self.rows()
         for end in self.past.ends:
             _, spread = mean_and_std(self.past.values[end - self.context : end])  # (1, C)
-            spreads = [*spread[0].tolist(), *np.repeat(spread[0], len(self.levels)).tolist()]
+            spreads = [*spread[0].tolist(), *np.repeat(spread[0], len(self.quantile_levels)).tolist()]
             for row in islice(rows, self.values.shape[1]):
                 texts, numbers = row[: -len(spreads)], row[-len(spreads) :]
                 formatted = (format_value(float(x), one) for x, one in zip(numbers, spreads, strict=True))
@@ -97,7 +97,7 @@ class Forecaster(Task[Any, Forecast]):
     """Forecast the series in a file or a table in memory (a data frame, or a dict of columns).
 
     time: the timestamp column. columns: those to forecast; by default those the model was trained on.
-    fill: what to do about missing values. levels: quantiles, if the model gives a distribution.
+    fill: what to do about missing values. quantile_levels: used if the model predicts a distribution.
     """
 
     def __init__(
@@ -106,12 +106,12 @@ class Forecaster(Task[Any, Forecast]):
         *,
         time: str | None = None,
         columns: Sequence[str] | None = None,
-        fill: Fill = "refuse",
-        levels: Sequence[float] = LEVELS,
+        fill: Fill = "error",
+        quantile_levels: Sequence[float] = LEVELS,
     ) -> None:
-        if not all(0.001 <= level <= 0.999 for level in levels):
-            raise InvalidValueError("levels", list(levels), "numbers from 0.001 to 0.999")
-        self.bundle, self.levels = bundle, tuple(sorted(set(levels)))
+        if not all(0.001 <= level <= 0.999 for level in quantile_levels):
+            raise InvalidValueError("quantile_levels", list(quantile_levels), "numbers from 0.001 to 0.999")
+        self.bundle, self.quantile_levels = bundle, tuple(sorted(set(quantile_levels)))
         context, self.horizon = forecast_steps(bundle)
         self.context = context or bundle.job.context or 1
         self.time, self.fill = time, fill
@@ -160,7 +160,7 @@ class Forecaster(Task[Any, Forecast]):
                 means.append(scale.inverse(output.float().cpu().numpy()))
                 continue
             means.append(scale.inverse(check_finite(bundle, output.mean.float().cpu().numpy())))
-            levels.append(scale.inverse(quantiles(output, self.levels).float().cpu().numpy()))
+            levels.append(scale.inverse(quantiles(output, self.quantile_levels).float().cpu().numpy()))
         values = check_finite(bundle, np.concatenate(means))
         if not levels:
             return values, np.empty((0, *values.shape))
@@ -180,7 +180,7 @@ class Forecaster(Task[Any, Forecast]):
             ids=past.ids,
             stamps=np.array(stamps, np.int64),
             values=values,
-            levels=self.levels if len(levels) else (),
+            quantile_levels=self.quantile_levels if len(levels) else (),
             quantiles=levels,
             past=past,
             context=self.context,

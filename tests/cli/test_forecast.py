@@ -33,7 +33,7 @@ def test_table_is_that_of_the_library(run: Any, folders: dict[str, Path], tmp_pa
     assert all(one < other for one, other in zip(low, high, strict=True))
     assert (tmp_path / "next.png").read_bytes().startswith(b"\x89PNG")
     assert run("forecast", model, data).out == text
-    told = json.loads(run("forecast", model, data, "--json", "--levels", "0.5").out)
+    told = json.loads(run("forecast", model, data, "--json", "--quantile-levels", "0.5").out)
     rows = told["rows"]
     assert 0 < told["seconds"] < 60
     assert list(rows[0]) == ["ds", *NAMES, "a_0.5", "b_0.5", "c_0.5"] and len(rows) == STEPS

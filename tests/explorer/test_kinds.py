@@ -153,7 +153,7 @@ def test_the_lens_says_what_the_library_reads_off_each_layer(
         lens = page.locator("[data-figure=lens]")
         for n, layer in enumerate(told["layers"]):
             cell = lens.locator(f'td[data-layer="{n}"][data-position="{told["position"]}"]')
-            assert number(cell) == approx(layer["words"][0]["probability"], abs=1e-6)
+            assert number(cell) == approx(layer["predictions"][0]["probability"], abs=1e-6)
         detail = lens.locator("table.detail tbody tr")
         ranks = numbers(detail.locator("td[data-value]:nth-of-type(2)"))
         assert sorted(ranks) == sorted(layer["rank_of_final"] for layer in told["layers"])
@@ -225,7 +225,7 @@ def test_a_forecast_and_its_errors_are_the_librarys(
     opened: Opened, bundles: dict[str, Bundle], traced: Traced
 ) -> None:
     given = to_json(traced("series").info())["input"]["series"]
-    held = given["truth"]
+    held = given["holdout"]
     columns = {name: np.array(values) for name, values in given["columns"].items()}
     past = {name: values[:-held] for name, values in columns.items()}
     table = {"ds": range(len(past["oil"])), **past}
@@ -272,7 +272,7 @@ def test_a_unit_that_names_no_words_says_why(opened: Opened, traced: Traced) -> 
     whys = {RUN: "only through the decoder", "labels": "head has no vocabulary"}
     with opened(address(RUN, **GIVEN[RUN])) as page:
         for name, why in whys.items():
-            vocabulary = describe_model(traced(name).bundle, name).outline.head.vocab
+            vocabulary = describe_model(traced(name).bundle, name).outline.head.vocab_size
             assert (vocabulary is None) == ("no vocabulary" in why)
             assert not unit_tokens(traced(name), "encoder.blocks.1.ffn", 0).promotes
             units = '[data-figure="encoder.1.ffn-units"] .unit'

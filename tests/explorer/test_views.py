@@ -101,7 +101,7 @@ def test_the_beam_tree_is_the_librarys_search(opened: Opened, bundles: dict[str,
         *sums, score = numbers(about.locator("[data-value]"))
         assert sums == approx(path[::-1], abs=1e-5) and math.fsum(sums) == approx(node["score"], abs=1e-4)
         assert score == approx(node["score"] / node["length_term"], abs=1e-5)
-        assert about.locator("[data-why]").get_attribute("data-why") == node["why"]
+        assert about.locator("[data-why]").get_attribute("data-why") == node["reason"]
 
         page.get_by_role("checkbox", name="Show pruned").uncheck()
         states = tree.evaluate_all("all => all.map(one => one.dataset.state)")
@@ -112,12 +112,12 @@ CHANGES: dict[str, tuple[str, list[str], list[dict[str, Any]]]] = {
     "a head": (
         "heads",
         ['[data-head="decoder.blocks.1.cross_attn.2"]'],
-        [{"kind": "head_off", "attention": "decoder.blocks.1.cross_attn", "head": 2}],
+        [{"kind": "ablate_head", "attention": "decoder.blocks.1.cross_attn", "head": 2}],
     ),
     "a layer": (
         "layers",
         ['[data-block="encoder.blocks.1"]'],
-        [{"kind": "layer_off", "block": "encoder.blocks.1"}],
+        [{"kind": "skip_layer", "block": "encoder.blocks.1"}],
     ),
     "a token": (
         "tokens",
@@ -127,7 +127,7 @@ CHANGES: dict[str, tuple[str, list[str], list[dict[str, Any]]]] = {
     "two tokens": (
         "tokens",
         ["[data-choice=swap]", '[data-token="source.3"]', '[data-token="source.0"]'],
-        [{"kind": "swap", "sequence": "source", "positions": [0, 3]}],
+        [{"kind": "swap_tokens", "sequence": "source", "positions": [0, 3]}],
     ),
 }
 
@@ -135,7 +135,7 @@ CHANGES: dict[str, tuple[str, list[str], list[dict[str, Any]]]] = {
 def test_what_is_changed_shows_what_the_library_says(opened: Opened, traced: Traced) -> None:
     before = traced(RUN)
     target = before.sequence("target").tokens
-    held = {"target": [token.id for token in target[len(target) - before.outcome.written :]]}
+    held = {"target": [token.id for token in target[len(target) - before.outcome.num_tokens :]]}
     said = set()
     with opened(address(RUN, "change", text=TEXT)) as page:
         for what, (tab, clicks, changes) in CHANGES.items():
@@ -207,7 +207,7 @@ def test_every_view_has_its_url_and_back_goes_back(opened: Opened) -> None:
                 ["[data-go=decoding]", '[data-figure=decoding-written] [data-token="2"]'],
             ),
             ("[data-figure=beam-results]", ['nav a[href*="way=beam"]', '[data-result="1"]']),
-            ("[data-side=after]", ["[data-go=change]", "[data-offer=layer_off]"]),
+            ("[data-side=after]", ["[data-go=change]", "[data-offer=skip_layer]"]),
             ("[data-figure=heads-forming]", ["[data-go=learning]"]),
         ]
         for until, clicks in ways:
@@ -279,13 +279,13 @@ def test_a_view_is_saved_as_svg_and_png(opened: Opened, tmp_path: Path) -> None:
 
 def test_a_run_is_a_film(opened: Opened, folders: dict[str, Path]) -> None:
     store = TraceStore()
-    told = to_json(SnapshotViewer(store).frames(folders[RUN], id=RUN, text=TEXT))
+    told = to_json(SnapshotViewer(store).view(folders[RUN], id=RUN, text=TEXT))
     run = to_json(describe_run(folders[RUN], id=RUN))
     shares = []
     with opened(address(RUN, "learning", film=TEXT)) as page:
         page.wait_for_selector("[data-figure=heads-forming]")
-        assert len(told["frames"]) == 5
-        for n, frame in enumerate(told["frames"]):
+        assert len(told["snapshots"]) == 5
+        for n, frame in enumerate(told["snapshots"]):
             page.locator("input[type=range]").fill(str(n))
             settled(page)
             assert number(page.locator(".scrubber [data-value]")) == frame["step"]
@@ -295,7 +295,7 @@ def test_a_run_is_a_film(opened: Opened, folders: dict[str, Path]) -> None:
                 shares, abs=1e-5
             )
             samples = page.locator("[data-figure=samples]")
-            assert texts(samples.locator(".own b")) == [frame["sample"] or "∅"]
+            assert texts(samples.locator(".own b")) == [frame["prediction"] or "∅"]
             assert TEXT in samples.locator(".own").inner_text()
             curve = run["curves"]["valid.loss"]
             past = [
@@ -313,8 +313,8 @@ def test_a_run_is_a_film(opened: Opened, folders: dict[str, Path]) -> None:
             "() => document.querySelector('[data-figure=samples]')?.innerText.includes('gold red')"
         )
         settled(page)
-        last = to_json(SnapshotViewer(store).frames(folders[RUN], id=RUN, text="gold red"))["frames"][-1]
-        assert texts(page.locator("[data-figure=samples] .own b")) == [last["sample"]]
+        last = to_json(SnapshotViewer(store).view(folders[RUN], id=RUN, text="gold red"))["snapshots"][-1]
+        assert texts(page.locator("[data-figure=samples] .own b")) == [last["prediction"]]
 
 
 def test_a_run_is_followed_while_it_trains(opened: Opened, folders: dict[str, Path]) -> None:

@@ -176,7 +176,7 @@ def test_the_tree_tells_how_it_was_found(family: str, words: dict[str, Any]) -> 
             assert [node.token for node in path][: len(text.ids)] == text.ids
             assert [node.logprob for node in path] == pytest.approx(text.logprobs, abs=1e-5)
             assert path[-1].score / path[-1].length_term == pytest.approx(text.score, abs=1e-5)
-            assert path[-1].state == "finished" and path[-1].why == text.finish_reason
+            assert path[-1].state == "finished" and path[-1].reason == text.finish_reason
             assert {node.state for node in path[:-1]} <= {"kept"}
         assert json.loads(json.dumps(tree.to_json(), allow_nan=False))["num_beams"] == beams
         steps = max(node.step for node in tree.nodes) + 1
@@ -194,15 +194,15 @@ def test_the_tree_tells_how_it_was_found(family: str, words: dict[str, Any]) -> 
                 "pruned": {"below the beam", "ended below the beam", "search over"},
                 "finished": {"end", "length", "stop"},
             }
-            assert node.why in whys[node.state]
+            assert node.reason in whys[node.state]
         for step in range(steps):
             level = sorted((node for node in tree.nodes if node.step == step), key=lambda node: node.rank)
             assert [node.rank for node in level] == list(range(len(level)))
             scores = [node.score for node in level]
             assert scores == sorted(scores, reverse=True)
-            kept = [node for node in level if node.state == "kept" or node.why == "search over"]
+            kept = [node for node in level if node.state == "kept" or node.reason == "search over"]
             assert len(kept) <= beams
-            cut = [node for node in level if node.why == "below the beam"]
+            cut = [node for node in level if node.reason == "below the beam"]
             if kept and cut and (not settings.do_sample or beams > 1):
                 assert min(node.score for node in kept) >= max(node.score for node in cut)
 
@@ -274,7 +274,7 @@ def test_looking_seldom_changes_nothing(words: dict[str, Any], monkeypatch: pyte
                 ours, theirs = texts[0].tree, expected[0].tree
                 assert ours is not None and theirs is not None
                 nodes = [
-                    [(n.step, n.token, n.state, n.why, n.result_rank) for n in t.nodes]
+                    [(n.step, n.token, n.state, n.reason, n.result_rank) for n in t.nodes]
                     for t in (ours, theirs)
                 ]
                 assert nodes[0] == nodes[1]

@@ -22,7 +22,7 @@ from glassformer.core.observe import observe
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE, JobInfo
 from glassformer.interpret.inputs import PreparedInput
 from glassformer.interpret.interventions import IntervenedForward
-from glassformer.interpret.schema import FillOutcome, Intervention, Kind, TraceInput, TraceSeconds
+from glassformer.interpret.schema import FillOutcome, Intervention, Kind, TraceInput
 from glassformer.interpret.trace import Trace, trace_model
 from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
 from glassformer.verify.inputs import stir
@@ -119,7 +119,7 @@ def given(made: Bundle) -> dict[str, Any]:
         case spec.ImagePatchesSpec(), _:
             return {"image": url(picture())}
         case spec.SeriesPatchesSpec(), _:
-            return {"series": {"columns": columns(), "truth": 4}}
+            return {"series": {"columns": columns(), "holdout": 4}}
         case _, spec.AnswerSpec():
             return {"question": "where is the cat?", "context": "the dog ran and the cat sat on the mat."}
         case _, spec.MaskedLanguageModelSpec():
@@ -181,5 +181,5 @@ def traced(
         interventions=tuple(given),
         record=observe(made.model, made.inputs, edit=made.edit),
         outcome=FillOutcome(masks=()),
-        seconds=TraceSeconds(),
+        forward_seconds=0.0,
     )

@@ -14,7 +14,7 @@ from glassformer.errors import GlassformerError, UnsupportedError
 from glassformer.families.sidecars import JobInfo
 from glassformer.interpret import trace as tracing
 from glassformer.interpret.catalog import Catalog
-from glassformer.interpret.schema import ItemNotFoundError, LayerOff, TooLargeError, TraceInput
+from glassformer.interpret.schema import ItemNotFoundError, SkipLayer, TooLargeError, TraceInput
 from glassformer.interpret.tensors import read_tensor
 from glassformer.interpret.trace import TraceStore, estimate_bytes, trace_model
 from tests.interpret.models import (
@@ -61,7 +61,7 @@ def test_every_model_is_told_of_with_an_input_that_it_takes(family: str) -> None
 
 def test_labels_and_languages_are_told() -> None:
     (info,) = Catalog({"one": classifier()}).models()
-    assert info.labels == ("bad", "so so", "good") and info.outline.head.labels == 3
+    assert info.labels == ("bad", "so so", "good") and info.outline.head.num_labels == 3
     from glassformer.tokenization import TokenizerPlan, train_tokenizer
 
     made = bundle("marian")
@@ -94,7 +94,7 @@ def test_repeated_requests_are_answered_from_the_store() -> None:
         catalog.take("two", input),
         catalog.take("one", TraceInput(text="the sea ")),
         catalog.take("one", TraceInput(text="the sea", target=(5,))),
-        catalog.take("one", input, [LayerOff(block="decoder.blocks.0")]),
+        catalog.take("one", input, [SkipLayer(block="decoder.blocks.0")]),
     ]
     assert len({first.id, *(other.id for other in others)}) == 5
     with pytest.raises(ItemNotFoundError):
@@ -159,7 +159,7 @@ def test_swapped_places_swap_their_tokens_too() -> None:
     made = bundle("original")
     before = trace_of(made, {"text": TEXT}).sequence("source")
     after = trace_of(
-        made, {"text": TEXT}, [{"kind": "swap", "sequence": "source", "positions": [1, 4]}]
+        made, {"text": TEXT}, [{"kind": "swap_tokens", "sequence": "source", "positions": [1, 4]}]
     ).sequence("source")
     order = [0, 4, 2, 3, 1, *range(5, len(before))]
     assert after.tokens == tuple(before.tokens[n] for n in order)

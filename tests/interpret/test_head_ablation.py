@@ -31,7 +31,7 @@ def test_effects_equal_those_of_interventions(
     ablation = ablate_heads(before, name)
     assert len(ablation.effects) == before.attentions()[-1].heads
     for head, effect in enumerate(ablation.effects):
-        after = trace_of(model, inputs, [{"kind": "head_off", "attention": name, "head": head}])
+        after = trace_of(model, inputs, [{"kind": "ablate_head", "attention": name, "head": head}])
         difference = compare_traces(before, after)
         if ablation.measure == "kl":
             positions = difference.positions if family == "original" else None
@@ -48,6 +48,6 @@ def test_ablation_needs_a_known_attention_and_a_trace_without_interventions() ->
     trace = trace_of(model, {"text": "the sea"})
     with pytest.raises(ItemNotFoundError):
         ablate_heads(trace, "decoder.blocks.9.self_attn")
-    changed = trace_of(model, {"text": "the sea"}, [{"kind": "layer_off", "block": "decoder.blocks.0"}])
+    changed = trace_of(model, {"text": "the sea"}, [{"kind": "skip_layer", "block": "decoder.blocks.0"}])
     with pytest.raises(UnsupportedError):
         ablate_heads(changed, "decoder.blocks.0.self_attn")

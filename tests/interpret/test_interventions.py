@@ -46,7 +46,7 @@ def after(model: Any, inputs: dict[str, Any], *changes: dict[str, Any]) -> Tenso
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_head_off_equals_zeroed_columns_of_the_output_projection(shape: str) -> None:
+def test_ablate_head_equals_zeroed_columns_of_the_output_projection(shape: str) -> None:
     model, inputs = model_of(shape), inputs_of(shape)
     names = [f"{stack_of(shape)}.blocks.1.self_attn"]
     if shape == "encoder_decoder":
@@ -58,21 +58,21 @@ def test_head_off_equals_zeroed_columns_of_the_output_projection(shape: str) -> 
         with torch.no_grad():
             attention.out_proj.weight[:, 2 * width : 3 * width] = 0
         expected = observe(other, inputs).output
-        found = after(model, inputs, {"kind": "head_off", "attention": name, "head": 2})
+        found = after(model, inputs, {"kind": "ablate_head", "attention": name, "head": 2})
         torch.testing.assert_close(found, expected)
         assert not torch.allclose(found, observe(model, inputs).output)
 
 
 @pytest.mark.parametrize("wiring", ["pre", "post", "parallel"])
 @pytest.mark.parametrize("shape", ["encoder_only", "decoder_only"])
-def test_layer_off_equals_a_model_without_the_layer(shape: str, wiring: Any) -> None:
+def test_skip_layer_equals_a_model_without_the_layer(shape: str, wiring: Any) -> None:
     model, inputs = model_of(shape, wiring=wiring), inputs_of(shape)
     stack = stack_of(shape)
     for layer in (0, 1):
         other = copy.deepcopy(model)
         shorter: Any = other.get_submodule(stack)
         shorter.blocks = nn.ModuleList([shorter.blocks[1 - layer]])
-        found = after(model, inputs, {"kind": "layer_off", "block": f"{stack}.blocks.{layer}"})
+        found = after(model, inputs, {"kind": "skip_layer", "block": f"{stack}.blocks.{layer}"})
         assert torch.equal(found, observe(other, inputs).output)
 
 
@@ -120,7 +120,7 @@ def test_masking_keeps_a_target_that_starts_with_the_pad_token() -> None:
 
 def test_swaps_are_applied_in_order() -> None:
     model = model_of("decoder_only")
-    changes = [{"kind": "swap", "sequence": "input", "positions": two} for two in ([1, 4], [4, 6])]
+    changes = [{"kind": "swap_tokens", "sequence": "input", "positions": two} for two in ([1, 4], [4, 6])]
     made = IntervenedForward(model, {"ids": SOURCE}, interventions(changes))
     assert made.orders == {"input": [0, 4, 2, 3, 6, 5, 1]}
     assert torch.equal(made.inputs["ids"], SOURCE[:, made.orders["input"]])
@@ -143,7 +143,7 @@ def test_swapped_patches_equal_a_swapped_image() -> None:
 
     swapped = picture.clone()
     swapped[square(one)], swapped[square(other)] = picture[square(other)], picture[square(one)]
-    change = {"kind": "swap", "sequence": "input", "positions": [first + one, first + other]}
+    change = {"kind": "swap_tokens", "sequence": "input", "positions": [first + one, first + other]}
     expected = observe(model, {"inputs": swapped}).output
     found = after(model, {"inputs": picture}, change)
     torch.testing.assert_close(found, expected if isinstance(expected, Tensor) else expected[0])
@@ -155,9 +155,9 @@ def test_residual_is_scaled_at_one_position_and_passed_on_by_a_layer_that_is_off
     model = model_of("decoder_only")
     name = "decoder.blocks.0.resid_out"
     record = observe(model, {"ids": SOURCE})
-    change = {"kind": "residual", "name": name, "position": 4, "scale": -2}
+    change = {"kind": "scale_residual", "name": name, "position": 4, "scale": -2}
     made = IntervenedForward(
-        model, {"ids": SOURCE}, interventions([change, {"kind": "layer_off", "block": "decoder.blocks.1"}])
+        model, {"ids": SOURCE}, interventions([change, {"kind": "skip_layer", "block": "decoder.blocks.1"}])
     )
     changed = observe(made.model, made.inputs, edit=made.edit)
     expected = record[name].clone()
@@ -174,16 +174,16 @@ SCHEMES = ["sinusoidal", "learned", "rotary", "relative", "alibi"]
 def test_stretch_of_one_is_bit_identical_and_another_is_not(shape: str, position: str) -> None:
     model, inputs = model_of(shape, position=position), inputs_of(shape)
     plain = observe(model, inputs).output
-    change = {"kind": "positions", "stack": stack_of(shape), "stretch": 1}
+    change = {"kind": "scale_positions", "stack": stack_of(shape), "scale": 1}
     assert torch.equal(after(model, inputs, change), plain)
-    assert not torch.allclose(after(model, inputs, {**change, "stretch": 2.5}), plain)
+    assert not torch.allclose(after(model, inputs, {**change, "scale": 2.5}), plain)
     assert torch.equal(observe(model, inputs).output, plain)
 
 
 @pytest.mark.parametrize("position", SCHEMES)
 def test_stretch_of_two_reads_every_other_position(position: str) -> None:
     model = model_of("encoder_only", position=position)
-    found = after(model, {"inputs": SOURCE}, {"kind": "positions", "stack": "encoder", "stretch": 2})
+    found = after(model, {"inputs": SOURCE}, {"kind": "scale_positions", "stack": "encoder", "scale": 2})
     if position in ("relative", "alibi"):  # only row numbers count: as among hidden tokens in between
         wide = torch.ones(1, 13, dtype=torch.long)
         wide[:, ::2] = SOURCE
@@ -210,12 +210,12 @@ def test_patches_can_be_masked_and_their_positions_compressed(family: str) -> No
     )
     inputs = {"inputs": torch.randn(shape)}
     plain = after(model, inputs)
-    same = {"kind": "positions", "stack": "encoder", "stretch": 1.0}
+    same = {"kind": "scale_positions", "stack": "encoder", "scale": 1.0}
     assert torch.equal(after(model, inputs, same), plain)
-    assert not torch.allclose(after(model, inputs, {**same, "stretch": 0.5}), plain)
+    assert not torch.allclose(after(model, inputs, {**same, "scale": 0.5}), plain)
     with pytest.raises(InvalidValueError) as error:
-        after(model, inputs, {**same, "stretch": 2.0})
-    assert error.value.name == "stretch"
+        after(model, inputs, {**same, "scale": 2.0})
+    assert error.value.name == "scale"
     made = IntervenedForward(
         model, inputs, interventions([{"kind": "mask_token", "sequence": "input", "position": 2}])
     )
@@ -229,20 +229,20 @@ ATTENTION = "decoder.blocks.0.self_attn"
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"kind": "head_off", "attention": ATTENTION, "head": H}, InvalidValueError),
-        ({"kind": "head_off", "attention": ATTENTION, "head": -1}, InvalidValueError),
-        ({"kind": "head_off", "attention": "decoder.blocks.9.self_attn", "head": 0}, UnknownNameError),
-        ({"kind": "head_off", "attention": "decoder.blocks.0.ffn", "head": 0}, UnknownNameError),
-        ({"kind": "layer_off", "block": ""}, UnknownNameError),
-        ({"kind": "layer_off", "block": "decoder"}, UnknownNameError),
+        ({"kind": "ablate_head", "attention": ATTENTION, "head": H}, InvalidValueError),
+        ({"kind": "ablate_head", "attention": ATTENTION, "head": -1}, InvalidValueError),
+        ({"kind": "ablate_head", "attention": "decoder.blocks.9.self_attn", "head": 0}, UnknownNameError),
+        ({"kind": "ablate_head", "attention": "decoder.blocks.0.ffn", "head": 0}, UnknownNameError),
+        ({"kind": "skip_layer", "block": ""}, UnknownNameError),
+        ({"kind": "skip_layer", "block": "decoder"}, UnknownNameError),
         ({"kind": "mask_token", "sequence": "source", "position": 0}, UnknownNameError),
         ({"kind": "mask_token", "sequence": "input", "position": 7}, InvalidValueError),
-        ({"kind": "residual", "name": f"{ATTENTION}.q", "position": 0, "scale": 1}, UnknownNameError),
+        ({"kind": "scale_residual", "name": f"{ATTENTION}.q", "position": 0, "scale": 1}, UnknownNameError),
         (
-            {"kind": "residual", "name": "decoder.blocks.0.resid_cross", "position": 0, "scale": 1},
+            {"kind": "scale_residual", "name": "decoder.blocks.0.resid_cross", "position": 0, "scale": 1},
             UnknownNameError,
         ),
-        ({"kind": "positions", "stack": "encoder", "stretch": 2}, UnknownNameError),
+        ({"kind": "scale_positions", "stack": "encoder", "scale": 2}, UnknownNameError),
     ],
 )
 def test_interventions_on_missing_parts_are_rejected(
@@ -253,6 +253,6 @@ def test_interventions_on_missing_parts_are_rejected(
 
 
 def test_a_model_without_positions_cannot_stretch_them() -> None:
-    stretch = interventions([{"kind": "positions", "stack": "decoder", "stretch": 0.5}])
+    stretch = interventions([{"kind": "scale_positions", "stack": "decoder", "scale": 0.5}])
     with pytest.raises(UnsupportedError):
         IntervenedForward(model_of("decoder_only", position="none"), {"ids": SOURCE}, stretch)

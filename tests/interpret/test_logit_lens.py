@@ -51,8 +51,8 @@ def test_each_layer_says_what_the_model_without_the_later_ones_says(
         torch.testing.assert_close(prob[layers], chances.max(-1).values)
         told = logit_lens(trace, position=2, top=4).layers[layers]
         best = logits[2].topk(4)
-        assert [word.id for word in told.words] == best.indices.tolist()
-        assert [word.logit for word in told.words] == pytest.approx(best.values.tolist(), abs=1e-4)
+        assert [word.id for word in told.predictions] == best.indices.tolist()
+        assert [word.logit for word in told.predictions] == pytest.approx(best.values.tolist(), abs=1e-4)
         entropy = -(chances[2] * chances[2].log()).sum()
         assert told.entropy == pytest.approx(float(entropy), abs=1e-4)
         final = int(trace.record.output[0, 2].argmax())
@@ -81,10 +81,10 @@ def test_a_classifier_has_labels_after_each_layer(family: str) -> None:
     logits = (answer if isinstance(answer, torch.Tensor) else answer.logits)[0]
     last = told.layers[-1]
     assert last.rank_of_final == 1
-    assert {word.id: word.logit for word in last.words} == pytest.approx(
+    assert {word.id: word.logit for word in last.predictions} == pytest.approx(
         dict(enumerate(logits.tolist())), abs=1e-4
     )
-    assert next_tokens(trace).vocabulary == len(logits)
+    assert next_tokens(trace).vocab_size == len(logits)
     with pytest.raises(ItemNotFoundError):
         lens_table(trace, "encoder")
 
@@ -95,13 +95,13 @@ def test_the_next_words_are_those_of_the_models_own_scores(family: str) -> None:
     trace = traced(model, inputs_for(model))
     logits = trace.record.output[0]
     for place in (None, 3):
-        told, row = next_tokens(trace, position=place, count=5), logits[-1 if place is None else place]
+        told, row = next_tokens(trace, position=place, top=5), logits[-1 if place is None else place]
         assert told.position == (len(logits) - 1 if place is None else place)
-        assert told.vocabulary == len(row)
+        assert told.vocab_size == len(row)
         assert told.logsumexp == pytest.approx(float(row.logsumexp(-1)), abs=1e-5)
-        assert [word.id for word in told.words] == row.topk(5).indices.tolist()
+        assert [word.id for word in told.predictions] == row.topk(5).indices.tolist()
         chances = row.softmax(-1).topk(5).values.tolist()
-        assert [word.probability for word in told.words] == pytest.approx(chances, abs=1e-6)
+        assert [word.probability for word in told.predictions] == pytest.approx(chances, abs=1e-6)
         assert torch.equal(trace.record[told.logits][0], logits)
 
 
@@ -159,7 +159,7 @@ def test_a_stack_the_head_never_sees_and_a_head_without_words_name_nothing() -> 
         unit_tokens(trace, "decoder.blocks.0.ffn", 99999)
 
 
-OFF = {"kind": "layer_off", "block": "decoder.blocks.1"}
+OFF = {"kind": "skip_layer", "block": "decoder.blocks.1"}
 
 
 @pytest.mark.parametrize("family", ["gpt2", "original"])
@@ -176,9 +176,9 @@ def test_words_divergence_and_residuals_are_those_of_the_two_records(
     assert told.positions == pytest.approx(each.tolist(), abs=1e-5)
     assert told.kl == pytest.approx(float(each[-1]), abs=1e-5)
     moved = (q[-1].exp() - p[-1].exp()).abs()
-    assert [row.word.id for row in told.words] == moved.topk(20).indices.tolist()
-    for row in told.words:
-        index = row.word.id
+    assert [row.prediction.id for row in told.predictions] == moved.topk(20).indices.tolist()
+    for row in told.predictions:
+        index = row.prediction.id
         assert (row.before, row.after) == pytest.approx(
             (float(p[-1, index].exp()), float(q[-1, index].exp())), abs=1e-6
         )
@@ -201,7 +201,7 @@ def test_nothing_changed_is_nothing_and_other_lengths_have_no_places_in_common()
     assert same.kl == 0 and not any(same.positions)
     longer = replace(traced(model, inputs_for(model, length=12)), bundle=before.bundle)
     told = compare_traces(before, longer)
-    assert told.positions is None and told.residual == () and told.kl > 0 and told.words
+    assert told.positions is None and told.residual == () and told.kl > 0 and told.predictions
     with pytest.raises(ConflictError):
         residual_change(before, longer, "decoder")
     with pytest.raises(ItemNotFoundError):
@@ -214,19 +214,19 @@ def test_nothing_changed_is_nothing_and_other_lengths_have_no_places_in_common()
 def test_labels_have_a_difference_and_a_forecast_has_residuals_alone(family: str) -> None:
     model = drawn(family)
     before = traced(model, inputs_for(model), kind="image")
-    off = {"kind": "head_off", "attention": "encoder.blocks.0.self_attn", "head": 0}
+    off = {"kind": "ablate_head", "attention": "encoder.blocks.0.self_attn", "head": 0}
     after = replace(traced(model, inputs_for(model), kind="image", changes=[off]), bundle=before.bundle)
     told = compare_traces(before, after)
     assert [one.stack for one in told.residual] == ["encoder"] and told.positions is None
     assert residual_change(after, before, "encoder").any()
     if family == "vit":
         p, q = (trace.record.output[0].softmax(-1) for trace in (before, after))
-        assert {row.word.id: row.after for row in told.words} == pytest.approx(
+        assert {row.prediction.id: row.after for row in told.predictions} == pytest.approx(
             dict(enumerate(q.tolist())), abs=1e-6
         )
         assert told.kl == pytest.approx(float((p * (p / q).log()).sum()), abs=1e-5)
     else:
-        assert told.words == () and told.kl is None
+        assert told.predictions == () and told.kl is None
 
 
 @pytest.mark.parametrize("kind", ["multi_label_classification", "regression"])
@@ -234,7 +234,7 @@ def test_labels_that_hold_each_by_itself_differ_each_by_itself_and_numbers_have_
     model = drawn("vit")
     before = traced(model, inputs_for(model), kind="image")
     before.bundle.config["problem_type"] = kind
-    off = {"kind": "head_off", "attention": "encoder.blocks.0.self_attn", "head": 0}
+    off = {"kind": "ablate_head", "attention": "encoder.blocks.0.self_attn", "head": 0}
     after = replace(traced(model, inputs_for(model), kind="image", changes=[off]), bundle=before.bundle)
     told, entropy = compare_traces(before, after).kl, logit_lens(before).layers[-1].entropy
     if kind == "regression":

@@ -113,11 +113,11 @@ def test_masks_are_filled_as_fill_does(family: str) -> None:
     text = "the [MASK] sat on the [MASK]."
     masks = trace_of(made, {"text": text}).outcome.masks
     wanted = made.fill(text, top=10).masks
-    assert [[one.id for one in mask.guesses] for mask in masks] == [
+    assert [[one.id for one in mask.predictions] for mask in masks] == [
         [one.token for one in mask] for mask in wanted
     ]
     for mask, other in zip(masks, wanted, strict=True):
-        found = [one.probability for one in mask.guesses]
+        found = [one.probability for one in mask.predictions]
         assert found == pytest.approx([one.score for one in other], abs=1e-6)
 
 
@@ -138,7 +138,7 @@ def test_an_answer_is_the_one_that_answer_gives() -> None:
 def test_a_forecast_is_the_one_that_forecast_gives(distribution: str) -> None:
     made = bundle("patchtst", distribution=distribution)
     table = columns()
-    trace = trace_of(made, {"series": {"columns": table, "truth": 4}})
+    trace = trace_of(made, {"series": {"columns": table, "holdout": 4}})
     told = made.forecast({"ds": list(range(36)), **{name: table[name][:-4] for name in ("load", "oil")}})
     names = trace.outcome.names
     assert np.allclose(trace.derived[names.forecast].numpy(), told.values[0].T, atol=1e-4)
@@ -147,7 +147,7 @@ def test_a_forecast_is_the_one_that_forecast_gives(distribution: str) -> None:
     )
     assert trace.derived[names.past][0, -1] == pytest.approx(table["load"][-5])
     assert (trace.derived[names.persistence] == trace.derived[names.past][:, -1:]).all()
-    assert trace.info().rows == ("load", "oil") and len(trace.record["embed.out"]) == 2
+    assert trace.info().channels == ("load", "oil") and len(trace.record["embed.out"]) == 2
     if distribution == "none":
         assert names.quantiles is None
     else:
@@ -268,7 +268,7 @@ def test_unusable_inputs_are_rejected() -> None:
         (patchtst, {"series": {"columns": {"load": [1.0] * 40}}}, MissingValueError),
         (patchtst, {"series": {"columns": short}}, ShapeError),
         (patchtst, {"series": {"columns": infinite}}, NonFiniteError),
-        (patchtst, {"series": {"columns": columns(30), "truth": 7}}, ShapeError),
+        (patchtst, {"series": {"columns": columns(30), "holdout": 7}}, ShapeError),
         (gpt2, {"text": "the sea " * 40}, GlassformerError),
         (gpt2, {"text": "a", "txet": "b"}, UnknownNameError),
         (Bundle(model=gpt2.model), {"text": "a"}, GlassformerError),

@@ -31,7 +31,7 @@ SENTENCES = (
 )
 PARTS = ("the cat sat on the mat.", "Where is the glass?", "a dog ran after the cat")
 LINES = f"{PARTS[0]}  {PARTS[1]}\n\n {PARTS[2]} "
-NOTHING = {"kind": "residual", "name": "encoder.blocks.0.resid_out", "position": 0, "scale": 1.0}
+NOTHING = {"kind": "scale_residual", "name": "encoder.blocks.0.resid_out", "position": 0, "scale": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_the_folders_settings_hold(family: str, settings: dict[str, Any]) -> Non
     told = Translator(made)(TEXT)
     for changes in ((), [NOTHING]):
         outcome = trace_of(made, {"text": TEXT}, changes).outcome
-        assert (outcome.text, outcome.ended) == (told.text, told.finish_reason)
+        assert (outcome.text, outcome.finish_reason) == (told.text, told.finish_reason)
 
 
 def test_a_folder_that_draws_shows_no_drawn_answer() -> None:
@@ -93,15 +93,15 @@ def without_layer(stack: str, layer: int) -> Callable[[Any], None]:
 
 BY_HAND: tuple[tuple[dict[str, Any], Callable[[Any], None]], ...] = (
     *(
-        ({"kind": "head_off", "attention": name, "head": 0}, without_head(name, 0))
+        ({"kind": "ablate_head", "attention": name, "head": 0}, without_head(name, 0))
         for name in (
             "encoder.blocks.0.self_attn",
             "decoder.blocks.0.self_attn",
             "decoder.blocks.1.cross_attn",
         )
     ),
-    ({"kind": "layer_off", "block": "encoder.blocks.0"}, without_layer("encoder", 0)),
-    ({"kind": "layer_off", "block": "decoder.blocks.0"}, without_layer("decoder", 0)),
+    ({"kind": "skip_layer", "block": "encoder.blocks.0"}, without_layer("encoder", 0)),
+    ({"kind": "skip_layer", "block": "decoder.blocks.0"}, without_layer("decoder", 0)),
 )
 
 
@@ -117,7 +117,7 @@ def test_a_changed_answer_is_that_of_a_model_changed_by_hand(pocket: Pipeline, n
         told = changed.translate(text, to="de")
         assert trace_of(pocket, {"text": text, "to": "de"}, [change]).outcome.text == told
         moved += told != pocket.translate(text, to="de")
-    assert moved or change["kind"] == "head_off"  # a trained model may do without one head
+    assert moved or change["kind"] == "ablate_head"  # a trained model may do without one head
 
 
 def test_each_change_of_a_target_holds_from_where_it_is_written() -> None:

@@ -23,12 +23,12 @@ from tests.interpret.models import TEXT, bundle, columns, given, picture, trace_
 
 MODELS = ("original", "gpt2", "bert", "vit", "patchtst", "sentence")
 CHANGES = [
-    {"kind": "head_off", "attention": "decoder.blocks.1.cross_attn", "head": 2},
-    {"kind": "layer_off", "block": "encoder.blocks.0"},
+    {"kind": "ablate_head", "attention": "decoder.blocks.1.cross_attn", "head": 2},
+    {"kind": "skip_layer", "block": "encoder.blocks.0"},
     {"kind": "mask_token", "sequence": "source", "position": 1},
-    {"kind": "swap", "sequence": "source", "positions": [0, 2]},
-    {"kind": "residual", "name": "encoder.blocks.1.resid_out", "position": 0, "scale": 0.5},
-    {"kind": "positions", "stack": "encoder", "stretch": 2.0},
+    {"kind": "swap_tokens", "sequence": "source", "positions": [0, 2]},
+    {"kind": "scale_residual", "name": "encoder.blocks.1.resid_out", "position": 0, "scale": 0.5},
+    {"kind": "scale_positions", "stack": "encoder", "scale": 2.0},
 ]
 
 
@@ -65,7 +65,7 @@ def test_traces_of_every_kind_are_the_librarys(client: TestClient, model: str) -
     made = bundle(model)
     info, trace = posted(client, model, **given(made)), trace_of(made, given(made), model=model)
     id = info["id"]
-    assert {**info, "seconds": 0} == {**to_json(trace.info()), "seconds": 0}
+    assert {**info, "forward_seconds": 0} == {**to_json(trace.info()), "forward_seconds": 0}
     assert checked(client.get(f"/trace/{id}")) == info
     for stage in info["stages"]:
         for name in stage["tensors"].values():
@@ -78,7 +78,7 @@ def test_traces_of_every_kind_are_the_librarys(client: TestClient, model: str) -
     unit = checked(client.get(f"/trace/{id}/unit", params={"ffn": ffn, "unit": 1, "top": 3}))
     assert unit == to_json(unit_tokens(trace, ffn, 1, 3))
     assert bool(unit["promotes"]) == (model in ("original", "gpt2", "bert"))
-    lens = client.get(f"/trace/{id}/lens", params={"position": 1, "top": 2})
+    lens = client.get(f"/trace/{id}/logit_lens", params={"position": 1, "top": 2})
     if model in ("patchtst", "sentence"):
         assert lens.status_code == 422 and lens.json()["error"]["code"] == "unsupported"
     else:
@@ -97,12 +97,12 @@ def test_interventions_and_differences(client: TestClient) -> None:
     body, made = {"text": TEXT, "target": [5, 6, 7]}, bundle("original")
     before = posted(client, "original", **body)
     for change in CHANGES:
-        after = posted(client, "original", **body, changes=[change])
-        assert after["changes"] == [change] and after["id"] != before["id"]
+        after = posted(client, "original", **body, interventions=[change])
+        assert after["interventions"] == [change] and after["id"] != before["id"]
         found = numbers(client, after["id"], "head.logits", minus=before["id"])
         mine, theirs = (numbers(client, one["id"], "head.logits") for one in (after, before))
         assert found.any() and np.array_equal(found, mine - theirs)
-    all_changes = posted(client, "original", **body, changes=CHANGES[1:2])
+    all_changes = posted(client, "original", **body, interventions=CHANGES[1:2])
     difference = checked(client.get(f"/trace/{before['id']}/difference/{all_changes['id']}"))
     one, other = (trace_of(made, body, changes, model="original") for changes in ((), CHANGES[1:2]))
     assert difference == to_json(compare_traces(one, other))
@@ -114,8 +114,8 @@ def test_interventions_and_differences(client: TestClient) -> None:
 @pytest.mark.parametrize("model", ["original", "gpt2"])
 def test_steps_and_searches(client: TestClient, model: str) -> None:
     made = bundle(model)
-    step = checked(client.post("/trace/step", json={"model": model, "text": TEXT, "written": [5, 6]}))
-    assert step == to_json(next_step(made, text=TEXT, written=[5, 6]))
+    step = checked(client.post("/trace/step", json={"model": model, "text": TEXT, "generated_ids": [5, 6]}))
+    assert step == to_json(next_step(made, text=TEXT, generated_ids=[5, 6]))
     options: dict[str, Any] = {"num_beams": 2, "max_new_tokens": 4, "length_penalty": 0.6}
     found = checked(client.post("/trace/search", json={"model": model, "text": TEXT, **options}))
     assert found == to_json(search_tree(made, text=TEXT, **options))
@@ -128,11 +128,11 @@ def test_steps_and_searches(client: TestClient, model: str) -> None:
     [
         ("/trace/none", 404),
         ("/trace/none/tensor?name=embed.out", 404),
-        ("/trace/none/lens", 404),
+        ("/trace/none/logit_lens", 404),
         ("/trace/{id}/difference/none", 404),
         ("/runs/none/snapshots", 404),
-        ("/trace/{id}/lens?position=10000", 422),
-        ("/trace/{id}/lens?top=0", 422),
+        ("/trace/{id}/logit_lens?position=10000", 422),
+        ("/trace/{id}/logit_lens?top=0", 422),
         ("/trace/{id}/unit?ffn=decoder.blocks.0.ffn&unit=99999999", 422),
         ("/trace/{id}/unit?ffn=__class__&unit=0", 404),
         ("/trace/{id}/unit?ffn=&unit=0", 404),
@@ -159,16 +159,16 @@ def test_bad_queries_are_errors(client: TestClient, path: str, status: int) -> N
         ("/trace", 422, {"model": "gpt2", "text": 5}),
         ("/trace", 422, {"model": "gpt2", "text": "a", "target": [-1]}),
         ("/trace", 422, {"model": "gpt2", "text": "a", "target": [10**6]}),
-        ("/trace", 422, {"model": "gpt2", "text": "a", "changes": [{"kind": "x"}]}),
-        ("/trace", 422, {"model": "gpt2", "text": "a", "changes": [{**CHANGES[1], "more": 1}]}),
+        ("/trace", 422, {"model": "gpt2", "text": "a", "interventions": [{"kind": "x"}]}),
+        ("/trace", 422, {"model": "gpt2", "text": "a", "interventions": [{**CHANGES[1], "more": 1}]}),
         ("/trace", 422, {"model": "gpt2", "text": "the sea " * 99}),
         ("/trace", 422, {"model": "vit", "image": url(picture()[:60])}),
         ("/trace", 422, {"model": "patchtst", "series": {"columns": {"load": [1]}}}),
-        ("/trace", 422, {"model": "patchtst", "series": {"columns": columns(), "truth": -1}}),
+        ("/trace", 422, {"model": "patchtst", "series": {"columns": columns(), "holdout": -1}}),
         ("/trace/step", 422, {"text": TEXT}),
         ("/trace/step", 404, {"model": "none", "text": TEXT}),
         ("/trace/step", 422, {"model": "vit", "text": TEXT}),
-        ("/trace/step", 422, {"model": "gpt2", "text": TEXT, "written": [10**8]}),
+        ("/trace/step", 422, {"model": "gpt2", "text": TEXT, "generated_ids": [10**8]}),
         ("/trace/step", 422, {"model": "gpt2", "text": TEXT, "writen": []}),
         ("/trace/search", 422, {"model": "bert", "text": TEXT}),
         ("/trace/search", 422, {"model": "gpt2", "text": TEXT, "num_beams": 10**6}),
@@ -188,8 +188,8 @@ def test_nan_is_sent_as_null() -> None:
     with client_of({"gpt2": made}) as client:
         id = posted(client, "gpt2", text="a")["id"]
         checked(client.get(f"/trace/{id}/heads"))
-        assert None in [word["logit"] for word in checked(client.get(f"/trace/{id}/next"))["words"]]
-        assert checked(client.get(f"/trace/{id}/lens"))["layers"][0]["entropy"] is None
+        assert None in [word["logit"] for word in checked(client.get(f"/trace/{id}/next"))["predictions"]]
+        assert checked(client.get(f"/trace/{id}/logit_lens"))["layers"][0]["entropy"] is None
         assert checked(client.get(f"/trace/{id}/difference/{id}"))["kl"] is None
 
 

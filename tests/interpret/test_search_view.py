@@ -18,9 +18,11 @@ from tests.tasks.reversing import KOREAN, ROWS, reverser, speaker
 def walked(bundle: Any, text: str, settings: dict[str, Any]) -> tuple[str, list[int]]:
     """Always the first word, until nothing comes any more."""
     written: list[int] = []
-    while not (step := next_step(bundle, text=text, written=written, count=3, settings=settings)).ended:
+    while not (
+        step := next_step(bundle, text=text, generated_ids=written, top=3, parameters=settings)
+    ).finished:
         assert step.position == len(written) and len(step.tokens) == len(written)
-        written.append(step.words[0].id)
+        written.append(step.predictions[0].id)
     return step.text, written
 
 
@@ -48,19 +50,19 @@ def test_the_first_word_of_every_step_is_what_generate_writes(
 def test_a_step_tells_the_models_own_scores_and_where_it_ends() -> None:
     bundle = glassformer.load(reverser())
     text = ROWS[-1]
-    step = next_step(bundle, text=text, count=10_000)
-    total = sum(word.probability for word in step.words)
+    step = next_step(bundle, text=text, top=10_000)
+    total = sum(word.probability for word in step.predictions)
     assert total == pytest.approx(1.0, abs=1e-5)
-    best = step.words[0]
+    best = step.predictions[0]
     assert best.logit - step.logsumexp == pytest.approx(
         search_tree(bundle, text=text, num_beams=1).nodes[0].logprob, abs=1e-5
     )
     assert bundle.tokenizer is not None and bundle.tokenizer.eos_id is not None
-    over = next_step(bundle, text=text, written=[best.id, bundle.tokenizer.eos_id])
-    assert over.ended and over.text == best.text.strip()
+    over = next_step(bundle, text=text, generated_ids=[best.id, bundle.tokenizer.eos_id])
+    assert over.finished and over.text == best.text.strip()
     # another word than the likeliest can be picked, and is gone on from
-    other = step.words[3].id
-    assert next_step(bundle, text=text, written=[other]).tokens[0].id == other
+    other = step.predictions[3].id
+    assert next_step(bundle, text=text, generated_ids=[other]).tokens[0].id == other
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -81,7 +83,7 @@ def test_a_search_ends_with_what_translate_gives_and_its_scores_add_up(beams: in
                 node = nodes[node.parent]
                 path.insert(0, node)
             ids = [one.token for one in path]
-            assert tuple(ids[: len(result.ids)]) == result.ids and result.why == last.why
+            assert tuple(ids[: len(result.ids)]) == result.ids and result.reason == last.reason
             total = sum(one.logprob for one in path)
             assert last.score == pytest.approx(total, abs=1e-5)
             assert result.score == pytest.approx(total / last.length_term, abs=1e-5)
@@ -93,7 +95,7 @@ def test_generate_is_searched_too_and_letters_over_several_tokens_are_read_whole
     found = search_tree(bundle, text=KOREAN[:5], num_beams=2, max_new_tokens=6)
     passage = TextGenerator(bundle, num_beams=2, max_new_tokens=6)(KOREAN[:5])
     assert found.results[0].text == passage.text
-    assert found.formula == "Σ log p / n^1"
+    assert found.score_formula == "Σ log p / n^1"
     assert all(isinstance(node.text, str) and node.text for node in found.nodes)
 
 
@@ -119,7 +121,7 @@ def test_impossible_searches_are_rejected(options: dict[str, Any]) -> None:
 )
 def test_written_must_be_ids_of_the_model(written: list[int]) -> None:
     with pytest.raises(InvalidValueError):
-        next_step(glassformer.load(reverser()), text=ROWS[0], written=written)
+        next_step(glassformer.load(reverser()), text=ROWS[0], generated_ids=written)
 
 
 def test_a_step_ends_at_a_stop_and_no_text_is_too_long_to_be_refused(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from glassformer.interpret.runs import (
     list_snapshots,
     load_snapshot,
 )
-from glassformer.interpret.schema import SampleInfo, SnapshotsInfo
+from glassformer.interpret.schema import RunSnapshots, SampleInfo
 from glassformer.interpret.trace import TraceStore
 from glassformer.tasks.translation import Translator
 from glassformer.training.lock import RunLock
@@ -76,8 +76,8 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 def test_a_run_tells_its_curves_samples_and_weights(trained: Path) -> None:
     told = describe_run(trained, id="one")
-    assert (told.id, told.name, told.job, told.live) == ("one", "run", "translate", False)
-    assert (told.steps, told.total) == (24, 24)
+    assert (told.id, told.name, told.job, told.running) == ("one", "run", "translate", False)
+    assert (told.step, told.total_steps) == (24, 24)
     lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["kind"] == "step"]
     curve = told.curves["train.loss"]
@@ -87,15 +87,15 @@ def test_a_run_tells_its_curves_samples_and_weights(trained: Path) -> None:
     assert told.curves["valid.loss"].step == (8, 16, 24)
     assert [one.step for one in told.samples] == [8, 16, 24]
     first = valid[8]["samples"][0]
-    expected = SampleInfo(source=first["source"], wanted=first["expected"], got=first["got"])
-    assert told.samples[0].items[0] == expected
+    expected = SampleInfo(source=first["source"], reference=first["expected"], prediction=first["got"])
+    assert told.samples[0].samples[0] == expected
     assert [one.step for one in told.checkpoints] == [0, 1, 5, 16, 24]
     losses = {one.step: one.loss for one in told.checkpoints}
     assert losses[16] == valid[16]["metrics"]["loss"] and losses[0] is None
     assert losses[5] == next(line["loss"] for line in steps if line["step"] == 4)
     assert not any(one.path.startswith("/") for one in told.checkpoints)
     short = describe_run(trained, id="one", curves=False)
-    assert short.curves == {} and short.samples == () and short.steps == 24
+    assert short.curves == {} and short.samples == () and short.step == 24
 
 
 def test_weights_of_a_checkpoint_are_those_the_film_kept_of_its_step(trained: Path) -> None:
@@ -112,27 +112,27 @@ def test_weights_of_a_checkpoint_are_those_the_film_kept_of_its_step(trained: Pa
 def test_a_film_reads_one_input_with_the_weights_of_every_step(trained: Path) -> None:
     store = TraceStore()
     made = SnapshotViewer(store)
-    told = made.frames(trained, id="one")
-    assert [frame.step for frame in told.frames] == [0, 1, 5, 16, 24]
-    sample = describe_run(trained, id="one").samples[0].items[0]
+    told = made.view(trained, id="one")
+    assert [frame.step for frame in told.snapshots] == [0, 1, 5, 16, 24]
+    sample = describe_run(trained, id="one").samples[0].samples[0]
     assert told.text == sample.source
-    for frame in told.frames:
-        trace = store.get(frame.trace)
+    for frame in told.snapshots:
+        trace = store.get(frame.trace_id)
         assert trace.sequence("source").text == sample.source
-        assert trace.sequence("target").text == sample.wanted  # all frames have the same places
+        assert trace.sequence("target").text == sample.reference  # all frames have the same places
         names = [one.name for one in frame.heads.attentions]
         assert names == [one.name for one in trace.attentions()]
         shot = next(one for one in list_snapshots(trained) if one.step == frame.step)
         own = Translator(load_snapshot(trained, shot))(sample.source).text
-        assert frame.sample == own
-    ids = [frame.trace for frame in told.frames]
+        assert frame.prediction == own
+    ids = [frame.trace_id for frame in told.snapshots]
     assert len(set(ids)) == 5
     weights = sum(shot.stamp_and_size()[1] for shot in list_snapshots(trained))
     assert store.bytes == weights + sum(store.get(id).bytes for id in ids)  # each frame has its own weights
-    assert [frame.trace for frame in made.frames(trained, id="one").frames] == ids
-    few = made.frames(trained, id="one", text="red gold", most=2)
-    assert [frame.step for frame in few.frames] == [0, 24] and few.text == "red gold"
-    assert store.get(few.frames[0].trace).sequence("target").text == few.frames[-1].sample
+    assert [frame.trace_id for frame in made.view(trained, id="one").snapshots] == ids
+    few = made.view(trained, id="one", text="red gold", limit=2)
+    assert [frame.step for frame in few.snapshots] == [0, 24] and few.text == "red gold"
+    assert store.get(few.snapshots[0].trace_id).sequence("target").text == few.snapshots[-1].prediction
 
 
 def test_frames_are_remembered_and_taken_again_when_their_traces_are_gone(
@@ -154,15 +154,15 @@ def test_frames_are_remembered_and_taken_again_when_their_traces_are_gone(
     monkeypatch.setattr(runs, "trace_model", counted)
     monkeypatch.setattr(runs, "load_snapshot", counted_too)
     made = SnapshotViewer(store)
-    first = made.frames(trained, id="one", text="red", target="red", most=2)
+    first = made.view(trained, id="one", text="red", target="red", limit=2)
     before, opens = len(taken), len(loaded)
-    assert made.frames(trained, id="one", text="red", target="red", most=2) == first
+    assert made.view(trained, id="one", text="red", target="red", limit=2) == first
     assert len(taken) == before and len(loaded) == opens
     other = trace_of(load_snapshot(trained, list_snapshots(trained)[0]), {"text": "gold", "target": "gold"})
     for n in range(60):
         store.put(replace(other, id=str(n)))
-    assert made.frames(trained, id="one", text="red", target="red", most=2) == first
-    assert len(taken) > before and all(store.find(frame.trace) for frame in first.frames)
+    assert made.view(trained, id="one", text="red", target="red", limit=2) == first
+    assert len(taken) > before and all(store.find(frame.trace_id) for frame in first.snapshots)
 
 
 def test_weights_that_go_or_break_while_the_film_is_made_are_left_out(
@@ -177,14 +177,14 @@ def test_weights_that_go_or_break_while_the_film_is_made_are_left_out(
 
     monkeypatch.setattr(runs, "list_snapshots", listed_then_gone)
     (run / "snapshots" / "step-00000005" / "model.safetensors").write_bytes(b"broken")
-    told = SnapshotViewer(TraceStore()).frames(run, id="one")
-    assert [frame.step for frame in told.frames] == [0, 1, 24]
+    told = SnapshotViewer(TraceStore()).view(run, id="one")
+    assert [frame.step for frame in told.snapshots] == [0, 1, 24]
 
 
 def test_a_run_that_has_saved_nothing_yet_has_no_frames_and_another_folder_is_refused(run: Path) -> None:
     for name in ("best", "model", "snapshots"):
         shutil.rmtree(run / name)
-    assert SnapshotViewer(TraceStore()).frames(run, id="one") == SnapshotsInfo(frames=())
+    assert SnapshotViewer(TraceStore()).view(run, id="one") == RunSnapshots(snapshots=())
     (run / "metrics.jsonl").unlink()
     with pytest.raises(FileProblemError):
         describe_run(run, id="one")
@@ -209,17 +209,17 @@ def test_the_example_run_ships_with_snapshots_that_learn_dates() -> None:
 
 
 def test_a_run_is_live_while_its_folder_is_held(run: Path) -> None:
-    assert not describe_run(run, id="one").live
+    assert not describe_run(run, id="one").running
     with RunLock(run):
-        assert describe_run(run, id="one", curves=False).live
-    assert not describe_run(run, id="one").live
+        assert describe_run(run, id="one", curves=False).running
+    assert not describe_run(run, id="one").running
 
 
 def test_large_weights_make_fewer_frames_and_long_curves_are_thinned(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "MAX_WEIGHT_BYTES", 1)
-    assert len(SnapshotViewer(TraceStore()).frames(trained, id="one").frames) == 2
+    assert len(SnapshotViewer(TraceStore()).view(trained, id="one").snapshots) == 2
     monkeypatch.setattr(runs, "MAX_POINTS", 5)
     curve = describe_run(trained, id="one").curves["train.loss"]
     assert len(curve.step) == 5 and (curve.step[0], curve.step[-1]) == (2, 24)

@@ -183,7 +183,7 @@ def test_what_is_not_there_or_too_large_says_so(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("family", ["bart", "vit", "patchtst"])
 def test_growth_is_the_length_of_the_residual(family: str) -> None:
     trace = traced(family)
-    sites = trace.info().growth
+    sites = trace.info().residual_sites
     for stack in describe_stacks(trace.bundle):
         found = numbers(trace, f"{stack.name}.growth")
         wanted = [np.linalg.norm(trace.record[n].numpy(), axis=-1).mean(0) for n in sites[stack.name]]

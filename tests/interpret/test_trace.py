@@ -76,14 +76,14 @@ def test_the_target_is_what_translate_writes(family: str) -> None:
     told = Translator(made)(TEXT)
     assert trace.outcome.text == trace.sequence("target").text == told.text != plain
     written = trace.prepared.inputs["tgt"][0, trace.prepared.start :].tolist()
-    assert trace.outcome.written == len(written) > 0 and trace.outcome.ended == told.finish_reason
+    assert trace.outcome.num_tokens == len(written) > 0 and trace.outcome.finish_reason == told.finish_reason
     # its score is what the search gave it: the mean of its tokens' log-probabilities, with that of the end
     ids = [*written, wordwise().eos_id] if told.finish_reason == "end" else written
     chances = trace.record.output[0, trace.prepared.start - 1 :].log_softmax(-1)
     total = sum(float(chances[n, index]) for n, index in enumerate(ids))
     assert told.score == pytest.approx(total / len(ids), abs=1e-4)
     again = trace_of(made, {"text": TEXT, "target": written})
-    assert torch.equal(again.record.output, trace.record.output) and again.outcome.ended is None
+    assert torch.equal(again.record.output, trace.record.output) and again.outcome.finish_reason is None
     assert again.id != trace.id
 
 
@@ -91,7 +91,7 @@ def test_text_given_as_target_is_read_as_it_is() -> None:
     made = bundle("original")
     trace = trace_of(made, {"text": "the cat", "target": "a dog ran"})
     assert [t.piece.strip() for t in trace.sequence("target").tokens][1:] == ["a", "dog", "ran"]
-    assert trace.outcome == TextOutcome(kind="translate", text="a dog ran", written=3, ended=None)
+    assert trace.outcome == TextOutcome(kind="translate", text="a dog ran", num_tokens=3, finish_reason=None)
     with pytest.raises(InvalidValueError):
         trace_of(made, {"text": "the cat", "target": [10**6]})
 
@@ -103,15 +103,15 @@ def test_a_prompt_goes_on_with_what_was_written(family: str) -> None:
     trace = trace_of(made, {"text": "the sea", "target": written})
     assert trace.prepared.inputs["ids"].tolist() == [[*prompt, *written]]
     assert trace.outcome.text == " sang 늙" and trace.sequences[0].text == "the sea sang 늙"
-    assert trace.outcome.written == len(written) and trace.prepared.start == len(prompt)
+    assert trace.outcome.num_tokens == len(written) and trace.prepared.start == len(prompt)
 
 
-@pytest.mark.parametrize("changes", [(), [{"kind": "layer_off", "block": "decoder.blocks.0"}]])
+@pytest.mark.parametrize("changes", [(), [{"kind": "skip_layer", "block": "decoder.blocks.0"}]])
 def test_an_answer_without_an_end_stops_where_the_table_of_positions_does(changes: Any) -> None:
     made = bundle("original", max_len=9)
     made.generation |= {"suppress_tokens": [wordwise().eos_id]}
     trace = trace_of(made, {"text": "the cat"}, changes)
-    assert len(trace.sequence("target")) == 9 and trace.outcome.ended == "length"
+    assert len(trace.sequence("target")) == 9 and trace.outcome.finish_reason == "length"
 
 
 def test_a_prompt_may_hold_the_token_that_spells_padding() -> None:

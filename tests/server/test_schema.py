@@ -118,13 +118,13 @@ def test_responses_match_their_schema(server, model):
         check(schema.HeadsInfo, "GET", f"/trace/{id}/heads")
         check(schema.DifferenceInfo, "GET", f"/trace/{id}/difference/{id}")
         if trace["kind"] in ("translate", "generate"):
-            check(schema.LensInfo, "GET", f"/trace/{id}/lens")
+            check(schema.LensInfo, "GET", f"/trace/{id}/logit_lens")
             check(schema.NextInfo, "GET", f"/trace/{id}/next")
             body = {"model": model, "text": "a cat", "to": info["example"].get("to")}
             check(schema.StepInfo, "POST", "/trace/step", json=body)
             check(schema.SearchInfo, "POST", "/trace/search", json={**body, "num_beams": 2})
         else:
             attention = trace["attentions"][0]["name"]
-            change = {"kind": "head_off", "attention": attention, "head": 0}
-            changed = {"model": model, **info["example"], "changes": [change]}
-            assert check(schema.TraceInfo, "POST", "/trace", json=changed)["changes"] == [change]
+            change = {"kind": "ablate_head", "attention": attention, "head": 0}
+            changed = {"model": model, **info["example"], "interventions": [change]}
+            assert check(schema.TraceInfo, "POST", "/trace", json=changed)["interventions"] == [change]

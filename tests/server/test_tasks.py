@@ -76,12 +76,12 @@ def test_forecast_matches_the_library(server, bundles):
     days = [str(np.datetime64("2024-01-30") + t) for t in range(40)]
     expected = bundles["series"].forecast({"ds": days, **columns}, columns=["a", "b"])
     with server.client() as client:
-        found = client.post("/forecast", json={"series": {"columns": columns, "ds": days}}).json()
-        assert found["stamps"][0] == "2024-03-10"
+        found = client.post("/forecast", json={"series": {"columns": columns, "timestamps": days}}).json()
+        assert found["timestamps"][0] == "2024-03-10"
         for n, name in enumerate("ab"):
             assert found["values"][name] == expected.values[0, :, n].tolist()
         counted = client.post("/forecast", json={"series": {"columns": columns}}).json()
-        assert counted["values"] == found["values"] and counted["stamps"][0] == "40"
+        assert counted["values"] == found["values"] and counted["timestamps"][0] == "40"
         short = client.post("/forecast", json={"series": {"columns": {"a": [1.0], "b": [2.0]}}})
         uneven = client.post("/forecast", json={"series": {"columns": {"a": [1.0] * 40, "b": [2.0]}}})
         assert short.status_code == uneven.status_code == 422

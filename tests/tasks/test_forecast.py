@@ -64,7 +64,7 @@ def test_values_match_transformers(settings: dict[str, Any], tmp_path: Path) -> 
     with torch.no_grad():
         wanted = model(past_values=past_of(columns)).prediction_outputs
     assert np.abs(told.values - wanted.numpy()).max() < 1e-4
-    assert told.levels == () and any("no quantiles" in note for note in told.notes)
+    assert told.quantile_levels == () and any("no quantiles" in note for note in told.notes)
     assert [told.timestamp(0, n) for n in (0, 4)] == ["2024-01-02 16:00:00", "2024-01-02 20:00:00"]
 
 
@@ -74,14 +74,14 @@ def test_quantiles_match_transformers(tmp_path: Path) -> None:
     job = {"columns": NAMES, "mean": mean, "std": std, "frequency": "1 hour"}
     model, bundle = folder(tmp_path, job, loss="nll", distribution_output="normal")
     columns = table()
-    told = forecast(bundle, columns, levels=(0.9, 0.25))
+    told = forecast(bundle, columns, quantile_levels=(0.9, 0.25))
     scale, shift = torch.tensor(std), torch.tensor(mean)
     with torch.no_grad():
         out = model(past_values=(past_of(columns) - shift) / scale)
     loc, spread = out.prediction_outputs
     loc, spread = loc * out.scale + out.loc, spread * out.scale  # it scales by itself too
-    assert told.levels == (0.25, 0.9) and not told.notes
-    for n, level in enumerate(told.levels):
+    assert told.quantile_levels == (0.25, 0.9) and not told.notes
+    for n, level in enumerate(told.quantile_levels):
         bell = torch.distributions.Normal(loc, spread).icdf(torch.tensor(level))
         assert np.abs(told.quantiles[n] - (bell * scale + shift).numpy()).max() < 1e-4
     assert np.abs(told.values - (loc * scale + shift).numpy()).max() < 1e-4

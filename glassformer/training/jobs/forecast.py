@@ -72,7 +72,7 @@ class ForecastJob(Job[SeriesData]):
         if known is None:
             cache.start()
         self.series = series = read_series(
-            path, errors=problems, time=data.time_column, target=target, fill=data.fill_missing or "refuse"
+            path, errors=problems, time=data.time_column, target=target, fill=data.fill_missing or "error"
         )
         if known is None:
             cache.commit()

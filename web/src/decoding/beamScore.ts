@@ -9,5 +9,7 @@ export const finalScore = (node: Node): number => node.score / node.length_term;
 /** The length term of a text of so many tokens, as TeX. */
 export function lengthTerm(info: SearchInfo, count: number): string {
   const penalty = Number(info.length_penalty.toFixed(3));
-  return info.formula.includes('5 + n') ? `\\left(\\frac{5+${count}}{6}\\right)^{${penalty}}` : `${count}^{${penalty}}`;
+  return info.score_formula.includes('5 + n')
+    ? `\\left(\\frac{5+${count}}{6}\\right)^{${penalty}}`
+    : `${count}^{${penalty}}`;
 }

@@ -14,7 +14,7 @@ export function generationOf(trace: TraceInfo): Generation | null {
   const outcome = trace.outcome;
   if (outcome.kind !== 'translate' && outcome.kind !== 'generate') return null;
   const sequence = trace.sequences.find((one) => one.name === 'target') ?? trace.sequences[0];
-  const start = sequence.tokens.length - outcome.written;
+  const start = sequence.tokens.length - outcome.num_tokens;
   const tokens = sequence.tokens.slice(start);
   return { sequence, start, tokens, ids: tokens.map((token) => token.id ?? 0) };
 }

@@ -18,7 +18,7 @@ const lanes: Promise<unknown>[] = [Promise.resolve(), Promise.resolve()];
 /** The chance of every written token, in order. */
 export function tokenProbabilities(trace: TraceInfo, written: Generation): Promise<TokenProbability[]> {
   const { target: _, ...input } = trace.input;
-  let before = `${trace.model} ${JSON.stringify(input)} ${JSON.stringify(trace.changes)}`;
+  let before = `${trace.model} ${JSON.stringify(input)} ${JSON.stringify(trace.interventions)}`;
   return Promise.all(
     written.ids.map((id, n) => {
       before += ` ${id}`;
@@ -39,5 +39,5 @@ async function chanceAt(trace: string, position: number, id: number): Promise<To
   if (position < 0) return { value: NaN, first: true }; // the first token of a text that began with nothing
   const next = await session.source.next(trace, position, 1);
   const logit = (await session.source.tensor(trace, next.logits, { slice: `0,${position},${id}` })).data[0];
-  return { value: Math.exp(logit - next.logsumexp), first: next.words[0].id === id };
+  return { value: Math.exp(logit - next.logsumexp), first: next.predictions[0].id === id };
 }

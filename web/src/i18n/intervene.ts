@@ -86,8 +86,8 @@ export default {
   'intervene.sequence.target': { en: 'Target', ko: '출력문' },
   'intervene.sequence.input': { en: 'Input', ko: '입력' },
 
-  'intervene.label.head_off': { en: '{where}: head {head} off', ko: '{where}: 헤드 {head} 끔' },
-  'intervene.label.layer_off': { en: '{where} off', ko: '{where} 끔' },
+  'intervene.label.ablate_head': { en: '{where}: head {head} off', ko: '{where}: 헤드 {head} 끔' },
+  'intervene.label.skip_layer': { en: '{where} off', ko: '{where} 끔' },
   'intervene.label.mask_token': { en: '“{token}” ({n}) masked', ko: '“{token}” ({n}번째) 마스킹' },
   'intervene.label.swap': { en: '“{one}” and “{other}” swapped', ko: '“{one}”, “{other}” 자리 바꿈' },
   'intervene.label.residual': { en: '{where}, at “{token}”: × {scale}', ko: '{where}, “{token}” 자리: × {scale}' },

@@ -24,7 +24,11 @@ export function toggled(changes: Intervention[], change: Intervention): Interven
 
 /** What a change is made to: two of the same place are not made together. */
 export const whereOf = (one: Intervention): string =>
-  one.kind === 'residual' ? `r ${one.name} ${one.position}` : one.kind === 'positions' ? `p ${one.stack}` : told(one);
+  one.kind === 'scale_residual'
+    ? `r ${one.name} ${one.position}`
+    : one.kind === 'scale_positions'
+      ? `p ${one.stack}`
+      : told(one);
 
 /** With this change in place of another of the same place: a slider's last value counts. */
 export function replaced(changes: Intervention[], change: Intervention): Intervention[] {
@@ -66,21 +70,21 @@ export function sequenceOfStack(trace: TraceInfo, stack: string): string {
 /** A change in words. */
 export function said(trace: TraceInfo, change: Intervention): string {
   switch (change.kind) {
-    case 'head_off':
-      return t('intervene.label.head_off', { where: attentionNamed(trace, change.attention), head: change.head + 1 });
-    case 'layer_off':
-      return t('intervene.label.layer_off', { where: blockNamed(change.block) });
+    case 'ablate_head':
+      return t('intervene.label.ablate_head', { where: attentionNamed(trace, change.attention), head: change.head + 1 });
+    case 'skip_layer':
+      return t('intervene.label.skip_layer', { where: blockNamed(change.block) });
     case 'mask_token':
       return t('intervene.label.mask_token', {
         token: pieceAt(trace, change.sequence, change.position),
         n: change.position + 1,
       });
-    case 'swap':
+    case 'swap_tokens':
       return t('intervene.label.swap', {
         one: pieceAt(trace, change.sequence, change.positions[0]),
         other: pieceAt(trace, change.sequence, change.positions[1]),
       });
-    case 'residual': {
+    case 'scale_residual': {
       const sequence = sequenceOfStack(trace, change.name.split('.')[0]);
       return t('intervene.label.residual', {
         where: siteNamed(change.name),
@@ -88,10 +92,10 @@ export function said(trace: TraceInfo, change: Intervention): string {
         scale: change.scale,
       });
     }
-    case 'positions':
+    case 'scale_positions':
       return t('intervene.label.positions', {
         stack: lookup(`intervene.stack.${change.stack}`),
-        stretch: change.stretch,
+        stretch: change.scale,
       });
   }
 }

@@ -4,12 +4,12 @@ import type { Intervention, StackInfo, TraceInfo } from '../lib/types';
 import { MOST, sequenceOfStack, whereOf } from './interventions';
 
 const FIELDS: Record<Intervention['kind'], string[]> = {
-  head_off: ['attention', 'head'],
-  layer_off: ['block'],
+  ablate_head: ['attention', 'head'],
+  skip_layer: ['block'],
   mask_token: ['sequence', 'position'],
-  swap: ['sequence', 'positions'],
-  residual: ['name', 'position', 'scale'],
-  positions: ['stack', 'stretch'],
+  swap_tokens: ['sequence', 'positions'],
+  scale_residual: ['name', 'position', 'scale'],
+  scale_positions: ['stack', 'scale'],
 };
 const LARGEST = 1000; // that the server multiplies a residual by
 const FARTHEST = 64; // and a position
@@ -45,13 +45,13 @@ function fits(given: unknown, trace: TraceInfo, stacks: StackInfo[]): given is I
   const stands = (sequence: string, position: unknown): boolean =>
     counted(position, sequenceOf(sequence)?.tokens.length ?? 0);
   switch (change.kind) {
-    case 'head_off':
+    case 'ablate_head':
       return counted(change.head, trace.attentions.find((one) => one.name === change.attention)?.heads ?? 0);
-    case 'layer_off':
+    case 'skip_layer':
       return trace.attentions.some((one) => change.block === `${one.stack}.blocks.${one.layer}`);
     case 'mask_token':
       return stands(change.sequence, change.position);
-    case 'swap': {
+    case 'swap_tokens': {
       const two: unknown = change.positions;
       if (!Array.isArray(two) || two.length !== 2 || two[0] === two[1]) return false;
       const sequence = sequenceOf(change.sequence);
@@ -59,7 +59,7 @@ function fits(given: unknown, trace: TraceInfo, stacks: StackInfo[]): given is I
         (at) => stands(change.sequence, at) && (sequence?.kind === 'text' || at >= (sequence?.prefix ?? 0)),
       );
     }
-    case 'residual':
+    case 'scale_residual':
       return (
         typeof change.name === 'string' &&
         /\.blocks\.\d+\.resid_(in|self|cross|out)$/.test(change.name) &&
@@ -67,11 +67,11 @@ function fits(given: unknown, trace: TraceInfo, stacks: StackInfo[]): given is I
         stands(sequenceOfStack(trace, change.name.split('.')[0]), change.position) &&
         between(change.scale, -LARGEST, LARGEST)
       );
-    case 'positions':
+    case 'scale_positions':
       return (
         stacks.some((one) => one.name === change.stack && one.position.kind !== 'none') &&
-        between(change.stretch, 0, FARTHEST) &&
-        change.stretch !== 0
+        between(change.scale, 0, FARTHEST) &&
+        change.scale !== 0
       );
   }
 }

@@ -3,13 +3,13 @@
 
 import { describe, type Problem } from '../lib/errors';
 import { session } from '../lib/session.svelte';
-import type { SnapshotsInfo, RunInfo } from '../lib/types';
+import type { RunSnapshots, RunInfo } from '../lib/types';
 
 const EVERY = 2000; // milliseconds
 
 export class LiveRun {
   run = $state.raw<RunInfo | null>(null);
-  film = $state.raw<SnapshotsInfo | null>(null);
+  film = $state.raw<RunSnapshots | null>(null);
   filming = $state(false);
   problem = $state.raw<Problem | null>(null);
 
@@ -29,7 +29,7 @@ export class LiveRun {
           if (failed) this.problem = null;
           failed = false;
           this.run = run;
-          if (run.live) timer = setTimeout(() => void ask(), EVERY);
+          if (run.running) timer = setTimeout(() => void ask(), EVERY);
         } catch (error) {
           if (left) return;
           failed = true;

@@ -14,7 +14,7 @@ import type {
   RunInfo,
   SearchInfo,
   SentencesResponse,
-  SnapshotsInfo,
+  RunSnapshots,
   StepInfo,
   TraceInfo,
   TraceInput,
@@ -39,13 +39,18 @@ export interface Source {
   heads(trace: string): Promise<HeadsInfo>;
   ablation(trace: string, attention: string): Promise<HeadAblation>;
   lens(trace: string, position: number, top?: number): Promise<LensInfo>;
-  next(trace: string, position: number, count?: number): Promise<NextInfo>;
+  next(trace: string, position: number, top?: number): Promise<NextInfo>;
   unit(trace: string, ffn: string, unit: number): Promise<UnitInfo>;
   difference(before: string, after: string): Promise<DifferenceInfo>;
-  step(model: string, input: TraceInput, written: number[], settings?: Record<string, unknown>): Promise<StepInfo>;
-  search(model: string, input: TraceInput, settings: Record<string, unknown>): Promise<SearchInfo>;
+  step(
+    model: string,
+    input: TraceInput,
+    generatedIds: number[],
+    parameters?: Record<string, unknown>,
+  ): Promise<StepInfo>;
+  search(model: string, input: TraceInput, parameters: Record<string, unknown>): Promise<SearchInfo>;
   run(id: string): Promise<RunInfo>;
-  snapshots(id: string, input: TraceInput): Promise<SnapshotsInfo>;
+  snapshots(id: string, input: TraceInput): Promise<RunSnapshots>;
 }
 
 async function answered(path: string, init?: RequestInit): Promise<Response> {
@@ -178,10 +183,10 @@ export class ServerSource implements Source {
     return this.#again(trace, () => json(`trace/${trace}/ablation?${query({ attention })}`));
   }
   lens(trace: string, position: number, top = 5): Promise<LensInfo> {
-    return this.#again(trace, () => json(`trace/${trace}/lens?${query({ position, top })}`));
+    return this.#again(trace, () => json(`trace/${trace}/logit_lens?${query({ position, top })}`));
   }
-  next(trace: string, position: number, count = 100): Promise<NextInfo> {
-    return this.#again(trace, () => json(`trace/${trace}/next?${query({ position, count })}`));
+  next(trace: string, position: number, top = 100): Promise<NextInfo> {
+    return this.#again(trace, () => json(`trace/${trace}/next?${query({ position, top })}`));
   }
   unit(trace: string, ffn: string, unit: number): Promise<UnitInfo> {
     return this.#again(trace, () => json(`trace/${trace}/unit?${query({ ffn, unit })}`));
@@ -189,16 +194,16 @@ export class ServerSource implements Source {
   difference(before: string, after: string): Promise<DifferenceInfo> {
     return this.#again(before, () => this.#again(after, () => json(`trace/${before}/difference/${after}`)));
   }
-  step(model: string, input: TraceInput, written: number[], settings = {}): Promise<StepInfo> {
-    return post('trace/step', { ...input, model, written, settings });
+  step(model: string, input: TraceInput, generatedIds: number[], parameters = {}): Promise<StepInfo> {
+    return post('trace/step', { ...input, model, generated_ids: generatedIds, parameters });
   }
-  search(model: string, input: TraceInput, settings: Record<string, unknown>): Promise<SearchInfo> {
-    return post('trace/search', { ...input, ...settings, model });
+  search(model: string, input: TraceInput, parameters: Record<string, unknown>): Promise<SearchInfo> {
+    return post('trace/search', { ...input, ...parameters, model });
   }
   run(id: string): Promise<RunInfo> {
     return json(`runs/${encodeURIComponent(id)}`);
   }
-  snapshots(id: string, input: TraceInput): Promise<SnapshotsInfo> {
+  snapshots(id: string, input: TraceInput): Promise<RunSnapshots> {
     return json(`runs/${encodeURIComponent(id)}/snapshots?${query({ text: input.text, target: input.target })}`);
   }
 }

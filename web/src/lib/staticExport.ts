@@ -14,7 +14,7 @@ import type {
   NextInfo,
   RunInfo,
   SearchInfo,
-  SnapshotsInfo,
+  RunSnapshots,
   StepInfo,
   TraceInfo,
   UnitInfo,
@@ -92,7 +92,7 @@ export class StaticSource implements Source {
   run(): Promise<RunInfo> {
     return refused();
   }
-  snapshots(): Promise<SnapshotsInfo> {
+  snapshots(): Promise<RunSnapshots> {
     return refused();
   }
 }

@@ -5,4 +5,4 @@ export type * from './api';
 
 export type Kind = ModelInfo['kind'];
 export type Outcome = TraceInfo['outcome'];
-export type Intervention = TraceInfo['changes'][number];
+export type Intervention = TraceInfo['interventions'][number];

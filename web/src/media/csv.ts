@@ -89,20 +89,20 @@ export function parse(text: string, known: readonly string[] = []): Table {
 
 /**
  * What the model reads of a table: its own columns where it knows their names (else all), the last steps it needs, and how
- * many of them are truth that it must not see.
+ * many of them are held out and not shown to the model.
  */
 export function cut(
   table: Table,
   series: { context: number; horizon: number; channels: string[] },
   hold: boolean,
-): { columns: Record<string, number[]>; truth: number } {
+): { columns: Record<string, number[]>; holdout: number } {
   const known = series.channels.filter((name) => name in table.columns);
   const missing = series.channels.filter((name) => !(name in table.columns));
   if (missing.length && (known.length || Object.keys(table.columns).length !== series.channels.length))
     throw bad('missing', { names: missing.join(', ') });
   const names = missing.length ? Object.keys(table.columns) : series.channels;
-  const truth = hold && table.rows >= series.context + series.horizon ? series.horizon : 0;
-  const needed = series.context + truth;
+  const holdout = hold && table.rows >= series.context + series.horizon ? series.horizon : 0;
+  const needed = series.context + holdout;
   if (table.rows < needed) throw bad('short', { needed: series.context, got: table.rows });
-  return { columns: Object.fromEntries(names.map((name) => [name, table.columns[name].slice(-needed)])), truth };
+  return { columns: Object.fromEntries(names.map((name) => [name, table.columns[name].slice(-needed)])), holdout };
 }

@@ -18,7 +18,9 @@ const said = (piece: string, special = false): TraceToken => ({
 export function outputTokens(trace: TraceInfo, next: NextInfo | null): TraceToken[] {
   const { outcome } = trace;
   if (next)
-    return next.words.slice(0, 3).map((word) => said(`${word.text.trim()} ${formatPercent(word.probability ?? 0)}`));
+    return next.predictions
+      .slice(0, 3)
+      .map((word) => said(`${word.text.trim()} ${formatPercent(word.probability ?? 0)}`));
   switch (outcome.kind) {
     case 'translate':
     case 'generate': {
@@ -30,7 +32,7 @@ export function outputTokens(trace: TraceInfo, next: NextInfo | null): TraceToke
     }
     case 'fill':
       return outcome.masks.flatMap((mask) =>
-        mask.guesses.slice(0, 3).map((word) => said(`${word.text} ${formatPercent(word.probability ?? 0)}`)),
+        mask.predictions.slice(0, 3).map((word) => said(`${word.text} ${formatPercent(word.probability ?? 0)}`)),
       );
     case 'classify':
     case 'image':

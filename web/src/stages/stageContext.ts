@@ -41,7 +41,7 @@ export const kvHeadOf = (attention: AttentionInfo, head: number): number =>
   Math.floor((head * attention.kv_heads) / attention.heads);
 
 /** Which row of the batch is shown: a series has one for each channel. */
-export const rowOf = (trace: TraceInfo): number => within(router.number('channel', 0), trace.rows?.length ?? 1);
+export const rowOf = (trace: TraceInfo): number => within(router.number('channel', 0), trace.channels?.length ?? 1);
 
 export const MOST = 512; // cells along one side of a matrix that are still worth painting
 

@@ -18,7 +18,7 @@ export function factsOf(model: ModelInfo, trace: TraceInfo): Record<string, stri
       : 'labels' in said
         ? (said.labels[0]?.label ?? '')
         : said.kind === 'fill'
-          ? (said.masks[0]?.guesses[0]?.text ?? '')
+          ? (said.masks[0]?.predictions[0]?.text ?? '')
           : '';
   return {
     text: cut(read.text ?? trace.input.text ?? trace.input.question ?? ''),
@@ -32,8 +32,8 @@ export function factsOf(model: ModelInfo, trace: TraceInfo): Record<string, stri
     heads: self?.heads ?? stack.heads,
     head_dim: self?.head_dim ?? stack.head_dim,
     d_ff: formatCount(stack.d_ff),
-    vocab: formatCount(model.outline.head.vocab ?? 0),
-    labels: model.outline.head.labels ?? 0,
+    vocab: formatCount(model.outline.head.vocab_size ?? 0),
+    labels: model.outline.head.num_labels ?? 0,
     patch: model.image ? model.image.patch.join(' × ') : (model.series?.patch ?? 0),
     context: model.series?.context ?? 0,
     horizon: model.series?.horizon ?? 0,

@@ -167,7 +167,7 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] 
       : null,
     {
       name: 'shapes',
-      told: [`shapes.${model.shape}`, ...(able.open ? ['shapes.open'] : [])],
+      told: [`shapes.${model.architecture}`, ...(able.open ? ['shapes.open'] : [])],
       view: 'model',
       words: { at: null, tab: null },
       points: [live('models'), '[data-figure="model"]', live('residual')],
