@@ -192,7 +192,7 @@ def test_a_run_that_has_saved_nothing_yet_has_no_frames_and_another_folder_is_re
 
 def test_the_model_of_a_run_opens_on_a_validation_sample(trained: Path) -> None:
     (info,) = Catalog({"mine": glassformer.load(trained)}, {"mine": trained}).models()
-    sources = [sample.source for sample in describe_run(trained, id="mine").samples[0].items]
+    sources = [sample.source for sample in describe_run(trained, id="mine").samples[0].samples]
     assert [example.text for example in info.examples][: len(sources)] == sources
     assert info.example.text == sources[0]
 
@@ -200,11 +200,11 @@ def test_the_model_of_a_run_opens_on_a_validation_sample(trained: Path) -> None:
 def test_the_example_run_ships_with_snapshots_that_learn_dates() -> None:
     catalog = Catalog({})
     (info,) = catalog.runs()
-    assert info.example and not info.live
+    assert info.example and not info.running
     assert sum(path.stat().st_size for path in EXAMPLE_RUN.rglob("*")) < 700_000
     frames = SnapshotViewer(catalog.store).frames(EXAMPLE_RUN, id=info.id).frames
     assert len(frames) == 6 and frames[0].step == 0
-    wanted = describe_run(EXAMPLE_RUN, id=info.id).samples[-1].items[0].wanted
+    wanted = describe_run(EXAMPLE_RUN, id=info.id).samples[-1].samples[0].wanted
     assert frames[-1].sample == wanted != frames[0].sample
 
 
