@@ -202,10 +202,10 @@ def test_the_example_run_ships_with_snapshots_that_learn_dates() -> None:
     (info,) = catalog.runs()
     assert info.example and not info.running
     assert sum(path.stat().st_size for path in EXAMPLE_RUN.rglob("*")) < 700_000
-    frames = SnapshotViewer(catalog.store).frames(EXAMPLE_RUN, id=info.id).frames
+    frames = SnapshotViewer(catalog.store).view(EXAMPLE_RUN, id=info.id).snapshots
     assert len(frames) == 6 and frames[0].step == 0
-    wanted = describe_run(EXAMPLE_RUN, id=info.id).samples[-1].samples[0].wanted
-    assert frames[-1].sample == wanted != frames[0].sample
+    wanted = describe_run(EXAMPLE_RUN, id=info.id).samples[-1].samples[0].reference
+    assert frames[-1].prediction == wanted != frames[0].prediction
 
 
 def test_a_run_is_live_while_its_folder_is_held(run: Path) -> None:
