@@ -163,6 +163,27 @@ def file_names_are_specific(sources: Sources) -> Iterator[str]:
             yield f"{path}: the name does not say what is inside"
 
 
+def class_names_are_unique(sources: Sources) -> Iterator[str]:
+    """Classes of the package that share a name: a reader who greps for one would find both."""
+    first: dict[str, str] = {}
+    for path, tree in package(sources):
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                if node.name in first:
+                    yield f"{path}:{node.lineno}: class {node.name} is also defined in {first[node.name]}"
+                first.setdefault(node.name, path)
+
+
+def file_names_differ_by_more_than_an_ending(sources: Sources) -> Iterator[str]:
+    """Files of a package whose names differ only by number or tense: `beam` and `beams`."""
+    first: dict[str, str] = {}
+    for path in sources:
+        parts = path.removesuffix(".py").split("/")
+        root = "/".join(parts[:2]) + "/" + re.sub(r"(?:ings?|ed|es|s|e)(?=_|$)", "", parts[-1])
+        if parts[0] == "glassformer" and first.setdefault(root, parts[-1]) != parts[-1]:
+            yield f"{path}: the name is easily confused with {first[root]}.py"
+
+
 def untrusted_code_never_runs(sources: Sources) -> Iterator[str]:
     """Unpickling, evaluating text and shells, under any alias."""
     for path, text in sources.items():
@@ -194,6 +215,8 @@ RULES: tuple[Callable[[Sources], Iterator[str]], ...] = (
     heavy_imports_are_lazy,
     core_names_no_family,
     file_names_are_specific,
+    class_names_are_unique,
+    file_names_differ_by_more_than_an_ending,
     untrusted_code_never_runs,
 )
 
@@ -219,6 +242,8 @@ def test_repository_keeps(rule):
         (core_names_no_family, "core/block.py", "# as in BERT"),
         (core_names_no_family, "core/block.py", "x.from_gpt2()"),
         (file_names_are_specific, "core/utils.py", ""),
+        (class_names_are_unique, "core/block.py", "class Block: ...\nclass Block: ..."),
+        (file_names_differ_by_more_than_an_ending, "core/weight.py", ""),
         (untrusted_code_never_runs, "data/pairs.py", "import pickle"),
         (untrusted_code_never_runs, "data/pairs.py", "import torch as t\nread = t.load"),
         (untrusted_code_never_runs, "data/pairs.py", "import subprocess as s\ns.run(x, shell=flag)"),
@@ -226,6 +251,7 @@ def test_repository_keeps(rule):
 )
 def test_rule_finds_a_violation(rule, path, text):
     neighbours = {f"glassformer/{name}/__init__.py": "" for name in ("core", "families", "weights")}
+    neighbours["glassformer/core/weights.py"] = ""
     assert len(list(rule({**neighbours, f"glassformer/{path}": text}))) == 1
 
 
