@@ -24,7 +24,7 @@ from glassformer import api, baselines
 from glassformer.baselines.forecast import LinearForecaster, RepeatLast
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import SeriesSet, read_series
-from glassformer.data.windows import Parts, Scaler, Windows, split_by_rows
+from glassformer.data.windows import Scaler, SeriesSplit, Windows, split_by_rows
 from glassformer.metrics.forecast import ForecastErrors, ForecastScores
 from glassformer.training.hardware import device_for
 
@@ -173,7 +173,7 @@ def _windows(place: Place, which: str, context: int, horizon: int, part: str) ->
     )
 
 
-def cut(path: Path, borders: tuple[int, int, int]) -> tuple[SeriesSet, Parts]:
+def cut(path: Path, borders: tuple[int, int, int]) -> tuple[SeriesSet, SeriesSplit]:
     series = read_series(path, errors=RowErrors())
     return series, split_by_rows(series, *borders)
 

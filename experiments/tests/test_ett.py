@@ -8,7 +8,7 @@ from experiments.rows import ROWS
 from glassformer.baselines import spec as forecast_spec
 from glassformer.baselines.forecast import RepeatLast
 from glassformer.data.series import SeriesSet
-from glassformer.data.timestamps import Step
+from glassformer.data.timestamps import TimeStep
 from glassformer.data.windows import Scaler, Windows, split_by_rows
 
 CPU = torch.device("cpu")
@@ -24,7 +24,7 @@ def windows(part: str) -> Windows:
         ends=np.array([ROWS_LONG]),
         ids=("walks",),
         names=("a", "b"),
-        step=Step(kind="numbers", size=1),
+        step=TimeStep(kind="numbers", size=1),
     )
     parts = split_by_rows(series, 100, 400, ROWS_LONG)
     return Windows(

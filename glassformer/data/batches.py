@@ -1,4 +1,4 @@
-"""Batches of about the same cost: rows of similar length together, as many as a token budget allows.
+"""Bucketing by length: batches of rows of similar length, as many as a token budget allows; and packing.
 
 An epoch's permutation is cut into pools. Within a pool rows are sorted by length and cut into batches, which
 are then shuffled. So lengths match closely, yet the order stays random, and the position of a run is three
@@ -49,9 +49,9 @@ START = DataPosition()
 class Batches:
     """The batches of every epoch, from any position on.
 
-    tokens: the most a batch may cost: its rows times the longest of each field, including padding.
-    rows: the most rows of a batch, if set.
-    pool: how many rows are sorted together.
+    tokens: maximum size of a batch, padding included: its rows times the longest of each field.
+    rows: maximum number of rows of a batch, if set.
+    pool: number of rows that are sorted together.
     """
 
     data: Examples
@@ -70,8 +70,8 @@ class Batches:
     def stream(self, start: DataPosition = START) -> Iterator[Batch]:
         """Batch after batch, epoch after epoch, without end.
 
-        Several processes read the same stream and each takes its share, so that any number of them learns
-        from the same batches in the same order.
+        Several processes read the same stream, and each takes some of its batches, so that any number of them
+        learns from the same batches in the same order.
         """
         position = start
         while True:
@@ -105,19 +105,19 @@ class Batches:
 
     def _cut(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Consecutive rows while they fit the budget; a row that exceeds it alone is a batch of its own."""
-        batches, begin, window = [], 0, LOOKAHEAD
-        while begin < len(rows):
-            ahead = lengths[begin : begin + window]
+        batches, start, window = [], 0, LOOKAHEAD
+        while start < len(rows):
+            ahead = lengths[start : start + window]
             cost = np.maximum.accumulate(ahead).sum(1) * np.arange(1, len(ahead) + 1)
             fitting = int(np.searchsorted(cost, self.tokens, side="right"))  # the cost never decreases
             if self.rows is not None:
                 fitting = min(fitting, self.rows)
-            if fitting == len(ahead) and begin + fitting < len(rows):
+            if fitting == len(ahead) and start + fitting < len(rows):
                 window *= 2  # everything fits: look further
                 continue
             count = max(1, fitting)
-            batches.append(rows[begin : begin + count])
-            begin += count
+            batches.append(rows[start : start + count])
+            start += count
             window = max(LOOKAHEAD, 2 * count)
         return batches
 
@@ -165,7 +165,7 @@ def pack(lengths: NDArray[np.int64], width: int) -> list[NDArray[np.int64]]:
 
 
 def split_batch(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """A batch's examples in two halves; packed rows stay whole. One row cannot be divided.
+    """Halve a batch; packed rows are not divided.
 
     A half that has only the empty rows of a pool's last batch is left out.
 
@@ -199,10 +199,10 @@ class PackedBatches(Batches):
         packed = pack(lengths, self.width)
         order = np.random.default_rng([self.seed, epoch, pool, 2]).permutation(len(packed))
         batches = []
-        for begin in range(0, len(order), rows_per_batch):
+        for start in range(0, len(order), rows_per_batch):
             parts: list[NDArray[np.int64]] = []
-            for index in range(begin, begin + rows_per_batch):
-                if index > begin:
+            for index in range(start, start + rows_per_batch):
+                if index > start:
                     parts.append(np.array([ROW_SEPARATOR]))
                 parts.append(rows[packed[order[index]]] if index < len(order) else np.empty(0, np.int64))
             batches.append(np.concatenate(parts))
@@ -229,12 +229,12 @@ class PackedPairs:
         segment = np.arange(len(line)) - first + 1
         (source, target), lengths = self.examples.gather(rows[~separators], epoch)
         pad_id, start_id = self.examples.pad_id, self.examples.start_id
-        positions, segments, begins = [], [], []
+        positions, segments, starts = [], [], []
         for size in lengths.T:
             before = size.cumsum() - size  # in all examples concatenated
-            begin = line * self.width + before - before[first]  # in all rows concatenated
-            begins.append(begin)
-            positions.append(np.arange(int(size.sum())) + np.repeat(begin - before, size))
+            start = line * self.width + before - before[first]  # in all rows concatenated
+            starts.append(start)
+            positions.append(np.arange(int(size.sum())) + np.repeat(start - before, size))
             segments.append(np.repeat(segment, size))
 
         def scatter(fill: int, where: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -243,7 +243,7 @@ class PackedPairs:
             return flat
 
         tgt = scatter(pad_id, positions[1][1:], target[:-1])  # each target one position later,
-        tgt[begins[1]] = start_id  # and a start token in place of the previous one's end
+        tgt[starts[1]] = start_id  # and a start token in place of the previous one's end
         flat = {
             "src": scatter(pad_id, positions[0], source),
             "tgt": tgt,

@@ -19,7 +19,7 @@ MAX_TRIM = 3  # at most 1 / MAX_TRIM of the words are trimmed
 GAP_EVERY = 8  # one gap, and one more for every GAP_EVERY words
 MAX_GAP = 3  # words of a gap; adjacent gaps become one
 MAX_MOVE = 3  # positions that a shuffled word may move
-GAP = -1  # stands for a gap among word numbers
+GAP = -1  # a gap among word numbers
 DRAWS_PER_SEQUENCE, DRAWS_PER_WORD = 6, 3
 _SENTENCE_SALT, _WORD_SALT = 0xDA3A, 0xDA3B
 
@@ -145,7 +145,7 @@ class Corruption:
 
 
 class DenoisingExamples(PairExamples):
-    """Each sentence of a store as a pair of corrupted and clean text, corrupted anew in every epoch.
+    """Pairs of a corrupted and the original sentence; the corruption differs in every epoch.
 
     The corruption depends only on seed, epoch and row. The end token of a sentence stays.
     """

@@ -17,7 +17,7 @@ from glassformer.data.randomness import position_keys, uniform
 from glassformer.data.store import Ragged, Store
 from glassformer.errors import EmptyInputError, InvalidValueError
 
-IGNORE_INDEX = -100  # the label of a token that is not learned
+IGNORE_INDEX = -100  # the label of a token without loss
 _BLOCK_SALT = 0xB10C
 Arrays = dict[str, NDArray[Any]]
 Ids = NDArray[np.int64]
@@ -34,7 +34,7 @@ class Examples(Protocol):
     def __len__(self) -> int: ...
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What each row costs, by field: (rows, fields)."""
+        """The length of each row, by field: (rows, fields)."""
         ...
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
@@ -57,9 +57,9 @@ def pad(
 
 
 class PairExamples:
-    """Sources and targets: the decoder reads the target behind a start token, and learns it.
+    """Sources and targets: the decoder reads the target after a start token (teacher forcing).
 
-    A target row ends with its end token: start a b end -> reads (start a b), learns (a b end).
+    A target row ends with its end token: start a b end -> input (start a b), labels (a b end).
     """
 
     def __init__(self, store: Store, *, pad_id: int, start_id: int, multiple: int = 1) -> None:
@@ -121,7 +121,8 @@ class LabeledExamples:
 
 
 class Blocks:
-    """Documents concatenated and cut into blocks; every id but a document's first is a label once an epoch.
+    """Packing: documents concatenated and cut into blocks; every id but a document's first is a label once
+    per epoch.
 
     The documents form a ring that each epoch is cut open somewhere else within the first `length` ids, so
     that blocks start elsewhere every time and their number stays the same. The label of a block's last
@@ -210,7 +211,7 @@ def split_table(spellings: Sequence[str], special: Collection[int] = ()) -> Ids:
 
 
 class BpeDropout:
-    """Splits each token with a probability, in each of three rounds.
+    """BPE dropout: split each token with a probability, in each of three rounds.
 
     table: from `split_table`.    max_length: the most tokens of a row.
     """
@@ -229,7 +230,7 @@ class BpeDropout:
         return split.ids, split.lengths
 
     def bound(self, lengths: Ids) -> Ids:
-        """The most tokens that rows of these lengths have after splitting."""
+        """The maximum number of tokens that rows of these lengths have after splitting."""
         longest = np.ceil(lengths * (1 + MAX_GROWTH * self.prob)).astype(np.int64) + 1
         return np.minimum(longest, self.max_length)
 
@@ -276,10 +277,10 @@ class BpeDropoutPairs(PairExamples):
     def gather(
         self, rows: NDArray[np.int64], epoch: int
     ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-        both, stored = self.store.gather(rows)
+        fields, stored = self.store.gather(rows)
         split = [
             dropout.without_truncation(ids, stored[:, n], rows, epoch=epoch)
-            for n, (ids, dropout) in enumerate(zip(both, self.sides, strict=True))
+            for n, (ids, dropout) in enumerate(zip(fields, self.sides, strict=True))
         ]
         return [ids for ids, _ in split], np.stack([lengths for _, lengths in split], 1)
 

@@ -1,7 +1,7 @@
-"""Read labelled images: folders per class, Parquet, IDX pairs, CIFAR's binary files and NumPy's .npz.
+"""Read labeled images: folders per class, Parquet, IDX pairs, CIFAR's binary files and NumPy's .npz.
 
 `decode_image` turns one encoded image into pixels; `find_images` opens the data set at a path. Sources yield
-blocks of a few hundred images, so that no file is in memory as a whole.
+blocks of a few hundred images, so that no file is in memory at once.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
 
 
 class ImageSource(ABC):
-    """Labelled images that can be read repeatedly."""
+    """Labeled images that can be read repeatedly."""
 
     @abstractmethod
     def shape(self) -> Shape:
@@ -226,9 +226,9 @@ class ClassFolders(EncodedImages):
 
     def _images(self) -> Iterator[Encoded]:
         for name in self.classes():
-            for here, folders, files in os.walk(self.folder / name):
+            for parent, folders, files in os.walk(self.folder / name):
                 folders.sort()
-                yield from ((None, Path(here, file), name) for file in sorted(files) if file[0] != ".")
+                yield from ((None, Path(parent, file), name) for file in sorted(files) if file[0] != ".")
 
 
 @dataclass(frozen=True)
@@ -371,13 +371,13 @@ class NpzArrays(ImageSource):
             shape, channels_first = self._layout(full)
             if full[0] != len(labels):
                 raise self._problem(self.images, f"has {full[0]:,} images for {len(labels):,} labels")
-            size, begin = math.prod(full[1:]) * dtype.itemsize, 0
+            size, start = math.prod(full[1:]) * dtype.itemsize, 0
             for n in _block_sizes(full[0], size):
                 array = np.frombuffer(_read_exactly(file, n * size), dtype).reshape(n, *full[1:])
                 if channels_first:
                     array = array.transpose(0, 2, 3, 1)
-                yield self._to_bytes(array).reshape(n, *shape), labels[begin : begin + n]
-                begin += n
+                yield self._to_bytes(array).reshape(n, *shape), labels[start : start + n]
+                start += n
 
     def _problem(self, name: str, problem: str) -> FileProblemError:
         return FileProblemError(self.path, f"'{name}' {problem}")
@@ -431,7 +431,7 @@ class NpzArrays(ImageSource):
         return (np.rint(array * 255.0) if is_float else array).astype(np.uint8)
 
 
-# --- which data set a path means
+# --- the data set at a path
 
 
 def find_images(path: str | Path, split: Split = "train") -> ImageSource:
@@ -448,7 +448,7 @@ def find_images(path: str | Path, split: Split = "train") -> ImageSource:
     if folders:
         named = [_split_of(entry.name) and any(map(Path.is_dir, entry.iterdir())) for entry in folders]
         return ClassFolders(_choose_split(path, folders, split)[0] if all(named) else path)
-    idx = [entry for entry in entries if (found := _IDX.fullmatch(entry.name)) and found[2] == "images"]
+    idx = [entry for entry in entries if (match := _IDX.fullmatch(entry.name)) and match[2] == "images"]
     if idx:
         return _idx_pair(_choose_split(path, idx, split)[0])
     for suffix in (".parquet", ".bin", ".npz"):
@@ -475,12 +475,12 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def single_path(paths: Sequence[str]) -> Path:
-    """The one data set that paths mean: a single path, or both files of an IDX pair."""
-    every = [Path(path) for path in paths]
-    pairs = {_idx_pair(path) if _IDX.fullmatch(path.name) else path for path in every}
+    """The data set that the paths name: a single path, or both files of an IDX pair."""
+    candidates = [Path(path) for path in paths]
+    pairs = {_idx_pair(path) if _IDX.fullmatch(path.name) else path for path in candidates}
     if len(pairs) != 1:
         raise InvalidValueError("images", list(paths), "one path, e.g. a folder that has all of them")
-    return every[0]
+    return candidates[0]
 
 
 def list_files(path: Path) -> list[Path]:
@@ -514,12 +514,12 @@ def _choose_split(folder: Path, entries: list[Path], split: Split) -> list[Path]
 
 def _idx_pair(path: Path) -> IdxPair:
     """Images and labels from the name of either; each may be compressed or not."""
-    found = _IDX.fullmatch(path.name)
-    assert found is not None
+    match = _IDX.fullmatch(path.name)
+    assert match is not None
     pair = []
     for what, dimensions in (("images", 3), ("labels", 1)):
-        name = f"{found[1]}{what}{found[3]}{dimensions}{found[4] or ''}"
-        candidates = [path.with_name(name + suffix) for suffix in (found[5] or "", "", ".gz")]
+        name = f"{match[1]}{what}{match[3]}{dimensions}{match[4] or ''}"
+        candidates = [path.with_name(name + suffix) for suffix in (match[5] or "", "", ".gz")]
         existing = [candidate for candidate in candidates if candidate.is_file()]
         if not existing:
             raise FileMissingError(candidates[0], f"IDX file of {what}")

@@ -1,4 +1,4 @@
-"""Labelled images on disk, written once in a stream and then memory-mapped, and their augmentation.
+"""Labeled images on disk, written once in a stream and then memory-mapped, and their augmentation.
 
 A folder holds all pixels concatenated, (N, H, W, C) bytes, the labels, and a hash of each image. The
 augmentation of an image depends only on seed, epoch and row, so a resumed run sees the same images.
@@ -39,7 +39,7 @@ _HINT = "prepare the data again"
 Rows = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 _BLOCK = 512
-_ERASED_SIDES = (0.15, 0.4)  # smallest and largest share of a side
+_ERASED_SIDES = (0.15, 0.4)  # smallest and largest fraction of a side
 
 
 def prepare_images(
@@ -55,7 +55,7 @@ def prepare_images(
     """Write the images at `path` to `folder` and open the result.
 
     size: height and width; by default that of the arrays, or a common one for encoded images (at most 224).
-    channels: repeats a gray channel if more are wanted. Color is never removed.
+    channels: repeats a gray channel to get this number. Color is never removed.
     split: which part, if the path has several.
     classes: those of the training set, so that a validation set has the same numbers.
     The folder appears under its name only when it is complete.
@@ -77,24 +77,24 @@ def prepare_images(
     try:
         part.mkdir(parents=True)
         fixed = list(classes) if classes is not None else source.classes()
-        found, numbers = _write_pixels(part, source, shape, errors, fixed)
+        labels_seen, numbers = _write_pixels(part, source, shape, errors, fixed)
         names = fixed or [
-            str(label) for label in sorted(found, key=lambda name: (isinstance(name, str), name))
+            str(label) for label in sorted(labels_seen, key=lambda name: (isinstance(name, str), name))
         ]
-        empty = [] if classes is not None else [name for name in names if name not in map(str, found)]
+        empty = [] if classes is not None else [name for name in names if name not in map(str, labels_seen)]
         if empty:
             raise EmptyInputError(f"class '{empty[0]}' of {path}", hint="add images or remove the class")
         if classes is None and len(names) < 2:
             raise InvalidValueError(f"classes of {path}", names, "at least two")
-        labels = np.array([names.index(str(label)) for label in found], np.int64)[
+        labels = np.array([names.index(str(label)) for label in labels_seen], np.int64)[
             np.frombuffer(numbers, np.int64)
         ]
         metadata = {"format": FORMAT, "rows": len(labels), "shape": shape, "classes": names}
-        with (part / "labels.i64").open("wb") as file, (part / "images.json").open("wb") as about:
+        with (part / "labels.i64").open("wb") as file, (part / "images.json").open("wb") as metadata_file:
             file.write(labels.tobytes())
-            about.write(json.dumps(metadata, ensure_ascii=False).encode())
+            metadata_file.write(json.dumps(metadata, ensure_ascii=False).encode())
             sync_file(file)
-            sync_file(about)
+            sync_file(metadata_file)
         part.rename(target)
     except OSError as error:
         raise FileProblemError(target, f"cannot be written ({error.strerror or error})") from error
@@ -107,23 +107,23 @@ def _write_pixels(
     part: Path, source: ImageSource, shape: tuple[int, int, int], errors: RowErrors, fixed: list[str]
 ) -> tuple[list[Label], array[int]]:
     """Write pixels and hashes; returns the distinct labels, and which of them each image has."""
-    found: dict[Label, int] = {}
+    label_ids: dict[Label, int] = {}
     numbers = array("q")
     with (part / "pixels.u8").open("wb") as pixels, (part / "hashes.u64").open("wb") as hashes:
         for images, labels in source.blocks(shape, errors):
             for image, label in zip(images, labels, strict=True):
-                if label not in found and fixed and str(label) not in fixed:
+                if label not in label_ids and fixed and str(label) not in fixed:
                     raise UnknownNameError("class", str(label), fixed)
-                numbers.append(found.setdefault(label, len(found)))
+                numbers.append(label_ids.setdefault(label, len(label_ids)))
                 resized = resize_image(image, shape[:2])
                 data = np.ascontiguousarray(np.broadcast_to(resized, shape)).tobytes()
                 pixels.write(data)
                 hashes.write(hashlib.blake2b(data, digest_size=8).digest())
         sync_file(pixels)
         sync_file(hashes)
-    if not found:
+    if not label_ids:
         raise EmptyInputError("set of images")
-    return list(found), numbers
+    return list(label_ids), numbers
 
 
 class ImageSet:
@@ -167,16 +167,30 @@ class ImageSet:
         """Bytes and labels as stored, the same in every epoch."""
         return {"images": self.images(rows), "labels": self.labels(rows)}
 
-    def split(self, share: float, *, seed: int = 0) -> tuple[Rows, Rows]:
-        """Rows for training and, about `share` of them, for validation; equal images are on one side."""
-        if not 0 < share < 1:
-            raise InvalidValueError("share", share, "a number between 0 and 1")
+    def split(self, fraction: float, *, seed: int = 0) -> tuple[Rows, Rows]:
+        """Training and validation split: row numbers, about `fraction` of them for validation.
+
+        Equal images are in the same split. A class with two different images or more is in both splits.
+        """
+        if not 0 < fraction < 1:
+            raise InvalidValueError("fraction", fraction, "a number between 0 and 1")
         key = seed.to_bytes(16, "little", signed=True)
         distinct, which = np.unique(self._hashes, return_inverse=True)
         keyed = [hashlib.blake2b(value.tobytes(), digest_size=8, key=key).digest() for value in distinct]
-        held_out = np.frombuffer(b"".join(keyed), "<u8")[which] / 2.0**64 < share
+        draws = np.frombuffer(b"".join(keyed), "<u8")[which] / 2.0**64
+        held_out, labels = draws < fraction, np.asarray(self._labels)
+        for label in range(len(self.classes)):
+            rows = np.flatnonzero(labels == label)
+            if len(rows) and len(np.unique(which[rows])) > 1:
+                if not held_out[rows].any():
+                    held_out[which == which[rows[draws[rows].argmin()]]] = True
+                elif held_out[rows].all():
+                    held_out[which == which[rows[draws[rows].argmax()]]] = False
         if held_out.all() or not held_out.any():
-            raise EmptyInputError(f"split of a share of {share:g}", hint="use another share or more images")
+            raise EmptyInputError(
+                f"training or validation split at a fraction of {fraction:g}",
+                hint="use at least two different images per class, or separate validation images",
+            )
         return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
@@ -234,9 +248,9 @@ class Augment:
         angle = np.deg2rad(degrees).astype(np.float32)[:, None, None]
         y = np.arange(height, dtype=np.float32)[:, None] - np.float32((height - 1) / 2)
         x = np.arange(width, dtype=np.float32)[None, :] - np.float32((width - 1) / 2)
-        moved = shift.astype(np.float32)[:, :, None, None]
-        down = np.cos(angle) * y - np.sin(angle) * x + moved[:, 0]  # (B, H, W), from the center
-        across = np.sin(angle) * y + np.cos(angle) * x + moved[:, 1]
+        offset = shift.astype(np.float32)[:, :, None, None]
+        down = np.cos(angle) * y - np.sin(angle) * x + offset[:, 0]  # (B, H, W), from the center
+        across = np.sin(angle) * y + np.cos(angle) * x + offset[:, 1]
         across = np.where(flip[:, None, None], -across, across)
         # relative to half a side, as grid_sample expects
         grid = np.stack((across * (2 / max(1, width - 1)), down * (2 / max(1, height - 1))), -1)
@@ -260,32 +274,32 @@ class Augment:
 
     def _erase(self, images: Bytes, draws: NDArray[np.float64]) -> Bytes:
         chosen = np.flatnonzero(draws[:, 0] < self.erase)
-        some, draws = images[chosen], draws[chosen]  # (N, H, W, C)
+        selected, draws = images[chosen], draws[chosen]  # (N, H, W, C)
         _, height, width, channels = images.shape
         down, across = _in_span(height, draws[:, 1], draws[:, 2]), _in_span(width, draws[:, 3], draws[:, 4])
         inside = down[:, :, None] & across[:, None, :]  # (N, H, W)
-        flat = some.reshape(len(some), height * width, channels)
+        flat = selected.reshape(len(selected), height * width, channels)
         # much faster than a mean over the middle axes, and as exact
         total = np.ones(height * width) @ flat.astype(np.float64)  # (N, C)
         color = np.rint(total / (height * width)).astype(np.uint8)
         images = images.copy()
-        images[chosen] = np.where(inside[..., None], color[:, None, None], some)
+        images[chosen] = np.where(inside[..., None], color[:, None, None], selected)
         return images
 
 
-def _in_span(side: int, place: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _in_span(side: int, offset: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which pixels of a side lie in a random span of it: (B, side)."""
-    long = (_ERASED_SIDES[0] + size * (_ERASED_SIDES[1] - _ERASED_SIDES[0])) * side
-    begin = place * (side - long)
-    at = np.arange(side)
-    return (at >= begin[:, None]) & (at < (begin + long)[:, None])
+    length = (_ERASED_SIDES[0] + size * (_ERASED_SIDES[1] - _ERASED_SIDES[0])) * side
+    start = offset * (side - length)
+    position = np.arange(side)
+    return (position >= start[:, None]) & (position < (start + length)[:, None])
 
 
-def _reflect(at: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+def _reflect(positions: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     """Positions beyond the edges reflected, without repeating the edge itself."""
     if size == 1:
-        return np.zeros_like(at)
-    period = at % (2 * size - 2)
+        return np.zeros_like(positions)
+    period = positions % (2 * size - 2)
     return np.minimum(period, 2 * size - 2 - period)
 
 
@@ -299,14 +313,14 @@ def channel_statistics(
     rows = np.arange(len(images)) if rows is None else rows
     channels = images.shape[2]
     counts = np.zeros((channels, 256), np.int64)
-    for begin in range(0, len(rows), _BLOCK):
-        block = images.images(rows[begin : begin + _BLOCK])
+    for start in range(0, len(rows), _BLOCK):
+        block = images.images(rows[start : start + _BLOCK])
         for channel in range(channels):
             counts[channel] += np.bincount(block[..., channel].ravel(), minlength=256)
     levels = np.arange(256) / 255
-    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    mean = share @ levels
-    std = np.sqrt((share * (levels - mean[:, None]) ** 2).sum(1))
+    frequency = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    mean = frequency @ levels
+    std = np.sqrt((frequency * (levels - mean[:, None]) ** 2).sum(1))
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
 
 

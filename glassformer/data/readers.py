@@ -145,7 +145,7 @@ def read_pieces(path: str | PathLike[str], counter: RowCounter, *, size: int = C
     """The text of a file in pieces of about `size` characters, with `\\n` line ends; bad lines are skipped.
 
     A piece ends after a line if possible, else after a space, else between two characters, so that a line of
-    many gigabytes needs no more memory than another.
+    many gigabytes needs no more memory than a short one.
     """
     rest, number = "", 1
     with open_text(path) as stream:
@@ -180,10 +180,10 @@ def file_format(path: str | PathLike[str]) -> FileFormat:
     """
     path = Path(path)
     compressed = path.suffix.lower() == ".gz"
-    found = _SUFFIXES.get(Path(path.stem if compressed else path.name).suffix.lower(), "plain")
-    if found == "parquet" and compressed:
+    file_type = _SUFFIXES.get(Path(path.stem if compressed else path.name).suffix.lower(), "plain")
+    if file_type == "parquet" and compressed:
         raise FileProblemError(path, "is Parquet inside gzip", hint="unpack it first")
-    return found
+    return file_type
 
 
 def looks_like_header(cells: Sequence[str]) -> bool:
@@ -201,8 +201,8 @@ def looks_like_header(cells: Sequence[str]) -> bool:
 def find_pair_columns(names: Sequence[str]) -> tuple[str, str] | None:
     """The columns of a pair: two common names that belong together, or the only two that are languages."""
     lower = {name.split(".")[-1].lower(): name for name in names}
-    if found := _pair_in(lower):
-        return lower[found[0]], lower[found[1]]
+    if pair := _pair_in(lower):
+        return lower[pair[0]], lower[pair[1]]
     languages = [name for short, name in lower.items() if short in LANGUAGE_NAMES]
     return (languages[0], languages[1]) if len(languages) == 2 else None
 
@@ -339,18 +339,18 @@ class CsvReader(DelimitedReader):
 
         reader = csv.reader(decoded(), strict=True)
         while True:
-            begin, reason = number + 1, ""
+            first_line, reason = number + 1, ""
             try:
                 row = next(reader)
             except StopIteration:
                 return
             except csv.Error as error:
-                counter.add_error(begin, f"is not CSV ({error})")
+                counter.add_error(first_line, f"is not CSV ({error})")
                 continue
             if reason:
-                counter.add_error(begin, reason)
+                counter.add_error(first_line, reason)
             elif any(cell and not cell.isspace() for cell in row):
-                yield begin, row
+                yield first_line, row
 
 
 class JsonlReader(TableReader):
@@ -381,8 +381,8 @@ class JsonlReader(TableReader):
         objects = [_flatten(value) for _, value in islice(self.objects(counter), count)]
         if not objects:
             counter.finish()
-        names = tuple(dict.fromkeys(key for each in objects for key in each))
-        return Head(names=names, rows=[tuple(each.get(name) for name in names) for each in objects])
+        names = tuple(dict.fromkeys(key for flat in objects for key in flat))
+        return Head(names=names, rows=[tuple(flat.get(name) for name in names) for flat in objects])
 
     def rows(self, columns: Sequence[Column], counter: RowCounter) -> Iterator[tuple[int, Sequence[object]]]:
         for column in columns:
@@ -400,14 +400,14 @@ class JsonlReader(TableReader):
 
 def _flatten(value: Mapping[str, object]) -> dict[str, object]:
     """Nested objects, one level deep, as keys with a dot."""
-    found: dict[str, object] = {}
+    flat: dict[str, object] = {}
     for key, inner in value.items():
-        found |= (
+        flat |= (
             {f"{key}.{name}": item for name, item in inner.items()}
             if isinstance(inner, dict)
             else {key: inner}
         )
-    return found
+    return flat
 
 
 class ParquetReader(TableReader):

@@ -21,7 +21,7 @@ from glassformer.data.readers import ParquetReader, decode_lines, file_format, f
 from glassformer.data.row_errors import MAX_BAD_SHARE, Invalid, RowCounter, RowErrors
 from glassformer.data.timestamps import (
     InvalidTimestampError,
-    Step,
+    TimeStep,
     advance,
     find_step,
     format_timestamp,
@@ -35,7 +35,7 @@ ID_NAMES = ("unique_id", "item_id", "series_id", "id", "series")
 VALUE_NAMES = ("y", "target", "value")
 _INDEX_NAMES = ("", "unnamed: 0")  # a column that only numbers the rows, as pandas writes one
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "?"})
-_MAX_TEXT_SHARE = 0.5  # of a column of numbers
+_MAX_TEXT_SHARE = 0.5  # of the cells of a numeric column
 _FILL_HINT = "fix the data, or set `fill` to linear or last"
 
 
@@ -43,7 +43,7 @@ _FILL_HINT = "fix the data, or set `fill` to linear or last"
 class SeriesSet:
     """One or many series with the same channels and the same step.
 
-    values: (N, C), in double precision, which keeps a small variation on a large offset
+    values: (N, C), in double precision, series keeps a small variation on a large offset
     stamps: (N,), as in `timestamps`    ends: (S,), where each series ends
     ids: the names of the series    names: of the channels    notes: warnings for the user
     """
@@ -53,25 +53,25 @@ class SeriesSet:
     ends: NDArray[np.int64]
     ids: tuple[str, ...]
     names: tuple[str, ...]
-    step: Step
+    step: TimeStep
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ends)
 
     @cached_property
-    def begins(self) -> NDArray[np.int64]:
-        """Where each series begins: (S,)."""
+    def starts(self) -> NDArray[np.int64]:
+        """Where each series starts: (S,)."""
         return np.concatenate(([0], self.ends[:-1])).astype(np.int64)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """How many rows each series has: (S,)."""
-        return self.ends - self.begins
+        return self.ends - self.starts
 
     def series(self, number: int) -> NDArray[np.float64]:
         """The values of one series: (rows, C)."""
-        return self.values[int(self.begins[number]) : int(self.ends[number])]
+        return self.values[int(self.starts[number]) : int(self.ends[number])]
 
     def timestamp(self, row: int) -> str:
         """The timestamp of a row of all series concatenated."""
@@ -189,7 +189,7 @@ class _SeriesFile:
 
 
 def _decoded_lines(path: Path, name: str) -> Iterator[str]:
-    """The lines; a header that is not UTF-8 is read as Latin-1, which units such as µ and ° often are."""
+    """The lines; a header that is not UTF-8 is read as Latin-1, series units such as µ and ° often are."""
     with open_text(path) as stream:
         header = stream.readline()
         try:
@@ -230,22 +230,22 @@ def _is_timestamp(cell: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """The rows of all series: values (N, C), stamps (N,), which (N,) series and lines (N,) in the file."""
+    """The rows of all series: values (N, C); stamps, number of the series and line in the file, (N,) each."""
 
     name: str
     dated: bool
     values: NDArray[np.float64]
     stamps: NDArray[np.int64]
-    which: NDArray[np.int32]
+    series: NDArray[np.int32]
     lines: NDArray[np.int32]
 
     def select(self, rows: NDArray[Any]) -> _Rows:
-        arrays = {name: getattr(self, name)[rows] for name in ("values", "stamps", "which", "lines")}
+        arrays = {name: getattr(self, name)[rows] for name in ("values", "stamps", "series", "lines")}
         return replace(self, **arrays)
 
     def same_series(self) -> NDArray[np.bool_]:
-        """(N - 1,), False where one series ends and the next begins."""
-        return np.diff(self.which) == 0
+        """(N - 1,), False where one series ends and the next starts."""
+        return np.diff(self.series) == 0
 
     def ends(self) -> NDArray[np.int64]:
         """Where each series ends: (S,)."""
@@ -265,7 +265,7 @@ def _read_rows(
     file: _SeriesFile, time: str, names: Sequence[str], id_column: str | None, ids: dict[str, int]
 ) -> tuple[_Rows, _Text]:
     """Read all rows into growing arrays. `ids` gets the number of each series."""
-    values, stamps, which, lines = array("d"), array("q"), array("i"), array("i")
+    values, stamps, series, lines = array("d"), array("q"), array("i"), array("i")
     text: _Text = {}
     kinds = set[bool]()  # whether timestamps are dates
 
@@ -291,7 +291,7 @@ def _read_rows(
             raise FileProblemError(file.name, f"timestamp {cells[0]!r:.40} follows {before}", line)
         stamps.append(stamp.at)
         lines.append(line)
-        which.append(ids.setdefault(one_series if id_column is None else str(cells[1]).strip(), len(ids)))
+        series.append(ids.setdefault(one_series if id_column is None else str(cells[1]).strip(), len(ids)))
         numbers = cells[1 if id_column is None else 2 :]
         try:
             values.extend(list(map(float, numbers)))  # type: ignore[arg-type]
@@ -304,7 +304,7 @@ def _read_rows(
         dated=kinds == {True},
         values=np.frombuffer(values, np.float64).reshape(len(stamps), -1),
         stamps=np.frombuffer(stamps, np.int64),
-        which=np.frombuffer(which, np.int32),
+        series=np.frombuffer(series, np.int32),
         lines=np.frombuffer(lines, np.int32),
     )
     return rows, text
@@ -332,7 +332,7 @@ def _check_values(rows: _Rows, names: Sequence[str], text: _Text, fill: Fill) ->
     return [f"line {rows.lines[row]}: {problem}; filled"]
 
 
-def _even_steps(rows: _Rows, fill: Fill, counter: RowCounter) -> tuple[_Rows, Step, list[str]]:
+def _even_steps(rows: _Rows, fill: Fill, counter: RowCounter) -> tuple[_Rows, TimeStep, list[str]]:
     """Check the steps between rows, and fill gaps according to `fill`. Skipped rows go to the counter."""
     notes: list[str] = []
     rows = _sort(rows, notes)
@@ -368,15 +368,15 @@ def _even_steps(rows: _Rows, fill: Fill, counter: RowCounter) -> tuple[_Rows, St
 
 def _sort(rows: _Rows, notes: list[str]) -> _Rows:
     """Each series' rows together and forward in time."""
-    if (np.diff(rows.which) < 0).any():
-        rows = rows.select(np.argsort(rows.which, kind="stable"))
+    if (np.diff(rows.series) < 0).any():
+        rows = rows.select(np.argsort(rows.series, kind="stable"))
     same, steps = rows.same_series(), np.diff(rows.stamps)
     if not same.any():
         raise FileProblemError(rows.name, "has no series of two rows or more")
     back = np.flatnonzero(same & (steps < 0))
     if back.size == same.sum():
-        notes.append("reversed the rows, which had the newest first")
-        return rows.select(np.lexsort((rows.stamps, rows.which)))
+        notes.append("reversed the rows, series had the newest first")
+        return rows.select(np.lexsort((rows.stamps, rows.series)))
     if back.size:
         row = int(back[0]) + 1
         problem = f"timestamp {rows.timestamp(row)} follows {rows.timestamp(row - 1)}"
@@ -405,16 +405,16 @@ def _drop_repeated(
     return rows.select(first), counted[first]
 
 
-def _insert_missing(rows: _Rows, step: Step, missing: NDArray[np.int64]) -> _Rows:
+def _insert_missing(rows: _Rows, step: TimeStep, missing: NDArray[np.int64]) -> _Rows:
     """Insert the missing rows, with NaN values and the timestamps they would have."""
     positions = np.concatenate(([0], np.cumsum(missing + 1)))
     every = np.arange(int(positions[-1]) + 1)
     before = np.searchsorted(positions, every, side="right") - 1  # the known row at or before each
-    whole = rows.select(before)
+    filled = rows.select(before)
     for row in np.setdiff1d(every, positions):
-        whole.values[row] = np.nan
-        whole.stamps[row] = advance(int(whole.stamps[row]), step, int(row - positions[before[row]]))
-    return whole
+        filled.values[row] = np.nan
+        filled.stamps[row] = advance(int(filled.stamps[row]), step, int(row - positions[before[row]]))
+    return filled
 
 
 def _fill_missing(rows: _Rows, fill: Fill) -> None:
@@ -425,8 +425,10 @@ def _fill_missing(rows: _Rows, fill: Fill) -> None:
             known = np.flatnonzero(~np.isnan(column))
             if not known.size:
                 raise FileProblemError(rows.name, "has a series without any value", hint="remove it")
-            at = np.arange(len(column))
+            positions = np.arange(len(column))
             if fill == "linear":
-                part[:, channel] = np.interp(at, known, column[known])
+                part[:, channel] = np.interp(positions, known, column[known])
             else:  # before the first known value, that one
-                part[:, channel] = column[known[np.maximum(np.searchsorted(known, at, side="right") - 1, 0)]]
+                part[:, channel] = column[
+                    known[np.maximum(np.searchsorted(known, positions, side="right") - 1, 0)]
+                ]

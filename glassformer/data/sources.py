@@ -1,4 +1,4 @@
-"""Rows of text that can be read repeatedly, each time as a stream: documents, pairs and labelled texts.
+"""Rows of text that can be read repeatedly, each time as a stream: documents, pairs and labeled texts.
 
 Columns that are not named are chosen by their names and contents.
 """
@@ -51,8 +51,8 @@ _PIECE_CHARS = 1 << 16
 
 def stamp_by_time(path: Path) -> object:
     """Name, size and modification time."""
-    found = path.stat()
-    return path.name, found.st_size, found.st_mtime_ns
+    stat = path.stat()
+    return path.name, stat.st_size, stat.st_mtime_ns
 
 
 def stamp_by_content(path: Path) -> object:
@@ -100,10 +100,10 @@ class TextSource(Source):
 
 def list_paths(paths: Paths) -> list[Path]:
     """One path or several, each of them a regular file."""
-    every = [paths] if isinstance(paths, str | PathLike) else list(paths)
-    if not every:
+    listed = [paths] if isinstance(paths, str | PathLike) else list(paths)
+    if not listed:
         raise EmptyInputError("list of files")
-    return [require_file(path) for path in every]
+    return [require_file(path) for path in listed]
 
 
 def fingerprint_files(paths: Sequence[Path], *options: object, stamp: Stamp = stamp_by_time) -> str:
@@ -165,8 +165,8 @@ class TableSource(Source):
         """The columns of the first table that are not read."""
         head = self.tables[0].head(1)
         by_name = head.names is not None or any(isinstance(column, str) for column in self.columns)
-        every = head.header() if by_name else range(1, len(head.rows[0]) + 1)
-        return [column for column in every if column not in self.columns]
+        columns = head.header() if by_name else range(1, len(head.rows[0]) + 1)
+        return [column for column in columns if column not in self.columns]
 
     def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
         for table in self.tables:
@@ -388,14 +388,14 @@ class AlignedFiles(Source):
 
     def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
         counter = errors.start_file(self.paths[0])
-        for number, both in enumerate(zip_longest(*map(read_lines, self.paths)), 1):
-            if None in both:
-                shorter, longer = self.paths if both[0] is None else self.paths[::-1]
+        for number, lines in enumerate(zip_longest(*map(read_lines, self.paths)), 1):
+            if None in lines:
+                shorter, longer = self.paths if lines[0] is None else self.paths[::-1]
                 raise FileProblemError(shorter, f"has {number - 1:,} lines, but {longer} has more")
-            if all(isinstance(line, str) and not line.strip() for line in both):
+            if all(isinstance(line, str) and not line.strip() for line in lines):
                 continue
             row = []
-            for path, line in zip(self.paths, both, strict=True):
+            for path, line in zip(self.paths, lines, strict=True):
                 cleaned = line if isinstance(line, Invalid) else clean_text(line)
                 if isinstance(cleaned, Invalid):
                     counter.add_error(number, cleaned.reason, file=path)
@@ -425,11 +425,11 @@ def write_pairs_with_language(
             )
     with out.open("w", encoding="utf-8") as file:
         for row in source.rows(errors):
-            named = dict(zip((*PAIR_FIELDS, LANGUAGE_COLUMN), (*row, language), strict=True))
-            file.write(f"{json.dumps(named, ensure_ascii=False)}\n")
+            record = dict(zip((*PAIR_FIELDS, LANGUAGE_COLUMN), (*row, language), strict=True))
+            file.write(f"{json.dumps(record, ensure_ascii=False)}\n")
 
 
-# --- labelled texts
+# --- labeled texts
 
 
 def labeled_texts(paths: Paths, *, columns: Sequence[Column] | None = None) -> TableSource:
@@ -451,7 +451,7 @@ def _label_columns(table: TableReader) -> tuple[Column, Column]:
     head = table.head()
     width = Counter(map(len, head.rows)).most_common(1)[0][0] if head.rows else 0
     if width < 2:
-        raise FileProblemError(table.path, "has one column; labelled text needs a text and a label")
+        raise FileProblemError(table.path, "has one column; labeled text needs a text and a label")
     rows = [row for row in head.rows if len(row) == width]
     names = head.names
     if names is None:

@@ -1,4 +1,4 @@
-"""Split a source into training rows and a share held out for validation."""
+"""Training and validation split of a source of text."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Item = TypeVar("Item")
 MAX_CACHED_CHARS = 1 << 24  # of the rows that a pass over one side keeps for the other
 
 
-def split_source(source: Source, share: float, *, seed: int) -> tuple[Source, Source]:
-    """Split a source for training and validation: about `share` of the rows go to the second.
+def split_source(source: Source, fraction: float, *, seed: int) -> tuple[Source, Source]:
+    """Split a source for training and validation: about that fraction of the rows is held out.
 
     The side of a row depends only on the seed and its first field, ignoring case, white space and Unicode
     composition. So the same sentence is never on both sides, however often it occurs.
     If there are no documents to choose from, the end of the text is held out: see `splits_documents`.
     """
-    if not 0 < share < 1:
-        raise InvalidValueError("share", share, "a number between 0 and 1, e.g. 0.01")
-    train, valid = (_Side(seed=seed, share=share, held_out=held_out) for held_out in (False, True))
+    if not 0 < fraction < 1:
+        raise InvalidValueError("fraction", fraction, "a number between 0 and 1, e.g. 0.01")
+    train, valid = (_Side(seed=seed, fraction=fraction, held_out=held_out) for held_out in (False, True))
     cache = _Cache()
     if isinstance(source, TextFiles) and splits_documents(source):
         lengths = [sum(map(len, pieces)) for pieces in source.documents(RowErrors())]
         sides: tuple[Source, Source] = (
-            _DocumentPart(source, share, lengths, held_out=False),
-            _DocumentPart(source, share, lengths, held_out=True),
+            _DocumentPart(source, fraction, lengths, held_out=False),
+            _DocumentPart(source, fraction, lengths, held_out=True),
         )
     elif isinstance(source, TextSource):
         sides = _TextSide(source, train, cache), _TextSide(source, valid, cache)
@@ -42,13 +42,14 @@ def split_source(source: Source, share: float, *, seed: int) -> tuple[Source, So
     for side, name in zip(sides, ("training", "validation"), strict=True):
         if next(side.rows(RowErrors()), None) is None:
             raise EmptyInputError(
-                f"{name} split of a share of {share:g}", hint="use another share or a separate file"
+                f"{name} split at a validation fraction of {fraction:g}",
+                hint="use another fraction, or a validation file",
             )
     return sides
 
 
 def splits_documents(source: Source) -> bool:
-    """Whether the end of each document is held out, rather than whole documents.
+    """Whether the end of each document is held out, rather than complete documents.
 
     This is so if every file is a document, or if no blank lines separate documents.
     """
@@ -62,7 +63,7 @@ class _Side:
     """One of the two sides of a split."""
 
     seed: int
-    share: float
+    fraction: float
     held_out: bool
 
     def has(self, text: str) -> bool:
@@ -70,13 +71,13 @@ class _Side:
         normalized = " ".join(composed.casefold().split())
         key = str(self.seed).encode()[:64]
         digest = hashlib.blake2b(normalized.encode(), digest_size=8, key=key).digest()
-        return (int.from_bytes(digest, "big") < self.share * 2**64) is self.held_out
+        return (int.from_bytes(digest, "big") < self.fraction * 2**64) is self.held_out
 
 
 class _Cache:
     """What a full pass over one side skipped, if it is small: it is the other side.
 
-    So the validation share is found while the training rows are read, without a second pass.
+    So the validation rows are found while the training rows are read, without a second pass.
     """
 
     side: _Side | None = None
@@ -145,28 +146,28 @@ class _TextSide(TextSource):
 
 
 class _DocumentPart(TextSource):
-    """The beginning, or the held-out end, of every document; the cut is after a line or a word."""
+    """The start, or the held-out end, of every document; the cut is after a line or a word."""
 
-    def __init__(self, source: TextSource, share: float, lengths: list[int], *, held_out: bool) -> None:
-        self._source, self._share, self._lengths, self._held_out = source, share, lengths, held_out
+    def __init__(self, source: TextSource, fraction: float, lengths: list[int], *, held_out: bool) -> None:
+        self._source, self._fraction, self._lengths, self._held_out = source, fraction, lengths, held_out
 
     def pieces(self, errors: RowErrors) -> Iterator[tuple[int, str]]:
         for number, numbered in groupby(self._source.pieces(errors), itemgetter(0)):
-            before = round(self._lengths[number] * (1 - self._share))  # characters before the cut
+            before = round(self._lengths[number] * (1 - self._fraction))  # characters before the cut
             for _, piece in numbered:
                 if before >= len(piece):
                     before -= len(piece)
                     part = "" if self._held_out else piece
                 else:
-                    at = piece.rfind("\n", 0, before) + 1 or piece.rfind(" ", 0, before) + 1 or before
-                    cut = at if before else 0
+                    end = piece.rfind("\n", 0, before) + 1 or piece.rfind(" ", 0, before) + 1 or before
+                    cut = end if before else 0
                     part = piece[cut:] if self._held_out else piece[:cut]
                     before = 0
                 if part:
                     yield number, part
 
     def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
-        return _fingerprint(self._source, stamp, self._share, self._held_out)
+        return _fingerprint(self._source, stamp, self._fraction, self._held_out)
 
 
 def _fingerprint(source: Source, stamp: Stamp, *options: object) -> str:

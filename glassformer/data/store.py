@@ -65,8 +65,8 @@ class Ragged:
     def truncate(self, length: int) -> Ragged:
         """Truncate rows to `length` ids; the last id of a longer one, its end token, stays."""
         position = positions_in_rows(self.lengths)
-        stays = (position < length - 1) | (position == np.repeat(self.lengths, self.lengths) - 1)
-        return Ragged(ids=self.ids[stays], lengths=np.minimum(self.lengths, length))
+        mask = (position < length - 1) | (position == np.repeat(self.lengths, self.lengths) - 1)
+        return Ragged(ids=self.ids[mask], lengths=np.minimum(self.lengths, length))
 
     def pop_last(self) -> tuple[Ragged, NDArray[np.int64]]:
         """The rows without their last ids, and those ids, (rows,); no row may be empty.
@@ -150,8 +150,8 @@ def _write(path: Path, fields: Sequence[str], chunks: Iterable[Sequence[Chunk]],
     with ExitStack() as stack:
         ids = [stack.enter_context((part / f"{name}.ids").open("wb")) for name in fields]
         ends = [stack.enter_context((part / f"{name}.ends").open("wb")) for name in fields]
-        for each in chunks:
-            for n, (name, chunk) in enumerate(zip(fields, each, strict=True)):
+        for field_chunks in chunks:
+            for n, (name, chunk) in enumerate(zip(fields, field_chunks, strict=True)):
                 if len(chunk.ids) and not 0 <= chunk.ids.min() <= chunk.ids.max() <= max_id:
                     raise InvalidValueError(
                         f"{name} ids", [int(chunk.ids.min()), int(chunk.ids.max())], f"0 to {max_id}"
@@ -215,12 +215,12 @@ class Store:
     def gather(self, rows: NDArray[np.int64]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
         """The concatenated ids of these rows, by field, and their lengths (rows, fields)."""
         lengths = self.lengths(rows)
-        found = []
+        gathered = []
         for ids, ends, sizes in zip(self._ids, self._ends, lengths.T, strict=True):
             shift = np.asarray(ends[rows], np.int64) - sizes.cumsum()
             positions = np.arange(int(sizes.sum())) + np.repeat(shift, sizes)
-            found.append(np.asarray(ids[positions], dtype=np.int64))
-        return found, lengths
+            gathered.append(np.asarray(ids[positions], dtype=np.int64))
+        return gathered, lengths
 
     def concatenated(self, field: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """All ids of a field, and where each row ends; both are memory-mapped."""
@@ -233,8 +233,8 @@ class Store:
         """The length of a field's longest row."""
         _, ends = self.concatenated(field)
         longest = before = 0
-        for begin in range(0, len(ends), rows_per_read):
-            part = np.asarray(ends[begin : begin + rows_per_read], np.int64)
+        for start in range(0, len(ends), rows_per_read):
+            part = np.asarray(ends[start : start + rows_per_read], np.int64)
             longest = max(longest, int(np.diff(part, prepend=before).max()))
             before = int(part[-1])
         return longest

@@ -52,10 +52,10 @@ def parse_timestamp(cell: object) -> Timestamp:
     if isinstance(cell, int) and not isinstance(cell, bool):
         return Timestamp(cell, False)
     text = str("" if cell is None else cell).strip()
-    found = _YEAR_FIRST.fullmatch(text) or _DAY_FIRST.fullmatch(text) or _COMPACT.fullmatch(text)
-    if found:
-        date_part = f"{found['year']}-{found['month']:0>2}-{found['day'] or 1:0>2}"
-        clock = f"{found['hour'] or 0:0>2}{(found['rest'] or '').replace(' ', '')}"
+    match = _YEAR_FIRST.fullmatch(text) or _DAY_FIRST.fullmatch(text) or _COMPACT.fullmatch(text)
+    if match:
+        date_part = f"{match['year']}-{match['month']:0>2}-{match['day'] or 1:0>2}"
+        clock = f"{match['hour'] or 0:0>2}{(match['rest'] or '').replace(' ', '')}"
         try:
             return Timestamp(_microseconds(datetime.fromisoformat(f"{date_part}T{clock}")), True)
         except ValueError as error:
@@ -72,10 +72,10 @@ def _microseconds(when: datetime) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class TimeStep:
     """The time between the rows of a series.
 
-    >>> str(Step(kind="time", size=900_000_000)), str(Step(kind="months", size=3))
+    >>> str(TimeStep(kind="time", size=900_000_000)), str(TimeStep(kind="months", size=3))
     ('15 minutes', '3 months')
     """
 
@@ -98,10 +98,10 @@ class Step:
         return f"{size / 1e6:g} seconds"
 
 
-def format_timestamp(at: int, dated: bool, step: Step | None = None) -> str:
+def format_timestamp(at: int, dated: bool, step: TimeStep | None = None) -> str:
     """A timestamp as text, without the time of day if that is 0:00 and all steps are whole days.
 
-    >>> hour = Step(kind="time", size=3_600_000_000)
+    >>> hour = TimeStep(kind="time", size=3_600_000_000)
     >>> format_timestamp(0, True), format_timestamp(0, True, hour)
     ('1970-01-01', '1970-01-01 00:00:00')
     """
@@ -112,10 +112,10 @@ def format_timestamp(at: int, dated: bool, step: Step | None = None) -> str:
     return text.removesuffix(" 00:00:00") if whole_days else text
 
 
-def advance(at: int, step: Step, count: int) -> int:
+def advance(at: int, step: TimeStep, count: int) -> int:
     """The timestamp `count` steps later; with months, the last day of a month stays the last.
 
-    >>> format_timestamp(advance(parse_timestamp("2024-01-31").at, Step(kind="months", size=1), 1), True)
+    >>> format_timestamp(advance(parse_timestamp("2024-01-31").at, TimeStep(kind="months", size=1), 1), True)
     '2024-02-29'
     """
     size = step.size * count
@@ -132,10 +132,10 @@ def advance(at: int, step: Step, count: int) -> int:
     return int(last if is_last else min(same, last)) * _DAY + at % _DAY
 
 
-def find_step(stamps: Integers, dated: bool, same_series: NDArray[np.bool_]) -> tuple[Step, Integers]:
+def find_step(stamps: Integers, dated: bool, same_series: NDArray[np.bool_]) -> tuple[TimeStep, Integers]:
     """The most common step, and the timestamps counted in units in which it is constant: (rows,).
 
-    same_series: (rows - 1,), False where one series ends and the next begins.
+    same_series: (rows - 1,), False where one series ends and the next starts.
     """
 
     def most_common(counted: Integers) -> int:
@@ -145,13 +145,13 @@ def find_step(stamps: Integers, dated: bool, same_series: NDArray[np.bool_]) -> 
 
     step = most_common(stamps)
     if not dated:
-        return Step(kind="numbers", size=step), stamps
+        return TimeStep(kind="numbers", size=step), stamps
     if not (np.diff(stamps)[same_series] == step).all():
         if (counted := _count_months(stamps, step)) is not None:
-            return Step(kind="months", size=most_common(counted)), counted
+            return TimeStep(kind="months", size=most_common(counted)), counted
         if (counted := _count_working_days(stamps, step)) is not None:
-            return Step(kind="working days", size=most_common(counted)), counted
-    return Step(kind="time", size=step), stamps
+            return TimeStep(kind="working days", size=most_common(counted)), counted
+    return TimeStep(kind="time", size=step), stamps
 
 
 def _count_months(stamps: Integers, step: int) -> Integers | None:

@@ -1,7 +1,7 @@
 """Windows over time series: past values to read, future values to predict.
 
-A series is split in time: training first, then validation and test. A window belongs to the part that its
-future lies in; its past may reach back into the part before, as it would in use.
+A series is split in time: training first, then validation and test. A window belongs to the split that its
+future lies in; its past may reach back into the split before, as it would in use.
 Letters: S series, N rows, C channels, B windows.
 """
 
@@ -73,46 +73,48 @@ def format_value(value: float, std: float, digits: int = DIGITS) -> str:
 
 @dataclass(eq=False)
 class WindowTooLongError(GlassformerError):
-    """No series is long enough for a window. part: the rows of the longest series in the part."""
+    """No series is long enough for a window. available: the rows of the longest series in the split."""
 
     context: int
     horizon: int
     length: int
-    part: int
+    available: int
     template: ClassVar[str] = (
         "no window of {context:,} past and {horizon:,} future steps fits: the longest series has "
-        "{length:,} rows, {part:,} of them in this part"
+        "{length:,} rows, {available:,} of them in this split"
     )
 
 
 @dataclass(frozen=True)
-class Part:
-    """The rows of each series that are one part: from `begin` up to `end`, both (S,), counted per series."""
+class SplitRange:
+    """The rows of each series that belong to one split: from `start` up to `end`, both (S,)."""
 
-    begin: NDArray[np.int64]
+    start: NDArray[np.int64]
     end: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Parts:
+class SeriesSplit:
     """A split in time."""
 
-    train: Part
-    valid: Part
-    test: Part
+    train: SplitRange
+    valid: SplitRange
+    test: SplitRange
 
 
-def split_by_share(series: SeriesSet, train: float = 0.7, valid: float = 0.1, test: float = 0.2) -> Parts:
-    """Shares of every series' length; `valid` gets the rounding."""
+def split_by_fraction(
+    series: SeriesSet, train: float = 0.7, valid: float = 0.1, test: float = 0.2
+) -> SeriesSplit:
+    """Split every series by fractions of its length; `valid` gets the rounding."""
     if min(train, valid, test) < 0 or abs(train + valid + test - 1) > 1e-6 or train == 0:
-        raise InvalidValueError("shares", [train, valid, test], "three numbers that add up to 1")
+        raise InvalidValueError("fractions", [train, valid, test], "three numbers that add up to 1")
     length = series.lengths
-    trained = (length * train + 1e-9).astype(np.int64)
-    return _parts(np.zeros_like(length), trained, length - (length * test + 1e-9).astype(np.int64), length)
+    train_end = (length * train + 1e-9).astype(np.int64)
+    return _parts(np.zeros_like(length), train_end, length - (length * test + 1e-9).astype(np.int64), length)
 
 
-def split_by_rows(series: SeriesSet, train_end: int, valid_end: int, test_end: int) -> Parts:
-    """Split at the rows where each part ends, in every series; later rows are not used.
+def split_by_rows(series: SeriesSet, train_end: int, valid_end: int, test_end: int) -> SeriesSplit:
+    """Split every series at the same row numbers; later rows are not used.
 
     The hourly ETT series are split at 8,640, 11,520 and 14,400 (12, 4 and 4 months of 30 days).
     """
@@ -127,8 +129,8 @@ def split_by_rows(series: SeriesSet, train_end: int, valid_end: int, test_end: i
     return _parts(0 * ones, train_end * ones, valid_end * ones, test_end * ones)
 
 
-def _parts(*ends: NDArray[np.int64]) -> Parts:
-    return Parts(*(Part(begin, end) for begin, end in pairwise(ends)))
+def _parts(*ends: NDArray[np.int64]) -> SeriesSplit:
+    return SeriesSplit(*(SplitRange(start, end) for start, end in pairwise(ends)))
 
 
 @dataclass(frozen=True)
@@ -139,12 +141,12 @@ class Scaler:
     std: tuple[float, ...]
 
     @classmethod
-    def fit(cls, series: SeriesSet, part: Part) -> Scaler:
-        """From the training part; a constant channel is only shifted."""
+    def fit(cls, series: SeriesSet, part: SplitRange) -> Scaler:
+        """From the training split; a constant channel is only shifted."""
         blocks = list(_blocks(series, part))
         count = sum(map(len, blocks))
         if not count:
-            raise EmptyInputError("training part")
+            raise EmptyInputError("training split")
         power = np.max([exponents(block)[0] for block in blocks], 0)  # (C,)
         first = np.ldexp(blocks[0][0], -power)  # differences to it are exactly 0 for a constant channel
         mean = first + sum((np.ldexp(block, -power) - first).sum(0) for block in blocks) / count
@@ -164,38 +166,38 @@ class Scaler:
         return values.astype(np.float64) * np.array(self.std) + np.array(self.mean)
 
 
-def low_variance_series(series: SeriesSet, part: Part, scaler: Scaler) -> list[str]:
+def low_variance_series(series: SeriesSet, part: SplitRange, scaler: Scaler) -> list[str]:
     """The series that vary so little compared with the others of their column that little is learned.
 
     All series of a column share one scale, and so do their errors.
     """
-    found = []
-    for number, first in enumerate(series.begins):
-        begin, end = int(first + part.begin[number]), int(first + part.end[number])
-        if end > begin:
-            _, std = mean_and_std(series.values[begin:end])  # (1, C)
+    low = []
+    for number, first in enumerate(series.starts):
+        start, end = int(first + part.start[number]), int(first + part.end[number])
+        if end > start:
+            _, std = mean_and_std(series.values[start:end])  # (1, C)
             if ((std > 0) & (std < LOW_VARIANCE * np.array(scaler.std))).any():
-                found.append(series.ids[number])
-    return found
+                low.append(series.ids[number])
+    return low
 
 
-def _blocks(series: SeriesSet, part: Part) -> Iterator[Doubles]:
-    for number, first in enumerate(series.begins):
-        begin, end = int(first + part.begin[number]), int(first + part.end[number])
-        for at in range(begin, end, _BLOCK_ROWS):
-            yield series.values[at : min(at + _BLOCK_ROWS, end)].astype(np.float64, copy=False)
+def _blocks(series: SeriesSet, part: SplitRange) -> Iterator[Doubles]:
+    for number, first in enumerate(series.starts):
+        start, end = int(first + part.start[number]), int(first + part.end[number])
+        for row in range(start, end, _BLOCK_ROWS):
+            yield series.values[row : min(row + _BLOCK_ROWS, end)].astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """All windows whose future lies in one part of the series, in the order of time, series after series.
+    """All windows whose future lies in one split, in the order of time, series after series.
 
     context, horizon: how many steps are read and predicted.
     stride: the distance between the starts of windows.    limit: use only the first windows.
     """
 
     series: SeriesSet
-    part: Part
+    part: SplitRange
     scaler: Scaler
     context: int
     horizon: int
@@ -211,13 +213,13 @@ class Windows:
                 self.context,
                 self.horizon,
                 int(self.series.lengths.max(initial=0)),
-                int((self.part.end - self.part.begin).max(initial=0)),
+                int((self.part.end - self.part.start).max(initial=0)),
             )
 
     @cached_property
     def _firsts(self) -> NDArray[np.int64]:
-        """Where the first future of each series begins: (S,)."""
-        return np.maximum(self.part.begin, self.context)
+        """Where the first future of each series starts: (S,)."""
+        return np.maximum(self.part.start, self.context)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -234,11 +236,11 @@ class Windows:
         return np.ones((len(rows), 1), np.int64)
 
     def starts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The row of all series concatenated at which each window's future begins."""
+        """The row of all series concatenated at which each window's future starts."""
         ends = np.cumsum(self.counts)
         which = np.searchsorted(ends, rows, side="right")
         inside = rows - (ends - self.counts)[which]
-        return self.series.begins[which] + self._firsts[which] + inside * self.stride
+        return self.series.starts[which] + self._firsts[which] + inside * self.stride
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int = 0) -> dict[str, NDArray[np.float32]]:
         """past (B, context, C) and future (B, horizon, C), scaled; the same in every epoch."""

@@ -277,7 +277,7 @@ def test_damaged_image_set_is_refused(tmp_path: Path) -> None:
         ImageSet(images.folder)
 
 
-def test_equal_images_are_on_the_same_side_of_a_split(tmp_path: Path) -> None:
+def test_equal_images_are_in_the_same_split(tmp_path: Path) -> None:
     distinct = RNG.integers(0, 256, (300, 6, 6), np.uint8)
     which = RNG.integers(0, 300, 2000)
     images, _ = prepared(broken_npz(tmp_path, images=distinct[which], labels=which % 7))
@@ -286,6 +286,22 @@ def test_equal_images_are_on_the_same_side_of_a_split(tmp_path: Path) -> None:
     assert not {which[n] for n in train} & {which[n] for n in valid}
     assert (images.split(0.2, seed=3)[1] == valid).all()
     assert len(np.intersect1d(images.split(0.2, seed=4)[1], valid)) < len(valid) / 2
+
+
+@pytest.mark.parametrize("fraction", [1e-9, 0.1, 1 - 1e-9])
+def test_every_class_is_in_both_splits(tmp_path: Path, fraction: float) -> None:
+    labels = np.arange(40) % 10
+    images, _ = prepared(
+        broken_npz(tmp_path, images=RNG.integers(0, 256, (40, 6, 6), np.uint8), labels=labels)
+    )
+    for rows in images.split(fraction):
+        assert set(labels[rows]) == set(range(10))
+
+
+def test_classes_with_one_image_each_cannot_be_split(tmp_path: Path) -> None:
+    images, _ = prepared(
+        broken_npz(tmp_path, images=RNG.integers(0, 256, (2, 6, 6), np.uint8), labels=np.arange(2))
+    )
     with pytest.raises(EmptyInputError):
         images.split(1e-9)
 

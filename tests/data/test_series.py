@@ -18,7 +18,7 @@ from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.timestamps import (
     InvalidTimestampError,
-    Step,
+    TimeStep,
     advance,
     format_timestamp,
     parse_timestamp,
@@ -67,7 +67,7 @@ def test_long_table_is_many_series_in_any_row_order(tmp_path: Path) -> None:
         assert [series.series(n)[:, 0].tolist() for n in range(3)] == [
             [10 * n + k for k in range(5)] for n in range(3)
         ]
-    assert mixed.step == Step(kind="numbers", size=1) and mixed.timestamp(4) == "5"
+    assert mixed.step == TimeStep(kind="numbers", size=1) and mixed.timestamp(4) == "5"
     both = read(tmp_path, "id,timestamp,target,z\n" + "\n".join(lines), target=["target", "z"])
     assert both.names == ("target", "z") and both.values.shape == (15, 2)
 

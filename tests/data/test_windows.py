@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import SeriesSet, read_series
-from glassformer.data.timestamps import Step
-from glassformer.data.windows import Parts, Scaler, Windows, WindowTooLongError, split_by_rows, split_by_share
+from glassformer.data.timestamps import TimeStep
+from glassformer.data.windows import (
+    Scaler,
+    SeriesSplit,
+    Windows,
+    WindowTooLongError,
+    split_by_fraction,
+    split_by_rows,
+)
 from glassformer.errors import InvalidValueError
 
 DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -30,11 +37,13 @@ def series_of(*lengths: int) -> SeriesSet:
         ends=np.cumsum(lengths),
         ids=tuple(f"s{n}" for n in range(len(lengths))),
         names=("row", "series"),
-        step=Step(kind="numbers", size=1),
+        step=TimeStep(kind="numbers", size=1),
     )
 
 
-def windows_of(series: SeriesSet, parts: Parts, part: str, context: int, horizon: int) -> Windows | None:
+def windows_of(
+    series: SeriesSet, parts: SeriesSplit, part: str, context: int, horizon: int
+) -> Windows | None:
     try:
         return Windows(
             series=series, part=getattr(parts, part), scaler=PLAIN, context=context, horizon=horizon
@@ -53,14 +62,14 @@ def test_every_window_that_fits_is_there_once_and_its_future_is_in_its_part(
     lengths: list[int], context: int, horizon: int, train: float
 ) -> None:
     series = series_of(*lengths)
-    parts = split_by_share(series, train, 0.9 - train, 0.1)
+    parts = split_by_fraction(series, train, 0.9 - train, 0.1)
     for name in ("train", "valid", "test"):
         part = getattr(parts, name)
         expected = [
             (number, first)
             for number, length in enumerate(lengths)
             for first in range(context, length - horizon + 1)
-            if part.begin[number] <= first and first + horizon <= part.end[number]
+            if part.start[number] <= first and first + horizon <= part.end[number]
         ]
         windows = windows_of(series, parts, name, context, horizon)
         if windows is None:
@@ -75,8 +84,8 @@ def test_every_window_that_fits_is_there_once_and_its_future_is_in_its_part(
 
 def test_shares_follow_the_published_rounding() -> None:
     """Train and test are rounded down, validation gets the rest: 7,588 rows give 5,311, 760 and 1,517."""
-    parts = split_by_share(series_of(7588))
-    assert [int(p.end[0] - p.begin[0]) for p in (parts.train, parts.valid, parts.test)] == [5311, 760, 1517]
+    parts = split_by_fraction(series_of(7588))
+    assert [int(p.end[0] - p.start[0]) for p in (parts.train, parts.valid, parts.test)] == [5311, 760, 1517]
 
 
 def test_the_published_counts_of_windows_and_what_their_last_batch_lost() -> None:
@@ -109,7 +118,7 @@ def test_the_scale_is_that_of_the_training_part_and_can_be_undone() -> None:
     values = rng.normal(1e12, 3, (120, 2))
     values[:, 1] = 7.7  # never changes
     series = SeriesSet(**{**vars(series), "values": values})
-    parts = split_by_share(series, 0.6, 0.2, 0.2)
+    parts = split_by_fraction(series, 0.6, 0.2, 0.2)
     scaler = Scaler.fit(series, parts.train)
     learned = np.concatenate([values[:30], values[50:92]])
     assert np.allclose(scaler.mean, learned.mean(0)) and np.allclose(scaler.std[0], learned[:, 0].std())
@@ -130,7 +139,7 @@ def test_windows_and_splits_that_do_not_fit_are_errors() -> None:
     with pytest.raises(InvalidValueError):
         split_by_rows(series, 20, 30, 41)
     with pytest.raises(InvalidValueError):
-        split_by_share(series, 0.9, 0.2, 0.2)
+        split_by_fraction(series, 0.9, 0.2, 0.2)
 
 
 @pytest.mark.skipif(not (DATA / "ett").is_dir(), reason="needs GLASSFORMER_DATA")

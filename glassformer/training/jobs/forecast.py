@@ -19,14 +19,14 @@ from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.sources import fingerprint_files
 from glassformer.data.windows import (
-    Part,
-    Parts,
     Scaler,
+    SeriesSplit,
+    SplitRange,
     Windows,
     format_value,
     low_variance_series,
+    split_by_fraction,
     split_by_rows,
-    split_by_share,
 )
 from glassformer.errors import ConflictError, InvalidValueError, UnsupportedError
 from glassformer.families.sidecars import JobInfo
@@ -51,7 +51,7 @@ class ForecastJob(Job[SeriesData]):
 
     default_preset = "patchtst"
     series: SeriesSet
-    parts: Parts
+    parts: SeriesSplit
     scaler: Scaler
     evaluated: JobInfo | None = None  # the job.json of a model that is evaluated
 
@@ -99,8 +99,8 @@ class ForecastJob(Job[SeriesData]):
     def _split(self) -> None:
         """Split the series in time and fit the scaler; an evaluated model brings its own scaler."""
         if self.evaluated is not None:
-            everything = Part(np.zeros_like(self.series.lengths), self.series.lengths)
-            self.parts = Parts(everything, everything, everything)
+            everything = SplitRange(np.zeros_like(self.series.lengths), self.series.lengths)
+            self.parts = SeriesSplit(everything, everything, everything)
             if self.evaluated.mean is not None and self.evaluated.std is not None:
                 self.scaler = Scaler(self.evaluated.mean, self.evaluated.std)
                 return
@@ -108,7 +108,7 @@ class ForecastJob(Job[SeriesData]):
             self.parts = split_series(self.series, self.data.split)
         self.scaler = Scaler.fit(self.series, self.parts.train)
 
-    def windows(self, part: Part) -> Windows:
+    def windows(self, part: SplitRange) -> Windows:
         """All windows whose future lies in a part."""
         context, horizon = self._lengths()
         return Windows(series=self.series, part=part, scaler=self.scaler, context=context, horizon=horizon)
@@ -119,7 +119,7 @@ class ForecastJob(Job[SeriesData]):
         if self.base is not None:
             context, horizon = forecaster_lengths(self.base, context)
         if context is None:
-            rows = int((self.parts.train.end - self.parts.train.begin).max())
+            rows = int((self.parts.train.end - self.parts.train.start).max())
             context = next((n for n in CONTEXTS if 4 * (n + horizon) <= rows), CONTEXTS[-1])
         return context, horizon
 
@@ -242,17 +242,17 @@ class ForecastJob(Job[SeriesData]):
 
     def test(self, folder: Path, device: torch.device) -> dict[str, float]:
         part = self.parts.test
-        if not ((part.end - part.begin) >= self.data.horizon).any():
+        if not ((part.end - part.start) >= self.data.horizon).any():
             return {}
         learner = SeriesLearner(load(folder, device=device).model)
         result = self.validation(learner, self.windows(part))(device)
         return {name: value for name, value in result.metrics.items() if name != "loss"}
 
 
-def split_series(series: SeriesSet, split: tuple[float, ...]) -> Parts:
+def split_series(series: SeriesSet, split: tuple[float, ...]) -> SeriesSplit:
     """Split by fractions that add up to one, or at row numbers."""
     if max(split) <= 1:
-        return split_by_share(series, *split)
+        return split_by_fraction(series, *split)
     return split_by_rows(series, *(int(end) for end in split))
 
 
