@@ -394,9 +394,21 @@ def _prepare_prompt(bundle: Bundle, input: TraceInput) -> PreparedInput:
 
 
 def split_sentences(bundle: Bundle, text: str, to: str | None = None) -> list[str]:
-    """The segments that `translate` reads one by one; the text itself for a model that reads it whole."""
+    """The segments that `translate` reads one by one; the text itself for a model that reads it whole.
+
+    Symbols outside the vocabulary, which are copied next to the translation, stay with their segment.
+    """
     task = source_task(bundle, to) if model_kind(bundle) == "translate" else None
     if not isinstance(task, Translator):
         return [text]
     (document,) = task.preprocess([text])
-    return [segment.text for segment in segments_of(document)] or [text]
+    sentences, copied = list[str](), ""
+    for part in document:
+        if isinstance(part, Segment):
+            sentences.append(copied + part.text)
+            copied = ""
+        elif part.strip() and sentences:
+            sentences[-1] += part
+        elif part.strip():
+            copied += part
+    return sentences or [text]

@@ -189,6 +189,7 @@ def test_text_in_capitals_is_traced_as_it_is_translated(pocket: Pipeline) -> Non
 
 def test_symbols_outside_the_vocabulary_are_reported_as_unread(pocket: Pipeline) -> None:
     assert trace_of(pocket, {"text": "I love 🍕 and music 🎉🎉.", "to": "de"}).info().unread == ("🍕", "🎉")
+    assert split_sentences(pocket, "Hello! I love pizza 🍕.", "de") == ["Hello!", "I love pizza. 🍕"]
     assert trace_of(pocket, {"text": "나는 음악을 좋아해요!", "to": "en"}).info().unread == ()
 
 
