@@ -22,7 +22,7 @@ from rich.table import Table
 from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.observe import observe
-from glassformer.verify.inputs import fitting_length, outputs, random_inputs
+from glassformer.verify.inputs import fitting_length, named_outputs, random_inputs
 
 # the blocks of a stack are alike, so the first stands for all
 OBSERVED = ("*embed.*", "*.blocks.0.*", "*.final_norm", "head.*")
@@ -63,7 +63,7 @@ def summarize_model(bundle: Bundle, batch: int, length: int | None = None) -> Mo
     model = bundle.model
     length = length or fitting_length(model.spec, DEFAULT_LENGTH)
     sample = random_inputs(model, batch=batch, length=length, target_length=length)
-    record = observe(model, (*sample.inputs, *sample.real), want=OBSERVED)
+    record = observe(model, (*sample.inputs, *sample.masks), want=OBSERVED)
     activations: dict[str, Shape] = {}
     for name in record:
         if name.endswith("_attn.heads"):
@@ -76,7 +76,7 @@ def summarize_model(bundle: Bundle, batch: int, length: int | None = None) -> Mo
     return ModelSummary(
         inputs=tuple(tuple(x.shape) for x in sample.inputs),
         activations=activations,
-        outputs={name: tuple(t.shape) for name, t in outputs(record.output).items()},
+        outputs={name: tuple(t.shape) for name, t in named_outputs(record.output).items()},
         parameters={part: count for part, count in counts.items() if count},
         dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for _, p in parameters})),
         weight_bytes=sum(p.numel() * p.element_size() for _, p in parameters),

@@ -15,10 +15,10 @@ from glassformer.cli.options import TINY, Device, Dtype, Json, ModelOrTiny, load
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from glassformer.verify import Claim
+    from glassformer.verify import CheckResult
 
-SYMBOLS = {"holds": "[green]✓[/]", "fails": "[bold red]✗[/]", "skipped": "[dim]–[/]"}
-COLOURS = {"holds": "green", "fails": "bold red", "skipped": "dim"}
+SYMBOLS = {"passed": "[green]✓[/]", "failed": "[bold red]✗[/]", "skipped": "[dim]–[/]"}
+COLOURS = {"passed": "green", "failed": "bold red", "skipped": "dim"}
 
 
 def verify(
@@ -36,38 +36,38 @@ def verify(
 ) -> None:
     """Verify a model's numerical guarantees on this machine.
 
-    Prints the largest difference and the tolerance of each claim.
-    Exits with status 1 if a claim fails.
+    Prints the largest difference and the tolerance of each check.
+    Exits with status 1 if a check fails.
     """
-    from glassformer.verify import open_exported, proofs, stir
+    from glassformer.verify import all_checks, open_exported, perturb_parameters
 
     other = None if exported is None else open_exported(exported)
     bundle = load_transformer(model, feature="verify", dtype=dtype, device=device)
     if model.startswith(TINY) and other is None:
-        stir(bundle.model)  # not for an export, which has the weights as initialized
-    checks = proofs("auto" if reference is None else "required" if reference else "skipped", other)
+        perturb_parameters(bundle.model)  # not for an export, which has the weights as initialized
+    checks = all_checks("auto" if reference is None else "required" if reference else "skipped", other)
     precision = str(next(bundle.model.parameters()).dtype).removeprefix("torch.")
-    claims: list[Claim] = []
+    results: list[CheckResult] = []
     if as_json:
-        claims = [check(bundle, name) for name, check in checks.items()]
-        holds = all(claim.status != "fails" for claim in claims)
-        document = {"model": model, "dtype": precision, "device": device, "holds": holds}
-        print_json(document | {"claims": [asdict(claim) for claim in claims]})
+        results = [check(bundle, name) for name, check in checks.items()]
+        passed = all(result.status != "failed" for result in results)
+        document = {"model": model, "dtype": precision, "device": device, "passed": passed}
+        print_json(document | {"checks": [asdict(result) for result in results]})
     else:
         screen = console()
         screen.print(f"[bold]{model}, {precision} on {device}[/]", soft_wrap=True)
         width = max(map(len, checks))
         for name, check in checks.items():
             with screen.status(f"{name} …"):
-                claims.append(check(bundle, name))
-            screen.print(_row(claims[-1], width))
-        screen.print(_totals(claims))
-    if any(claim.status == "fails" for claim in claims):
+                results.append(check(bundle, name))
+            screen.print(_row(results[-1], width))
+        screen.print(_totals(results))
+    if any(result.status == "failed" for result in results):
         raise typer.Exit(1)
 
 
-def _row(claim: Claim, name_width: int) -> Table:
-    """One claim with its numbers and its note."""
+def _row(result: CheckResult, name_width: int) -> Table:
+    """One result with its numbers and its note."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2), expand=False)
@@ -76,16 +76,15 @@ def _row(claim: Claim, name_width: int) -> Table:
     table.add_column(width=8, justify="right")
     table.add_column(width=9)
     table.add_column(overflow="fold", style="dim")
-    worst = "" if claim.worst is None else f"{claim.worst:.1e}" if claim.worst else "0"
-    allowed = "" if claim.tolerance is None else f"≤ {claim.tolerance:.0e}" if claim.tolerance else "= 0"
-    name = claim.name if claim.status != "skipped" else f"[dim]{claim.name}[/]"
-    table.add_row(SYMBOLS[claim.status], name, f"[{COLOURS[claim.status]}]{worst}[/]", allowed, claim.note)
+    worst = "" if result.worst is None else f"{result.worst:.1e}" if result.worst else "0"
+    allowed = "" if result.tolerance is None else f"≤ {result.tolerance:.0e}" if result.tolerance else "= 0"
+    name = result.name if result.status != "skipped" else f"[dim]{result.name}[/]"
+    table.add_row(SYMBOLS[result.status], name, f"[{COLOURS[result.status]}]{worst}[/]", allowed, result.note)
     return table
 
 
-def _totals(claims: list[Claim]) -> str:
-    """`12 hold, 1 fails, 2 skipped`."""
-    counts = Counter[str](claim.status for claim in claims)
-    verbs = {"holds": ("holds", "hold"), "fails": ("fails", "fail"), "skipped": ("skipped", "skipped")}
-    parts = [f"{counts[key]} {words[counts[key] > 1]}" for key, words in verbs.items() if counts[key]]
-    return f"[bold {'red' if counts['fails'] else 'green'}]{', '.join(parts)}[/]"
+def _totals(results: list[CheckResult]) -> str:
+    """`12 passed, 1 failed, 2 skipped`."""
+    counts = Counter[str](result.status for result in results)
+    parts = [f"{counts[status]} {status}" for status in SYMBOLS if counts[status]]
+    return f"[bold {'red' if counts['failed'] else 'green'}]{', '.join(parts)}[/]"

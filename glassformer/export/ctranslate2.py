@@ -39,7 +39,7 @@ from glassformer.export.folder import (
 from glassformer.tokenization.tokenizer import Side
 
 Dtype = Literal["float32", "float16", "int8"]
-FORBIDDEN = -1e4  # added to a score that must never win; within float16's range
+SUPPRESSED = -1e4  # added to a score that must never win; within float16's range
 HEAD = "head.safetensors"
 # our activations, by CTranslate2's names
 ACTIVATIONS = {
@@ -96,7 +96,7 @@ def _writer(
         for index in config_values(bundle, name):
             if not isinstance(index, int) or not 0 <= index < what.head.vocab_size:
                 raise InvalidValueError(name, index, f"an id from 0 to {what.head.vocab_size - 1}")
-    decoder = decoder_of(what, model, dict.fromkeys(never, FORBIDDEN))
+    decoder = decoder_of(what, model, dict.fromkeys(never, SUPPRESSED))
     if isinstance(what, spec.EncoderDecoderSpec):
         encoder = encoder_of(what.encoder, what.source, model.src_embed, model.encoder)
         made = library().TransformerSpec(encoder, decoder)

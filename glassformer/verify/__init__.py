@@ -1,38 +1,38 @@
-"""Prove on this machine what Glassformer promises of a model: each claim with its worst difference."""
+"""Check a model's numerical guarantees on this machine; each check reports its largest difference."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal
 
 from glassformer.bundle import Bundle
-from glassformer.verify.claims import Claim
+from glassformer.verify.comparison import CheckResult
 from glassformer.verify.exported import ExportedFolder, exported_equals_native, open_exported
 from glassformer.verify.forward import (
+    attention_weights_match_outputs,
     batched_equals_single,
     gradients_agree,
     kernels_agree,
     observed_equals_unobserved,
     rows_sum_to_one,
-    weights_make_heads,
 )
 from glassformer.verify.generation import cached_equals_uncached, int8_near_loaded, prepared_equals_loaded
-from glassformer.verify.inputs import stir
+from glassformer.verify.inputs import perturb_parameters
 from glassformer.verify.reference import reference_equals_ours, saved_equals_loaded
 
-__all__ = ["Claim", "open_exported", "proofs", "stir", "verify"]
+__all__ = ["CheckResult", "all_checks", "open_exported", "perturb_parameters", "verify"]
 
-Proof = Callable[[Bundle, str], Claim]
+Check = Callable[[Bundle, str], CheckResult]
 Reference = Literal["auto", "required", "skipped"]
 
 
-def proofs(reference: Reference = "auto", exported: ExportedFolder | None = None) -> dict[str, Proof]:
-    """The promises in the order they are proved; each function takes the bundle and the promise's name.
+def all_checks(reference: Reference = "auto", exported: ExportedFolder | None = None) -> dict[str, Check]:
+    """All checks by name, in order; each takes the bundle and its own name.
 
-    reference: "auto" compares with the reference library where it is installed, "required" makes its
-    absence an error, "skipped" leaves it out.
-    exported: an export of the model, from `open_exported`, to be run beside it.
+    reference: "auto" compares with transformers if it is installed, "required" raises if it is not, "skipped"
+    leaves the comparison out.
+    exported: an export of the model, from `open_exported`, to compare with.
     """
-    first: dict[str, Proof] = {}
+    first: dict[str, Check] = {}
     if exported is not None:
         first["exported = native"] = partial(exported_equals_native, exported=exported)
     if reference != "skipped":
@@ -46,21 +46,21 @@ def proofs(reference: Reference = "auto", exported: ExportedFolder | None = None
         "kernels' gradients agree": gradients_agree,
         "observed = unobserved": observed_equals_unobserved,
         "weights' rows sum to 1": rows_sum_to_one,
-        "weights @ v = heads": weights_make_heads,
+        "weights @ v = heads": attention_weights_match_outputs,
         "prepared = loaded": prepared_equals_loaded,
         "int8 near loaded": int8_near_loaded,
         "saved = loaded": saved_equals_loaded,
     }
 
 
-def verify(bundle: Bundle, reference: Reference = "auto") -> Iterator[Claim]:
-    """Prove every promise of a bundle, one after another.
+def verify(bundle: Bundle, reference: Reference = "auto") -> Iterator[CheckResult]:
+    """Run every check on a bundle, one after another.
 
     >>> import glassformer
-    >>> claims = verify(Bundle(model=glassformer.tiny("original")), reference="skipped")
-    >>> {claim.status for claim in claims}
-    {'holds'}
+    >>> results = verify(Bundle(model=glassformer.tiny("original")), reference="skipped")
+    >>> {result.status for result in results}
+    {'passed'}
     """
     bundle.model.eval()
-    for name, prove in proofs(reference).items():
-        yield prove(bundle, name)
+    for name, check in all_checks(reference).items():
+        yield check(bundle, name)

@@ -1,4 +1,4 @@
-"""What an exported folder gives in its own runtime is what the model gives here."""
+"""Compare an exported folder, run in its own runtime, with the model."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
 from glassformer.errors import FileProblemError, GlassformerError, MissingDependencyError
-from glassformer.export.ctranslate2 import FORBIDDEN, vocabulary_of
+from glassformer.export.ctranslate2 import SUPPRESSED, vocabulary_of
 from glassformer.export.folder import end_tokens, read_metadata, start_tokens, suppressed_tokens
 from glassformer.export.onnx import Graph, graphs_of
-from glassformer.verify.claims import Claim, gap, measured, tolerance_of
-from glassformer.verify.inputs import RandomInputs, at_real, has_tokens, random_inputs
+from glassformer.verify.comparison import CheckResult, check_result, dtype_tolerance, relative_error
+from glassformer.verify.inputs import RandomInputs, drop_padding, has_tokens, random_inputs
 
-# Another runtime rounds on other ways, and smaller weights are other weights: what a number may differ by,
-# by what the weights are stored in. What int8 moves is a cost, so its note says how many choices it changed.
-ALLOWED = {"float32": 1e-4, "float16": 1e-2, "int8": 2e-1}
-ROWS = 8  # enough that a share of choices means something
-PIECES = (4, 1, 3, 1)  # how many tokens each step reads, over and over
+# Tolerances by the dtype of the exported weights: runtimes round differently, and quantized weights differ.
+# The note of a check says how often the most likely token changed.
+TOLERANCES_BY_DTYPE = {"float32": 1e-4, "float16": 1e-2, "int8": 2e-1}
+ROWS = 8  # enough to compare the most likely tokens
+CHUNKS = (4, 1, 3, 1)  # tokens per step, repeated
 
-# a bundle -> every difference found, and what was compared
+# a bundle -> all differences, and what was compared
 Measure = Callable[[Bundle], tuple[list[float], str]]
 
 
-def same_choices(ours: Tensor, theirs: Tensor) -> str:
-    """How often two rows of scores (N, V) have the same highest one, as text.
+def argmax_agreement(ours: Tensor, theirs: Tensor) -> str:
+    """How often two rows of logits (N, V) have the same argmax, as text.
 
     >>> import torch
-    >>> same_choices(torch.eye(3), torch.eye(3)[[0, 1, 1]])
+    >>> argmax_agreement(torch.eye(3), torch.eye(3)[[0, 1, 1]])
     'same choice at 2 of 3'
     """
     if ours.shape != theirs.shape:
-        return "other shapes"
+        return "shapes differ"
     same = (ours.cpu().argmax(-1) == theirs.cpu().argmax(-1)).sum()
     return f"same choice at {int(same)} of {len(ours)}"
 
@@ -56,7 +56,7 @@ class ExportMismatchError(GlassformerError):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedFolder:
-    """An export whose runtime is here and has read it."""
+    """An export that was opened in its runtime."""
 
     dtype: str
     measure: Measure
@@ -66,7 +66,7 @@ def open_exported(folder: str | Path) -> ExportedFolder:
     """Open an exported folder with its own runtime."""
     about = read_metadata(folder)
     kind, dtype = about.get("format"), about.get("dtype")
-    if kind not in OPENERS or dtype not in ALLOWED:
+    if kind not in OPENERS or dtype not in TOLERANCES_BY_DTYPE:
         raise FileProblemError(
             folder,
             f"unknown export format {kind!r} or dtype {dtype!r}",
@@ -75,31 +75,31 @@ def open_exported(folder: str | Path) -> ExportedFolder:
     return ExportedFolder(dtype=dtype, measure=OPENERS[kind](Path(folder)))
 
 
-def exported_equals_native(bundle: Bundle, name: str, *, exported: ExportedFolder) -> Claim:
-    """The same padded inputs through both, from an empty cache where there is one."""
-    tolerance = max(ALLOWED[exported.dtype], tolerance_of(bundle.model))
+def exported_equals_native(bundle: Bundle, name: str, *, exported: ExportedFolder) -> CheckResult:
+    """Run the same padded inputs through both, from an empty cache if there is one."""
+    tolerance = max(TOLERANCES_BY_DTYPE[exported.dtype], dtype_tolerance(bundle.model))
     with torch.no_grad():
-        gaps, note = exported.measure(bundle)
-    return measured(name, gaps, tolerance, f"{note}, {exported.dtype} weights")
+        differences, note = exported.measure(bundle)
+    return check_result(name, differences, tolerance, f"{note}, {exported.dtype} weights")
 
 
 # ---- ONNX -------------------------------------------------------------------------------------------------
 
 
 def open_onnx(folder: Path) -> Measure:
-    """The comparison with a folder, once its files are open in the runtime."""
+    """Open a folder in ONNX Runtime; return the comparison with it."""
     try:
         runtime = import_module("onnxruntime")
     except ImportError:
         raise MissingDependencyError("onnxruntime", "export") from None
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 4  # what fails is said below
+    options.log_severity_level = 4  # errors are raised below
     sessions: dict[str, Any] = {}
     for path in sorted(folder.glob("*.onnx")):
         try:
             sessions[path.stem] = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # the runtime has a class of its own for every kind of damage
+        except Exception as error:  # ONNX Runtime has a class for each kind of damage
             raise FileProblemError(path, str(error).splitlines()[0], hint="export the model again") from None
 
     def measure(bundle: Bundle) -> tuple[list[float], str]:
@@ -108,14 +108,14 @@ def open_onnx(folder: Path) -> Measure:
             _check_graph(graph, sessions)
         note = f"in ONNX Runtime {runtime.__version__}"
         if isinstance(bundle.spec.head, spec.LanguageModelSpec):
-            return _writing(bundle, graphs, sessions, note)
-        return _reading(bundle, graphs[0], sessions["model"], note)
+            return _compare_decoding(bundle, graphs, sessions, note)
+        return _compare_forward(bundle, graphs[0], sessions["model"], note)
 
     return measure
 
 
 def _check_graph(graph: Graph, sessions: dict[str, Any]) -> None:
-    """Whether a file takes what the model's graph takes."""
+    """Raise unless a file has the inputs of the model's graph."""
     if graph.name not in sessions:
         raise ExportMismatchError(f"has no {graph.name}.onnx")
     theirs = {port.name: tuple(port.shape) for port in sessions[graph.name].get_inputs()}
@@ -129,59 +129,59 @@ def _check_graph(graph: Graph, sessions: dict[str, Any]) -> None:
         raise ExportMismatchError(f"takes {len(theirs)} inputs, but this model takes {len(graph.inputs)}")
 
 
-def _run(session: Any, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Its outputs by name."""
+def _run(session: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Run a session; return its outputs by name."""
     names = [port.name for port in session.get_outputs()]
-    fed = {name: np.asarray(value.cpu()) for name, value in given.items()}
-    return dict(zip(names, map(torch.from_numpy, session.run(names, fed)), strict=True))
+    arrays = {name: np.asarray(value.cpu()) for name, value in inputs.items()}
+    return dict(zip(names, map(torch.from_numpy, session.run(names, arrays)), strict=True))
 
 
-def _reading(bundle: Bundle, graph: Graph, session: Any, note: str) -> tuple[list[float], str]:
-    """All rows at once, padded on the right."""
+def _compare_forward(bundle: Bundle, graph: Graph, session: Any, note: str) -> tuple[list[float], str]:
+    """Compare one forward pass of a batch padded on the right."""
     model = bundle.model
     sample = random_inputs(model, "right" if has_tokens(model) else "none", batch=ROWS)
-    given = _named(graph, sample)
-    ours, found = sample.run(model), _run(session, given).values()
-    theirs = {key: x.to(given[graph.inputs[0].name].device) for key, x in zip(ours, found, strict=True)}
+    inputs = _named_inputs(graph, sample)
+    ours, outputs = sample.run(model), _run(session, inputs).values()
+    theirs = {key: x.to(inputs[graph.inputs[0].name].device) for key, x in zip(ours, outputs, strict=True)}
     if any(theirs[key].shape != ours[key].shape for key in ours):
-        return [float("inf")], "other shapes"
-    ours, theirs = at_real(model, sample, ours), at_real(model, sample, theirs)
-    return [gap(theirs[key], ours[key]) for key in ours], f"{len(sample)} rows {note}"
+        return [float("inf")], "shapes differ"
+    ours, theirs = drop_padding(model, sample, ours), drop_padding(model, sample, theirs)
+    return [relative_error(theirs[key], ours[key]) for key in ours], f"{len(sample)} rows {note}"
 
 
-def _named(graph: Graph, sample: RandomInputs) -> dict[str, Tensor]:
-    """A sample under the names of the graph's inputs; of what it does not tell, nothing is hidden."""
-    given: dict[str, Tensor] = {}
-    for name, x, real in zip(("first", "target"), sample.inputs, sample.real, strict=False):
-        given[graph.inputs[0].name if name == "first" else name] = x.float() if real is None else x
-        if real is not None:
-            given["mask" if name == "first" else "target_mask"] = real
+def _named_inputs(graph: Graph, sample: RandomInputs) -> dict[str, Tensor]:
+    """The inputs under the names of the graph; those that the sample lacks mask nothing."""
+    inputs: dict[str, Tensor] = {}
+    for name, x, mask in zip(("first", "target"), sample.inputs, sample.masks, strict=False):
+        inputs[graph.inputs[0].name if name == "first" else name] = x.float() if mask is None else x
+        if mask is not None:
+            inputs["mask" if name == "first" else "target_mask"] = mask
     first = sample.inputs[0]
     for port in graph.inputs:
-        if port.name not in given:  # token types, which values are there, which patches are hidden
+        if port.name not in inputs:  # token types, observed values, masked patches
             size = [
                 len(first) if n == "batch" else first.shape[1] if isinstance(n, str) else n
                 for n in port.shape
             ]
-            kind = torch.int64 if port.dtype == "int64" else torch.bool
-            given[port.name] = torch.full(size, port.name == "observed", dtype=kind)
-    return given
+            dtype = torch.int64 if port.dtype == "int64" else torch.bool
+            inputs[port.name] = torch.full(size, port.name == "observed", dtype=dtype)
+    return inputs
 
 
-def _writing(
+def _compare_decoding(
     bundle: Bundle, graphs: list[Graph], sessions: dict[str, Any], note: str
 ) -> tuple[list[float], str]:
-    """Logits of rows padded on the left, in uneven steps from an empty cache, against ours at once."""
+    """Compare logits in uneven steps from an empty cache, padded on the left, with one forward pass."""
     model = bundle.model
     sample = random_inputs(model, "left", batch=ROWS)
-    ids, real = sample.inputs[-1], sample.real[-1]
-    assert real is not None
-    fixed: dict[str, Tensor] = {}
+    ids, mask = sample.inputs[-1], sample.masks[-1]
+    assert mask is not None
+    memory: dict[str, Tensor] = {}
     if isinstance(model, EncoderDecoder):
-        there = sample.real[0]
-        assert there is not None
-        found = _run(sessions["encoder"], {"ids": sample.inputs[0], "mask": there})
-        fixed = {**{name: x for name, x in found.items() if name != "memory"}, "memory_mask": there}
+        memory_mask = sample.masks[0]
+        assert memory_mask is not None
+        outputs = _run(sessions["encoder"], {"ids": sample.inputs[0], "mask": memory_mask})
+        memory = {**{name: x for name, x in outputs.items() if name != "memory"}, "memory_mask": memory_mask}
     step = graphs[-1]
     past = {
         port.name: torch.zeros(
@@ -190,24 +190,25 @@ def _writing(
         for port in step.inputs
         if port.name.startswith("past_")
     }
-    logits, done, turn = [], 0, 0
+    logits, done, steps = [], 0, 0
     while done < ids.shape[1]:
-        end = min(done + PIECES[turn % len(PIECES)], ids.shape[1])
-        given = {"ids": ids[:, done:end], "mask": real[:, :end], **fixed, **past}
-        found = _run(sessions[step.name], given)
-        logits.append(found.pop("logits"))
-        past = {name.replace("present_", "past_"): x for name, x in found.items()}
-        done, turn = end, turn + 1
-    ours = sample.run(model)["output"][real]
-    theirs = torch.cat(logits, 1)[real.cpu()]
-    return [gap(theirs, ours)], f"{same_choices(ours, theirs)}, in {turn} steps from a cache {note}"
+        end = min(done + CHUNKS[steps % len(CHUNKS)], ids.shape[1])
+        inputs = {"ids": ids[:, done:end], "mask": mask[:, :end], **memory, **past}
+        outputs = _run(sessions[step.name], inputs)
+        logits.append(outputs.pop("logits"))
+        past = {name.replace("present_", "past_"): x for name, x in outputs.items()}
+        done, steps = end, steps + 1
+    ours = sample.run(model)["output"][mask]
+    theirs = torch.cat(logits, 1)[mask.cpu()]
+    note = f"{argmax_agreement(ours, theirs)}, in {steps} steps with a cache {note}"
+    return [relative_error(theirs, ours)], note
 
 
 # ---- CTranslate2 ------------------------------------------------------------------------------------------
 
 
 def open_ctranslate2(folder: Path) -> Measure:
-    """The comparison with a folder, once it is open in the runtime that it was written for."""
+    """Open a folder in its CTranslate2 runtime; return the comparison with it."""
     try:
         library = import_module("ctranslate2")
     except ImportError:
@@ -230,67 +231,69 @@ def open_ctranslate2(folder: Path) -> Measure:
             ("Generator", DecoderOnly),
             ("Encoder", EncoderOnly),
         ):
-            raise ExportMismatchError(f"is for the {kind}, which runs no {type(bundle.model).__name__}")
-        compare = _translating if kind == "Translator" else _scoring
-        gaps, note = compare(bundle, runtime)
-        return gaps, f"{note}, in CTranslate2 {library.__version__}"
+            name = type(bundle.model).__name__
+            raise ExportMismatchError(f"needs the runtime {kind}, which cannot run a {name}")
+        compare = _compare_translations if kind == "Translator" else _compare_scores
+        differences, note = compare(bundle, runtime)
+        return differences, f"{note}, in CTranslate2 {library.__version__}"
 
     return measure
 
 
 def _rows(sample: RandomInputs, number: int = 0) -> list[list[int]]:
-    """One input of the sample as lists of its real ids."""
-    real = sample.real[number]
-    assert real is not None
-    return [row[kept].tolist() for row, kept in zip(sample.inputs[number].cpu(), real.cpu(), strict=True)]
+    """One input of the sample as lists of ids without padding."""
+    masks = sample.masks[number]
+    assert masks is not None
+    return [row[mask].tolist() for row, mask in zip(sample.inputs[number].cpu(), masks.cpu(), strict=True)]
 
 
-def _scoring(bundle: Bundle, runtime: Any) -> tuple[list[float], str]:
-    """Logits, or an encoder's last hidden states, of real tokens; suppressed tokens are left out."""
+def _compare_scores(bundle: Bundle, runtime: Any) -> tuple[list[float], str]:
+    """Compare logits, or an encoder's last hidden states, without padding and suppressed tokens."""
     model: Any = bundle.model
     sample = random_inputs(model, "right", batch=ROWS)
-    real = sample.real[0]
-    assert real is not None
-    found = runtime.forward_batch(_rows(sample))
-    encodes = isinstance(model, EncoderOnly)
-    theirs = torch.from_numpy(np.array(found.last_hidden_state if encodes else found))
-    theirs = theirs[real.cpu()] if theirs.shape[:2] == real.shape else theirs
-    if encodes:
-        vectors, _ = model.hidden_states(*sample.inputs, *sample.real)
-        return [gap(theirs, vectors[real])], f"the last hidden states of {len(sample)} rows"
-    ours = sample.run(model)["output"][real].cpu()
+    mask = sample.masks[0]
+    assert mask is not None
+    output = runtime.forward_batch(_rows(sample))
+    is_encoder = isinstance(model, EncoderOnly)
+    theirs = torch.from_numpy(np.array(output.last_hidden_state if is_encoder else output))
+    theirs = theirs[mask.cpu()] if theirs.shape[:2] == mask.shape else theirs
+    if is_encoder:
+        vectors, _ = model.hidden_states(*sample.inputs, *sample.masks)
+        return [relative_error(theirs, vectors[mask])], f"the last hidden states of {len(sample)} rows"
+    ours = sample.run(model)["output"][mask].cpu()
     if ours.shape != theirs.shape:
-        return [float("inf")], "other shapes"
+        return [float("inf")], "shapes differ"
     allowed = torch.ones(ours.shape[-1], dtype=torch.bool)
     allowed[suppressed_tokens(bundle)] = False
     ours, theirs = ours[:, allowed], theirs[:, allowed]
-    return [gap(theirs, ours)], same_choices(ours, theirs)
+    return [relative_error(theirs, ours)], argmax_agreement(ours, theirs)
 
 
-def _translating(bundle: Bundle, runtime: Any) -> tuple[list[float], str]:
-    """Log-probabilities of given targets and of their end."""
+def _compare_translations(bundle: Bundle, runtime: Any) -> tuple[list[float], str]:
+    """Compare the log-probabilities of random targets and their end tokens."""
     model: Any = bundle.model
     sample = random_inputs(model, "right", batch=ROWS)
     ends, starts = end_tokens(bundle), start_tokens(bundle, model.spec)
     if len(starts) != 1 or not ends:
         raise ExportMismatchError("has start and end tokens")
     sources, targets = _rows(sample), _rows(sample, 1)
-    read = vocabulary_of(bundle, model.spec.source, "source")
-    spelled = vocabulary_of(bundle, model.spec.target, "target")
-    scored = runtime.score_batch(
-        [[read[n] for n in row] for row in sources], [[spelled[n] for n in row] for row in targets]
+    source_tokens = vocabulary_of(bundle, model.spec.source, "source")
+    target_tokens = vocabulary_of(bundle, model.spec.target, "target")
+    scores = runtime.score_batch(
+        [[source_tokens[n] for n in row] for row in sources],
+        [[target_tokens[n] for n in row] for row in targets],
     )
-    gaps, same, count, device = [], 0, 0, sample.inputs[0].device
-    for source, target, found in zip(sources, targets, scored, strict=True):
+    differences, same, count, device = [], 0, 0, sample.inputs[0].device
+    for source, target, score in zip(sources, targets, scores, strict=True):
         inputs = [torch.tensor([ids], device=device) for ids in (source, [*starts, *target])]
         logits = model(*inputs, *(torch.ones_like(x, dtype=torch.bool) for x in inputs)).float()
-        logits[..., suppressed_tokens(bundle)] += FORBIDDEN  # as they are exported
-        wanted = torch.tensor([*target, ends[0]], device=device)
-        ours = logits.log_softmax(-1)[0].gather(1, wanted[:, None])[:, 0].cpu()
-        theirs = torch.tensor(found.log_probs)
-        gaps.append(gap(theirs, ours))
+        logits[..., suppressed_tokens(bundle)] += SUPPRESSED  # as exported
+        expected_ids = torch.tensor([*target, ends[0]], device=device)
+        ours = logits.log_softmax(-1)[0].gather(1, expected_ids[:, None])[:, 0].cpu()
+        theirs = torch.tensor(score.log_probs)
+        differences.append(relative_error(theirs, ours))
         same, count = same + int((theirs - ours).abs().lt(0.1).sum()), count + len(ours)
-    return gaps, f"log-probabilities within 0.1 at {same} of {count}"
+    return differences, f"log-probabilities within 0.1 at {same} of {count}"
 
 
 OPENERS: dict[str, Callable[[Path], Measure]] = {"onnx": open_onnx, "ctranslate2": open_ctranslate2}

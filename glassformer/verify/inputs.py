@@ -1,4 +1,4 @@
-"""Inputs made from a model's spec: seeded ids, images or series, padded on either side or not at all."""
+"""Random inputs for a model: token ids, images or series, padded on either side or not at all."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from glassformer.core.model import AnyModel
 Side = Literal["none", "right", "left"]
 
 BATCH, LENGTH = 3, 17
-SHORTER_BY = (0, 3, 7)  # how much padding each row gets
-# heads that answer for every token; the others answer once a sequence
+PADDING = (0, 3, 7)  # of each row
+# heads with one output per token; the others have one per sequence
 PER_TOKEN = (
     spec.FeaturesSpec,
     spec.LanguageModelSpec,
@@ -27,71 +27,71 @@ PER_TOKEN = (
 
 @dataclass(frozen=True)
 class RandomInputs:
-    """What a forward takes: inputs, and for token ids which are real (None for images and series)."""
+    """The arguments of a forward pass: inputs, and masks (True: not padding) for those that are token ids."""
 
     inputs: tuple[Tensor, ...]
-    real: tuple[Tensor | None, ...]
+    masks: tuple[Tensor | None, ...]
 
     def run(self, model: AnyModel, **options: Any) -> dict[str, Tensor]:
-        """The model's outputs by name; "output" where there is one."""
-        return outputs(model(*self.inputs, *self.real, **options))
+        """The model's outputs by name; "output" if there is only one."""
+        return named_outputs(model(*self.inputs, *self.masks, **options))
 
-    def alone(self, row: int) -> RandomInputs:
-        """One row by itself, without its padding."""
+    def single_row(self, row: int) -> RandomInputs:
+        """One row without its padding."""
         inputs = tuple(
-            x[row : row + 1] if real is None else x[row][real[row]][None]
-            for x, real in zip(self.inputs, self.real, strict=True)
+            x[row : row + 1] if mask is None else x[row][mask[row]][None]
+            for x, mask in zip(self.inputs, self.masks, strict=True)
         )
-        masks = (None if real is None else real[row][real[row]][None] for real in self.real)
+        masks = (None if mask is None else mask[row][mask[row]][None] for mask in self.masks)
         return RandomInputs(inputs, tuple(masks))
 
     def __len__(self) -> int:
         return len(self.inputs[0])
 
 
-def outputs(result: Any) -> dict[str, Tensor]:
+def named_outputs(result: Any) -> dict[str, Tensor]:
     """A head's output as tensors by name."""
     if isinstance(result, Tensor):
         return {"output": result}
     return {name: value for name, value in result._asdict().items() if isinstance(value, Tensor)}
 
 
-def per_token(head: spec.HeadSpec, name: str) -> bool:
+def is_per_token(head: spec.HeadSpec, name: str) -> bool:
     """Whether an output has one entry for every (target) token."""
     return isinstance(head, PER_TOKEN) and name != "pooled"
 
 
-def reads_first_column(head: spec.HeadSpec, name: str) -> bool:
-    """Whether an output is read off column 0, which padding on the left takes the first token's place in."""
+def pools_first_token(head: spec.HeadSpec, name: str) -> bool:
+    """Whether an output is computed from column 0, which is padding in a row padded on the left."""
     return name == "pooled" or (isinstance(head, spec.ClassifySpec) and head.pool == "first")
 
 
-def at_real(model: AnyModel, sample: RandomInputs, found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The outputs where tokens are real: what stands at padding means nothing."""
-    real = sample.real[-1]
-    if real is None:
-        return found
-    return {n: t[real] if per_token(model.spec.head, n) else t for n, t in found.items()}
+def drop_padding(model: AnyModel, sample: RandomInputs, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The outputs without those at padding, which mean nothing."""
+    mask = sample.masks[-1]
+    if mask is None:
+        return outputs
+    return {n: t[mask] if is_per_token(model.spec.head, n) else t for n, t in outputs.items()}
 
 
-def stir(model: AnyModel, seed: int = 0) -> None:
-    """Move every number of a fresh model a little: norms at 1 and biases at 0 would hide a mix-up.
+def perturb_parameters(model: AnyModel, seed: int = 0) -> None:
+    """Add noise to every parameter of a fresh model: norms of 1 and biases of 0 would hide errors.
 
-    The moves have mean 0: a common push would give the stream a large mean, which norms subtract again,
-    and rounding would grow with it.
+    The noise has mean 0: a common offset would give the residual stream a large mean, which norms subtract
+    again, and rounding errors would grow with it.
     """
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, value in (*model.named_parameters(), *model.named_buffers()):
             if isinstance(value, nn.Parameter) or name.endswith("running_mean"):
-                value.add_((torch.randn(value.shape, generator=draw) * 0.1).to(value))
+                value.add_((torch.randn(value.shape, generator=generator) * 0.1).to(value))
             elif name.endswith("running_var"):
-                value.mul_((torch.rand(value.shape, generator=draw) + 0.5).to(value))  # stays above 0
+                value.mul_((torch.rand(value.shape, generator=generator) + 0.5).to(value))  # stays above 0
 
 
 def has_tokens(model: AnyModel) -> bool:
     """Whether the model reads token ids, which can be padded."""
-    return all(isinstance(what, spec.TokensSpec) for what, _ in _inputs_of(model.spec))
+    return all(isinstance(what, spec.TokensSpec) for what, _ in _input_specs(model.spec))
 
 
 def random_inputs(
@@ -103,51 +103,51 @@ def random_inputs(
     target_length: int | None = None,
     seed: int = 0,
 ) -> RandomInputs:
-    """Seeded inputs that fit the model: rows of unequal lengths, padded on `side`, or all full.
+    """Random inputs that fit the model: rows of unequal length, padded on `side`, or all of full length.
 
-    Without `length` they are long enough to reach past a small window, and fit the position table; a
-    target is then shorter than its source, so that the two cannot be mistaken for each other.
+    By default they are longer than a small attention window and fit the position table; a target is shorter
+    than its source, so that a mix-up of the two changes shapes.
     """
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     parameter = next(model.parameters())
     longest = length or fitting_length(model.spec)
     shorter = target_length or max(1, 2 * longest // 3)
     inputs: list[Tensor] = []
     masks: list[Tensor | None] = []
-    free = isinstance(
-        model.spec.head, spec.LanguageModelSpec | spec.FeaturesSpec
-    )  # others read the source, shifted
-    for number, (what, width) in enumerate(_inputs_of(model.spec)):
+    # the targets of other heads are their sources, shifted
+    free = isinstance(model.spec.head, spec.LanguageModelSpec | spec.FeaturesSpec)
+    for number, (input_spec, width) in enumerate(_input_specs(model.spec)):
         steps = shorter if number and free else longest
-        if isinstance(what, spec.TokensSpec):
-            real = _real(batch, steps, side)
+        if isinstance(input_spec, spec.TokensSpec):
+            mask = _mask(batch, steps, side)
             if number and not free:
                 start = getattr(model.spec, "start_id", None) or 0
                 ids = torch.cat((torch.full((batch, 1), start), inputs[0][:, :-1]), 1)
             else:
-                ids = _ids(what, real, getattr(model.spec.head, "end_id", -1), draw)
+                ids = _random_ids(input_spec, mask, getattr(model.spec.head, "end_id", -1), generator)
             inputs.append(ids)
-            masks.append(real)
+            masks.append(mask)
             continue
         masks.append(None)
         shape: tuple[int, ...] = (batch, steps, width)
-        if isinstance(what, spec.ImagePatchesSpec):
-            shape = (batch, what.channels, *what.image_size)
-        elif isinstance(what, spec.SeriesPatchesSpec):
-            shape = (batch, what.context_length, what.channels)
+        if isinstance(input_spec, spec.ImagePatchesSpec):
+            shape = (batch, input_spec.channels, *input_spec.image_size)
+        elif isinstance(input_spec, spec.SeriesPatchesSpec):
+            shape = (batch, input_spec.context_length, input_spec.channels)
         if parameter.is_meta:  # only shapes are needed, however large
             inputs.append(torch.empty(shape, dtype=parameter.dtype, device="meta"))
         else:
-            drawn = torch.randn(shape, generator=draw)
-            series = isinstance(what, spec.SeriesPatchesSpec)
-            inputs.append((drawn.cumsum(1) if series else drawn).to(parameter.dtype))
-    on = parameter.device
+            values = torch.randn(shape, generator=generator)
+            is_series = isinstance(input_spec, spec.SeriesPatchesSpec)
+            inputs.append((values.cumsum(1) if is_series else values).to(parameter.dtype))
+    device = parameter.device
     return RandomInputs(
-        tuple(x.to(on) for x in inputs), tuple(None if real is None else real.to(on) for real in masks)
+        tuple(x.to(device) for x in inputs),
+        tuple(None if mask is None else mask.to(device) for mask in masks),
     )
 
 
-def _inputs_of(model: spec.ModelSpec) -> list[tuple[spec.InputSpec, int]]:
+def _input_specs(model: spec.ModelSpec) -> list[tuple[spec.InputSpec, int]]:
     """Each input of the forward with its stack's width."""
     if isinstance(model, spec.EncoderDecoderSpec):
         return [(model.source, model.encoder.d_model), (model.target, model.decoder.d_model)]
@@ -156,30 +156,30 @@ def _inputs_of(model: spec.ModelSpec) -> list[tuple[spec.InputSpec, int]]:
 
 
 def fitting_length(model: spec.ModelSpec, wanted: int = LENGTH) -> int:
-    """`wanted`, or more to reach past a small window, but no more than the position table has."""
-    tables = [getattr(getattr(what, "position", None), "max_len", None) for what, _ in _inputs_of(model)]
+    """`wanted`, or more if an attention window is about as long, but at most the position table."""
+    tables = [getattr(getattr(what, "position", None), "max_len", None) for what, _ in _input_specs(model)]
     stacks = [getattr(model, name) for name in ("encoder", "decoder") if hasattr(model, name)]
     windows = [b.attention.window for s in stacks for b in s.blocks if b.attention.window]
     enough = max([wanted, *(w + 5 for w in windows if w <= 4 * wanted)])
     return min([enough, *(table for table in tables if isinstance(table, int))])
 
 
-def _real(batch: int, steps: int, side: Side) -> Tensor:
-    real = torch.ones(batch, steps, dtype=torch.bool)
+def _mask(batch: int, steps: int, side: Side) -> Tensor:
+    mask = torch.ones(batch, steps, dtype=torch.bool)
     for row in range(batch):
-        short = min(SHORTER_BY[row % len(SHORTER_BY)], steps - 1)
+        padding = min(PADDING[row % len(PADDING)], steps - 1)
         if side == "right":
-            real[row, steps - short :] = False
+            mask[row, steps - padding :] = False
         elif side == "left":
-            real[row, :short] = False
-    return real
+            mask[row, :padding] = False
+    return mask
 
 
-def _ids(what: spec.TokensSpec, real: Tensor, end_id: int, draw: torch.Generator) -> Tensor:
-    """Random ids (B, T), none of them padding; the end mark stands last where the head looks for it."""
-    usable = torch.tensor([n for n in range(what.vocab_size) if n not in (what.pad_id, end_id)] or [0])
-    ids = usable[torch.randint(len(usable), real.shape, generator=draw)]
+def _random_ids(tokens: spec.TokensSpec, mask: Tensor, end_id: int, generator: torch.Generator) -> Tensor:
+    """Random ids (B, T), none of them padding; the last is the end token if the head looks for it."""
+    usable = torch.tensor([n for n in range(tokens.vocab_size) if n not in (tokens.pad_id, end_id)] or [0])
+    ids = usable[torch.randint(len(usable), mask.shape, generator=generator)]
     if end_id >= 0:
-        last = torch.where(real, torch.arange(real.shape[1]), 0).amax(-1)
+        last = torch.where(mask, torch.arange(mask.shape[1]), 0).amax(-1)
         ids[torch.arange(len(ids)), last] = end_id
-    return ids.masked_fill(~real, what.pad_id or 0)
+    return ids.masked_fill(~mask, tokens.pad_id or 0)

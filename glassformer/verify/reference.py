@@ -1,4 +1,4 @@
-"""Claims about weights: our numbers are the reference library's, and saving and loading changes no bit."""
+"""Checks of weights: outputs equal those of transformers, and saving and loading changes no bit."""
 
 from __future__ import annotations
 
@@ -23,13 +23,20 @@ from glassformer.core.observe import Observer
 from glassformer.errors import MissingDependencyError, UnknownNameError, UnsupportedError
 from glassformer.families.registry import families, family_of_spec
 from glassformer.families.sidecars import read_object
-from glassformer.verify.claims import Claim, gap, measured, same_bits, skipped, tolerance_of
-from glassformer.verify.inputs import RandomInputs, at_real, has_tokens, per_token, random_inputs
+from glassformer.verify.comparison import (
+    CheckResult,
+    bitwise_difference,
+    check_result,
+    dtype_tolerance,
+    relative_error,
+    skipped,
+)
+from glassformer.verify.inputs import RandomInputs, drop_padding, has_tokens, is_per_token, random_inputs
 
 LIBRARY = "transformers"
-# what the reference calls our outputs; the first that it returned counts
+# the reference's names of our outputs; the first one present is used
 _MAIN = "logits prediction_outputs prediction_logits regression_outputs prediction_output last_hidden_state"
-THEIR_NAMES = {
+REFERENCE_NAMES = {
     "output": _MAIN,
     "hidden": "last_hidden_state",
     "pooled": "pooler_output",
@@ -40,8 +47,8 @@ THEIR_NAMES = {
 }
 
 
-def reference_equals_ours(bundle: Bundle, name: str, *, required: bool = False) -> Claim:
-    """The same inputs through both: each row alone, and padded on the right where there is a pad id."""
+def reference_equals_ours(bundle: Bundle, name: str, *, required: bool = False) -> CheckResult:
+    """Run the same inputs through both: each row alone, and padded on the right if there is a pad id."""
     if importlib.util.find_spec(LIBRARY) is None:
         if required:
             raise MissingDependencyError(LIBRARY, "dev")
@@ -49,29 +56,31 @@ def reference_equals_ours(bundle: Bundle, name: str, *, required: bool = False) 
     family = families()[bundle.family] if bundle.family else family_of_spec(bundle.spec)
     if family is None:
         return _unavailable(name, "this model has no published layout", required)
-    with tempfile.TemporaryDirectory(prefix="glassformer-verify-") as place:
+    with tempfile.TemporaryDirectory(prefix="glassformer-verify-") as temporary:
         folder = bundle.folder
-        if folder is None or not (folder / "config.json").is_file():  # made here, or kept in our own layout
-            folder = save(bundle, Path(place) / "model", layout="hf")
+        if (
+            folder is None or not (folder / "config.json").is_file()
+        ):  # built in memory, or saved in our own layout
+            folder = save(bundle, Path(temporary) / "model", layout="hf")
         reference = _reference(folder, bundle.model)
         if isinstance(reference, str):
             return _unavailable(name, reference, required)
         with torch.no_grad():
-            gaps = list(_gaps(reference, bundle.model))
+            differences = list(_gaps(reference, bundle.model))
     note = f"{type(reference).__name__} of {LIBRARY} {version(LIBRARY)}"
     if isinstance(bundle.spec.head, spec.EmbedSpec):
         note += ", vectors before the pooling"
-    return measured(name, gaps, tolerance_of(bundle.model), note)
+    return check_result(name, differences, dtype_tolerance(bundle.model), note)
 
 
-def _unavailable(name: str, why: str, required: bool) -> Claim:
+def _unavailable(name: str, reason: str, required: bool) -> CheckResult:
     if required:
-        raise UnsupportedError("this model", "a comparison with the reference library", hint=why)
-    return skipped(name, why)
+        raise UnsupportedError("this model", "a comparison with the reference library", hint=reason)
+    return skipped(name, reason)
 
 
 def _reference(folder: Path, model: AnyModel) -> Any:
-    """The reference's model of a folder in evaluation mode, or why there is none."""
+    """The reference model of a folder in evaluation mode, or the reason why there is none."""
     import transformers as library
 
     architecture = (read_object(folder / "config.json").get("architectures") or ["?"])[0]
@@ -92,63 +101,63 @@ def _reference(folder: Path, model: AnyModel) -> Any:
 def _gaps(reference: Any, model: AnyModel) -> Iterator[float]:
     sample = random_inputs(model, "right")
     for row in range(len(sample)):
-        yield from _compare(reference, model, sample.alone(row))
+        yield from _compare(reference, model, sample.single_row(row))
     source = model.spec.source if isinstance(model.spec, spec.EncoderDecoderSpec) else model.spec.input
     if has_tokens(model) and getattr(source, "pad_id", None) is not None:
         yield from _compare(reference, model, sample)
 
 
 def _compare(reference: Any, model: AnyModel, sample: RandomInputs) -> Iterator[float]:
-    theirs = _parameters(model.spec.head, reference(**_named(model.spec, sample)))
-    real = sample.real[-1]
+    theirs = _parameters(model.spec.head, reference(**_named_inputs(model.spec, sample)))
+    mask = sample.masks[-1]
     if isinstance(model.spec.head, spec.EmbedSpec):  # the reference's model ends before the pooling
-        yield gap(_last_vectors(model, sample)[real], theirs["last_hidden_state"][real])
+        yield relative_error(_last_hidden_states(model, sample)[mask], theirs["last_hidden_state"][mask])
         return
-    for key, mine in at_real(model, sample, sample.run(model)).items():
-        other = _their(theirs, key)
-        if real is not None and per_token(model.spec.head, key):
-            other = other[real]
-        yield gap(mine, other)
+    for key, ours in drop_padding(model, sample, sample.run(model)).items():
+        other = _reference_output(theirs, key)
+        if mask is not None and is_per_token(model.spec.head, key):
+            other = other[mask]
+        yield relative_error(ours, other)
 
 
 def _parameters(head: Any, result: Any) -> Any:
-    """The reference's answer; of a distribution its parameters, in the series' own units as ours are."""
+    """The reference's output; for a distribution its parameters, in the units of the series like ours."""
     match head:
         case spec.ForecastSpec(distribution=kind) if kind != "none":
-            told = DISTRIBUTIONS[kind](*result["prediction_outputs"])
-            return told.unscale(result["loc"], result["scale"])._asdict()
+            scaled = DISTRIBUTIONS[kind](*result["prediction_outputs"])
+            return scaled.unscale(result["loc"], result["scale"])._asdict()
         case spec.SeriesRegressSpec(distribution=kind) if kind != "none":
             return DISTRIBUTIONS[kind](*result["regression_outputs"])._asdict()
     return result
 
 
-def _named(what: spec.ModelSpec, sample: RandomInputs) -> dict[str, Tensor]:
+def _named_inputs(what: spec.ModelSpec, sample: RandomInputs) -> dict[str, Tensor]:
     """Our inputs under the reference's names."""
-    first, real = sample.inputs[0], sample.real[0]
+    first, mask = sample.inputs[0], sample.masks[0]
     source = what.source if isinstance(what, spec.EncoderDecoderSpec) else what.input
     match source:
         case spec.ImagePatchesSpec():
             return {"pixel_values": first}
         case spec.SeriesPatchesSpec():
             return {"past_values": first}
-    assert real is not None
-    named = {"input_ids": first, "attention_mask": real.long()}
+    assert mask is not None
+    named = {"input_ids": first, "attention_mask": mask.long()}
     if isinstance(what, spec.EncoderDecoderSpec):
         named["decoder_input_ids"] = sample.inputs[1]
     return named
 
 
-def _their(result: Any, key: str) -> Tensor:
-    """The reference's output that answers to our name."""
-    for name in THEIR_NAMES.get(key, key).split():
-        found = result.get(name)
-        if isinstance(found, Tensor):
-            return found
+def _reference_output(result: Any, key: str) -> Tensor:
+    """The reference's output for our name of it."""
+    for name in REFERENCE_NAMES.get(key, key).split():
+        output = result.get(name)
+        if isinstance(output, Tensor):
+            return output
     raise UnknownNameError("output of the reference", key, list(result.keys()))
 
 
-def _last_vectors(model: AnyModel, sample: RandomInputs) -> Tensor:
-    """The last layer's vectors, before the head: (B, T, D)."""
+def _last_hidden_states(model: AnyModel, sample: RandomInputs) -> Tensor:
+    """The last layer's hidden states (B, T, D), before the head."""
     observer = Observer(want=("*.resid_out", "*.final_norm"))
     sample.run(model, obs=observer)
     return list(observer.record.tensors.values())[-1]
@@ -157,28 +166,32 @@ def _last_vectors(model: AnyModel, sample: RandomInputs) -> Tensor:
 # ---- saved = loaded --------------------------------------------------------------------------------------
 
 
-def saved_equals_loaded(bundle: Bundle, name: str) -> Claim:
-    """Every tensor and the spec after a round trip through a temporary folder."""
+def saved_equals_loaded(bundle: Bundle, name: str) -> CheckResult:
+    """Compare every tensor and the spec after a round trip through a temporary folder."""
     before = unique_state_dict(bundle.model)
     size = sum(t.numel() * t.element_size() for t in before.values())
-    gaps: list[float] = []
+    differences: list[float] = []
     layouts = _layouts(bundle)
-    with tempfile.TemporaryDirectory(prefix="glassformer-verify-") as place:
-        if shutil.disk_usage(place).free < 1.1 * size:
-            return skipped(name, f"{place} has no room for {size / 1e9:.1f} GB; point TMPDIR elsewhere")
+    with tempfile.TemporaryDirectory(prefix="glassformer-verify-") as temporary:
+        if shutil.disk_usage(temporary).free < 1.1 * size:
+            return skipped(
+                name, f"{temporary} has less than {size / 1e9:.1f} GB free; set TMPDIR to another disk"
+            )
         for layout in layouts:
-            folder = Path(place) / layout
+            folder = Path(temporary) / layout
             save(bundle, folder, layout=layout)
             first = next(bundle.model.parameters())
-            again = load(folder, dtype="stored", device=first.device)
-            after = unique_state_dict(again.model)
-            if again.spec != bundle.spec or after.keys() != before.keys():
-                gaps.append(float("inf"))
+            reloaded = load(folder, dtype="stored", device=first.device)
+            after = unique_state_dict(reloaded.model)
+            if reloaded.spec != bundle.spec or after.keys() != before.keys():
+                differences.append(float("inf"))
             else:
-                gaps += [same_bits(after[key], before[key]) for key in before]
-            del again, after
-            shutil.rmtree(folder)  # the next layout may need the room
-    return measured(name, gaps, 0.0, f"{len(before)} tensors, bit for bit; layout {' and '.join(layouts)}")
+                differences += [bitwise_difference(after[key], before[key]) for key in before]
+            del reloaded, after
+            shutil.rmtree(folder)  # the next layout needs the space
+    return check_result(
+        name, differences, 0.0, f"{len(before)} tensors, bit for bit; layout {' and '.join(layouts)}"
+    )
 
 
 def _layouts(bundle: Bundle) -> list[Layout]:

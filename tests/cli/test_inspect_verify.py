@@ -55,17 +55,17 @@ def test_inspect_computes_the_size_of_the_kv_cache(run):
     assert found["memory"]["cache"] == own + across
 
 
-def test_verify_prints_every_claim_with_its_tolerance(run, tiny_folder):
+def test_verify_prints_every_check_with_its_tolerance(run, tiny_folder):
     done = run("verify", tiny_folder)
-    found = document(run("verify", tiny_folder, "--json"))
-    assert done.code == 0 and f"{len(found['claims'])} hold" in done.out and len(found["claims"]) > 10
-    assert found["holds"] and found["dtype"] == "float32"
-    for claim in found["claims"]:
-        assert claim["worst"] <= claim["tolerance"], claim
-        assert claim["name"] in done.out
+    report = document(run("verify", tiny_folder, "--json"))
+    assert done.code == 0 and f"{len(report['checks'])} passed" in done.out and len(report["checks"]) > 10
+    assert report["passed"] and report["dtype"] == "float32"
+    for check in report["checks"]:
+        assert check["worst"] <= check["tolerance"], check
+        assert check["name"] in done.out
 
 
-def test_verify_exits_1_when_a_claim_fails(run, tiny_folder, monkeypatch):
+def test_verify_exits_1_when_a_check_fails(run, tiny_folder, monkeypatch):
     from glassformer.core import kernels
 
     right = kernels.sdpa
@@ -73,16 +73,16 @@ def test_verify_exits_1_when_a_claim_fails(run, tiny_folder, monkeypatch):
     done = run("verify", tiny_folder, "--no-reference")
     assert done.code == 1 and not done.err
     assert "✗  kernels agree" in done.out
-    found = run("verify", tiny_folder, "--no-reference", "--json")
-    assert found.code == 1 and not json.loads(found.out)["holds"]
+    done = run("verify", tiny_folder, "--no-reference", "--json")
+    assert done.code == 1 and not json.loads(done.out)["passed"]
 
 
 def test_verify_requires_the_reference_only_on_request(run, tiny_folder, monkeypatch):
     monkeypatch.setattr("glassformer.verify.reference.LIBRARY", "no_such_library")
     done = run("verify", tiny_folder, "--reference")
     assert done.code == 2 and "no_such_library" in done.err
-    claims = {c["name"]: c for c in document(run("verify", tiny_folder, "--json"))["claims"]}
-    assert claims["reference = ours"]["status"] == "skipped"
+    checks = {c["name"]: c for c in document(run("verify", tiny_folder, "--json"))["checks"]}
+    assert checks["reference = ours"]["status"] == "skipped"
     done = run("verify", "tiny:original", "--reference")
     assert done.code == 2 and done.err.startswith("error: ")
 

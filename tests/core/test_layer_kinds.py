@@ -16,7 +16,7 @@ from glassformer.core.positions import PositionTerms
 from glassformer.errors import UnsupportedError
 from glassformer.generation import GenerationConfig, GenerationParams, generate, prefill
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
-from glassformer.verify import stir
+from glassformer.verify import perturb_parameters
 from tests.core.models import VOCAB, D, spec_of
 
 
@@ -34,7 +34,7 @@ def mixed(shape: str = "decoder_only") -> Any:
     )
     torch.manual_seed(0)
     model = build_model(replace(what, decoder=decoder)).eval()
-    stir(model)
+    perturb_parameters(model)
     return model
 
 
@@ -77,7 +77,7 @@ def test_text_is_generated_from_images_and_features(source: str) -> None:
     kind, shape = SOURCES[source]
     torch.manual_seed(0)
     model: Any = build_model(replace(what, source=kind)).eval()
-    stir(model)
+    perturb_parameters(model)
     inputs, ids = torch.randn(shape), torch.randint(1, VOCAB, (2, 5))
     ids[:, 0] = 1
     with torch.inference_mode():
@@ -92,7 +92,7 @@ def test_any_head_with_a_vocabulary_generates() -> None:
     head = spec.MaskedLanguageModelSpec(vocab_size=VOCAB, activation="gelu", norm=spec.LayerNormSpec())
     torch.manual_seed(0)
     model: Any = build_model(replace(what, head=head)).eval()
-    stir(model)
+    perturb_parameters(model)
     ids = torch.tensor([[3, 4, 5]])
     params = GenerationParams(config=GenerationConfig(max_new_tokens=4), pad_token_id=0)
     ((found,),) = generate(prepare_for_inference(model), ids, params)

@@ -25,8 +25,8 @@ from glassformer.inference.encoder import InferenceEncoder, supports
 from glassformer.inference.kv_cache import BeamKVCache
 from glassformer.inference.linear import Int8Linear, PackedLinear, _onednn, _reduce_range
 from glassformer.inference.prepare import HookedModuleError, LinearFactory
-from glassformer.verify import stir
-from glassformer.verify.inputs import at_real, has_tokens, random_inputs
+from glassformer.verify import perturb_parameters
+from glassformer.verify.inputs import drop_padding, has_tokens, random_inputs
 from tests.core.models import model_of as core_model
 from tests.core.models import spec_of
 from tests.generation.test_greedy import PAD, START, ask, examples, padded
@@ -45,7 +45,7 @@ def far(found: Tensor, expected: Tensor) -> float:
 def fresh(family: str) -> Any:
     torch.manual_seed(0)
     model = glassformer.tiny(family).eval()
-    stir(model)
+    perturb_parameters(model)
     return model
 
 
@@ -86,7 +86,7 @@ def test_every_layout_gives_what_the_model_gives(family: str, lay: type) -> None
         sample = random_inputs(model, "right" if has_tokens(model) else "none")
         with torch.inference_mode():
             own, laid = (
-                at_real(model, sample, sample.run(one)) for one in (model, InferenceEncoder(model, lay))
+                drop_padding(model, sample, sample.run(one)) for one in (model, InferenceEncoder(model, lay))
             )  # type: ignore[arg-type]
         worst = max(far(laid[name], own[name]) for name in own)
     else:

@@ -15,7 +15,7 @@ from glassformer.core.masks import Mask
 from glassformer.core.model import EncoderDecoder
 from glassformer.core.positions import PositionTerms, RotaryPositions
 from glassformer.generation.inference_model import prepare_for_inference
-from glassformer.verify import stir
+from glassformer.verify import perturb_parameters
 from tests.core.models import VOCAB, model_of
 from tests.generation.continuous.requests import requests
 from tests.generation.continuous.test_crowd import crowd
@@ -39,7 +39,7 @@ def test_it_is_the_references_and_not_a_norm_after_the_rotation() -> None:
     )
     config._attn_implementation = "eager"
     theirs = reference.Qwen3Attention(config, 0).eval()
-    stir(theirs)
+    perturb_parameters(theirs)
     ours = MultiHeadAttention(
         24, num_heads=4, num_kv_heads=2, head_dim=10, biases=(), qk_norm=spec.RMSNormSpec(eps=EPS)
     )
@@ -67,7 +67,7 @@ def model(request: pytest.FixtureRequest) -> Any:
     made = model_of(
         request.param, position="rotary", num_kv_heads=2, qk_norm=spec.RMSNormSpec(eps=EPS)
     ).eval()
-    stir(made)
+    perturb_parameters(made)
     return made
 
 

@@ -25,7 +25,7 @@ from glassformer.interpret.interventions import IntervenedForward
 from glassformer.interpret.schema import FillOutcome, Intervention, Kind, TraceInput
 from glassformer.interpret.trace import Trace, trace_model
 from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
-from glassformer.verify.inputs import stir
+from glassformer.verify.inputs import perturb_parameters
 from tests.tasks.folders import VOCABULARY, words
 from tests.tasks.reversing import bytewise
 
@@ -53,7 +53,7 @@ def _bundle(family: str, tokenizer: Tokenizer | None = None, **settings: Any) ->
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = tiny(family, **settings).eval()
-    stir(model)
+    perturb_parameters(model)
     return Pipeline(model=model, tokenizer=tokenizer, family=family)
 
 

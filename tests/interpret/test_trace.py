@@ -14,7 +14,7 @@ from glassformer.errors import InvalidValueError
 from glassformer.interpret.outline import describe_stacks, residual_sites
 from glassformer.interpret.schema import TextOutcome
 from glassformer.tasks.translation import Translator
-from glassformer.verify.inputs import outputs
+from glassformer.verify.inputs import named_outputs
 from tests.interpret.models import (
     CONTINUERS,
     ENCODERS,
@@ -35,8 +35,8 @@ def test_the_recorded_output_is_the_models_own_and_every_stage_is_there(family: 
     made = bundle(family)
     trace = trace_of(made, given(made))
     with torch.no_grad():
-        wanted = outputs(made.model(**trace.prepared.inputs))
-    for name, found in outputs(trace.record.output).items():
+        wanted = named_outputs(made.model(**trace.prepared.inputs))
+    for name, found in named_outputs(trace.record.output).items():
         assert torch.equal(found, wanted[name])
     info = trace.info()
     named = {name for stage in info.stages for name in stage.tensors.values()}

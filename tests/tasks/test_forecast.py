@@ -18,7 +18,7 @@ from glassformer.interpret.schema import SeriesColumns, TraceInput
 from glassformer.interpret.tensors import read_tensor
 from glassformer.interpret.trace import trace_model
 from glassformer.tasks.forecasting import Forecast, Forecaster, quantiles
-from glassformer.verify.inputs import stir
+from glassformer.verify.inputs import perturb_parameters
 from tests.families import harness
 from tests.families.cases import _SERIES
 
@@ -171,7 +171,7 @@ def model(name: str) -> glassformer.Bundle:
         torch.manual_seed(0)
         sizes = {"context_length": 96, "prediction_length": 24, "patch_length": 8, "stride": 4, "channels": 1}
         made = glassformer.tiny("patchtst", **sizes, distribution=distribution, scaling=scaling)
-    stir(made)
+    perturb_parameters(made)
     return glassformer.Pipeline(model=made.eval(), family="patchtst")
 
 

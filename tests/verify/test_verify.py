@@ -1,4 +1,4 @@
-"""verify holds for every family, and each of its claims fails when what it promises is broken."""
+"""Every family passes every check, and each check fails when what it guarantees is broken."""
 
 from dataclasses import replace
 
@@ -16,42 +16,42 @@ from glassformer.families.registry import families
 from glassformer.inference.kv_cache import BeamKVCache
 from glassformer.inference.linear import Int8Linear, PackedLinear
 from glassformer.inference.slot_cache import SlotKVCache
-from glassformer.verify import proofs, reference, stir, verify
-from glassformer.verify.claims import gap, measured, same_bits
+from glassformer.verify import all_checks, perturb_parameters, reference, verify
+from glassformer.verify.comparison import bitwise_difference, check_result, relative_error
 
 
-def fresh(family: str) -> Bundle:
+def perturbed_bundle(family: str) -> Bundle:
     torch.manual_seed(0)
     model = glassformer.tiny(family).eval()
-    stir(model)
+    perturb_parameters(model)
     return Bundle(model=model)
 
 
 @pytest.mark.parametrize("family", families())
-def test_every_family_holds(family):
-    claims = list(verify(fresh(family)))
-    assert [c for c in claims if c.status == "fails"] == []
-    assert sum(c.status == "holds" for c in claims) >= 7
+def test_every_family_passes(family):
+    results = list(verify(perturbed_bundle(family)))
+    assert [c for c in results if c.status == "failed"] == []
+    assert sum(c.status == "passed" for c in results) >= 7
     published = family != "original"
-    assert (claims[0].status == "holds") == published, claims[0]
+    assert (results[0].status == "passed") == published, results[0]
 
 
 def wrap(monkeypatch, owner, name, change):
-    """Replace a function by `change(right, *args)`."""
-    right = getattr(owner, name)
-    monkeypatch.setattr(owner, name, lambda *args, **words: change(right, *args, **words))
+    """Replace a function by `change(original, *args)`."""
+    original = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **kwargs: change(original, *args, **kwargs))
 
 
-def nudged_load(right, *args, **words):
-    bundle = right(*args, **words)
+def load_with_one_bit_changed(original, *args, **kwargs):
+    bundle = original(*args, **kwargs)
     with torch.no_grad():
         parameter = next(bundle.model.parameters())
         parameter.view(-1)[0] = torch.nextafter(parameter.view(-1)[0], torch.tensor(9.0))
     return bundle
 
 
-# the smallest break of each promise: it must not go unnoticed
-BREAKS = {
+# a small error for each check to detect
+ERRORS = {
     "cached = uncached": lambda m: wrap(
         m, LayerCache, "append", lambda f, s, k, v, at: f(s, k * 1.01, v, at)
     ),
@@ -73,22 +73,22 @@ BREAKS = {
     ),
     "weights' rows sum to 1": lambda m: wrap(m, Record, "weights", lambda f, *a: f(*a) * 0.999),
     "weights @ v = heads": lambda m: wrap(m, Record, "weights", lambda f, *a: f(*a).flip(-1)),
-    "saved = loaded": lambda m: wrap(m, reference, "load", nudged_load),
+    "saved = loaded": lambda m: wrap(m, reference, "load", load_with_one_bit_changed),
     "prepared = loaded": lambda m: wrap(m, PackedLinear, "__call__", lambda f, *a, **k: f(*a, **k) * 1.001),
     "int8 near loaded": lambda m: wrap(m, Int8Linear, "product", lambda f, *a: -f(*a)),
 }
 
 
-@pytest.mark.parametrize("name", BREAKS)
-def test_a_broken_promise_is_noticed(name, monkeypatch):
-    bundle, prove = fresh("gpt2"), proofs()[name]
-    assert prove(bundle, name).status == "holds"
-    BREAKS[name](monkeypatch)
-    claim = prove(bundle, name)
-    assert claim.status == "fails" and claim.worst > claim.tolerance
+@pytest.mark.parametrize("name", ERRORS)
+def test_check_detects_a_small_error(name, monkeypatch):
+    bundle, check = perturbed_bundle("gpt2"), all_checks()[name]
+    assert check(bundle, name).status == "passed"
+    ERRORS[name](monkeypatch)
+    result = check(bundle, name)
+    assert result.status == "failed" and result.worst > result.tolerance
 
 
-CACHES = {
+CACHE_ERRORS = {
     "the beam cache": lambda m: wrap(m, BeamKVCache, "append", lambda f, s, n, k, v: f(s, n, k * 1.01, v)),
     "the order of beams": lambda m: m.setattr(BeamKVCache, "reorder", lambda self, rows: None),
     "dropped slots": lambda m: wrap(m, BeamKVCache, "_compact", lambda f, s: (f(s), s.layers[0].v.mul_(1.1))),
@@ -97,40 +97,40 @@ CACHES = {
 }
 
 
-@pytest.mark.parametrize("broken", CACHES)
-def test_a_break_of_any_cache_that_users_run_is_noticed(broken, monkeypatch):
-    name, bundle = "cached = uncached", fresh("llama")
-    assert proofs()[name](bundle, name).status == "holds"
-    CACHES[broken](monkeypatch)
-    assert proofs()[name](bundle, name).status == "fails"
+@pytest.mark.parametrize("broken", CACHE_ERRORS)
+def test_cache_check_covers_every_cache(broken, monkeypatch):
+    name, bundle = "cached = uncached", perturbed_bundle("llama")
+    assert all_checks()[name](bundle, name).status == "passed"
+    CACHE_ERRORS[broken](monkeypatch)
+    assert all_checks()[name](bundle, name).status == "failed"
 
 
-def test_every_promise_is_broken_once():
-    assert set(BREAKS) == set(proofs("skipped"))
+def test_every_check_has_an_error_to_detect():
+    assert set(ERRORS) == set(all_checks("skipped"))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "t5", "sentence", "vit", "patchtst"])
-def test_a_difference_from_the_reference_is_noticed(family, tmp_path):
-    """The reference reads the folder; our loaded model is moved by a little."""
+def test_check_detects_a_difference_from_the_reference(family, tmp_path):
+    """The reference loads the saved folder; one row of our loaded model is changed."""
     name = "reference = ours"
-    glassformer.save(fresh(family), tmp_path / "model", layout="hf")
+    glassformer.save(perturbed_bundle(family), tmp_path / "model", layout="hf")
     bundle = glassformer.load(tmp_path / "model")
-    assert proofs()[name](bundle, name).status == "holds"
+    assert all_checks()[name](bundle, name).status == "passed"
     with torch.no_grad():
         stack = getattr(bundle.model, "decoder", None) or bundle.model.encoder
         stack.blocks[-1].ffn.down.weight[0].add_(0.1)
-    assert proofs()[name](bundle, name).status == "fails"
+    assert all_checks()[name](bundle, name).status == "failed"
 
 
-def test_nothing_compared_proves_nothing():
-    assert measured("x", [], 1e-5).status == "fails"
+def test_check_without_comparisons_fails():
+    assert check_result("x", [], 1e-5).status == "failed"
 
 
-def test_gaps_notice_what_is_not_a_number_and_other_shapes():
+def test_differences_of_nan_and_of_other_shapes_are_infinite():
     ones = torch.ones(3)
-    assert gap(ones, ones) == 0 and gap(ones, ones * 1.5) == pytest.approx(1 / 3)
-    assert gap(torch.tensor([1.0, float("nan")]), torch.ones(2)) == float("inf")
-    assert gap(ones, torch.ones(4)) == float("inf")
-    assert same_bits(ones, ones.clone()) == 0
-    assert same_bits(torch.tensor([0.0]), torch.tensor([-0.0])) > 0
-    assert same_bits(ones, ones.double()) == float("inf")
+    assert relative_error(ones, ones) == 0 and relative_error(ones, ones * 1.5) == pytest.approx(1 / 3)
+    assert relative_error(torch.tensor([1.0, float("nan")]), torch.ones(2)) == float("inf")
+    assert relative_error(ones, torch.ones(4)) == float("inf")
+    assert bitwise_difference(ones, ones.clone()) == 0
+    assert bitwise_difference(torch.tensor([0.0]), torch.tensor([-0.0])) > 0
+    assert bitwise_difference(ones, ones.double()) == float("inf")
