@@ -144,7 +144,7 @@ def stack_parameters(parameters: Sequence[DistributionParameters], dim: int) -> 
 
 
 class ParameterLayers(nn.Module):
-    """One linear layer per parameter of a distribution: (..., width) -> (..., count) parameters."""
+    """One linear layer per parameter of a distribution: (..., width) -> (..., count) each."""
 
     def __init__(self, width: int, count: int, distribution: Distribution) -> None:
         super().__init__()

@@ -126,7 +126,7 @@ class InferenceModel(nn.Module):
         )
         self.dtype = residual_dtype(parameter)  # of the residual stream
         # whether steps can be captured in a CUDA graph: the kernels support the model and the device
-        self.captures = getattr(make, "captures", False) and not torch.is_autocast_enabled("cuda")
+        self.captures = getattr(make, "supports_cuda_graphs", False) and not torch.is_autocast_enabled("cuda")
         if self.captures:
             from glassformer.inference.gpu.kv_cache import supports
 

@@ -1,10 +1,10 @@
-"""Attention of sequences without their padding: prefill, and encoders.
+"""Attention without padding, for prefill and encoders, and for decode steps.
 
-Between attentions only the real tokens are computed, as rows (N, D). `UnpaddedAttention` puts them back into
-a padded batch for one kernel call. `VarlenAttention` runs each sequence alone, and can continue earlier
-pieces of it.
+Outside attention only the real tokens are computed, as rows (N, D). `UnpaddedAttention` puts them back into a
+padded batch for one kernel call. `VarlenAttention` runs each variable-length sequence alone, and supports
+chunked prefill.
 
-B sequences, S positions, N real tokens, T of one piece, H query heads, G key/value heads, K head width, V
+B sequences, S positions, N real tokens, T of one chunk, H query heads, G key/value heads, K head width, V
 value width.
 """
 
@@ -29,7 +29,7 @@ StoreKV = Callable[[int, Tensor, Tensor], None]  # layer, k (B, G, S, K), v (B, 
 
 
 class UnpadIndex:
-    """Which of the rows of B sequences of S positions are real tokens."""
+    """Which positions of B padded sequences (B, S) are real tokens."""
 
     def __init__(self, mask: Tensor) -> None:
         self.shape = mask.shape
@@ -49,7 +49,7 @@ class UnpadIndex:
 
 
 class UnpaddedAttention:
-    """Self-attention of one layer over whole sequences; `store` receives its keys and values."""
+    """Self-attention of one layer over full sequences; `store` receives its keys and values."""
 
     keys_cached = False
 
@@ -102,20 +102,20 @@ def run_unpadded(
 
 
 class DynamicKVCache(KVCache):
-    """The cache of one sequence that is prefilled in pieces: each layer grows by what is appended."""
+    """The cache of one sequence during chunked prefill: each layer grows by concatenation."""
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """A layer's keys (1, G, T, K) and values (1, G, T, V) of the next piece -> all so far."""
+        """A layer's keys (1, G, T, K) and values (1, G, T, V) of the next chunk -> all so far."""
         if layer == len(self.layers):
             self.layers.append(LayerCache(k=k, v=v))
         else:
-            own = self.layers[layer]
-            own.k, own.v = torch.cat((own.k, k), 2), torch.cat((own.v, v), 2)
+            cache = self.layers[layer]
+            cache.k, cache.v = torch.cat((cache.k, k), 2), torch.cat((cache.v, v), 2)
         return self.layers[layer].k, self.layers[layer].v
 
 
 class VarlenAttention:
-    """Self-attention of one layer within each of several pieces of sequences."""
+    """Self-attention of one layer within each of several chunks of different lengths."""
 
     keys_cached = False
 
@@ -123,10 +123,10 @@ class VarlenAttention:
         self,
         layer: int,
         lengths: list[int],
-        pieces: list[tuple[PreparedMask, PositionTerms]],
+        chunks: list[tuple[PreparedMask, PositionTerms]],
         caches: Sequence[DynamicKVCache] | None,
     ) -> None:
-        self.layer, self.lengths, self.pieces, self.caches = layer, lengths, pieces, caches
+        self.layer, self.lengths, self.chunks, self.caches = layer, lengths, chunks, caches
 
     def __call__(
         self,
@@ -138,32 +138,34 @@ class VarlenAttention:
     ) -> Tensor:
         assert k is not None and v is not None
         parts = zip(*(x.split(self.lengths) for x in (q, k, v)), strict=True)
-        return torch.cat([self._piece(attention, n, *part) for n, part in enumerate(parts)])
+        return torch.cat([self._attend_chunk(attention, n, *part) for n, part in enumerate(parts)])
 
-    def _piece(self, attention: MultiHeadAttention, piece: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        mask, terms = self.pieces[piece]
+    def _attend_chunk(
+        self, attention: MultiHeadAttention, chunk: int, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
+        mask, terms = self.chunks[chunk]
         q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))  # (1, H, T, K)
         q, k = terms.rotate(q, k)
         if self.caches is not None:
-            k, v = self.caches[piece].append(self.layer, k, v)
+            k, v = self.caches[chunk].append(self.layer, k, v)
         return sdpa(q, k, v, mask, attention.scale)[0].transpose(0, 1)  # (T, H, V)
 
 
 def run_varlen(
     stack: Stack, x: Tensor, lengths: Sequence[int], caches: Sequence[DynamicKVCache] | None = None
 ) -> Tensor:
-    """Embeddings (N, D) of pieces of sequences, one after another -> their hidden states (N, D).
+    """Embeddings (N, D) of concatenated chunks of these lengths -> their hidden states (N, D).
 
-    caches: what was prefilled of each sequence, to which the piece is appended.
+    caches: earlier chunks of each sequence, to which the new ones are appended.
     """
-    before = [0] * len(lengths) if caches is None else [int(cache.length) for cache in caches]
-    forms = list(zip(lengths, before, strict=True))
+    starts = [0] * len(lengths) if caches is None else [int(cache.length) for cache in caches]
+    shapes = list(zip(lengths, starts, strict=True))
     mask = Mask(causal=stack.causal)
     kinds: dict[object, dict[tuple[int, int], tuple[PreparedMask, PositionTerms]]] = {}
     layers = []
     for n, attention in enumerate(stack.attentions):
         prepared = kinds.setdefault(layer_kind(attention), {})
-        for length, past in set(forms) - set(prepared):
+        for length, past in set(shapes) - set(prepared):
             keys = past + length
             terms = stack.position_terms(None, past, length, keys, mask, x.device, window=attention.window)
             prepared[length, past] = (
@@ -172,7 +174,7 @@ def run_varlen(
                 ),
                 terms,
             )
-        layers.append(VarlenAttention(n, list(lengths), [prepared[form] for form in forms], caches))
+        layers.append(VarlenAttention(n, list(lengths), [prepared[shape] for shape in shapes], caches))
     x = stack.run(x, layers)
     for cache, length in zip(caches or (), lengths, strict=False):
         cache.advance(length)
@@ -183,8 +185,8 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale
     """softmax(Q K^T * scale + bias) V for a few queries against many keys, as in a decode step.
 
     q (B, H, W, K), k (B, G, L, K), v (B, G, L, V), bias (B|1, 1|H, W|1, L) -> (B, H, W, V). On a CPU, torch's
-    fused attention spends longer on its blocks than a few queries need: two plain products are faster, and
-    heads that share keys are rows of one product. Elsewhere this is torch's fused attention.
+    fused attention is slower for a few queries than two plain products, in which heads that share keys are
+    rows of one product. Elsewhere this is torch's fused attention.
 
     >>> q, k, v = torch.randn(2, 4, 1, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6)
     >>> decode_attention(q, k, v, None, 0.5).shape
@@ -201,5 +203,5 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale
     scores = torch.bmm(rows, k.flatten(0, 1).transpose(1, 2))  # (B * G, H / G * W, L)
     if bias is not None:
         scores.view(batch, heads, queries, keys).add_(bias)
-    found = torch.bmm(scores.softmax(-1), v.flatten(0, 1))  # (B * G, H / G * W, V)
-    return found.view(batch, heads, queries, v.shape[-1])
+    out = torch.bmm(scores.softmax(-1), v.flatten(0, 1))  # (B * G, H / G * W, V)
+    return out.view(batch, heads, queries, v.shape[-1])

@@ -1,4 +1,4 @@
-"""An encoder that computes no padding, with its linear layers laid out for the device.
+"""An encoder for inference: no computation on padding, and linear layers packed for the device.
 
 B sequences, T positions, N real tokens, D d_model.
 """
@@ -37,8 +37,8 @@ def supports(model: nn.Module) -> TypeGuard[EncoderOnly]:
 class InferenceEncoder(nn.Module):
     """`hidden_states` and `forward` of an encoder in evaluation mode, for masks that only hide padding.
 
-    It cannot be observed. A model in training mode stays in it and runs without dropout. If weights change or
-    move afterwards they are laid out again.
+    It does not support observers. A model in training mode keeps its mode and runs without dropout. If
+    weights change or move afterwards, they are packed again.
     """
 
     def __init__(self, model: EncoderOnly, weights: Weights | LinearFactory | None = "own") -> None:
@@ -51,11 +51,11 @@ class InferenceEncoder(nn.Module):
         make = self.weights
         if isinstance(make, str):
             make = choose_linear(make, next(self.model.parameters()))
-        self._encoder = (fused_copy(self.model.encoder, make),)  # in a tuple: no submodule of this one
+        self._encoder = (fused_copy(self.model.encoder, make),)  # in a tuple: not a submodule
         self._fingerprint = WeightFingerprint(self.model)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.model, self.weights)  # a copy lays out its own weights
+        return type(self), (self.model, self.weights)  # a copy packs its own weights
 
     @property
     def encoder(self) -> Stack:
@@ -86,18 +86,23 @@ class InferenceEncoder(nn.Module):
     def _run(self, inputs: Tensor, mask: MaskLike, types: Tensor | None) -> tuple[Tensor, HeadContext]:
         embed = self.model.embed
         tokens = isinstance(embed, TokenInput)
-        own = infer_mask(embed, inputs, mask, "mask")
-        if own.allowed is not None or own.segments is not None or own.window is not None or own.causal:
+        full_mask = infer_mask(embed, inputs, mask, "mask")
+        if (
+            full_mask.allowed is not None
+            or full_mask.segments is not None
+            or full_mask.window is not None
+            or full_mask.causal
+        ):
             raise UnsupportedError(
                 "fast encoding", "masks that hide more than padding", hint="use the model itself"
             )
-        positions = position_ids(own, 0, inputs, "mask") if tokens else None
-        more = {} if types is None else {"types": types}
-        x = embed_inputs(embed, inputs, positions, 0, None, **more).x
+        positions = position_ids(full_mask, 0, inputs, "mask") if tokens else None
+        options = {} if types is None else {"types": types}
+        x = embed_inputs(embed, inputs, positions, 0, None, **options).x
         x = x.to(residual_dtype(next(self.model.parameters())))
-        real = own.padding
+        real = full_mask.padding
         if real is None:
             real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         rows = UnpadIndex(real)
-        found = rows.pad(run_unpadded(self.encoder, x, rows, Mask(padding=own.padding), positions))
-        return found, HeadContext(ids=inputs if tokens else None, padding=own.padding)
+        x = rows.pad(run_unpadded(self.encoder, x, rows, Mask(padding=full_mask.padding), positions))
+        return x, HeadContext(ids=inputs if tokens else None, padding=full_mask.padding)

@@ -1,17 +1,18 @@
 """KV caches of decode steps; see `core.kv_cache`.
 
-A `DecodeKVCache` is extended by one token of every row at each step: `prepare`, `attend` of each layer, which
-appends and then attends, `advance`. Rows are reordered and dropped by `reorder` and `select`.
+A `DecodeKVCache` is extended by one token per row at each step: call `prepare`, then `attend` of each layer,
+which appends and attends, then `advance`. `reorder` and `select` reorder and drop rows.
 
-`BeamKVCache` holds the beams of an input as the queries of one attention over all slots of the input. The
-prompt is stored once for all beams; of the generated slots a beam sees its own ancestors. So when beams are
-reordered only the visibility mask moves, never a key. Now and then slots that no beam descends from any more
-are dropped: beams soon share all but their last few tokens. With one beam it is a plain contiguous cache.
-`CrossKVCache` holds the keys and values of the encoder's output. `slot_cache` and `gpu.kv_cache` have the
-caches of continuous batching and of the GPU kernels.
+In `BeamKVCache` the beams of an input are the queries of one attention over all slots of the input. The
+prompt is stored once for all beams; of the generated slots a beam sees its own ancestors. So reordering beams
+changes only the mask and moves no key. Slots that no beam descends from any more are dropped from time to
+time: beams soon share all but their last few tokens. With one beam it is a plain contiguous cache.
+
+`CrossKVCache` holds the keys and values of the encoder's output. `slot_cache` has the caches of continuous
+batching, `gpu.kv_cache` those of the GPU kernels.
 
 B inputs, W beams, H query heads, G key/value heads, K head width, V value width, L slots, S source positions.
-Slots hold, in this order: the `prompt`, what was `kept` when others were dropped, W for each step since.
+Slots, in this order: the `prompt`, `compacted` ones that remained when others were dropped, W per step since.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from glassformer.core.positions import PositionTerms
 from glassformer.core.stack import Stack
 from glassformer.inference.attention import UnpadIndex, decode_attention
 
-COMPACT_INTERVAL: Final = 8  # steps between two attempts to drop slots
-COMPACT_THRESHOLD: Final = 0.7  # slots are dropped if at most this share would be left
+COMPACT_INTERVAL: Final = 8  # steps between attempts to drop slots
+COMPACT_THRESHOLD: Final = 0.7  # slots are dropped only if at most this fraction remains
 
 
 class DecodeKVCache(KVCache):
@@ -42,7 +43,7 @@ class DecodeKVCache(KVCache):
     def __init__(self, batch: int = 0) -> None:
         super().__init__()
         self.batch = batch
-        # what a step adds to the scores (B|1, 1|H, W|1, keys), and how it rotates; by the layers' window
+        # this step's bias (B|1, 1|H, W|1, keys) and position terms, by the window of the layers
         self.bias: dict[int | None, Tensor | None] = {}
         self.terms: dict[int | None, PositionTerms] = {}
 
@@ -66,12 +67,12 @@ class DecodeKVCache(KVCache):
         return heads.transpose(1, 2).flatten(0, 1)
 
     def attention_layers(self, stack: Stack) -> list[CachedAttention]:
-        """An `Attend` for every layer; not held by the cache, which then is freed with its last user."""
+        """An `AttentionBackend` for every layer. The cache keeps no reference to them, to avoid a cycle."""
         return [CachedAttention(self, n) for n in range(len(stack.blocks))]
 
 
 class CachedAttention:
-    """One layer of a cache, as an `Attend`."""
+    """One layer of a cache, as an `AttentionBackend`."""
 
     def __init__(self, cache: DecodeKVCache, layer: int) -> None:
         self.cache, self.layer, self.keys_cached = cache, layer, cache.cross
@@ -102,7 +103,7 @@ class SharedPromptKVCache(DecodeKVCache):
         return rows if self.width == 1 else rows.view(-1, self.width)[:, 0] // self.width
 
     def _resize(self, slots: int) -> None:
-        """Move the prompt into buffers of so many slots."""
+        """Move the prompt into buffers with this many slots."""
         for layer in self.layers:
             layer.k, layer.v = (_with_slots(x, slots, self.prompt) for x in (layer.k, layer.v))
 
@@ -114,48 +115,55 @@ class BeamKVCache(SharedPromptKVCache):
         """mask (B, P): the real tokens of a prompt that will be stored first."""
         super().__init__(stack, batch, capacity)
         self.layers = [LayerCache(torch.empty(0), torch.empty(0)) for _ in stack.attentions]
-        self.kept = self.since = 0
-        self.kept_positions: Tensor | None = None  # (B, kept)
+        self.compacted = self.recent_steps = 0
+        self.compacted_positions: Tensor | None = None  # (B, compacted)
         self.mask = mask  # (B, P), None: nothing is padding
         self.visible: Tensor | None = None  # (B, 1, W, L), 0 or -inf; None: everything
 
     @property
     def filled(self) -> int:
-        return self.prompt + self.kept + self.width * self.since
+        return self.prompt + self.compacted + self.width * self.recent_steps
 
     def store_prompt(self, layer: int, k: Tensor, v: Tensor) -> None:
         """A layer's keys (B, G, P, K) and values (B, G, P, V) of the prompt."""
         self.prompt = self.position = k.shape[2]
-        own = self._allocate(layer, k, v)
-        own.k[:, :, : self.prompt] = k
-        own.v[:, :, : self.prompt] = v
+        cache = self._allocate(layer, k, v)
+        cache.k[:, :, : self.prompt] = k
+        cache.v[:, :, : self.prompt] = v
         if layer == 0 and self.mask is not None:
             self.visible = torch.zeros(self.batch, 1, 1, self.max_positions, dtype=k.dtype, device=k.device)
             self.visible[..., : self.prompt].masked_fill_(~self.mask[:, None, None], -torch.inf)
 
     def _allocate(self, layer: int, k: Tensor, v: Tensor) -> LayerCache:
-        own = self.layers[layer]
-        own.k, own.v = (_with_slots(x, self.max_positions, 0) for x in (k, v))
-        return own
+        cache = self.layers[layer]
+        cache.k, cache.v = (_with_slots(x, self.max_positions, 0) for x in (k, v))
+        return cache
 
     # ---- a step --------------------------------------------------------------------------------------
 
     def prepare(self, positions: Tensor | None, like: Tensor) -> None:
-        """Compute what positions and beams mean for this step's scores, once for all layers of a kind.
+        """Compute this step's bias and position terms, once for all layers with the same window.
 
-        positions (B,): of this step's tokens, if not simply after all that is filled.
+        positions (B,): of this step's tokens; by default after all that is filled.
         """
         if not self.layers:
             return
         dtype, device = like.dtype, like.device
-        if self.width > 1 and self.since and self.since % COMPACT_INTERVAL == 0 and device.type == "cpu":
+        if (
+            self.width > 1
+            and self.recent_steps
+            and self.recent_steps % COMPACT_INTERVAL == 0
+            and device.type == "cpu"
+        ):
             self._compact()
         first, end = self.filled, self.filled + self.width
         visible = self.visible
         if visible is not None:
             if self.width > 1:
-                own = torch.full((self.width, self.width), -torch.inf, dtype=visible.dtype, device=device)
-                visible[..., first:end] = own.fill_diagonal_(0.0)
+                diagonal = torch.full(
+                    (self.width, self.width), -torch.inf, dtype=visible.dtype, device=device
+                )
+                visible[..., first:end] = diagonal.fill_diagonal_(0.0)
             visible = visible[..., :end]
         for window in self.windows:
             self.terms[window] = terms = self._position_terms(positions, device, window)
@@ -172,62 +180,64 @@ class BeamKVCache(SharedPromptKVCache):
     def _position_terms(
         self, positions: Tensor | None, device: torch.device, window: int | None
     ) -> PositionTerms:
-        at, mask = self.position, self.mask
+        start, mask = self.position, self.mask
         if mask is not None:
-            mask = F.pad(mask, (0, at + 1 - mask.shape[1]), value=True)
-        own = None if positions is None else positions[:, None]  # (B, 1)
-        return self.stack.position_terms(own, at, 1, at + 1, Mask(padding=mask), device, window=window)
+            mask = F.pad(mask, (0, start + 1 - mask.shape[1]), value=True)
+        ids = None if positions is None else positions[:, None]  # (B, 1)
+        return self.stack.position_terms(ids, start, 1, start + 1, Mask(padding=mask), device, window=window)
 
     def _by_slot(self, by_position: Tensor) -> Tensor:
-        """(B|1, H|1, 1, positions) -> (..., slots): the W slots of one step have one position."""
+        """(B|1, H|1, 1, positions) -> (..., slots); the W slots of a step have the same position."""
         if self.width == 1:
             return by_position
         parts = [by_position[..., : self.prompt]]
-        if self.kept_positions is not None:
-            index = self.kept_positions[:, None, None].expand(-1, by_position.shape[1], -1, -1)
+        if self.compacted_positions is not None:
+            index = self.compacted_positions[:, None, None].expand(-1, by_position.shape[1], -1, -1)
             by_position = by_position.expand(self.batch, -1, -1, -1)
             parts = [by_position[..., : self.prompt], by_position.gather(-1, index)]
-        parts.append(by_position[..., self.position - self.since :].repeat_interleave(self.width, -1))
+        parts.append(by_position[..., self.position - self.recent_steps :].repeat_interleave(self.width, -1))
         return torch.cat(parts, -1)
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """A layer's new keys (B, G, W, K) and values (B, G, W, V) -> all that are filled."""
-        own = self.layers[layer]
-        if not own.k.numel():
-            own = self._allocate(layer, k, v)
-        return own.append(k, v, self.filled)
+        cache = self.layers[layer]
+        if not cache.k.numel():
+            cache = self._allocate(layer, k, v)
+        return cache.append(k, v, self.filled)
 
     def advance(self, steps: int = 1) -> None:
         """Count the step; called once, after all layers have appended it."""
-        self.since += steps
+        self.recent_steps += steps
         self.position += steps
 
     def _compact(self) -> None:
-        """Compact the slots that some beam still descends from, if that frees many."""
+        """Drop the slots that no beam descends from, if there are many."""
         assert self.visible is not None
         generated = slice(self.prompt, self.filled)
         alive = (self.visible[:, 0, :, generated] == 0).any(1)  # (B, generated)
-        most = int(alive.sum(1).max())
-        if most > COMPACT_THRESHOLD * alive.shape[1]:
+        count = int(alive.sum(1).max())
+        if count > COMPACT_THRESHOLD * alive.shape[1]:
             return
-        steps = torch.arange(self.position - self.since, self.position, device=alive.device)
+        steps = torch.arange(self.position - self.recent_steps, self.position, device=alive.device)
         recent = steps.repeat_interleave(self.width).expand(self.batch, -1)
-        positions = recent if self.kept_positions is None else torch.cat((self.kept_positions, recent), 1)
-        order = alive.int().argsort(dim=1, descending=True, stable=True)[:, :most]  # (B, most)
+        positions = (
+            recent if self.compacted_positions is None else torch.cat((self.compacted_positions, recent), 1)
+        )
+        order = alive.int().argsort(dim=1, descending=True, stable=True)[:, :count]  # (B, count)
         for layer in self.layers:
             for x in (layer.k, layer.v):
                 index = order[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3])
-                x[:, :, self.prompt : self.prompt + most] = x[:, :, generated].gather(2, index)
-        # an input with fewer live slots keeps some that none of its beams can see
+                x[:, :, self.prompt : self.prompt + count] = x[:, :, generated].gather(2, index)
+        # an input with fewer live slots keeps some dead ones, which stay masked
         index = order[:, None, None].expand(-1, -1, self.width, -1)
-        self.visible[..., self.prompt : self.prompt + most] = self.visible[..., generated].gather(-1, index)
-        self.kept_positions, self.kept, self.since = positions.gather(1, order), most, 0
+        self.visible[..., self.prompt : self.prompt + count] = self.visible[..., generated].gather(-1, index)
+        self.compacted_positions, self.compacted, self.recent_steps = positions.gather(1, order), count, 0
 
     # ---- rows ----------------------------------------------------------------------------------------
 
     def expand_beams(self, count: int) -> None:
         """Continue each input with `count` beams; all of them see what is filled so far."""
-        self.prompt, self.since = self.filled, 0
+        self.prompt, self.recent_steps = self.filled, 0
         if count > 1 and self.layers:
             slots = self.prompt + (self.max_positions - self.position) * count
             self._resize(slots)
@@ -241,8 +251,8 @@ class BeamKVCache(SharedPromptKVCache):
         if self.visible is None:
             return
         filled = self.visible[..., : self.filled]
-        moved = filled.flatten(0, 2).index_select(0, rows)  # (B * W, filled)
-        self.visible[..., : self.filled] = moved.view_as(filled)
+        reordered = filled.flatten(0, 2).index_select(0, rows)  # (B * W, filled)
+        self.visible[..., : self.filled] = reordered.view_as(filled)
 
     def select(self, rows: Tensor) -> None:
         """Continue with these rows, in this order; either all beams of an input or none."""
@@ -253,11 +263,11 @@ class BeamKVCache(SharedPromptKVCache):
                 for x in (layer.k, layer.v)
             )
         if self.visible is not None:
-            moved = self.visible.flatten(0, 2).index_select(0, rows)
-            self.visible = moved.view(len(inputs), 1, self.width, -1)
+            selected = self.visible.flatten(0, 2).index_select(0, rows)
+            self.visible = selected.view(len(inputs), 1, self.width, -1)
         self.mask = None if self.mask is None else self.mask.index_select(0, inputs)
-        if self.kept_positions is not None:
-            self.kept_positions = self.kept_positions.index_select(0, inputs)
+        if self.compacted_positions is not None:
+            self.compacted_positions = self.compacted_positions.index_select(0, inputs)
         self.batch = len(inputs)
 
 
@@ -267,15 +277,15 @@ class CrossKVCache(DecodeKVCache):
     cross = True
 
     def __init__(self, stack: Stack, memory: Tensor, rows: UnpadIndex, mask: Tensor) -> None:
-        """memory (N, D): the real rows of the source (B, S), of which mask (B, S) says which are real."""
+        """memory (N, D): the real rows of the source. mask (B, S): which positions of the source are real."""
         super().__init__(len(mask))
         for attention in stack.cross_attentions:
-            # made contiguous by heads once, as every step will read it
+            # contiguous by heads, as every step reads it
             k, v = (rows.pad(x).transpose(1, 2).contiguous() for x in attention.keys_values(memory))
             self.layers.append(LayerCache(k, v))  # (B, G, S, K), (B, G, S, V)
         self.mask: Tensor | None = None  # (B, S)
         if rows.index is not None:
-            # an empty source is one position of zeros, to which attention gives zeros
+            # an empty source becomes one position of zeros, whose attention output is zero
             first = torch.arange(mask.shape[1], device=mask.device) == 0
             self.mask = mask | (first & ~mask.any(1, keepdim=True))
         self._set_bias()
@@ -297,7 +307,7 @@ class CrossKVCache(DecodeKVCache):
 
 
 def _with_slots(x: Tensor, slots: int, filled: int) -> Tensor:
-    """A buffer (B, G, slots, K) that begins with the first `filled` slots of x (B, G, L, K)."""
+    """A buffer (B, G, slots, K) that starts with the first `filled` slots of x (B, G, L, K)."""
     new = x.new_empty(*x.shape[:2], slots, x.shape[3])
     new[:, :, :filled] = x[:, :, :filled]
     return new

@@ -1,4 +1,4 @@
-"""Linear layers laid out as the device multiplies them fastest; see `core.backend.FusedLinear`.
+"""Linear layers with weights packed for the device; see `core.backend.FusedLinear`.
 
 `PackedLinear` holds float32 weights in oneDNN's blocked layout. `Int8Linear` holds them in eight bits with
 one scale per output row, and quantizes its input to eight bits as well, each row by its own range.
@@ -27,7 +27,7 @@ _GPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # the kernels accu
 
 
 def choose_linear(weights: Weights, like: Tensor) -> LinearFactory | None:
-    """The fastest linear layer for weights like this one; None: the model's own."""
+    """The fastest linear layer for the device and dtype of `like`; None: the model's own."""
     device, dtype = like.device, like.dtype
     if torch.is_autocast_enabled(device.type):
         if weights == "int8":
@@ -46,8 +46,8 @@ def choose_linear(weights: Weights, like: Tensor) -> LinearFactory | None:
     return None
 
 
-def finish(y: Tensor, activation: Activation | None, gated: bool, residual: Tensor | None) -> Tensor:
-    """What follows a product, on its fresh result y (N, O or 2 * O)."""
+def apply_epilogue(y: Tensor, activation: Activation | None, gated: bool, residual: Tensor | None) -> Tensor:
+    """Apply gate, activation and residual to the product y (N, O), or (N, 2 * O) if gated."""
     if gated:
         y, up = y.chunk(2, -1)
     y = y if activation is None else ACTIVATIONS[activation](y)
@@ -56,7 +56,7 @@ def finish(y: Tensor, activation: Activation | None, gated: bool, residual: Tens
 
 
 class UnfusedLinear:
-    """A product with what surrounds it computed step by step."""
+    """A product with norm, activation and residual computed step by step."""
 
     def product(self, x: Tensor) -> Tensor:
         """x (N, D) -> x W^T + b, (N, O)."""
@@ -72,21 +72,21 @@ class UnfusedLinear:
         residual: Tensor | None = None,
     ) -> Tensor:
         x = x if norm is None else norm(x)
-        return finish(self.product(x), activation, gated, residual)
+        return apply_epilogue(self.product(x), activation, gated, residual)
 
 
 class ModuleLinear(UnfusedLinear):
-    """Projections that are more than a matrix, or have hooks: each is called."""
+    """Calls the modules: for projections that were replaced or have hooks."""
 
     def __init__(self, projections: Sequence[nn.Module]) -> None:
         self.projections = projections
 
     def product(self, x: Tensor) -> Tensor:
-        found = [projection(x[None])[0] for projection in self.projections]  # a batch of one
-        return found[0] if len(found) == 1 else torch.cat(found, -1)
+        outputs = [projection(x[None])[0] for projection in self.projections]  # a batch of one
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
 
 
-# what oneDNN can compute at the end of a product
+# activations that oneDNN fuses into a product
 _FUSED: dict[Activation, tuple[str, str]] = {
     "relu": ("relu", ""),
     "gelu": ("gelu", "none"),
@@ -98,10 +98,10 @@ _FUSED: dict[Activation, tuple[str, str]] = {
 
 @cache
 def _onednn() -> Any:
-    """The operators that torch keeps for its compiler; None if a build lacks them."""
-    wanted = ("_linear_pointwise", "_reorder_linear_weight")
-    there = torch._C._has_mkldnn and all(hasattr(torch.ops.mkldnn, name) for name in wanted)
-    return torch.ops.mkldnn if there else None
+    """torch's oneDNN operators, which it keeps for its compiler; None if a build lacks them."""
+    names = ("_linear_pointwise", "_reorder_linear_weight")
+    available = torch._C._has_mkldnn and all(hasattr(torch.ops.mkldnn, name) for name in names)
+    return torch.ops.mkldnn if available else None
 
 
 class PackedLinear:
@@ -125,17 +125,17 @@ class PackedLinear:
     ) -> Tensor:
         x = x if norm is None else norm(x)
         if len(x) == 1 and torch.get_num_threads() == 1 and self.tall:
-            return finish(self._one_row(x), activation, gated, residual)
+            return apply_epilogue(self._one_row(x), activation, gated, residual)
         run: Any = _onednn()._linear_pointwise
-        found: Tensor
+        y: Tensor
         if activation is None and residual is not None:
-            found = run.binary(x, residual, self.weight, self.bias, "add")
-            return found
+            y = run.binary(x, residual, self.weight, self.bias, "add")
+            return y
         if activation in _FUSED and not gated:
             name, algorithm = _FUSED[activation]
-            found = run(x, self.weight, self.bias, name, [], algorithm)
-            return found if residual is None else found + residual
-        return finish(run(x, self.weight, self.bias, "none", [], ""), activation, gated, residual)
+            y = run(x, self.weight, self.bias, name, [], algorithm)
+            return y if residual is None else y + residual
+        return apply_epilogue(run(x, self.weight, self.bias, "none", [], ""), activation, gated, residual)
 
     def _one_row(self, x: Tensor) -> Tensor:
         """One row on one thread: with transposed weights memory is read in order, which is faster."""
@@ -153,10 +153,10 @@ class Int8Linear(UnfusedLinear):
         scale = (weight.abs().amax(1) / 127).clamp(min=1e-12)
         with torch.inference_mode(False), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecation of torch's quantized tensors
-            rounded = torch.quantize_per_channel(
+            quantized = torch.quantize_per_channel(
                 weight.clone(), scale.clone(), torch.zeros(len(scale), dtype=torch.long), 0, torch.qint8
             )
-            self.packed = torch.ops.quantized.linear_prepack(rounded, None)
+            self.packed = torch.ops.quantized.linear_prepack(quantized, None)
         self.bias = None if bias is None else bias.detach().float()
 
     def product(self, x: Tensor) -> Tensor:
@@ -176,14 +176,14 @@ class Int8Linear(UnfusedLinear):
 @cache
 def _reduce_range() -> bool:
     """Whether values must fit in seven bits: without VNNI, pairs of products are summed in 16 bits."""
-    known = getattr(torch.cpu, "_is_vnni_supported", None) or getattr(
+    check = getattr(torch.cpu, "_is_vnni_supported", None) or getattr(
         torch.cpu, "_is_avx512_vnni_supported", None
     )
-    return known is None or not known()
+    return check is None or not check()
 
 
 def concatenate(parts: Sequence[WeightAndBias]) -> tuple[Tensor, Tensor | None]:
-    """Weights of the same input as one (O, D); their biases as one (O,), zero for those without."""
+    """Concatenate weights of the same input (O, D), and their biases (O,); missing biases are zero."""
     weight = parts[0][0] if len(parts) == 1 else torch.cat([weight for weight, _ in parts])
     if all(bias is None for _, bias in parts):
         return weight, None

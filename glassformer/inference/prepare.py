@@ -1,8 +1,8 @@
-"""A model's stacks prepared for inference: copies whose linear layers are fused and laid out for the device.
+"""Copies of a model's stacks for inference, with linear layers that are fused and packed for the device.
 
-What a block computes is defined by `core.block`. A copy shares every module with the model except the
+`core.block` defines what a block computes. A copy shares every module with the model except the
 attention and feed-forward modules, whose linear layers are replaced (`fused`). Its blocks work on rows (N, D)
-without padding; only attention knows which rows belong together.
+without padding; only attention knows which rows form a sequence.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ class HookedModuleError(GlassformerError):
 
 @cache
 def has_triton() -> bool:
-    """Whether the GPU kernels can be imported: they need Triton, which torch's CUDA builds bring."""
+    """Whether Triton is installed, which the GPU kernels need; torch's CUDA builds include it."""
     return find_spec("triton") is not None
 
 
 def fused_copy(stack: Stack, make: LinearFactory | None) -> Stack:
-    """A copy of the stack for inference on rows (N, D). make: its linear layers; None: the model's own."""
+    """A copy of the stack for rows (N, D). make: creates its linear layers; None: the model's own."""
     result = _copy(stack)
     result.blocks = nn.ModuleList(_fused_block(cast(Block, block), make) for block in stack.blocks)
     return result
 
 
 def _fused_block(block: Block, make: LinearFactory | None) -> Block:
-    own, cross, ffn = _copy(block.self_attn), block.cross_attn, _copy(block.ffn)
+    attention, cross, ffn = _copy(block.self_attn), block.cross_attn, _copy(block.ffn)
     cross = None if cross is None else _copy(cross)
     if make is not None:
-        own.fused = {
-            "qkv": _fused(make, own.q_proj, own.k_proj, own.v_proj),
-            "out": _fused(make, own.out_proj),
+        attention.fused = {
+            "qkv": _fused(make, attention.q_proj, attention.k_proj, attention.v_proj),
+            "out": _fused(make, attention.out_proj),
         }
         if cross is not None:
             cross.fused = {
@@ -70,14 +70,14 @@ def _fused_block(block: Block, make: LinearFactory | None) -> Block:
         gates = [ffn.gate] if isinstance(ffn, GatedFeedForward) else []
         ffn.fused = {"up": _fused(make, *gates, ffn.up), "down": _fused(make, ffn.down)}
     result = _copy(block)
-    vars(result).update(self_attn=own, cross_attn=cross, ffn=ffn)
+    vars(result).update(self_attn=attention, cross_attn=cross, ffn=ffn)
     return result
 
 
 def _copy(module: AnyModule) -> AnyModule:
     """The module sharing its submodules and parameters, in evaluation mode and without hooks.
 
-    Submodules become plain attributes, which are found faster.
+    Submodules become plain attributes, which are faster to look up.
     """
     result = object.__new__(type(module))  # `copy` would initialize a module that FSDP has wrapped
     vars(result).update(vars(module) | module._modules)
@@ -88,9 +88,9 @@ def _copy(module: AnyModule) -> AnyModule:
 
 
 def _fused(make: LinearFactory, *projections: nn.Module) -> FusedLinear:
-    """Projections of the same input as one; called one by one if somebody replaced or hooked them."""
-    if all(type(one) in (Linear, nn.Linear) and not hooked(one) for one in projections):
-        return make([(one.weight, one.bias) for one in projections])  # type: ignore[misc]
+    """Projections of the same input as one layer; called one by one if replaced or hooked."""
+    if all(type(p) in (Linear, nn.Linear) and not hooked(p) for p in projections):
+        return make([(p.weight, p.bias) for p in projections])  # type: ignore[misc]
     from glassformer.inference.linear import ModuleLinear
 
     return ModuleLinear(projections)
@@ -109,28 +109,30 @@ def residual_dtype(parameter: Tensor) -> torch.dtype:
 
 
 class WeightFingerprint:
-    """What a prepared copy was made from, to tell whether it is still valid.
+    """Identifies the weights and hooks that a prepared copy was made from, to detect changes.
 
-    Writes through a weight's `data` leave no trace and are not noticed.
+    Writes through a weight's `data` are not detected.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        # held, so that weights that replace these cannot be allocated at the same addresses
-        self.witness = min(model.parameters(), key=Tensor.numel).detach()
-        self.marks = _marks(model)
+        # keeps memory alive, so that new weights cannot be allocated at the same addresses
+        self._anchor = min(model.parameters(), key=Tensor.numel).detach()
+        self._state = _weight_state(model)
 
     def matches(self, model: nn.Module) -> bool:
-        return self.marks == _marks(model)
+        return self._state == _weight_state(model)
 
 
-def _marks(model: nn.Module) -> tuple[bool, torch.dtype, list[tuple[int, int]], list[tuple[int, bool]]]:
+def _weight_state(
+    model: nn.Module,
+) -> tuple[bool, torch.dtype, list[tuple[int, int]], list[tuple[int, bool]]]:
     """Autocast, the residual stream's dtype, each weight's address and version, modules and hooks."""
     bypassed = (Stack, Block, MultiHeadAttention, FeedForward, VocabularyHead)
     modules = []
     for name, module in model.named_modules():
         modules.append((id(module), hooked(module)))
-        # Hooks of projections, norms and embeddings run; those of the modules around them would not. Sharded
-        # modules have hooks that gather them, which training does before it generates.
+        # Hooks of projections, norms and embeddings run; those of the modules around them would not. FSDP
+        # modules have hooks that unshard them, which training does before it generates.
         if modules[-1][1] and isinstance(module, bypassed) and not hasattr(module, "unshard"):
             raise HookedModuleError(name)
     weights = list(model.parameters())
@@ -141,7 +143,7 @@ def _marks(model: nn.Module) -> tuple[bool, torch.dtype, list[tuple[int, int]], 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """No dropout inside; afterwards every module is in the mode it was in.
+    """Run the block in evaluation mode; afterwards every module has its mode back.
 
     >>> model = nn.Dropout()
     >>> with evaluation_mode(model):

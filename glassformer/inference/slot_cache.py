@@ -1,10 +1,10 @@
-"""KV caches of continuous batching: requests join and leave between any two steps, each with its own length.
+"""KV caches for continuous batching: requests join and leave between steps, each with its own length.
 
-A request has a slot. Slots of similar length share a bucket, so that one product reads them all and none is
-read for much longer than it is; a slot that outgrows its bucket moves to one of twice the capacity. The slots
-of a bucket are always its first rows: when one leaves, the last takes its row. Unused memory is zero and
-invisible, so that nothing a request left behind can come back as a NaN. All of a bucket's capacity is
-attended to, filled or not: the result for a slot is the same to the bit whoever else is there.
+A request has a slot. Slots of similar length share a bucket, so that one product reads them all with little
+padding; a slot that outgrows its bucket moves to a larger one. The slots of a bucket are always its first
+rows: when one leaves, the last takes its row. Unused memory is zeroed and masked, so that stale values cannot
+produce NaNs. Attention always covers the full capacity of a bucket, so the result for a slot does not depend
+on the other slots, to the bit.
 
 The beams of a request are the queries of one slot. As in `kv_cache.BeamKVCache`, the prompt is stored once
 for all beams, a beam sees its own ancestors among the generated positions, and dead positions are dropped
@@ -29,7 +29,7 @@ from glassformer.core.positions import PositionTerms, RotaryPositions
 from glassformer.core.stack import Stack
 from glassformer.inference.kv_cache import COMPACT_THRESHOLD, DecodeKVCache
 
-MIN_CAPACITY: Final = 32  # finer buckets would be more calls than their padding costs
+MIN_CAPACITY: Final = 32  # smaller buckets would cost more calls than they save padding
 STRIDE: Final = 256  # capacities above this are its multiples
 MIN_SLOTS: Final = 4  # the fewest slots a bucket allocates
 
@@ -62,16 +62,17 @@ class SlotBucket(DecodeKVCache):
     """Slots of one width and capacity. All its tensors have slots first and positions third."""
 
     def __init__(self, stack: Stack, width: int, capacity: int, like: Tensor, *, cross: bool) -> None:
-        """cross: for cross-attention, whose keys are complete from the start. `like` has the dtype and device."""
+        """cross: for cross-attention, whose keys are complete from the start. like: dtype and device."""
         super().__init__()
         self.stack, self.width, self.cross = stack, width, cross
         self.attentions = stack.cross_attentions if cross else stack.attentions
         self.slots: list[Slot] = []
         self.visible = like.new_full((0, 1 if cross else width, capacity), -torch.inf)  # or 0
         self.positions = like.new_zeros((0, 1, capacity), dtype=torch.long)
-        for one in self.attentions:
-            shape = (0, one.num_kv_heads, capacity)
-            keys, values = like.new_zeros(*shape, one.head_dim), like.new_zeros(*shape, one.value_dim)
+        for attention in self.attentions:
+            shape = (0, attention.num_kv_heads, capacity)
+            keys = like.new_zeros(*shape, attention.head_dim)
+            values = like.new_zeros(*shape, attention.value_dim)
             self.layers.append(LayerCache(keys, values))
         self._resize(MIN_SLOTS)
         # where this step's keys are written: (E, 1), (E, W)
@@ -80,7 +81,7 @@ class SlotBucket(DecodeKVCache):
     @property
     def parts(self) -> list[Tensor]:
         """Keys (rows, G, C, K) and values (rows, G, C, V) of the layers, visibility, positions."""
-        return [x for one in self.layers for x in (one.k, one.v)] + [self.visible, self.positions]
+        return [x for layer in self.layers for x in (layer.k, layer.v)] + [self.visible, self.positions]
 
     def _resize(self, rows: int) -> None:
         parts = []
@@ -92,25 +93,25 @@ class SlotBucket(DecodeKVCache):
         self.layers = [LayerCache(k, v) for k, v in zip(buffers[::2], buffers[1::2], strict=True)]
 
     def add(self, slot: Slot, parts: Sequence[Tensor]) -> None:
-        """Hold this slot, filled with these parts: (G, filled, K), and so on."""
+        """Add a slot, filled with these parts: (G, filled, K), and so on."""
         if len(self.slots) == len(self.visible):
             self._resize(2 * len(self.visible))
         slot.bucket, slot.row = self, len(self.slots)
         self.slots.append(slot)
         self.batch = len(self.slots)
-        for own, part in zip(self.parts, parts, strict=True):
-            own[slot.row, :, : slot.filled] = part
+        for buffer, part in zip(self.parts, parts, strict=True):
+            buffer[slot.row, :, : slot.filled] = part
 
     def content(self, slot: Slot) -> list[Tensor]:
-        return [own[slot.row, :, : slot.filled] for own in self.parts]
+        return [buffer[slot.row, :, : slot.filled] for buffer in self.parts]
 
     def remove(self, slot: Slot) -> None:
         last = self.slots.pop()
         self.batch = len(self.slots)
         self.clear(slot, 0)
         if last is not slot:
-            for own, part in zip(self.parts, self.content(last), strict=True):
-                own[slot.row, :, : last.filled] = part
+            for buffer, part in zip(self.parts, self.content(last), strict=True):
+                buffer[slot.row, :, : last.filled] = part
             self.clear(last, 0)
             last.row = slot.row
             self.slots[last.row] = last
@@ -119,51 +120,51 @@ class SlotBucket(DecodeKVCache):
 
     def clear(self, slot: Slot, first: int) -> None:
         """Zero and hide the slot's positions from `first` on."""
-        for own in self.parts:
-            own[slot.row, :, first : slot.filled] = -torch.inf if own is self.visible else 0
+        for buffer in self.parts:
+            buffer[slot.row, :, first : slot.filled] = -torch.inf if buffer is self.visible else 0
 
     def compact(self, slot: Slot) -> None:
-        """Compact the positions that some beam still descends from."""
+        """Keep only the positions that some beam still descends from."""
         generated = slice(slot.prompt, slot.filled)
-        kept = (self.visible[slot.row, :, generated] == 0).any(0).nonzero()[:, 0]  # (kept,)
-        end = slot.prompt + len(kept)
-        for own in self.parts:
-            own[slot.row, :, slot.prompt : end] = own[slot.row, :, generated].index_select(1, kept)
+        alive = (self.visible[slot.row, :, generated] == 0).any(0).nonzero()[:, 0]  # (alive,)
+        end = slot.prompt + len(alive)
+        for buffer in self.parts:
+            buffer[slot.row, :, slot.prompt : end] = buffer[slot.row, :, generated].index_select(1, alive)
         self.clear(slot, end)
         slot.filled = end
 
     # ---- a step --------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Compute what positions and beams mean for this step's scores, by kind of layer."""
+        """Compute this step's bias and position terms, by the window of the layers."""
         device, dtype = self.visible.device, self.visible.dtype
         if self.cross:
             self.bias[None] = self.visible[: self.batch, None]  # (E, 1, 1, C)
             return
-        own = torch.full((self.width, self.width), -torch.inf, dtype=dtype, device=device)
+        diagonal = torch.full((self.width, self.width), -torch.inf, dtype=dtype, device=device)
         filled = torch.tensor([slot.filled for slot in self.slots], device=device)
-        here = torch.tensor([slot.position for slot in self.slots], device=device)[:, None]  # (E, 1)
+        current = torch.tensor([slot.position for slot in self.slots], device=device)[:, None]  # (E, 1)
         self.index = torch.arange(self.batch, device=device)[:, None]
         self.columns = filled[:, None] + torch.arange(self.width, device=device)
-        self.visible[self.index, :, self.columns] = own.fill_diagonal_(0.0)  # a beam sees only its own token
-        self.positions[self.index, 0, self.columns] = here.expand_as(self.columns)
+        self.visible[self.index, :, self.columns] = diagonal.fill_diagonal_(0.0)  # a beam sees its own token
+        self.positions[self.index, 0, self.columns] = current.expand_as(self.columns)
         visible, positions = self.visible[: self.batch, None], self.positions[: self.batch, 0]
         for window in dict.fromkeys(attention.window for attention in self.attentions):
             position, bias = self.stack.position_of(window), visible  # (E, 1, W, C)
             self.terms[window] = PositionTerms()
             if isinstance(position, RotaryPositions):
-                self.terms[window] = position(here)  # cos, sin (E, 1, 1, R)
+                self.terms[window] = position(current)  # cos, sin (E, 1, 1, R)
             elif position is not None:
-                bias = position(here, positions).bias.to(dtype) + bias  # (E, H, W, C)
+                bias = position(current, positions).bias.to(dtype) + bias  # (E, H, W, C)
             if window is not None and self.capacity > window:
-                bias = bias.masked_fill((positions <= here - window)[:, None, None], -torch.inf)
+                bias = bias.masked_fill((positions <= current - window)[:, None, None], -torch.inf)
             self.bias[window] = bias
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The slots' new keys (E, G, W, K) and values (E, G, W, V) -> the whole capacity (E, G, C, K)."""
-        own = self.layers[layer]
-        own.k[self.index, :, self.columns] = k.transpose(1, 2)
-        own.v[self.index, :, self.columns] = v.transpose(1, 2)
+        """The slots' new keys (E, G, W, K) and values (E, G, W, V) -> the full capacity (E, G, C, K)."""
+        cache = self.layers[layer]
+        cache.k[self.index, :, self.columns] = k.transpose(1, 2)
+        cache.v[self.index, :, self.columns] = v.transpose(1, 2)
         return self.view(layer)
 
     def view(self, layer: int) -> tuple[Tensor, Tensor]:
@@ -181,16 +182,16 @@ class SlotBucket(DecodeKVCache):
 
 
 class SlotKVCache(DecodeKVCache):
-    """The slots of all requests of a batch, in the order of their rows. Appended to and viewed by buckets."""
+    """The slots of all requests of a batch, in the order of their rows, stored in buckets."""
 
     def __init__(self, stack: Stack, like: Tensor, *, cross: bool = False) -> None:
-        """cross: for cross-attention, whose keys are complete from the start. `like` has the dtype and device."""
+        """cross: for cross-attention, whose keys are complete from the start. like: dtype and device."""
         super().__init__()
         self.stack, self.like, self.cross = stack, like, cross
         self.slots: list[Slot] = []
         self.buckets: dict[tuple[int, int], SlotBucket] = {}
-        self._rows: list[tuple[SlotBucket, Tensor | None]] | None = None  # each bucket's, None: all, in order
-        self._order: Tensor | None = None  # of all buckets' rows; None: as they are
+        self._rows: list[tuple[SlotBucket, Tensor | None]] | None = None  # of buckets; None: all, in order
+        self._order: Tensor | None = None  # of the rows of all buckets; None: unchanged
 
     @property
     def rows(self) -> int:
@@ -198,18 +199,18 @@ class SlotKVCache(DecodeKVCache):
 
     @property
     def capacity(self) -> int:
-        """Positions of all slots together."""
+        """The capacity of all slots together."""
         return sum(bucket.capacity * bucket.batch for bucket in self.buckets.values())
 
     def add(self, width: int, k: Sequence[Tensor] = (), v: Sequence[Tensor] = ()) -> Slot:
-        """A slot after all others; keys (G, P, K) and values (G, P, V) of its prompt or source, by layer."""
+        """Add a slot after all others. k, v: (G, P, K) and (G, P, V) of its prompt or source, by layer."""
         if not k:  # without a prompt
             attentions, empty = self.stack.attentions, self.like.new_empty
-            k = [empty(one.num_kv_heads, 0, one.head_dim) for one in attentions]
-            v = [empty(one.num_kv_heads, 0, one.value_dim) for one in attentions]
+            k = [empty(a.num_kv_heads, 0, a.head_dim) for a in attentions]
+            v = [empty(a.num_kv_heads, 0, a.value_dim) for a in attentions]
         length = k[0].shape[1]
         slot = Slot(width, prompt=length, filled=length, position=length)
-        if self.cross and not length:  # one position of zeros, to which attention gives zeros
+        if self.cross and not length:  # one position of zeros, whose attention output is zero
             slot.filled = 1
             k, v = ([x.new_zeros(x.shape[0], 1, x.shape[2]) for x in parts] for parts in (k, v))
         visible = self.like.new_zeros(1 if self.cross else width, slot.filled)
@@ -220,25 +221,26 @@ class SlotKVCache(DecodeKVCache):
         return slot
 
     def remove(self, slot: Slot) -> None:
-        """The request of this slot ends, and its rows leave the batch."""
+        """Remove a slot, and its rows from the batch."""
         self.slots.remove(slot)
-        self._displace(slot)
+        self._take_out(slot)
 
     def select(self, rows: Tensor) -> None:
         """Continue with the slots of these rows; either all rows of a slot or none."""
         owners = [slot for slot in self.slots for _ in range(slot.width)]
-        left = {owners[row] for row in rows.tolist()}
-        for slot in [slot for slot in self.slots if slot not in left]:
+        selected = {owners[row] for row in rows.tolist()}
+        for slot in [slot for slot in self.slots if slot not in selected]:
             self.remove(slot)
 
     def reorder(self, rows: Tensor) -> None:
         """Replace each row (N,) by a row of the same slot."""
-        for bucket, own in self._bucket_rows():
-            if own is None:
+        for bucket, bucket_rows in self._bucket_rows():
+            if bucket_rows is None:
                 bucket.reorder(rows)
                 continue
-            local = torch.empty_like(rows).index_copy_(0, own, torch.arange(len(own), device=rows.device))
-            bucket.reorder(local[rows[own]])
+            index = torch.arange(len(bucket_rows), device=rows.device)
+            local = torch.empty_like(rows).index_copy_(0, bucket_rows, index)
+            bucket.reorder(local[rows[bucket_rows]])
 
     def _place(self, slot: Slot, parts: Sequence[Tensor]) -> None:
         """Put the slot into the bucket for its width and length."""
@@ -250,7 +252,7 @@ class SlotKVCache(DecodeKVCache):
         bucket.add(slot, parts)
         self._rows = None
 
-    def _displace(self, slot: Slot) -> None:
+    def _take_out(self, slot: Slot) -> None:
         bucket = slot.bucket
         bucket.remove(slot)
         if not bucket.slots:
@@ -265,7 +267,7 @@ class SlotKVCache(DecodeKVCache):
         return torch.tensor(positions, device=self.like.device)
 
     def prepare(self) -> None:
-        """Grow full slots, and compute what positions and beams mean for this step."""
+        """Grow full slots, and compute this step's bias and position terms."""
         if not self.cross:
             for slot in self.slots:
                 if slot.filled + slot.width > slot.bucket.capacity:
@@ -279,37 +281,38 @@ class SlotKVCache(DecodeKVCache):
             if slot.filled + slot.width <= COMPACT_THRESHOLD * slot.bucket.capacity:
                 return
         parts = [part.clone() for part in slot.bucket.content(slot)]
-        self._displace(slot)
+        self._take_out(slot)
         self._place(slot, parts)
 
     def _bucket_rows(self) -> list[tuple[SlotBucket, Tensor | None]]:
         """Each bucket and its rows; computed again when slots have moved."""
         if self._rows is None:
-            first, at = {}, 0
+            first_row, count = {}, 0
             for slot in self.slots:
-                first[slot] = at
-                at += slot.width
+                first_row[slot] = count
+                count += slot.width
             device, buckets = self.like.device, list(self.buckets.values())
             rows = [
-                [first[slot] + n for slot in bucket.slots for n in range(slot.width)] for bucket in buckets
+                [first_row[slot] + n for slot in bucket.slots for n in range(slot.width)]
+                for bucket in buckets
             ]
-            if rows == [list(range(at))]:
+            if rows == [list(range(count))]:
                 self._rows, self._order = [(buckets[0], None)], None
             else:
-                own = [torch.tensor(some, device=device) for some in rows]
-                self._rows = list(zip(buckets, own, strict=True))
-                self._order = torch.cat(own).argsort() if own else None
+                indices = [torch.tensor(bucket_rows, device=device) for bucket_rows in rows]
+                self._rows = list(zip(buckets, indices, strict=True))
+                self._order = torch.cat(indices).argsort() if indices else None
         return self._rows
 
     def attend(
         self, layer: int, attention: MultiHeadAttention, q: Tensor, k: Tensor | None, v: Tensor | None
     ) -> Tensor:
         """q (N, H, K), k (N, G, K), v (N, G, V) of all rows -> heads (N, H, V)."""
-        found = []
+        outputs = []
         for bucket, rows in self._bucket_rows():
             parts = (x if x is None or rows is None else x.index_select(0, rows) for x in (q, k, v))
-            found.append(bucket.attend(layer, attention, *parts))  # type: ignore[arg-type]
-        return found[0] if self._order is None else torch.cat(found).index_select(0, self._order)
+            outputs.append(bucket.attend(layer, attention, *parts))  # type: ignore[arg-type]
+        return outputs[0] if self._order is None else torch.cat(outputs).index_select(0, self._order)
 
     def advance(self, steps: int = 1) -> None:
         """Count the step; called once, after all layers have appended it."""

@@ -17,7 +17,7 @@ pytest.importorskip("triton", reason="not installed: triton")
 from glassformer.core.backend import ACTIVATIONS  # noqa: E402
 from glassformer.core.positions import rotate  # noqa: E402
 from glassformer.inference.gpu.decode_attention import decode_attention  # noqa: E402
-from glassformer.inference.gpu.launch import processors  # noqa: E402
+from glassformer.inference.gpu.launch import num_sms  # noqa: E402
 from glassformer.inference.gpu.linear import product  # noqa: E402
 from glassformer.inference.gpu.linear_kernels import NormWeights, normalize  # noqa: E402
 from glassformer.inference.gpu.top_k import top_k  # noqa: E402
@@ -131,7 +131,7 @@ def plain_attention(
 
 def sentences(crowd: str) -> int:
     """A few, for whom a look fetches ahead, or as many as make it spare the registers."""
-    return 2 if crowd == "few" else processors(torch.empty(0, device=DEVICE)) + 1
+    return 2 if crowd == "few" else num_sms(torch.empty(0, device=DEVICE)) + 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, LOW], ids=str)
@@ -154,7 +154,7 @@ def test_a_look_is_attention_and_keeps_the_new_key(
     keys, values = cache_k.clone(), cache_v.clone()
     keys[:, :, filled], values[:, :, filled] = want_k[:, 0], v[:, 0]
     length = torch.tensor(filled, device=DEVICE)
-    got = decode_attention(q, k, v, cache_k, cache_v, length, scale=0.3, real=real, rotary=rotary)
+    got = decode_attention(q, k, v, cache_k, cache_v, length, scale=0.3, mask=real, rotary=rotary)
     seen = torch.arange(room, device=DEVICE)[None, None] < filled
     seen = seen & real[:, None]
     seen[:, :, filled] = True
@@ -194,7 +194,7 @@ def test_a_look_of_beams_by_distance(beams: int, crowd: str, kind: str) -> None:
     keys[:, :, new], values[:, :, new] = k.transpose(1, 2), v.transpose(1, 2)
     length = torch.tensor(filled, device=DEVICE)
     got = decode_attention(
-        q, k, v, cache_k, cache_v, length, scale=0.1, ancestors=ancestors, shared=shared, **words
+        q, k, v, cache_k, cache_v, length, scale=0.1, ancestors=ancestors, prompt_length=shared, **words
     )
     assert torch.equal(cache_k, keys) and torch.equal(cache_v, values)
     assert error(got, plain_attention(q, keys, values, seen, 0.1, bias)) < 1e-5
@@ -204,7 +204,7 @@ def test_a_look_across_sees_what_is_real_and_nothing_gives_zeros() -> None:
     q, (k, v) = drawn(3, 4, 6, 20), drawn(3, 150, 4, 20).transpose(1, 2).split(2, 1)  # as one product gives
     real = torch.rand(3, 150, device=DEVICE) > 0.5
     real[1] = False
-    got = decode_attention(q, None, None, k, v, None, scale=0.2, real=real)
+    got = decode_attention(q, None, None, k, v, None, scale=0.2, mask=real)
     assert error(got, plain_attention(q, k, v, real[:, None].expand(3, 4, 150), 0.2)) < 1e-5
     assert not got[1].any()
 

@@ -231,7 +231,7 @@ def test_what_is_forgotten_was_seen_by_no_beam(
 
     def counted(self: BeamKVCache) -> None:
         forget(self)
-        moved.append(self.since == 0)
+        moved.append(self.recent_steps == 0)
 
     monkeypatch.setattr(BeamKVCache, "_compact", counted)
     for asked in ({"num_return_sequences": 4}, {"do_sample": True, "seed": 1, "temperature": 1.3}):

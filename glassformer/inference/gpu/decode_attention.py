@@ -1,17 +1,26 @@
-"""One decode step of attention: a few queries of each input over all it has cached. Split over the keys.
+"""Attention of one decode step, split over the keys (flash-decoding).
 
-    q (B, W, H, K) --rotate--> scores over slots of cache_k (B, G, L, K) --softmax--> mix of cache_v (B, G, L,
-    K) k, v (B, W, G, K) of the step --rotate k--> written to the next W slots first
+    k, v (B, W, G, K) of the step --rotate k--> written to the next W slots
+                                                          |
+      cache_k, cache_v (B, G, L, K)                       v
+      +----------------+----------------+--------------+-----+
+      |    split 0     |    split 1     |    split 2   | new |
+      +----------------+----------------+--------------+-----+
+              |                |                   |
+      q --> program        program             program         one for each input, group of heads and split:
+              |                |                   |            scores, mask, online softmax, weighted values
+              +-------- max, sum, output ----------+
+                               |
+                  the last program to finish merges them --> out (B, W, H, K)
 
 The beams of an input are queries of one attention over its slots. Every step writes W new keys to the next W
-slots, and `ancestors` says which slots a beam descends from: beams are reordered without moving a key.
+slots, and `ancestors` tells which slots a beam descends from: beams are reordered without moving a key.
 
-There is one program for each input, group of heads and part of the slots. With few programs, latency counts:
-what was cached earlier is fetched while the previous kernel still computes the new queries and keys, which
-then take their place among the fetched ones (EARLY). With many, they hide each other's latency and each is
-kept small: the new keys are stored and read back.
+With few programs, latency dominates: cached keys are loaded while the previous kernel still computes the new
+queries and keys, which are then inserted among them (PREFETCH). With many programs, they hide each other's
+latency and each is kept small: the new keys are stored and read back.
 
-B inputs, W beams, H query heads, G key/value heads, K head width, L slots.
+B inputs, W beams, H query heads, G key/value heads, K head width, L slots, R rotated features.
 """
 
 from __future__ import annotations
@@ -23,14 +32,17 @@ from torch import Tensor
 
 from glassformer.inference.gpu.launch import (
     counters,
-    last_of,
-    let_next_begin,
-    overlaps,
-    processors,
-    wait_for_last,
+    is_last_program,
+    num_sms,
+    supports_pdl,
+    trigger_next,
+    wait_on_prior,
 )
 
-_EARLY, _LATE = 8192, 4096  # elements of a tile of keys, of programs with eight warps and with four
+_PREFETCH_ELEMENTS, _ELEMENTS = (
+    8192,
+    4096,
+)  # elements of a tile of keys, for programs with eight and with four warps
 
 
 def decode_attention(
@@ -42,81 +54,84 @@ def decode_attention(
     length: Tensor | None,
     *,
     scale: float,
-    real: Tensor | None = None,
+    mask: Tensor | None = None,
     ancestors: Tensor | None = None,
     rotary: tuple[Tensor, Tensor] | None = None,
     window: int | None = None,
     bias: Tensor | None = None,
-    shared: int = 0,
+    prompt_length: int = 0,
 ) -> Tensor:
-    """q (B, W, H, K) over the slots of cache_k, cache_v (B, G, room, K) and the new k, v (B, W, G, K).
+    """Attend from q (B, W, H, K) to the cache (B, G, L, K) and to the new k, v (B, W, G, K) -> (B, W, H, K).
 
-    The new keys are written to slots length to length + W - 1, `length` being an integer (0-d) on the device.
-    Without new ones and a length, as in cross-attention, all slots are seen.
-    real (B, room): False hides a slot filled earlier (padding). ancestors (B, W, room): the slots a beam
-    sees, its own new one among them; needed when W > 1 beams append, else all that are filled. rotary: cos
-    and sin (..., R), of one row for all, or B rows, or B * W, by which q and k are turned.
-    window and bias go by distance: the first `shared` slots hold a position each, the others W a position.
-    bias (H,): a slope, times minus the distance; (H, reach): the bias of each distance. -> (B, W, H, K)
-    Of these, q, k and v alone may come from the kernels just before: all else is read ahead of their end,
-    and must have been there when torch last ran a kernel of its own.
+    length: the number of filled slots, an integer tensor on the device; the new keys are written to the next
+    W slots. Without new keys and a length, as in cross-attention, all slots are visible.
+    mask (B, L): False hides a slot filled earlier (padding).
+    ancestors (B, W, L): the slots that a beam sees, including its new one; required if W > 1 beams append.
+    rotary: cos and sin (..., R) of q and k: one row for all, B rows or B * W rows.
+    window, bias: by distance. The first `prompt_length` slots have one position each, the others one position
+    per W slots. bias: a slope per head (H,), times minus the distance, or a value per distance (H, N).
+
+    Only q, k and v may come from the kernel launched just before: everything else is read before that kernel
+    has finished.
     """
     batch, beams, heads, width = q.shape
-    groups, room = cache_k.shape[1:3]
-    q = _headed(q)
-    k, v = (None if x is None else _headed(x) for x in (k, v))
-    each = heads // groups
-    asking = max(16, triton.next_power_of_2(beams * each))
-    features = max(16, triton.next_power_of_2(width))
+    groups, capacity = cache_k.shape[1:3]
+    q = _contiguous_heads(q)
+    k, v = (None if x is None else _contiguous_heads(x) for x in (k, v))
+    heads_per_group = heads // groups
+    block_q = max(16, triton.next_power_of_2(beams * heads_per_group))
+    block_d = max(16, triton.next_power_of_2(width))
     out = torch.empty(batch, beams, heads, width, dtype=q.dtype, device=q.device)
-    early = batch * groups < 2 * processors(q)
-    slots = max(16, min((_EARLY if early else _LATE) // features, triton.next_power_of_2(room)))
-    splits = max(1, min(2 * processors(q) // (batch * groups), triton.cdiv(room, 2 * slots), 32))
-    partial = meeting = None
+    prefetch = batch * groups < 2 * num_sms(q)
+    block_s = max(
+        16, min((_PREFETCH_ELEMENTS if prefetch else _ELEMENTS) // block_d, triton.next_power_of_2(capacity))
+    )
+    splits = max(1, min(2 * num_sms(q) // (batch * groups), triton.cdiv(capacity, 2 * block_s), 32))
+    partial = counter = None
     if splits > 1:
-        size = batch * groups * splits * asking * (features + 2)
-        partial, meeting = torch.empty(size, dtype=torch.float32, device=q.device), counters(q)
+        size = batch * groups * splits * block_q * (block_d + 2)
+        partial, counter = torch.empty(size, dtype=torch.float32, device=q.device), counters(q)
     cos = sin = None
-    angles = 0
+    rotary_rows = 0
     if rotary is not None:
         cos, sin = (table.reshape(-1, table.shape[-1]).contiguous() for table in rotary)
-        angles = cos.shape[0]
-    overlap = overlaps(q)
-    real, ancestors = (None if x is None else x.contiguous() for x in (real, ancestors))
-    tensors = (q, k, v, cache_k, cache_v, length, real, ancestors, cos, sin, bias, out, partial, meeting)
+        rotary_rows = cos.shape[0]
+    pdl = supports_pdl(q)
+    mask, ancestors = (None if x is None else x.contiguous() for x in (mask, ancestors))
+    tensors = (q, k, v, cache_k, cache_v, length, mask, ancestors, cos, sin, bias, out, partial, counter)
     strides = [n for x in (q, k, v) for n in ((0, 0) if x is None else x.stride()[:2])]
     _decode_attention_kernel[(batch * groups, splits)](
         *tensors,
         scale,
-        room,
+        capacity,
         0 if bias is None else bias.shape[-1],
-        shared,
+        prompt_length,
         *strides,
         *cache_k.stride()[:3],
         *cache_v.stride()[:3],
         BEAMS=beams,
         GROUPS=groups,
-        EACH=each,
-        WIDTH=width,
-        TURNED=0 if cos is None else cos.shape[-1],
-        ANGLES="all" if angles <= 1 else "sentence" if angles == batch else "beam",
+        HEADS_PER_GROUP=heads_per_group,
+        HEAD_DIM=width,
+        ROTARY_DIM=0 if cos is None else cos.shape[-1],
+        ROTARY_PER="all" if rotary_rows <= 1 else "input" if rotary_rows == batch else "beam",
         WINDOW=window or 0,
-        ASKING=asking,
-        NEW=triton.next_power_of_2(beams),
+        BLOCK_Q=block_q,
+        BLOCK_NEW=triton.next_power_of_2(beams),
         BIAS=None if bias is None else "slope" if bias.dim() == 1 else "table",
-        FEATURES=features,
-        SLOTS=slots,
+        BLOCK_D=block_d,
+        BLOCK_S=block_s,
         SPLITS=splits,
-        EARLY=early,
-        OVERLAP=overlap,
-        num_warps=8 if early else 4,
-        **({"launch_pdl": True} if overlap else {}),
+        PREFETCH=prefetch,
+        PDL=pdl,
+        num_warps=8 if prefetch else 4,
+        **({"launch_pdl": True} if pdl else {}),
     )
     return out
 
 
-def _headed(x: Tensor) -> Tensor:
-    """x (B, W, heads, K) whose heads lie side by side, as they do in the output of one fused product."""
+def _contiguous_heads(x: Tensor) -> Tensor:
+    """x (B, W, heads, K) with contiguous heads, as in the output of a fused projection."""
     return x if x.stride(3) == 1 and x.stride(2) == x.shape[3] else x.contiguous()
 
 
@@ -124,58 +139,58 @@ def _headed(x: Tensor) -> Tensor:
 
 
 @triton.jit
-def _turned(x, at, i, real, cos, sin, angle, WIDTH: tl.constexpr, TURNED: tl.constexpr):
-    """Rows x + at (n, 1), features i (1, f), the first TURNED of them turned by their angle's row."""
-    y = tl.load(x + at + i, mask=real & (i < WIDTH), other=0.0)
-    if TURNED > 0:
-        half: tl.constexpr = TURNED // 2
-        turning = real & (i < TURNED)
+def _load_rotated(x, offset, i, mask, cos, sin, rotary_row, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr):
+    """Load rows at `offset` (n, 1), features i (1, f), and rotate the first ROTARY_DIM features."""
+    y = tl.load(x + offset + i, mask=mask & (i < HEAD_DIM), other=0.0)
+    if ROTARY_DIM > 0:
+        half: tl.constexpr = ROTARY_DIM // 2
+        rotated = mask & (i < ROTARY_DIM)
         partner = tl.where(i < half, i + half, i - half)
-        other = tl.load(x + at + partner, mask=turning, other=0.0).to(tl.float32)
-        # the angles in the precision of what they turn, as in the model
-        c = tl.load(cos + angle * TURNED + i, mask=turning, other=1.0).to(y.dtype).to(tl.float32)
-        s = tl.load(sin + angle * TURNED + i, mask=turning, other=0.0).to(y.dtype).to(tl.float32)
+        other = tl.load(x + offset + partner, mask=rotated, other=0.0).to(tl.float32)
+        # cos and sin in the precision of x, as in the model
+        c = tl.load(cos + rotary_row * ROTARY_DIM + i, mask=rotated, other=1.0).to(y.dtype).to(tl.float32)
+        s = tl.load(sin + rotary_row * ROTARY_DIM + i, mask=rotated, other=0.0).to(y.dtype).to(tl.float32)
         y = (y.to(tl.float32) * c + tl.where(i < half, -other, other) * s).to(y.dtype)
     return y
 
 
 @triton.jit
-def _position(slot, shared, BEAMS: tl.constexpr):
-    """Where a slot stands: the shared ones hold a position each, the others BEAMS a position."""
+def _slot_position(slot, prompt_length, BEAMS: tl.constexpr):
+    """The position of a slot: one per slot of the prompt, then one per BEAMS slots."""
     if BEAMS > 1:
-        slot = tl.where(slot < shared, slot, shared + (slot - shared) // BEAMS)
+        slot = tl.where(slot < prompt_length, slot, prompt_length + (slot - prompt_length) // BEAMS)
     return slot
 
 
 @triton.jit
-def _angle(sentence, beam, BEAMS: tl.constexpr, ANGLES: tl.constexpr):
-    """The row of cos and sin that belongs to a beam of the sentence."""
+def _rotary_row(batch_index, beam, BEAMS: tl.constexpr, ROTARY_PER: tl.constexpr):
+    """The row of cos and sin of a beam."""
     row = beam * 0
-    if ANGLES == "sentence":
-        row = row + sentence
-    elif ANGLES == "beam":
-        row = beam + sentence * BEAMS
+    if ROTARY_PER == "input":
+        row = row + batch_index
+    elif ROTARY_PER == "beam":
+        row = beam + batch_index * BEAMS
     return row
 
 
 @triton.jit
-def _kept(keys, key_slot, values, value_slot, slot, i, last, WIDTH: tl.constexpr):
-    """Keys and values (s, f) of slots (s, 1) before `last`, zeros for the others."""
-    there = (slot < last) & (i < WIDTH)
-    key = tl.load(keys + slot * key_slot + i, mask=there, other=0.0)
-    return key, tl.load(values + slot * value_slot + i, mask=there, other=0.0)
+def _load_tile(keys, k_stride_s, values, v_stride_s, slot, i, cached_end, HEAD_DIM: tl.constexpr):
+    """Load keys and values (s, f) of slots (s, 1) before `cached_end`; zeros for the others."""
+    valid = (slot < cached_end) & (i < HEAD_DIM)
+    key = tl.load(keys + slot * k_stride_s + i, mask=valid, other=0.0)
+    return key, tl.load(values + slot * v_stride_s + i, mask=valid, other=0.0)
 
 
 @triton.jit
-def _row(rows, number, n: tl.constexpr):
-    """Row n of a few rows (r, f), whose numbers are (r, 1) -> (1, f)."""
+def _select_row(rows, number, n: tl.constexpr):
+    """Row n of rows (r, f) with indices `number` (r, 1) -> (1, f)."""
     return tl.sum(tl.where(number == n, rows, 0.0), 0)[None, :].to(rows.dtype)
 
 
 @triton.jit
-def _part(at, real, other: tl.constexpr):
-    """What another program has stored, past this processor's own cache; `other` where none has."""
-    return tl.load(at, mask=real, other=other, cache_modifier=".cg")
+def _load_partial(offset, mask, other: tl.constexpr):
+    """Load what another program stored, bypassing the L1 cache."""
+    return tl.load(offset, mask=mask, other=other, cache_modifier=".cg")
 
 
 @triton.jit
@@ -186,168 +201,194 @@ def _decode_attention_kernel(
     cache_k,
     cache_v,
     length,
-    real,
+    mask,
     ancestors,
     cos,
     sin,
     bias,
     out,
     partial,
-    meeting,
+    counter,
     scale,
-    room,
-    reach,
-    shared,
-    q_sentence,
-    q_beam,
-    k_sentence,
-    k_beam,
-    v_sentence,
-    v_beam,
-    cache_k_sentence,
-    cache_k_group,
-    cache_k_slot,
-    cache_v_sentence,
-    cache_v_group,
-    cache_v_slot,
+    capacity,
+    max_distance,
+    prompt_length,
+    q_stride_b,
+    q_stride_w,
+    k_stride_b,
+    k_stride_w,
+    v_stride_b,
+    v_stride_w,
+    cache_k_stride_b,
+    cache_k_stride_g,
+    cache_k_stride_s,
+    cache_v_stride_b,
+    cache_v_stride_g,
+    cache_v_stride_s,
     BEAMS: tl.constexpr,
     GROUPS: tl.constexpr,
-    EACH: tl.constexpr,
-    WIDTH: tl.constexpr,
-    TURNED: tl.constexpr,
-    ANGLES: tl.constexpr,
+    HEADS_PER_GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    ROTARY_DIM: tl.constexpr,
+    ROTARY_PER: tl.constexpr,
     WINDOW: tl.constexpr,
-    ASKING: tl.constexpr,
-    NEW: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_NEW: tl.constexpr,
     BIAS: tl.constexpr,
-    FEATURES: tl.constexpr,
-    SLOTS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_S: tl.constexpr,
     SPLITS: tl.constexpr,
-    EARLY: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    let_next_begin(OVERLAP)
-    which, split = tl.program_id(0), tl.program_id(1)
-    sentence, group = (which // GROUPS).to(tl.int64), which % GROUPS
-    i = tl.arange(0, FEATURES)[None, :]
-    keys = cache_k + sentence * cache_k_sentence + group * cache_k_group
-    values = cache_v + sentence * cache_v_sentence + group * cache_v_group
-    filled = room
-    full = room
+    trigger_next(PDL)
+    program, split = tl.program_id(0), tl.program_id(1)
+    batch_index, group = (program // GROUPS).to(tl.int64), program % GROUPS
+    i = tl.arange(0, BLOCK_D)[None, :]
+    keys = cache_k + batch_index * cache_k_stride_b + group * cache_k_stride_g
+    values = cache_v + batch_index * cache_v_stride_b + group * cache_v_stride_g
+    filled = capacity
+    end_slot = capacity
     if length is not None:
         filled = tl.load(length).to(tl.int32)
-        full = tl.minimum(filled + BEAMS, room)  # with the new ones
-    here = _position(filled, shared, BEAMS)
+        end_slot = tl.minimum(filled + BEAMS, capacity)  # including the new ones
+    position = _slot_position(filled, prompt_length, BEAMS)
     first = 0
     if WINDOW > 0 and BEAMS == 1:
-        first = tl.maximum(filled - WINDOW, 0) // SLOTS * SLOTS
-    # two tiles or more for a program, which then works alone while there are few slots
-    per = tl.maximum(tl.cdiv(tl.cdiv(full - first, SLOTS), SPLITS), 2) * SLOTS
-    working = tl.cdiv(full - first, per)
-    begin = first + split * per
-    end = tl.minimum(begin + per, full)
-    down = tl.arange(0, SLOTS)[:, None]
-    last = end
-    if EARLY:
-        last = tl.minimum(end, filled)
-        key, value = _kept(keys, cache_k_slot, values, cache_v_slot, begin + down, i, last, WIDTH)
-        later_key, later_value = _kept(
-            keys, cache_k_slot, values, cache_v_slot, begin + SLOTS + down, i, last, WIDTH
+        first = tl.maximum(filled - WINDOW, 0) // BLOCK_S * BLOCK_S
+    # at least two tiles per program, so that one program does all the work if there are few slots
+    slots_per_split = tl.maximum(tl.cdiv(tl.cdiv(end_slot - first, BLOCK_S), SPLITS), 2) * BLOCK_S
+    active_splits = tl.cdiv(end_slot - first, slots_per_split)
+    first_slot = first + split * slots_per_split
+    end = tl.minimum(first_slot + slots_per_split, end_slot)
+    offsets = tl.arange(0, BLOCK_S)[:, None]
+    cached_end = end
+    if PREFETCH:
+        cached_end = tl.minimum(end, filled)
+        key, value = _load_tile(
+            keys, cache_k_stride_s, values, cache_v_stride_s, first_slot + offsets, i, cached_end, HEAD_DIM
         )
-    wait_for_last(OVERLAP)
-    if begin < full:
-        # a row asks for one beam and one of the heads that share this group's keys
-        row = tl.arange(0, ASKING)[:, None]
-        beam, head = row // EACH, group * EACH + row % EACH
-        asks = row < BEAMS * EACH
-        mine = sentence * room * BEAMS + beam * room  # where a row's ancestors begin
-        angle = _angle(sentence, beam, BEAMS, ANGLES)
-        at = sentence * q_sentence + beam * q_beam + head * WIDTH
-        query = _turned(q, at, i, asks, cos, sin, angle, WIDTH, TURNED)
+        next_key, next_value = _load_tile(
+            keys,
+            cache_k_stride_s,
+            values,
+            cache_v_stride_s,
+            first_slot + BLOCK_S + offsets,
+            i,
+            cached_end,
+            HEAD_DIM,
+        )
+    wait_on_prior(PDL)
+    if first_slot < end_slot:
+        # a row is the query of one beam and one of the heads that share this group's keys
+        row = tl.arange(0, BLOCK_Q)[:, None]
+        beam, head = row // HEADS_PER_GROUP, group * HEADS_PER_GROUP + row % HEADS_PER_GROUP
+        is_query = row < BEAMS * HEADS_PER_GROUP
+        ancestors_row = batch_index * capacity * BEAMS + beam * capacity  # start of a row's ancestors
+        rotary_row = _rotary_row(batch_index, beam, BEAMS, ROTARY_PER)
+        offset = batch_index * q_stride_b + beam * q_stride_w + head * HEAD_DIM
+        query = _load_rotated(q, offset, i, is_query, cos, sin, rotary_row, HEAD_DIM, ROTARY_DIM)
         if k is not None:
-            # the first program of those that share this group's slots keeps the new keys for the next steps
-            fresh = tl.arange(0, NEW)[:, None]
-            exists = fresh < BEAMS
-            bend = _angle(sentence, fresh, BEAMS, ANGLES)
-            at = sentence * k_sentence + fresh * k_beam + group * WIDTH
-            new_key = _turned(k, at, i, exists, cos, sin, bend, WIDTH, TURNED)
-            at = sentence * v_sentence + fresh * v_beam + group * WIDTH + i
-            new_value = tl.load(v + at, mask=exists & (i < WIDTH), other=0.0)
-            fits = exists & (filled + fresh < room) & (i < WIDTH) & (split == 0)
-            tl.store(keys + (filled + fresh) * cache_k_slot + i, new_key, mask=fits)
-            tl.store(values + (filled + fresh) * cache_v_slot + i, new_value, mask=fits)
-            if not EARLY:
-                tl.debug_barrier()  # every thread has stored before one of them reads
-        high = tl.full((ASKING,), -1e30, tl.float32)  # finite: the difference of two such is no NaN
-        total = tl.zeros((ASKING,), tl.float32)
-        mixed = tl.zeros((ASKING, FEATURES), tl.float32)
-        for start in range(begin, end, SLOTS):
-            if not EARLY:
-                key, value = _kept(keys, cache_k_slot, values, cache_v_slot, start + down, i, last, WIDTH)
-            if k is not None and EARLY:  # noqa: SIM102 - known when compiled, unlike the other
-                if start + SLOTS > filled:
+            # the first of the programs that share this group's slots stores the new keys
+            new = tl.arange(0, BLOCK_NEW)[:, None]
+            is_new = new < BEAMS
+            new_rotary_row = _rotary_row(batch_index, new, BEAMS, ROTARY_PER)
+            offset = batch_index * k_stride_b + new * k_stride_w + group * HEAD_DIM
+            new_key = _load_rotated(k, offset, i, is_new, cos, sin, new_rotary_row, HEAD_DIM, ROTARY_DIM)
+            offset = batch_index * v_stride_b + new * v_stride_w + group * HEAD_DIM + i
+            new_value = tl.load(v + offset, mask=is_new & (i < HEAD_DIM), other=0.0)
+            stored = is_new & (filled + new < capacity) & (i < HEAD_DIM) & (split == 0)
+            tl.store(keys + (filled + new) * cache_k_stride_s + i, new_key, mask=stored)
+            tl.store(values + (filled + new) * cache_v_stride_s + i, new_value, mask=stored)
+            if not PREFETCH:
+                tl.debug_barrier()  # all threads must have stored before any reads
+        row_max = tl.full((BLOCK_Q,), -1e30, tl.float32)  # finite, so that differences are not NaN
+        row_sum = tl.zeros((BLOCK_Q,), tl.float32)
+        acc = tl.zeros((BLOCK_Q, BLOCK_D), tl.float32)
+        for start in range(first_slot, end, BLOCK_S):
+            if not PREFETCH:
+                key, value = _load_tile(
+                    keys, cache_k_stride_s, values, cache_v_stride_s, start + offsets, i, cached_end, HEAD_DIM
+                )
+            if k is not None and PREFETCH:  # noqa: SIM102 - a compile-time condition
+                if start + BLOCK_S > filled:
                     for n in tl.static_range(BEAMS):
-                        here_n = start + down == filled + n
-                        key = tl.where(here_n, _row(new_key, fresh, n), key)
-                        value = tl.where(here_n, _row(new_value, fresh, n), value)
-            slot = start + tl.arange(0, SLOTS)[None, :]
-            seen = asks & (slot < end)
-            if real is not None:
-                told = (slot < end) & (slot < filled)  # what is new is real
-                seen = seen & (tl.load(real + sentence * room + slot, mask=told, other=1) != 0)
+                        is_new_slot = start + offsets == filled + n
+                        key = tl.where(is_new_slot, _select_row(new_key, new, n), key)
+                        value = tl.where(is_new_slot, _select_row(new_value, new, n), value)
+            slot = start + tl.arange(0, BLOCK_S)[None, :]
+            visible = is_query & (slot < end)
+            if mask is not None:
+                cached = (slot < end) & (slot < filled)  # new tokens are not padding
+                visible = visible & (tl.load(mask + batch_index * capacity + slot, mask=cached, other=1) != 0)
             if ancestors is not None:
-                seen = seen & (tl.load(ancestors + mine + slot, mask=seen, other=0) != 0)
+                visible = visible & (tl.load(ancestors + ancestors_row + slot, mask=visible, other=0) != 0)
             scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
             if WINDOW > 0 or BIAS is not None:
-                distance = here - _position(slot, shared, BEAMS)
+                distance = position - _slot_position(slot, prompt_length, BEAMS)
                 if WINDOW > 0:
-                    seen = seen & (distance < WINDOW)
+                    visible = visible & (distance < WINDOW)
                 if BIAS == "slope":
                     scores -= tl.load(bias + head).to(tl.float32) * distance.to(tl.float32)
                 elif BIAS == "table":
-                    far = tl.minimum(tl.maximum(distance, 0), reach - 1)
-                    scores += tl.load(bias + head * reach + far, mask=seen, other=0.0).to(tl.float32)
-            scores = tl.where(seen, scores, float("-inf"))
-            higher = tl.maximum(high, tl.max(scores, 1))
-            weights = tl.exp(scores - higher[:, None])
-            shrink = tl.exp(high - higher)
-            total = total * shrink + tl.sum(weights, 1)
-            mixed = mixed * shrink[:, None]
-            mixed = tl.dot(weights.to(value.dtype), value, mixed, input_precision="ieee")
-            high = higher
-            if EARLY:
-                key, value = later_key, later_value
-                later_key, later_value = _kept(
-                    keys, cache_k_slot, values, cache_v_slot, start + 2 * SLOTS + down, i, last, WIDTH
+                    clamped = tl.minimum(tl.maximum(distance, 0), max_distance - 1)
+                    scores += tl.load(bias + head * max_distance + clamped, mask=visible, other=0.0).to(
+                        tl.float32
+                    )
+            scores = tl.where(visible, scores, float("-inf"))
+            new_max = tl.maximum(row_max, tl.max(scores, 1))
+            weights = tl.exp(scores - new_max[:, None])
+            rescale = tl.exp(row_max - new_max)
+            row_sum = row_sum * rescale + tl.sum(weights, 1)
+            acc = acc * rescale[:, None]
+            acc = tl.dot(weights.to(value.dtype), value, acc, input_precision="ieee")
+            row_max = new_max
+            if PREFETCH:
+                key, value = next_key, next_value
+                next_key, next_value = _load_tile(
+                    keys,
+                    cache_k_stride_s,
+                    values,
+                    cache_v_stride_s,
+                    start + 2 * BLOCK_S + offsets,
+                    i,
+                    cached_end,
+                    HEAD_DIM,
                 )
-        done = True
-        if SPLITS > 1:  # noqa: SIM102 - known when compiled, unlike the other
-            if working > 1:
-                # the last program to finish brings every part to one scale and adds them up
-                part: tl.constexpr = ASKING * (FEATURES + 2)
-                flat = tl.arange(0, ASKING)
-                inside = row * FEATURES + i
-                own = partial + (which * SPLITS + split) * part
-                tl.store(own + inside, mixed)
-                tl.store(own + ASKING * FEATURES + flat, high)
-                tl.store(own + ASKING * (FEATURES + 1) + flat, total)
-                done = last_of(meeting + which, working)
-                if done:
-                    high = tl.full((ASKING,), -1e30, tl.float32)
-                    total = tl.zeros((ASKING,), tl.float32)
-                    mixed = tl.zeros((ASKING, FEATURES), tl.float32)
-                    for other in tl.static_range(SPLITS):  # unrolled: all parts are asked for at once
-                        theirs = partial + (which * SPLITS + other) * part
-                        top = _part(theirs + ASKING * FEATURES + flat, other < working, -1e30)
-                        sums = _part(theirs + ASKING * (FEATURES + 1) + flat, other < working, 0.0)
-                        parts = _part(theirs + inside, other < working, 0.0)
-                        higher = tl.maximum(high, top)
-                        shrink, grow = tl.exp(high - higher), tl.exp(top - higher)
-                        total = total * shrink + sums * grow
-                        mixed = mixed * shrink[:, None] + parts * grow[:, None]
-                        high = higher
-                    tl.store(meeting + which, 0)
-        if done:
-            mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]  # who sees nothing gives zeros
-            place = (sentence * BEAMS + beam) * (GROUPS * EACH * WIDTH) + head * WIDTH + i
-            tl.store(out + place, mixed.to(out.dtype.element_ty), mask=asks & (i < WIDTH))
+        is_last = True
+        if SPLITS > 1:  # noqa: SIM102 - a compile-time condition
+            if active_splits > 1:
+                # the last program to finish merges the partial results
+                partial_size: tl.constexpr = BLOCK_Q * (BLOCK_D + 2)
+                row_offset = tl.arange(0, BLOCK_Q)
+                acc_offset = row * BLOCK_D + i
+                own_partial = partial + (program * SPLITS + split) * partial_size
+                tl.store(own_partial + acc_offset, acc)
+                tl.store(own_partial + BLOCK_Q * BLOCK_D + row_offset, row_max)
+                tl.store(own_partial + BLOCK_Q * (BLOCK_D + 1) + row_offset, row_sum)
+                is_last = is_last_program(counter + program, active_splits)
+                if is_last:
+                    row_max = tl.full((BLOCK_Q,), -1e30, tl.float32)
+                    row_sum = tl.zeros((BLOCK_Q,), tl.float32)
+                    acc = tl.zeros((BLOCK_Q, BLOCK_D), tl.float32)
+                    for other in tl.static_range(SPLITS):  # unrolled, so that all loads are issued at once
+                        other_partial = partial + (program * SPLITS + other) * partial_size
+                        other_max = _load_partial(
+                            other_partial + BLOCK_Q * BLOCK_D + row_offset, other < active_splits, -1e30
+                        )
+                        other_sum = _load_partial(
+                            other_partial + BLOCK_Q * (BLOCK_D + 1) + row_offset, other < active_splits, 0.0
+                        )
+                        other_acc = _load_partial(other_partial + acc_offset, other < active_splits, 0.0)
+                        new_max = tl.maximum(row_max, other_max)
+                        rescale, other_rescale = tl.exp(row_max - new_max), tl.exp(other_max - new_max)
+                        row_sum = row_sum * rescale + other_sum * other_rescale
+                        acc = acc * rescale[:, None] + other_acc * other_rescale[:, None]
+                        row_max = new_max
+                    tl.store(counter + program, 0)
+        if is_last:
+            acc = acc / tl.where(row_sum > 0, row_sum, 1.0)[:, None]  # fully masked rows give zeros
+            out_offset = (
+                (batch_index * BEAMS + beam) * (GROUPS * HEADS_PER_GROUP * HEAD_DIM) + head * HEAD_DIM + i
+            )
+            tl.store(out + out_offset, acc.to(out.dtype.element_ty), mask=is_query & (i < HEAD_DIM))

@@ -1,6 +1,6 @@
-"""KV caches on a GPU: as in `inference.kv_cache`, in tensors whose shapes never change.
+"""KV caches for the Triton kernels: like `inference.kv_cache`, with static shapes.
 
-How many slots are filled is counted on the device, so one captured graph serves every step.
+The number of filled slots is counted on the device, so that one CUDA graph serves every step.
 
 B inputs, W beams, H query heads, G key/value heads, K head width, L slots, S source positions.
 Slots hold the prompt, then W for each step.
@@ -22,11 +22,11 @@ from glassformer.inference.kv_cache import CrossKVCache, SharedPromptKVCache
 def supports(stack: Stack) -> bool:
     """Whether the kernels support this stack's attention."""
     attentions = [*stack.attentions, *stack.cross_attentions]
-    if not attentions or any(one.value_dim != one.head_dim for one in attentions):
+    if not attentions or any(a.value_dim != a.head_dim for a in attentions):
         return False
-    # a rounded bias depends on absolute positions, and the kernel knows distances
+    # a rounded bias depends on absolute positions, but the kernel uses distances
     positions = (stack.position, stack.local_position)
-    return not any(isinstance(one, AlibiBias) and one.rounding != "none" for one in positions)
+    return not any(isinstance(p, AlibiBias) and p.rounding != "none" for p in positions)
 
 
 class TritonBeamCache(SharedPromptKVCache):
@@ -35,12 +35,12 @@ class TritonBeamCache(SharedPromptKVCache):
     def __init__(self, stack: Stack, batch: int, capacity: int, mask: Tensor | None, *, like: Tensor) -> None:
         """mask (B, P): of a prompt; `like`: the dtype and device."""
         super().__init__(stack, batch, capacity)
-        for one in stack.attentions:
-            shape = (batch, one.num_kv_heads, capacity, one.head_dim)
+        for attention in stack.attentions:
+            shape = (batch, attention.num_kv_heads, capacity, attention.head_dim)
             self.layers.append(LayerCache(like.new_empty(shape), like.new_empty(shape)))
         self.filled = torch.zeros(1, dtype=torch.int64, device=like.device)
         self.ancestors: Tensor | None = None  # (B, W, L); None: every beam sees all that is filled
-        self.mask: Tensor | None = None if mask is None else _extended(mask, capacity)  # (B, L)
+        self.mask: Tensor | None = None if mask is None else _extend_mask(mask, capacity)  # (B, L)
         self.bias = {window: _bias_by_distance(stack, window, capacity, like) for window in self.windows}
         self.rotary: dict[int | None, tuple[Tensor, Tensor] | None] = dict.fromkeys(self.windows)
 
@@ -51,9 +51,9 @@ class TritonBeamCache(SharedPromptKVCache):
 
     def store_prompt(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.prompt = self.position = k.shape[2]
-        own = self.layers[layer]
-        own.k[:, :, : self.prompt] = k
-        own.v[:, :, : self.prompt] = v
+        cache = self.layers[layer]
+        cache.k[:, :, : self.prompt] = k
+        cache.v[:, :, : self.prompt] = v
         if layer == 0:
             self.filled.fill_(self.prompt)
 
@@ -64,35 +64,35 @@ class TritonBeamCache(SharedPromptKVCache):
             if isinstance(position, RotaryPositions):
                 self.rotary[window] = position(positions[:, None]).rotary  # (B, 1, 1, R) each
         if self.ancestors is not None:  # a beam's new slot is visible to it
-            own = self.filled + torch.arange(self.width, device=positions.device)  # (W,)
-            self.ancestors.scatter_(2, own[None, :, None].expand(self.batch, -1, 1), True)
+            new_slots = self.filled + torch.arange(self.width, device=positions.device)  # (W,)
+            self.ancestors.scatter_(2, new_slots[None, :, None].expand(self.batch, -1, 1), True)
 
     def attend(
         self, layer: int, attention: MultiHeadAttention, q: Tensor, k: Tensor | None, v: Tensor | None
     ) -> Tensor:
-        """One kernel rotates, appends and attends."""
+        """Rotate, append and attend in one kernel."""
         assert k is not None and v is not None
-        own, window = self.layers[layer], attention.window
+        cache, window = self.layers[layer], attention.window
         q, k, v = (x.view(self.batch, self.width, *x.shape[1:]) for x in (q, k, v))  # (B, W, heads, K)
         heads = decode_attention(
             q,
             k,
             v,
-            own.k,
-            own.v,
+            cache.k,
+            cache.v,
             self.filled,
             scale=attention.scale,
-            real=self.mask,
+            mask=self.mask,
             ancestors=self.ancestors,
             rotary=self.rotary[window],
             window=window,
             bias=self.bias[window],
-            shared=self.prompt,
+            prompt_length=self.prompt,
         )
         return heads.flatten(0, 1)  # (B * W, H, K)
 
     def advance(self, steps: int = 1) -> None:
-        """Count the step on the device; the host counts `position` itself."""
+        """Count the step on the device; the caller counts `position`."""
         self.filled.add_(self.width * steps)
 
     def expand_beams(self, count: int) -> None:
@@ -102,7 +102,7 @@ class TritonBeamCache(SharedPromptKVCache):
         slots = self.prompt + (self.max_positions - self.prompt) * count
         self._resize(slots)
         if self.mask is not None:
-            self.mask = _extended(self.mask[:, : self.prompt], slots)
+            self.mask = _extend_mask(self.mask[:, : self.prompt], slots)
         self.ancestors = torch.zeros(self.batch, count, slots, dtype=torch.bool, device=self.filled.device)
         self.ancestors[..., : self.prompt] = True
         self.width = count
@@ -117,19 +117,19 @@ class TritonBeamCache(SharedPromptKVCache):
         inputs = self.inputs_of(rows)
         super().select(inputs)
         if self.ancestors is not None:
-            moved = self.ancestors.flatten(0, 1).index_select(0, rows)
-            self.ancestors = moved.view(len(inputs), self.width, -1)
+            selected = self.ancestors.flatten(0, 1).index_select(0, rows)
+            self.ancestors = selected.view(len(inputs), self.width, -1)
         self.mask = None if self.mask is None else self.mask.index_select(0, inputs)
         self.batch = len(inputs)
 
 
-def _extended(mask: Tensor, slots: int) -> Tensor:
-    """A mask (B, P) -> (B, slots), True after the prompt."""
+def _extend_mask(mask: Tensor, slots: int) -> Tensor:
+    """Extend a mask (B, P) to (B, slots); True after the prompt."""
     return torch.nn.functional.pad(mask, (0, slots - mask.shape[1]), value=True)
 
 
 def _bias_by_distance(stack: Stack, window: int | None, capacity: int, like: Tensor) -> Tensor | None:
-    """What positions add to scores: a slope per head (H,), or a number per distance (H, capacity)."""
+    """The position bias: a slope per head (H,), or a value per distance (H, capacity)."""
     position = stack.position_of(window)
     if isinstance(position, AlibiBias):
         return position.slopes * position.scale
@@ -142,7 +142,7 @@ def _bias_by_distance(stack: Stack, window: int | None, capacity: int, like: Ten
 
 
 class TritonCrossCache(CrossKVCache):
-    """Keys and values of the encoder's output, attended to by one kernel."""
+    """Keys and values of the encoder's output, for the Triton kernel."""
 
     def state(self) -> list[Tensor]:
         """All tensors that a captured step reads."""
@@ -154,6 +154,6 @@ class TritonCrossCache(CrossKVCache):
     ) -> Tensor:
         q = q.view(self.batch, -1, *q.shape[1:])  # (B, W, H, K)
         heads = decode_attention(
-            q, None, None, *self.view(layer), None, scale=attention.scale, real=self.mask
+            q, None, None, *self.view(layer), None, scale=attention.scale, mask=self.mask
         )
         return heads.flatten(0, 1)

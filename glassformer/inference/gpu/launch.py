@@ -1,8 +1,8 @@
-"""How the kernels of a step follow one another, and CUDA graphs of whole steps.
+"""Programmatic dependent launch (PDL) of the kernels of a step, and CUDA graphs of steps.
 
-A kernel may begin while the one before it still runs, where the GPU can do that: it fetches what no kernel
-writes (the matrices) and waits, on the GPU, before it reads anything else. Every kernel here waits, so
-that when one goes on, all before it are done.
+With PDL a kernel starts while the previous one still runs: it loads what no kernel writes (the weights), and
+waits on the GPU before it reads anything else. Every kernel here waits, so when one continues, all kernels
+before it have finished.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _COUNTERS = 16_384
 _counters: dict[tuple[torch.device, int], Tensor] = {}
 
 
-def overlaps(x: Tensor) -> bool:
-    """Whether kernels on x's device may begin before the one before them has ended."""
+def supports_pdl(x: Tensor) -> bool:
+    """Whether x's device supports programmatic dependent launch."""
     return x.is_cuda and _capability(x.device) >= (9, 0)
 
 
-def processors(x: Tensor) -> int:
-    """The multiprocessors that work on x; a few where a CPU stands in for a GPU."""
-    return _processors(x.device) if x.is_cuda else 4
+def num_sms(x: Tensor) -> int:
+    """The number of multiprocessors of x's device; 4 in Triton's interpreter on a CPU."""
+    return _num_sms(x.device) if x.is_cuda else 4
 
 
 @cache
@@ -37,12 +37,12 @@ def _capability(device: torch.device) -> tuple[int, int]:
 
 
 @cache
-def _processors(device: torch.device) -> int:
+def _num_sms(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def counters(x: Tensor) -> Tensor:
-    """Zeros (int32) that a kernel's programs count in, and leave zero; each stream has its own."""
+    """Counters (int32) of finished programs, which kernels reset to zero; one buffer per stream."""
     stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
     key = (x.device, stream)
     if key not in _counters:
@@ -51,29 +51,29 @@ def counters(x: Tensor) -> Tensor:
 
 
 @triton.jit
-def follow(OVERLAP: tl.constexpr):
-    """Let the next kernel begin, and wait until the one before has ended."""
-    if OVERLAP:
+def trigger_and_wait(PDL: tl.constexpr):
+    """Let the next kernel start, and wait until the previous one has finished."""
+    if PDL:
         gdc_launch_dependents()
         gdc_wait()
 
 
 @triton.jit
-def let_next_begin(OVERLAP: tl.constexpr):
-    if OVERLAP:
+def trigger_next(PDL: tl.constexpr):
+    if PDL:
         gdc_launch_dependents()
 
 
 @triton.jit
-def wait_for_last(OVERLAP: tl.constexpr):
-    if OVERLAP:
+def wait_on_prior(PDL: tl.constexpr):
+    if PDL:
         gdc_wait()
 
 
 @triton.jit
-def last_of(counter, count):
-    """True in the one program of `count` that comes last, which then sees what all of them have stored."""
-    tl.debug_barrier()  # every thread of this program has stored before one of them counts it
+def is_last_program(counter, count):
+    """True in the last of `count` programs to get here, which then sees what all of them stored."""
+    tl.debug_barrier()  # all threads of this program must have stored before it is counted
     return tl.atomic_add(counter, 1, sem="acq_rel") == count - 1
 
 
@@ -81,11 +81,11 @@ Out = TypeVar("Out")
 
 
 class CudaGraph(Generic[Out]):
-    """`step()` as a graph, which a call replays.
+    """Capture `step()` as a CUDA graph; a call replays it.
 
-    The step may read and write any tensors, in place, and must do the same each time: no shape and no branch
-    may depend on their values. It is run `warmups` times here, so what it counts up must
-    be set back afterwards. What a call gives is written over by the next; nothing waits for the GPU.
+    The step may read and write any tensors in place, but no shape or branch may depend on their values. It
+    runs `warmups` times here, so counters must be reset afterwards. A call overwrites the output of the
+    previous one, and does not synchronize.
     """
 
     def __init__(self, step: Callable[[], Out], *, warmups: int = 2) -> None:
@@ -93,7 +93,9 @@ class CudaGraph(Generic[Out]):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.inference_mode(), torch.cuda.stream(stream):
-            counters(torch.empty(0, device="cuda"))  # made before: what a capture makes is the graph's
+            counters(
+                torch.empty(0, device="cuda")
+            )  # allocated before the capture, whose allocations belong to the graph
             for _ in range(warmups):
                 step()
             stream.synchronize()

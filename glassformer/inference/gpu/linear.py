@@ -1,6 +1,6 @@
-"""Linear layers on a GPU: one product with a weight matrix, with everything that surrounds it in a block.
+"""Linear layers on a GPU, fused with the norm before and the activation and residual after them.
 
-    x (N, D) -> norm -> weight (O, D) -> times scale, plus bias -> activation -> plus residual (N, O)
+    x (N, D) -> norm -> weight (O, D) -> * scale + bias -> activation -> + residual (N, O)
 
 N rows, D features in, O features out.
 """
@@ -26,14 +26,14 @@ from glassformer.inference.gpu.linear_kernels import (
     normalize,
     vector_product,
 )
-from glassformer.inference.linear import concatenate, finish
+from glassformer.inference.linear import apply_epilogue, concatenate
 from glassformer.inference.prepare import WeightAndBias, hooked
 
 
 class TritonLinear:
-    """The weights as they are; see `FusedLinear`."""
+    """Unquantized weights; see `FusedLinear`."""
 
-    captures = True  # steps on these layers can be captured in a CUDA graph
+    supports_cuda_graphs = True
 
     def __init__(self, parts: Sequence[WeightAndBias]) -> None:
         weight, bias = concatenate(parts)
@@ -54,7 +54,7 @@ class TritonLinear:
             x = norm(x)
         if activation is not None and activation not in FUSED_ACTIVATIONS:
             y = product(x, self.weight, bias=self.bias, scale=self.scale, norm=fused)
-            return finish(y, activation, gated, residual)
+            return apply_epilogue(y, activation, gated, residual)
         return product(
             x,
             self.weight,
@@ -68,7 +68,7 @@ class TritonLinear:
 
 
 class TritonInt8Linear(TritonLinear):
-    """int8 weights with a scale for each output row: half the memory traffic."""
+    """int8 weights with one scale per output row: half the memory traffic."""
 
     def __init__(self, parts: Sequence[WeightAndBias]) -> None:
         super().__init__(parts)
@@ -91,27 +91,27 @@ def product(
 ) -> Tensor:
     """x (N, D), weight (O, D) -> activation(norm(x) weight^T * scale + bias) + residual: (N, O).
 
-    bias, scale (O,): with a scale the weight is int8, and row o stands for scale[o] * weight[o].
-    gated: weight is (2 * O, D), the gate's rows and then the others', which the activated gate multiplies.
-    One row goes through at nearly the speed of the memory, up to 32 (of int8, 128) through the tensor
-    cores; more, and several float32 rows, through torch's own product. The weight, scale and bias must not
-    be what the kernel just before this one writes: they are read ahead of its end.
+    bias, scale (O,): with a scale the weight is int8, and row o is scale[o] * weight[o].
+    gated: weight is (2 * O, D), the rows of the gate and then those of the up projection.
+    One row runs at nearly memory bandwidth, up to 32 rows (128 for int8) on the tensor cores; more rows, and
+    several float32 rows, use torch's matrix product. The kernel launched just before must not write weight,
+    scale or bias: they are read before it has finished.
     """
     x = x.contiguous()
     residual = None if residual is None else residual.contiguous()
-    rows, most = x.shape[0], MAX_ROWS if scale is None else MAX_ROWS_INT8
+    rows, max_rows = x.shape[0], MAX_ROWS if scale is None else MAX_ROWS_INT8
     if rows == 1:
         return vector_product(x, weight, bias, scale, norm, residual, activation, gated)
     if norm is not None:
         x = normalize(x, norm)
-    if 1 < rows <= most and x.dtype != torch.float32:
+    if 1 < rows <= max_rows and x.dtype != torch.float32:
         return matrix_product(x, weight, bias, scale, residual, activation, gated)
     if scale is not None:
         y = F.linear(x, weight.to(x.dtype)) * scale
-        return finish((y if bias is None else y + bias).to(x.dtype), activation, gated, residual)
+        return apply_epilogue((y if bias is None else y + bias).to(x.dtype), activation, gated, residual)
     if residual is not None and bias is None and activation is None and not gated:
         return torch.addmm(residual, x, weight.t())
     if bias is not None and activation == "relu" and not gated:
         y = torch._addmm_activation(bias, x, weight.t())  # in the same kernel
         return y if residual is None else y + residual
-    return finish(F.linear(x, weight, bias), activation, gated, residual)
+    return apply_epilogue(F.linear(x, weight, bias), activation, gated, residual)

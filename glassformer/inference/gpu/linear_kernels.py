@@ -1,16 +1,16 @@
-"""Kernels of linear layers: norms, activations, and products of one row or of a few with a matrix.
+"""Kernels of linear layers: norms, activations, and matrix products of one or a few rows.
 
-`vector_product` multiplies one row: each program takes a few of the matrix's rows, read once. What bounds it
-is how fast the matrix comes from memory. Many small programs ask for it before they wait for the row, so
-while one kernel ends, the next one's matrix is already on its way.
+`vector_product` multiplies one row and is bound by memory bandwidth. Each program reads a few rows of the
+weight once. Many small programs request them before they wait for x, so the weight of the next kernel is
+already loading while the previous kernel finishes.
 
-`matrix_product` multiplies up to 32 rows by the tensor cores, the matrix read once:
+`matrix_product` multiplies up to 32 rows on the tensor cores and reads the weight once:
 
-    weight (OUTS, COLUMNS) @ x^T (COLUMNS, N)  summed over the columns ->  out^T (OUTS, N)
+    weight (BLOCK_O, BLOCK_D) @ x^T (BLOCK_D, BLOCK_N)  summed over D ->  out^T (BLOCK_O, BLOCK_N)
 
-The matrix's rows are where a tensor core needs at least 64; the few rows of x are where 16 are enough. If the
-matrix has few rows, several programs share them, each with its part of the columns; the last of them to
-finish adds the parts up, always in the same order.
+A tensor core needs at least 64 rows of its first operand and 16 columns of the second, so the weight comes
+first. If the weight has few rows, several programs share them and split the columns; the last of them to
+finish adds the partial sums, always in the same order.
 
 N rows, D features in, O features out.
 """
@@ -28,19 +28,19 @@ from torch import Tensor
 from glassformer.core.norms import LayerNorm, RMSNorm
 from glassformer.inference.gpu.launch import (
     counters,
-    follow,
-    last_of,
-    let_next_begin,
-    overlaps,
-    processors,
-    wait_for_last,
+    is_last_program,
+    num_sms,
+    supports_pdl,
+    trigger_and_wait,
+    trigger_next,
+    wait_on_prior,
 )
 
 FUSED_ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh")
-_ELEMENTS = 8192  # of the matrix (of each half, when gated), that a program asks for at once
-_WIDEST = 4096
-MAX_ROWS = 32  # rows; with more, the arithmetic begins to count, and a library's product is the quicker
-MAX_ROWS_INT8 = 128  # for which the library would need the weights at their full size
+_TILE_ELEMENTS = 8192  # of the weight (of each half, if gated), that a program loads at once
+_MAX_SINGLE_TILE = 4096
+MAX_ROWS = 32  # with more rows, compute matters and torch's product is faster
+MAX_ROWS_INT8 = 128  # for which torch would have to dequantize the weights
 
 
 @triton.jit
@@ -73,7 +73,7 @@ class NormWeights:
 
 
 def norm_weights(module: RMSNorm | LayerNorm) -> NormWeights:
-    """A model's norm as the kernels take it."""
+    """The parameters of a norm module."""
     weight = module.weight.detach()
     if isinstance(module, RMSNorm):
         return NormWeights(kind="rms", weight=weight, eps=module.eps)
@@ -82,33 +82,33 @@ def norm_weights(module: RMSNorm | LayerNorm) -> NormWeights:
 
 
 def normalize(x: Tensor, norm: NormWeights) -> Tensor:
-    """The norm of each row of x: (N, D) -> (N, D), the statistics in float32."""
+    """Normalize each row of x (N, D), with statistics in float32."""
     x = x.contiguous()
     out = torch.empty_like(x)
     rows, width = x.shape
     columns = triton.next_power_of_2(width)
-    overlap = overlaps(x)
+    pdl = supports_pdl(x)
     if rows:
         _normalize[(rows,)](
             *(x, norm.weight, norm.bias, out, norm.eps),
             WIDTH=width,
-            COLUMNS=columns,
-            KIND=norm.kind,
-            OVERLAP=overlap,
+            BLOCK_D=columns,
+            NORM=norm.kind,
+            PDL=pdl,
             num_warps=min(8, max(1, columns // 512)),
-            **({"launch_pdl": True} if overlap else {}),
+            **({"launch_pdl": True} if pdl else {}),
         )
     return out
 
 
 @triton.jit
-def statistics(x, real, WIDTH: tl.constexpr, KIND: tl.constexpr, eps):
-    """Mean (0 for "rms") and 1 / deviation of a row x (float32), whose features outside `real` are 0."""
+def norm_statistics(x, valid, WIDTH: tl.constexpr, NORM: tl.constexpr, eps):
+    """Mean (0 for "rms") and 1 / std of a row x (float32), which is 0 outside `valid`."""
     mean = 0.0
-    if KIND == "layer":
+    if NORM == "layer":
         mean = tl.sum(x, 0) / WIDTH
-    apart = tl.where(real, x - mean, 0.0)
-    return mean, 1.0 / tl.sqrt(tl.sum(apart * apart, 0) / WIDTH + eps)
+    centered = tl.where(valid, x - mean, 0.0)
+    return mean, 1.0 / tl.sqrt(tl.sum(centered * centered, 0) / WIDTH + eps)
 
 
 @triton.jit
@@ -119,22 +119,22 @@ def _normalize(
     out,
     eps,
     WIDTH: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    KIND: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    NORM: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    follow(OVERLAP)
+    trigger_and_wait(PDL)
     start = tl.program_id(0).to(tl.int64) * WIDTH
-    at = tl.arange(0, COLUMNS)
-    real = at < WIDTH
-    row = tl.load(x + start + at, mask=real, other=0.0).to(tl.float32)
-    mean, inverse = statistics(row, real, WIDTH, KIND, eps)
-    y = (row - mean) * inverse
+    column = tl.arange(0, BLOCK_D)
+    valid = column < WIDTH
+    row = tl.load(x + start + column, mask=valid, other=0.0).to(tl.float32)
+    mean, inv_std = norm_statistics(row, valid, WIDTH, NORM, eps)
+    y = (row - mean) * inv_std
     if weight is not None:
-        y *= tl.load(weight + at, mask=real, other=0.0).to(tl.float32)
+        y *= tl.load(weight + column, mask=valid, other=0.0).to(tl.float32)
     if bias is not None:
-        y += tl.load(bias + at, mask=real, other=0.0).to(tl.float32)
-    tl.store(out + start + at, y.to(out.dtype.element_ty), mask=real)
+        y += tl.load(bias + column, mask=valid, other=0.0).to(tl.float32)
+    tl.store(out + start + column, y.to(out.dtype.element_ty), mask=valid)
 
 
 # ---- one row ------------------------------------------------------------------------------------------
@@ -151,79 +151,79 @@ def vector_product(
     gated: bool,
 ) -> Tensor:
     """x (1, D), weight (O, D), or (2 * O, D) when gated -> (1, O)."""
-    outs, width = weight.shape[0] // (2 if gated else 1), weight.shape[1]
-    out = torch.empty(1, outs, dtype=x.dtype, device=x.device)
-    rows, columns, warps = _vector_shape(outs, width, 2 if gated else 1, processors(x))
-    overlap = overlaps(x)
-    gain = shift = kind = None
+    out_features, width = weight.shape[0] // (2 if gated else 1), weight.shape[1]
+    out = torch.empty(1, out_features, dtype=x.dtype, device=x.device)
+    rows, columns, warps = _vector_shape(out_features, width, 2 if gated else 1, num_sms(x))
+    pdl = supports_pdl(x)
+    norm_gain = norm_shift = norm_kind = None
     eps = 0.0
     if norm is not None:
-        gain, shift, eps, kind = norm.weight, norm.bias, norm.eps, norm.kind
-    _vector_kernel[(triton.cdiv(outs, rows),)](
-        *(x, weight, scale, bias, gain, shift, residual, out, outs, eps),
+        norm_gain, norm_shift, eps, norm_kind = norm.weight, norm.bias, norm.eps, norm.kind
+    _vector_kernel[(triton.cdiv(out_features, rows),)](
+        *(x, weight, scale, bias, norm_gain, norm_shift, residual, out, out_features, eps),
         WIDTH=width,
-        WHOLE=triton.next_power_of_2(width),
-        ROWS=rows,
-        COLUMNS=columns,
+        WIDTH_PADDED=triton.next_power_of_2(width),
+        BLOCK_O=rows,
+        BLOCK_D=columns,
         TILES=triton.cdiv(width, columns),
-        EVEN=outs % rows == 0 and width % columns == 0,
-        KIND=kind,
+        EVEN=out_features % rows == 0 and width % columns == 0,
+        NORM=norm_kind,
         ACTIVATION=activation,
         GATED=gated,
-        OVERLAP=overlap,
+        PDL=pdl,
         num_warps=warps,
-        **({"launch_pdl": True} if overlap else {}),
+        **({"launch_pdl": True} if pdl else {}),
     )
     return out
 
 
-def _vector_shape(outs: int, width: int, halves: int, processors: int) -> tuple[int, int, int]:
-    """Rows and columns of a program's tile and the warps that read it: small, but enough to fill the GPU."""
-    whole = triton.next_power_of_2(width)
-    one = whole <= _WIDEST and whole < 1.3 * width
-    columns = whole if one else min(whole, 2048)
-    most = max(1, min(_ELEMENTS // columns, outs // ((4 if one else 2) * processors)))
-    rows = 1 << (most.bit_length() - 1)
-    return rows, columns, max(1, min(8, rows * columns // (2048 if one else 1024)))
+def _vector_shape(out_features: int, width: int, num_halves: int, num_sms: int) -> tuple[int, int, int]:
+    """Rows and columns of a program's tile, and its warps: small tiles, enough of them to fill the GPU."""
+    padded_width = triton.next_power_of_2(width)
+    single_tile = padded_width <= _MAX_SINGLE_TILE and padded_width < 1.3 * width
+    columns = padded_width if single_tile else min(padded_width, 2048)
+    max_rows = max(1, min(_TILE_ELEMENTS // columns, out_features // ((4 if single_tile else 2) * num_sms)))
+    rows = 1 << (max_rows.bit_length() - 1)
+    return rows, columns, max(1, min(8, rows * columns // (2048 if single_tile else 1024)))
 
 
 @triton.jit
-def _rows_at(weight, o, d, outs, WIDTH: tl.constexpr, EVEN: tl.constexpr):
-    """Rows o, columns d of the matrix, as they lie; nothing keeps them in the cache: none is read twice."""
-    at = weight + o.to(tl.int64)[:, None] * WIDTH + d[None, :]
+def _load_weight(weight, o, d, out_features, WIDTH: tl.constexpr, EVEN: tl.constexpr):
+    """Load rows o, columns d of the weight, without caching: none is read twice."""
+    pointers = weight + o.to(tl.int64)[:, None] * WIDTH + d[None, :]
     if EVEN:
-        return tl.load(at, eviction_policy="evict_first")
-    real = (o < outs)[:, None] & (d < WIDTH)[None, :]
-    return tl.load(at, mask=real, other=0, eviction_policy="evict_first")
+        return tl.load(pointers, eviction_policy="evict_first")
+    valid = (o < out_features)[:, None] & (d < WIDTH)[None, :]
+    return tl.load(pointers, mask=valid, other=0, eviction_policy="evict_first")
 
 
 @triton.jit
-def _features(norm_weight, norm_bias, at, WIDTH: tl.constexpr):
-    """What a norm multiplies features `at` with, and adds to them: 0 beyond the last."""
-    gain = tl.where(at < WIDTH, 1.0, 0.0)
+def _load_norm(norm_weight, norm_bias, column, WIDTH: tl.constexpr):
+    """Load weight and bias of a norm; 0 beyond the last column."""
+    norm_gain = tl.where(column < WIDTH, 1.0, 0.0)
     if norm_weight is not None:
-        gain = tl.load(norm_weight + at, mask=at < WIDTH, other=0.0).to(tl.float32)
-    shift = tl.zeros_like(gain)
+        norm_gain = tl.load(norm_weight + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    norm_shift = tl.zeros_like(norm_gain)
     if norm_bias is not None:
-        shift = tl.load(norm_bias + at, mask=at < WIDTH, other=0.0).to(tl.float32)
-    return gain, shift
+        norm_shift = tl.load(norm_bias + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    return norm_gain, norm_shift
 
 
 @triton.jit
-def _as_float(w):
-    """int8 by way of a float whose last bits they are, which is quicker than converting; others as usual."""
+def _dequantize(w):
+    """Convert to float32; int8 by a bit trick that is faster than the conversion."""
     if w.dtype == tl.int8:
-        raised = (w.to(tl.uint8, bitcast=True) ^ 0x80).to(tl.int32) | 0x4B000000  # 2^23 + 128 + w
-        return raised.to(tl.float32, bitcast=True) - 8388736.0
+        biased = (w.to(tl.uint8, bitcast=True) ^ 0x80).to(tl.int32) | 0x4B000000  # 2^23 + 128 + w
+        return biased.to(tl.float32, bitcast=True) - 8388736.0
     return w.to(tl.float32)
 
 
 @triton.jit
-def _finish_vector(total, o, real, scale, bias):
+def _scale_and_bias(total, o, valid, scale, bias):
     if scale is not None:
-        total *= tl.load(scale + o, mask=real, other=0.0).to(tl.float32)
+        total *= tl.load(scale + o, mask=valid, other=0.0).to(tl.float32)
     if bias is not None:
-        total += tl.load(bias + o, mask=real, other=0.0).to(tl.float32)
+        total += tl.load(bias + o, mask=valid, other=0.0).to(tl.float32)
     return total
 
 
@@ -237,84 +237,86 @@ def _vector_kernel(
     norm_bias,
     residual,
     out,
-    outs,
+    out_features,
     eps,
     WIDTH: tl.constexpr,
-    WHOLE: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    WIDTH_PADDED: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+    BLOCK_D: tl.constexpr,
     TILES: tl.constexpr,
     EVEN: tl.constexpr,
-    KIND: tl.constexpr,
+    NORM: tl.constexpr,
     ACTIVATION: tl.constexpr,
     GATED: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    let_next_begin(OVERLAP)
-    o = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    d = tl.arange(0, COLUMNS)
-    upper = weight + outs.to(tl.int64) * WIDTH  # the second half of a gated matrix
-    coming = _rows_at(weight, o, d, outs, WIDTH, EVEN)
+    trigger_next(PDL)
+    o = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
+    d = tl.arange(0, BLOCK_D)
+    up_rows = weight + out_features.to(tl.int64) * WIDTH  # the second half of a gated weight
+    next_w = _load_weight(weight, o, d, out_features, WIDTH, EVEN)
     if GATED:
-        coming_up = _rows_at(upper, o, d, outs, WIDTH, EVEN)
-    if KIND is not None and TILES == 1:
-        gain, shift = _features(norm_weight, norm_bias, d, WIDTH)
-    wait_for_last(OVERLAP)
-    written = o < outs
+        next_w_up = _load_weight(up_rows, o, d, out_features, WIDTH, EVEN)
+    if NORM is not None and TILES == 1:
+        norm_gain, norm_shift = _load_norm(norm_weight, norm_bias, d, WIDTH)
+    wait_on_prior(PDL)
+    is_output = o < out_features
     if residual is not None:
-        more = tl.load(residual + o, mask=written, other=0.0).to(tl.float32)
-    if KIND is not None:
-        every = tl.arange(0, WHOLE)
-        row = tl.load(x + every, mask=every < WIDTH, other=0.0).to(tl.float32)
-        mean, inverse = statistics(row, every < WIDTH, WIDTH, KIND, eps)
-    total = tl.zeros((ROWS,), tl.float32)
-    total_up = tl.zeros((ROWS,), tl.float32)
+        residual_row = tl.load(residual + o, mask=is_output, other=0.0).to(tl.float32)
+    if NORM is not None:
+        all_columns = tl.arange(0, WIDTH_PADDED)
+        row = tl.load(x + all_columns, mask=all_columns < WIDTH, other=0.0).to(tl.float32)
+        mean, inv_std = norm_statistics(row, all_columns < WIDTH, WIDTH, NORM, eps)
+    total = tl.zeros((BLOCK_O,), tl.float32)
+    total_up = tl.zeros((BLOCK_O,), tl.float32)
     for tile in tl.static_range(TILES):
-        at = tile * COLUMNS + d
-        w = coming
+        column = tile * BLOCK_D + d
+        w = next_w
         if GATED:
-            w_up = coming_up
+            w_up = next_w_up
         if tile + 1 < TILES:
-            coming = _rows_at(weight, o, at + COLUMNS, outs, WIDTH, EVEN)
+            next_w = _load_weight(weight, o, column + BLOCK_D, out_features, WIDTH, EVEN)
             if GATED:
-                coming_up = _rows_at(upper, o, at + COLUMNS, outs, WIDTH, EVEN)
-        real = at < WIDTH
-        features = tl.load(x + at, mask=real, other=0.0).to(tl.float32)
-        if KIND is not None:
+                next_w_up = _load_weight(up_rows, o, column + BLOCK_D, out_features, WIDTH, EVEN)
+        valid = column < WIDTH
+        features = tl.load(x + column, mask=valid, other=0.0).to(tl.float32)
+        if NORM is not None:
             if TILES > 1:
-                gain, shift = _features(norm_weight, norm_bias, at, WIDTH)
-            features = (features - mean) * inverse * gain + shift
-            features = features.to(x.dtype.element_ty).to(tl.float32)  # as the norm alone would give it
-        total += tl.sum(_as_float(w) * features[None, :], 1)
+                norm_gain, norm_shift = _load_norm(norm_weight, norm_bias, column, WIDTH)
+            features = (features - mean) * inv_std * norm_gain + norm_shift
+            features = features.to(x.dtype.element_ty).to(tl.float32)  # rounded as the output of the norm
+        total += tl.sum(_dequantize(w) * features[None, :], 1)
         if GATED:
-            total_up += tl.sum(_as_float(w_up) * features[None, :], 1)
-    total = activate(_finish_vector(total, o, written, scale, bias), ACTIVATION)
+            total_up += tl.sum(_dequantize(w_up) * features[None, :], 1)
+    total = activate(_scale_and_bias(total, o, is_output, scale, bias), ACTIVATION)
     if GATED:
-        total *= _finish_vector(total_up, o + outs, written, scale, bias)
+        total *= _scale_and_bias(total_up, o + out_features, is_output, scale, bias)
     if residual is not None:
-        total += more
-    tl.store(out + o, total.to(out.dtype.element_ty), mask=written)
+        total += residual_row
+    tl.store(out + o, total.to(out.dtype.element_ty), mask=is_output)
 
 
 # ---- a few rows ---------------------------------------------------------------------------------------
 
 
-class _Shape(NamedTuple):
-    """How a product is cut: a program's rows and columns of the matrix, and among how many a row is split."""
+class _TileShape(NamedTuple):
+    """Tile of a program: rows and columns of the weight, and the number of programs that share a row."""
 
-    outs: int
+    out_features: int
     columns: int
     splits: int
     stages: int
     warps: int
 
 
-def _matrix_shape(rows: int, outs: int, width: int, halves: int, processors: int) -> _Shape:
-    """A program or two on each processor, of at least two tiles."""
-    columns = min(64 if halves > 1 else 128, max(16, triton.next_power_of_2(width)))
-    blocks, tiles = triton.cdiv(outs, 64), triton.cdiv(width, columns)
-    splits = max(1, min(halves * processors // blocks, tiles // 2, 32))
-    return _Shape(outs=64, columns=columns, splits=splits, stages=4 if halves > 1 else 6, warps=4)
+def _matrix_shape(rows: int, out_features: int, width: int, num_halves: int, num_sms: int) -> _TileShape:
+    """One or two programs per multiprocessor, each with at least two tiles."""
+    columns = min(64 if num_halves > 1 else 128, max(16, triton.next_power_of_2(width)))
+    blocks, tiles = triton.cdiv(out_features, 64), triton.cdiv(width, columns)
+    splits = max(1, min(num_halves * num_sms // blocks, tiles // 2, 32))
+    return _TileShape(
+        out_features=64, columns=columns, splits=splits, stages=4 if num_halves > 1 else 6, warps=4
+    )
 
 
 def matrix_product(
@@ -327,46 +329,46 @@ def matrix_product(
     gated: bool,
 ) -> Tensor:
     """x (N, D), weight (O, D), or (2 * O, D) when gated -> (N, O)."""
-    halves = 2 if gated else 1
+    num_halves = 2 if gated else 1
     rows, width = x.shape
-    outs = weight.shape[0] // halves
-    out = torch.empty(rows, outs, dtype=x.dtype, device=x.device)
+    out_features = weight.shape[0] // num_halves
+    out = torch.empty(rows, out_features, dtype=x.dtype, device=x.device)
     padded = max(16, triton.next_power_of_2(rows))
-    shape = _matrix_shape(padded, outs, width, halves, processors(x))
-    blocks, splits = triton.cdiv(outs, shape.outs), shape.splits
-    partial = meeting = None
+    shape = _matrix_shape(padded, out_features, width, num_halves, num_sms(x))
+    blocks, splits = triton.cdiv(out_features, shape.out_features), shape.splits
+    partial = counter = None
     if splits > 1:
         partial = torch.empty(
-            blocks * splits * halves * shape.outs * padded, dtype=torch.float32, device=x.device
+            blocks * splits * num_halves * shape.out_features * padded, dtype=torch.float32, device=x.device
         )
-        meeting = counters(x)
-    overlap = overlaps(x)
+        counter = counters(x)
+    pdl = supports_pdl(x)
     _matrix_kernel[(blocks, splits)](
-        *(x, weight, scale, bias, residual, out, partial, meeting, rows, outs),
+        *(x, weight, scale, bias, residual, out, partial, counter, rows, out_features),
         WIDTH=width,
-        ROWS=padded,
-        OUTS=shape.outs,
-        COLUMNS=shape.columns,
+        BLOCK_N=padded,
+        BLOCK_O=shape.out_features,
+        BLOCK_D=shape.columns,
         SPLITS=splits,
-        PER=triton.cdiv(triton.cdiv(width, shape.columns), splits) * shape.columns,
+        COLUMNS_PER_SPLIT=triton.cdiv(triton.cdiv(width, shape.columns), splits) * shape.columns,
         EVEN=width % shape.columns == 0,
         ACTIVATION=activation,
         GATED=gated,
         STAGES=shape.stages,
-        OVERLAP=overlap,
+        PDL=pdl,
         num_warps=shape.warps,
-        **({"launch_pdl": True} if overlap else {}),
+        **({"launch_pdl": True} if pdl else {}),
     )
     return out
 
 
 @triton.jit
-def _finish_matrix(total, o, real, scale, bias):
-    """Sums (OUTS, ROWS) of the matrix's rows o, scaled and shifted."""
+def _scale_and_bias_rows(total, o, valid, scale, bias):
+    """Scale sums (BLOCK_O, BLOCK_N) of the rows o, and add the bias."""
     if scale is not None:
-        total *= tl.load(scale + o, mask=real, other=0.0).to(tl.float32)[:, None]
+        total *= tl.load(scale + o, mask=valid, other=0.0).to(tl.float32)[:, None]
     if bias is not None:
-        total += tl.load(bias + o, mask=real, other=0.0).to(tl.float32)[:, None]
+        total += tl.load(bias + o, mask=valid, other=0.0).to(tl.float32)[:, None]
     return total
 
 
@@ -379,78 +381,78 @@ def _matrix_kernel(
     residual,
     out,
     partial,
-    meeting,
+    counter,
     rows,
-    outs,
+    out_features,
     WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    OUTS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+    BLOCK_D: tl.constexpr,
     SPLITS: tl.constexpr,
-    PER: tl.constexpr,
+    COLUMNS_PER_SPLIT: tl.constexpr,
     EVEN: tl.constexpr,
     ACTIVATION: tl.constexpr,
     GATED: tl.constexpr,
     STAGES: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    let_next_begin(OVERLAP)
+    trigger_next(PDL)
     block, split = tl.program_id(0), tl.program_id(1)
-    o = block * OUTS + tl.arange(0, OUTS)
-    n = tl.arange(0, ROWS)
-    d = tl.arange(0, COLUMNS)
-    # past the last row the last is read again, and not stored
-    lines = weight + tl.minimum(o, outs - 1).to(tl.int64)[:, None] * WIDTH
-    upper = outs.to(tl.int64) * WIDTH
-    begin = split * PER
-    end = tl.minimum(begin + PER, WIDTH)
-    wait_for_last(OVERLAP)
-    total = tl.zeros((OUTS, ROWS), tl.float32)
-    total_up = tl.zeros((OUTS, ROWS), tl.float32)
-    for start in tl.range(begin, end, COLUMNS, num_stages=STAGES):
-        at = start + d
+    o = block * BLOCK_O + tl.arange(0, BLOCK_O)
+    n = tl.arange(0, BLOCK_N)
+    d = tl.arange(0, BLOCK_D)
+    # beyond the last row, the last is read again but not stored
+    weight_rows = weight + tl.minimum(o, out_features - 1).to(tl.int64)[:, None] * WIDTH
+    up_rows = out_features.to(tl.int64) * WIDTH
+    first_column = split * COLUMNS_PER_SPLIT
+    end = tl.minimum(first_column + COLUMNS_PER_SPLIT, WIDTH)
+    wait_on_prior(PDL)
+    total = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
+    total_up = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
+    for start in tl.range(first_column, end, BLOCK_D, num_stages=STAGES):
+        column = start + d
         if EVEN:
-            w = tl.load(lines + at[None, :])
-            features = tl.load(x + n[:, None] * WIDTH + at[None, :], mask=(n < rows)[:, None], other=0.0)
+            w = tl.load(weight_rows + column[None, :])
+            features = tl.load(x + n[:, None] * WIDTH + column[None, :], mask=(n < rows)[:, None], other=0.0)
             if GATED:
-                w_up = tl.load(lines + upper + at[None, :])
+                w_up = tl.load(weight_rows + up_rows + column[None, :])
         else:
-            real = (at < WIDTH)[None, :]
-            w = tl.load(lines + at[None, :], mask=real, other=0)
+            valid = (column < WIDTH)[None, :]
+            w = tl.load(weight_rows + column[None, :], mask=valid, other=0)
             features = tl.load(
-                x + n[:, None] * WIDTH + at[None, :], mask=(n < rows)[:, None] & real, other=0.0
+                x + n[:, None] * WIDTH + column[None, :], mask=(n < rows)[:, None] & valid, other=0.0
             )
             if GATED:
-                w_up = tl.load(lines + upper + at[None, :], mask=real, other=0)
-        turned = tl.trans(features)
-        total = tl.dot(w.to(features.dtype), turned, total)
+                w_up = tl.load(weight_rows + up_rows + column[None, :], mask=valid, other=0)
+        x_t = tl.trans(features)
+        total = tl.dot(w.to(features.dtype), x_t, total)
         if GATED:
-            total_up = tl.dot(w_up.to(features.dtype), turned, total_up)
-    done = True
+            total_up = tl.dot(w_up.to(features.dtype), x_t, total_up)
+    is_last = True
     if SPLITS > 1:
-        part: tl.constexpr = OUTS * ROWS * (2 if GATED else 1)
-        inside = tl.arange(0, OUTS)[:, None] * ROWS + n[None, :]
-        own = partial + (block * SPLITS + split) * part + inside
-        tl.store(own, total)
+        partial_size: tl.constexpr = BLOCK_O * BLOCK_N * (2 if GATED else 1)
+        tile_offset = tl.arange(0, BLOCK_O)[:, None] * BLOCK_N + n[None, :]
+        own_partial = partial + (block * SPLITS + split) * partial_size + tile_offset
+        tl.store(own_partial, total)
         if GATED:
-            tl.store(own + OUTS * ROWS, total_up)
-        done = last_of(meeting + block, SPLITS)
-        if done:
-            total = tl.zeros((OUTS, ROWS), tl.float32)
-            total_up = tl.zeros((OUTS, ROWS), tl.float32)
-            for other in tl.static_range(SPLITS):  # unrolled: all parts are asked for at once
-                theirs = partial + (block * SPLITS + other) * part + inside
-                total += tl.load(theirs, cache_modifier=".cg")
+            tl.store(own_partial + BLOCK_O * BLOCK_N, total_up)
+        is_last = is_last_program(counter + block, SPLITS)
+        if is_last:
+            total = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
+            total_up = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
+            for other in tl.static_range(SPLITS):  # unrolled, so that all loads are issued at once
+                other_partial = partial + (block * SPLITS + other) * partial_size + tile_offset
+                total += tl.load(other_partial, cache_modifier=".cg")
                 if GATED:
-                    total_up += tl.load(theirs + OUTS * ROWS, cache_modifier=".cg")
-            tl.store(meeting + block, 0)
-    if done:
-        written = o < outs
-        total = activate(_finish_matrix(total, o, written, scale, bias), ACTIVATION)
+                    total_up += tl.load(other_partial + BLOCK_O * BLOCK_N, cache_modifier=".cg")
+            tl.store(counter + block, 0)
+    if is_last:
+        is_output = o < out_features
+        total = activate(_scale_and_bias_rows(total, o, is_output, scale, bias), ACTIVATION)
         if GATED:
-            total *= _finish_matrix(total_up, o + outs, written, scale, bias)
-        to = n[None, :] * outs + o[:, None]
-        kept = written[:, None] & (n < rows)[None, :]
+            total *= _scale_and_bias_rows(total_up, o + out_features, is_output, scale, bias)
+        out_offset = n[None, :] * out_features + o[:, None]
+        stored = is_output[:, None] & (n < rows)[None, :]
         if residual is not None:
-            total += tl.load(residual + to, mask=kept, other=0.0).to(tl.float32)
-        tl.store(out + to, total.to(out.dtype.element_ty), mask=kept)
+            total += tl.load(residual + out_offset, mask=stored, other=0.0).to(tl.float32)
+        tl.store(out + out_offset, total.to(out.dtype.element_ty), mask=stored)
