@@ -59,7 +59,7 @@ def learn(
 
 def accuracy_of(model: Path, pictures: Path, place: Place) -> float:
     """The share of the test pictures that are told right, in percent."""
-    command = ("evaluate", model, pictures, "--device", place.device, "--batch", "1000", "--json")
+    command = ("evaluate", model, pictures, "--device", place.device, "--batch-size", "1000", "--json")
     return 100 * float(json.loads(glassformer(*command))["metrics"]["accuracy"])
 
 

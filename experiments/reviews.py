@@ -66,7 +66,7 @@ def run(place: Place, name: str) -> None:
     figures: dict[str, float] = {}
     for figure, path in tests.items():
         command = ("evaluate", trained.model, path, "--columns", "document,label", "--device", place.device)
-        metrics = json.loads(glassformer(*command, "--batch", "65536", "--json"))["metrics"]
+        metrics = json.loads(glassformer(*command, "--batch-size", "65536", "--json"))["metrics"]
         figures[figure] = 100 * metrics["accuracy"]
     note(place, ROW, name, seed=int(seed), trained=trained, figures=figures)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,12 @@ if TYPE_CHECKING:
 
 
 def console() -> Console:
-    """A rich console as wide as the terminal, or 100 columns for a file or a pipe."""
+    """A rich console as wide as the terminal or COLUMNS; 100 columns for a file or a pipe."""
     from rich.console import Console
 
     terminal = Console(highlight=False)
-    return terminal if terminal.is_terminal else Console(highlight=False, width=100)
+    fixed = not terminal.is_terminal and "COLUMNS" not in os.environ
+    return Console(highlight=False, width=100) if fixed else terminal
 
 
 def message(text: str) -> None:

@@ -1,4 +1,4 @@
-"""glassformer convert, export and average: write a model in another layout, dtype or format, or a mean."""
+"""glassformer convert, export and average: write a model in another form, or the average of several."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAME_FILES = ("spec.json", "config.json", "tokenizer.json")  # models to average
 def convert(
     model: ModelOrTiny,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder.")],
-    to: Annotated[
+    layout: Annotated[
         Literal["hf", "glassformer"] | None,
         typer.Option(help="Folder layout (default: hf if the family has one)."),
     ] = None,
@@ -47,21 +47,21 @@ def convert(
         bundle.model.to(parse_dtype(dtype))
     is_new = not out.exists()
     try:
-        save(bundle, out, layout=to, dtype="int8" if dtype == "int8" else None)
+        save(bundle, out, layout=layout, dtype="int8" if dtype == "int8" else None)
     except BaseException:
         if is_new:  # leave no partial folder
             shutil.rmtree(out, ignore_errors=True)
         raise
     dtypes = sorted({str(p.dtype).removeprefix("torch.") for p in bundle.model.parameters()})
     dtypes = ["int8"] if dtype == "int8" else dtypes
-    layout = "glassformer" if (out / "spec.json").is_file() else "hf"
-    title = f"{layout} layout, {' and '.join(dtypes)}"
-    _print_folder(out, title, {"layout": layout, "dtype": dtypes}, as_json)
+    written = "glassformer" if (out / "spec.json").is_file() else "hf"
+    title = f"{written} layout, {' and '.join(dtypes)}"
+    _print_folder(out, title, {"layout": written, "dtype": dtypes}, as_json)
 
 
 def export(
     model: ModelOrTiny,
-    to: Annotated[Literal["onnx", "ctranslate2"], typer.Option(help="Output format.")],
+    format: Annotated[Literal["onnx", "ctranslate2"], typer.Option(help="Output format.")],
     out: Annotated[Path, typer.Option(help="Output folder, new or empty.")],
     dtype: Annotated[
         Literal["float32", "float16", "int8"],
@@ -79,7 +79,7 @@ def export(
     Requires pip install 'glassformer\\[export]'. Check the result with
     `glassformer verify MODEL --exported FOLDER`.
     """
-    if to == "onnx":
+    if format == "onnx":
         if dtype != "float32":
             raise InvalidValueError(name="dtype", value=dtype, expected="float32 for ONNX")
         from glassformer.export.onnx import export_onnx
@@ -90,7 +90,7 @@ def export(
 
         exported = export_ctranslate2(load_or_build(model), out, dtype)
     notes = list(exported.notes)
-    _print_folder(out, f"for {to}, {dtype}", {"to": to, "dtype": dtype, "notes": notes}, as_json)
+    _print_folder(out, f"{format}, {dtype}", {"format": format, "dtype": dtype, "notes": notes}, as_json)
     if not as_json:
         for note in notes:
             message(f"note: {note}")
@@ -149,28 +149,30 @@ def _run_checkpoints(folders: list[Path], last: int | None, best: int | None) ->
             names=("FOLDER", "last" if last else "best"), reason=f"expected one run, got {len(folders)}"
         )
     run = folders[0]
-    kept = sorted(path for path in (run / AVERAGED).glob("step-*") if path.is_dir())
+    checkpoints = sorted(path for path in (run / AVERAGED).glob("step-*") if path.is_dir())
     requested = last or best or 0
-    if len(kept) < requested:
-        problem = f"kept {len(kept)} checkpoints, but {requested} are requested"
+    if len(checkpoints) < requested:
+        problem = f"has {len(checkpoints)} checkpoints, but {requested} are requested"
         hint = f"train with training.average_checkpoints={requested} to keep them"
         raise FileProblemError(path=run, problem=problem, hint=hint)
     if best is None:
-        return kept[-requested:]
+        return checkpoints[-requested:]
     from glassformer.training.checkpoint import load_checkpoint
 
     newest = load_checkpoint(run / "checkpoints")
     logged = newest.state.get("averaged", []) if newest is not None else []
     scores = {f"step-{int(step):08}": float(score) for step, score in logged}  # higher is better
-    if unknown := [path.name for path in kept if path.name not in scores]:
+    if unknown := [path.name for path in checkpoints if path.name not in scores]:
         raise FileProblemError(path=run / AVERAGED / unknown[0], problem="has no score", hint="use --last")
-    return sorted(kept, key=lambda path: -scores[path.name])[:requested]
+    return sorted(checkpoints, key=lambda path: -scores[path.name])[:requested]
 
 
 def _check_same_model(first: Path, folder: Path) -> None:
     from glassformer.families.family import read_json
 
     for name in SAME_FILES:
-        one, other = first / name, folder / name
-        if one.is_file() != other.is_file() or (one.is_file() and read_json(one) != read_json(other)):
-            raise FileProblemError(path=other, problem=f"differs from {one}; the models are not alike")
+        expected, file = first / name, folder / name
+        same_content = not file.is_file() or not expected.is_file() or read_json(expected) == read_json(file)
+        if expected.is_file() != file.is_file() or not same_content:
+            hint = "models to average must have the same architecture and tokenizer"
+            raise FileProblemError(path=file, problem=f"differs from {expected}", hint=hint)

@@ -53,8 +53,8 @@ def evaluate(
         bool, typer.Option("--lowercase", help="Compute case-insensitive BLEU and chrF.")
     ] = False,
     settings: Settings = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Maximum tokens, images or windows per batch.")
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of tokens, images or windows per batch.")
     ] = None,
     out: Annotated[
         Path | None,
@@ -91,7 +91,14 @@ def evaluate(
         if to is not None:
             files, names, settings = _add_language(folder, data, to, names, settings, Path(temporary))
         evaluation = evaluate_files(
-            folder, files, job=job, columns=names, overrides=settings, batch=batch, device=device, log=message
+            folder,
+            files,
+            job=job,
+            columns=names,
+            overrides=settings,
+            batch=batch_size,
+            device=device,
+            log=message,
         )
     validation, job = evaluation.validation, evaluation.job
     metrics, signatures = dict(validation.metrics), dict(validation.signatures)

@@ -80,7 +80,7 @@ def explore(
     def on_ready(url: str, model_names: list[str]) -> None:
         parameters = "&".join(f"{key}={quote(value)}" for key, value in query.items() if value is not None)
         page = f"{url}/" + (f"#/{model_names[0]}/model?{parameters}" if parameters else "")
-        typer.echo(f"the explorer is at {page}   (Ctrl-C to stop)")
+        typer.echo(f"explorer running at {page} (Ctrl-C to stop)")
         sys.stdout.flush()
         if browser:
             import webbrowser
@@ -142,11 +142,13 @@ def serve(
             help="Token that clients must send (Authorization: Bearer TOKEN).",
         ),
     ] = None,
-    queue: Annotated[int, _limit(min=1, max=100_000, help="Maximum number of open requests.")] = 256,
+    max_requests: Annotated[
+        int, _limit(min=1, max=100_000, help="Maximum number of open requests; further ones get status 429.")
+    ] = 256,
     slots: Annotated[
         int, _limit(min=1, max=1024, help="Batch slots per model; a request takes one per beam.")
     ] = 32,
-    seconds: Annotated[float, _limit(min=0.1, max=86_400, help="Request timeout.")] = 300.0,
+    timeout: Annotated[float, _limit(min=0.1, max=86_400, help="Request timeout in seconds.")] = 300.0,
     threads: Threads = None,
     device: Device = "auto",
     dtype: Dtype = None,
@@ -161,7 +163,7 @@ def serve(
         host=host,
         port=port,
         token=token,
-        limits={"queue": queue, "seconds": seconds},
+        limits={"max_requests": max_requests, "timeout": timeout},
         slots=slots,
         load=partial(load_model, device=device, dtype=dtype, threads=threads),
         on_ready=_print_urls,

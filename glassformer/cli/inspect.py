@@ -28,7 +28,7 @@ def inspect(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="Model folder, preset such as gpt2, or tiny:FAMILY.")
     ],
-    batch: Annotated[int, typer.Option(min=1, help="Batch size of the shapes.")] = 2,
+    batch_size: Annotated[int, typer.Option(min=1, help="Batch size of the shapes.")] = 2,
     length: Annotated[
         int | None, typer.Option(min=1, help="Sequence length of the shapes (default: 16).")
     ] = None,
@@ -36,14 +36,14 @@ def inspect(
 ) -> None:
     """Show a model's layers, shapes, parameters, memory and kernels.
 
-    The model runs on the meta device, so that the largest preset can be
-    inspected on the smallest machine.
+    The model runs on the meta device, so even the largest preset needs
+    almost no memory.
     """
     bundle = load_transformer(model, feature="inspect", allow_presets=True)
     from glassformer.cli.model_summary import draw_model, summarize_model
 
     bundle.model.to("meta").tie()
-    summary = summarize_model(bundle, batch, length)
+    summary = summarize_model(bundle, batch_size, length)
     if as_json:
         print_json(_document(model, bundle, summary))
         return
@@ -54,7 +54,7 @@ def inspect(
     screen.print(title, "", sep="\n", soft_wrap=True)
     screen.print(draw_model(bundle.spec, summary, screen.width), "", sep="\n")
     screen.print(_parameter_table(bundle, summary), "", sep="\n")
-    screen.print(_facts_table(bundle, summary, batch))
+    screen.print(_facts_table(bundle, summary, batch_size))
 
 
 def _parameter_table(bundle: Bundle, summary: ModelSummary) -> Table:
@@ -76,7 +76,7 @@ def _parameter_table(bundle: Bundle, summary: ModelSummary) -> Table:
     return table
 
 
-def _facts_table(bundle: Bundle, summary: ModelSummary, batch: int) -> Table:
+def _facts_table(bundle: Bundle, summary: ModelSummary, batch_size: int) -> Table:
     """Memory, kernels and tokenizer."""
     from rich.table import Table
 
@@ -88,7 +88,7 @@ def _facts_table(bundle: Bundle, summary: ModelSummary, batch: int) -> Table:
     table.add_row("weights", f"{format_bytes(summary.weight_bytes)} in {dtype}{half}")
     if summary.cache_bytes is not None:
         size, positions = format_bytes(summary.cache_bytes), summary.inputs[-1][1]
-        table.add_row("KV cache", f"{size} for {batch} × {positions} positions in {dtype}")
+        table.add_row("KV cache", f"{size} for {batch_size} × {positions} positions in {dtype}")
     kernels = Counter(summary.kernels.values())
     table.add_row("kernels", ", ".join(f"{name} in {count} layers" for name, count in kernels.items()))
     if bundle.tokenizer is not None:

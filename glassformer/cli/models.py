@@ -1,4 +1,4 @@
-"""glassformer models and glassformer recipes: list what ships with the package; print a card, copy one."""
+"""glassformer models and recipes: list what is shipped, print a model card, copy a recipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from glassformer.errors import FileExistsAlreadyError, FileMissingError
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="Model whose card to print (default: list all).")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Model whose card to print (default: list all).")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the shipped models, or print a model card.
@@ -30,9 +32,9 @@ def models(
     if name is not None and not as_json:
         typer.echo(card(name).text, nl=False)
     elif as_json:
-        print_json(_info(name) if name is not None else [_info(each) for each in names()])
+        print_json(_info(name) if name is not None else [_info(name) for name in names()])
     else:
-        _print_table([_info(each) for each in names()])
+        _print_table([_info(name) for name in names()])
 
 
 def _info(name: str) -> dict[str, Any]:
@@ -62,16 +64,20 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Recipe to copy (default: list all).")] = None,
-    out: Annotated[Path | None, typer.Argument(help="Output file (default: NAME.yaml).")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Recipe to copy (default: list all).")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Argument(metavar="OUT", help="Output file (default: NAME.yaml).")
+    ] = None,
 ) -> None:
     """List the training recipes, or copy one to edit it."""
     from glassformer.recipes import names, recipe_path, title
 
     if name is None:
         width = max(map(len, names()))
-        for each in names():
-            typer.echo(f"{each:<{width}}  {title(recipe_path(each))}")
+        for recipe in names():
+            typer.echo(f"{recipe:<{width}}  {title(recipe_path(recipe))}")
         return
     path = out or Path(f"{name}.yaml")
     if path.exists():

@@ -119,7 +119,7 @@ class GenerateOptions(LineOptions):
     repetition_penalty: Annotated[float | None, _gen(help="Penalize repeated tokens (above 1).")] = None
     no_repeat_ngram_size: Annotated[int | None, _gen(help="Never repeat an n-gram of this size.")] = None
     length_penalty: Annotated[
-        float | None, _gen(help="Beam length penalty; above 0 favours longer texts.")
+        float | None, _gen(help="Beam length penalty; above 0 favors longer texts.")
     ] = None
     length_formula: Annotated[str | None, _gen(help="Beam length normalization: hf, fairseq or paper.")] = (
         None

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.images import ImageWarning
 
 Result = TypeVar("Result")
-Shown = tuple[str, dict[str, Any]]  # a result as a line, and as JSON values
+FormattedResult = tuple[str, dict[str, Any]]  # a result as a line, and as JSON values
 NO_ANSWER: dict[str, Any] = {"text": "", "start": 0, "end": 0, "score": 0.0, "no_answer": 0.0}
 
 
@@ -73,7 +73,7 @@ def classify(
     task = Classifier(bundle, top=top_labels, truncate=truncate, **options.task_kwargs())
     warnings: Counter[ImageWarning] = Counter()
 
-    def show(result: Classification) -> Shown:
+    def show(result: Classification) -> FormattedResult:
         warnings.update(result.warnings)
         line = format_scores((label.label, label.score) for label in result.labels)
         return line, {"labels": [asdict(label) for label in result.labels]}
@@ -124,7 +124,7 @@ def embed(
         _save_vectors(out, source, source.process(task), embedding_size(bundle))
         return
 
-    def show(vector: Tensor) -> Shown:
+    def show(vector: Tensor) -> FormattedResult:
         values = _finite_values(vector)
         return " ".join(f"{value:.9g}" for value in values), {"vector": values}
 
@@ -135,8 +135,8 @@ def embed(
 def similar(
     model: Model,
     inputs: TextsOrImages = None,
-    candidates: Annotated[
-        Path, typer.Option("--in", help="File to search, one text or image file per line.")
+    corpus: Annotated[
+        Path, typer.Option("--corpus", help="File to search, one text or image file per line.")
     ] = ...,  # type: ignore[assignment]
     top: Top = 1,
     truncate: Truncate = False,
@@ -145,9 +145,9 @@ def similar(
 ) -> None:
     """Find the most similar lines of a file: line, tab, cosine similarity.
 
-    Empty lines stay empty; empty candidates are ignored.
+    Empty lines stay empty; empty lines of the corpus are ignored.
     """
-    lines, errors = read_lines(candidates)
+    lines, errors = read_lines(corpus)
     source, bundle = _open(model, inputs, options)
     from glassformer.tasks.base import Callbacks
     from glassformer.tasks.embedding import Match, SimilaritySearch
@@ -164,7 +164,7 @@ def similar(
     finally:
         errors.report_all()
 
-    def show(matches: list[Match]) -> Shown:
+    def show(matches: list[Match]) -> FormattedResult:
         nearest = [{"line": m.index + 1, "text": m.text, "score": m.score} for m in matches]
         return format_scores((match.text, match.score) for match in matches), {"nearest": nearest}
 
@@ -225,7 +225,7 @@ def answer(
     task = QuestionAnswerer(bundle, max_answer_tokens=max_answer_tokens, **options.task_kwargs())
     source.lines = ((line, text) if text is not None else line.partition("\t")[::2] for line in source.lines)
 
-    def show(found: Answer | None) -> Shown:
+    def show(found: Answer | None) -> FormattedResult:
         if found is None:
             return "", NO_ANSWER
         return format_scores([(found.text, found.score)]), asdict(found)
@@ -253,7 +253,7 @@ def forecast(
             rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None,
-    picture: Annotated[
+    figure: Annotated[
         Path | None,
         typer.Option(help="Write a PNG figure.", show_default=False, rich_help_panel=OUTPUT_PANEL),
     ] = None,
@@ -270,25 +270,25 @@ def forecast(
     forecast.
     """
     quantiles = _parse_levels(quantile_levels)
-    figure = picture or (out.with_suffix(".png") if out is not None else None)
+    figure = figure or (out.with_suffix(".png") if out is not None else None)
     for path in (out, figure):
         if path is not None:
             check_output_file(path, overwrite=overwrite, inputs=[data])
     if out is not None and out == figure:
-        raise ConflictError(names=("out", "picture"), reason="both name the same file")
+        raise ConflictError(names=("out", "figure"), reason="both name the same file")
     bundle = load_model(model, device=device, dtype=dtype, threads=threads)
     from glassformer.tasks.forecasting import Forecaster
 
     names = [name.strip() for name in columns.split(",")] if columns else None
     task = Forecaster(bundle, time=time, columns=names, fill=fill, quantile_levels=quantiles)
-    began = perf_counter()
+    start = perf_counter()
     result = task(data)
-    seconds = perf_counter() - began
+    seconds = perf_counter() - start
     for note in result.notes:
         message(note)
     if as_json:
         rows = [dict(zip(result.header(), row, strict=True)) for row in result.rows()]
-        print_json({"notes": list(result.notes), "rows": rows, "seconds": seconds})
+        print_json({"warnings": list(result.notes), "rows": rows, "seconds": seconds})
     if out is not None or not as_json:
         _write_table(result, out)
     if figure is not None:
@@ -307,7 +307,7 @@ def _open(model: str, inputs: list[str] | None, options: LineOptions) -> tuple[I
 
 
 def _print_results(
-    inputs: Inputs, task: Task[Any, Result], show: Callable[[Result], Shown], as_json: bool
+    inputs: Inputs, task: Task[Any, Result], show: Callable[[Result], FormattedResult], as_json: bool
 ) -> None:
     """Print a line for every result as it comes."""
     started: deque[float] = deque()

@@ -1,4 +1,4 @@
-"""Limits of a running server: queue length, response time and body size; clients that leave are noticed."""
+"""Limits of the server: open requests, response time and body size. Clients that disconnect are detected."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ EXPENSIVE = ("/trace", "/runs")  # GET requests that take work
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """queue: requests in progress or waiting. seconds: for one response. body: bytes of a request."""
+    """max_requests: in progress or queued. timeout: seconds for one response."""
 
-    queue: int = 256
-    seconds: float = 300.0
-    body: int = 32 << 20
+    max_requests: int = 256
+    timeout: float = 300.0
+    max_body_bytes: int = 32 << 20
 
 
 class LimitsMiddleware:
     """Apply the limits, count the requests, and cancel the work for clients that disconnect.
 
-    `request.scope["deadline"]` tells a streaming response when it has to end, in `time.monotonic()` seconds.
+    `request.scope["deadline"]` is when a streaming response has to end, in `time.monotonic()` seconds.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics) -> None:
@@ -44,17 +44,17 @@ class LimitsMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, response = time.monotonic(), _Response(send)
-        counted = scope["method"] == "POST" or scope["path"].startswith(EXPENSIVE)
-        scope["deadline"] = started + self.limits.seconds
+        start, response = time.monotonic(), _Response(send)
+        limited = scope["method"] == "POST" or scope["path"].startswith(EXPENSIVE)
+        scope["deadline"] = start + self.limits.timeout
         try:
-            if counted and self.active >= self.limits.queue:
-                raise QueueFullError(self.limits.queue)
-            self._count(counted)
+            if limited and self.active >= self.limits.max_requests:
+                raise QueueFullError(self.limits.max_requests)
+            self._count(limited)
             try:
                 await self._respond(scope, receive, response)
             finally:
-                self._count(-counted)
+                self._count(-limited)
         except GlassformerError as error:
             await error_response(error, {"Connection": "close"})(scope, receive, response)
         except Exception:
@@ -62,7 +62,7 @@ class LimitsMiddleware:
             raise
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            self.metrics.record(route, scope["method"], response.status, time.monotonic() - started)
+            self.metrics.record(route, scope["method"], response.status, time.monotonic() - start)
 
     def _count(self, change: int) -> None:
         self.active += change
@@ -70,10 +70,10 @@ class LimitsMiddleware:
 
     async def _respond(self, scope: Scope, receive: Receive, response: _Response) -> None:
         try:
-            async with asyncio.timeout(self.limits.seconds):
+            async with asyncio.timeout(self.limits.timeout):
                 body = await self._read_body(scope, receive)
         except TimeoutError:
-            raise RequestTimeoutError(self.limits.seconds) from None
+            raise RequestTimeoutError(self.limits.timeout) from None
         if body is None:
             self.metrics.disconnects.inc()
             return
@@ -100,7 +100,7 @@ class LimitsMiddleware:
             elif watcher.done():
                 self.metrics.disconnects.inc()
             elif response.status == 0:
-                error = RequestTimeoutError(self.limits.seconds)
+                error = RequestTimeoutError(self.limits.timeout)
                 await error_response(error, {"Connection": "close"})(scope, replay, response)
         finally:
             disconnected.set()
@@ -110,20 +110,20 @@ class LimitsMiddleware:
             await asyncio.gather(work, watcher, return_exceptions=True)
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The whole body; None if the client disconnects before its end."""
+        """The complete body; None if the client disconnects before its end."""
         declared = Headers(scope=scope).get("content-length", "0")
         body, declared_length = bytearray(), int(declared[:15]) if declared.isdecimal() else 0
         more = True
         while more:
-            if max(len(body), declared_length) > self.limits.body:
-                raise PayloadTooLargeError("bytes", self.limits.body)
+            if max(len(body), declared_length) > self.limits.max_body_bytes:
+                raise PayloadTooLargeError("bytes", self.limits.max_body_bytes)
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
             body += message.get("body", b"")
             more = message.get("more_body", False)
-        if len(body) > self.limits.body:
-            raise PayloadTooLargeError("bytes", self.limits.body)
+        if len(body) > self.limits.max_body_bytes:
+            raise PayloadTooLargeError("bytes", self.limits.max_body_bytes)
         return bytes(body)
 
 

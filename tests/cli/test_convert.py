@@ -36,7 +36,7 @@ def test_a_classifier_in_our_layout_keeps_its_labels(
     model, folder = bert("BertForSequenceClassification", tmp_path / "theirs", **KINDS[kind])
     ours, back = tmp_path / "ours", tmp_path / "back"
     rounded = ["--dtype", dtype] if dtype else []
-    assert run("convert", folder, ours, "--to", "glassformer", *rounded).code == 0
+    assert run("convert", folder, ours, "--layout", "glassformer", *rounded).code == 0
     assert (ours / "spec.json").is_file() and not (ours / "config.json").exists()
     wanted, found = (glassformer.load(path).classify(TEXTS) for path in (folder, ours))
     for one, other in zip(wanted, found, strict=True):
@@ -45,7 +45,7 @@ def test_a_classifier_in_our_layout_keeps_its_labels(
     if dtype is None:
         assert run("classify", ours, TEXTS[0]).out.startswith(wanted[0][0].label)
 
-    assert run("convert", ours, back, "--to", "hf").code == 0
+    assert run("convert", ours, back, "--layout", "hf").code == 0
     theirs = transformers.BertForSequenceClassification.from_pretrained(back)
     assert theirs.config.id2label == model.config.id2label
     assert theirs.config.label2id == model.config.label2id
@@ -57,12 +57,12 @@ def test_a_classifier_in_our_layout_keeps_its_labels(
 def test_words_and_pictures_keep_their_labels_too(run: Run, tmp_path: Path) -> None:
     """A tagger's tags; and digits, whose names only job.json has."""
     _, folder = bert("BertForTokenClassification", tmp_path / "tagger", id2label={0: "O", 1: "B", 2: "I"})
-    run("convert", folder, tmp_path / "ours", "--to", "glassformer")
-    run("convert", tmp_path / "ours", tmp_path / "back", "--to", "hf")
+    run("convert", folder, tmp_path / "ours", "--layout", "glassformer")
+    run("convert", tmp_path / "ours", tmp_path / "back", "--layout", "hf")
     config = json.loads((tmp_path / "back" / "config.json").read_text())
     assert config["id2label"] == {"0": "O", "1": "B", "2": "I"}
 
-    run("convert", "pocket-digits", tmp_path / "digits", "--to", "hf")
+    run("convert", "pocket-digits", tmp_path / "digits", "--layout", "hf")
     config = json.loads((tmp_path / "digits" / "config.json").read_text())
     classes = glassformer.load("pocket-digits").job.classes
     assert config["id2label"] == {str(n): name for n, name in enumerate(classes)}
@@ -78,7 +78,7 @@ def test_a_writer_in_our_layout_keeps_its_tasks_and_its_ends(run: Run, tmp_path:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | said))
     (folder / "generation_config.json").unlink(missing_ok=True)
-    assert run("convert", folder, tmp_path / "ours", "--to", "glassformer").code == 0
+    assert run("convert", folder, tmp_path / "ours", "--layout", "glassformer").code == 0
     for bundle in (glassformer.load(folder), glassformer.load(tmp_path / "ours")):
         assert special_tokens(bundle) == ((5,), (7,), 3)
         assert published_generation_config(bundle)["num_beams"] == 3
@@ -101,7 +101,7 @@ def test_there_and_back_is_the_same_folder(name: str, run: Run, tmp_path: Path) 
         (first, ours, "glassformer"),
         (ours, back, "hf"),
     ):
-        assert run("convert", one, other, "--to", layout).code == 0
+        assert run("convert", one, other, "--layout", layout).code == 0
     files = [
         {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         for folder in (first, back)
@@ -112,10 +112,10 @@ def test_there_and_back_is_the_same_folder(name: str, run: Run, tmp_path: Path) 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_convert_casts_without_computing(run, tiny_folder, tmp_path, dtype, monkeypatch):
     """Even where this CPU cannot multiply in it; and a second conversion keeps it as stored."""
-    monkeypatch.setattr("glassformer.core.precision.cpu_can", lambda _: False)
+    monkeypatch.setattr("glassformer.core.precision.cpu_supports", lambda _: False)
     name = str(dtype).removeprefix("torch.")
     assert run("convert", tiny_folder, tmp_path / "half", "--dtype", name).code == 0
-    assert run("convert", tmp_path / "half", tmp_path / "again", "--to", "glassformer").code == 0
+    assert run("convert", tmp_path / "half", tmp_path / "again", "--layout", "glassformer").code == 0
     before = unique_state_dict(glassformer.load(tiny_folder).model)
     after = unique_state_dict(glassformer.load(tmp_path / "again", dtype="stored").model)
     assert all(after[key].dtype == dtype for key in before)

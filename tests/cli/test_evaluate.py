@@ -35,7 +35,7 @@ def test_metrics_equal_those_of_the_run(run, trained):
     assert found["job"] == "translate" and found["signatures"] == logged["signatures"]
     assert found["metrics"] == pytest.approx(logged["metrics"], rel=1e-5)
     small = document(
-        run("evaluate", trained / "averaged/step-00000004", "test.tsv", "--json", "--batch", "64")
+        run("evaluate", trained / "averaged/step-00000004", "test.tsv", "--json", "--batch-size", "64")
     )
     assert small["metrics"] == pytest.approx(found["metrics"], rel=1e-5)
 

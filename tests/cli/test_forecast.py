@@ -45,5 +45,5 @@ def test_figure_of_many_columns_with_odd_names(run: Any, tmp_path: Path) -> None
     harness.saved(made, tmp_path / "model")
     rows = table()
     data = written(tmp_path / "d.csv", {"date": rows["date"], **dict.fromkeys(names, rows["a"])})
-    done = run("forecast", tmp_path / "model", data, "--picture", tmp_path / "p.png")
+    done = run("forecast", tmp_path / "model", data, "--figure", tmp_path / "p.png")
     assert done.code == 0 and (tmp_path / "p.png").stat().st_size > 10_000

@@ -17,7 +17,7 @@ def document(done):
 @pytest.mark.parametrize("family", families())
 def test_inspect_counts_and_shapes(run, family):
     """Every parameter is in one part, and the shapes are those of a forward."""
-    found = document(run("inspect", f"tiny:{family}", "--batch", "3", "--json"))
+    found = document(run("inspect", f"tiny:{family}", "--batch-size", "3", "--json"))
     model = glassformer.tiny(family)
     parts = dict(found["parameters"])
     assert parts.pop("total") == sum(p.numel() for p in model.parameters()) == sum(parts.values())
@@ -30,7 +30,9 @@ def test_inspect_counts_and_shapes(run, family):
 
 
 def test_inspect_uses_batch_and_length(run, tiny_folder):
-    shapes = document(run("inspect", tiny_folder, "--batch", "5", "--length", "11", "--json"))["activations"]
+    shapes = document(run("inspect", tiny_folder, "--batch-size", "5", "--length", "11", "--json"))[
+        "activations"
+    ]
     assert shapes["embed.token"] == [5, 11, 32]
     assert shapes["decoder.blocks.0.self_attn.q"] == [5, 4, 11, 8]
     assert shapes["decoder.blocks.0.self_attn.weights"] == [5, 4, 11, 11]
@@ -50,7 +52,7 @@ def test_inspect_allocates_no_weights_for_a_preset(run, preset, count):
 
 def test_inspect_computes_the_size_of_the_kv_cache(run):
     """Two for keys and values, two layers, both attentions of an encoder-decoder."""
-    found = document(run("inspect", "tiny:original", "--batch", "2", "--length", "8", "--json"))
+    found = document(run("inspect", "tiny:original", "--batch-size", "2", "--length", "8", "--json"))
     own = across = 2 * 2 * (2 * 8 * 32) * 4
     assert found["memory"]["cache"] == own + across
 
@@ -88,7 +90,7 @@ def test_verify_requires_the_reference_only_on_request(run, tiny_folder, monkeyp
 
 
 def test_env_reports_supported_dtypes(run, monkeypatch):
-    monkeypatch.setattr("glassformer.core.precision.cpu_can", lambda name: name == "float16")
+    monkeypatch.setattr("glassformer.core.precision.cpu_supports", lambda name: name == "float16")
     found = document(run("env", "--json"))
     assert found["CPU dtypes"] == {"float32": True, "bfloat16": False, "float16": True}
     assert found["versions"]["torch"] == torch.__version__

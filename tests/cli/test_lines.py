@@ -43,7 +43,7 @@ def command(request, folders, tmp_path) -> list[Any]:
     """A command with its model and options."""
     name = request.param
     (tmp_path / "pool").write_text("\na cat\n \na dog\n")
-    pool = ["--in", tmp_path / "pool"] if name == "similar" else []
+    pool = ["--corpus", tmp_path / "pool"] if name == "similar" else []
     return [name, folders[name], *pool, *(SHORT if name in GENERATING else ())]
 
 

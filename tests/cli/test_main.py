@@ -43,7 +43,7 @@ def test_version_needs_no_command(run):
 
 @pytest.mark.parametrize(
     "args",
-    [["inspekt"], ["verify"], ["env", "--nonsense"], ["inspect", "gpt2", "--batch", "0"]],
+    [["inspekt"], ["verify"], ["env", "--nonsense"], ["inspect", "gpt2", "--batch-size", "0"]],
     ids=" ".join,
 )
 def test_wrong_command_line_exits_2(run, args):

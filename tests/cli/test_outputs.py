@@ -75,7 +75,7 @@ COMMANDS = {
     "translate": (["translate", "MODEL", "red", "--out"], ["a.txt"]),
     "evaluate": (["evaluate", "MODEL", "pairs.tsv", "--out"], ["a.txt"]),
     "forecast": (["forecast", "pocket-series", "series.csv", "--out"], ["a.csv", "a.png"]),
-    "figure": (["forecast", "pocket-series", "series.csv", "--picture"], ["a.png"]),
+    "figure": (["forecast", "pocket-series", "series.csv", "--figure"], ["a.png"]),
     "embed": (["embed", "MODEL", "red", "--out"], ["a.npy"]),
     "tree": (["translate", "MODEL", "red", "--tree"], ["a.svg"]),
     "page": (["explore", "pocket-digits", "--export"], ["a.html"]),

@@ -69,7 +69,7 @@ def test_fill_and_answer(run, folders, stdin, tmp_path):
 def test_bad_candidates_are_skipped(run, folders, tmp_path):
     (tmp_path / "pool").write_bytes(b"a cat\n" + LONG + b"\nbad \xff\n\na dog\n")
     (tmp_path / "good").write_text("a cat\na dog\n")
-    args = ["similar", folders["similar"], "a dog", "--top", 9, "--json", "--in"]
+    args = ["similar", folders["similar"], "a dog", "--top", 9, "--json", "--corpus"]
     (found,), (expected,) = (rows(run(*args, tmp_path / name).out) for name in ("pool", "good"))
     assert [match["line"] for match in found["nearest"]] == [5, 1]  # the line itself first
     assert found["nearest"][0]["score"] == pytest.approx(1, abs=1e-5)

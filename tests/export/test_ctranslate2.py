@@ -200,7 +200,7 @@ def test_published_folders_go_through_text(tmp_path, run, family, layout):  # no
         generation["decoder_start_token_id"] = model.spec.start_id
     saved = glassformer.Pipeline(model=model, tokenizer=tokenizer, family=family, generation=generation)
     glassformer.save(saved, tmp_path / "model")
-    done = run("export", tmp_path / "model", "--to", "ctranslate2", "--out", tmp_path / "out")
+    done = run("export", tmp_path / "model", "--format", "ctranslate2", "--out", tmp_path / "out")
     assert done.code == 0, done.err
     ((tokens, _),) = theirs(tmp_path / "out", [tokenizer.tokens(ids)])
     loaded = glassformer.load(tmp_path / "model").model
@@ -240,14 +240,14 @@ def test_model_that_the_format_cannot_represent_is_refused(tmp_path, family, opt
 def test_missing_end_token_and_existing_folder_are_refused(tmp_path, run, monkeypatch):  # noqa: F811
     model = tmp_path / "model"
     glassformer.save(glassformer.tiny("gpt2"), model)
-    no_end = run("export", model, "--to", "ctranslate2", "--out", tmp_path / "out")
+    no_end = run("export", model, "--format", "ctranslate2", "--out", tmp_path / "out")
     assert no_end.code == 2 and "eos_token_id" in no_end.err
     bundle = glassformer.Pipeline(model=glassformer.tiny("gpt2"), generation={"eos_token_id": 101})
     with pytest.raises(InvalidValueError):
         export_ctranslate2(bundle, tmp_path / "out")
-    there = run("export", model, "--to", "ctranslate2", "--out", model)
+    there = run("export", model, "--format", "ctranslate2", "--out", model)
     assert there.code == 2 and "already exists" in there.err and glassformer.load(model)
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
-    absent = run("export", model, "--to", "ctranslate2", "--out", tmp_path / "out")
+    absent = run("export", model, "--format", "ctranslate2", "--out", tmp_path / "out")
     assert absent.code == 2 and "glassformer[export]" in absent.err

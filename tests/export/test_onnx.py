@@ -260,7 +260,7 @@ def test_labels_read_off_a_decoder(tmp_path):
 
 def test_a_trained_folder_translates_the_same(tmp_path, run):  # noqa: F811
     """From a job's folder by the command line; the tokenizer that lies in the export spells its tokens."""
-    done = run("export", reverser(), "--to", "onnx", "--out", tmp_path / "out", "--json")
+    done = run("export", reverser(), "--format", "onnx", "--out", tmp_path / "out", "--json")
     assert done.code == 0, done.err
     assert {"encoder.onnx", "decoder.onnx", "export.json"} < set(json.loads(done.out)["files"])
     bundle, tokenizer = glassformer.load(reverser()), load_tokenizer(tmp_path / "out")
@@ -295,9 +295,9 @@ def test_unsupported_model_dtype_and_missing_package_are_refused(tmp_path, run, 
     lstm = build_baseline(baseline.LSTMEncoderDecoderSpec(src_vocab_size=20, tgt_vocab_size=20, d_model=8))
     with pytest.raises(UnsupportedError):
         export_onnx(glassformer.Pipeline(model=lstm), tmp_path / "out")
-    dtype = run("export", "tiny:gpt2", "--to", "onnx", "--dtype", "int8", "--out", tmp_path / "out")
+    dtype = run("export", "tiny:gpt2", "--format", "onnx", "--dtype", "int8", "--out", tmp_path / "out")
     assert dtype.code == 2 and "float32" in dtype.err
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    absent = run("export", "tiny:gpt2", "--to", "onnx", "--out", tmp_path / "out")
+    absent = run("export", "tiny:gpt2", "--format", "onnx", "--out", tmp_path / "out")
     assert absent.code == 2 and "[export]" in absent.err
     assert list(tmp_path.iterdir()) == []

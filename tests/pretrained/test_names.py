@@ -50,7 +50,7 @@ def test_every_verb_takes_the_name(run: Any, shipped: Shipped, tmp_path: Path) -
         ("evaluate", "pocket", "pairs.tsv", "--columns", "en,de", "--set", "data.language_column=to"),
         ("convert", "pocket", "converted", "--dtype", "int8"),
         ("average", "pocket", "pocket", "--out", "mean"),
-        ("export", "pocket", "--to", "ctranslate2", "--out", "exported"),
+        ("export", "pocket", "--format", "ctranslate2", "--out", "exported"),
         ("explore", "pocket", "--to", "ko", "--export", "page.html"),
     ]
     for words in asked:

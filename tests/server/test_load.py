@@ -167,7 +167,7 @@ def test_disconnected_clients_leave_nothing_behind(server, report):
 @pytest.fixture(scope="module")
 def small(folders):
     """A server with a short queue and a short time limit."""
-    with serving([folders["writer"]], "--queue", "4", "--slots", "1", "--seconds", "4") as running:
+    with serving([folders["writer"]], "--max-requests", "4", "--slots", "1", "--timeout", "4") as running:
         yield running
 
 
