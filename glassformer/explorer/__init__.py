@@ -49,9 +49,9 @@ def page_files() -> dict[str, Path]:
     if not (FOLDER / "index.html").is_file():
         hint = "run 'make page' in a checkout, which needs npm, or install a wheel, which contains it"
         raise FileMissingError(FOLDER / "index.html", "the explorer's page", hint=hint)
-    found = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.is_file()}
+    files = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.is_file()}
     hidden = (f"{SINGLE}/", "built-from.txt")
-    return {name: path for name, path in found.items() if not name.startswith(hidden)}
+    return {name: path for name, path in files.items() if not name.startswith(hidden)}
 
 
 def single_page() -> tuple[str, str]:

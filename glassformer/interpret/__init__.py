@@ -1,1 +1,1 @@
-"""One input on its way through one model: all that can be shown of it, not how it is shown."""
+"""Interpretability: traces of a model on one input, logit lens, head patterns, ablation, interventions."""

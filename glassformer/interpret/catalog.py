@@ -90,8 +90,8 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
         family=bundle.family,
         architecture=architecture,
         kind=kind,
-        parameters=sum(one.numel() for one in parameters),
-        bytes=sum(one.numel() * one.element_size() for one in parameters),
+        parameters=sum(parameter.numel() for parameter in parameters),
+        bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         labels=None if labels is None else tuple(label_names(bundle, labels)),
         languages=(tuple(target_languages(bundle)) or None) if kind == "translate" else None,
         outline=schema.ModelOutline(

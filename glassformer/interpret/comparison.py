@@ -37,8 +37,8 @@ def compare_traces(before: Trace, after: Trace) -> schema.DifferenceInfo:
         readout = head_readout(before.bundle)
         ours, theirs = (_main_logits(trace, readout) for trace in (before, after))
         p, q = readout.probabilities(ours), readout.probabilities(theirs)
-        moved = (q - p).abs().topk(min(TOP, len(p))).indices.tolist()
-        for n, text in zip(moved, readout.texts(moved), strict=True):
+        changed = (q - p).abs().topk(min(TOP, len(p))).indices.tolist()
+        for n, text in zip(changed, readout.texts(changed), strict=True):
             prediction = schema.Prediction(id=n, text=text)
             change = schema.ProbabilityChange(prediction=prediction, before=float(p[n]), after=float(q[n]))
             predictions.append(change)
@@ -90,7 +90,7 @@ def _by_position(before: Trace, after: Trace, readout: HeadReadout) -> tuple[flo
     rows = max(1, MAX_LOGITS // ours.shape[-1])
     parts = zip(ours.split(rows), theirs.split(rows), strict=True)
     divergences = (_divergence(readout, p, q) for p, q in parts)
-    return tuple(value for one in divergences if one is not None for value in one.tolist())
+    return tuple(value for values in divergences if values is not None for value in values.tolist())
 
 
 def _divergence(readout: HeadReadout, ours: Tensor, theirs: Tensor) -> Tensor | None:
@@ -111,5 +111,7 @@ def _sites(trace: Trace) -> dict[str, list[str]]:
     return {stack.name: residual_sites(stack, trace.record) for stack in describe_stacks(trace.bundle)}
 
 
-def _same_shapes(one: Trace, other: Trace, sites: Sequence[str]) -> bool:
-    return all(site in other.record and one.record[site].shape == other.record[site].shape for site in sites)
+def _same_shapes(trace: Trace, other: Trace, sites: Sequence[str]) -> bool:
+    return all(
+        site in other.record and trace.record[site].shape == other.record[site].shape for site in sites
+    )

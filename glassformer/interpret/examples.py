@@ -82,7 +82,7 @@ def example_inputs(bundle: Bundle) -> list[TraceInput]:
             unknown, fragmentation = _encoding_cost(bundle, first.text)
             limit = (unknown, fragmentation * _MAX_FRAGMENTATION)
             others = [TraceInput(text=text) for text in _STARTS if _encoding_cost(bundle, text) <= limit]
-    return [first, *(one for one in others if one.text != first.text)]
+    return [first, *(example for example in others if example.text != first.text)]
 
 
 def split_language_tag(bundle: Bundle, text: str) -> tuple[str, str | None]:

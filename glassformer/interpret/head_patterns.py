@@ -53,7 +53,7 @@ def is_punctuation(text: str | None) -> bool:
 
 def _texts(sequence: TokenSequence) -> list[str | None]:
     """The text of each token; None for special tokens and patches."""
-    return [None if one.special or one.raw is None else one.piece for one in sequence.tokens]
+    return [None if token.special or token.raw is None else token.piece for token in sequence.tokens]
 
 
 def _patch_grid(sequence: TokenSequence) -> tuple[Tensor, Tensor, Tensor]:
@@ -122,7 +122,7 @@ def _key_patterns(keys: TokenSequence, queries: int) -> dict[str, Tensor]:
     marked = {
         "first": at == 0,
         "last": at == len(keys) - 1,
-        "separator": torch.tensor([one.special for one in keys.tokens]) & (at != 0),
+        "separator": torch.tensor([token.special for token in keys.tokens]) & (at != 0),
         "punctuation": torch.tensor([is_punctuation(text) for text in _texts(keys)]),
     }
     return {name: mask.expand(queries, -1) for name, mask in marked.items()}
@@ -208,17 +208,18 @@ def match_heads(record: Record, name: str, matcher: PatternMatcher) -> list[Head
 def describe_heads(trace: Trace) -> HeadsInfo:
     matchers: dict[tuple[Any, ...], PatternMatcher] = {}
     attentions = []
-    for one in trace.attentions():
-        key = (one.queries, one.keys, one.kind, id(trace.record.attention_contexts[one.name].mask))
+    for attention in trace.attentions():
+        queries, keys = trace.sequence(attention.queries), trace.sequence(attention.keys)
+        mask = trace.record.attention_contexts[attention.name].mask
+        key = (attention.queries, attention.keys, attention.kind, id(mask))
         if key not in matchers:
-            queries, keys = trace.sequence(one.queries), trace.sequence(one.keys)
-            matchers[key] = matcher_for(trace.record, one.name, queries, keys, one.kind)
-        heads = match_heads(trace.record, one.name, matchers[key])
+            matchers[key] = matcher_for(trace.record, attention.name, queries, keys, attention.kind)
+        heads = match_heads(trace.record, attention.name, matchers[key])
         sharpness = None
-        if one.kind == "cross":
-            weights = trace.record.weights(one.name)[0]
-            sharpness = cross_sharpness(weights, trace.sequence(one.queries), trace.sequence(one.keys))
-        attentions.append(AttentionHeads(name=one.name, heads=tuple(heads), sharpness=sharpness))
+        if attention.kind == "cross":
+            weights = trace.record.weights(attention.name)[0]
+            sharpness = cross_sharpness(weights, queries, keys)
+        attentions.append(AttentionHeads(name=attention.name, heads=tuple(heads), sharpness=sharpness))
     return HeadsInfo(attentions=tuple(attentions))
 
 

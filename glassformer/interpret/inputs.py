@@ -137,22 +137,22 @@ def _prepare_text(bundle: Bundle, input: TraceInput, kind: Kind) -> PreparedInpu
     task: EncoderTask[Any, Any] = tasks.get(kind, Embedder)(bundle)
     text, tokenizer = task.prepare_text(input.text or ""), require_tokenizer(bundle)
     try:  # not by the task's own preprocess: a text without masks can be traced
-        (one,) = EncoderTask.preprocess(task, [input.text or ""], 1, NO_CALLBACKS)
+        (encoded,) = EncoderTask.preprocess(task, [input.text or ""], 1, NO_CALLBACKS)
     except RejectedInputError as error:
         raise error.reason from None
-    assert one is not None
-    _check_length(len(one))
+    assert encoded is not None
+    _check_length(len(encoded))
     if not isinstance(bundle.spec, specs.EncoderDecoderSpec):
-        sequence = encoded_sequence(tokenizer, one, text, "input")
-        inputs = _single_stack_inputs(bundle, one)
+        sequence = encoded_sequence(tokenizer, encoded, text, "input")
+        inputs = _single_stack_inputs(bundle, encoded)
         return PreparedInput(kind=kind, input=input, sequences=(sequence,), inputs=inputs)
     # an encoder-decoder classifier reads the same text in both stacks
-    ids = collate(bundle, [one]).ids
+    ids = collate(bundle, [encoded]).ids
     if bundle.spec.start_id is None:
         raise MissingValueError("start_id", f"by the decoder of {bundle.display_name}")
     shifted = torch.cat((torch.full_like(ids[:, :1], bundle.spec.start_id), ids[:, :-1]), 1)
     sequences = (
-        encoded_sequence(tokenizer, one, text, "source"),
+        encoded_sequence(tokenizer, encoded, text, "source"),
         _target_sequence(tokenizer, shifted[0].tolist(), 1, text),
     )
     return PreparedInput(
@@ -160,8 +160,8 @@ def _prepare_text(bundle: Bundle, input: TraceInput, kind: Kind) -> PreparedInpu
     )
 
 
-def _single_stack_inputs(bundle: Bundle, one: Encoded) -> dict[str, Any]:
-    batch = collate(bundle, [one])
+def _single_stack_inputs(bundle: Bundle, encoded: Encoded) -> dict[str, Any]:
+    batch = collate(bundle, [encoded])
     spec: Any = bundle.spec
     name = "ids" if isinstance(spec, specs.DecoderOnlySpec) else "inputs"
     return {name: batch.ids, **all_real_mask("mask", batch.ids, spec.input), **batch.kwargs()}
@@ -307,11 +307,11 @@ def _source_sequence(task: TextGenerationTask, segment: Segment, to: str | None)
     tokenizer = task.tokenizer
     language = target_language(task.bundle, to) if isinstance(task, Translator) else NO_LANGUAGE
     text = language.prefix + segment.text
-    one = tokenizer.encode(text)
+    encoded = tokenizer.encode(text)
     if language.tag is not None:
-        (one,) = encode_tagged(tokenizer, [text], language.tag)
-    if one.ids == segment.ids:
-        return encoded_sequence(tokenizer, one, text, "source")
+        (encoded,) = encode_tagged(tokenizer, [text], language.tag)
+    if encoded.ids == segment.ids:
+        return encoded_sequence(tokenizer, encoded, text, "source")
     if task.bundle.job.name != "restore":
         text = tokenizer.decode(segment.ids)  # with the prefix of a summarizer
     tokens = generated_tokens(tokenizer, segment.ids, text, "source")
@@ -362,11 +362,11 @@ def _generate_target(
     return output.ids[: positions_left(bundle, starts, MAX_GENERATED)], output.finish_reason
 
 
-def positions_left(bundle: Bundle, given: int, most: int) -> int:
-    """How many tokens can follow `given` ones within the position table, at most `most`."""
+def positions_left(bundle: Bundle, used: int, limit: int) -> int:
+    """How many tokens can follow `used` positions within the position table, at most `limit`."""
     model: Any = bundle.model
     positions = max_positions(model.tgt_embed if hasattr(model, "tgt_embed") else model.embed)
-    return most if positions is None else min(most, positions - given)
+    return limit if positions is None else min(limit, positions - used)
 
 
 def _prepare_prompt(bundle: Bundle, input: TraceInput) -> PreparedInput:
@@ -374,9 +374,9 @@ def _prepare_prompt(bundle: Bundle, input: TraceInput) -> PreparedInput:
     tokenizer, prompt = task.tokenizer, encode_segment(task, text).ids
     target = target_ids(bundle, input)
     _check_length(len(prompt) + len(target), min(task.max_input_tokens or MAX_TOKENS, MAX_TOKENS))
-    one = tokenizer.encode(text)
-    if text and one.ids[: len(prompt)] == prompt:
-        read = encoded_sequence(tokenizer, select_tokens(one, range(len(prompt))), text, "input").tokens
+    encoded = tokenizer.encode(text)
+    if text and encoded.ids[: len(prompt)] == prompt:
+        read = encoded_sequence(tokenizer, select_tokens(encoded, range(len(prompt))), text, "input").tokens
     else:  # an empty prompt starts with a special token
         read = tuple(replace(token, special=True) for token in tokens_of(tokenizer, prompt))
     whole = text + decode_continuation(tokenizer, prompt, target)

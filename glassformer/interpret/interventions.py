@@ -1,4 +1,7 @@
-"""Run a model with interventions: heads or layers off, tokens masked or swapped, residuals scaled, ...
+"""Causal interventions: ablate heads or layers, mask or swap tokens, scale residuals, stretch positions.
+
+Each intervention replaces activations while the forward runs, as activation patching does: see `edit` of
+`core.observe.Observer`, which accepts any function of a recorded tensor.
 
 The intervened model shares all its weights with the original, which other threads may be running at the same
 time. B rows, S source positions, T target positions, D d_model, V vocabulary.
@@ -87,7 +90,7 @@ class IntervenedForward:
         for name in self._skipped_blocks:  # the block's input after all other edits is its output before them
             stored: dict[str, Tensor] = {}
             self._edit(f"{name}.resid_in", partial(stored.setdefault, "x"))
-            self._edits.setdefault(f"{name}.resid_out", []).insert(0, lambda _, kept=stored: kept.pop("x"))  # type: ignore[misc]
+            self._edits.setdefault(f"{name}.resid_out", []).insert(0, partial(_pop_input, stored))
         self.edit = {name: _chain(edits) for name, edits in self._edits.items()}
 
     def _add(self, intervention: schema.Intervention) -> None:
@@ -103,11 +106,11 @@ class IntervenedForward:
             case schema.MaskToken(sequence=name, position=position):
                 self._check_position(name, position)
                 self._masked.setdefault(name, set()).add(position)
-            case schema.SwapTokens(sequence=name, positions=(one, other)):
-                self._check_position(name, one)
-                self._check_position(name, other)
+            case schema.SwapTokens(sequence=name, positions=(first, second)):
+                self._check_position(name, first)
+                self._check_position(name, second)
                 order = self.orders.setdefault(name, list(range(self.lengths[name])))
-                order[one], order[other] = order[other], order[one]
+                order[first], order[second] = order[second], order[first]
             case schema.ScaleResidual(name=name, position=position, scale=scale):
                 self._check_position(self._sequence_of(self._check_residual_site(name)), position)
                 self._edit(name, _scale_slice(position, scale))
@@ -189,9 +192,13 @@ class IntervenedForward:
     def _submodule(self, path: str, kind: type[nn.Module], what: str) -> Any:
         module = find_submodule(self.model, path, (kind,))
         if module is None:
-            known = [name for name, one in self.model.named_modules() if isinstance(one, kind)]
+            known = [name for name, module in self.model.named_modules() if isinstance(module, kind)]
             raise UnknownNameError(what, path, known)
         return module
+
+
+def _pop_input(stored: dict[str, Tensor], _: Tensor) -> Tensor:
+    return stored.pop("x")
 
 
 def _scale_slice(index: int, scale: float) -> Edit:
@@ -205,8 +212,8 @@ def _scale_slice(index: int, scale: float) -> Edit:
 
 def _chain(edits: list[Edit]) -> Edit:
     def edit(x: Tensor) -> Tensor:
-        for one in edits:
-            x = one(x)
+        for apply in edits:
+            x = apply(x)
         return x
 
     return edit
@@ -246,7 +253,8 @@ class IntervenedModel(nn.Module):
             **{"src": src, **all_real_mask("src_mask", src, self.spec.source)},
             **{"tgt": tgt, **all_real_mask("tgt_mask", tgt, self.spec.target, first=1)},
         }
-        applicable = [one for one in self.interventions if _target_length(one) <= tgt.shape[1]]
+        length = tgt.shape[1]
+        applicable = [change for change in self.interventions if _target_length(change) <= length]
         return IntervenedForward(self.model, inputs, applicable)
 
 

@@ -157,7 +157,9 @@ def read_outcome(bundle: Bundle, prepared: PreparedInput, record: Record) -> Res
         case "classify" | "image":
             logits: Tensor = output.logits if isinstance(output, DistilledLogits) else output
             scored = LabelScorer.of(bundle)(logits[0].cpu())
-            labels = tuple(schema.LabelProbability(label=one.label, probability=one.score) for one in scored)
+            labels = tuple(
+                schema.LabelProbability(label=label.label, probability=label.score) for label in scored
+            )
             return schema.LabelsOutcome(kind=prepared.kind, labels=labels), {}
         case "answer":
             return _answer(bundle, prepared, output), {}

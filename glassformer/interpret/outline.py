@@ -118,10 +118,12 @@ def _describe_position(
         case specs.AlibiSpec():
             return schema.PositionInfo(kind="alibi", name=inside)
     match read:
-        case specs.TokensSpec(position=specs.SinusoidalSpec(max_len=most, base=base, layout=layout)):
-            return schema.PositionInfo(kind="sinusoidal", max_len=most, base=base, layout=layout, name=before)
-        case specs.TokensSpec(position=specs.LearnedSpec(max_len=most)):
-            return schema.PositionInfo(kind="learned", max_len=most, name=before)
+        case specs.TokensSpec(position=specs.SinusoidalSpec(max_len=max_len, base=base, layout=layout)):
+            return schema.PositionInfo(
+                kind="sinusoidal", max_len=max_len, base=base, layout=layout, name=before
+            )
+        case specs.TokensSpec(position=specs.LearnedSpec(max_len=max_len)):
+            return schema.PositionInfo(kind="learned", max_len=max_len, name=before)
         case specs.ImagePatchesSpec() | specs.SeriesPatchesSpec():
             rows = read.prefix + read.num_patches
             if isinstance(read, specs.ImagePatchesSpec) or read.position == "learned":
@@ -135,11 +137,12 @@ _PARTS = {"self_attn": "self_attention", "cross_attn": "cross_attention", "ffn":
 
 
 def _count_parameters(model: nn.Module, names: InputNames) -> dict[str, int]:
-    counts = {"embedding": sum(one.numel() for one in model.get_submodule(names.embed).parameters())}
-    for name, one in model.get_submodule(names.stack).named_parameters():
+    embed = model.get_submodule(names.embed)
+    counts = {"embedding": sum(parameter.numel() for parameter in embed.parameters())}
+    for name, parameter in model.get_submodule(names.stack).named_parameters():
         parts = name.split(".")
         part = _PARTS.get(parts[2], "norm") if parts[0] == "blocks" else parts[0].removeprefix("final_")
-        counts[part] = counts.get(part, 0) + one.numel()
+        counts[part] = counts.get(part, 0) + parameter.numel()
     return counts
 
 
@@ -200,7 +203,7 @@ def describe_stages(stacks: Sequence[schema.StackInfo], record: Record) -> tuple
                     stack=stack.name,
                     layer=layer,
                     sequence=stack.sequence,
-                    tensors={role: one for role, one in roles.items() if one in record or role in DERIVED},
+                    tensors={role: name for role, name in roles.items() if name in record or role in DERIVED},
                 )
             )
     heads = {name.removeprefix("head."): name for name in record if name.startswith("head.")}
@@ -265,6 +268,7 @@ def _parallel_layer(at: str, record: Record) -> Iterator[tuple[str, Any, dict[st
 def _sublayer(at: str, part: str, read: str, memory: str = "") -> tuple[str, Any, dict[str, str]]:
     roles = {"in": read, **({"memory": memory} if part == "cross" else {})}
     if part == "ffn":
-        return part, "feed_forward", roles | {one: f"{at}.ffn.{one}" for one in ("gate", "up", "act", "down")}
-    parts = ("q", "k", "v", "heads", "out")
-    return part, "attention", roles | {one: f"{at}.{part}_attn.{one}" for one in parts}
+        tensors = {name: f"{at}.ffn.{name}" for name in ("gate", "up", "act", "down")}
+        return part, "feed_forward", roles | tensors
+    tensors = {name: f"{at}.{part}_attn.{name}" for name in ("q", "k", "v", "heads", "out")}
+    return part, "attention", roles | tensors

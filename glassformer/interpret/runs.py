@@ -91,9 +91,11 @@ def describe_run(root: Path, *, id: str, curves: bool = True) -> schema.RunInfo:
         curves=_curves(history) if curves else {},
         checkpoints=tuple(
             schema.CheckpointInfo(
-                step=one.step, path=str(one.path.relative_to(root)), loss=loss_at(history, one.step)
+                step=snapshot.step,
+                path=str(snapshot.path.relative_to(root)),
+                loss=loss_at(history, snapshot.step),
             )
-            for one in list_snapshots(root)
+            for snapshot in list_snapshots(root)
         ),
         samples=_samples(history) if curves else (),
         example=root == EXAMPLE_RUN,
@@ -137,9 +139,9 @@ def thin_out(items: list[Item], limit: int) -> list[Item]:
 def _samples(history: History) -> tuple[schema.ValidationSamples, ...]:
     validations = [line for line in history.validations if line.get("samples")]
 
-    def sample(one: Line) -> schema.SampleInfo:
+    def sample(line: Line) -> schema.SampleInfo:
         return schema.SampleInfo(
-            source=one.get("source", ""), reference=one.get("expected"), prediction=one.get("got", "")
+            source=line.get("source", ""), reference=line.get("expected"), prediction=line.get("got", "")
         )
 
     return tuple(
@@ -196,9 +198,9 @@ def _step_folders(root: Path) -> list[tuple[int, Path]]:
 
 def _best_step(checkpoints: Iterable[Snapshot]) -> int | None:
     """The step of the folder `best`, from the newest readable checkpoint."""
-    for one in sorted(checkpoints, key=lambda one: -one.step):
+    for checkpoint in sorted(checkpoints, key=lambda checkpoint: -checkpoint.step):
         try:
-            step = json.loads((one.path / "state.json").read_bytes())["state"]["best_step"]
+            step = json.loads((checkpoint.path / "state.json").read_bytes())["state"]["best_step"]
         except (OSError, ValueError, KeyError, TypeError):
             continue
         return step if isinstance(step, int) and step > 0 else None
@@ -213,7 +215,7 @@ def load_snapshot(root: Path, snapshot: Snapshot) -> Bundle:
         bundle = load(_model_folder(root, snapshot))
         weights = open_weights(snapshot.path / "model")
         own = unique_state_dict(bundle.model)
-        if {name: tuple(one.shape) for name, one in own.items()} != weights.shapes:
+        if {name: tuple(tensor.shape) for name, tensor in own.items()} != weights.shapes:
             raise SnapshotUnreadableError(snapshot.step, "they are those of another model")
         tensors = {name: weights[name].to(own[name]) for name in own}
     except (OSError, ValueError, KeyError, RuntimeError) as error:
@@ -351,7 +353,7 @@ def _predict(bundle: Bundle, trace: Trace) -> str | None:
         case schema.LabelsOutcome(labels=labels):
             return f"{labels[0].label} ({labels[0].probability:.0%})"
         case schema.FillOutcome(masks=masks):
-            return " ".join(one.predictions[0].text.strip() for one in masks) or None
+            return " ".join(mask.predictions[0].text.strip() for mask in masks) or None
         case schema.AnswerOutcome(text=text):
             return text
     return None

@@ -80,7 +80,7 @@ class TraceInput(Schema):
         >>> TraceInput.from_json({"text": "a", "target": [5, 6]}).target
         (5, 6)
         """
-        known = [one.name for one in fields(cls)]
+        known = [field.name for field in fields(cls)]
         for name in values.keys() - known:
             raise UnknownNameError("input field", name, known)
         result: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
@@ -646,8 +646,10 @@ def to_json(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if is_dataclass(value) and not isinstance(value, type):
-        named = ((one, getattr(value, one.name)) for one in fields(value))
-        return {one.name: to_json(item) for one, item in named if item is not None or one.metadata != OMIT}
+        items = ((field, getattr(value, field.name)) for field in fields(value))
+        return {
+            field.name: to_json(item) for field, item in items if item is not None or field.metadata != OMIT
+        }
     if isinstance(value, Mapping):
-        return {str(name): to_json(one) for name, one in value.items()}
-    return [to_json(one) for one in value] if isinstance(value, list | tuple) else value
+        return {str(name): to_json(item) for name, item in value.items()}
+    return [to_json(item) for item in value] if isinstance(value, list | tuple) else value

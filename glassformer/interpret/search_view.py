@@ -152,19 +152,19 @@ def search_tree(bundle: Bundle, *, text: str, to: str | None = None, **parameter
     assert tree is not None
 
     def piece(node: SearchNode) -> str:
-        ids = [one.token for one in tree.path(node)[-DECODED_BEFORE:]]
+        ids = [ancestor.token for ancestor in tree.path(node)[-DECODED_BEFORE:]]
         return tokenizer.pieces(ids, side=generation.side)[-1]
 
     reasons = {node.result_rank: node.reason for node in tree.nodes}
     results = [
         SearchResult(
             rank=rank,
-            text=generation.text(one.ids),
-            ids=tuple(one.ids),
-            score=one.score,
-            reason=reasons.get(rank, one.finish_reason),
+            text=generation.text(output.ids),
+            ids=tuple(output.ids),
+            score=output.score,
+            reason=reasons.get(rank, output.finish_reason),
         )
-        for rank, one in enumerate(outputs)
+        for rank, output in enumerate(outputs)
     ]
     return SearchInfo(
         num_beams=decoding.num_beams,

@@ -81,11 +81,11 @@ def _parse_item(text: str, size: int) -> Item:
         if int(index) >= size:
             raise InvalidValueError("slice", text, f"an index below {size}")
         return int(index)
-    begin, end, by = int(first or 0), int(last) if last else size, int(step or 1)
-    whole = begin == 0 and end == size  # also of an empty dimension
-    if by < 1 or not (begin < end <= size or whole):
+    start, end, step_size = int(first or 0), int(last) if last else size, int(step or 1)
+    whole = start == 0 and end == size  # also of an empty dimension
+    if step_size < 1 or not (start < end <= size or whole):
         raise InvalidValueError("slice", text, f"a:b:step with a < b <= {size} and step >= 1")
-    return slice(begin, end, by)
+    return slice(start, end, step_size)
 
 
 def read_tensor(
@@ -98,19 +98,19 @@ def read_tensor(
     """
     if minus is not None and name.endswith(".change"):
         table = residual_change(trace, minus, name.removesuffix(".change"))
-        found = table[parse_slice(slices, table.shape)]
+        tensor = table[parse_slice(slices, table.shape)]
     else:
-        found = _part(trace, name, slices)
+        tensor = _part(trace, name, slices)
         if minus is not None:
-            found = _difference(found, _part(minus, name, slices), name)
-    found = found if pool is None else _max_pool(found, pool)
+            tensor = _difference(tensor, _part(minus, name, slices), name)
+    tensor = tensor if pool is None else _max_pool(tensor, pool)
     exact = [torch.uint8, torch.int32]
     if name.startswith("forecast."):  # in the units of the data: small changes may ride on a large offset
         exact.append(torch.float64)
-    dtype = found.dtype if found.dtype in exact else torch.float32
-    if (size := found.numel() * dtype.itemsize) > MAX_BYTES:
+    dtype = tensor.dtype if tensor.dtype in exact else torch.float32
+    if (size := tensor.numel() * dtype.itemsize) > MAX_BYTES:
         raise TooLargeError(name, size, MAX_BYTES, "bytes", hint="slice or pool it")
-    return TensorSlice(found.detach().to("cpu", dtype))
+    return TensorSlice(tensor.detach().to("cpu", dtype))
 
 
 def _part(trace: Trace, name: str, slices: str) -> Tensor:
@@ -155,8 +155,8 @@ def _attention_matrix(trace: Trace, attention: str, stage: Any, slices: str) -> 
 
     if len(selected) == shape[1]:
         return matrix(None)[items]
-    each = [matrix(head)[(slice(None), *rest)] for head in selected]
-    return (each[0] if isinstance(heads, int) else torch.stack(each, 1))[rows]
+    matrices = [matrix(head)[(slice(None), *rest)] for head in selected]
+    return (matrices[0] if isinstance(heads, int) else torch.stack(matrices, 1))[rows]
 
 
 def _lens(trace: Trace, stack: str, which: str, slices: str) -> Tensor:
@@ -194,11 +194,11 @@ def _residual_norms(trace: Trace, stack: StackInfo) -> Tensor:
     return torch.stack([trace.record[site].float().norm(dim=-1).mean(0) for site in sites])
 
 
-def _difference(one: Tensor, other: Tensor, name: str) -> Tensor:
-    if one.shape != other.shape:
-        raise ShapeError(f"{name} of the other trace", other.shape, f"{tuple(one.shape)}, as in this trace")
-    one, other = one.float(), other.float()
-    return torch.where(one == other, 0.0, one - other)
+def _difference(ours: Tensor, theirs: Tensor, name: str) -> Tensor:
+    if ours.shape != theirs.shape:
+        raise ShapeError(f"{name} of the other trace", theirs.shape, f"{tuple(ours.shape)}, as in this trace")
+    ours, theirs = ours.float(), theirs.float()
+    return torch.where(ours == theirs, 0.0, ours - theirs)
 
 
 def _max_pool(x: Tensor, most: int) -> Tensor:

@@ -100,8 +100,8 @@ def _find(text: str, at: int, character: str) -> int | None:
     """The next index of the character: here, or a few characters on unless it is a space."""
     if text[at : at + 1] == character:
         return at
-    found = -1 if character.isspace() else text.find(character, at, at + _SEARCH)
-    return None if found < 0 else found
+    index = -1 if character.isspace() else text.find(character, at, at + _SEARCH)
+    return None if index < 0 else index
 
 
 def image_sequence(read: specs.ImagePatchesSpec) -> TokenSequence:

@@ -1,4 +1,4 @@
-"""A trace: one input, one observed forward, and everything that was recorded.
+"""Traces: run a model on one input and record every activation (cached activations, hooks).
 
 B rows (1; for series one per channel), T positions.
 """
@@ -60,7 +60,7 @@ class Trace:
         return self.prepared.sequences
 
     def sequence(self, name: str) -> schema.TokenSequence:
-        return next(one for one in self.sequences if one.name == name)
+        return next(sequence for sequence in self.sequences if sequence.name == name)
 
     def attentions(self) -> tuple[schema.AttentionInfo, ...]:
         return describe_attentions(self.bundle.model, self.record)
@@ -70,8 +70,8 @@ class Trace:
         """The memory the trace uses; a tensor recorded under two names counts once."""
         tensors = [*self.record.tensors.values(), *self.derived.values()]
         tensors += [used.bias for used in self.record.attention_contexts.values() if used.bias is not None]
-        storages = [one.untyped_storage() for one in tensors]
-        return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
+        storages = [tensor.untyped_storage() for tensor in tensors]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     def info(self) -> schema.TraceInfo:
         stacks = describe_stacks(self.bundle)
@@ -83,7 +83,7 @@ class Trace:
             interventions=self.interventions,
             sequences=self.sequences,
             stages=describe_stages(stacks, self.record),
-            tensors={name: tuple(one.shape) for name, one in self.record.tensors.items()},
+            tensors={name: tuple(tensor.shape) for name, tensor in self.record.tensors.items()},
             attentions=self.attentions(),
             residual_sites={stack.name: tuple(residual_sites(stack, self.record)) for stack in stacks},
             outcome=self.outcome,
@@ -109,7 +109,8 @@ def estimate_bytes(bundle: Bundle, prepared: PreparedInput) -> int:
         inner, shared = stack.heads * stack.head_dim, stack.kv_heads * stack.head_dim
         attention = 2 * inner + 2 * shared + 3 * width
         layer = attention * (2 if stack.cross else 1) + 3 * width + stack.d_ff * (3 if stack.gated else 2)
-        positions = rows * len(next(one for one in prepared.sequences if one.name == stack.sequence))
+        lengths = {sequence.name: len(sequence) for sequence in prepared.sequences}
+        positions = rows * lengths[stack.sequence]
         numbers += positions * (stack.layers * layer + 3 * width)
     numbers += positions * int(getattr(bundle.spec.head, "vocab_size", 0))
     return numbers * next(bundle.model.parameters()).element_size()
@@ -167,13 +168,14 @@ def unread_characters(bundle: Bundle, prepared: PreparedInput) -> tuple[str, ...
         for token in sequence.tokens
         if token.id in unknown_ids and token.start is not None
     ]
-    return tuple(dict.fromkeys(one for one in (*omitted, *unknown) if one.strip()))
+    return tuple(dict.fromkeys(text for text in (*omitted, *unknown) if text.strip()))
 
 
 def _reorder(prepared: PreparedInput, orders: dict[str, list[int]]) -> PreparedInput:
     sequences = tuple(
-        replace(one, tokens=tuple(one.tokens[n] for n in orders.get(one.name, range(len(one)))))
-        for one in prepared.sequences
+        replace(sequence, tokens=tuple(sequence.tokens[n] for n in order))
+        for sequence in prepared.sequences
+        for order in [orders.get(sequence.name, range(len(sequence)))]
     )
     question = prepared.question
     if question is not None and "input" in orders:  # an answer is located by its tokens
