@@ -21,14 +21,15 @@ from griffe import Class, Extension, Function, Object
 
 from docs.glossary import GLOSSARY
 
-COMMENT = re.compile(r"  # (?P<text>.+)$")
+COMMENT = re.compile(r"  # (?P<text>.+)")
 
 
 class Docstrings(Extension):
     """Rewrite the docstring of every class and function."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
-        if isinstance(obj, Class | Function) and obj.docstring is not None:
+        ours = obj.path.startswith("glassformer.")
+        if ours and isinstance(obj, Class | Function) and obj.docstring is not None:
             obj.docstring.value = to_google(obj)
 
 
@@ -69,7 +70,7 @@ def describe(obj: Class | Function, names: list[str]) -> tuple[list[str], list[s
 
 
 def split(lines: Iterable[str], names: list[str]) -> tuple[list[str], list[str], dict[str, str]]:
-    """Text, examples and arguments: `name: text`, `a, b: text`, `name (shape): text`, or several in a line."""
+    """Text, examples and arguments: `name: text`, `a, b: text`, `name (shape): text`, or several per line."""
     known = "|".join(re.escape(name.lstrip("*")) for name in names) or "(?!)"
     argument = re.compile(rf"`?(?P<names>(?:{known})(?:, (?:{known}))*)`?(?P<shape> \([^)]*\))?: ")
     text: list[str] = []
@@ -100,18 +101,18 @@ def split(lines: Iterable[str], names: list[str]) -> tuple[list[str], list[str],
 
 def comments(obj: Class | Function) -> dict[str, str]:
     """The comments after the fields of a dataclass."""
-    if not isinstance(obj, Class) or isinstance(obj.filepath, list):
+    if not isinstance(obj, Class):
         return {}
-    lines = obj.filepath.read_text(encoding="utf-8").splitlines()
-    fields = {
-        name: COMMENT.search(lines[one.lineno - 1]) for name, one in obj.attributes.items() if one.lineno
+    sources = {one.name: one.source for one in obj.attributes.values()}
+    matches = {
+        name: COMMENT.search(source) for name, source in sources.items() if "type: ignore" not in source
     }
-    return {
-        name: match["text"] for name, match in fields.items() if match and "type: ignore" not in match["text"]
-    }
+    return {name: match["text"] for name, match in matches.items() if match}
 
 
 def sentence(text: str) -> str:
     """A description with a capital letter and a period."""
+    if not text:
+        return ""
     text = text if text.startswith("`") else text[:1].upper() + text[1:]
     return text if text.endswith((".", "`")) else f"{text}."

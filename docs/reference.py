@@ -12,15 +12,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 import typer.main
 
-from docs.docstrings import sentence
-from docs.glossary import GLOSSARY
+from docs.docstrings import sentence, split
+from docs.glossary import GLOSSARY, HTTP_FIELDS
 from glassformer.cli.main import COMMANDS, app
 from glassformer.families.registry import families
+from glassformer.generation import GenerationConfig
 from glassformer.server.app import create_app
 from glassformer.training.recipe import DATA_SECTIONS, describe_keys
 
@@ -233,18 +235,34 @@ def model_options_page() -> str:
         "of its presets. [Model families](../concepts/families.md) lists what each one loads.",
     ]
     for name, family in families().items():
+        types = get_type_hints(getattr(family.build, "func", family.build))
         rows = [
-            (f"`{one.name}`", f"`{_type(one.annotation)}`", f"`{one.default!r}`", GLOSSARY[one.name])
+            (
+                f"`{one.name}`",
+                GLOSSARY.get(f"{name}.{one.name}") or GLOSSARY[one.name],
+                f"`{type_name(types[one.name])}`",
+                f"`{one.default!r}`",
+            )
             for one in inspect.signature(family.build).parameters.values()
         ]
         presets = ", ".join(f"`{preset}`" for preset in family.presets)
-        parts += [f"## `{name}`", f"Presets: {presets}", table(("option", "type", "default", ""), rows)]
+        parts += [
+            f"## `{name}`",
+            f"Presets: {presets}",
+            table(("option", "description", "type", "default"), rows),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
-def _type(annotation: Any) -> str:
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    return re.sub(r"Literal\[(.*?)\]", lambda literal: literal[1].replace(", ", " | "), text)
+def type_name(hint: Any) -> str:
+    """A type as it is written, with the choices of a literal: `'pre' | 'post'`."""
+    if get_origin(hint) is Literal:
+        return " | ".join(map(repr, get_args(hint)))
+    if get_origin(hint) in (Union, UnionType):
+        return " | ".join(map(type_name, get_args(hint)))
+    if get_origin(hint) is tuple:
+        return f"tuple[{', '.join('...' if one is ... else type_name(one) for one in get_args(hint))}]"
+    return "None" if hint is type(None) else str(getattr(hint, "__name__", hint))
 
 
 # recipe
@@ -260,7 +278,7 @@ def recipe_page() -> str:
         "explains how to choose values.",
         "## Top level",
         table(
-            ("key", "type", "default", ""),
+            ("key", "type", "default", "description"),
             [
                 ("`job`", " or ".join(f"`{job}`" for job in DATA_SECTIONS), "required", "What to train."),
                 ("`seed`", "integer", "`1`", "Seed of initialization, data order and dropout."),
@@ -273,24 +291,25 @@ def recipe_page() -> str:
     ]
     groups: dict[str, list[Any]] = {}
     for one in describe_keys():
-        groups.setdefault(f"{one.section} of {one.job}" if one.job else one.section, []).append(one)
+        title = f"Data for {one.job}" if one.job else one.section.capitalize()
+        groups.setdefault(title, []).append(one)
     for title, keys in groups.items():
         parts.append(f"## {title}")
-        if title == "model":
+        if title == "Model":
             parts.append("Every other key is an option of the family: see [model options](model-options.md).")
         rows = [
             (
                 f"`{one.key}`",
                 sentence(one.description),
-                one.type,
+                one.type.replace("tuple", "list"),
                 one.unit,
-                f"`{one.interval}`" if one.interval else "",
+                f"`{one.interval}`".replace(" ", "\u00a0") if one.interval else "",
                 one.default if one.default == "required" else f"`{one.default or 'null'}`",
             )
             for one in keys
             if one.key != "overrides"
         ]
-        parts.append(table(("key", "", "type", "unit", "range", "default"), rows))
+        parts.append(table(("key", "description", "type", "unit", "range", "default"), rows))
     return "\n\n".join(parts) + "\n"
 
 
@@ -325,8 +344,8 @@ def command_section(name: str, command: Any) -> Iterator[str]:
     context = typer.Context(command)
     rows = [(flag(one, context), one.help or "", default(one)) for one in options]
     if arguments:
-        yield table(("argument", ""), [(f"`{usage(one)}`", one.help or "") for one in arguments])
-    yield table(("option", "", "default"), rows)
+        yield table(("argument", "description"), [(f"`{usage(one)}`", one.help or "") for one in arguments])
+    yield table(("option", "description", "default"), rows)
 
 
 def usage(argument: Any) -> str:
@@ -376,7 +395,12 @@ def route_section(
     yield f"### `{method.upper()} {path}`"
     yield operation.get("description", "")
     rows = [
-        (one["name"], one["schema"], one.get("required", False), one.get("description", ""))
+        (
+            one["name"],
+            one["schema"],
+            one.get("required", False),
+            one.get("description") or about_field(one["name"]),
+        )
         for one in operation.get("parameters", ())
     ]
     for content in operation.get("requestBody", {}).get("content", {}).values():
@@ -403,9 +427,16 @@ def resolve(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
 def fields(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any], bool, str]]:
     required = schema.get("required", ())
     return [
-        (name, one, name in required, one.get("description", ""))
+        (name, one, name in required, one.get("description") or about_field(name))
         for name, one in schema.get("properties", {}).items()
     ]
+
+
+def about_field(name: str) -> str:
+    """A description for a field without one: from the glossary, or that of the generation option."""
+    names = list(GenerationConfig.__dataclass_fields__)
+    _, _, options = split((inspect.getdoc(GenerationConfig) or "").splitlines(), names)
+    return HTTP_FIELDS.get(name) or sentence(options.get(name, ""))
 
 
 def field_table(kind: str, document: dict[str, Any], rows: Iterable[tuple[str, Any, bool, str]]) -> str:
@@ -414,10 +445,12 @@ def field_table(kind: str, document: dict[str, Any], rows: Iterable[tuple[str, A
         value = schema.get("default")
         if kind == "request":
             usual = "required" if required else "" if value is None else f"`{json.dumps(value)}`"
-            cells.append((f"`{name}`", describe_schema(document, schema), usual, about))
+            cells.append((f"`{name}`", about, describe_schema(document, schema), usual))
         else:
-            cells.append((f"`{name}`", describe_schema(document, schema), about))
-    header = ("field", "type", "default", "") if kind == "request" else ("field", "type", "")
+            cells.append((f"`{name}`", about, describe_schema(document, schema)))
+    header = (
+        ("field", "description", "type", "default") if kind == "request" else ("field", "description", "type")
+    )
     return table(header, cells)
 
 
@@ -436,7 +469,8 @@ def describe_schema(document: dict[str, Any], schema: dict[str, Any]) -> str:
         return f"`{json.dumps(schema['const'])}`"
     kind = schema.get("type", "any")
     if kind == "array":
-        return f"list of {describe_schema(document, schema.get('items', {}))}"
+        item = {key: value for key, value in schema.get("items", {}).items() if "imum" not in key.lower()}
+        return f"list of {describe_schema(document, item)}"
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
         return f"object of {describe_schema(document, schema['additionalProperties'])}"
     return kind + limits(schema)
@@ -447,15 +481,15 @@ def limits(schema: dict[str, Any]) -> str:
     above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
     words = []
     if low is not None and high is not None:
-        words.append(f"{low} to {high}")
+        words.append(f"{low:g} to {high:g}")
     elif low is not None:
-        words.append(f"at least {low}")
+        words.append(f"at least {low:g}")
     elif high is not None and above is None:
-        words.append(f"at most {high}")
+        words.append(f"at most {high:g}")
     if above is not None:
-        words.append(f"above {above}" + (f" and at most {high}" if high is not None else ""))
+        words.append(f"above {above:g}" + (f" and at most {high:g}" if high is not None else ""))
     if below is not None and below < 2**31 - 1:
-        words.append(f"below {below}")
+        words.append(f"below {below:g}")
     return f", {', '.join(words)}" if words else ""
 
 

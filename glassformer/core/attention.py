@@ -59,7 +59,7 @@ class MultiHeadAttention(nn.Module):
     scale: factor on the scores; 1/sqrt(head_dim) if None
     biases: which of the projections q, k, v and out have a bias
     window: each query attends to at most this many keys, its own included; None: all
-    dropout: of the attention weights, in training
+    dropout: dropout rate of the attention weights
     qk_norm: normalizes queries and keys of each head
     memory_dim: width of the memory in cross-attention; None: d_model
 

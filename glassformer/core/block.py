@@ -34,7 +34,7 @@ class Block(nn.Module):
     wiring: "post" norm(x + f(x)), "pre" x + f(norm(x)), "parallel" with one shared norm, "parallel_split"
     with two
     cross_attn: cross-attention, for a decoder with memory
-    dropout: of the output of each part, in training
+    dropout: dropout rate of the output of each part
 
     >>> import torch
     >>> from glassformer.core.norms import LayerNorm

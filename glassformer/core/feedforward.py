@@ -22,7 +22,7 @@ class FeedForward(nn.Module):
 
     d_ff: width of the hidden layer
     biases: which of the projections up and down have a bias
-    dropout: of the hidden layer, in training
+    dropout: dropout rate of the hidden layer
 
     >>> import torch
     >>> FeedForward(8, d_ff=32)(torch.randn(2, 5, 8)).shape
@@ -77,7 +77,7 @@ class GatedFeedForward(FeedForward):
 
     d_ff: width of the hidden layer
     biases: which of the projections up, gate and down have a bias
-    dropout: of the hidden layer, in training
+    dropout: dropout rate of the hidden layer
 
     >>> import torch
     >>> GatedFeedForward(8, d_ff=32)(torch.randn(2, 5, 8)).shape
