@@ -1,5 +1,6 @@
 import { svelte } from '@sveltejs/vite-plugin-svelte';
-import { defineConfig, type Plugin } from 'vite';
+import type { Plugin } from 'vite';
+import { defineConfig } from 'vitest/config';
 
 // Every browser that can run the page reads woff2: the older forms of KaTeX's fonts stay out.
 const woff2Only: Plugin = {
@@ -41,6 +42,7 @@ export default defineConfig(({ mode }) => {
           }
         : {},
     },
+    test: { setupFiles: 'src/testSetup.ts' },
     server: { proxy: { '^/(models|trace|runs|v1|health)': process.env.GLASSFORMER ?? 'http://127.0.0.1:8000' } },
   };
 });

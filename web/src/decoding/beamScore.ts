@@ -1,12 +1,12 @@
-// The arithmetic that decides a beam search, written out.
+// The score of a finished beam.
 
 import type { SearchInfo } from '../lib/types';
 import type { Node } from './treeLayout';
 
-/** A finished text's score: the sum of its log-probabilities over its length term. */
+/** The sum of log-probabilities, normalized by length. */
 export const finalScore = (node: Node): number => node.score / node.length_term;
 
-/** The length term of a text of so many tokens, as TeX. */
+/** The length normalization for `count` tokens, as TeX. */
 export function lengthTerm(info: SearchInfo, count: number): string {
   const penalty = Number(info.length_penalty.toFixed(3));
   return info.score_formula.includes('5 + n')

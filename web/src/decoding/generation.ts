@@ -1,32 +1,37 @@
-// What was written, where it stands in the trace, and which place of the trace wrote it.
+// The generated tokens of a trace.
 
 import type { AttentionInfo, TokenSequence, TraceToken, TraceInfo } from '../lib/types';
 
 export interface Generation {
-  sequence: TokenSequence; // that the model writes into
-  start: number; // places before the first written token
+  sequence: TokenSequence; // that contains the generated tokens
+  start: number; // position of the first generated token
   tokens: TraceToken[];
   ids: number[];
 }
 
-/** The tokens a model wrote (or was given as written), apart from what it was started with. */
+/** The generated tokens, without the prompt; null for a model that does not generate. */
 export function generationOf(trace: TraceInfo): Generation | null {
   const outcome = trace.outcome;
   if (outcome.kind !== 'translate' && outcome.kind !== 'generate') return null;
-  const sequence = trace.sequences.find((one) => one.name === 'target') ?? trace.sequences[0];
+  const sequence = trace.sequences.find((sequence) => sequence.name === 'target') ?? trace.sequences[0];
   const start = sequence.tokens.length - outcome.num_tokens;
   const tokens = sequence.tokens.slice(start);
   return { sequence, start, tokens, ids: tokens.map((token) => token.id ?? 0) };
 }
 
-/** The attentions that tell where a model looks while it writes: across to the source, or back over its own text. */
+/** The attention layers to show while generating: cross-attention, or else self-attention of the decoder. */
 export function generationAttentions(trace: TraceInfo): AttentionInfo[] {
-  const cross = trace.attentions.filter((one) => one.kind === 'cross');
-  return cross.length ? cross : trace.attentions.filter((one) => one.stack === 'decoder');
+  const cross = trace.attentions.filter((attention) => attention.kind === 'cross');
+  return cross.length ? cross : trace.attentions.filter((attention) => attention.stack === 'decoder');
 }
 
-/** The ids that a word of the address holds; null where it is not there. */
-export function parseTokenIds(word: string | undefined): number[] | null {
-  if (word === undefined) return null;
-  return word.split('.').filter(Boolean).map(Number).filter(Number.isInteger);
+/** Token ids from a URL parameter, separated by dots; null if it is absent. */
+export function parseTokenIds(param: string | undefined): number[] | null {
+  if (param === undefined) return null;
+  return param.split('.').filter(Boolean).map(Number).filter(Number.isInteger);
+}
+
+/** The output of an encoder-decoder as a fixed target, so that two traces can be compared position by position. */
+export function fixedTarget(trace: TraceInfo): number[] | null {
+  return trace.kind === 'translate' ? generationOf(trace)!.ids : null;
 }

@@ -1,11 +1,11 @@
-// Where each node of a beam search is drawn: a column a step, the likeliest at the top.
+// The layout of a beam search tree: one column per step, the best candidate at the top.
 
 import type { SearchInfo } from '../lib/types';
 import { visibleText } from '../components/tokenText';
 
 export type Node = SearchInfo['nodes'][number];
 
-export interface Placed {
+export interface NodePosition {
   node: Node;
   x: number;
   y: number;
@@ -13,18 +13,18 @@ export interface Placed {
 
 export const NODE = { width: 112, height: 38, across: 148, down: 46, top: 26, left: 6 } as const;
 
-export interface Drawing {
-  placed: Map<number, Placed>; // by the node's id
+export interface TreeLayout {
+  positions: Map<number, NodePosition>; // by node id
   columns: number;
   width: number;
   height: number;
 }
 
-/** A token without the blank before it. */
-export const bare = (text: string): string => visibleText(text).trim() || visibleText(text);
+/** The text of a token without leading spaces. */
+export const tokenName = (text: string): string => visibleText(text).trim() || visibleText(text);
 
-/** Nodes stand in the column of their step by rank; where pruned ones are hidden the others move up. */
-export function drawing(nodes: Node[], pruned: boolean): Drawing {
+/** Place the nodes of a step in one column, by rank; `pruned`: with the pruned ones. */
+export function layoutTree(nodes: Node[], pruned: boolean): TreeLayout {
   const steps = new Map<number, Node[]>();
   for (const node of nodes) {
     if (!pruned && node.state === 'pruned') continue;
@@ -32,25 +32,25 @@ export function drawing(nodes: Node[], pruned: boolean): Drawing {
     if (column) column.push(node);
     else steps.set(node.step, [node]);
   }
-  const placed = new Map<number, Placed>();
+  const positions = new Map<number, NodePosition>();
   let rows = 0;
   for (const [step, column] of steps) {
     column.sort((a, b) => a.rank - b.rank);
     column.forEach((node, row) =>
-      placed.set(node.id, { node, x: NODE.left + step * NODE.across, y: NODE.top + row * NODE.down }),
+      positions.set(node.id, { node, x: NODE.left + step * NODE.across, y: NODE.top + row * NODE.down }),
     );
     rows = Math.max(rows, column.length);
   }
   const columns = Math.max(0, ...steps.keys()) + 1;
   return {
-    placed,
+    positions,
     columns,
     width: NODE.left * 2 + (columns - 1) * NODE.across + NODE.width,
     height: NODE.top + rows * NODE.down,
   };
 }
 
-/** From the first token to this node. */
+/** The nodes from the first token to this one. */
 export function pathTo(nodes: Map<number, Node>, node: Node): Node[] {
   const path = [node];
   for (let at = node; at.parent !== null;) {
@@ -61,7 +61,7 @@ export function pathTo(nodes: Map<number, Node>, node: Node): Node[] {
 }
 
 /** A curve from a node's right side to its child's left side. */
-export function link(from: Placed, to: Placed): string {
+export function edgePath(from: NodePosition, to: NodePosition): string {
   const x = from.x + NODE.width;
   const y = from.y + NODE.height / 2;
   const end = to.y + NODE.height / 2;

@@ -131,7 +131,7 @@ export default {
     ko: '{name}의 인코딩이 UTF-8이나 UTF-16이 아닙니다. UTF-8 형식의 CSV로 저장해 주세요.',
   },
   'csv.packed': { en: '{name} could not be decompressed.', ko: '{name}의 압축을 풀 수 없습니다.' },
-  'csv.twice': { en: 'Duplicate column {name}.', ko: '{name} 열이 두 번 나옵니다.' },
+  'csv.duplicate': { en: 'Duplicate column {name}.', ko: '{name} 열이 두 번 나옵니다.' },
   'csv.ragged': {
     en: 'Line {line} has {got} cells, but the header has {wanted}.',
     ko: '{line}번째 줄의 칸 수가 {got}개로, 머리줄의 {wanted}개와 다릅니다.',

@@ -71,7 +71,10 @@ export function sequenceOfStack(trace: TraceInfo, stack: string): string {
 export function said(trace: TraceInfo, change: Intervention): string {
   switch (change.kind) {
     case 'ablate_head':
-      return t('intervene.label.ablate_head', { where: attentionNamed(trace, change.attention), head: change.head + 1 });
+      return t('intervene.label.ablate_head', {
+        where: attentionNamed(trace, change.attention),
+        head: change.head + 1,
+      });
     case 'skip_layer':
       return t('intervene.label.skip_layer', { where: blockNamed(change.block) });
     case 'mask_token':

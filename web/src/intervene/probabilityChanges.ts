@@ -1,4 +1,4 @@
-// Which chances moved most between two rows of logits.
+// The largest changes in probability between two rows of logits.
 
 export interface ProbabilityChange {
   id: number;
@@ -15,17 +15,17 @@ export function largestChanges(
   count: number,
 ): ProbabilityChange[] {
   const best: ProbabilityChange[] = [];
-  const apart = (one: ProbabilityChange): number => Math.abs(one.after - one.before);
+  const size = (change: ProbabilityChange): number => Math.abs(change.after - change.before);
   let least = -1;
   for (let id = 0; id < before.length; id++) {
-    const [was, is] = [Math.exp(before[id] - sumBefore), Math.exp(after[id] - sumAfter)];
-    const far = Math.abs(is - was);
-    if (best.length >= count && far <= least) continue;
+    const [p, q] = [Math.exp(before[id] - sumBefore), Math.exp(after[id] - sumAfter)];
+    const distance = Math.abs(q - p);
+    if (best.length >= count && distance <= least) continue;
     let at = best.length;
-    while (at > 0 && apart(best[at - 1]) < far) at--;
-    best.splice(at, 0, { id, before: was, after: is });
+    while (at > 0 && size(best[at - 1]) < distance) at--;
+    best.splice(at, 0, { id, before: p, after: q });
     if (best.length > count) best.pop();
-    least = apart(best[best.length - 1]);
+    least = size(best[best.length - 1]);
   }
   return best;
 }

@@ -2,10 +2,10 @@
 // reader's language.
 
 import type { ErrorInfo } from './types';
-import { has } from './i18n.svelte';
+import { has, type Key } from './i18n.svelte';
 
 export interface Problem {
-  key: string; // of the page's own text
+  key: Key; // of the page's own text
   fill?: Record<string, string | number>;
   detail?: string; // English, from the server or the browser
 }

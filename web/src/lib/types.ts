@@ -6,3 +6,6 @@ export type * from './api';
 export type Kind = ModelInfo['kind'];
 export type Outcome = TraceInfo['outcome'];
 export type Intervention = TraceInfo['interventions'][number];
+
+/** Whether models of this kind generate text token by token. */
+export const isGenerative = (kind: Kind): boolean => kind === 'translate' || kind === 'generate';

@@ -4,7 +4,7 @@
 import { feedForward, POSITIONS, scores, waves } from '../lib/formulas';
 import type { View } from '../lib/router.svelte';
 import type { ModelInfo, StackInfo, TraceInfo } from '../lib/types';
-import { isGenerative } from '../lib/writes';
+import { isGenerative } from '../lib/types';
 
 export interface Step {
   name: string; // its heading is tour.NAME.title
