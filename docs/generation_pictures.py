@@ -1,7 +1,7 @@
 """Draw the pictures of guides/generate.md: `python -m docs.generation_pictures MODEL`, from the root.
 
-MODEL is a small English-German translator. The one of the page was trained in ten minutes on one CPU core, in a
-folder with Multi30k (task 1) in multi30k/:
+MODEL is a small English-German translator. The one of the page was trained in ten minutes on one CPU core, in
+a folder with Multi30k (task 1) in multi30k/:
 
     glassformer train translate --train multi30k/train.en.gz --train multi30k/train.de.gz \
         --valid multi30k/val.en.gz --valid multi30k/val.de.gz --out runs/multi30k \
