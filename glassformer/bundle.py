@@ -52,7 +52,7 @@ from glassformer.families.sidecars import (
     read_job,
     read_object,
 )
-from glassformer.pretrained import result_of
+from glassformer.pretrained import model_folder
 from glassformer.tokenization import Tokenizer, load_tokenizer
 from glassformer.weights.atomic_write import atomic_write
 from glassformer.weights.checksums import verify_checksums, write_checksums
@@ -145,7 +145,7 @@ def load(
     folder: str | Path, *, dtype: torch.dtype | str | None = None, device: str | torch.device = "cpu"
 ) -> Bundle:
     """Load a model folder as a plain `Bundle`; see `glassformer.load`."""
-    path = result_of(pretrained.located(folder))
+    path = model_folder(pretrained.resolve_name(folder))
     if path.is_file():
         raise FileProblemError(path, "is a file", hint=f"expected a folder that holds {CONFIG_FILE}")
     if not path.is_dir():

@@ -12,7 +12,7 @@ from glassformer.cli.console import console, format_bytes, message, print_json
 from glassformer.cli.lines import check_output_folder
 from glassformer.cli.options import Json, ModelOrTiny, Overwrite, load_or_build
 from glassformer.errors import ConflictError, FileMissingError, FileProblemError, InvalidValueError
-from glassformer.pretrained import AVERAGED, located
+from glassformer.pretrained import AVERAGED, resolve_name
 
 SAME_FILES = ("spec.json", "config.json", "tokenizer.json")  # models to average must share them
 
@@ -128,7 +128,9 @@ def average(
     from glassformer.pretrained import is_run
     from glassformer.training.checkpoint import average_folders, replace_folder
 
-    chosen = _run_checkpoints(folders, last, best) if last or best else [located(path) for path in folders]
+    chosen = (
+        _run_checkpoints(folders, last, best) if last or best else [resolve_name(path) for path in folders]
+    )
     for folder in chosen:
         if not folder.is_dir():
             raise FileMissingError(path=folder, kind="model folder")

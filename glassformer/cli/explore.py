@@ -17,7 +17,7 @@ from glassformer.cli.lines import check_output_file
 from glassformer.cli.options import Device, Dtype, Overwrite, Port, Threads, To, load_model, resolve_language
 from glassformer.errors import ConflictError, MissingDependencyError, MissingValueError, UnsupportedError
 from glassformer.explorer import page_files
-from glassformer.pretrained import located, names, result_of
+from glassformer.pretrained import model_folder, names, resolve_name
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
@@ -62,7 +62,12 @@ def explore(
             raise ConflictError(names=("MODEL", "export"), reason="a page contains one trace of one model")
         check_output_file(export, overwrite=overwrite, inputs=[image])
         _export_page(
-            load(str(result_of(located(chosen[0])))), Path(chosen[0]).resolve().name, text, to, image, export
+            load(str(model_folder(resolve_name(chosen[0])))),
+            Path(chosen[0]).resolve().name,
+            text,
+            to,
+            image,
+            export,
         )
         return
     if image is not None:
@@ -197,7 +202,7 @@ def run_server(
             raise
         raise MissingDependencyError(package=str(error.name), extra="serve") from None
     with sock:
-        bundles, runs = load_models([str(located(model)) for model in models], load)
+        bundles, runs = load_models([str(resolve_name(model)) for model in models], load)
         check(bundles)
         address = Address(host=host, port=sock.getsockname()[1], token=token)
         app = create_app(bundles, runs=runs, address=address, limits=Limits(**(limits or {})), slots=slots)

@@ -54,13 +54,13 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     table.add_column("languages")
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("licence")
+    table.add_column("license")
     for row in rows:
         size, count = format_bytes(row["bytes"]), f"{row['parameters']:,}"
-        table.add_row(row["name"], row["does"], " ".join(row["languages"]), count, size, row["licence"])
+        table.add_row(row["name"], row["task"], " ".join(row["languages"]), count, size, row["license"])
     screen = console()
     screen.print(table)
-    screen.print("\n`glassformer models NAME` prints a model card: data, licence, scores, limitations")
+    screen.print("\n`glassformer models NAME` prints a model card: data, license, scores, limitations")
 
 
 def recipes(

@@ -247,7 +247,7 @@ def load_transformer(
 
 def locate_model(model: str) -> Path:
     """The folder of a model; note if a local folder hides a shipped model of the same name."""
-    path = pretrained.located(model)
+    path = pretrained.resolve_name(model)
     if pretrained.is_shipped(model) and path == Path(model):
         message(f"note: using the local folder ./{model}, not the shipped model {model}")
     return path

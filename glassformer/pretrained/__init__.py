@@ -1,4 +1,4 @@
-"""Where models are: those that ship with the package, by their bare name, and those of training runs.
+"""Model folders: shipped models by name, and the models of training runs.
 
 pipeline = glassformer.load("pocket")
 """
@@ -17,22 +17,22 @@ CARD = "CARD.md"
 FENCE = "---\n"
 # files and folders of a training run; see `training/run.py` for all
 RECIPE = "recipe.yaml"
-REQUEST = "request.json"  # the recipe as given; the first file a run writes, so it marks the folder as ours
+REQUEST = "request.json"  # the user's recipe; the first file of a run, so it identifies a run folder
 LOCK = "lock"
 MODEL, BEST = "model", "best"  # the result, and during training the best so far
-AVERAGED, SNAPSHOTS = "averaged", "snapshots"  # weights to average, and to look at later
-DESCRIBED = ("spec.json", "config.json")  # by either of which a folder is a model's own
+AVERAGED, SNAPSHOTS = "averaged", "snapshots"  # checkpoints to average, and to inspect
+CONFIGS = ("spec.json", "config.json")  # a model folder has one of them
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
     """A model's CARD.md: the header between two lines of ---, and its text.
 
-    does: in one line. languages: codes such as en; none for a model that reads no text.
+    task: one line. languages: codes such as en; empty if the model does not read text.
     """
 
-    does: str
-    licence: str
+    task: str
+    license: str
     languages: tuple[str, ...]
     parameters: int
     text: str
@@ -50,10 +50,10 @@ def folder_of(name: str) -> Path:
     return HERE / name
 
 
-def located(model: str | Path) -> Path:
-    """The folder that a path or the bare name of a shipped model means.
+def resolve_name(model: str | Path) -> Path:
+    """The folder of a model, given its path or the name of a shipped model.
 
-    A file, a model's folder or a run's of that name in the working directory comes first.
+    A file, model folder or run folder of that name in the working directory takes precedence.
     """
     path = Path(model)
     return HERE / path.name if is_shipped(model) and not _is_model(path) else path
@@ -62,11 +62,11 @@ def located(model: str | Path) -> Path:
 def _is_model(path: Path) -> bool:
     if not path.is_dir():
         return path.exists()
-    return any((path / name).exists() for name in (*DESCRIBED, RECIPE, MODEL))
+    return any((path / name).exists() for name in (*CONFIGS, RECIPE, MODEL))
 
 
 def is_shipped(model: str | Path) -> bool:
-    """Whether this is the bare name of a shipped model."""
+    """Whether this is the name of a shipped model, without a path."""
     name = os.fspath(model)
     return Path(name).name == name and name in names()
 
@@ -80,22 +80,22 @@ def card(name: str) -> Card:
     header, _, text = rest.partition(FENCE)
     try:
         values: Any = yaml.safe_load(header)
-        if before or not text or set(values) != {one.name for one in fields(Card)} - {"text"}:
+        if before or not text or set(values) != {field.name for field in fields(Card)} - {"text"}:
             raise ValueError
         return Card(**{**values, "languages": tuple(values["languages"])}, text=text.strip() + "\n")
     except (yaml.YAMLError, ValueError, TypeError):
-        problem = "does not begin with does, licence, languages and parameters between lines of ---"
+        problem = "needs a header with task, license, languages and parameters between lines of ---"
         raise FileProblemError(path, problem, hint="install the package again") from None
 
 
 def is_run(folder: Path) -> bool:
-    """Whether the folder holds a training run."""
+    """Whether the folder is a training run."""
     return (folder / RECIPE).is_file()
 
 
 @dataclass(eq=False)
 class NotARunError(GlassformerError):
-    """A folder to train in already holds files that no training run wrote."""
+    """A folder to train in contains files but is not a training run."""
 
     folder: Path
     hint: str = "choose a new or empty folder to train in"
@@ -112,9 +112,9 @@ class NoModelYetError(GlassformerError):
 
 
 def check_run_folder(folder: Path) -> None:
-    """Raise NotARunError unless the folder is missing, empty or a run of ours.
+    """Raise NotARunError unless the folder is missing, empty or a training run.
 
-    A run that was killed before its first file has left at most its lock.
+    A run that was killed before its first file leaves at most its lock.
     """
     if not folder.is_dir() or (folder / REQUEST).is_file():
         return
@@ -122,12 +122,12 @@ def check_run_folder(folder: Path) -> None:
         raise NotARunError(folder)
 
 
-def result_of(folder: str | Path) -> Path:
-    """The model folder of a run: the result, else the best so far. Any other folder is returned as it is."""
+def model_folder(folder: str | Path) -> Path:
+    """The model of a run: the final one, else the best so far. Other folders are returned unchanged."""
     root = Path(folder)
-    if not is_run(root) or any((root / name).is_file() for name in DESCRIBED):
+    if not is_run(root) or any((root / name).is_file() for name in CONFIGS):
         return root
-    found = next((root / name for name in (MODEL, BEST) if (root / name).is_dir()), None)
-    if found is None:
-        raise NoModelYetError(root)
-    return found
+    for name in (MODEL, BEST):
+        if (root / name).is_dir():
+            return root / name
+    raise NoModelYetError(root)

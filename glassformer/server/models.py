@@ -17,7 +17,7 @@ from glassformer.errors import GlassformerError, InputTooLongError
 from glassformer.generation import GeneratedToken, GenerationOutput, GenerationParams
 from glassformer.generation.continuous import Request, Scheduler, Stats
 from glassformer.interpret.runs import run_of
-from glassformer.pretrained import is_run, result_of
+from glassformer.pretrained import is_run, model_folder
 from glassformer.server.errors import ModelNotFoundError
 from glassformer.tasks.base import require_tokenizer
 from glassformer.tasks.text_generation import Architecture, generation_architecture, target_language
@@ -211,7 +211,7 @@ def load_models(
         name = unique_name(Path(folder), bundles)
         if is_run(Path(folder)):
             runs[name] = Path(folder)
-        bundles[name] = load(str(result_of(folder)))
+        bundles[name] = load(str(model_folder(folder)))
     return bundles, runs
 
 

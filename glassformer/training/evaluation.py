@@ -15,7 +15,7 @@ import torch
 from glassformer.data.readers import parse_columns
 from glassformer.errors import FileMissingError, InvalidValueError, MissingValueError, NonFiniteError
 from glassformer.families.sidecars import JOB_FILE, read_object
-from glassformer.pretrained import result_of
+from glassformer.pretrained import model_folder
 from glassformer.training.data_cache import Log, no_log
 from glassformer.training.hardware import device_for
 from glassformer.training.jobs import JOBS
@@ -48,7 +48,7 @@ def evaluate_files(
     columns: names or numbers of the columns in tables.
     overrides: of keys of the data section, e.g. `data.sample_by=line`.
     """
-    folder = result_of(folder)
+    folder = model_folder(folder)
     name = job or job_of_model(folder)
     recipe: dict[str, Any] = {
         "job": name,

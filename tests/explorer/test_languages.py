@@ -12,13 +12,13 @@ from playwright.sync_api import Page, expect
 import glassformer
 from tests.explorer.conftest import Opened
 from tests.explorer.seen import settled
-from tests.pretrained.made import make
+from tests.pretrained.tiny_models import save_models
 from tests.server.harness import Server, serving
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("models"))
+    return save_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")

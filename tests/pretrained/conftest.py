@@ -1,4 +1,4 @@
-"""Tiny models in the place of those that come with the package."""
+"""Tiny models in place of the shipped ones."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 
 from glassformer import pretrained as models
 from tests.cli.conftest import run  # noqa: F401
-from tests.pretrained.made import make
+from tests.pretrained.tiny_models import save_models
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder they lie in."""
-    return make(tmp_path_factory.mktemp("models"))
+def model_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the tiny models."""
+    return save_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture
-def shipped(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Where a model lies; this process takes the tiny ones for those that come along, in an empty folder."""
-    monkeypatch.setattr(models, "HERE", made)
+def shipped(model_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Make the tiny models the shipped ones, in an empty working directory; return the folder of a name."""
+    monkeypatch.setattr(models, "HERE", model_root)
     monkeypatch.chdir(tmp_path)
-    return lambda name: made / name
+    return lambda name: model_root / name

@@ -1,4 +1,4 @@
-"""A bare name stands for a model that comes along, wherever a model is asked for."""
+"""Every command accepts the name of a shipped model."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ Shipped = Callable[[str], Path]
 NAMES = ["pocket", "pocket-digits", "pocket-lm", "pocket-series"]
 
 
-def test_they_are_listed_with_what_their_cards_say(run: Any, shipped: Shipped) -> None:
+def test_models_lists_the_shipped_models(run: Any, shipped: Shipped) -> None:
     assert models.names() == NAMES
     done = run("models")
     assert done.code == 0 and all(name in done.out for name in NAMES) and "CC BY 2.0" in done.out
-    told = json.loads(run("models", "--json").out)
-    assert [one["name"] for one in told] == NAMES
+    infos = json.loads(run("models", "--json").out)
+    assert [info["name"] for info in infos] == NAMES
     weights = (shipped("pocket") / "model.safetensors").stat().st_size
-    assert told[0]["bytes"] > weights and told[0]["languages"] == ["de", "en", "ko"]
-    count = sum(one.numel() for one in glassformer.load("pocket").model.parameters())
-    assert told[0]["parameters"] == count
+    assert infos[0]["bytes"] > weights and infos[0]["languages"] == ["de", "en", "ko"]
+    count = sum(p.numel() for p in glassformer.load("pocket").model.parameters())
+    assert infos[0]["parameters"] == count
     assert run("models", "pocket-lm") == (0, "# pocket-lm\n", "")
 
 
-def test_every_verb_takes_the_name(run: Any, shipped: Shipped, tmp_path: Path) -> None:
+def test_every_command_accepts_the_name(run: Any, shipped: Shipped, tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("en\tde\tto\nthe cat\ta dog\tde\n")
     (tmp_path / "lines.txt").write_text("the cat\na dog\n")
-    drawn = _picture(tmp_path / "seven.png")
+    image = _save_image(tmp_path / "seven.png")
     columns = glassformer.load("pocket-series").job.columns
     rows = [columns, *([str(n)] * len(columns) for n in range(64))]
     (tmp_path / "series.csv").write_text("".join(",".join(row) + "\n" for row in rows))
-    asked = [
+    commands = [
         ("translate", "pocket", "the cat", "--to", "de", "--max-new-tokens", 4),
         ("translate", "pocket", "--file", "lines.txt", "--to", "de", "--max-new-tokens", 4, "--out", "o.txt"),
         ("generate", "pocket-lm", "the cat", "--max-new-tokens", 4),
-        ("classify", "pocket-digits", drawn),
-        ("embed", "pocket-digits", drawn),
+        ("classify", "pocket-digits", image),
+        ("embed", "pocket-digits", image),
         ("forecast", "pocket-series", "series.csv"),
         ("inspect", "pocket"),
         ("verify", "pocket", "--no-reference"),
@@ -53,19 +53,19 @@ def test_every_verb_takes_the_name(run: Any, shipped: Shipped, tmp_path: Path) -
         ("export", "pocket", "--format", "ctranslate2", "--out", "exported"),
         ("explore", "pocket", "--to", "ko", "--export", "page.html"),
     ]
-    for words in asked:
-        done = run(*words)
-        assert done.code == 0, (words, done.out, done.err)
+    for args in commands:
+        done = run(*args)
+        assert done.code == 0, (args, done.out, done.err)
 
 
-def _picture(path: Path) -> Path:
+def _save_image(path: Path) -> Path:
     from PIL import Image
 
     Image.new("RGB", (16, 16), (200, 30, 90)).save(path)
     return path
 
 
-def test_a_folder_here_comes_first_and_that_is_said(run: Any, shipped: Shipped, tmp_path: Path) -> None:
+def test_a_local_folder_takes_precedence_with_a_note(run: Any, shipped: Shipped, tmp_path: Path) -> None:
     other = tiny.bundle("gpt2")
     glassformer.save(other, tmp_path / "pocket")
     assert glassformer.load("pocket").family == "gpt2"
@@ -74,44 +74,44 @@ def test_a_folder_here_comes_first_and_that_is_said(run: Any, shipped: Shipped, 
     assert run("inspect", "./pocket").err == ""
 
 
-def test_a_run_stands_for_the_model_that_it_made(run: Any, shipped: Shipped, tmp_path: Path) -> None:
+def test_a_run_folder_means_its_model(run: Any, shipped: Shipped, tmp_path: Path) -> None:
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     (tmp_path / "runs" / "mine" / "recipe.yaml").write_text("job: lm\n")
-    for words in (["inspect"], ["generate", "a"], ["evaluate", "lines.txt"], ["verify", "--no-reference"]):
-        done = run(words[0], "runs/mine", *words[1:])
-        assert done.code == 2 and "no model yet" in done.err, (words, done.err)
+    for args in (["inspect"], ["generate", "a"], ["evaluate", "lines.txt"], ["verify", "--no-reference"]):
+        done = run(args[0], "runs/mine", *args[1:])
+        assert done.code == 2 and "no model yet" in done.err, (args, done.err)
     glassformer.save(tiny.bundle("gpt2"), tmp_path / "runs" / "mine" / "best")  # the best so far
     assert glassformer.load("runs/mine").folder == Path("runs/mine/best")
     glassformer.save(tiny.bundle("gpt2"), tmp_path / "runs" / "mine" / "model")
     assert glassformer.load("runs/mine").folder == Path("runs/mine/model")
     (tmp_path / "lines.txt").write_text("the cat\na dog\n")
-    for words in (["inspect"], ["evaluate", "lines.txt", "--job", "lm"], ["verify", "--no-reference"]):
-        done = run(words[0], "runs/mine", *words[1:])
-        assert done.code == 0, (words, done.err)
+    for args in (["inspect"], ["evaluate", "lines.txt", "--job", "lm"], ["verify", "--no-reference"]):
+        done = run(args[0], "runs/mine", *args[1:])
+        assert done.code == 0, (args, done.err)
 
 
-def test_a_word_mistaken_gets_the_nearest(run: Any, shipped: Shipped) -> None:
+def test_a_misspelled_name_gets_a_suggestion(run: Any, shipped: Shipped) -> None:
     with pytest.raises(FileMissingError) as near:
         glassformer.load("poket-lm")
     with pytest.raises(FileMissingError) as far:
         glassformer.load("somewhere/else")
     assert "pocket-lm" in near.value.hint and not far.value.hint
-    for words in (["models", "poket"], ["inspect", "poket"], ["translate", "poket", "a"], ["serve", "poket"]):
-        done = run(*words)
-        assert done.code == 2 and "did you mean 'pocket'?" in done.err, words
+    for args in (["models", "poket"], ["inspect", "poket"], ["translate", "poket", "a"], ["serve", "poket"]):
+        done = run(*args)
+        assert done.code == 2 and "did you mean 'pocket'?" in done.err, args
 
 
-def test_the_explorer_opens_all_of_them_the_translator_first(
+def test_explore_opens_all_shipped_models_by_default(
     run: Any, shipped: Shipped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from glassformer.cli import explore
     from glassformer.cli.options import load_model
     from glassformer.server.models import load_models
 
-    asked: list[list[str]] = []
-    monkeypatch.setattr(explore, "run_server", lambda named, **_: asked.append(list(named)))
+    requested: list[list[str]] = []
+    monkeypatch.setattr(explore, "run_server", lambda models, **_: requested.append(list(models)))
     assert run("explore", "--no-browser").code == 0
-    assert asked == [NAMES]
-    places = [str(models.located(name)) for name in asked[0]]
-    bundles, runs = load_models(places, load_model)
+    assert requested == [NAMES]
+    folders = [str(models.resolve_name(name)) for name in requested[0]]
+    bundles, runs = load_models(folders, load_model)
     assert list(bundles) == NAMES and not runs

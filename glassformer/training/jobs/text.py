@@ -32,7 +32,7 @@ from glassformer.errors import (
     UnsupportedError,
 )
 from glassformer.families.sidecars import JobInfo
-from glassformer.pretrained import result_of
+from glassformer.pretrained import model_folder
 from glassformer.tokenization import Side, Tokenizer, load_tokenizer, pair_tokenizers
 from glassformer.tokenization.folder import fingerprint
 from glassformer.tokenization.train import Template, TokenizerPlan, train_tokenizer
@@ -134,7 +134,7 @@ def prepare_corpus(
     vocabularies = {
         name: known
         for name, path in (("tokenizer", options.folder), ("model", base_folder))
-        if path is not None and (known := fingerprint(result_of(path)))
+        if path is not None and (known := fingerprint(model_folder(path)))
     }
     own = job.folder / "tokenizer"
     cache = DataCache(
