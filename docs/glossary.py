@@ -189,6 +189,7 @@ GLOSSARY = {
     "qk_norm": "RMSNorm on the queries and keys of each head.",
     "qkv_bias": "Bias of the query, key and value projections.",
     "quantiles": "Forecast quantiles.",
+    "quantile_levels": "Quantile levels.",
     "question": "The question.",
     "rank": "Rank among the candidates of the step.",
     "reason": "Why it was rejected.",

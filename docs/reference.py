@@ -385,7 +385,7 @@ def http_page() -> str:
             tag = next(iter(operation.get("tags", ())), "other")
             by_tag.setdefault(tag, []).extend(route_section(document, method, path, operation))
     for tag, sections in by_tag.items():
-        parts += [f"## {tag}", *sections]
+        parts += [f"## {tag[0].upper()}{tag[1:]}", *sections]
     return "\n\n".join(parts) + "\n"
 
 

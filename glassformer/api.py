@@ -233,7 +233,7 @@ class Pipeline(Bundle):
         time: the time column; None: detected
         columns: columns to forecast; None: all numeric ones
         fill: what to do about missing or repeated time stamps
-        levels: quantiles to predict
+        quantile_levels: quantiles to predict, e.g. (0.1, 0.5, 0.9)
         """
         from glassformer.tasks.forecasting import LEVELS, Forecaster
 

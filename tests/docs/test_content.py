@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -62,3 +63,11 @@ def test_architecture_page_lists_every_package() -> None:
     text = (DOCS / "concepts" / "architecture.md").read_text(encoding="utf-8")
     table = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
     assert table == {path.parent.name for path in (ROOT / "glassformer").glob("*/*.py")}
+
+
+def test_functions_of_the_architecture_page_exist() -> None:
+    text = (DOCS / "concepts" / "architecture.md").read_text(encoding="utf-8")
+    names = re.findall(r"^ *(\w+(?:\.\w+)+)(?=,? )", "\n".join(re.findall(r"```text\n(.*?)```", text, re.S)), re.M)
+    assert len(names) > 50
+    for name in names:
+        assert resolve_name(f"glassformer.{name}") is not None, name
