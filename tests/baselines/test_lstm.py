@@ -41,10 +41,10 @@ TEXT = spec.LSTMLanguageModelSpec(vocab_size=VOCAB, d_model=16, pad_id=PAD)
 LENGTHS = (7, 1, 4, 6)
 
 
-def model_of(what: Any, **words: Any) -> Any:
+def model_of(what: Any, **options: Any) -> Any:
     torch.manual_seed(0)
     fields = {name: getattr(what, name) for name in what.__dataclass_fields__}
-    model = build_baseline(type(what)(**{**fields, **words})).eval()
+    model = build_baseline(type(what)(**{**fields, **options})).eval()
     with torch.no_grad():
         for value in model.parameters():
             value.add_(torch.randn_like(value) * 0.3)
@@ -56,18 +56,20 @@ def rows(seed: int = 0) -> list[list[int]]:
     return [torch.randint(3, VOCAB, (length,), generator=draw).tolist() for length in LENGTHS]
 
 
-def padded(given: list[list[int]], side: str) -> tuple[Tensor, Tensor]:
-    width = max(map(len, given)) + 2
-    fill = [[PAD] * (width - len(row)) for row in given]
-    ids = torch.tensor([f + row if side == "left" else row + f for row, f in zip(given, fill, strict=True)])
+def padded(sequences: list[list[int]], side: str) -> tuple[Tensor, Tensor]:
+    width = max(map(len, sequences)) + 2
+    fill = [[PAD] * (width - len(row)) for row in sequences]
+    ids = torch.tensor(
+        [f + row if side == "left" else row + f for row, f in zip(sequences, fill, strict=True)]
+    )
     return ids, ids != PAD
 
 
-@pytest.mark.parametrize("both", [False, True])
-def test_layers_match_torch(both: bool) -> None:
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_layers_match_torch(bidirectional: bool) -> None:
     torch.manual_seed(0)
-    ours = LSTMStack(12, 3, dropout=0.5, bidirectional=both).eval()
-    theirs = nn.LSTM(12, 6 if both else 12, 3, batch_first=True, bidirectional=both)
+    ours = LSTMStack(12, 3, dropout=0.5, bidirectional=bidirectional).eval()
+    theirs = nn.LSTM(12, 6 if bidirectional else 12, 3, batch_first=True, bidirectional=bidirectional)
     renamed = {
         name.replace("_l0", f"_l{n}"): value
         for n, layer in enumerate(ours.layers)
@@ -83,7 +85,7 @@ def test_layers_match_torch(both: bool) -> None:
         assert torch.allclose(mine, other, atol=1e-6)
 
 
-def test_dot_attention_is_the_formula() -> None:
+def test_dot_attention_matches_the_formula() -> None:
     model = model_of(PAIRS, num_layers=1)
     src, tgt = torch.tensor([rows()[0]]), torch.tensor([rows(1)[0]])
     memory = model.encode(src)
@@ -97,34 +99,34 @@ def test_dot_attention_is_the_formula() -> None:
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("attention", ["none", "dot"])
-def test_padding_changes_no_real_position_of_a_pair(side: str, attention: str) -> None:
+def test_padding_does_not_change_encoder_decoder_outputs(side: str, attention: str) -> None:
     model = model_of(PAIRS, attention=attention)
     sources, targets = rows(), rows(1)[::-1]
     src, src_real = padded(sources, side)
     tgt, tgt_real = padded(targets, side)
-    found = model(src, tgt, src_real, tgt_real)
+    result = model(src, tgt, src_real, tgt_real)
     for n, (source, target) in enumerate(zip(sources, targets, strict=True)):
         alone = model(torch.tensor([source]), torch.tensor([target]))[0]
-        assert torch.allclose(found[n][tgt_real[n]], alone, atol=1e-5), n
+        assert torch.allclose(result[n][tgt_real[n]], alone, atol=1e-5), n
     if side == "right":
-        assert torch.equal(found[tgt_real], model(src, tgt)[tgt_real])  # read off the pad id
+        assert torch.equal(result[tgt_real], model(src, tgt)[tgt_real])  # read off the pad id
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_padding_changes_no_real_position_of_a_text(side: str) -> None:
+def test_padding_does_not_change_language_model_outputs(side: str) -> None:
     model, texts = model_of(TEXT), rows()
     ids, real = padded(texts, side)
-    found = model(ids)
+    result = model(ids)
     for n, text in enumerate(texts):
-        assert torch.allclose(found[n][real[n]], model(torch.tensor([text]))[0], atol=1e-5), n
+        assert torch.allclose(result[n][real[n]], model(torch.tensor([text]))[0], atol=1e-5), n
 
 
-def test_packed_documents_begin_anew() -> None:
+def test_packed_documents_do_not_share_state() -> None:
     model, texts = model_of(TEXT), rows()
     ids = torch.tensor([texts[0] + texts[1] + [PAD, PAD], texts[2] + texts[3]])
     numbers = [[5] * 7 + [6] * 1 + [6, 6], [5] * 4 + [7] * 6]
-    found = model(ids, Mask(segments=torch.tensor(numbers), padding=ids != PAD))
-    parts = [found[0, :7], found[0, 7:8], found[1, :4], found[1, 4:]]
+    result = model(ids, Mask(segments=torch.tensor(numbers), padding=ids != PAD))
+    parts = [result[0, :7], result[0, 7:8], result[1, :4], result[1, 4:]]
     for text, part in zip(texts, parts, strict=True):
         assert torch.allclose(part, model(torch.tensor([text]))[0], atol=1e-5)
     assert not torch.allclose(model(ids)[1, 4:], parts[3], atol=1e-2)  # the documents do matter
@@ -134,32 +136,34 @@ def plain(model: Any, row: list[int], most: int) -> list[int]:
     """The whole sequence read anew for every token."""
     pairs = isinstance(model, LSTMEncoderDecoder)
     out = [START] if pairs else list(row)
-    begin = len(out)
+    start = len(out)
     with torch.no_grad():
-        while len(out) - begin < most:
+        while len(out) - start < most:
             ids = torch.tensor([out])
             real = torch.ones_like(ids, dtype=torch.bool)
             source = torch.tensor([row])
             logits = model(source, ids, None, real) if pairs else model(ids, real)
             out.append(int(logits[0, -1].argmax()))
-    return out[begin:]
+    return out[start:]
 
 
 @pytest.mark.parametrize("what", [PAIRS, TEXT], ids=lambda what: type(what).__name__)
-def test_step_by_step_is_the_whole_sequence(what: Any) -> None:
-    model, given = model_of(what), rows()
-    free = [plain(model, row, 9) for row in given]
+def test_decoding_step_by_step_equals_one_forward_pass(what: Any) -> None:
+    model, sequences = model_of(what), rows()
+    free = [plain(model, row, 9) for row in sequences]
     assert len({token for row in free for token in row}) > 4
     end = free[0][4]
     expected = [row[: row.index(end)] if end in row else row for row in free]
     for side in ("right", "left"):
-        found = greedy(model, padded(given, side)[0], eos_token_id=end, pad_token_id=PAD, max_new_tokens=9)
-        assert found == expected, side
-    found = greedy_batched(model, given, 30, eos_token_id=end, pad_token_id=PAD, max_new_tokens=9)
-    assert found == expected
+        result = greedy(
+            model, padded(sequences, side)[0], eos_token_id=end, pad_token_id=PAD, max_new_tokens=9
+        )
+        assert result == expected, side
+    result = greedy_batched(model, sequences, 30, eos_token_id=end, pad_token_id=PAD, max_new_tokens=9)
+    assert result == expected
 
 
-def test_a_spec_comes_back_from_json() -> None:
+def test_spec_round_trips_through_json() -> None:
     for what in (PAIRS, TEXT, spec.LSTMLanguageModelSpec(vocab_size=9, tied=("head",), dropout=0.25)):
         assert from_dict(json.loads(json.dumps(to_dict(what)))) == what
     assert isinstance(build_baseline(from_dict(to_dict(TEXT))), LSTMLanguageModel)
@@ -188,8 +192,8 @@ def test_invalid_specs_are_rejected(change: dict[str, Any], error: type[Glassfor
 def test_options_that_do_not_fit_are_rejected() -> None:
     with pytest.raises(MissingValueError, match="vocab_size"):
         from_dict({"kind": "LSTMLanguageModel"})
-    made = lstm_spec("LSTMLanguageModel", {"tied": []}, vocab_size=9, tied=("head",))
-    assert made == spec.LSTMLanguageModelSpec(vocab_size=9)
+    spec_untied = lstm_spec("LSTMLanguageModel", {"tied": []}, vocab_size=9, tied=("head",))
+    assert spec_untied == spec.LSTMLanguageModelSpec(vocab_size=9)
     with pytest.raises(InvalidValueError, match="as in the data"):
         lstm_spec("LSTMLanguageModel", {"vocab_size": 8}, vocab_size=9)
     with pytest.raises(InvalidValueError, match="even"):

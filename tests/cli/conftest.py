@@ -17,7 +17,7 @@ from glassformer.cli.main import main
 from glassformer.tokenization import TokenizerPlan, train_tokenizer
 from tests.families import harness
 from tests.families.cases import _SERIES
-from tests.recipes.made_up import text_files
+from tests.recipes.synthetic_data import text_files
 from tests.tasks.folders import bert
 from tests.tasks.reversing import reverser, speaker
 

@@ -11,7 +11,7 @@ import glassformer
 from glassformer.baselines import build_baseline
 from glassformer.baselines.spec import RepeatLastSpec
 from tests.cli.conftest import quick
-from tests.recipes.made_up import text_files
+from tests.recipes.synthetic_data import text_files
 from tests.tasks.test_forecast import table, written
 
 LONG = f"'{'a ' * 100}'"

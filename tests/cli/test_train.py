@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.cli.conftest import quick
-from tests.recipes.made_up import text_files
+from tests.recipes.synthetic_data import text_files
 
 ROOT = Path(__file__).parents[2]
 PAIRS = ["translate", "--train", "pairs.tsv"]

@@ -27,17 +27,17 @@ def image_set(tmp_path: Path) -> ImageSet:
     return prepare_images(tmp_path / "x.npz", tmp_path / "set", errors=RowErrors())
 
 
-def test_numbers_drawn_are_even_and_unrelated() -> None:
-    drawn = uniform(3, 1, np.arange(20_000), 4)
-    assert drawn.min() >= 0 and drawn.max() < 1
-    counts = np.histogram(drawn[:, 2], 20)[0]
+def test_random_numbers_are_uniform_and_uncorrelated() -> None:
+    draws = uniform(3, 1, np.arange(20_000), 4)
+    assert draws.min() >= 0 and draws.max() < 1
+    counts = np.histogram(draws[:, 2], 20)[0]
     assert ((counts - 1000) ** 2 / 1000).sum() < 55  # chi-square, 19 degrees of freedom: p below 1e-4 beyond
-    related = np.corrcoef(np.hstack([drawn[1:], drawn[:-1], uniform(3, 2, np.arange(1, 20_000), 4)]).T)
+    related = np.corrcoef(np.hstack([draws[1:], draws[:-1], uniform(3, 2, np.arange(1, 20_000), 4)]).T)
     assert np.abs(related - np.eye(12)).max() < 0.03
 
 
 @given(order=st.permutations(range(12)), epoch=st.integers(0, 5))
-def test_what_happens_to_an_image_depends_on_nothing_else(order: list[int], epoch: int) -> None:
+def test_augmentation_depends_only_on_seed_epoch_and_row(order: list[int], epoch: int) -> None:
     together = ALL(IMAGES[:12], ROWS[:12], epoch=epoch)
     apart = ALL(IMAGES[order], ROWS[order], epoch=epoch)
     assert (apart == together[order]).all()
@@ -55,19 +55,19 @@ def test_epochs_seeds_and_rows_differ() -> None:
 
 
 @pytest.mark.parametrize("padding", ["reflect", "zero"])
-def test_a_shift_is_one_of_the_crops_of_the_padded_image(padding: str) -> None:
+def test_shift_is_a_crop_of_the_padded_image(padding: str) -> None:
     pad = {"reflect": {"mode": "reflect"}, "zero": {"mode": "constant"}}[padding]
     moved = Augment(shift=2, padding=padding)(IMAGES, ROWS, epoch=0)  # type: ignore[arg-type]
-    seen = set()
+    shifts = set()
     for image, got in zip(IMAGES, moved, strict=True):
         wide = np.pad(image, ((2, 2), (2, 2), (0, 0)), **pad)  # type: ignore[call-overload]
-        found = [(y, x) for y in range(5) for x in range(5) if (wide[y : y + 9, x : x + 7] == got).all()]
-        assert len(found) == 1
-        seen.add(found[0])
-    assert {y for y, _ in seen} == {x for _, x in seen} == set(range(5))
+        matches = [(y, x) for y in range(5) for x in range(5) if (wide[y : y + 9, x : x + 7] == got).all()]
+        assert len(matches) == 1
+        shifts.add(matches[0])
+    assert {y for y, _ in shifts} == {x for _, x in shifts} == set(range(5))
 
 
-def test_flips_happen_as_often_as_asked() -> None:
+def test_flips_have_the_requested_probability() -> None:
     assert (Augment(flip=1)(IMAGES, ROWS, epoch=0) == IMAGES[:, :, ::-1]).all()
     rows = np.arange(2000)
     many = np.repeat(IMAGES[:1], 2000, 0)
@@ -75,7 +75,7 @@ def test_flips_happen_as_often_as_asked() -> None:
     assert 0.26 < flipped < 0.34
 
 
-def test_a_turn_keeps_the_centre_and_turns_by_no_more_than_asked() -> None:
+def test_rotation_keeps_the_center_and_stays_within_the_maximum() -> None:
     """A bright dot right of the centre lands on the circle, within the angle, and both ways occur."""
     dot = np.zeros((1, 41, 41, 1), np.uint8)
     dot[0, 19:22, 34:37] = 255
@@ -89,7 +89,7 @@ def test_a_turn_keeps_the_centre_and_turns_by_no_more_than_asked() -> None:
     assert (Augment(rotate=1e-9)(IMAGES, ROWS, epoch=0) == IMAGES).all()
 
 
-def test_erasing_paints_one_rectangle_with_the_mean() -> None:
+def test_random_erasing_fills_one_rectangle_with_the_mean_color() -> None:
     large = RNG.integers(0, 256, (50, 40, 30, 1), np.uint8)
     erased = Augment(erase=1)(large, np.arange(50), epoch=0)
     for before, after in zip(large, erased, strict=True):
@@ -101,7 +101,7 @@ def test_erasing_paints_one_rectangle_with_the_mean() -> None:
         assert not changed[: down[0]].any()
 
 
-def test_examples_have_mean_0_and_spread_1_and_evaluation_is_untouched(image_set: ImageSet) -> None:
+def test_examples_are_standardized_and_not_augmented_in_evaluation(image_set: ImageSet) -> None:
     mean, std = channel_statistics(image_set)
     assert np.allclose(mean, IMAGES.mean((0, 1, 2)) / 255) and np.allclose(std, IMAGES.std((0, 1, 2)) / 255)
     plain = ImageExamples(image_set, mean=mean, std=std)
@@ -114,17 +114,17 @@ def test_examples_have_mean_0_and_spread_1_and_evaluation_is_untouched(image_set
     assert (plain.batch(ROWS, epoch=7)["inputs"] == batch["inputs"]).all()
 
 
-def test_examples_of_some_rows_change_as_in_the_whole_set(image_set: ImageSet) -> None:
+def test_augmentation_of_a_subset_equals_that_of_the_full_set(image_set: ImageSet) -> None:
     mean, std = channel_statistics(image_set, np.array([1, 2]))
     some = ImageExamples(image_set, rows=np.array([30, 4, 9]), mean=mean, std=std, augment=ALL)
-    every = ImageExamples(image_set, mean=mean, std=std, augment=ALL)
+    all_examples = ImageExamples(image_set, mean=mean, std=std, augment=ALL)
     assert len(some) == 3 and some.lengths(np.arange(2)).tolist() == [[1], [1]]
-    one, other = some.batch(np.array([1]), epoch=2), every.batch(np.array([4]), epoch=2)
+    one, other = some.batch(np.array([1]), epoch=2), all_examples.batch(np.array([4]), epoch=2)
     assert (one["inputs"] == other["inputs"]).all() and one["labels"].tolist() == [0]
 
 
 @pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="needs GLASSFORMER_DATA")
-def test_the_digits_have_their_published_mean_and_spread(tmp_path: Path) -> None:
+def test_mnist_has_the_published_mean_and_std(tmp_path: Path) -> None:
     train = prepare_images(DATA / "mnist", tmp_path / "train", errors=RowErrors())
     (mean,), (std,) = channel_statistics(train)
     assert len(train) == 60_000 and round(mean, 4) == 0.1307 and round(std, 4) == 0.3081

@@ -79,7 +79,7 @@ def test_bad_option_raises_a_typed_error(
         read(make(placed(tmp_path, files), **options))
 
 
-def test_path_that_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
+def test_path_that_is_not_a_regular_file_is_an_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")  # opening it would block
     for path, error in (
         (tmp_path, FileProblemError),
@@ -132,11 +132,11 @@ def test_bad_row_is_reported_and_skipped(
 ) -> None:
     errors = RowErrors()
     assert len(list(make(placed(tmp_path, files)).rows(errors))) == 20
-    (found,) = errors.first
-    assert (Path(found.file).name, found.line) == expected[:2] and found.reason.startswith(expected[2])
+    (error,) = errors.first
+    assert (Path(error.file).name, error.line) == expected[:2] and error.reason.startswith(expected[2])
 
 
-def test_rows_are_counted_once_however_often_a_file_is_read(tmp_path: Path) -> None:
+def test_rows_are_counted_once_if_a_file_is_read_repeatedly(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_bytes(GOOD * 5 + b"x\ny\nz\nz\nz\n")
     errors, source = RowErrors(), pairs(tmp_path / "a.tsv")
     for _ in range(2):

@@ -29,7 +29,7 @@ def store_of(lengths: list[int], folder: Path) -> Store:
 
 @settings(max_examples=80)
 @given(lengths=documents, length=st.integers(1, 12), seed=st.integers(0, 99), epoch=st.integers(0, 9))
-def test_every_id_is_read_once_and_learned_once_unless_it_is_the_first(
+def test_every_id_is_an_input_once_and_a_label_once_unless_it_is_the_first(
     lengths: list[int], length: int, seed: int, epoch: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     store = store_of(lengths, tmp_path_factory.mktemp("blocks"))
@@ -52,14 +52,14 @@ def test_every_id_is_read_once_and_learned_once_unless_it_is_the_first(
     assert (home[labels[learned]] == home[ids[learned]]).all()
     assert ("segments" in batch) == bool((segments != 1).any())
     for row in range(len(blocks)):  # counted from 1; a new one exactly where the stream does not go on
-        here = ids[row][real[row]]
-        goes_on = (np.diff(here) == 1) & (home[here][1:] == home[here][:-1])
+        real_ids = ids[row][real[row]]
+        goes_on = (np.diff(real_ids) == 1) & (home[real_ids][1:] == home[real_ids][:-1])
         assert segments[row][real[row]].tolist() == (1 + np.cumsum([0, *~goes_on])).tolist()
-        assert not real[row].all() or row == len(blocks) - 1 or len(here) == length
+        assert not real[row].all() or row == len(blocks) - 1 or len(real_ids) == length
     assert (~real).sum() == len(blocks) * length - total and real[:-1].all()
 
 
-def test_a_block_is_the_same_alone_later_and_in_another_process_and_epochs_differ(tmp_path: Path) -> None:
+def test_blocks_depend_only_on_seed_epoch_and_row(tmp_path: Path) -> None:
     store = store_of([40, 1, 0, 300, 59], tmp_path)
     blocks = Blocks(store, length=16, seed=3)
     rows = np.array([5, 0, 24, 5])
@@ -79,16 +79,16 @@ def test_a_block_is_the_same_alone_later_and_in_another_process_and_epochs_diffe
     )
 
 
-def test_blocks_are_batched_and_resumed_like_any_examples(tmp_path: Path) -> None:
+def test_blocks_can_be_batched_and_resumed(tmp_path: Path) -> None:
     blocks = Blocks(store_of([1000, 500], tmp_path), length=10, seed=0)
     batches = Batches(data=blocks, tokens=45, pool=40)
-    whole = list(batches.epoch(DataPosition(1)))
-    assert {len(batch.rows) for batch in whole} == {4, 2}  # pools of 40, 40, 40 and 30 rows
+    full = list(batches.epoch(DataPosition(1)))
+    assert {len(batch.rows) for batch in full} == {4, 2}  # pools of 40, 40, 40 and 30 rows
 
-    def ids(given: list[Batch]) -> list[list[list[int]]]:
-        return [blocks.batch(batch.rows, epoch=batch.epoch)["ids"].tolist() for batch in given]
+    def ids(chunks: list[Batch]) -> list[list[list[int]]]:
+        return [blocks.batch(batch.rows, epoch=batch.epoch)["ids"].tolist() for batch in chunks]
 
-    assert ids(list(batches.epoch(whole[9].after))) == ids(whole[10:])
+    assert ids(list(batches.epoch(full[9].after))) == ids(full[10:])
 
 
 def test_a_batch_within_one_document_has_no_segments(tmp_path: Path) -> None:
@@ -97,9 +97,9 @@ def test_a_batch_within_one_document_has_no_segments(tmp_path: Path) -> None:
     assert blocks.batch(np.array([9, 10]), epoch=0)["segments"].tolist() == [[1] * 10, [1] * 3 + [0] * 7]
 
 
-def test_documents_in_chunks_are_stored_whole(tmp_path: Path) -> None:
-    given = [([1, 2], []), ([3], [1]), ([4, 5], [0, 1]), ([], []), ([6], [1])]  # ids, and where rows end
-    parts = ((Chunk(ids=np.array(ids, int), ends=np.array(ends, int)),) for ids, ends in given)
+def test_documents_written_in_chunks_are_stored_completely(tmp_path: Path) -> None:
+    chunks = [([1, 2], []), ([3], [1]), ([4, 5], [0, 1]), ([], []), ([6], [1])]  # ids, and where rows end
+    parts = ((Chunk(ids=np.array(ids, int), ends=np.array(ends, int)),) for ids, ends in chunks)
     store = write_chunks(tmp_path / "s", ("text",), parts, max_id=9)
     assert rows_of(store) == [[[1, 2, 3]], [[]], [[4]], [[5, 6]]]
     ids, ends = store.concatenated("text")

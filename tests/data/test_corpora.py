@@ -38,14 +38,14 @@ def test_memory_does_not_grow_with_the_corpus(
 
     def source(count: int) -> Source:
         path = tmp_path / f"{count}.{kind}"
-        words = "word " * 80
+        line = "word " * 80
         with path.open("w") as file:
             for n in range(count):
                 row = {
-                    "csv": f'"{words}",{n}',
-                    "jsonl": json.dumps({"src": words, "tgt": "x"}),
+                    "csv": f'"{line}",{n}',
+                    "jsonl": json.dumps({"src": line, "tgt": "x"}),
                 }
-                file.write(row.get(kind, f"{n} {words}") + "\n")
+                file.write(row.get(kind, f"{n} {line}") + "\n")
         match kind:
             case "aligned":
                 return pairs([path, path])
@@ -71,42 +71,42 @@ def test_endless_line_and_gzip_bomb_need_little_memory(tmp_path: Path) -> None:
         file.write(b"\nlast\n")
         packed.write(b"\nlast\n")
     for path in (plain, bomb):
-        found: list[list[str]] = []
-        assert peak(lambda path=path, found=found: found.extend(read(texts(path)))) < 8_000_000  # type: ignore[misc]
-        assert len(found[0]) == 21 and found[1] == [f"{path.name} 21: is longer than 1,048,576 bytes"]
+        rows: list[list[str]] = []
+        assert peak(lambda path=path, rows=rows: rows.extend(read(texts(path)))) < 8_000_000  # type: ignore[misc]
+        assert len(rows[0]) == 21 and rows[1] == [f"{path.name} 21: is longer than 1,048,576 bytes"]
         assert peak(lambda path=path: consumed(texts(path, sample_by="file"))) < 8_000_000  # type: ignore[misc]
 
 
-def test_split_has_every_sentence_on_exactly_one_side(tmp_path: Path) -> None:
+def test_split_puts_every_sentence_into_exactly_one_side(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     forms = ("Caf\u00e9 {}", "cafe\u0301  {}", " CAF\u00c9 {} ", "Cafe {}")
     path.write_text("".join(f"{form.format(n)}\t{n}\n" for form in forms for n in range(2000)), "utf-8")
-    whole = pairs(path)
-    train, valid = (read(side)[0] for side in split_source(whole, 0.1, seed=3))
-    assert sorted(train + valid) == sorted(read(whole)[0])
+    full = pairs(path)
+    train, valid = (read(side)[0] for side in split_source(full, 0.1, seed=3))
+    assert sorted(train + valid) == sorted(read(full)[0])
     same = {row[1] for row in valid if not row[0].startswith("Cafe ")}
     assert not same & {row[1] for row in train if not row[0].startswith("Cafe ")}
     assert 0.08 < len(valid) / 8000 < 0.12  # 0.1 of 4,000 different ones: five standard deviations are 0.024
-    again, other = (read(split_source(whole, 0.1, seed=seed)[1])[0] for seed in (3, 4))
+    again, other = (read(split_source(full, 0.1, seed=seed)[1])[0] for seed in (3, 4))
     assert again == valid and other != valid
-    sides = split_source(whole, 0.1, seed=3)
+    sides = split_source(full, 0.1, seed=3)
     assert read(sides[0])[0] == train
     path.rename(tmp_path / "b.tsv")  # what the one side left was kept for the other
     assert read(sides[1])[0] == valid
     (tmp_path / "b.tsv").rename(path)
     with pytest.raises(EmptyInputError):
-        split_source(whole, 1e-9, seed=0)
+        split_source(full, 1e-9, seed=0)
     with pytest.raises(EmptyInputError):
-        split_source(whole, 1 - 1e-9, seed=0)
+        split_source(full, 1 - 1e-9, seed=0)
     with pytest.raises(InvalidValueError):
-        split_source(whole, 1, seed=0)
+        split_source(full, 1, seed=0)
 
 
-def test_split_of_whole_files_holds_out_the_end(tmp_path: Path) -> None:
+def test_split_of_files_holds_out_the_end(tmp_path: Path) -> None:
     contents = ["".join(f"line {n}\n" for n in range(count)) for count in (50_000, 300)]
     paths = placed(tmp_path, {f"{n}.txt": text.encode() for n, text in enumerate(contents)})
     train, valid = split_source(texts(paths, sample_by="file"), 0.1, seed=0)
     assert isinstance(train, TextSource) and isinstance(valid, TextSource)
-    for begin, end, whole in zip(joined(train), joined(valid), contents, strict=True):
-        assert begin + end == whole and begin.endswith("\n")
-        assert abs(len(end) / len(whole) - 0.1) < 0.01
+    for start, end, full in zip(joined(train), joined(valid), contents, strict=True):
+        assert start + end == full and start.endswith("\n")
+        assert abs(len(end) / len(full) - 0.1) < 0.01

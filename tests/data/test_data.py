@@ -34,14 +34,14 @@ class Lengths:
 
 
 @given(size=st.integers(0, 700), seed=st.integers(0, 2**40), epoch=st.integers(0, 50))
-def test_an_order_is_a_permutation_and_any_part_of_it_is_that_part(size: int, seed: int, epoch: int) -> None:
+def test_permutation_is_complete_and_slices_are_consistent(size: int, seed: int, epoch: int) -> None:
     order = Permutation(size, seed, epoch)
-    whole = order[0:size]
-    assert sorted(whole.tolist()) == list(range(size))
-    assert (order[size // 3 : size] == whole[size // 3 :]).all()
+    full = order[0:size]
+    assert sorted(full.tolist()) == list(range(size))
+    assert (order[size // 3 : size] == full[size // 3 :]).all()
 
 
-def test_orders_differ_by_seed_and_epoch_and_are_even() -> None:
+def test_permutations_differ_by_seed_and_epoch_and_are_uniform() -> None:
     """Where row 0 comes to stand over many seeds is spread evenly (chi-square, 15 degrees of freedom)."""
     assert (Permutation(1000, 1)[0:1000] != Permutation(1000, 2)[0:1000]).mean() > 0.9
     assert (Permutation(1000, 1, 0)[0:1000] != Permutation(1000, 1, 1)[0:1000]).mean() > 0.9
@@ -68,7 +68,7 @@ def test_store_round_trip(rows: list, tmp_path_factory: pytest.TempPathFactory) 
     assert store.lengths(numbers).tolist() == [[len(a), len(b)] for a, b in reversed(rows)]
 
 
-def test_damaged_store_is_refused_and_interrupted_one_does_not_exist(tmp_path: Path) -> None:
+def test_damaged_store_is_an_error_and_an_interrupted_one_does_not_exist(tmp_path: Path) -> None:
     def interrupted() -> object:
         yield ([1, 2],)
         raise KeyboardInterrupt
@@ -94,7 +94,7 @@ tables = st.lists(st.lists(st.integers(0, 30), min_size=2, max_size=2), min_size
 
 
 @given(table=tables, tokens=st.integers(1, 200), pool=st.integers(1, 50), seed=st.integers(0, 9))
-def test_an_epoch_gives_every_row_once_within_the_budget(
+def test_epoch_has_every_row_once_within_the_token_budget(
     table: list[list[int]], tokens: int, pool: int, seed: int
 ) -> None:
     data = Lengths(table)
@@ -106,20 +106,20 @@ def test_an_epoch_gives_every_row_once_within_the_budget(
 
 
 @given(table=tables, pool=st.integers(1, 50), stop=st.integers(0, 40), epoch=st.integers(0, 3))
-def test_from_any_place_the_rest_of_the_epoch_is_the_same(
+def test_stream_resumes_identically_from_any_position(
     table: list[list[int]], pool: int, stop: int, epoch: int
 ) -> None:
     batches = Batches(data=Lengths(table), tokens=60, pool=pool, seed=7)
-    whole = list(islice(batches.stream(DataPosition(epoch)), 60))
-    stop = min(stop, len(whole) - 1)
-    rest = list(islice(batches.stream(whole[stop].after), 60 - stop - 1))
+    full = list(islice(batches.stream(DataPosition(epoch)), 60))
+    stop = min(stop, len(full) - 1)
+    rest = list(islice(batches.stream(full[stop].after), 60 - stop - 1))
     assert [(b.epoch, b.rows.tolist(), b.after) for b in rest] == [
-        (b.epoch, b.rows.tolist(), b.after) for b in whole[stop + 1 :]
+        (b.epoch, b.rows.tolist(), b.after) for b in full[stop + 1 :]
     ]
-    assert {b.epoch for b in whole[: len(list(batches.epoch(DataPosition(epoch))))]} == {epoch}
+    assert {b.epoch for b in full[: len(list(batches.epoch(DataPosition(epoch))))]} == {epoch}
 
 
-def test_lengths_match_closely_and_epochs_differ() -> None:
+def test_bucketing_by_length_has_little_padding_and_epochs_differ() -> None:
     rng = np.random.default_rng(0)
     source = rng.integers(3, 60, 5000)
     data = Lengths(np.stack([source, np.maximum(1, source + rng.integers(-5, 6, 5000))], -1).tolist())
@@ -138,7 +138,7 @@ pair_lengths = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_s
 
 
 @given(table=pair_lengths, tokens=st.integers(1, 900), most=st.none() | st.integers(1, 90))
-def test_a_batch_ends_before_the_row_that_is_too_much(
+def test_batch_ends_before_the_row_that_exceeds_the_budget(
     table: list[tuple[int, int]], tokens: int, most: int | None
 ) -> None:
     batches = Batches(data=Lengths([list(row) for row in table]), tokens=tokens, rows=most)
@@ -155,7 +155,7 @@ def test_a_batch_ends_before_the_row_that_is_too_much(
 
 
 @given(table=pair_lengths, width=st.integers(12, 60))
-def test_a_row_takes_what_waits_and_then_the_largest_that_fits(
+def test_packing_takes_rows_in_order_then_the_largest_that_fits(
     table: list[tuple[int, int]], width: int
 ) -> None:
     expected, coming = [], list(range(len(table)))
@@ -175,7 +175,7 @@ def test_a_row_takes_what_waits_and_then_the_largest_that_fits(
     assert [row.tolist() for row in pack(np.array(table), width)] == expected
 
 
-def test_large_batches_of_packed_rows_are_hardly_padding(tmp_path: Path) -> None:
+def test_large_packed_batches_have_little_padding(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     pairs = [[[1] * n for n in rng.integers(3, 25, 2)] for _ in range(20_000)]
     examples = PairExamples(
@@ -187,13 +187,13 @@ def test_large_batches_of_packed_rows_are_hardly_padding(tmp_path: Path) -> None
     assert (labels != IGNORE_INDEX).mean() > 0.9
 
 
-def test_pairs_side_by_side_are_filled_up(tmp_path: Path) -> None:
+def test_pair_batches_are_padded_and_shifted(tmp_path: Path) -> None:
     pairs = [[[5, 6, 3], [7, 3]], [[8, 3], [5, 5, 5, 3]], [[3], [3]]]
     examples = PairExamples(
         write_store(tmp_path / "s", ("source", "target"), pairs, max_id=9), pad_id=0, start_id=2
     )
-    found = {name: array.tolist() for name, array in examples.batch(np.array([1, 0, 2]), epoch=0).items()}
-    assert found == {
+    batch = {name: array.tolist() for name, array in examples.batch(np.array([1, 0, 2]), epoch=0).items()}
+    assert batch == {
         "src": [[8, 3, 0], [5, 6, 3], [3, 0, 0]],
         "tgt": [[2, 5, 5, 5], [2, 7, 3, 0], [2, 3, 0, 0]],  # what follows an end is not learned
         "labels": [[5, 5, 5, 3], [7, 3, -100, -100], [3, -100, -100, -100]],

@@ -42,17 +42,17 @@ def test_corruption_adds_nothing_and_keeps_something(
     counts: list[int], seed: int, trim: float, gap: float, shuffle: float
 ) -> None:
     for count, left in zip(counts, corrupted(counts, seed, trim=trim, gap=gap, shuffle=shuffle), strict=True):
-        words = left[left != GAP].tolist()
-        assert len(set(words)) == len(words) and set(words) <= set(range(count))
-        assert len(left) <= count and bool(words) == bool(count)
+        remaining = left[left != GAP].tolist()
+        assert len(set(remaining)) == len(remaining) and set(remaining) <= set(range(count))
+        assert len(left) <= count and bool(remaining) == bool(count)
         assert all(len(list(run)) == 1 for is_gap, run in groupby(left == GAP) if is_gap)
         assert (left == GAP).sum() <= (1 + count // GAP_EVERY) * (gap > 0)
         if not gap:
             assert len(left) >= count - count // MAX_TRIM
         if not shuffle:
-            assert words == sorted(words)
+            assert remaining == sorted(remaining)
         if not (gap or trim):
-            assert sorted(words) == list(range(count))
+            assert sorted(remaining) == list(range(count))
             assert (np.abs(left - np.arange(count)) <= MAX_MOVE * (shuffle > 0)).all()
 
 
@@ -65,13 +65,13 @@ def test_every_gap_leaves_one_mark() -> None:
 
 @pytest.mark.parametrize("kind", ["trim", "gap", "shuffle"])
 def test_corruptions_have_their_probability(kind: str) -> None:
-    found = corrupted([30] * 2000, 1, **{kind: 0.3})
+    results = corrupted([30] * 2000, 1, **{kind: 0.3})
     if kind == "trim":  # at one end only
-        assert all((np.diff(left) == 1).all() and (left[0] == 0 or left[-1] == 29) for left in found)
-    changed = sum(left.tolist() != list(range(30)) for left in found)
+        assert all((np.diff(left) == 1).all() and (left[0] == 0 or left[-1] == 29) for left in results)
+    changed = sum(left.tolist() != list(range(30)) for left in results)
     assert abs(changed / 2000 - 0.3) < 0.052  # five standard deviations
 
 
-def test_probability_above_one_is_refused() -> None:
+def test_probability_above_one_is_an_error() -> None:
     with pytest.raises(InvalidValueError):
         Corruption(trim=0, gap=1.5, shuffle=0, gap_id=1, starts_word=np.ones(3, bool))

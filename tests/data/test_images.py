@@ -59,7 +59,7 @@ def prepared(path: Path, **options: Any) -> tuple[ImageSet, RowErrors]:
     return prepare_images(path, path.parent / "prepared", errors=errors, **options), errors
 
 
-def whole(images: ImageSet) -> tuple[np.ndarray, list[str]]:
+def all_images(images: ImageSet) -> tuple[np.ndarray, list[str]]:
     batch = images.batch(np.arange(len(images)), epoch=0)
     return batch["images"], [images.classes[n] for n in batch["labels"]]
 
@@ -111,7 +111,7 @@ def write_parquet(root: Path) -> Path:
 def test_every_source_returns_its_images_and_labels(write: Callable[[Path], Path], tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     images, errors = prepared(write(tmp_path / "in"))
-    pixels, names = whole(images)
+    pixels, names = all_images(images)
     expected = GREY[..., None] if write is write_idx else COLOUR
     order = np.argsort(LABELS, kind="stable") if write is write_folders else np.arange(6)
     assert (pixels[:, :5, :4] == expected[order]).all() and images.classes == ("0", "1", "2")
@@ -264,7 +264,7 @@ def test_bad_source_raises_a_typed_error_and_leaves_no_files(name: str, tmp_path
     assert [entry.name for entry in tmp_path.iterdir()] == ["in"]
 
 
-def test_damaged_image_set_is_refused(tmp_path: Path) -> None:
+def test_damaged_image_set_is_an_error(tmp_path: Path) -> None:
     images, _ = prepared(broken_npz(tmp_path, images=GREY, labels=LABELS))
     with pytest.raises(FileExistsAlreadyError):
         prepared(tmp_path / "x.npz")

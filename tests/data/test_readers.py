@@ -55,14 +55,14 @@ GUISES: dict[str, tuple[dict[str, bytes], dict[str, object]]] = {
 
 
 @pytest.mark.parametrize(("files", "options"), GUISES.values(), ids=GUISES)
-def test_pairs_come_out_of_every_guise(
+def test_pairs_are_read_from_every_format(
     files: dict[str, bytes], options: dict[str, object], tmp_path: Path
 ) -> None:
     source = pairs(placed(tmp_path, files), **options)  # type: ignore[arg-type]
-    rows, told = read(source)
+    rows, errors = read(source)
     if options.get("columns") == (2, 1):
         rows = [(b, a) for a, b in rows][1:]  # numbers alone do not make a first row a header
-    assert rows == GOOD_ROWS and not told
+    assert rows == GOOD_ROWS and not errors
     assert read(source) == read(source)  # from the start each time
 
 
@@ -71,7 +71,7 @@ def test_pairs_come_out_of_every_guise(
     content=st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b" ", "각".encode(), b"\xff", b"abcdefgh"])),
     size=st.integers(1, 9),
 )
-def test_lines_and_pieces_do_not_depend_on_where_chunks_end(
+def test_lines_and_pieces_do_not_depend_on_chunk_boundaries(
     content: list[bytes], size: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Against the plain definition: split at newlines, decode each line alone."""
@@ -90,12 +90,12 @@ def test_lines_and_pieces_do_not_depend_on_where_chunks_end(
         assert "".join(read_pieces(path, RowCounter("a"), size=size)) == data.decode().replace("\r\n", "\n")
 
 
-def test_quoted_cells_keep_commas_quotes_and_lines_and_line_numbers_stay_true(tmp_path: Path) -> None:
+def test_quoted_csv_cells_keep_commas_quotes_newlines_and_line_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'"a ""b"", c","d\r\ne"\r\n' + b"f,g\r\n" * 20 + b"alone\r\n")
-    rows, told = read(pairs(path))
+    rows, errors = read(pairs(path))
     assert rows == [('a "b", c', "d\ne"), *[("f", "g")] * 20]
-    assert told == ["a.csv 23: has 1 column, needs 2"]
+    assert errors == ["a.csv 23: has 1 column, needs 2"]
     path = tmp_path / "a.tsv"
     path.write_bytes(b'"a\t"b\n')  # in TSV a quote is a letter
     assert read(pairs(path))[0] == [('"a', '"b')]
@@ -118,9 +118,9 @@ def test_parquet_is_read_by_names_numbers_and_inside_structs(tmp_path: Path) -> 
     inside: list[dict[str, str | None] | None] = [{"en": a, "de": b} for a, b in rows]
     inside[600], inside[601] = None, {"en": "a", "de": None}
     parquet.write_table(pa.table({"translation": inside}), path)
-    good, told = read(pairs(path))
+    good, errors = read(pairs(path))
     assert good == rows[:600] + rows[602:]
-    assert told == ["a.parquet 601: source is missing", "a.parquet 602: target is missing"]
+    assert errors == ["a.parquet 601: source is missing", "a.parquet 602: target is missing"]
     parquet.write_table(pa.table({"label": [1.0, 0.0, 1.0], "text": ["a", "b", "c"]}), path)
     assert read(labeled_texts(path))[0] == [("a", "1"), ("b", "0"), ("c", "1")]
     assert read(texts(path))[0] == [("a",), ("b",), ("c",)]
@@ -160,7 +160,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize(("name", "content", "columns"), FOUND.values(), ids=FOUND)
-def test_text_and_label_are_found(name: str, content: str, columns: tuple, tmp_path: Path) -> None:
+def test_text_and_label_columns_are_detected(name: str, content: str, columns: tuple, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     source = labeled_texts(tmp_path / name)
     assert source.columns == columns and read(source)[0] == REVIEWS
@@ -168,7 +168,7 @@ def test_text_and_label_are_found(name: str, content: str, columns: tuple, tmp_p
     assert read(labeled_texts(tmp_path / name, columns=source.columns)) == read(source)
 
 
-def test_documents_are_lines_or_stand_between_blanks_or_are_files(tmp_path: Path) -> None:
+def test_documents_are_lines_paragraphs_or_files(tmp_path: Path) -> None:
     a, b = placed(tmp_path, {"a.txt": b"\n\none\ntwo\n \n\nthree\r\n\n", "b.txt": b"four"})
     assert joined(texts([a, b])) == ["one", "two", "three", "four"]
     assert joined(texts([a, b], sample_by="paragraph")) == ["one\ntwo", "three", "four"]
@@ -180,7 +180,7 @@ def test_documents_are_lines_or_stand_between_blanks_or_are_files(tmp_path: Path
     assert max(len(piece) for (piece,) in source.rows(RowErrors())) < 70_000
 
 
-def test_a_fingerprint_follows_files_and_options(tmp_path: Path) -> None:
+def test_fingerprint_changes_with_files_and_options(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(GOOD)
     prints = [
@@ -213,8 +213,8 @@ def test_a_fingerprint_follows_files_and_options(tmp_path: Path) -> None:
         (labeled_texts, ["imdb-15k/test.tsv.gz"], 5000),
     ],
 )
-def test_real_files_are_read_whole(make: Callable[..., Source], files: list[str], count: int) -> None:
-    rows, told = read(make([DATA / name for name in files]))
-    assert len(rows) == count and not told
+def test_real_files_are_read_completely(make: Callable[..., Source], files: list[str], count: int) -> None:
+    rows, errors = read(make([DATA / name for name in files]))
+    assert len(rows) == count and not errors
     if make is labeled_texts:
         assert {label for _, label in rows} <= {"0", "1", "2"}

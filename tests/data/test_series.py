@@ -98,7 +98,7 @@ def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
     assert caught.value.line == 3
 
 
-def test_latin1_header_is_read_but_latin1_values_are_refused(tmp_path: Path) -> None:
+def test_latin1_header_is_read_but_latin1_values_are_an_error(tmp_path: Path) -> None:
     text = table(hours(3), [1, 2, 3], [4, 5, 6], header="date,T (°C),PAR (µmol)")
     assert read(tmp_path, text.encode("latin-1")).names == ("T (°C)", "PAR (µmol)")
     with pytest.raises(FileProblemError) as caught:
@@ -127,7 +127,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_step_is_found(tmp_path: Path, name: str) -> None:
+def test_time_step_is_detected(tmp_path: Path, name: str) -> None:
     stamps, step = STEPS[name]
     count = list(range(len(stamps)))
     series = read(tmp_path, table(stamps, count, count))
@@ -147,7 +147,7 @@ def test_timestamp_round_trip(when: datetime) -> None:
 @pytest.mark.parametrize(
     "text", ["", "soon", "2024-13-01", "2023-02-29", "01/02/2024", "3.5", "2024-01-01 25:00"]
 )
-def test_invalid_timestamp_is_refused(text: str) -> None:
+def test_invalid_timestamp_is_an_error(text: str) -> None:
     with pytest.raises(InvalidTimestampError):
         parse_timestamp(text)
 
@@ -183,7 +183,7 @@ def test_bad_table_raises_an_error_with_its_line(tmp_path: Path, name: str) -> N
     assert caught.value.line == line and "x.csv" in str(caught.value.path)
 
 
-def test_missing_empty_and_truncated_files_are_refused(tmp_path: Path) -> None:
+def test_missing_empty_and_truncated_files_are_errors(tmp_path: Path) -> None:
     for text in ("", "date,a,b\n"):
         with pytest.raises(EmptyInputError):
             read(tmp_path, text)

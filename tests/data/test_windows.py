@@ -58,7 +58,7 @@ def windows_of(
     horizon=st.integers(1, 12),
     train=st.floats(0.4, 0.8),
 )
-def test_every_window_that_fits_is_there_once_and_its_future_is_in_its_part(
+def test_every_window_occurs_once_with_its_future_in_its_split(
     lengths: list[int], context: int, horizon: int, train: float
 ) -> None:
     series = series_of(*lengths)
@@ -82,13 +82,13 @@ def test_every_window_that_fits_is_there_once_and_its_future_is_in_its_part(
             assert batch["future"][n].tolist() == [[first + k, number] for k in range(horizon)]
 
 
-def test_shares_follow_the_published_rounding() -> None:
+def test_fractions_follow_the_published_rounding() -> None:
     """Train and test are rounded down, validation gets the rest: 7,588 rows give 5,311, 760 and 1,517."""
     parts = split_by_fraction(series_of(7588))
     assert [int(p.end[0] - p.start[0]) for p in (parts.train, parts.valid, parts.test)] == [5311, 760, 1517]
 
 
-def test_the_published_counts_of_windows_and_what_their_last_batch_lost() -> None:
+def test_window_counts_match_the_published_ones() -> None:
     series = series_of(17_420)
     parts = split_by_rows(series, 8640, 11_520, 14_400)
     for horizon, count, lost in ((96, 2785, 97), (192, 2689, 1), (336, 2545, 113), (720, 2161, 113)):
@@ -104,7 +104,7 @@ def test_the_published_counts_of_windows_and_what_their_last_batch_lost() -> Non
         assert test.batch(np.array([count - 1]))["future"][0, -1, 0] == 14_399
 
 
-def test_strides_pass_over_windows() -> None:
+def test_stride_skips_windows() -> None:
     series = series_of(30)
     parts = split_by_rows(series, 20, 25, 30)
     options = {"series": series, "part": parts.train, "scaler": PLAIN, "context": 4, "horizon": 3}
@@ -112,7 +112,7 @@ def test_strides_pass_over_windows() -> None:
     assert (third.starts(np.arange(len(third))) == every.starts(np.arange(0, len(every), 3))).all()
 
 
-def test_the_scale_is_that_of_the_training_part_and_can_be_undone() -> None:
+def test_scaler_is_fitted_on_the_training_split_and_invertible() -> None:
     rng = np.random.default_rng(0)
     series = series_of(50, 70)
     values = rng.normal(1e12, 3, (120, 2))
@@ -143,7 +143,7 @@ def test_windows_and_splits_that_do_not_fit_are_errors() -> None:
 
 
 @pytest.mark.skipif(not (DATA / "ett").is_dir(), reason="needs GLASSFORMER_DATA")
-def test_real_windows_have_mean_0_and_spread_1_in_training() -> None:
+def test_real_training_windows_are_standardized() -> None:
     series = read_series(DATA / "ett" / "ETTh1.csv.gz", errors=RowErrors())
     parts = split_by_rows(series, 8640, 11_520, 14_400)
     scaled = Scaler.fit(series, parts.train).transform(series.values[:8640])

@@ -10,7 +10,7 @@ from PIL import Image
 
 import glassformer
 from tests.interpret.models import bundle
-from tests.recipes.made_up import all_files
+from tests.recipes.synthetic_data import all_files
 from tests.tasks.reversing import reverser, speaker
 
 RECIPE = """job: translate

@@ -75,20 +75,20 @@ def on_disk(disk: Disk) -> Iterator[Disk]:
                 disk.files.discard(self.fileno())
             super().close()
 
-    def open_file(file: Any, mode: str = "r", buffering: int = -1, *rest: Any, **more: Any) -> Any:
+    def open_file(file: Any, mode: str = "r", buffering: int = -1, *rest: Any, **options: Any) -> Any:
         if isinstance(file, int) or mode[0] == "r" or not disk.holds(file):
-            return real_open(file, mode, buffering, *rest, **more)
+            return real_open(file, mode, buffering, *rest, **options)
         disk.call("open")
         raw = File(file, mode.replace("t", "").replace("b", "") + "b")
         disk.files.add(raw.fileno())
         buffered = raw if buffering == 0 else io.BufferedWriter(raw)
-        return buffered if "b" in mode else io.TextIOWrapper(buffered, *rest, **more)  # type: ignore[type-var]
+        return buffered if "b" in mode else io.TextIOWrapper(buffered, *rest, **options)  # type: ignore[type-var]
 
-    def os_open(path: Any, flags: int, *rest: Any, **more: Any) -> int:
-        held = more.get("dir_fd") is None and disk.holds(path)
+    def os_open(path: Any, flags: int, *rest: Any, **options: Any) -> int:
+        held = options.get("dir_fd") is None and disk.holds(path)
         if held and flags & os.O_CREAT:
             disk.call("open")
-        descriptor: int = real["open"](path, flags, *rest, **more)
+        descriptor: int = real["open"](path, flags, *rest, **options)
         if held:
             disk.files.add(descriptor)
         return descriptor
@@ -103,10 +103,10 @@ def on_disk(disk: Disk) -> Iterator[Disk]:
         return disk.write(data, lambda part: real["write"](descriptor, part))
 
     def on_path(name: str) -> Callable[..., Any]:
-        def call(path: Any, *rest: Any, **more: Any) -> Any:
-            if more.get("dir_fd") is None and disk.holds(path):
+        def call(path: Any, *rest: Any, **options: Any) -> Any:
+            if options.get("dir_fd") is None and disk.holds(path):
                 disk.call(name)
-            return real[name](path, *rest, **more)
+            return real[name](path, *rest, **options)
 
         return call
 

@@ -15,9 +15,9 @@ WHOLE = os.environ.get("GLASSFORMER_FAULTS") == "whole"
 PART = 20
 
 
-def trials(whole: int) -> int:
+def trials(full: int) -> int:
     """How many of the `whole` trials to make in this run."""
-    return whole if WHOLE else math.ceil(whole / PART)
+    return full if WHOLE else math.ceil(full / PART)
 
 
 class Report(Protocol):

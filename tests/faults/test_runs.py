@@ -53,13 +53,13 @@ class Runs:
         """Start a run, after `before` in its process."""
         own = [f"training.max_steps={steps}", f"training.save_steps={SAVE_EVERY}"]
         settings = [*SETTINGS.split(), *own, f"training.gradient_accumulation_steps={ACCUMULATE}"]
-        words = ["train", "translate", "--train", str(self.folder / "pairs.tsv"), "--valid", "0.1"]
-        words += ["--out", str(out), *(word for setting in settings for word in ("--set", setting))]
+        argv = ["train", "translate", "--train", str(self.folder / "pairs.tsv"), "--valid", "0.1"]
+        argv += ["--out", str(out), *(word for setting in settings for word in ("--set", setting))]
 
         def act() -> None:
             run.write_report = lambda folder: []
             before()
-            main(words)
+            main(argv)
 
         return Forked(act, self.folder / f"child-{next(self.numbers)}")
 
@@ -71,14 +71,14 @@ class Runs:
     def finish(self, out: Path) -> None:
         """Continue a disturbed run: it ends as the undisturbed one did, to the bit."""
         check(self.run(out), 0)
-        found = outcome(out)
-        assert [name for name in self.whole if found[name] != self.whole[name]] == []
+        result = outcome(out)
+        assert [name for name in self.whole if result[name] != self.whole[name]] == []
         shutil.rmtree(out)
 
 
-def check(child: Forked, code: int, *words: str) -> None:
+def check(child: Forked, code: int, *argv: str) -> None:
     assert child.code() == code and "Traceback" not in child.err, child.err[-2000:]
-    assert all(word in child.err for word in words), child.err[-2000:]
+    assert all(word in child.err for word in argv), child.err[-2000:]
 
 
 def outcome(folder: Path) -> dict[str, Any]:
@@ -118,18 +118,18 @@ def on_batch(change: Callable[[int], object]) -> None:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """A copy task of 120 short sentences, on which an epoch is a dozen steps, and an undisturbed run."""
-    made = Runs(tmp_path_factory.mktemp("faults"))
+    runs_folder = Runs(tmp_path_factory.mktemp("faults"))
     chance = random.Random(0)
     lines = [" ".join(chance.choices("abcdefghij", k=chance.randint(3, 7))) for _ in range(120)]
-    (made.folder / "pairs.tsv").write_text("".join(f"{line}\t{line}\n" for line in lines))
-    begun = time.monotonic()
-    check(made.run(made.folder / "undisturbed"), 0)
-    made.seconds = time.monotonic() - begun
-    made.whole = outcome(made.folder / "undisturbed")
-    return made
+    (runs_folder.folder / "pairs.tsv").write_text("".join(f"{line}\t{line}\n" for line in lines))
+    started = time.monotonic()
+    check(runs_folder.run(runs_folder.folder / "undisturbed"), 0)
+    runs_folder.seconds = time.monotonic() - started
+    runs_folder.whole = outcome(runs_folder.folder / "undisturbed")
+    return runs_folder
 
 
-def test_kill_9_at_any_moment_loses_no_saved_step(runs: Runs, tmp_path: Path) -> None:
+def test_sigkill_at_any_moment_loses_no_saved_step(runs: Runs, tmp_path: Path) -> None:
     chance, kills, out = random.Random(0), 0, tmp_path / "run"
     while kills < trials(400):
         child = runs.start(out)
@@ -176,9 +176,9 @@ def test_a_signal_at_any_moment_stops_soon(runs: Runs, tmp_path: Path, number: i
     child = runs.start(tmp_path / "run")
     time.sleep(random.Random(number).uniform(0.03, runs.seconds))
     child.send_signal(sent)
-    begun = time.monotonic()
+    started = time.monotonic()
     code = child.wait()
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - started < 10
     # before the run handles signals, the system does
     early = not (tmp_path / "run" / "checkpoints").exists()
     assert code in (0, 128 + sent) or early, child.err[-2000:]
@@ -197,8 +197,8 @@ def test_two_runs_in_one_folder(runs: Runs, tmp_path: Path, number: int) -> None
     first = runs.start(out, lambda: on_batch(wait))
     time.sleep(random.Random(number).uniform(0, 0.3) if number % 2 else 0)
     both = (first, runs.start(out, lambda: on_batch(wait)))
-    begun = time.monotonic()
-    while all(child.code() is None for child in both) and time.monotonic() - begun < LIMIT / 2:
+    started = time.monotonic()
+    while all(child.code() is None for child in both) and time.monotonic() - started < LIMIT / 2:
         time.sleep(0.002)
     go.touch()
     done, rejected = sorted(both, key=Forked.wait)
@@ -227,8 +227,8 @@ def test_a_full_disk_loses_nothing(runs: Runs, tmp_path: Path, number: int) -> N
 @pytest.mark.parametrize("number", range(trials(40)))
 def test_a_read_only_folder_is_an_error(runs: Runs, tmp_path: Path, number: int) -> None:
     """From the start, or from some call on."""
-    begin, out = random.Random(number).randrange(200) if number else 0, tmp_path / "run"
-    disk = Disk(out, fails=lambda call: call >= begin, code=errno.EROFS)
+    start, out = random.Random(number).randrange(200) if number else 0, tmp_path / "run"
+    disk = Disk(out, fails=lambda call: call >= start, code=errno.EROFS)
     child = runs.run(out, disk.install)
     if number == 0 or child.code():
         check(child, 2, "Read-only file system")

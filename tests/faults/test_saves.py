@@ -44,13 +44,13 @@ def save(folder: Path, saved: Saved, *, width: int = 4) -> None:
 
 def loaded(folder: Path) -> Saved | None:
     """Which save is loaded; every number must be what was saved."""
-    found = load_checkpoint(folder)
-    if found is None:
+    checkpoint = load_checkpoint(folder)
+    if checkpoint is None:
         return None
-    saved = found.step, int(found.state["attempt"])
-    for group, values in contents(saved, found.state["width"]).items():
-        assert found.tensors[group].keys() == values.keys()
-        assert all(torch.equal(found.tensors[group][name], values[name]) for name in values)
+    saved = checkpoint.step, int(checkpoint.state["attempt"])
+    for group, values in contents(saved, checkpoint.state["width"]).items():
+        assert checkpoint.tensors[group].keys() == values.keys()
+        assert all(torch.equal(checkpoint.tensors[group][name], values[name]) for name in values)
     return saved
 
 
@@ -87,12 +87,12 @@ def meet(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_full_disk_leaves_the_earlier_checkpoint(meet: Any) -> None:
     disk, _ = meet()
     places = random.Random(0).sample(range(1, disk.written - 1), trials(200))
-    for place in (0, *places, disk.written - 1):
-        assert "No space left on device" in meet(capacity=place)[1], place
+    for failing_call in (0, *places, disk.written - 1):
+        assert "No space left on device" in meet(capacity=failing_call)[1], failing_call
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS], ids=errno.errorcode.get)
-def test_each_call_of_a_save_may_fail(code: int, meet: Any) -> None:
+def test_failure_of_any_call_in_a_save_keeps_earlier_checkpoints(code: int, meet: Any) -> None:
     disk, _ = meet()
     names = disk.calls
     for number in random.Random(code).sample(range(len(names)), trials(len(names))):

@@ -29,22 +29,22 @@ REFERENCES = ["A cat sat on the mat quietly.", "a man is riding a horse", "나�
 @pytest.mark.parametrize("case", ["mixed", "lower"])
 def test_bleu_and_chrf_match_sacrebleu(tokenize, case) -> None:
     lower = case == "lower"
-    found = bleu(HYPOTHESES, REFERENCES, tokenize=tokenize, case=case)
+    metric = bleu(HYPOTHESES, REFERENCES, tokenize=tokenize, case=case)
     expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES], tokenize=tokenize, lowercase=lower)
-    assert found.score == expected.score and found.note is None
-    assert found.signature.startswith(f"nrefs:1|case:{'lc' if lower else 'mixed'}|eff:no|tok:{tokenize}|")
+    assert metric.score == expected.score and metric.note is None
+    assert metric.signature.startswith(f"nrefs:1|case:{'lc' if lower else 'mixed'}|eff:no|tok:{tokenize}|")
     # the function of that name leaves the case alone, so the texts are lowered for it
-    told = [[t.lower() for t in texts] if lower else texts for texts in (HYPOTHESES, REFERENCES)]
-    found = chrf(HYPOTHESES, REFERENCES, case=case)
-    assert found.score == sacrebleu.corpus_chrf(told[0], [told[1]]).score
-    assert "nc:6|nw:0" in found.signature
+    texts = [[t.lower() for t in texts] if lower else texts for texts in (HYPOTHESES, REFERENCES)]
+    metric = chrf(HYPOTHESES, REFERENCES, case=case)
+    assert metric.score == sacrebleu.corpus_chrf(texts[0], [texts[1]]).score
+    assert "nc:6|nw:0" in metric.signature
 
 
-def test_several_references_and_a_missing_tokenizer() -> None:
+def test_bleu_with_several_references_and_with_a_missing_tokenizer() -> None:
     second = ["The cat sat on a mat, quietly.", "a man rides a horse", "나는 학교에 갔다.", "x y"]
-    found = bleu(HYPOTHESES, list(zip(REFERENCES, second, strict=True)))
-    assert found.score == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES, second]).score
-    assert "nrefs:2" in found.signature
+    metric = bleu(HYPOTHESES, list(zip(REFERENCES, second, strict=True)))
+    assert metric.score == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES, second]).score
+    assert "nrefs:2" in metric.signature
     if importlib.util.find_spec("mecab_ko") is None:
         korean = bleu(HYPOTHESES, REFERENCES, tokenize="ko-mecab")
         assert "sacrebleu[ko]" in korean.note and "tok:char" in korean.signature
@@ -61,58 +61,58 @@ def test_classification_metrics_match_scikit_learn() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     draw = np.random.default_rng(0)
     true = draw.choice([0, 1, 2, 4], 500, p=[0.7, 0.2, 0.08, 0.02])  # class 3 never occurs, 5 is only said
-    said = np.where(draw.random(500) < 0.6, true, draw.choice([0, 1, 2, 4, 5], 500))
-    found = ConfusionMatrix([f"class {n}" for n in range(7)])
+    predicted = np.where(draw.random(500) < 0.6, true, draw.choice([0, 1, 2, 4, 5], 500))
+    metric = ConfusionMatrix([f"class {n}" for n in range(7)])
     for part in np.array_split(np.arange(500), 7):
-        found.add(predicted=torch.tensor(said[part]), true=true[part].tolist())
-    every = list(range(7))
-    assert found.confusion.tolist() == metrics.confusion_matrix(true, said, labels=every).tolist()
-    assert found.accuracy == metrics.accuracy_score(true, said)
-    assert math.isclose(found.macro_f1, metrics.f1_score(true, said, average="macro", zero_division=0))
-    table = metrics.precision_recall_fscore_support(true, said, labels=every, zero_division=0)
-    for n, row in enumerate(found.table()):
+        metric.add(predicted=torch.tensor(predicted[part]), true=true[part].tolist())
+    classes = list(range(7))
+    assert metric.confusion.tolist() == metrics.confusion_matrix(true, predicted, labels=classes).tolist()
+    assert metric.accuracy == metrics.accuracy_score(true, predicted)
+    assert math.isclose(metric.macro_f1, metrics.f1_score(true, predicted, average="macro", zero_division=0))
+    table = metrics.precision_recall_fscore_support(true, predicted, labels=classes, zero_division=0)
+    for n, row in enumerate(metric.table()):
         assert row.name == f"class {n}"
         assert np.allclose(row[1:], [column[n] for column in table])
 
 
 def test_empty_and_invalid_labels() -> None:
-    found = ConfusionMatrix(["no", "yes"])
-    found.add(predicted=[], true=[])
-    assert (found.count, found.accuracy, found.macro_f1) == (0, 0.0, 0.0)
+    metric = ConfusionMatrix(["no", "yes"])
+    metric.add(predicted=[], true=[])
+    assert (metric.count, metric.accuracy, metric.macro_f1) == (0, 0.0, 0.0)
     for predicted, true, error in (
         ([2], [0], InvalidValueError),
         ([0], [-1], InvalidValueError),
         ([0], [0, 1], ShapeError),
     ):
         with pytest.raises(error):
-            found.add(predicted=predicted, true=true)
+            metric.add(predicted=predicted, true=true)
 
 
-def test_exact_match_and_token_accuracy_by_hand() -> None:
-    found = ExactMatch()
-    found.add([[1, 2, 3], [1, 9, 3]], [[1, 2, 3], [1, 2, 3]])  # 6 places, 5 right
-    found.add([[], [7, 7, 7]], [[], [7]])  # an empty row is the same as an empty row; two tokens too many
-    found.add(["abc"], ["abd"])
-    assert (found.match, found.token_accuracy) == (2 / 5, (5 + 1 + 2) / (6 + 3 + 3))
+def test_exact_match_and_token_accuracy() -> None:
+    metric = ExactMatch()
+    metric.add([[1, 2, 3], [1, 9, 3]], [[1, 2, 3], [1, 2, 3]])  # 6 places, 5 right
+    metric.add([[], [7, 7, 7]], [[], [7]])  # an empty row is the same as an empty row; two tokens too many
+    metric.add(["abc"], ["abd"])
+    assert (metric.match, metric.token_accuracy) == (2 / 5, (5 + 1 + 2) / (6 + 3 + 3))
     assert (ExactMatch().match, ExactMatch().token_accuracy) == (0.0, 0.0)
     with pytest.raises(ConflictError):
-        found.add([[1], [2]], [[1]])
+        metric.add([[1], [2]], [[1]])
 
 
 def test_perplexity_does_not_depend_on_the_batches() -> None:
     torch.manual_seed(0)
     logits, labels = torch.randn(100, 11, dtype=torch.float64) * 3, torch.randint(11, (100,))
-    found = Perplexity()
+    metric = Perplexity()
     for part in torch.arange(100).split((61, 1, 38)):
         loss = torch.nn.functional.cross_entropy(logits[part], labels[part], reduction="sum")
-        found.add(loss=float(loss), tokens=len(part), characters=3 * len(part), bytes=7 * len(part))
+        metric.add(loss=float(loss), tokens=len(part), characters=3 * len(part), bytes=7 * len(part))
     mean = float(torch.nn.functional.cross_entropy(logits, labels))
-    assert math.isclose(found.perplexity, math.exp(mean), rel_tol=1e-12)
-    assert math.isclose(found.bits_per_character, mean / math.log(2) / 3, rel_tol=1e-12)
-    assert math.isclose(found.bits_per_byte, mean / math.log(2) / 7, rel_tol=1e-12)
+    assert math.isclose(metric.perplexity, math.exp(mean), rel_tol=1e-12)
+    assert math.isclose(metric.bits_per_character, mean / math.log(2) / 3, rel_tol=1e-12)
+    assert math.isclose(metric.bits_per_byte, mean / math.log(2) / 7, rel_tol=1e-12)
 
 
-def test_perplexity_of_nothing_and_of_too_much() -> None:
+def test_perplexity_of_no_tokens_and_of_huge_losses() -> None:
     empty = Perplexity()
     assert math.isnan(empty.perplexity) and empty.bits_per_byte is None and empty.bits_per_character is None
     assert Perplexity(loss=1e6, tokens=1).perplexity == math.inf

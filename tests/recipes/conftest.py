@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from tests.cli.conftest import run
-from tests.recipes.made_up import all_files
+from tests.recipes.synthetic_data import all_files
 
 __all__ = ["run"]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def data_folder(tmp_path_factory):
     return all_files(tmp_path_factory.mktemp("made-up"))
 
 

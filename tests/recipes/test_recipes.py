@@ -47,9 +47,9 @@ def small(name: str, recipe: Recipe) -> list[str]:
 
 
 @pytest.mark.parametrize("name", names())
-def test_trains(run, place, monkeypatch, name):
+def test_recipe_trains_and_evaluates(run, data_folder, monkeypatch, name):
     """Two steps on made-up files of the names in it give a model that can be measured."""
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(data_folder)
     recipe = read_recipe(recipe_path(name))
     steps = [
         "training.max_steps=2",
@@ -58,15 +58,15 @@ def test_trains(run, place, monkeypatch, name):
         "training.device=cpu",
     ]
     changes = [word for change in (*steps, *small(name, recipe)) for word in ("--set", change)]
-    out = place / "runs" / name
-    assert len(recipe.data.train) and all((place / path).exists() for path in recipe.data.train)
+    out = data_folder / "runs" / name
+    assert len(recipe.data.train) and all((data_folder / path).exists() for path in recipe.data.train)
     done = run("train", name, "--out", out, *changes)
     assert done.code == 0, done.err
     assert read_recipe(out / "recipe.yaml").training.max_steps == 2
     done = run("evaluate", out / "model", *recipe.data.train, "--json")
     assert done.code == 0, done.err
-    found = yaml.safe_load(done.out)
-    assert found["job"] == recipe.job
-    assert {name for name in found["metrics"] if not name.startswith("repeat")} == set(
+    report = yaml.safe_load(done.out)
+    assert report["job"] == recipe.job
+    assert {name for name in report["metrics"] if not name.startswith("repeat")} == set(
         METRICS[recipe.job].split()
     )

@@ -32,7 +32,7 @@ JOBS: dict[str, Callable[..., Any]] = {
     "more": lambda folder: ranks.more_ranks(Path(folder)),
     "twice": lambda folder: ranks.joined_twice(Path(folder)),
     "killed": lambda folder: ranks.killed(Path(folder)),
-    "command": lambda *words: ranks.command(list(words)),
+    "command": lambda *argv: ranks.command(list(argv)),
 }
 # As --standalone has it, and forked.
 OPTIONS = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--start-method=fork")
@@ -49,21 +49,21 @@ class Launcher:
         self._process, self._heard, self._jobs = process, heard, 0
 
     def __call__(
-        self, number: int, job: str, *given: object, options: Sequence[str] = (), env: Mapping[str, str] = {}
+        self, number: int, job: str, *args: object, options: Sequence[str] = (), env: Mapping[str, str] = {}
     ) -> Any:
         """What rank 0 of `number` ranks gives for a job."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._jobs += 1
-        words = [*OPTIONS, f"--rdzv-id={self._jobs}", f"--nproc-per-node={number}", *options]
-        asked = {"words": [*words, job, *map(str, given)], "env": dict(env)}
-        print(json.dumps(asked), file=self._process.stdin, flush=True)
-        ready, _, _ = select.select([self._process.stdout], [], [], LIMIT)
-        line = self._process.stdout.readline() if ready else ""
+        argv = [*OPTIONS, f"--rdzv-id={self._jobs}", f"--nproc-per-node={number}", *options]
+        request = {"words": [*argv, job, *map(str, args)], "env": dict(env)}
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        readable, _, _ = select.select([self._process.stdout], [], [], LIMIT)
+        line = self._process.stdout.readline() if readable else ""
         assert line, f"{job} did not end: {self._heard.read_text()[-3000:]}"
-        told = json.loads(line)
-        if "failed" in told:
-            raise Failed(f"{told['failed']}\n{self._heard.read_text()[-3000:]}")
-        return told["answer"]
+        reply = json.loads(line)
+        if "failed" in reply:
+            raise Failed(f"{reply['failed']}\n{self._heard.read_text()[-3000:]}")
+        return reply["answer"]
 
 
 @contextmanager
@@ -83,12 +83,12 @@ def launching(folder: Path) -> Iterator[Launcher]:
             process.kill()
 
 
-def launch(words: list[str]) -> dict[str, Any]:
+def launch(argv: list[str]) -> dict[str, Any]:
     """A job in the ranks that torchrun's options ask for."""
-    asked = parse_args(words)
-    config, _, _ = config_from_args(asked)
+    request = parse_args(argv)
+    config, _, _ = config_from_args(request)
     try:
-        answers = elastic_launch(config, JOBS[asked.training_script])(*asked.training_script_args)
+        answers = elastic_launch(config, JOBS[request.training_script])(*request.training_script_args)
     except ChildFailedError as error:
         return {"failed": str(error)}
     return {"answer": answers[0]}
@@ -96,12 +96,12 @@ def launch(words: list[str]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    told = os.fdopen(os.dup(1), "w")
+    reply = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what ranks print goes to the file
     for line in sys.stdin:
         job = json.loads(line)
         before = dict(os.environ)
         os.environ.update(job["env"])
-        print(json.dumps(launch(job["words"])), file=told, flush=True)
+        print(json.dumps(launch(job["words"])), file=reply, flush=True)
         os.environ.clear()
         os.environ.update(before)

@@ -38,8 +38,8 @@ class Tiny(nn.Module):
         )
         position = spec.RelativeSpec(buckets=4, max_distance=12)
         stack = spec.StackSpec(d_model=16, num_layers=2, block=block, causal=True, position=position)
-        words, head = spec.TokensSpec(vocab_size=VOCAB), spec.LanguageModelSpec(vocab_size=VOCAB)
-        self.model = build_model(spec.DecoderOnlySpec(input=words, decoder=stack, head=head, tied=("head",)))
+        tokens, head = spec.TokensSpec(vocab_size=VOCAB), spec.LanguageModelSpec(vocab_size=VOCAB)
+        self.model = build_model(spec.DecoderOnlySpec(input=tokens, decoder=stack, head=head, tied=("head",)))
         with torch.no_grad():
             for value in self.model.parameters():  # so large that a mistake shows
                 value.add_(torch.randn_like(value) * 0.2)
@@ -70,7 +70,7 @@ class Run:
 
     def steps(self, steps: Iterable[int]) -> list[float]:
         """The loss of each step and the norm of its gradient."""
-        parallel, said = self.parallel, []
+        parallel, results = self.parallel, []
         for step in steps:
             mine = [piece for piece in range(PIECES) if piece % parallel.ranks == parallel.rank]
             batches = {piece: batch(step, piece, parallel.device) for piece in mine}
@@ -90,10 +90,10 @@ class Run:
             self.optimizer.step()
             self.optimizer.zero_grad()
             parallel.sync_batch_norm(self.module)
-            said += [float(parallel.sum(lost)), float(norm)]
-        return said
+            results += [float(parallel.sum(lost)), float(norm)]
+        return results
 
-    def gathered(self) -> dict[str, dict[str, Tensor]]:
+    def full_state(self) -> dict[str, dict[str, Tensor]]:
         named = named_state(self.module, self.optimizer)
         return {group: self.parallel.gather_to_cpu(tensors) for group, tensors in named.items()}
 
@@ -103,10 +103,10 @@ class Run:
 
     def resume(self, folder: Path) -> Checkpoint | None:
         manager = CheckpointManager(folder, self.parallel, keep=2)
-        found = manager.newest()
-        if found is not None:
-            manager.restore(found, self.module, self.optimizer, {})
-        return found
+        checkpoint = manager.newest()
+        if checkpoint is not None:
+            manager.restore(checkpoint, self.module, self.optimizer, {})
+        return checkpoint
 
 
 def differing(ours: dict[str, dict[str, Tensor]], theirs: dict[str, dict[str, Tensor]]) -> list[str]:
@@ -128,23 +128,23 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
     changed: list[str] = []
     resumed: dict[str, list[float]] = {}
     for source in (kind, "one"):
-        again = Run(parallel, seed=1, recompute=True)
-        found = again.resume(folder / source)
-        assert found is not None and found.state == {"next": SAVED + 1} and not found.damaged
-        loaded = again.gathered()
-        resumed[source] = again.steps(range(found.state["next"], STEPS + 1))
-        again_ended = again.gathered()
+        resumed_run = Run(parallel, seed=1, recompute=True)
+        checkpoint = resumed_run.resume(folder / source)
+        assert checkpoint is not None and checkpoint.state == {"next": SAVED + 1} and not checkpoint.damaged
+        loaded = resumed_run.gathered()
+        resumed[source] = resumed_run.steps(range(checkpoint.state["next"], STEPS + 1))
+        again_ended = resumed_run.gathered()
         if source != "one" and parallel.main:
             changed = differing(loaded, saved) + differing(again_ended, ended)
     run.module.eval()
-    alone, kept = 0.0, []
+    alone, changes = 0.0, []
     with parallel.full_weights(run.module), torch.no_grad():  # meanwhile each rank may go its own way
         if parallel.rank == 1:
             alone = float(parallel.unwrap(run.module)(**batch(9, 0)))
         if parallel.main:
             model = parallel.unwrap(run.module).model.state_dict()
             assert model.pop("head.weight") is not None
-            kept = differing({"model": model}, {"model": ended["model"]})
+            changes = differing({"model": model}, {"model": ended["model"]})
             assert all(value.numpy().shape == value.shape for value in model.values())  # as a save does
     run.module.train()
     further = run.steps([STEPS + 1])
@@ -159,7 +159,7 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
         "losses": losses,
         "resumed": resumed,
         "changed": changed,
-        "kept": kept,
+        "kept": changes,
         "settled": norm.running_mean.tolist(),
         "further": further,
         "alone": float(parallel.sum(torch.tensor(alone))),
@@ -176,23 +176,23 @@ def threads() -> list[str]:
 def more_ranks(folder: Path) -> dict[str, Any]:
     """On from what two ranks saved and from what one did, on three."""
     parallel = parallel_from_environment("fsdp", "cpu")
-    said = {}
+    results = {}
     for source in ("fsdp", "one"):
         run = Run(parallel, seed=1)
         assert run.resume(folder / source) is not None
         run.save(folder / f"three-from-{source}", SAVED)
-        said[source] = run.steps(range(SAVED + 1, STEPS + 1))
+        results[source] = run.steps(range(SAVED + 1, STEPS + 1))
     parallel.barrier()
     parallel.close()
-    return said
+    return results
 
 
 def killed(folder: Path) -> dict[str, Any]:
     """Five steps, saved after each; the first time it is run, rank 1 dies after the third."""
     parallel = parallel_from_environment("fsdp", "cpu")
     run = Run(parallel)
-    found = run.resume(folder / "runs")
-    first = 1 if found is None else found.step + 1
+    checkpoint = run.resume(folder / "runs")
+    first = 1 if checkpoint is None else checkpoint.step + 1
     losses = []
     for step in range(first, STEPS + 1):
         losses += run.steps([step])
@@ -207,16 +207,16 @@ def killed(folder: Path) -> dict[str, Any]:
 
 def joined_twice(folder: Path) -> list[int]:
     """How many had come each time that all were said to have; the last rank comes late."""
-    seen = []
+    threads_seen = []
     for time_round in range(2):
         parallel = parallel_from_environment("ddp", "cpu")
         if parallel.rank == parallel.ranks - 1:
             time.sleep(0.3)
         (folder / f"came {time_round} {parallel.rank}").touch()
         parallel.barrier()
-        seen.append(len(list(folder.glob(f"came {time_round} *"))))
+        threads_seen.append(len(list(folder.glob(f"came {time_round} *"))))
         parallel.close()
-    return seen
+    return threads_seen
 
 
 def everything(folder: Path) -> dict[str, Any]:
@@ -224,14 +224,14 @@ def everything(folder: Path) -> dict[str, Any]:
     fsdp = parallel_from_environment("fsdp", "cpu")
     assert isinstance(fsdp, Fsdp)
     ddp = Ddp(device=fsdp.device, rank=fsdp.rank, ranks=fsdp.ranks, store=fsdp.store)
-    said: dict[str, Any] = {"fsdp": trained(fsdp, folder), "ddp": trained(ddp, folder)}
+    results: dict[str, Any] = {"fsdp": trained(fsdp, folder), "ddp": trained(ddp, folder)}
     fsdp.barrier()
     fsdp.close()
-    return {**said, "threads": threads()}
+    return {**results, "threads": threads()}
 
 
-def command(words: list[str]) -> None:
+def command(tokens: list[str]) -> None:
     """The command line, in this rank."""
     with pytest.raises(SystemExit) as stop:
-        main(words)
+        main(tokens)
     assert stop.value.code in (0, None)

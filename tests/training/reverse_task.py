@@ -92,14 +92,14 @@ def task_in(
 
 @contextmanager
 def trainer_in(
-    folder: Path, options: TrainingOptions = OPTIONS, *, task: TrainingTask | None = None, **reversing: Any
+    folder: Path, options: TrainingOptions = OPTIONS, *, task: TrainingTask | None = None, **task_options: Any
 ) -> Iterator[Trainer]:
     """A trainer in a folder, for the given task or for reversing."""
     folder.mkdir(exist_ok=True)
     alone = SingleProcess(device=torch.device("cpu" if options.device == "auto" else options.device))
     with RunLog(folder, total_steps=options.max_steps or 1) as log:
         yield Trainer(
-            task or task_in(folder, **reversing),
+            task or task_in(folder, **task_options),
             options,
             seed=7,
             folder=folder,
@@ -118,5 +118,5 @@ def logged(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["kind"] == kind]
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return all(torch.equal(first[name], second[name]) for name in first)

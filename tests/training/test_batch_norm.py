@@ -32,8 +32,8 @@ class Noise:
         return np.ones((len(rows), 1), np.int64)
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
-        drawn = np.stack([np.random.default_rng(row).normal(row, 1 + row, (40, 2)) for row in rows])
-        return {"past": drawn[:, :32].astype(np.float32), "future": drawn[:, 32:].astype(np.float32)}
+        values = np.stack([np.random.default_rng(row).normal(row, 1 + row, (40, 2)) for row in rows])
+        return {"past": values[:, :32].astype(np.float32), "future": values[:, 32:].astype(np.float32)}
 
 
 class Troubled(SeriesLearner):
@@ -94,20 +94,20 @@ def test_discarded_steps_do_not_change_running_statistics(tmp_path: Path) -> Non
     counts = {name: t for name, t in through.items() if name.endswith("num_batches_tracked")}
     with trainer_in(tmp_path / "full", ACCUMULATED, task=forecasting(full)) as trainer:
         trainer.run()
-        found = weights(trainer)
-        assert all(int(found[name]) == 2 * int(count) for name, count in counts.items())  # in two parts each
+        result = weights(trainer)
+        assert all(int(result[name]) == 2 * int(count) for name, count in counts.items())  # in two parts each
 
 
-def test_activation_checkpointing_counts_a_batch_once(tmp_path: Path) -> None:
-    found = []
+def test_gradient_checkpointing_updates_batch_norm_once(tmp_path: Path) -> None:
+    result = []
     for name in ("plain", "recomputed"):
         task = forecasting()
         if name == "recomputed":
             assert enable_gradient_checkpointing(task.learner) == 2
         with trainer_in(tmp_path / name, replace(OPTIONS, batch_tokens=4, max_steps=3), task=task) as trainer:
             trainer.run()
-            found.append(weights(trainer))
-    plain, recomputed = found
+            result.append(weights(trainer))
+    plain, recomputed = result
     for tensor, other in zip(plain.values(), recomputed.values(), strict=True):
         torch.testing.assert_close(tensor, other)
 

@@ -34,14 +34,14 @@ def save(folder: Path, step: int, keep: int = 2) -> None:
     save_checkpoint(folder, step, tensors, state, keep=keep)
 
 
-def assert_is(found: Any, step: int) -> None:
+def assert_is(checkpoint: Any, step: int) -> None:
     """The checkpoint found holds exactly what was saved at that step."""
     tensors, state = contents(step)
-    assert found is not None and found.step == step and found.state == state
-    assert found.tensors.keys() == tensors.keys()
+    assert checkpoint is not None and checkpoint.step == step and checkpoint.state == state
+    assert checkpoint.tensors.keys() == tensors.keys()
     for group, values in tensors.items():
-        assert found.tensors[group].keys() == values.keys()
-        assert all(torch.equal(found.tensors[group][name], value) for name, value in values.items())
+        assert checkpoint.tensors[group].keys() == values.keys()
+        assert all(torch.equal(checkpoint.tensors[group][name], value) for name, value in values.items())
 
 
 def test_newest_checkpoint_is_loaded_and_two_are_kept(tmp_path: Path) -> None:
@@ -55,26 +55,26 @@ def test_newest_checkpoint_is_loaded_and_two_are_kept(tmp_path: Path) -> None:
     assert_is(load_checkpoint(tmp_path), 30)
 
 
-def test_any_damage_falls_back_to_the_checkpoint_before(tmp_path: Path) -> None:
+def test_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path: Path) -> None:
     for step in (1, 2):
         save(tmp_path, step)
     chance = random.Random(0)
     files = [p for p in (tmp_path / "step-00000002").rglob("*") if p.is_file()]
     for path in files:
-        whole = path.read_bytes()
-        for bit in [0, len(whole) * 8 - 1] + [chance.randrange(len(whole) * 8) for _ in range(20)]:
-            broken = bytearray(whole)
+        content = path.read_bytes()
+        for bit in [0, len(content) * 8 - 1] + [chance.randrange(len(content) * 8) for _ in range(20)]:
+            broken = bytearray(content)
             broken[bit // 8] ^= 1 << bit % 8
             path.write_bytes(broken)
-            found = load_checkpoint(tmp_path)
-            assert_is(found, 1)
-            assert len(found.damaged) == 1 and "step-00000002" in found.damaged[0]
-        for cut in (b"", whole[: len(whole) // 2], whole[:-1], whole * 2, None):
+            checkpoint = load_checkpoint(tmp_path)
+            assert_is(checkpoint, 1)
+            assert len(checkpoint.damaged) == 1 and "step-00000002" in checkpoint.damaged[0]
+        for cut in (b"", content[: len(content) // 2], content[:-1], content * 2, None):
             path.unlink()
             if cut is not None:
                 path.write_bytes(cut)
             assert_is(load_checkpoint(tmp_path), 1)
-            path.write_bytes(whole)
+            path.write_bytes(content)
     assert_is(load_checkpoint(tmp_path), 2)
     shutil.rmtree(tmp_path / "step-00000001")
     files[0].unlink()
@@ -128,10 +128,10 @@ def test_sigkill_at_any_moment_loses_no_saved_checkpoint(tmp_path: Path) -> None
         child.send_signal(signal.SIGKILL)
         assert child.wait() == -signal.SIGKILL
         promised = max(map(int, child.out.split()), default=step)
-        found = load_checkpoint(tmp_path)
+        checkpoint = load_checkpoint(tmp_path)
         if promised:
-            assert found is not None and found.step >= promised
-            assert_is(found, found.step)
-            assert not found.damaged
-            step = found.step
+            assert checkpoint is not None and checkpoint.step >= promised
+            assert_is(checkpoint, checkpoint.step)
+            assert not checkpoint.damaged
+            step = checkpoint.step
     assert step > 0

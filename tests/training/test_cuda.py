@@ -36,13 +36,13 @@ def test_resume_is_bit_identical(tmp_path: Path, packing: bool) -> None:
 
 def test_compiled_training_equals_eager(tmp_path: Path) -> None:
     """CUDA graphs of packed rows against eager steps."""
-    found = []
+    results = []
     for name, compile in (("plain", "off"), ("compiled", "auto")):
         options = replace(CUDA, packing=True, batch_tokens=512, precision="float32", compile=compile)
         with trainer_in(tmp_path / name, options, dropout=0.0) as trainer:
             trainer.run()
-            found.append(weights(trainer))
-    assert all(torch.allclose(found[0][n], found[1][n], atol=2e-4) for n in found[0])
+            results.append(weights(trainer))
+    assert all(torch.allclose(results[0][n], results[1][n], atol=2e-4) for n in results[0])
 
 
 def test_non_finite_step_is_skipped(tmp_path: Path) -> None:

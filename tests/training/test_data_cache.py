@@ -31,18 +31,20 @@ def texts(count: int, seed: int) -> list[str]:
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
-    made = train_tokenizer(texts(300, 0), TokenizerPlan(vocab_size=120, tags=(">>de<<", ">>ko<<", "<gap>")))
-    made.save(tmp_path / "tokenizer")
+    created = train_tokenizer(
+        texts(300, 0), TokenizerPlan(vocab_size=120, tags=(">>de<<", ">>ko<<", "<gap>"))
+    )
+    created.save(tmp_path / "tokenizer")
     return tmp_path / "tokenizer"
 
 
-def gathered(folder: Path, job: str, data: dict[str, Any], tokenizer: Path) -> tuple[Any, list[str]]:
+def prepare_job(folder: Path, job: str, data: dict[str, Any], tokenizer: Path) -> tuple[Any, list[str]]:
     """A job with its data gathered, and what it said."""
-    said: list[str] = []
+    messages: list[str] = []
     recipe = parse_recipe({"job": job, "data": data, "tokenizer": {"folder": str(tokenizer)}})
-    made = JOBS[recipe.job](recipe, folder, said.append)
-    made.prepare_data()
-    return made, said
+    created = JOBS[recipe.job](recipe, folder, messages.append)
+    created.prepare_data()
+    return created, messages
 
 
 @pytest.fixture
@@ -53,14 +55,14 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_groups")
-def test_pairs_are_encoded_like_one_by_one(tmp_path: Path, tokenizer: Path) -> None:
+def test_batched_encoding_of_pairs_equals_encoding_one_by_one(tmp_path: Path, tokenizer: Path) -> None:
     pairs = list(zip(texts(400, 1), texts(400, 2), ["de", "ko"] * 200, strict=True))
     pairs += [(target, source, to) for source, target, to in pairs]  # each sentence on either side
     path = tmp_path / "train.tsv.gz"
     with gzip.open(path, "wt", encoding="utf-8") as file:
         file.writelines("\t".join(row) + "\n" for row in [("source", "target", "to"), *pairs])
     data = {"train": [str(path)], "valid": [str(path)], "language_column": "to", "max_len": 25}
-    job, _ = gathered(tmp_path / "run", "translate", data, tokenizer)
+    job, _ = prepare_job(tmp_path / "run", "translate", data, tokenizer)
     expected = []
     for source, target, to in pairs:
         ids = (
@@ -74,20 +76,22 @@ def test_pairs_are_encoded_like_one_by_one(tmp_path: Path, tokenizer: Path) -> N
 
 
 @pytest.mark.usefixtures("small_groups")
-def test_documents_labels_and_sentences_are_encoded_like_one_by_one(tmp_path: Path, tokenizer: Path) -> None:
+def test_batched_encoding_of_documents_labels_and_sentences_equals_encoding_one_by_one(
+    tmp_path: Path, tokenizer: Path
+) -> None:
     lines = texts(200, 3)
     path = tmp_path / "text.txt"
     path.write_text("\n\n".join(f"{a}\n{b}" for a, b in zip(lines[::2], lines[1::2], strict=True)), "utf-8")
     data: dict[str, Any] = {"train": [str(path)], "valid": [str(path)]}
-    job, _ = gathered(tmp_path / "lm", "lm", data, tokenizer)
+    job, _ = prepare_job(tmp_path / "lm", "lm", data, tokenizer)
     documents = [f"{a}\n{b}" for a, b in zip(lines[::2], lines[1::2], strict=True)]
     encoded = [job.corpus.tokenizer.encode(text, special=False) for text in documents]
     assert rows_of(job.corpus.train) == [[[*one.ids, job.corpus.eos_id]] for one in encoded]
-    foretold = [text[one.offsets[0][1] :] for text, one in zip(documents, encoded, strict=True)]
-    assert job.corpus.notes["valid"]["characters"] == sum(map(len, foretold))
-    assert job.corpus.notes["valid"]["bytes"] == sum(len(text.encode()) for text in foretold)
+    predicted = [text[one.offsets[0][1] :] for text, one in zip(documents, encoded, strict=True)]
+    assert job.corpus.notes["valid"]["characters"] == sum(map(len, predicted))
+    assert job.corpus.notes["valid"]["bytes"] == sum(len(text.encode()) for text in predicted)
 
-    job, _ = gathered(tmp_path / "restore", "restore", {**data, "max_len": 25}, tokenizer)
+    job, _ = prepare_job(tmp_path / "restore", "restore", {**data, "max_len": 25}, tokenizer)
     ids = [job.corpus.tokenizer.encode(" " + " ".join(line.split())).ids for line in lines]
     assert rows_of(job.corpus.train) == [[one] for one in ids if len(one) <= 25]
 
@@ -95,7 +99,7 @@ def test_documents_labels_and_sentences_are_encoded_like_one_by_one(tmp_path: Pa
     rows = [(line, "gb"[n % 2]) for n, line in enumerate(lines)]
     table.write_text("text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows), "utf-8")
     data = {"train": [str(table)], "valid": [str(table)], "max_len": 12}
-    job, _ = gathered(tmp_path / "classify", "classify", data, tokenizer)
+    job, _ = prepare_job(tmp_path / "classify", "classify", data, tokenizer)
     ids = [job.corpus.tokenizer.encode(line).ids for line in lines]
     cut = [one if len(one) <= 12 else [*one[:11], one[-1]] for one in ids]
     assert rows_of(job.corpus.train) == [[one, [1 - n % 2]] for n, one in enumerate(cut)]
@@ -106,11 +110,11 @@ def prepare(tmp_path: Path, tokenizer: Path) -> Callable[..., tuple[Any, str]]:
     (tmp_path / "train.tsv").write_text("".join(f"{a}\t{a.upper()}\n" for a in texts(50, 4)))
     data = {"train": [str(tmp_path / "train.tsv")], "valid": [str(tmp_path / "train.tsv")]}
 
-    def again(max_len: int = 60) -> tuple[Any, str]:
-        job, said = gathered(tmp_path / "run", "translate", {**data, "max_len": max_len}, tokenizer)
-        return job, "\n".join(said)
+    def prepare_again(max_len: int = 60) -> tuple[Any, str]:
+        job, messages = prepare_job(tmp_path / "run", "translate", {**data, "max_len": max_len}, tokenizer)
+        return job, "\n".join(messages)
 
-    return again
+    return prepare_again
 
 
 def test_cache_is_reused_until_something_changes(
@@ -118,12 +122,12 @@ def test_cache_is_reused_until_something_changes(
 ) -> None:
     assert REUSED not in prepare()[1]
     ids = tmp_path / "run" / "data" / "valid" / "source.ids"
-    made = ids.stat().st_mtime_ns
-    assert REUSED in prepare()[1] and ids.stat().st_mtime_ns == made
+    created = ids.stat().st_mtime_ns
+    assert REUSED in prepare()[1] and ids.stat().st_mtime_ns == created
 
     def changed() -> None:
-        job, said = prepare(**settings)
-        assert REUSED not in said
+        job, messages = prepare(**settings)
+        assert REUSED not in messages
         expected = [
             job.corpus.tokenizer.encode(line.split("\t")[0]).ids for line in train.read_text().splitlines()
         ]
@@ -171,13 +175,13 @@ def test_touched_file_keeps_the_cache_valid(
     assert REUSED in prepare()[1]
 
 
-@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("trained", [False, True])
 def test_damaged_cache_is_rebuilt(
-    tmp_path: Path, prepare: Callable[..., tuple[Any, str]], begun: bool
+    tmp_path: Path, prepare: Callable[..., tuple[Any, str]], trained: bool
 ) -> None:
     expected = rows_of(prepare()[0].corpus.train)
     data = tmp_path / "run" / "data"
-    if begun:
+    if trained:
         (tmp_path / "run" / "checkpoints").mkdir()
 
     def flipped(path: Path) -> None:
@@ -195,8 +199,8 @@ def test_damaged_cache_is_rebuilt(
     ):
         for harm in harms:
             harm(data / name)
-            job, said = prepare()
-            assert REBUILT in said and rows_of(job.corpus.train) == expected
+            job, messages = prepare()
+            assert REBUILT in messages and rows_of(job.corpus.train) == expected
     assert REUSED in prepare()[1]
 
 
@@ -208,19 +212,19 @@ def learning(tmp_path: Path) -> Gather:
     """A run that learns its tokenizer from its own file."""
 
     def gather(seed: int | None = None) -> tuple[Any, str]:
-        train, said = tmp_path / "own.tsv", list[str]()
+        train, messages = tmp_path / "own.tsv", list[str]()
         if seed is not None:
             train.write_text("".join(f"{a}\t{a.upper()}\n" for a in texts(50, seed)))
         data = {"train": [str(train)], "valid": 0.1}
         recipe = parse_recipe({"job": "translate", "data": data, "tokenizer": {"vocab_size": 80}})
-        job: Any = JOBS[recipe.job](recipe, tmp_path / "own", said.append)
+        job: Any = JOBS[recipe.job](recipe, tmp_path / "own", messages.append)
         job.prepare_data()
-        return job, "\n".join(said)
+        return job, "\n".join(messages)
 
     return gather
 
 
-def test_trained_run_refuses_other_data(tmp_path: Path, learning: Gather) -> None:
+def test_trained_run_rejects_other_data(tmp_path: Path, learning: Gather) -> None:
     run = tmp_path / "own"
     expected = rows_of(learning(seed=1)[0].corpus.train)
     vocabulary = (run / "tokenizer" / "tokenizer.json").read_bytes()
@@ -235,18 +239,18 @@ def test_trained_run_refuses_other_data(tmp_path: Path, learning: Gather) -> Non
             learning(seed=2)
         assert (run / "tokenizer" / "tokenizer.json").read_bytes() == vocabulary
         (tmp_path / "kept.tsv").rename(tmp_path / "own.tsv")
-    job, said = learning()
-    assert REBUILT in said and "training a" not in said and rows_of(job.corpus.train) == expected
+    job, messages = learning()
+    assert REBUILT in messages and "training a" not in messages and rows_of(job.corpus.train) == expected
     assert REUSED in learning()[1]
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_changed_tokenizer_invalidates_the_cache(tmp_path: Path, learning: Gather, begun: bool) -> None:
+@pytest.mark.parametrize("trained", [False, True])
+def test_changed_tokenizer_invalidates_the_cache(tmp_path: Path, learning: Gather, trained: bool) -> None:
     expected = rows_of(learning(seed=1)[0].corpus.train)
     path = tmp_path / "own" / "tokenizer" / "tokenizer.json"
     vocabulary = path.read_bytes()
     shutil.copytree(path.parent, tmp_path / "copied")
-    if begun:
+    if trained:
         (tmp_path / "own" / "checkpoints").mkdir()
 
     def swapped() -> None:
@@ -257,12 +261,12 @@ def test_changed_tokenizer_invalidates_the_cache(tmp_path: Path, learning: Gathe
 
     for harm in (swapped, lambda: shutil.rmtree(path.parent)):
         harm()
-        if begun:
+        if trained:
             with pytest.raises(DataChangedError):
                 learning()
             shutil.copytree(tmp_path / "copied", path.parent, dirs_exist_ok=True)
-        job, said = learning()
-        assert (REUSED in said) == begun and rows_of(job.corpus.train) == expected
+        job, messages = learning()
+        assert (REUSED in messages) == trained and rows_of(job.corpus.train) == expected
         assert path.read_bytes() == vocabulary
 
 
@@ -272,35 +276,35 @@ def test_skipped_pairs_do_not_count_for_the_source_unit(tmp_path: Path, tokenize
     lines[10] = "The sea. A grey dog."  # one that is kept
     (tmp_path / "mixed.tsv").write_text("".join(f"{line.strip()}\tthe sea\n" for line in lines))
     data = {"train": [str(tmp_path / "mixed.tsv")], "valid": [str(tmp_path / "mixed.tsv")]}
-    found = {
-        most: gathered(tmp_path / str(most), "translate", {**data, "max_len": most}, tokenizer)[0]
+    units = {
+        most: prepare_job(tmp_path / str(most), "translate", {**data, "max_len": most}, tokenizer)[0]
         for most in (40, 400)
     }
-    assert [len(job.corpus.train) for job in found.values()] == [200, 260]
-    assert [job.unit for job in found.values()] == ["sentence", "line"]
+    assert [len(job.corpus.train) for job in units.values()] == [200, 260]
+    assert [job.unit for job in units.values()] == ["sentence", "line"]
 
 
 def test_moved_image_changes_its_class(tmp_path: Path) -> None:
-    place, count = tmp_path / "pictures", 40
+    root, count = tmp_path / "pictures", 40
     for name in "ab":
-        (place / name).mkdir(parents=True)
+        (root / name).mkdir(parents=True)
     for n in range(count):
-        Image.fromarray(np.full((8, 8), n, np.uint8)).save(place / "ab"[n // 20] / f"{n:02}.png")
+        Image.fromarray(np.full((8, 8), n, np.uint8)).save(root / "ab"[n // 20] / f"{n:02}.png")
 
-    def seen() -> tuple[str, bool]:
+    def class_and_cache() -> tuple[str, bool]:
         """The classes of all shades, from the darkest on, and whether they were known before."""
-        said: list[str] = []
-        recipe = parse_recipe({"job": "images", "data": {"train": [str(place)], "valid": 0.2}})
-        job: Any = JOBS[recipe.job](recipe, tmp_path / "run", said.append)
+        messages: list[str] = []
+        recipe = parse_recipe({"job": "images", "data": {"train": [str(root)], "valid": 0.2}})
+        job: Any = JOBS[recipe.job](recipe, tmp_path / "run", messages.append)
         job.prepare_data()
         rows = np.arange(count)
         shades, labels = job.train_set.images(rows)[:, 0, 0, 0], job.train_set.labels(rows)
-        return "".join(job.train_set.classes[n] for n in labels[shades.argsort()]), REUSED in str(said)
+        return "".join(job.train_set.classes[n] for n in labels[shades.argsort()]), REUSED in str(messages)
 
-    assert seen() == ("a" * 20 + "b" * 20, False)
-    assert seen() == ("a" * 20 + "b" * 20, True)
-    (place / "b" / "20.png").rename(place / "a" / "20.png")  # as old as before, and the names in one order
-    assert seen() == ("a" * 21 + "b" * 19, False)
-    (place / "b").rename(place / "c")
-    assert seen() == ("a" * 21 + "c" * 19, False)
-    assert seen() == ("a" * 21 + "c" * 19, True)
+    assert class_and_cache() == ("a" * 20 + "b" * 20, False)
+    assert class_and_cache() == ("a" * 20 + "b" * 20, True)
+    (root / "b" / "20.png").rename(root / "a" / "20.png")  # as old as before, and the names in one order
+    assert class_and_cache() == ("a" * 21 + "b" * 19, False)
+    (root / "b").rename(root / "c")
+    assert class_and_cache() == ("a" * 21 + "c" * 19, False)
+    assert class_and_cache() == ("a" * 21 + "c" * 19, True)

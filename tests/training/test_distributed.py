@@ -40,18 +40,18 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
 def runs(tmp_path_factory: pytest.TempPathFactory, launch: Launcher) -> tuple[Path, dict[str, Any]]:
     """One process, then two by FSDP and by DDP, then three; what each said, and the checkpoints they left."""
     folder = tmp_path_factory.mktemp("runs")
-    one = Run(ALONE)
-    losses = one.steps(range(1, SAVED + 1))
-    one.save(folder / "one", SAVED)
-    losses += one.steps(range(SAVED + 1, STEPS + 1))
-    one.module.eval()
+    single = Run(ALONE)
+    losses = single.steps(range(1, SAVED + 1))
+    single.save(folder / "one", SAVED)
+    losses += single.steps(range(SAVED + 1, STEPS + 1))
+    single.module.eval()
     with torch.no_grad():
-        quiet = float(one.module(**batch(9, 0)))
-    one.module.train()
-    said = {"one": losses, "quiet": quiet, "further": one.steps([STEPS + 1])}
-    said |= launch(2, "everything", folder)
-    said["three"] = launch(3, "more", folder)
-    return folder, said
+        quiet = float(single.module(**batch(9, 0)))
+    single.module.train()
+    results = {"one": losses, "quiet": quiet, "further": single.steps([STEPS + 1])}
+    results |= launch(2, "everything", folder)
+    results["three"] = launch(3, "more", folder)
+    return folder, results
 
 
 def close(ours: list[float], theirs: list[float]) -> bool:
@@ -62,33 +62,35 @@ def close(ours: list[float], theirs: list[float]) -> bool:
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_ranks_equal_one(kind: str, runs: tuple[Path, dict[str, Any]]) -> None:
     """Losses and gradient norms of five steps of three batches a rank: AdamW, clipping, dropout."""
-    _, said = runs
-    assert said[kind]["slices"] == ["DTensor" if kind == "fsdp" else "Parameter"]
-    assert close(said[kind]["losses"], said["one"])
-    assert close([said[kind]["alone"]], [said["quiet"]])
-    assert close(said[kind]["further"], said["further"])
-    assert said[kind]["kept"] == []
-    assert said[kind]["agree"] == [True, False]
-    assert said[kind]["settled"] == [0.5, 0.5]
+    _, results = runs
+    assert results[kind]["slices"] == ["DTensor" if kind == "fsdp" else "Parameter"]
+    assert close(results[kind]["losses"], results["one"])
+    assert close([results[kind]["alone"]], [results["quiet"]])
+    assert close(results[kind]["further"], results["further"])
+    assert results[kind]["kept"] == []
+    assert results[kind]["agree"] == [True, False]
+    assert results[kind]["settled"] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_resume_is_bit_identical_on_as_many_ranks(kind: str, runs: tuple[Path, dict[str, Any]]) -> None:
+def test_resume_is_bit_identical_on_the_same_number_of_ranks(
+    kind: str, runs: tuple[Path, dict[str, Any]]
+) -> None:
     """Blocks recomputed where they were not before."""
-    _, said = runs
-    assert said[kind]["changed"] == []
-    assert said[kind]["resumed"][kind] == said[kind]["losses"][2 * SAVED :]
+    _, results = runs
+    assert results[kind]["changed"] == []
+    assert results[kind]["resumed"][kind] == results[kind]["losses"][2 * SAVED :]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a process's threads by name")
 def test_closed_ranks_have_no_threads_left(runs: tuple[Path, dict[str, Any]]) -> None:
     """Threads that still hear the others while a process ends can take it down."""
-    _, said = runs
-    assert said["threads"] and not [name for name in said["threads"] if "gloo" in name]
+    _, results = runs
+    assert results["threads"] and not [name for name in results["threads"] if "gloo" in name]
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["torchrun's store", "its own store"])
-def test_a_process_can_join_twice(tmp_path: Path, shared: bool, launch: Launcher) -> None:
+def test_a_process_can_join_the_group_again(tmp_path: Path, shared: bool, launch: Launcher) -> None:
     """As where one script trains two models: what the first group left in the store is not the second's."""
     env = {} if shared else {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     assert launch(2, "twice", tmp_path, env=env) == [2, 2]
@@ -96,16 +98,16 @@ def test_a_process_can_join_twice(tmp_path: Path, shared: bool, launch: Launcher
 
 def test_resume_on_another_number_of_ranks(runs: tuple[Path, dict[str, Any]]) -> None:
     """1 -> 2, 2 -> 3, 1 -> 3, 2 -> 1, 3 -> 1: the tensors are the very same, the losses too to 1e-6."""
-    folder, said = runs
-    rest = said["one"][2 * SAVED :]
-    assert close(said["ddp"]["resumed"]["one"], rest) and close(said["fsdp"]["resumed"]["one"], rest)
-    assert close(said["three"]["fsdp"], rest) and close(said["three"]["one"], rest)
+    folder, results = runs
+    rest = results["one"][2 * SAVED :]
+    assert close(results["ddp"]["resumed"]["one"], rest) and close(results["fsdp"]["resumed"]["one"], rest)
+    assert close(results["three"]["fsdp"], rest) and close(results["three"]["one"], rest)
     for source in ("one", "ddp", "fsdp", "three-from-one", "three-from-fsdp"):
         origin = source.removeprefix("three-from-")
         expected = {g: dict(open_weights(folder / origin / f"step-{SAVED:08}/{g}")) for g in GROUPS}
         run = Run(ALONE, seed=1)
-        found = run.resume(folder / source)
-        assert found is not None and found.step == SAVED
+        checkpoint = run.resume(folder / source)
+        assert checkpoint is not None and checkpoint.step == SAVED
         assert differing(run.gathered(), expected) == []
         assert close(run.steps(range(SAVED + 1, STEPS + 1)), rest)
 
@@ -117,15 +119,15 @@ def test_a_checkpoint_of_another_model_is_an_error(runs: tuple[Path, dict[str, A
     folder, _ = runs
     run = Run(ALONE)
     state = run.gathered()
-    found = load_checkpoint(folder / "fsdp")
-    assert found is not None
+    checkpoint = load_checkpoint(folder / "fsdp")
+    assert checkpoint is not None
     for change, name in (
         ({**state["model"], "more": torch.zeros(2)}, "more"),
         ({n: t for n, t in state["model"].items() if n != "embed.token.weight"}, "embed.token.weight"),
         ({**state["model"], "embed.token.weight": torch.zeros(2)}, "embed.token.weight"),
     ):
         with pytest.raises(CheckpointMismatchError) as caught:
-            fill(change, found.tensors["model"])
+            fill(change, checkpoint.tensors["model"])
         assert name in caught.value.problem
 
 
@@ -135,18 +137,18 @@ def test_a_killed_worker_ends_the_job_or_restarts_it(tmp_path: Path, launch: Lau
     with pytest.raises(Failed, match=r"SIGKILL|[Cc]onnection (reset|closed)"):
         launch(2, "killed", tmp_path)
     assert time.time() - (tmp_path / "died").stat().st_mtime < 60
-    found = load_checkpoint(tmp_path / "runs")
-    assert found is not None and found.step == 3 and not found.damaged
+    checkpoint = load_checkpoint(tmp_path / "runs")
+    assert checkpoint is not None and checkpoint.step == 3 and not checkpoint.damaged
 
     shutil.rmtree(tmp_path / "runs")
-    said = launch(2, "killed", tmp_path, options=["--max-restarts=1"])
-    assert said["first"] == 4
-    assert close(said["losses"], Run(ALONE).steps(range(1, STEPS + 1))[6:])
+    results = launch(2, "killed", tmp_path, options=["--max-restarts=1"])
+    assert results["first"] == 4
+    assert close(results["losses"], Run(ALONE).steps(range(1, STEPS + 1))[6:])
     left = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert left == ["latest", "step-00000004", "step-00000005"]
 
 
-def test_activation_checkpointing_saves_memory_and_keeps_gradients() -> None:
+def test_gradient_checkpointing_saves_memory_and_keeps_gradients() -> None:
     """Dropout on; names, keys and copies as before; a cache or no gradient: nothing is run twice."""
 
     def held(learner: Tiny) -> tuple[int, list[torch.Tensor]]:
@@ -169,12 +171,12 @@ def test_activation_checkpointing_saves_memory_and_keeps_gradients() -> None:
     assert [n for n, _ in recomputed.named_modules()] == [n for n, _ in plain.named_modules()]
     assert list(recomputed.state_dict()) == list(plain.state_dict())
     copied = copy.deepcopy(recomputed)
-    (much, expected), (little, gradients) = held(plain), held(recomputed)
+    (plain_memory, expected), (recomputed_memory, gradients) = held(plain), held(recomputed)
     assert len(gradients) == len(expected) == len(list(plain.parameters()))
     for ours, theirs in zip(gradients, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
-    assert little < 0.6 * much
-    assert held(copied)[0] == little and copied.model.embed.token.weight.grad is not None
+    assert recomputed_memory < 0.6 * plain_memory
+    assert held(copied)[0] == recomputed_memory and copied.model.embed.token.weight.grad is not None
 
 
 RESTARTING = {
@@ -186,7 +188,7 @@ RESTARTING = {
 }
 
 
-def test_environment_decides_the_parallelism(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallelism_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     assert parallel_from_environment("auto", "cpu") == ALONE == parallel_from_environment("none", "cpu")
@@ -239,10 +241,10 @@ def test_a_run_can_change_its_ranks(tmp_path: Path, launch: Launcher) -> None:
     path.write_text(json.dumps(recipe))  # YAML holds JSON
 
     def alone(folder: str) -> None:
-        words = {**recipe["training"], "max_steps": 12, "parallel": "none"}
-        glassformer.train({**recipe, "training": words}, tmp_path / folder)
+        options = {**recipe["training"], "max_steps": 12, "parallel": "none"}
+        glassformer.train({**recipe, "training": options}, tmp_path / folder)
 
-    def words(steps: int, kind: str) -> list[str]:
+    def options(steps: int, kind: str) -> list[str]:
         settings = [f"training.max_steps={steps}", f"training.parallel={kind}"]
         command = ["train", str(path), "--out", str(tmp_path / "changing")]
         return command + [word for setting in settings for word in ("--set", setting)]
@@ -254,19 +256,19 @@ def test_a_run_can_change_its_ranks(tmp_path: Path, launch: Launcher) -> None:
         done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=110)
         assert done.returncode == 0, done.stderr[-3000:]
 
-    def told(folder: str, kind: str) -> dict[int, dict[str, Any]]:
+    def logged(folder: str, kind: str) -> dict[int, dict[str, Any]]:
         lines = (tmp_path / folder / "metrics.jsonl").read_text().splitlines()
         return {line["step"]: line for line in map(json.loads, lines) if line["kind"] == kind}
 
     alone("one")
-    torchrun(words(4, "fsdp"))
-    launch(2, "command", *words(8, "ddp"))
+    torchrun(options(4, "fsdp"))
+    launch(2, "command", *options(8, "ddp"))
     alone("changing")
-    ours, theirs = told("changing", "step"), told("one", "step")
+    ours, theirs = logged("changing", "step"), logged("one", "step")
     assert ours.keys() == theirs.keys() == set(range(1, 13))
     for what in ("loss", "grad_norm"):
         assert close([ours[step][what] for step in ours], [theirs[step][what] for step in ours])
-    valid, expected = told("changing", "valid"), told("one", "valid")
+    valid, expected = logged("changing", "valid"), logged("one", "valid")
     assert [*valid] == [*expected] == [4, 8, 12]
     assert close(
         [v["metrics"]["loss"] for v in valid.values()], [v["metrics"]["loss"] for v in expected.values()]

@@ -33,12 +33,12 @@ def test_log_prob_matches_torch_and_keeps_nan() -> None:
     torch.manual_seed(0)
     a, b, c = torch.randn(3, 50).double()
     counts = torch.randint(9, (50,)).double()
-    for told in (
+    for distribution in (
         StudentT.from_outputs(a, b, c),
         Gaussian.from_outputs(a, b),
         NegativeBinomial.from_outputs(a, b),
     ):
-        torch.testing.assert_close(told.log_prob(counts), told.distribution.log_prob(counts))
-        for name in told._fields:
-            spoilt = told._replace(**{name: torch.full_like(a, math.nan)})
-            assert spoilt.log_prob(counts).isnan().all()
+        torch.testing.assert_close(distribution.log_prob(counts), distribution.distribution.log_prob(counts))
+        for name in distribution._fields:
+            with_nan = distribution._replace(**{name: torch.full_like(a, math.nan)})
+            assert with_nan.log_prob(counts).isnan().all()

@@ -38,14 +38,14 @@ def reviews(path: Path, count: int, *, labels: tuple[str, str] = ("bad", "good")
 
 def texts(train: Path, out: Path, **sections: Any) -> dict[str, float]:
     """Train on labelled texts; the last validation's figures."""
-    asked: dict[str, Any] = {
+    recipe: dict[str, Any] = {
         "job": "classify",
         "data": {"train": [str(train)], "valid": 0.2, "max_len": 16, **sections.pop("data", {})},
         "tokenizer": {"kind": "word"},
         "model": ENCODER,
         "training": {"max_steps": 60, "lr": 0.003, "batch_tokens": 512, "eval_steps": 30},
     }
-    run(parse_recipe({**asked, **sections}), out, log=no_log)
+    run(parse_recipe({**recipe, **sections}), out, log=no_log)
     figures: dict[str, float] = read_history(out).validations[-1]["metrics"]
     return figures
 
@@ -53,12 +53,12 @@ def texts(train: Path, out: Path, **sections: Any) -> dict[str, float]:
 @pytest.fixture(scope="module")
 def classified(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on reviews, one of them too long."""
-    place = tmp_path_factory.mktemp("texts")
-    file = reviews(place / "reviews.tsv", 500, more=f"{'film ' * 40}superb\tgood\n")
-    figures = texts(file, place / "run")
+    folder = tmp_path_factory.mktemp("texts")
+    file = reviews(folder / "reviews.tsv", 500, more=f"{'film ' * 40}superb\tgood\n")
+    figures = texts(file, folder / "run")
     assert figures["accuracy"] > 0.95 and figures["f1"] > 0.95
-    assert read_history(place / "run").facts()["truncated texts"] == 1
-    return place / "run"
+    assert read_history(folder / "run").facts()["truncated texts"] == 1
+    return folder / "run"
 
 
 def test_text_classifier_matches_transformers(classified: Path) -> None:
@@ -81,8 +81,8 @@ def test_text_classifier_matches_transformers(classified: Path) -> None:
 def test_fine_tuning_keeps_the_head_for_the_same_labels(classified: Path, tmp_path: Path) -> None:
     """With the same labels the head stays; with others it is new."""
     model = {"folder": str(classified / "model")}
-    few = {"max_steps": 1, "lr": 1e-6, "batch_tokens": 512}
-    same = texts(reviews(tmp_path / "same.tsv", 120), tmp_path / "same", model=model, training=few)
+    one_step = {"max_steps": 1, "lr": 1e-6, "batch_tokens": 512}
+    same = texts(reviews(tmp_path / "same.tsv", 120), tmp_path / "same", model=model, training=one_step)
     assert same["accuracy"] > 0.95
     rows = reviews(tmp_path / "three.tsv", 150, more="film plot\tneither\n" * 60)
     more = {"max_steps": 40, "lr": 0.002, "batch_tokens": 512, "eval_steps": 40}
@@ -126,7 +126,7 @@ def test_image_classifier_learns_digits_and_matches_transformers(tmp_path: Path)
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     images = np.rint(digits.images * 255 / 16).astype(np.uint8)
     np.savez(tmp_path / "digits.npz", images=images, labels=digits.target.astype(np.int64))
-    asked = {
+    recipe = {
         "job": "images",
         "data": {"train": [str(tmp_path / "digits.npz")], "valid": 0.15},
         "model": {
@@ -139,7 +139,7 @@ def test_image_classifier_learns_digits_and_matches_transformers(tmp_path: Path)
         },
         "training": {"max_steps": 160, "lr": 0.002, "batch_size": 64, "eval_steps": 160},
     }
-    run(parse_recipe(asked), tmp_path / "run", log=no_log)
+    run(parse_recipe(recipe), tmp_path / "run", log=no_log)
     figures = read_history(tmp_path / "run").validations[-1]["metrics"]
     assert figures["accuracy"] > 0.95 and figures["f1"] > 0.95
     transformers = pytest.importorskip("transformers")
@@ -162,38 +162,38 @@ def test_idx_pair_is_one_source_and_new_labels_are_noticed(tmp_path: Path) -> No
     pair = [tmp_path / "train-images-idx3-ubyte", tmp_path / "train-labels-idx1-ubyte"]
     pair[0].write_bytes(b"\0\0\x08\3" + np.array(pixels.shape, ">u4").tobytes() + pixels.tobytes())
 
-    def told(out: str, labels: np.ndarray, *files: Path) -> list[str]:
+    def logged(out: str, labels: np.ndarray, *files: Path) -> list[str]:
         pair[1].write_bytes(b"\0\0\x08\1" + np.array(labels.shape, ">u4").tobytes() + labels.tobytes())
-        asked = {
+        recipe = {
             "job": "images",
             "data": {"train": list(map(str, files)), "valid": 0.2},
             "model": ENCODER,
             "training": {"max_steps": 1, "batch_size": 8},
         }
-        job = prepare_job(parse_recipe(asked), tmp_path / out, torch.device("cpu"), no_log)
+        job = prepare_job(parse_recipe(recipe), tmp_path / out, torch.device("cpu"), no_log)
         assert job.facts["training images"] + job.facts["validation images"] == 40
         return job.facts["classes"]
 
-    assert told("both", labels, *pair) == told("one", labels, pair[0]) == ["0", "1"]
-    assert told("both", labels + 3, *pair) == told("one", labels + 3, pair[0]) == ["3", "4"]
+    assert logged("both", labels, *pair) == logged("one", labels, pair[0]) == ["0", "1"]
+    assert logged("both", labels + 3, *pair) == logged("one", labels + 3, pair[0]) == ["3", "4"]
     with pytest.raises(GlassformerError):
-        told("other", labels, pair[0], tmp_path / "digits.npz")
+        logged("other", labels, pair[0], tmp_path / "digits.npz")
 
 
-def test_grey_images_are_converted_for_a_colour_model(tmp_path: Path) -> None:
+def test_gray_images_are_converted_for_a_color_model(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     pixels, labels = draw.integers(0, 256, (40, 16, 16), np.uint8), np.arange(40) % 2
     np.savez(tmp_path / "grey.npz", images=pixels, labels=labels)
     np.savez(tmp_path / "colour.npz", images=np.stack([pixels] * 3, -1), labels=labels)
     base = glassformer.save(glassformer.tiny("vit"), tmp_path / "base")
-    found = {}
+    results = {}
     for name in ("grey", "colour"):
-        asked = {
+        recipe = {
             "job": "images",
             "data": {"train": [str(tmp_path / f"{name}.npz")], "valid": [str(tmp_path / "grey.npz")]},
             "model": {"folder": str(base)},
             "training": {"max_steps": 2, "batch_size": 16},
         }
-        run(parse_recipe(asked), tmp_path / name, log=no_log)
-        found[name] = read_history(tmp_path / name).validations[-1]["metrics"]
-    assert found["grey"] == found["colour"]
+        run(parse_recipe(recipe), tmp_path / name, log=no_log)
+        results[name] = read_history(tmp_path / name).validations[-1]["metrics"]
+    assert results["grey"] == results["colour"]

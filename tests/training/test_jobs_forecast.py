@@ -53,9 +53,9 @@ def table(path: Path, values: Any, left_out: int | None = None) -> Path:
 def forecast(file: Path, out: Path, model: Any, **training: Any) -> dict[str, float]:
     """Train; the figures on the test part, which neither training nor choosing has seen."""
     data = {"train": [str(file)], "context_length": 48, "horizon": 12}
-    words = {"max_steps": 160, "lr": 0.003, "batch_size": 32, "eval_steps": 160, **training}
-    asked = {"job": "forecast", "data": data, "model": model, "training": words}
-    run(parse_recipe(asked), out, log=no_log)
+    options = {"max_steps": 160, "lr": 0.003, "batch_size": 32, "eval_steps": 160, **training}
+    recipe = {"job": "forecast", "data": data, "model": model, "training": options}
+    run(parse_recipe(recipe), out, log=no_log)
     facts = read_history(out).facts()
     return {name.removeprefix("test "): facts[name] for name in facts if name.startswith("test ")}
 
@@ -63,10 +63,10 @@ def forecast(file: Path, out: Path, model: Any, **training: Any) -> dict[str, fl
 def test_transformer_beats_the_baselines_and_matches_transformers(waves: Path, tmp_path: Path) -> None:
     repeat = forecast(waves, tmp_path / "repeat", "repeat", optimizer="adam")  # no parameters
     linear = forecast(waves, tmp_path / "linear", "linear", lr=0.01)
-    found = forecast(waves, tmp_path / "patches", SIZES)
-    assert repeat["mse"] == repeat["repeat_mse"] == linear["repeat_mse"] == found["repeat_mse"]
-    assert found["mse"] < 0.8 * linear["mse"] < 0.8 * repeat["mse"]
-    assert found["mae"] < linear["mae"] < repeat["mae"]
+    result = forecast(waves, tmp_path / "patches", SIZES)
+    assert repeat["mse"] == repeat["repeat_mse"] == linear["repeat_mse"] == result["repeat_mse"]
+    assert result["mse"] < 0.8 * linear["mse"] < 0.8 * repeat["mse"]
+    assert result["mae"] < linear["mae"] < repeat["mae"]
     for name in ("repeat", "linear", "patches"):
         bundle = glassformer.load(tmp_path / name / "model")
         about = bundle.job.to_dict()
@@ -75,40 +75,44 @@ def test_transformer_beats_the_baselines_and_matches_transformers(waves: Path, t
         assert len(about["mean"]) == len(about["std"]) == COLUMNS
         past = torch.randn(2, 48, COLUMNS)
         with torch.no_grad():
-            told = bundle.model(past)
-        assert told.shape == (2, 12, COLUMNS)
+            forecast_output = bundle.model(past)
+        assert forecast_output.shape == (2, 12, COLUMNS)
     theirs = pytest.importorskip("transformers").PatchTSTForPrediction.from_pretrained(
         tmp_path / "patches/model"
     )
     with torch.no_grad():
-        assert torch.allclose(told, theirs.eval()(past).prediction_outputs, atol=1e-4)
+        assert torch.allclose(forecast_output, theirs.eval()(past).prediction_outputs, atol=1e-4)
 
 
 def test_negative_losses_of_a_density_are_not_outliers(waves: Path, tmp_path: Path) -> None:
-    words = {**SIZES, "distribution": "student_t"}
-    found = forecast(waves, tmp_path / "run", words, eval_steps=40)
+    options = {**SIZES, "distribution": "student_t"}
+    result = forecast(waves, tmp_path / "run", options, eval_steps=40)
     history = read_history(tmp_path / "run")
     assert history.validations[-1]["metrics"]["loss"] < history.validations[0]["metrics"]["loss"]
-    assert found["mse"] < 0.5 * found["repeat_mse"]
+    assert result["mse"] < 0.5 * result["repeat_mse"]
     assert history.facts()["skipped steps"] == 0
-    told = glassformer.load(tmp_path / "run/model").model(torch.randn(2, 48, COLUMNS))
-    assert told.df.shape == told.mean.shape == (2, 12, COLUMNS) and bool((told.scale > 0).all())
+    forecast_output = glassformer.load(tmp_path / "run/model").model(torch.randn(2, 48, COLUMNS))
+    assert forecast_output.df.shape == forecast_output.mean.shape == (2, 12, COLUMNS) and bool(
+        (forecast_output.scale > 0).all()
+    )
 
 
 def test_forecasts_do_not_depend_on_units(tmp_path: Path) -> None:
     """Returns of 1e-6 and loads of 1e6 come to the same scores, and to forecasts of their own size."""
     time, draw = np.arange(300), np.random.default_rng(0)
     values = np.tanh(2 * np.sin(time / 3)) + draw.normal(0, 0.1, 300)
-    scores, told = [], []
+    scores, forecast_output = [], []
     for unit in (1.0, 1e-6, 1e6):
         file, out = tmp_path / f"{unit:g}.csv", tmp_path / f"{unit:g}"
         file.write_text("ds,y\n" + "".join(f"{n},{unit * value:.8g}\n" for n, value in enumerate(values)))
         scores.append(forecast(file, out, SIZES | {"distribution": "student_t"}, max_steps=12))
-        said = glassformer.load(out / "model").forecast(file)
-        told.append(np.concatenate([said.values[None], said.quantiles]) / unit)
+        messages = glassformer.load(out / "model").forecast(file)
+        forecast_output.append(np.concatenate([messages.values[None], messages.quantiles]) / unit)
     for n in (1, 2):
         assert scores[n] == pytest.approx(scores[0], rel=1e-3)
-        assert np.abs(told[n] - told[0]).max() < 0.02  # Adam's first steps blow up what rounding leaves
+        assert (
+            np.abs(forecast_output[n] - forecast_output[0]).max() < 0.02
+        )  # Adam's first steps blow up what rounding leaves
 
 
 def test_series_of_much_smaller_variance_are_logged(tmp_path: Path) -> None:
@@ -118,10 +122,10 @@ def test_series_of_much_smaller_variance_are_logged(tmp_path: Path) -> None:
     ]
     (tmp_path / "long.csv").write_text("unique_id,ds,y\n" + "".join(rows))
     data = {"train": [str(tmp_path / "long.csv")], "context_length": 48, "horizon": 12}
-    asked = {"job": "forecast", "data": data, "model": "repeat", "training": {"max_steps": 1}}
-    said: list[str] = []
-    run(parse_recipe(asked), tmp_path / "out", log=said.append)
-    assert [line for line in said if "1 of 4 series, e.g. 'small'" in line]
+    recipe = {"job": "forecast", "data": data, "model": "repeat", "training": {"max_steps": 1}}
+    messages: list[str] = []
+    run(parse_recipe(recipe), tmp_path / "out", log=messages.append)
+    assert [line for line in messages if "1 of 4 series, e.g. 'small'" in line]
 
 
 def test_fine_tuning_keeps_context_and_horizon(waves: Path, tmp_path: Path) -> None:
@@ -129,9 +133,9 @@ def test_fine_tuning_keeps_context_and_horizon(waves: Path, tmp_path: Path) -> N
     before = read_history(tmp_path / "first").validations[-1]["metrics"]
     data = {"train": [str(waves)], "context_length": None, "horizon": 96}  # which the model knows better
     model = {"folder": str(tmp_path / "first/model")}
-    words = {"max_steps": 1, "lr": 1e-7, "batch_size": 32}
+    options = {"max_steps": 1, "lr": 1e-7, "batch_size": 32}
     run(
-        parse_recipe({"job": "forecast", "data": data, "model": model, "training": words}),
+        parse_recipe({"job": "forecast", "data": data, "model": model, "training": options}),
         tmp_path / "again",
         log=no_log,
     )
@@ -153,6 +157,6 @@ def test_fine_tuning_keeps_context_and_horizon(waves: Path, tmp_path: Path) -> N
 )
 def test_unusable_series_and_settings_are_errors(change: dict[str, Any], tmp_path: Path) -> None:
     file = table(tmp_path / "gap.csv", np.random.default_rng(0).normal(size=(400, 2)), left_out=300)
-    asked = {"job": "forecast", "data": {"train": [str(file)], "horizon": 12, **change}}
+    recipe = {"job": "forecast", "data": {"train": [str(file)], "horizon": 12, **change}}
     with pytest.raises(GlassformerError):
-        run(parse_recipe(asked), tmp_path / "run", log=no_log)
+        run(parse_recipe(recipe), tmp_path / "run", log=no_log)

@@ -33,13 +33,13 @@ def trained(folder: Path, job: str, data: dict[str, Any], **sections: Any) -> li
     sections["training"] = {"device": "cpu", "eval_steps": 10**6, **sections.get("training", {})}
     recipe = parse_recipe({"job": job, "data": data, **sections})
     assert run(recipe, folder, log=no_log).outcome == "finished"
-    noted = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line["metrics"] for line in noted if line["kind"] == "valid"]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["metrics"] for line in lines if line["kind"] == "valid"]
 
 
 def facts(folder: Path) -> dict[str, Any]:
-    noted = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return {name: fact for line in noted for name, fact in line.get("facts", {}).items()}
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {name: fact for line in lines for name, fact in line.get("facts", {}).items()}
 
 
 def written(path: Path, rows: list[str]) -> str:
@@ -81,7 +81,7 @@ def test_translate_learns_to_copy_and_reverse(tmp_path: Path, task: str, num_lay
     rows = [f"{word}\t{word[::turn]}" for word in words]
     rng.shuffle(rows)
     held = written(tmp_path / "valid.tsv", rows[:200])
-    (found,) = trained(
+    (result,) = trained(
         tmp_path / "run",
         "translate",
         {"train": written(tmp_path / "train.tsv", rows[200:]), "valid": held},
@@ -95,7 +95,7 @@ def test_translate_learns_to_copy_and_reverse(tmp_path: Path, task: str, num_lay
             "label_smoothing": 0.0,
         },
     )
-    assert found["exact"] > 0.99
+    assert result["exact"] > 0.99
 
 
 @pytest.mark.skipif(not (DATA / "multi30k").is_dir(), reason="GLASSFORMER_DATA has no multi30k")
@@ -104,7 +104,7 @@ def test_translate_overfits_real_pairs(tmp_path: Path) -> None:
     for language in ("en", "de"):
         first = map(str, islice(read_lines(DATA / f"multi30k/train.{language}.gz"), 50))
         files.append(written(tmp_path / f"train.{language}", list(first)))
-    (found,) = trained(
+    (result,) = trained(
         tmp_path / "run",
         "translate",
         {"train": files, "valid": files},
@@ -118,7 +118,7 @@ def test_translate_overfits_real_pairs(tmp_path: Path) -> None:
             "label_smoothing": 0.0,
         },
     )
-    assert found["bleu"] > 95
+    assert result["bleu"] > 95
 
 
 def test_lstm_translator_learns(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_language_model_reaches_the_entropy_of_the_grammar(tmp_path: Path, prese
     words = {"d_model": 48, "num_layers": 2}
     if preset != "lstm":
         words |= {"num_heads": 4, "d_ff": 96}
-    (found,) = trained(
+    (result,) = trained(
         tmp_path / "run",
         "lm",
         {
@@ -197,10 +197,10 @@ def test_language_model_reaches_the_entropy_of_the_grammar(tmp_path: Path, prese
     total = sum(counts.values())
     unigram = -sum(n / total * math.log(n / total) for n in counts.values())
     assert total == PREDICTED * len(held)
-    assert 0.97 * ENTROPY / PREDICTED < found["loss"] < 1.12 * ENTROPY / PREDICTED < 0.5 * unigram
-    assert math.isclose(found["perplexity"], math.exp(found["loss"]))
+    assert 0.97 * ENTROPY / PREDICTED < result["loss"] < 1.12 * ENTROPY / PREDICTED < 0.5 * unigram
+    assert math.isclose(result["perplexity"], math.exp(result["loss"]))
     letters = sum(len(line) - len(line.split()[0]) for line in held)
-    assert math.isclose(found["bits_per_character"], found["loss"] * total / math.log(2) / letters)
+    assert math.isclose(result["bits_per_character"], result["loss"] * total / math.log(2) / letters)
     # the loss of packed blocks is that of every sentence read alone, by the model as it was saved
     bundle = glassformer.load(tmp_path / "run" / "model")
     tokenizer: Any = bundle.tokenizer
@@ -211,7 +211,7 @@ def test_language_model_reaches_the_entropy_of_the_grammar(tmp_path: Path, prese
             scores = bundle.model(ids[:, :-1]).log_softmax(-1)
         alone -= float(scores.gather(-1, ids[:, 1:, None]).sum())
     if preset != "lstm":  # which reads on from one sentence into the next
-        assert math.isclose(alone / total, found["loss"], rel_tol=1e-4)
+        assert math.isclose(alone / total, result["loss"], rel_tol=1e-4)
 
 
 def test_language_model_is_fine_tuned(tmp_path: Path) -> None:
@@ -246,8 +246,11 @@ def test_the_end_of_a_single_document_is_held_out(tmp_path: Path) -> None:
         model={"d_model": 16, "num_heads": 2, "num_layers": 1},
         training={"max_steps": 2, "batch_tokens": 512},
     )
-    told = facts(tmp_path / "run")
-    learned, held = told["training tokens"] - 1, told["validation tokens"] - 1  # without the end tokens
+    run_facts = facts(tmp_path / "run")
+    learned, held = (
+        run_facts["training tokens"] - 1,
+        run_facts["validation tokens"] - 1,
+    )  # without the end tokens
     assert learned + held == len(text)
     assert 0.1 * len(text) <= held < 0.1 * len(text) + 20
 
@@ -257,15 +260,15 @@ def test_the_end_of_a_single_document_is_held_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "byte", "word", "char"])
 def test_corruption_moves_and_removes_whole_words_only(tmp_path: Path, kind: Any) -> None:
-    whole = sentences(60, 8)
-    tokenizer = train_tokenizer(whole, TokenizerPlan(kind=kind, vocab_size=300, tags=(GAP,)))
-    ids = [encoded.ids for encoded in tokenizer.encode_batch([PREFIX + line for line in whole])]
+    full = sentences(60, 8)
+    tokenizer = train_tokenizer(full, TokenizerPlan(kind=kind, vocab_size=300, tags=(GAP,)))
+    ids = [encoded.ids for encoded in tokenizer.encode_batch([PREFIX + line for line in full])]
     store = write_store(tmp_path / "store", ("text",), ((row,) for row in ids), max_id=299)
     gap = tokenizer.token_id(GAP)
     how = Corruption(trim=0.5, gap=0.5, shuffle=0.5, gap_id=gap, starts_word=word_starts(tokenizer))
     examples = DenoisingExamples(store, corruption=how, seed=1, pad_id=0, start_id=3)
     changed = gaps = 0
-    for n, line in enumerate(whole):
+    for n, line in enumerate(full):
         damaged, target = examples.row(n, 0)
         assert target.tolist() == ids[n] and damaged[-1] == tokenizer.eos_id
         assert len(damaged) <= len(target)
@@ -277,9 +280,9 @@ def test_corruption_moves_and_removes_whole_words_only(tmp_path: Path, kind: Any
     assert changed > 40 and gaps > 15
     rows = np.array([7, 2, 59, 0])  # a sentence is damaged alike whatever stands beside it
     sides, lengths = examples.gather(rows, 3)
-    for side, made in enumerate(sides):
+    for side, corrupted in enumerate(sides):
         alone = [examples.row(int(n), 3)[side].tolist() for n in rows]
-        assert [row.tolist() for row in np.split(made, lengths[:, side].cumsum()[:-1])] == alone
+        assert [row.tolist() for row in np.split(corrupted, lengths[:, side].cumsum()[:-1])] == alone
     rows = np.arange(20)
     one, other = (examples.batch(rows, epoch=epoch)["src"] for epoch in (0, 1))
     assert one.shape != other.shape or (one != other).any()
@@ -289,7 +292,7 @@ RESTORE = {"trim_prob": 0.0, "gap_prob": 0.3, "shuffle_prob": 0.8}
 
 
 def test_restore_beats_the_corrupted_sentences(tmp_path: Path) -> None:
-    (found,) = trained(
+    (result,) = trained(
         tmp_path / "run",
         "restore",
         {
@@ -309,8 +312,8 @@ def test_restore_beats_the_corrupted_sentences(tmp_path: Path) -> None:
     )
     left = facts(tmp_path / "run")["corrupted sentences unchanged"]
     assert left["exact"] < 0.25 and left["chrf"] < 80
-    assert found["exact"] > left["exact"] + 0.3
-    assert found["chrf"] > left["chrf"] + 10
+    assert result["exact"] > left["exact"] + 0.3
+    assert result["chrf"] > left["chrf"] + 10
     bundle = glassformer.load(tmp_path / "run" / "model")
     assert bundle.job == JobInfo(name="restore", before=" ", gap=GAP)
 
@@ -329,7 +332,7 @@ def test_resume_is_bit_identical(tmp_path: Path) -> None:
     for folder, stops in (("whole", (14,)), ("stopped", (5, 14))):
         for steps in stops:
             trained(tmp_path / folder, "restore", data, model=model, training={**words, "max_steps": steps})
-    whole, stopped = (
+    full, stopped = (
         (tmp_path / folder / "model" / "model.safetensors").read_bytes() for folder in ("whole", "stopped")
     )
-    assert whole == stopped
+    assert full == stopped

@@ -21,19 +21,19 @@ MODEL = {"d_model": 64, "num_heads": 4, "d_ff": 128, "num_layers": 2, "dropout":
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Letters to be written as they are ("same") or from the end ("back"): only the tag tells which."""
-    place = tmp_path_factory.mktemp("tags")
+    folder = tmp_path_factory.mktemp("tags")
     words = ["".join(letters) for length in (2, 3, 4) for letters in product("abcd", repeat=length)]
     rows = [(word, word[::turn], to) for word in words for to, turn in (("same", 1), ("back", -1))]
     random.Random(0).shuffle(rows)
     for name, part in (("test", rows[:60]), ("train", rows[60:])):
         table = "".join("\t".join(row) + "\n" for row in [("source", "target", "to"), *part])
-        (place / f"{name}.tsv").write_text(table)
+        (folder / f"{name}.tsv").write_text(table)
     recipe = parse_recipe(
         {
             "job": "translate",
             "data": {
-                "train": str(place / "train.tsv"),
-                "valid": str(place / "test.tsv"),
+                "train": str(folder / "train.tsv"),
+                "valid": str(folder / "test.tsv"),
                 "language_column": "to",
             },
             "tokenizer": {"kind": "char"},
@@ -49,15 +49,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             },
         }
     )
-    assert run(recipe, place / "run", log=no_log).outcome == "finished"
-    return place
+    assert run(recipe, folder / "run", log=no_log).outcome == "finished"
+    return folder
 
 
 def test_the_tag_selects_the_target_language(trained: Path) -> None:
     model = trained / "run" / "model"
-    found = evaluate_files(model, [str(trained / "test.tsv")], log=no_log).validation
-    assert found.metrics["exact"] > 0.95
-    assert {sample.source.split()[0] for sample in found.samples} == {">>same<<", ">>back<<"}
+    result = evaluate_files(model, [str(trained / "test.tsv")], log=no_log).validation
+    assert result.metrics["exact"] > 0.95
+    assert {sample.source.split()[0] for sample in result.samples} == {">>same<<", ">>back<<"}
     bundle = glassformer.load(model)
     assert bundle.translate("abdc", to="back") == "cdba" and bundle.translate("abdc", to="same") == "abdc"
     tokenizer = load_tokenizer(model)
@@ -81,7 +81,7 @@ def test_a_multilingual_model_needs_a_known_target_language(trained: Path) -> No
 
 
 @pytest.mark.parametrize(("share", "unit"), [(0.05, "sentence"), (0.2, "line")])
-def test_job_json_tells_whether_sources_are_sentences(tmp_path: Path, share: float, unit: str) -> None:
+def test_job_json_records_whether_sources_are_sentences(tmp_path: Path, share: float, unit: str) -> None:
     table = tmp_path / "pairs.tsv"
     rows = ["It rained. We left." if n < 200 * share else f"We left at {n}." for n in range(200)]
     table.write_text("".join(f"{row}\t{row}\n" for row in rows))

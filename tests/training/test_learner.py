@@ -19,11 +19,11 @@ PAD, BLANK, BEGIN, END = range(4)
 LABELS = torch.tensor([0, 1, 1, 0])
 
 
-def encoder(**words):
+def encoder(**options):
     torch.manual_seed(0)
     sizes = {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 1, "max_len": 64}
     spec = preset_spec(
-        "bert-base-uncased", vocab_size=50, dropout=0.0, attention_dropout=0.0, **sizes, **words
+        "bert-base-uncased", vocab_size=50, dropout=0.0, attention_dropout=0.0, **sizes, **options
     )
     spec = replace(spec, head=classification_head(spec, 2), tied=())
     return fresh(spec)
@@ -52,13 +52,13 @@ class Seen(nn.Module):
         return self.model.hidden_states(ids)
 
 
-def learner(model, **words):
+def learner(model, **options):
     settings = {
         "mask_prob": 0.3,
         "mlm_weight": 0.0,
         "mask_id": BLANK,
         "unmaskable": (PAD, BEGIN, END),
-        **words,
+        **options,
     }
     return TextLabelLearner(model, **settings)
 
@@ -82,32 +82,32 @@ def test_mlm_loss_is_the_mean_over_masked_tokens_per_text():
     x, _ = model.hidden_states(model.ids)
     scores = x[hidden] @ model.embed.token.weight.T
     torch.manual_seed(3)
-    found = learner(model, mlm_weight=0.5).train()(ids, LABELS)
+    loss = learner(model, mlm_weight=0.5).train()(ids, LABELS)
     expected = plain + 0.5 * len(ids) * F.cross_entropy(scores, ids[hidden])
-    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
-    found.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    loss.backward()
     assert model.embed.token.weight.grad.abs().sum() > 0
 
 
 def test_r_drop_passes_mask_different_tokens():
     model, ids = Seen(encoder()), texts()
     learner(model, r_drop=1.0).train()(ids, LABELS)
-    one, other = model.ids.chunk(2)
-    assert len(model.ids) == 2 * len(ids) and (one != other).any()
+    first, other = model.ids.chunk(2)
+    assert len(model.ids) == 2 * len(ids) and (first != other).any()
 
 
-def test_cutmix_rectangle_and_share():
+def test_cutmix_rectangle_and_ratio():
     pictures = torch.arange(5.0)[:, None, None, None].expand(5, 3, 24, 16)
     torch.manual_seed(0)
     for _ in range(20):
-        mixed, other, share = cutmix(pictures, torch.arange(5), 1.0)
+        mixed, other, ratio = cutmix(pictures, torch.arange(5), 1.0)
         assert other.tolist() == [4, 0, 1, 2, 3]
         foreign = mixed[1, 0] != 1
         assert (mixed[1, 0][foreign] == 0).all() and (mixed[:, 0] == mixed[:, 2]).all()
-        assert float(share) == pytest.approx(1 - float(foreign.float().mean()), abs=1e-6)
+        assert float(ratio) == pytest.approx(1 - float(foreign.float().mean()), abs=1e-6)
         down, across = foreign.any(1).nonzero().flatten(), foreign.any(0).nonzero().flatten()
         assert foreign[down[0] : down[-1] + 1, across[0] : across[-1] + 1].all()
-        assert 0.4 < float(share) < 0.97
+        assert 0.4 < float(ratio) < 0.97
     assert float(cutmix(pictures, torch.arange(5), 0.0)[2]) == 1
 
 
@@ -115,18 +115,18 @@ def test_cutmix_loss_is_proportional():
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2))
     pictures = torch.randn(4, 3, 8, 8)
     torch.manual_seed(5)
-    found = ImageLearner(model, cutmix=1.0).train()(pictures, LABELS)
+    loss = ImageLearner(model, cutmix=1.0).train()(pictures, LABELS)
     torch.manual_seed(5)
-    mixed, other, share = cutmix(pictures, LABELS, 1.0)
-    one, two = (F.cross_entropy(model(mixed), labels, reduction="sum") for labels in (LABELS, other))
-    assert found.item() == pytest.approx((share * one + (1 - share) * two).item(), rel=1e-5)
+    mixed, other, ratio = cutmix(pictures, LABELS, 1.0)
+    first, two = (F.cross_entropy(model(mixed), labels, reduction="sum") for labels in (LABELS, other))
+    assert loss.item() == pytest.approx((ratio * first + (1 - ratio) * two).item(), rel=1e-5)
     measured = ImageLearner(model, cutmix=1.0).eval()(pictures, LABELS)
     assert float(measured) == pytest.approx(float(F.cross_entropy(model(pictures), LABELS, reduction="sum")))
 
 
 @pytest.mark.parametrize(
     ("job", "key", "value"),
-    [("translate", "bpe_dropout", 1.0), ("classify", "mlm_weight", -1.0), ("images", "shift", -1)],
+    [("translate", "bpe_dropout", 1.0), ("classify", "mlm_weight", -1.0), ("images", "max_shift", -1)],
 )
 def test_data_settings_out_of_range_are_errors(job, key, value):
     with pytest.raises(InvalidValueError) as caught:
@@ -141,13 +141,13 @@ def test_r_drop_loss_is_both_cross_entropies_and_both_divergences():
     labels[1, 2:] = IGNORE_INDEX
     expected = 0.0
     for row, column in (labels != IGNORE_INDEX).nonzero().tolist():
-        one, other = logits[row, column], logits[row + 3, column]
-        for scores in (one, other):
+        first, other = logits[row, column], logits[row + 3, column]
+        for scores in (first, other):
             expected += F.cross_entropy(scores, labels[row, column], label_smoothing=0.1) / 2
-        p, q = one.softmax(0), other.softmax(0)
+        p, q = first.softmax(0), other.softmax(0)
         expected += 5 / 4 * ((p * (p / q).log()).sum() + (q * (q / p).log()).sum())
-    found = r_drop_loss(logits, labels, label_smoothing=0.1, weight=5.0)
-    assert float(found) == pytest.approx(float(expected), rel=1e-5)
+    loss = r_drop_loss(logits, labels, label_smoothing=0.1, weight=5.0)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_r_drop_only_affects_training_and_vanishes_without_dropout():

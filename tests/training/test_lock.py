@@ -47,7 +47,7 @@ def kill(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def test_second_run_is_refused_with_the_holder_until_the_first_ends(tmp_path: Path) -> None:
+def test_second_run_is_rejected_until_the_first_ends(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "x"
     assert holder_of(folder) is None
     for _ in range(3):

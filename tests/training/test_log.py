@@ -28,10 +28,10 @@ def quiet() -> Console:
     return Console(file=io.StringIO(), force_terminal=False)
 
 
-def train(folder: Path, begin: int, end: int, *, every: int = 1) -> None:
+def train(folder: Path, start: int, end: int, *, every: int = 1) -> None:
     """Steps of a run whose losses are a function of the step alone, validated at each fifth."""
-    with RunLog(folder, total_steps=20, from_step=begin, console=quiet(), every=every) as log:
-        for step in range(begin + 1, end + 1):
+    with RunLog(folder, total_steps=20, from_step=start, console=quiet(), every=every) as log:
+        for step in range(start + 1, end + 1):
             log.step(StepMetrics(step=step, loss=1 / 3 * step, lr=1e-3 / step, units=7 + step, seconds=0.1))
             if step % 5 == 0:
                 log.validation(step, {"loss": step / 7}, [Sample(source="s", expected="e", got=f"g{step}")])
@@ -47,7 +47,7 @@ def story(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "torn", [b"", b'{"kind": "step", "step": 13, "los', b'{"kind": "step", "step": 9}\n\x00\x00']
 )
-def test_resumed_run_reads_like_an_uninterrupted_one(tmp_path: Path, torn: bytes) -> None:
+def test_log_of_a_resumed_run_equals_that_of_an_uninterrupted_one(tmp_path: Path, torn: bytes) -> None:
     train(tmp_path / "whole", 0, 20)
     train(tmp_path / "killed", 0, 12)
     with (tmp_path / "killed" / "metrics.jsonl").open("ab") as file:
@@ -56,10 +56,10 @@ def test_resumed_run_reads_like_an_uninterrupted_one(tmp_path: Path, torn: bytes
     train(tmp_path / "killed", 10, 14)
     train(tmp_path / "killed", 5, 20)
     assert story(tmp_path / "killed") == story(tmp_path / "whole")
-    kept = read_history(tmp_path / "killed")
-    assert [line["step"] for line in kept.steps] == list(range(1, 21))
-    assert [line["loss"] for line in kept.steps] == [1 / 3 * step for step in range(1, 21)]
-    assert [line["samples"][0]["got"] for line in kept.validations] == ["g5", "g10", "g15", "g20"]
+    history = read_history(tmp_path / "killed")
+    assert [line["step"] for line in history.steps] == list(range(1, 21))
+    assert [line["loss"] for line in history.steps] == [1 / 3 * step for step in range(1, 21)]
+    assert [line["samples"][0]["got"] for line in history.validations] == ["g5", "g10", "g15", "g20"]
     train(tmp_path / "killed", 0, 20)  # from the beginning: nothing of before remains
     assert (tmp_path / "killed" / "metrics.jsonl").read_text().count('"started at step"') == 1
     assert story(tmp_path / "killed") == story(tmp_path / "whole")
@@ -69,10 +69,10 @@ def test_numbers_are_exact_and_unlogged_steps_are_not_read(tmp_path: Path) -> No
     class Slow:
         """Stands in for a loss on a GPU: to read it is to wait for the device."""
 
-        read = 0
+        reads = 0
 
         def __float__(self) -> float:
-            Slow.read += 1
+            Slow.reads += 1
             return 0.1 + 0.2
 
     with RunLog(tmp_path, total_steps=10, every=4, peak_flops=1e12, console=quiet()) as log:
@@ -82,7 +82,7 @@ def test_numbers_are_exact_and_unlogged_steps_are_not_read(tmp_path: Path) -> No
                     step=step, loss=Slow(), lr=1e-4, units=100, seconds=0.5, grad_norm=math.nan, flops=1e11
                 )
             )
-    assert Slow.read == 3
+    assert Slow.reads == 3
     lines = read_history(tmp_path).steps
     assert [line["step"] for line in lines] == [4, 8, 10]
     for line in lines:
@@ -97,11 +97,11 @@ def test_tensorboard_reads_the_same_numbers(tmp_path: Path) -> None:
     train(tmp_path, 0, 12)
     time.sleep(0.01)
     train(tmp_path, 10, 20)
-    found = accumulators.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    losses = found.Scalars("train/loss")
+    accumulator = accumulators.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    losses = accumulator.Scalars("train/loss")
     assert [point.step for point in losses] == list(range(1, 21))
     assert [point.value for point in losses] == pytest.approx([1 / 3 * step for step in range(1, 21)])
-    assert [point.step for point in found.Scalars("valid/loss")] == [5, 10, 15, 20]
+    assert [point.step for point in accumulator.Scalars("valid/loss")] == [5, 10, 15, 20]
 
 
 FULL = """
@@ -123,13 +123,13 @@ print("trained")
 """
 
 
-def child(program: str, *args: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **more.pop("env", {})}
+def child(program: str, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
     command = [sys.executable, "-c", program, *args]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, **more)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, **options)
 
 
-def test_full_disk_is_mentioned_once_and_the_run_continues(tmp_path: Path) -> None:
+def test_full_disk_is_reported_once_and_the_run_continues(tmp_path: Path) -> None:
     """The system itself refuses to let any file grow from step 100 to step 300."""
     done = child(FULL, str(tmp_path))
     assert done.returncode == 0 and done.stdout == "trained\n"
@@ -138,8 +138,12 @@ def test_full_disk_is_mentioned_once_and_the_run_continues(tmp_path: Path) -> No
     assert done.stderr.count("can be written again") == 1
     for line in (tmp_path / "metrics.jsonl").read_text().splitlines():
         json.loads(line)  # nothing torn is left in the middle
-    noted = [line["step"] for line in read_history(tmp_path).steps]
-    assert noted[:99] == list(range(1, 100)) and noted[-101:] == list(range(300, 401)) and len(noted) < 250
+    steps_logged = [line["step"] for line in read_history(tmp_path).steps]
+    assert (
+        steps_logged[:99] == list(range(1, 100))
+        and steps_logged[-101:] == list(range(300, 401))
+        and len(steps_logged) < 250
+    )
 
 
 def test_unwritable_folder_does_not_end_the_run(tmp_path: Path) -> None:
@@ -149,8 +153,8 @@ def test_unwritable_folder_does_not_end_the_run(tmp_path: Path) -> None:
         log.step(StepMetrics(step=1, loss=1.0, lr=1.0, units=1, seconds=1.0))
         log.validation(1, {"loss": 1.0})
         log.message("hello")
-    said = console.file.getvalue()  # type: ignore[attr-defined]
-    assert said.count("cannot be written") == 1 and "hello" in said
+    output = console.file.getvalue()  # type: ignore[attr-defined]
+    assert output.count("cannot be written") == 1 and "hello" in output
 
 
 def test_messages_are_written_in_order(tmp_path: Path) -> None:
@@ -216,20 +220,20 @@ def on_terminal(tmp_path: Path, *args: str, env: dict[str, str], interrupt: bool
         command, stdin=other, stdout=other, stderr=other, env=environment, preexec_fn=_interruptible
     )
     os.close(other)
-    seen = b""
+    output = b""
     while True:
         try:
             part = os.read(main, 65536)
         except OSError:  # the other end is closed
             break
-        seen += part
-        if interrupt and b"done" in seen:
+        output += part
+        if interrupt and b"done" in output:
             process.send_signal(signal.SIGINT)
             interrupt = False
         if not part:
             break
     os.close(main)
-    return seen.decode(), process.wait(30)
+    return output.decode(), process.wait(30)
 
 
 def _interruptible() -> None:
@@ -238,11 +242,11 @@ def _interruptible() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def test_terminal_has_a_bar_and_its_cursor_back_after_ctrl_c(tmp_path: Path) -> None:
-    seen, code = on_terminal(tmp_path, "495", "60", env={}, interrupt=True)
-    assert code != 0 and "KeyboardInterrupt" in seen
-    assert "step 495 of 500" in seen and "loss 2.5" in seen and "tokens/s" in seen and "left" in seen
-    assert "\x1b[?25l" in seen and seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
-    assert "\x1b]0;" not in seen and "BLEU 21.5" in seen
+def test_terminal_shows_a_bar_and_restores_the_cursor_after_ctrl_c(tmp_path: Path) -> None:
+    output, code = on_terminal(tmp_path, "495", "60", env={}, interrupt=True)
+    assert code != 0 and "KeyboardInterrupt" in output
+    assert "step 495 of 500" in output and "loss 2.5" in output and "tokens/s" in output and "left" in output
+    assert "\x1b[?25l" in output and output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
+    assert "\x1b]0;" not in output and "BLEU 21.5" in output
     plain, code = on_terminal(tmp_path, "500", "0", env={"NO_COLOR": "1"}, interrupt=False)
     assert code == 0 and "\x1b[3" not in plain and "\x1b[38" not in plain

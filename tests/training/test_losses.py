@@ -24,7 +24,7 @@ from glassformer.training.losses import cross_entropy, projected_cross_entropy
     biased=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_chunked_equals_whole(
+def test_chunked_loss_equals_unchunked_loss(
     rows: int, width: int, vocab: int, chunk: int, label_smoothing: float, biased: bool, seed: int
 ) -> None:
     torch.manual_seed(seed)
@@ -39,10 +39,10 @@ def test_chunked_equals_whole(
         logits, labels, reduction="sum", ignore_index=IGNORE_INDEX, label_smoothing=label_smoothing
     )
     ours = projected_cross_entropy(x, weight, labels, bias=bias, label_smoothing=label_smoothing, chunk=chunk)
-    expected = torch.autograd.grad(expected * 3, leaves)
-    found = torch.autograd.grad(ours * 3, leaves)
+    expected_grads = torch.autograd.grad(expected * 3, leaves)
+    grads = torch.autograd.grad(ours * 3, leaves)
     assert torch.allclose(ours.double(), expected, rtol=1e-5, atol=1e-5)
-    for mine, theirs in zip(found, expected, strict=True):
+    for mine, theirs in zip(grads, expected_grads, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     plain = cross_entropy(logits.float(), labels, label_smoothing=label_smoothing)
     torch.testing.assert_close(plain.double(), expected, rtol=1e-5, atol=1e-5)
@@ -61,9 +61,9 @@ def test_memory_does_not_depend_on_the_vocabulary(monkeypatch: pytest.MonkeyPatc
     held: list[int] = []
     chunk = losses._chunk_loss
 
-    def recording(logits: torch.Tensor, *more: Any) -> Any:
+    def recording(logits: torch.Tensor, *args: Any) -> Any:
         held.append(logits.numel())
-        return chunk(logits, *more)
+        return chunk(logits, *args)
 
     monkeypatch.setattr(losses, "_chunk_loss", recording)
     rows, vocab = 1500, 30_000

@@ -34,13 +34,13 @@ def plain(trainer: Trainer, optimizer: str, schedule: str) -> tuple[dict[str, Te
     model: Any = deepcopy(trainer.learner.model)
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
-    given: dict[str, Any] = {"lr": LR, "betas": OPTIONS.betas, "eps": OPTIONS.eps, "fused": False}
+    options: dict[str, Any] = {"lr": LR, "betas": OPTIONS.betas, "eps": OPTIONS.eps, "fused": False}
     moved: torch.optim.Optimizer
     if optimizer == "adamw":
         groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-        moved = torch.optim.AdamW(groups, **given)
+        moved = torch.optim.AdamW(groups, **options)
     else:
-        moved = torch.optim.Adam(model.parameters(), **given)
+        moved = torch.optim.Adam(model.parameters(), **options)
     average = {name: p.detach().clone() for name, p in model.named_parameters()}
     for step, batches in enumerate(islice(trainer.loader.steps(DataPosition()), STEPS), 1):
         tensors = [batch.tensors for batch in batches.batches]
@@ -65,23 +65,23 @@ def plain(trainer: Trainer, optimizer: str, schedule: str) -> tuple[dict[str, Te
     ("optimizer", "schedule"),
     [("adamw", "cosine"), ("adamw", "linear"), ("adamw", "constant"), ("adam", "inverse_sqrt")],
 )
-def test_steps_are_those_of_a_plain_loop(tmp_path: Path, optimizer: Any, schedule: Any) -> None:
+def test_steps_match_a_plain_pytorch_loop(tmp_path: Path, optimizer: Any, schedule: Any) -> None:
     rate: dict[str, Any] = {"max_steps": STEPS, "warmup_steps": WARMUP, "lr": LR, "lr_scheduler": schedule}
     moves: dict[str, Any] = {"optimizer": optimizer, "weight_decay": 0.1, "max_grad_norm": CLIP, "ema": DECAY}
     options = replace(OPTIONS, gradient_accumulation_steps=2, **rate, **moves)
     with trainer_in(tmp_path, options, dropout=0.0) as trainer:
         expected, average = plain(trainer, optimizer, schedule)
-        begun = weights(trainer)
+        initial = weights(trainer)
         trainer.run()
         assert trainer.ema is not None
         for name, theirs in expected.items():
             ours = dict(trainer.learner.model.named_parameters())[name]
-            assert not torch.equal(ours, begun[name]), name
+            assert not torch.equal(ours, initial[name]), name
             torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=1e-4)
             torch.testing.assert_close(trainer.ema.tensors[name], average[name], atol=2e-6, rtol=1e-4)
 
 
-def test_inverse_sqrt_is_the_papers_formula() -> None:
+def test_inverse_sqrt_schedule_matches_the_paper() -> None:
     d_model, warmup = 512, 4000
     ours, peak = LRSchedule(kind="inverse_sqrt", warmup_steps=warmup), (d_model * warmup) ** -0.5
     for step in (1, 2, 100, 3999, 4000, 4001, 10_000, 300_000):
@@ -90,7 +90,7 @@ def test_inverse_sqrt_is_the_papers_formula() -> None:
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
-def test_decaying_schedules_peak_after_the_warm_up_and_end_at_their_floor(kind: Any) -> None:
+def test_schedules_peak_after_the_warmup_and_end_at_min_lr_ratio(kind: Any) -> None:
     schedule = LRSchedule(kind=kind, warmup_steps=10, max_steps=100, min_lr_ratio=0.05)
     rates = [schedule.at(step) for step in range(1, 150)]
     assert max(rates) == rates[9] == 1.0

@@ -34,21 +34,21 @@ class Reader(HTMLParser):
         self.text += data
 
 
-def run(folder: Path, words: str = "plain") -> None:
+def run(folder: Path, text: str = "plain") -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "recipe.yaml").write_text(f"job: translate\ntraining:\n  note: {words!r}\n")
+    (folder / "recipe.yaml").write_text(f"job: translate\ntraining:\n  note: {text!r}\n")
     with RunLog(folder, total_steps=60, console=Console(file=io.StringIO())) as log:
         log.facts(
-            {"job": "translate", "parameters": 1234567, "rows": {"train": 29000, "left out": 3}, words: words}
+            {"job": "translate", "parameters": 1234567, "rows": {"train": 29000, "left out": 3}, text: text}
         )
-        log.message(words)
+        log.message(text)
         for step in range(1, 61):
             note = StepMetrics(step=step, loss=5 / step, lr=1e-3, units=500, seconds=0.5, grad_norm=1.0)
             log.step(note)
             if step % 20 == 0:
-                metrics = {"loss": 1 + abs(step - 40) / 100, "BLEU": float(step), f"{words} score": 2.0}
-                samples = [Sample(source=words, expected="네, 그래요", got=f"step {step}")]
-                log.validation(step, metrics, samples, signatures={"BLEU": f"nrefs:1|tok:13a|{words}"})
+                metrics = {"loss": 1 + abs(step - 40) / 100, "BLEU": float(step), f"{text} score": 2.0}
+                samples = [Sample(source=text, expected="네, 그래요", got=f"step {step}")]
+                log.validation(step, metrics, samples, signatures={"BLEU": f"nrefs:1|tok:13a|{text}"})
 
 
 def test_report_shows_what_was_logged(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_report_shows_what_was_logged(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "curves.png").read_bytes().startswith(b"\x89PNG")
     reader = Reader()
     reader.feed((tmp_path / "mine" / "report.html").read_text("utf-8"))
-    words = " ".join(reader.text.split())
+    text = " ".join(reader.text.split())
     for expected in (
         *(
             "mine",
@@ -69,16 +69,16 @@ def test_report_shows_what_was_logged(tmp_path: Path) -> None:
         ),
         *("네, 그래요", "step 60", "30,000", "30 s", "note: 'plain'"),
     ):
-        assert expected in words, expected
-    assert re.search(r"validation loss\s*1\s*best, at step 40; 1\.2 at the end", words)
-    assert re.search(r"BLEU\s*60\s*best, and last", words)
+        assert expected in text, expected
+    assert re.search(r"validation loss\s*1\s*best, at step 40; 1\.2 at the end", text)
+    assert re.search(r"BLEU\s*60\s*best, and last", text)
     (picture,) = [attributes for tag, attributes in reader.tags if tag == "img"]
     assert "Loss: training from 5 to 0.08333" in str(picture["alt"])
 
 
 def test_data_cannot_inject_markup_and_nothing_is_loaded(tmp_path: Path) -> None:
-    for name, words in (("plain", "plain"), ("evil", EVIL)):
-        run(tmp_path / name, words)
+    for name, text in (("plain", "plain"), ("evil", EVIL)):
+        run(tmp_path / name, text)
         write_report(tmp_path / name)
     pages = {name: (tmp_path / name / "report.html").read_text("utf-8") for name in ("plain", "evil")}
     kinds = {}

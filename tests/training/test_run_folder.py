@@ -23,7 +23,7 @@ def train_in(folder, pairs):
 @pytest.mark.parametrize(
     "name", ["data/pairs.tsv", "tokenizer/vocab.txt", "model/notes.md", "best/x", "recipe.yaml", ".hidden"]
 )
-def test_training_refuses_a_folder_with_other_files(tmp_path, name):
+def test_training_rejects_a_folder_with_other_files(tmp_path, name):
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text(PAIRS)
     folder = tmp_path / "mine"
@@ -37,7 +37,7 @@ def test_training_refuses_a_folder_with_other_files(tmp_path, name):
     assert file.read_text() == "mine"
 
 
-def test_training_keeps_its_own_training_file(tmp_path, monkeypatch):
+def test_training_keeps_a_training_file_in_the_run_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pairs = tmp_path / "data" / "pairs.tsv"
     pairs.parent.mkdir()

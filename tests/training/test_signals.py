@@ -113,16 +113,16 @@ def test_handlers_are_restored_and_other_threads_handle_nothing() -> None:
         assert not signals.received and signals.exit_code == 0
         assert signal.getsignal(signal.SIGTERM) != before[0]
     assert [signal.getsignal(number) for number in numbers] == before
-    seen: list[object] = []
+    handlers: list[object] = []
 
     def elsewhere() -> None:
         with StopSignals() as signals:
-            seen.extend([signals.received, signal.getsignal(signal.SIGTERM)])
+            handlers.extend([signals.received, signal.getsignal(signal.SIGTERM)])
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
     thread.join()
-    assert seen == [False, before[0]]
+    assert handlers == [False, before[0]]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
@@ -134,8 +134,8 @@ def test_signal_during_tokenizer_training_exits_immediately(kind: str, tmp_path:
     (tmp_path / "pairs.tsv").write_text("\n".join(rows))
     code = f"import signal; {LISTENING}; from glassformer.cli.main import main; main()"
     settings = [f"tokenizer.kind={kind}", "tokenizer.vocab_size=20000", "training.device=cpu"]
-    given = [word for setting in settings for word in ("--set", setting)]
-    command = [sys.executable, "-c", code, "train", "translate", "--train", "pairs.tsv", *given]
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, "-c", code, "train", "translate", "--train", "pairs.tsv", *arguments]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
@@ -144,10 +144,10 @@ def test_signal_during_tokenizer_training_exits_immediately(kind: str, tmp_path:
         assert "training a" in process.stderr.readline()
         time.sleep(2)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=6)
+        _, stderr = process.communicate(timeout=6)
     finally:
         process.kill()
-    assert process.returncode == 130 and len(told.splitlines()) == 1
+    assert process.returncode == 130 and len(stderr.splitlines()) == 1
     assert not (tmp_path / "runs/translate-pairs/checkpoints").exists()
 
 

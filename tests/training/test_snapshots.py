@@ -15,12 +15,12 @@ from tests.training.reverse_task import OPTIONS, same, trainer_in, weights
 @pytest.mark.parametrize("steps", [1, 2, 7, 1000, 123_456])
 def test_snapshot_steps_include_both_ends(steps: int) -> None:
     for count in range(15):
-        found = snapshot_steps(count, steps)
-        assert len(found) <= count and all(0 <= step <= steps for step in found)
-        assert not count or steps in found
-        assert count < 2 or 0 in found
+        chosen = snapshot_steps(count, steps)
+        assert len(chosen) <= count and all(0 <= step <= steps for step in chosen)
+        assert not count or steps in chosen
+        assert count < 2 or 0 in chosen
         if steps >= 1000:
-            assert len(found) == count
+            assert len(chosen) == count
 
 
 def test_snapshots_hold_the_weights_of_their_steps_and_do_not_change_the_run(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tests.training.reverse_task import OPTIONS, logged, same, trainer_in, weigh
 
 
 def test_accumulated_halved_and_packed_steps_equal_one_big_batch(tmp_path: Path) -> None:
-    found = {}
+    results = {}
     options = replace(OPTIONS, gradient_accumulation_steps=4, max_grad_norm=0.5)
     for name in ("accumulated", "halved", "whole", "packed"):
         changed = replace(options, packing=True) if name == "packed" else options
@@ -39,10 +39,10 @@ def test_accumulated_halved_and_packed_steps_equal_one_big_batch(tmp_path: Path)
             trainer.learner.train()
             result = trainer.train_step(step)
             assert result is not None
-            found[name] = (float(result[0]), float(result[1]), result[2], weights(trainer))
-    loss, norm, units, after = found["whole"]
+            results[name] = (float(result[0]), float(result[1]), result[2], weights(trainer))
+    loss, norm, units, after = results["whole"]
     assert norm > 0.5, "the gradient was not clipped"
-    for name, (its_loss, its_norm, its_units, its_after) in found.items():
+    for name, (its_loss, its_norm, its_units, its_after) in results.items():
         assert its_units == units, name
         assert math.isclose(its_loss, loss, rel_tol=1e-5), name
         assert math.isclose(its_norm, norm, rel_tol=1e-4), name
@@ -167,24 +167,24 @@ def test_best_and_averaged_weights_are_saved_and_patience_stops_early(tmp_path: 
         average_checkpoints=2,
         average_selection="best",
     )
-    seen: dict[int, dict[str, Tensor]] = {}
+    validated: dict[int, dict[str, Tensor]] = {}
     with trainer_in(tmp_path, options, scores=scores) as trainer:
         validate = trainer.validate
 
         def noting() -> bool:
-            seen[trainer.state.step] = weights(trainer)
+            validated[trainer.state.step] = weights(trainer)
             return validate()
 
         trainer.validate = noting  # type: ignore[method-assign]
         assert trainer.run() == "early stop"
     assert trainer.state.step == 12 and trainer.state.best_step == 6
-    assert same(dict(open_weights(tmp_path / "best")), seen[6])
+    assert same(dict(open_weights(tmp_path / "best")), validated[6])
     assert sorted(path.name for path in (tmp_path / "averaged").iterdir()) == [
         "step-00000006",
         "step-00000010",
     ]
     mean = average_weights((tmp_path / "averaged").iterdir())
-    assert all(torch.allclose(mean[n], (seen[6][n] + seen[10][n]) / 2) for n in mean)
+    assert all(torch.allclose(mean[n], (validated[6][n] + validated[10][n]) / 2) for n in mean)
 
 
 def test_weights_to_average_stay_until_the_next_checkpoint(
