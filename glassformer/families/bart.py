@@ -16,7 +16,7 @@ from glassformer.families.encoder_decoder import (
     write,
 )
 from glassformer.families.family import TINY, Config, Family, label_config, model_prefixes, preset, variant
-from glassformer.weights.convert import Table
+from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored, Op, Rename, Tied, expand
 
 # the base model
@@ -83,7 +83,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     return config
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
+def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.EncoderDecoderSpec)
     token: tuple[str, ...] = ("{base}shared.weight", "{base}{encoder,decoder}.embed_tokens.weight")
     rows: tuple[Op, ...] = (
@@ -100,7 +100,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
         case spec.AnswerSpec():
             rows += (Rename("qa_outputs.{p}", "head.out.{p}"),)
     rows = (Tied(token, "src_embed.token.weight"), *block_rows(model), *expand(rows, p=("weight", "bias")))
-    return Table(rows, base=model_prefixes(model.head, "model."))
+    return WeightTable(rows, base=model_prefixes(model.head, "model."))
 
 
 FAMILY = Family(

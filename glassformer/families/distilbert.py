@@ -18,7 +18,7 @@ from glassformer.families.family import (
     write_options,
 )
 from glassformer.families.text_encoder import TASKS, table_of, text_encoder
-from glassformer.weights.convert import Table
+from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Computed, Rename
 
 # The uncased base model. In training dropout falls on the output of attention, too, as in BERT.
@@ -89,7 +89,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     return config
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
+def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
     positions = "{base}embeddings.position_embeddings.weight"
     return table_of(
@@ -108,7 +108,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
         layer=LAYER,
         layers="transformer.layer",
         embeddings=(
-            Computed(positions, "embed.position.table", written=True)
+            Computed(positions, "embed.position.table", persistent=True)
             if isinstance(model.input.position, spec.SinusoidalSpec)
             else Rename(positions, "embed.position.weight"),
         ),

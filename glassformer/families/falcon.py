@@ -35,7 +35,7 @@ from glassformer.families.family import (
     variant,
     write_options,
 )
-from glassformer.weights.convert import Table
+from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored, SplitGroups, expand
 
 # the 7B model
@@ -121,7 +121,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     }
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
+def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.DecoderOnlySpec)
     stack, block = model.decoder, model.decoder.block
     heads = block.attention.num_heads
@@ -154,7 +154,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
         Ignored("{base}h.*.self_attention.*.inv_freq"),  # a formula that older files carry
     )
     ends = head_rows(model, token="{base}word_embeddings.weight", each_token="classifier")
-    return Table((*layers, *ends), base=model_prefixes(model.head, "transformer."))
+    return WeightTable((*layers, *ends), base=model_prefixes(model.head, "transformer."))
 
 
 _BIAS = {"attention_bias": True, "ffn_bias": True}

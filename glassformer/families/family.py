@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 from glassformer.core import spec
 from glassformer.core.spec import Activation, HeadSpec, ModelSpec
 from glassformer.errors import FileProblemError, GlassformerError, InvalidValueError, MissingValueError
-from glassformer.weights.convert import Table
+from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Op, Rename, expand
 from glassformer.weights.store import open_weights
 
@@ -333,7 +333,7 @@ class Family:
     tiny: Mapping[str, Any]
     from_config: Callable[[Config], ModelSpec]
     to_config: Callable[[ModelSpec], dict[str, Any]]
-    table: Callable[[ModelSpec, Collection[str]], Table]
+    table: Callable[[ModelSpec, Collection[str]], WeightTable]
     immaterial: frozenset[str] = frozenset()
     files: Callable[[ModelSpec], dict[str, Any]] = lambda _: {}
     beside: tuple[str, ...] = ()

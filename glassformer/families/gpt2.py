@@ -19,7 +19,7 @@ from glassformer.families.family import (
     variant,
     write_options,
 )
-from glassformer.weights.convert import Table
+from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored, Op, Rename, Split, Transpose, expand
 
 # the 124M model
@@ -87,7 +87,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     return config
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
+def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.DecoderOnlySpec)
     width, layers = model.decoder.d_model, model.decoder.num_layers
     rows: tuple[Op, ...] = expand(
@@ -112,7 +112,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
         p=("weight", "bias"),
     )
     rows += head_rows(model, token="{base}wte.weight", each_token="classifier")
-    return Table(rows, base=model_prefixes(model.head, "transformer."))
+    return WeightTable(rows, base=model_prefixes(model.head, "transformer."))
 
 
 FAMILY = Family(

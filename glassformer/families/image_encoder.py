@@ -18,7 +18,7 @@ from glassformer.families.family import (
     rename_modules,
     write_options,
 )
-from glassformer.weights.convert import Table
+from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Concat, Ignored, Op, Rename, Tied, expand
 
 Size = int | tuple[int, int]
@@ -178,7 +178,7 @@ _QUERIES = tuple(
 )
 
 
-def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> Table:
+def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> WeightTable:
     """Weight names."""
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.ImagePatchesSpec)
 
@@ -222,4 +222,4 @@ def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> Tab
             else (Ignored("{base}pooler.dense.*"),)  # the other heads read the vectors themselves
         ),
     )
-    return Table(rows, base=model_prefixes(model.head, base))
+    return WeightTable(rows, base=model_prefixes(model.head, base))

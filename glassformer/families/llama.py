@@ -29,7 +29,7 @@ from glassformer.families.family import (
     variant,
     write_options,
 )
-from glassformer.weights.convert import Table
+from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored, Op, PermuteRotary, Rename, expand
 
 # LLaMA 2 with 7 billion parameters
@@ -92,7 +92,7 @@ def write(model: spec.ModelSpec, stem: str, keys: Sequence[Key] = KEYS) -> dict[
 
 def table(
     model: spec.ModelSpec, names: Collection[str], *, answer: str = "transformer.", interleaved: bool = False
-) -> Table:
+) -> WeightTable:
     """Weight names. answer: the prefix under a question-answering head.
 
     interleaved: query and key rows are published with rotating pairs side by side, ours half a head apart.
@@ -133,7 +133,7 @@ def table(
         *head_rows(model),
     )
     prefixes = (answer, "model.") if isinstance(model.head, spec.AnswerSpec) else ("model.",)
-    return Table(rows, base=model_prefixes(model.head, *prefixes))
+    return WeightTable(rows, base=model_prefixes(model.head, *prefixes))
 
 
 _KEYS = (*KEYS, BIAS, Key("mlp_bias", "ffn_bias", False))

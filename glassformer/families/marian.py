@@ -16,7 +16,7 @@ from glassformer.families.encoder_decoder import (
     write,
 )
 from glassformer.families.family import TINY, Config, Family, model_prefixes, spec_options, variant
-from glassformer.weights.convert import Table
+from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Computed, Ignored, Op, Rename, Tied
 
 # a published one-pair translator
@@ -68,7 +68,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     }
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
+def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.EncoderDecoderSpec)
     bare = isinstance(model.head, spec.FeaturesSpec)
     encoder, decoder = "{base}encoder.embed_tokens.weight", "{base}decoder.embed_tokens.weight"
@@ -88,12 +88,12 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
                 Rename(head, "head.weight"),
             )
     rows += (
-        Computed("{base}encoder.embed_positions.weight", "src_embed.position.table", written=bare),
-        Computed("{base}decoder.embed_positions.weight", "tgt_embed.position.table", written=bare),
+        Computed("{base}encoder.embed_positions.weight", "src_embed.position.table", persistent=bare),
+        Computed("{base}decoder.embed_positions.weight", "tgt_embed.position.table", persistent=bare),
         Ignored("{base}{encoder,decoder}.version"),
     )
     rows += block_rows(model) + bias_row(model.head)
-    return Table(rows, base=model_prefixes(model.head, "model."))
+    return WeightTable(rows, base=model_prefixes(model.head, "model."))
 
 
 FAMILY = Family(

@@ -15,7 +15,7 @@ from glassformer.core.positions import SinusoidalPositions, sinusoids
 from glassformer.core.spec import ModelSpec
 from glassformer.errors import GlassformerError
 from glassformer.families.family import Config, Family, named_label_config
-from glassformer.weights.convert import Table, to_ours
+from glassformer.weights.convert import WeightTable, to_ours
 from glassformer.weights.int8 import StoredWeights, quantize_state
 from glassformer.weights.ops import Rename
 
@@ -58,9 +58,9 @@ def read_own_layout(weights: Mapping[str, Tensor], model: nn.Module, where: Path
     shapes = tensor_shapes(model)
     stored = StoredWeights(weights, where)
     tables = {name: table for name, table in computed_tables(model).items() if name not in stored}
-    rows = Table(tuple([Rename(name, name) for name in shapes if name not in tables]))
+    rows = WeightTable(tuple([Rename(name, name) for name in shapes if name not in tables]))
     expected = {name: shape for name, shape in shapes.items() if name not in tables}
-    to_ours(stored, rows, expected, where=where, described="spec.json")
+    to_ours(stored, rows, expected, where=where, config_file="spec.json")
     precision = _precision(stored) or torch.float32
     return {
         name: tables[name].to(precision) if name in tables else stored.dequantize(name) for name in shapes

@@ -20,7 +20,7 @@ from glassformer.families.family import (
     rename_modules,
     write_options,
 )
-from glassformer.weights.convert import Table
+from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Op, Rename, Reshape
 
 Pool = Literal["flatten", "mean", "max", "first"]
@@ -227,7 +227,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     return config
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
+def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.SeriesPatchesSpec)
     d_model, block = model.encoder.d_model, model.encoder.block
     rows: tuple[Op, ...] = (Rename("{base}encoder.positional_encoder.position_enc", "embed.position"),)
@@ -256,7 +256,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
             "{base}encoder.layers.{i}", "encoder.blocks.{i}", model.encoder.num_layers, modules, parts
         )
     rows += _head_rows(model.head, model.input.channels)
-    return Table(rows, base=model_prefixes(model.head, "model."))
+    return WeightTable(rows, base=model_prefixes(model.head, "model."))
 
 
 def _head_rows(head: spec.HeadSpec, channels: int) -> tuple[Op, ...]:

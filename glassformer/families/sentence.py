@@ -13,7 +13,7 @@ from glassformer.errors import FileMissingError, FileProblemError, InvalidValueE
 from glassformer.families import bert, distilbert, roberta
 from glassformer.families.family import TINY, Config, Family, UnsupportedConfigError, variant
 from glassformer.families.text_encoder import Pool, text_encoder
-from glassformer.weights.convert import Table
+from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored
 
 # the published names of the ways to pool, today's and the older keys that are true or false
@@ -159,12 +159,12 @@ def files(model: spec.ModelSpec) -> dict[str, Any]:
     }
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
+def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.EncoderOnlySpec)
-    inner: Table = _encoder(model).FAMILY.table(model, names)
+    inner: WeightTable = _encoder(model).FAMILY.table(model, names)
     # an encoder is often published with what it was trained under, which takes no part in its vectors
     heads = Ignored(("cls.*", "lm_head.*", "vocab_*", "classifier.*", "pre_classifier.*", "qa_outputs.*"))
-    return Table((*inner.ops, heads), base=inner.base)
+    return WeightTable((*inner.ops, heads), base=inner.base)
 
 
 FAMILY = Family(

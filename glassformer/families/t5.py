@@ -24,8 +24,8 @@ from glassformer.families.family import (
     spec_options,
     write_options,
 )
-from glassformer.weights.convert import Table
-from glassformer.weights.ops import Ignored, Op, Rename, Tied, expand, within
+from glassformer.weights.convert import WeightTable
+from glassformer.weights.ops import Ignored, Op, Rename, Tied, add_prefix, expand
 
 ENCODERS = ("T5EncoderModel", "T5ForTokenClassification")
 
@@ -206,7 +206,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     return config
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
+def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.EncoderDecoderSpec | spec.EncoderOnlySpec)
     rows = _stack_rows("encoder", model.encoder)
     token: tuple[str, ...] = ("{base}shared.weight", "{base}encoder.embed_tokens.weight")
@@ -232,7 +232,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> Table:
             rows += (Rename("qa_outputs.{p}", "head.out.{p}"),)
     rows = (Tied(token, ours), *expand(rows, p=("weight", "bias")))
     under = isinstance(model.head, spec.ClassifySpec | spec.TokenClassifySpec)
-    return Table(rows, base=("transformer.", "") if under else ("", "transformer."))
+    return WeightTable(rows, base=("transformer.", "") if under else ("", "transformer."))
 
 
 def _stack_rows(side: str, stack: spec.StackSpec) -> tuple[Op, ...]:
@@ -255,7 +255,7 @@ def _stack_rows(side: str, stack: spec.StackSpec) -> tuple[Op, ...]:
     )
     first = f"{{base}}{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     return (
-        *expand(within("{base}{s}.block.{i}.", "{s}.blocks.{i}.", rows), s=(side,), i=stack.num_layers),
+        *expand(add_prefix("{base}{s}.block.{i}.", "{s}.blocks.{i}.", rows), s=(side,), i=stack.num_layers),
         Rename(first, f"{side}.position.weight"),
         Rename(f"{{base}}{side}.final_layer_norm.weight", f"{side}.final_norm.weight"),
     )

@@ -18,7 +18,7 @@ from glassformer.families.family import (
     spec_options,
     write_options,
 )
-from glassformer.weights.convert import Table
+from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored, Op, Rename, Tied
 
 TOKEN = "{base}embeddings.word_embeddings.weight"
@@ -196,7 +196,7 @@ def table_of(
     layer: Mapping[str, str] = LAYER,
     layers: str = "encoder.layer",
     embeddings: tuple[Op, ...] = EMBEDDINGS,
-) -> Table:
+) -> WeightTable:
     """Weight names. heads: published modules of each head and ours. matrix, biases: of the vocabulary."""
     assert isinstance(model, spec.EncoderOnlySpec)
     head = model.head
@@ -217,7 +217,7 @@ def table_of(
         rows += _vocabulary(model, names, matrix, biases)
     else:
         rows += (Rename(TOKEN, "embed.token.weight"),)
-    return Table(rows, base=model_prefixes(head, base))
+    return WeightTable(rows, base=model_prefixes(head, base))
 
 
 def _vocabulary(
@@ -233,4 +233,4 @@ def _vocabulary(
     apart = (Rename(TOKEN, "embed.token.weight"), Rename(matrix, "head.weight"))
     if len(biases) > 1 and biases[1] in names:
         return (*apart, Rename(biases[1], "head.bias"), Ignored(biases[0]))
-    return (*apart, Tied(biases, "head.bias", written=biases))
+    return (*apart, Tied(biases, "head.bias", save_as=biases))

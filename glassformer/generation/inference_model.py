@@ -28,7 +28,7 @@ from glassformer.generation.step_decoder import (
 )
 from glassformer.inference.attention import UnpadIndex, run_unpadded
 from glassformer.inference.kv_cache import BeamKVCache, CrossKVCache
-from glassformer.inference.linear import Weights, choose_linear
+from glassformer.inference.linear import WeightFormat, choose_linear
 from glassformer.inference.prepare import LinearFactory, WeightFingerprint, fused_copy, residual_dtype
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from glassformer.inference.gpu.kv_cache import TritonBeamCache
 
 
-def prepare_for_inference(model: nn.Module, weights: Weights = "own") -> nn.Module:
+def prepare_for_inference(model: nn.Module, weights: WeightFormat = "own") -> nn.Module:
     """The model with its weights laid out as this device multiplies them fastest.
 
     That takes a moment and, on a CPU, memory for a second copy of the weights (a third if single rows are
@@ -86,7 +86,9 @@ class InferenceModel(nn.Module):
     Any head with a `vocab_size` can generate; the product of a `VocabularyHead` is laid out as well.
     """
 
-    def __init__(self, model: EncoderDecoder | DecoderOnly, weights: Weights | LinearFactory | None) -> None:
+    def __init__(
+        self, model: EncoderDecoder | DecoderOnly, weights: WeightFormat | LinearFactory | None
+    ) -> None:
         """weights: "own", "int8", or the linear layers to use (None: the model's own)."""
         super().__init__()
         if not hasattr(model.spec.head, "vocab_size"):

@@ -19,7 +19,7 @@ from glassformer.core.model import EncoderOnly
 from glassformer.core.stack import Stack
 from glassformer.errors import UnsupportedError
 from glassformer.inference.attention import UnpadIndex, run_unpadded
-from glassformer.inference.linear import Weights, choose_linear
+from glassformer.inference.linear import WeightFormat, choose_linear
 from glassformer.inference.prepare import (
     LinearFactory,
     WeightFingerprint,
@@ -41,7 +41,7 @@ class InferenceEncoder(nn.Module):
     weights change or move afterwards, they are packed again.
     """
 
-    def __init__(self, model: EncoderOnly, weights: Weights | LinearFactory | None = "own") -> None:
+    def __init__(self, model: EncoderOnly, weights: WeightFormat | LinearFactory | None = "own") -> None:
         """weights: "own", "int8", or the linear layers to use (None: the model's own)."""
         super().__init__()
         self.model, self.weights = model, weights

@@ -22,11 +22,11 @@ from glassformer.core.spec import Activation
 from glassformer.errors import ConflictError, UnsupportedError
 from glassformer.inference.prepare import LinearFactory, WeightAndBias, has_triton
 
-Weights = Literal["own", "int8"]
+WeightFormat = Literal["own", "int8"]
 _GPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # the kernels accumulate in float32
 
 
-def choose_linear(weights: Weights, like: Tensor) -> LinearFactory | None:
+def choose_linear(weights: WeightFormat, like: Tensor) -> LinearFactory | None:
     """The fastest linear layer for the device and dtype of `like`; None: the model's own."""
     device, dtype = like.device, like.dtype
     if torch.is_autocast_enabled(device.type):

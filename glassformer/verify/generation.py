@@ -17,7 +17,7 @@ from glassformer.generation.continuous import Scheduler
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
 from glassformer.generation.step_decoder import decoder_start_ids
 from glassformer.inference.encoder import InferenceEncoder, supports
-from glassformer.inference.linear import Weights
+from glassformer.inference.linear import WeightFormat
 from glassformer.verify.comparison import CheckResult, check_result, dtype_tolerance, relative_error, skipped
 from glassformer.verify.inputs import (
     RandomInputs,
@@ -199,7 +199,7 @@ def _loss(scores: Tensor, ids: Tensor) -> float:
 
 
 def _loaded_and_prepared(
-    bundle: Bundle, weights: Weights
+    bundle: Bundle, weights: WeightFormat
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]] | str:
     """The outputs of the model as loaded and as prepared, or the reason why there are none."""
     model = bundle.model

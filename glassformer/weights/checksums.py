@@ -1,7 +1,7 @@
 """Checksums of a saved folder: a single flipped bit anywhere is detected when it is loaded.
 
 `checksums.json` has the size and SHA-256 of each listed file, and the SHA-256 of that list itself. It has one
-exact form, so a changed blank is detected too.
+exact form, so that even changed whitespace is detected.
 """
 
 import hashlib

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from glassformer.errors import FileProblemError, NonFiniteError
 
-LARGEST = 127
+MAX_VALUE = 127
 SCALE_BITS = 16
-SMALLEST_SCALE = 2.0**-100  # far above float32's subnormals; a row of smaller numbers is stored as zeros
+MIN_SCALE = 2.0**-100  # far above float32's subnormals; a row of smaller numbers is stored as zeros
 SCALE = ".scale"
 
 
@@ -28,17 +28,17 @@ def quantize_state(state: Mapping[str, Tensor], exact: Collection[str] = ()) -> 
 
     exact: names that are not quantized.
     """
-    found: dict[str, Tensor] = {}
+    quantized: dict[str, Tensor] = {}
     for name, tensor in state.items():
         if not tensor.is_floating_point():
-            found[name] = tensor
+            quantized[name] = tensor
         elif tensor.ndim < 2 or name in exact or not tensor.numel():
-            found[name] = tensor.float()
+            quantized[name] = tensor.float()
         else:
             if not tensor.isfinite().all():
                 raise NonFiniteError(f"tensor {name}", hint="save it in float32")
-            found[name], found[name + SCALE] = quantize_rows(tensor)
-    return found
+            quantized[name], quantized[name + SCALE] = quantize_rows(tensor)
+    return quantized
 
 
 def quantize_rows(tensor: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,11 +49,11 @@ def quantize_rows(tensor: Tensor) -> tuple[Tensor, Tensor]:
     ([[127, -64, 0], [0, 0, 0]], [0.0079, 0.0])
     """
     rows = tensor.detach().reshape(len(tensor), -1)
-    mantissa, exponent = torch.frexp(rows.abs().amax(1).double() / LARGEST)
-    scale = torch.ldexp((mantissa * 2**SCALE_BITS).floor() / 2**SCALE_BITS, exponent)  # never above the row's
-    scale[scale < SMALLEST_SCALE] = 0.0
+    mantissa, exponent = torch.frexp(rows.abs().amax(1).double() / MAX_VALUE)
+    scale = torch.ldexp((mantissa * 2**SCALE_BITS).floor() / 2**SCALE_BITS, exponent)  # rounded down
+    scale[scale < MIN_SCALE] = 0.0
     steps = torch.where(scale > 0, scale, torch.inf)
-    numbers = (rows.double() / steps[:, None]).round_().clamp_(-LARGEST, LARGEST)
+    numbers = (rows.double() / steps[:, None]).round_().clamp_(-MAX_VALUE, MAX_VALUE)
     return numbers.to(torch.int8).reshape(tensor.shape), scale.float()
 
 

@@ -1,14 +1,14 @@
-"""Reversible operations between a published checkpoint's tensors ("theirs") and ours.
+"""Reversible operations between the tensors of a published checkpoint ("theirs") and ours.
 
-Every operation knows both directions: `load` makes our tensors from theirs, `save` makes theirs
-from ours, and the two are exact inverses. A family's weight table is a tuple of these. Layouts that
-are views of the published tensor stay views, so that a memory-mapped file is not copied.
+Every operation works in both directions: `load` converts their tensors to ours, `save` ours to theirs, and
+the two are exact inverses. A family's weight table is a tuple of operations. The result is a view of the
+published tensor if possible, so that a memory-mapped file is not copied.
 
-Names: `{a,b}` lists names, as in a shell: `self_attn.{q,k,v}_proj.weight` is three names. `{i}` is a
-blank that `expand` fills: `h.{i}.ln.{p}`, `i=12, p=("weight", "bias")`, is 24 names. `{base}` is the one
-blank left open: the published prefix, which is found when a file is read.
+Names: `{a,b}` is a list, as in a shell: `self_attn.{q,k,v}_proj.weight` is three names. `{i}` is a
+placeholder that `expand` fills: `h.{i}.ln.{p}` with `i=12, p=("weight", "bias")` is 24 names. `{base}` stays
+open: it is the published prefix, which is determined when a file is read.
 
-Letters: G groups (key/value heads), R queries per group, H heads, K head_dim.
+G groups (key/value heads), R queries per group, H heads, K head_dim.
 """
 
 import re
@@ -24,7 +24,7 @@ from glassformer.errors import ConflictError
 
 BASE = "{base}"
 _LIST = re.compile(r"\{([^{}]*,[^{}]*)\}")
-_BLANK = re.compile(r"\{(\w+)\}")
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 Names = str | tuple[str, ...]
 Tensors = tuple[Tensor, ...]
@@ -37,37 +37,37 @@ def expand_lists(names: Names) -> tuple[str, ...]:
     >>> expand_lists("{q,k}.{weight,bias}")
     ('q.weight', 'q.bias', 'k.weight', 'k.bias')
     """
-    found: list[str] = []
+    expanded: list[str] = []
     for name in (names,) if isinstance(names, str) else names:
         parts = [part.split(",") if n % 2 else [part] for n, part in enumerate(_LIST.split(name))]
-        found += map("".join, product(*parts))
-    return tuple(found)
+        expanded += map("".join, product(*parts))
+    return tuple(expanded)
 
 
-def open_blanks(names: Iterable[str]) -> set[str]:
-    """The names of the blanks that are still open.
+def placeholders(names: Iterable[str]) -> set[str]:
+    """The placeholders in these names.
 
-    >>> sorted(open_blanks(("{base}h.{i}.weight",)))
+    >>> sorted(placeholders(("{base}h.{i}.weight",)))
     ['base', 'i']
     """
-    return {blank for name in names for blank in _BLANK.findall(name)}
+    return {key for name in names for key in _PLACEHOLDER.findall(name)}
 
 
 @dataclass(frozen=True)
 class Op:
-    """One row of a weight table: some of their tensors become some of ours, and back."""
+    """One entry of a weight table: converts some of their tensors to some of ours, and back."""
 
     theirs: Names
     ours: Names
-    required: ClassVar[bool] = True  # whether a file must have them
+    required: ClassVar[bool] = True  # whether a file must contain them
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "theirs", expand_lists(self.theirs))
         object.__setattr__(self, "ours", expand_lists(self.ours))
 
     @property
-    def saved(self) -> tuple[str, ...]:
-        """Which of their tensors are written."""
+    def saved_names(self) -> tuple[str, ...]:
+        """The names of theirs that are saved."""
         return tuple(self.theirs)
 
     def load(self, theirs: Sequence[Tensor]) -> Tensors:
@@ -79,7 +79,7 @@ class Op:
         raise NotImplementedError
 
     def their_shapes(self, ours: Sequence[Shape]) -> tuple[Shape, ...]:
-        """The shapes that `save` would make, without any tensor."""
+        """The shapes of the result of `save`."""
         return tuple(ours)
 
 
@@ -96,7 +96,7 @@ class Rename(Op):
 
 @dataclass(frozen=True)
 class Transpose(Op):
-    """A weight kept as (in, out) becomes a Linear's (out, in); a bias passes through."""
+    """A weight stored as (in, out) becomes a Linear's (out, in); a bias is unchanged."""
 
     def load(self, theirs: Sequence[Tensor]) -> Tensors:
         return tuple(tensor.t() for tensor in theirs)
@@ -110,7 +110,7 @@ class Transpose(Op):
 
 @dataclass(frozen=True)
 class Reshape(Op):
-    """The same numbers in another shape, such as (1, 1, D) for (D,)."""
+    """The same values in another shape, e.g. (1, 1, D) for (D,)."""
 
     _: KW_ONLY
     their_shape: tuple[int, ...]
@@ -130,7 +130,7 @@ class Reshape(Op):
 class Split(Op):
     """One fused tensor of theirs is several of ours, of the given sizes along `dim`.
 
-    `transpose` turns a weight kept as (in, out) first, so `dim` always counts in our layout.
+    `transpose`: the weight is stored as (in, out); `dim` always refers to our layout.
     """
 
     _: KW_ONLY
@@ -147,13 +147,13 @@ class Split(Op):
         return (fused.t() if self.transpose else fused,)
 
     def their_shapes(self, ours: Sequence[Shape]) -> tuple[Shape, ...]:
-        fused = _resized(ours[0], self.dim, sum(self.sizes))
+        fused = _resize(ours[0], self.dim, sum(self.sizes))
         return (fused[::-1] if self.transpose else fused,)
 
 
 @dataclass(frozen=True)
 class Concat(Op):
-    """Several tensors of theirs are one of ours, joined along `dim` with the given sizes."""
+    """Several tensors of theirs, of these sizes along `dim`, are one of ours."""
 
     _: KW_ONLY
     sizes: tuple[int, ...]
@@ -166,7 +166,7 @@ class Concat(Op):
         return ours[0].split(self.sizes, self.dim)
 
     def their_shapes(self, ours: Sequence[Shape]) -> tuple[Shape, ...]:
-        return tuple(_resized(ours[0], self.dim, size) for size in self.sizes)
+        return tuple(_resize(ours[0], self.dim, size) for size in self.sizes)
 
 
 @dataclass(frozen=True)
@@ -193,15 +193,15 @@ class SplitGroups(Op):
         return (torch.cat(parts, dim=1).flatten(0, 2),)
 
     def their_shapes(self, ours: Sequence[Shape]) -> tuple[Shape, ...]:
-        return (_resized(ours[0], 0, self.groups * (self.queries + 2) * self.head_dim),)
+        return (_resize(ours[0], 0, self.groups * (self.queries + 2) * self.head_dim),)
 
 
 @dataclass(frozen=True)
 class PermuteRotary(Op):
-    """Rotary rows kept interleaved (pairs 2j, 2j+1) become half-split (pairs j, j + width/2).
+    """Convert rotary rows from interleaved (pairs 2j, 2j+1) to half-split (pairs j, j + width/2).
 
     For weights (H*K, D), biases (H*K,) and per-head norms (H, K). Only the first `width` rows of
-    a head are rotated (all of them when None); the rest stay where they are.
+    a head are rotated (None: all); the rest are unchanged.
     """
 
     _: KW_ONLY
@@ -233,29 +233,28 @@ class PermuteRotary(Op):
 class Tied(Op):
     """One tensor with several names: a file may hold any of theirs, all equal.
 
-    Saving writes `written` (the first of theirs when empty). Several names on our side, where a
-    shared parameter is listed under each, get the same tensor.
+    save_as: the names that are saved, by default the first of theirs. All names of ours get the same tensor.
     """
 
     _: KW_ONLY
-    written: Names = ()
+    save_as: Names = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "written", expand_lists(self.written) or self.theirs[:1])
+        object.__setattr__(self, "save_as", expand_lists(self.save_as) or self.theirs[:1])
 
     @property
-    def saved(self) -> tuple[str, ...]:
-        return tuple(self.written)
+    def saved_names(self) -> tuple[str, ...]:
+        return tuple(self.save_as)
 
     def load(self, theirs: Sequence[Tensor]) -> Tensors:
-        """From the tensors found, at least one; they must agree bit for bit."""
-        _same(theirs, self.theirs)
+        """From those in the file, at least one; they must be bit-identical."""
+        _check_equal(theirs, self.theirs)
         return (theirs[0],) * len(self.ours)
 
     def save(self, ours: Sequence[Tensor]) -> Tensors:
-        """One tensor for every name of theirs, though only `written` go into a file."""
-        _same(ours, self.ours)
+        """One tensor for every name of theirs, of which only `save_as` are saved."""
+        _check_equal(ours, self.ours)
         return (ours[0],) * len(self.theirs)
 
     def their_shapes(self, ours: Sequence[Shape]) -> tuple[Shape, ...]:
@@ -264,66 +263,64 @@ class Tied(Op):
 
 @dataclass(frozen=True)
 class Computed(Rename):
-    """A tensor that follows from the configuration, such as a sinusoidal table.
+    """A tensor that is computed from the configuration, such as a sinusoidal table.
 
-    Loaded when the file has it, else left to the module; `written` says whether saving writes it. It has one
+    It is loaded if the file has it, else computed by the module. persistent: whether it is saved. It has one
     name, because each may be absent.
     """
 
     _: KW_ONLY
-    written: bool = False
+    persistent: bool = False
     required = False
 
     @property
-    def saved(self) -> tuple[str, ...]:
-        return tuple(self.theirs) if self.written else ()
+    def saved_names(self) -> tuple[str, ...]:
+        return tuple(self.theirs) if self.persistent else ()
 
 
 @dataclass(frozen=True)
 class Ignored(Op):
-    """Published names that carry no information (`*` is a wildcard): accepted, never written."""
+    """Published tensors without information (`*` is a wildcard): accepted, never saved."""
 
     ours: Names = ()
     required = False
 
     @property
-    def saved(self) -> tuple[str, ...]:
+    def saved_names(self) -> tuple[str, ...]:
         return ()
 
 
 def expand(ops: Iterable[Op], **values: int | Iterable[object]) -> tuple[Op, ...]:
-    """Fill blanks: each row is repeated for every value of the blanks it has.
+    """Fill placeholders: repeat each operation for every value of its placeholders.
 
     >>> expand((Rename("h.{i}.{p}", "blocks.{i}.norm.{p}"),), i=1, p=("weight",))
     (Rename(theirs=('h.0.weight',), ours=('blocks.0.norm.weight',)),)
     """
-    choices = {
-        blank: tuple(range(value) if isinstance(value, int) else value) for blank, value in values.items()
-    }
+    choices = {key: tuple(range(value) if isinstance(value, int) else value) for key, value in values.items()}
     rows: list[Op] = []
     for op in ops:
-        present = [blank for blank in choices if blank in open_blanks((*op.theirs, *op.ours))]
-        for combination in product(*(choices[blank] for blank in present)):
+        present = [key for key in choices if key in placeholders((*op.theirs, *op.ours))]
+        for combination in product(*(choices[key] for key in present)):
             row = op
-            for blank, value in zip(present, combination, strict=True):
-                row = fill(row, blank, value)
+            for key, value in zip(present, combination, strict=True):
+                row = fill_placeholder(row, key, value)
             rows.append(row)
     return tuple(rows)
 
 
-def fill(op: Op, blank: str, value: object) -> Op:
-    """The row with one blank filled in all its names."""
+def fill_placeholder(op: Op, key: str, value: object) -> Op:
+    """Fill one placeholder in all names of an operation."""
 
-    def put(name: str) -> str:
-        return name.replace("{" + blank + "}", str(value))
+    def replace_key(name: str) -> str:
+        return name.replace("{" + key + "}", str(value))
 
-    return _rename(op, put, put)
+    return _rename(op, replace_key, replace_key)
 
 
-def within(theirs: str, ours: str, ops: Iterable[Op]) -> tuple[Op, ...]:
-    """Put a prefix before all their names and another before all our names.
+def add_prefix(theirs: str, ours: str, ops: Iterable[Op]) -> tuple[Op, ...]:
+    """Add one prefix to all their names and another to all our names.
 
-    >>> within("{base}", "encoder.", (Rename("ln", "norm"),))
+    >>> add_prefix("{base}", "encoder.", (Rename("ln", "norm"),))
     (Rename(theirs=('{base}ln',), ours=('encoder.norm',)),)
     """
     return tuple(_rename(op, theirs.__add__, ours.__add__) for op in ops)
@@ -332,26 +329,26 @@ def within(theirs: str, ours: str, ops: Iterable[Op]) -> tuple[Op, ...]:
 def _rename(op: Op, theirs: Callable[[str], str], ours: Callable[[str], str]) -> Op:
     names: dict[str, Any] = {"theirs": tuple(map(theirs, op.theirs)), "ours": tuple(map(ours, op.ours))}
     if isinstance(op, Tied):
-        names["written"] = tuple(map(theirs, op.written))
+        names["save_as"] = tuple(map(theirs, op.save_as))
     return replace(op, **names)
 
 
-def _resized(shape: Shape, dim: int, size: int) -> Shape:
+def _resize(shape: Shape, dim: int, size: int) -> Shape:
     return (*shape[:dim], size, *shape[dim + 1 :])
 
 
-def _same(tensors: Sequence[Tensor], names: Names) -> None:
+def _check_equal(tensors: Sequence[Tensor], names: Names) -> None:
     first = tensors[0]
     if not all(_equal_bits(first, other) for other in tensors[1:]):
         hint = "untie them in the config or keep only one of them"
         raise ConflictError(list(names), "tied tensors have different values", hint=hint)
 
 
-def _equal_bits(one: Tensor, two: Tensor) -> bool:
+def _equal_bits(a: Tensor, b: Tensor) -> bool:
     """Equal as bytes, so that NaN equals itself."""
-    if one is two:
+    if a is b:
         return True
-    if one.shape != two.shape or one.dtype != two.dtype:
+    if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    bits = [tensor.detach().reshape(-1).contiguous().view(torch.uint8) for tensor in (one, two)]
+    bits = [tensor.detach().reshape(-1).contiguous().view(torch.uint8) for tensor in (a, b)]
     return torch.equal(*bits)

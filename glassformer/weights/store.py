@@ -1,6 +1,6 @@
-"""Weights on disk: safetensors files, whole or in shards, memory-mapped when read.
+"""Safetensors files, single or in shards, memory-mapped for reading.
 
-Files are written here rather than by the library, which holds a copy of all tensors while it writes.
+Files are written here instead of by the safetensors library, which copies all tensors before it writes.
 """
 
 import gc
@@ -55,18 +55,18 @@ _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(eq=False)
 class PickleRefusedError(GlassformerError):
-    """The weights are only there in a format that can run code when it is read."""
+    """The folder has weights only in a format that can run code when it is loaded."""
 
     path: str | Path
     template: ClassVar[str] = (
-        "{path} is a pickle or similar, which is never loaded because that can run code; convert the folder "
+        "{path} is a pickle or similar, which is not loaded because it can run code; convert the folder "
         'with transformers: AutoModel.from_pretrained("FOLDER").save_pretrained("OUT")'
     )
 
 
 @contextmanager
 def pause_gc() -> Iterator[None]:
-    """Disable garbage collection while a model is read, which creates many objects and no garbage."""
+    """Disable garbage collection while a model is loaded, which creates many objects but no garbage."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -79,8 +79,8 @@ def pause_gc() -> Iterator[None]:
 class Weights(Mapping[str, Tensor]):
     """The tensors of a folder by name, each a view of the memory-mapped file.
 
-    Nothing is read until a tensor's values are. Writing to a tensor changes memory only, never the
-    file. Tensors obtained before `close` stay valid.
+    Values are read on first use. Writing to a tensor never changes the file. Tensors obtained before `close`
+    stay valid.
     """
 
     def __init__(self, files: Iterable[Any]) -> None:
@@ -107,30 +107,30 @@ class Weights(Mapping[str, Tensor]):
         return {name: tuple(file.get_slice(name).get_shape()) for name, file in self._files.items()}
 
     def close(self) -> None:
-        """Release the files; no name is left."""
+        """Close the files."""
         self._files.clear()
 
 
 def open_weights(folder: str | Path) -> Weights:
-    """Open a folder's `model.safetensors`, or the shards its index names, headers checked."""
+    """Open a folder's `model.safetensors`, or the shards of its index, and check their headers."""
     folder = Path(folder)
     if not folder.is_dir():
         raise FileMissingError(folder, "model folder")
-    whole, index = folder / WEIGHTS_FILE, folder / INDEX_FILE
-    if whole.is_file():
-        return Weights([_open(whole)])
+    single, index = folder / WEIGHTS_FILE, folder / INDEX_FILE
+    if single.is_file():
+        return Weights([_open(single)])
     if index.is_file():
         return Weights(_open_shards(index))
     for pattern in _PICKLES:
         for path in sorted(folder.glob(pattern)):
             raise PickleRefusedError(path)
-    raise FileMissingError(whole, "weights file")
+    raise FileMissingError(single, "weights file")
 
 
 def save_weights(
     folder: str | Path, state: Mapping[str, Tensor], max_shard_bytes: int = MAX_SHARD_BYTES
 ) -> tuple[str, ...]:
-    """Write the tensors into `folder`, in shards if they exceed one; returns the file names.
+    """Write the tensors into `folder`, in shards if needed; return the file names.
 
     Safe if `state` is mapped from the same folder: new files replace old ones only when complete.
     Weight files of an earlier save that are not part of this one are removed.
@@ -204,7 +204,7 @@ def _size(tensor: Tensor) -> int:
 
 
 def _shards(state: Mapping[str, Tensor], limit: int) -> list[list[str]]:
-    """The sorted names in groups of at most `limit` bytes (a larger tensor stays alone)."""
+    """Group the sorted names into shards of at most `limit` bytes; a larger tensor gets its own."""
     shards: list[list[str]] = [[]]
     left = limit
     for name in sorted(state):
@@ -218,7 +218,7 @@ def _shards(state: Mapping[str, Tensor], limit: int) -> list[list[str]]:
 
 
 def _write(file: BinaryIO, state: Mapping[str, Tensor]) -> None:
-    """One safetensors file: widest dtypes first, so that every tensor is aligned."""
+    """Write one safetensors file: widest dtypes first, so that every tensor is aligned."""
     names = sorted(state, key=lambda name: (-state[name].dtype.itemsize, name))
     header: dict[str, object] = {METADATA: {"format": "pt"}}
     position = 0
@@ -233,7 +233,7 @@ def _write(file: BinaryIO, state: Mapping[str, Tensor]) -> None:
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (math.ceil(len(text) / LENGTH_BYTES) * LENGTH_BYTES - len(text))
     file.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
-    for name in names:  # one at a time, so that only one is ever copied to be made contiguous
+    for name in names:  # one at a time, so that at most one is copied to be contiguous
         if state[name].numel():
             flat = state[name].detach().cpu().resolve_conj().resolve_neg().reshape(-1)
             file.write(flat.contiguous().view(torch.uint8).numpy().data)

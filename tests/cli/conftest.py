@@ -89,7 +89,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {command: bert(name, root / command)[1] for command, name in HEADS.items()}
     found |= {"translate": reverser(), "summarize": reverser(), "restore": restorer(root / "restore")}
     series = harness.reference("PatchTSTForPrediction", {**_SERIES, "loss": "nll"})
-    found["forecast"] = harness.saved(series, root / "forecast")
+    found["forecast"] = harness.save_reference(series, root / "forecast")
     return found | {"generate": speaker(root / "generate", max_len=64)}
 
 

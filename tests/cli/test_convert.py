@@ -73,7 +73,7 @@ def test_a_writer_in_our_layout_keeps_its_tasks_and_its_ends(run: Run, tmp_path:
     """What older folders say among the rest of config.json."""
     said = {"task_specific_params": {"summarization": {"prefix": "the cat "}}, "num_beams": 3}
     model = harness.reference("T5ForConditionalGeneration", {**_T5, **ENDS})
-    folder = harness.saved(model, tmp_path / "theirs")
+    folder = harness.save_reference(model, tmp_path / "theirs")
     words(folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | said))
@@ -95,7 +95,7 @@ def test_there_and_back_is_the_same_folder(name: str, run: Run, tmp_path: Path) 
     """Every file of the published layout, by way of ours."""
     source, first, ours, back = (tmp_path / part for part in ("source", "first", "ours", "back"))
     if name in THEIRS:
-        harness.saved(harness.reference(name, THEIRS[name]), source)
+        harness.save_reference(harness.reference(name, THEIRS[name]), source)
     for one, other, layout in (
         (source if name in THEIRS else name, first, "hf"),
         (first, ours, "glassformer"),

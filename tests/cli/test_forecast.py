@@ -42,7 +42,7 @@ def test_table_is_that_of_the_library(run: Any, folders: dict[str, Path], tmp_pa
 def test_figure_of_many_columns_with_odd_names(run: Any, tmp_path: Path) -> None:
     names = ["$price$", "가격", "a very long name of a column indeed", *(f"c{n}" for n in range(8))]
     made = harness.reference("PatchTSTForPrediction", {**_SERIES, "num_input_channels": len(names)})
-    harness.saved(made, tmp_path / "model")
+    harness.save_reference(made, tmp_path / "model")
     rows = table()
     data = written(tmp_path / "d.csv", {"date": rows["date"], **dict.fromkeys(names, rows["a"])})
     done = run("forecast", tmp_path / "model", data, "--figure", tmp_path / "p.png")

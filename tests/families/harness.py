@@ -114,7 +114,7 @@ def worst(ours: Any, reference_result: Any, real: Tensor | None) -> float:
     return gap
 
 
-def saved(model: Any, folder: Path) -> Path:
+def save_reference(model: Any, folder: Path) -> Path:
     model.save_pretrained(folder)
     return folder
 

@@ -73,7 +73,7 @@ def test_a_pad_token_that_ends_turns_is_real_where_no_mask_is_given(tmp_path: Pa
     model: Any = harness.reference("LlamaForCausalLM", {**FAMILIES["llama"][0][1], "pad_token_id": 2})
     ids = torch.tensor([[2, 5, 7, 2, 9, 2]])
     with torch.no_grad():
-        ours = glassformer.load(harness.saved(model, tmp_path)).model(ids)
+        ours = glassformer.load(harness.save_reference(model, tmp_path)).model(ids)
         assert (ours - model(input_ids=ids).logits).abs().max() < 1e-5
     assert read("llama", pad_token_id=3, eos_token_id=[2, 4]).input == spec.TokensSpec(
         vocab_size=61, pad_id=3
@@ -84,7 +84,7 @@ def test_a_pad_token_that_ends_turns_is_real_where_no_mask_is_given(tmp_path: Pa
 def test_formulas_and_copies_in_older_files_are_passed_over(family: str, tmp_path: Path) -> None:
     """Rotary frequencies in every layer, and a tied head written out beside the token matrix."""
     name, settings = FAMILIES[family][1] if family == "llama" else FAMILIES[family][0]
-    folder = harness.saved(harness.reference(name, settings), tmp_path)
+    folder = harness.save_reference(harness.reference(name, settings), tmp_path)
     before = glassformer.load(folder).model
     tensors = load_file(folder / "model.safetensors")
     token, place = {

@@ -50,7 +50,7 @@ def logits(model: Any) -> Tensor:
 @pytest.mark.parametrize("family", WRITERS)
 @pytest.mark.parametrize("held", [(1,), (2, 3), (0, 1, 2, 3)], ids=str)
 def test_any_copies_of_the_token_matrix_are_read(family: str, held: tuple[int, ...], tmp_path: Path) -> None:
-    folder = harness.saved(harness.reference(*WRITERS[family]), tmp_path / "theirs")
+    folder = harness.save_reference(harness.reference(*WRITERS[family]), tmp_path / "theirs")
     before = load_file(folder / "model.safetensors")
     expected = logits(glassformer.load(folder).model)
     names = [f"{name}.weight" for name in COPIES[family]]
@@ -68,7 +68,7 @@ def test_any_copies_of_the_token_matrix_are_read(family: str, held: tuple[int, .
 
 @pytest.mark.parametrize("family", WRITERS)
 def test_copies_that_differ_are_refused(family: str, tmp_path: Path) -> None:
-    folder = harness.saved(harness.reference(*WRITERS[family]), tmp_path)
+    folder = harness.save_reference(harness.reference(*WRITERS[family]), tmp_path)
     first, _, third, _ = (f"{name}.weight" for name in COPIES[family])
     rewrite(folder, lambda tensors: tensors.update({third: tensors[first] + 1}))
     with pytest.raises(ConflictError):
@@ -86,7 +86,7 @@ LEFTOVERS = {
 
 @pytest.mark.parametrize("family", WRITERS)
 def test_known_leftovers_change_nothing_and_others_are_refused(family: str, tmp_path: Path) -> None:
-    folder = harness.saved(harness.reference(*WRITERS[family]), tmp_path)
+    folder = harness.save_reference(harness.reference(*WRITERS[family]), tmp_path)
     expected = logits(glassformer.load(folder).model)
     rewrite(folder, lambda tensors: tensors.update(LEFTOVERS[family]))
     assert torch.equal(logits(glassformer.load(folder).model), expected)
@@ -98,7 +98,7 @@ def test_known_leftovers_change_nothing_and_others_are_refused(family: str, tmp_
 @pytest.mark.parametrize("family", ["bart", "marian"])
 def test_without_a_stored_bias_the_scores_have_none(family: str, tmp_path: Path) -> None:
     reference = harness.reference(*WRITERS[family])
-    folder = harness.saved(reference, tmp_path / "theirs")
+    folder = harness.save_reference(reference, tmp_path / "theirs")
     rewrite(folder, lambda tensors: tensors.pop("final_logits_bias"))
     bundle = glassformer.load(folder)
     src, real, tgt = harness.two_batches(bundle.model, "right")
@@ -127,7 +127,7 @@ def test_t5_with_a_head_of_its_own(config: dict[str, Any], tmp_path: Path) -> No
     """Version 1.1: unscaled vectors, and scores by a matrix that is not the token matrix."""
     reference: Any = harness.reference(*T5[1])
     reference.lm_head.weight = torch.nn.Parameter(torch.randn(61, 24))
-    folder = harness.saved(reference, tmp_path / "theirs")
+    folder = harness.save_reference(reference, tmp_path / "theirs")
     rewrite(folder, nothing, **config)
     bundle = glassformer.load(folder)
     src, real, tgt = harness.two_batches(bundle.model, "right")
@@ -146,7 +146,7 @@ def test_t5_with_a_head_of_its_own(config: dict[str, Any], tmp_path: Path) -> No
 
 def test_a_whole_t5_is_read_as_its_encoder(tmp_path: Path) -> None:
     reference: Any = harness.reference(*T5[0])
-    folder = harness.saved(reference, tmp_path)
+    folder = harness.save_reference(reference, tmp_path)
     rewrite(folder, nothing, architectures=["T5EncoderModel"])
     ids, real = harness.token_batch(61, {0}, "none")
     with torch.no_grad():

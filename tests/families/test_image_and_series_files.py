@@ -22,7 +22,7 @@ Rewrite = Any
 def folder_of(case: Any, folder: Path, change: Rewrite = None, **config: Any) -> tuple[Any, Path]:
     """A reference model saved, its tensors changed by `change`, its config by `config`."""
     model = harness.reference(*case)
-    harness.saved(model, folder)
+    harness.save_reference(model, folder)
     if change is not None:
         save_file(change(load_file(folder / "model.safetensors")), folder / "model.safetensors")
     if config:

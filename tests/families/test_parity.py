@@ -27,7 +27,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """The reference model, the bundle loaded from its folder, and the folder."""
     _, number, name, settings = request.param
     model = harness.reference(name, settings, seed=number)
-    folder = harness.saved(model, tmp_path_factory.mktemp("reference"))
+    folder = harness.save_reference(model, tmp_path_factory.mktemp("reference"))
     return model, glassformer.load(folder), folder
 
 

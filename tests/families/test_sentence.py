@@ -32,7 +32,7 @@ def module(number: int, kind: str, path: str) -> dict[str, Any]:
 
 def folder_of(reference: Any, folder: Path, pooling: dict[str, Any], *more: str) -> Path:
     """The reference's folder made a sentence encoder's."""
-    harness.saved(reference, folder)
+    harness.save_reference(reference, folder)
     modules = [module(0, "Transformer", ""), module(1, "Pooling", "1_Pooling")]
     modules += [module(n, kind, f"{n}_{kind}") for n, kind in enumerate(more, 2)]
     write(folder / "modules.json", modules)

@@ -34,7 +34,7 @@ def both(reference: nn.Module, folder: Path) -> tuple[Any, Any]:
 def test_old_file_with_what_its_head_does_not_read(tmp_path: Path) -> None:
     """gamma and beta, position ids, a pooler, the sentence pair's head, the bias twice: as once published."""
     reference = harness.reference("BertForMaskedLM", _BERT)
-    harness.saved(reference, tmp_path)
+    harness.save_reference(reference, tmp_path)
 
     def older(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
@@ -59,7 +59,7 @@ def test_old_file_with_what_its_head_does_not_read(tmp_path: Path) -> None:
 def test_untied_head_adds_the_bias_that_takes_part(name: str, tmp_path: Path) -> None:
     """Untied, the reference holds two biases and adds the decoder's; what we save reads the same there."""
     reference = harness.reference(name, {**_BERT, "tie_word_embeddings": False})
-    folder = harness.saved(reference, tmp_path / "theirs")
+    folder = harness.save_reference(reference, tmp_path / "theirs")
     biases = [t for key, t in load_file(folder / "model.safetensors").items() if t.shape == (61,)]
     assert len(biases) == 2 and not torch.equal(*biases)
     ours, theirs = both(reference, folder)
@@ -76,7 +76,7 @@ def test_bare_encoder_without_its_pooler(tmp_path: Path) -> None:
     """The pooler is left out of the model where the file has none, and stays out when saved either way."""
     config = transformers.BertConfig(**_BERT)
     reference = transformers.BertModel(config, add_pooling_layer=False).eval()
-    folder = harness.saved(reference, tmp_path / "theirs")
+    folder = harness.save_reference(reference, tmp_path / "theirs")
     bundle = glassformer.load(folder)
     assert bundle.spec.head == spec.FeaturesSpec(pooler=False)
     ours, theirs = both(reference, folder)
@@ -99,7 +99,7 @@ def test_dropout_of_a_classifier_falls_where_the_reference_drops(
     name: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     reference = harness.reference(name, settings)
-    model = glassformer.load(harness.saved(reference, tmp_path)).model
+    model = glassformer.load(harness.save_reference(reference, tmp_path)).model
     head = model.head
     assert isinstance(head.dense, nn.Linear) and isinstance(head.out, nn.Linear)
     hidden = next(

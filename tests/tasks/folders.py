@@ -34,6 +34,6 @@ def bert(name: str, folder: Path, **settings: Any) -> tuple[Any, Path]:
     """A random model of the reference and its folder, which has a tokenizer."""
     sizes = {"vocab_size": len(VOCABULARY), "max_position_embeddings": 60, "pad_token_id": 0}
     model = harness.reference(name, {**_BERT, **sizes, **settings})
-    harness.saved(model, folder)
+    harness.save_reference(model, folder)
     words(folder)
     return model, folder

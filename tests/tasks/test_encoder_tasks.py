@@ -53,7 +53,7 @@ def test_classify_matches_transformers(
     """Padding changes nothing, and a model with a decoder reads the text twice."""
     settings = settings | MOODS | ({} if family == "GPT2" else {"max_position_embeddings": 60})
     model = harness.reference(f"{family}ForSequenceClassification", settings)
-    harness.saved(model, tmp_path)
+    harness.save_reference(model, tmp_path)
     words(tmp_path)
     for text, labels in zip(TEXTS, glassformer.load(tmp_path).classify(TEXTS), strict=True):
         ids = their_tokens(tmp_path, text)["input_ids"]
@@ -79,7 +79,7 @@ def test_images_match_transformers(tmp_path: Path) -> None:
     from PIL import Image
 
     model = harness.reference("ViTForImageClassification", {**_IMAGES, "num_labels": 5})
-    harness.saved(model, tmp_path)
+    harness.save_reference(model, tmp_path)
     processor = transformers.ViTImageProcessor(size={"height": 12, "width": 12}, image_mean=[0.4, 0.5, 0.6])
     processor.save_pretrained(tmp_path)
     files = [random_image(tmp_path, n, (12 + 5 * n, 12 + 3 * n)) for n in range(4)]
@@ -242,7 +242,7 @@ def test_answer_maximizes_over_all_spans(seed: int, longest: int, tmp_path: Path
     model = harness.reference(
         "BertForQuestionAnswering", json.loads((folder / "config.json").read_text()), seed=seed
     )
-    harness.saved(model, folder)
+    harness.save_reference(model, folder)
     context = TEXTS[3]  # of whole words, so that no answer is widened to one
     wanted = by_definition(model, folder, "where is the cat?", context, longest)
     found = glassformer.load(folder).answer("where is the cat?", context, max_answer_tokens=longest)

@@ -46,7 +46,7 @@ def written(path: Path, columns: dict[str, list[Any]]) -> Path:
 
 def folder(path: Path, job: dict[str, Any] | None = None, **settings: Any) -> tuple[Any, glassformer.Bundle]:
     model = harness.reference("PatchTSTForPrediction", {**_SERIES, **settings})
-    bundle = glassformer.load(harness.saved(model, path))
+    bundle = glassformer.load(harness.save_reference(model, path))
     if job is not None:
         bundle.job = JobInfo.from_dict(job)
     return model, bundle

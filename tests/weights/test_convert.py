@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.weights.convert import Table, WeightsMismatchError, to_ours, to_theirs
+from glassformer.weights.convert import WeightsMismatchError, WeightTable, to_ours, to_theirs
 from glassformer.weights.ops import (
     Computed,
     Ignored,
@@ -12,14 +12,14 @@ from glassformer.weights.ops import (
     Split,
     Tied,
     Transpose,
+    add_prefix,
     expand,
-    within,
 )
 
 D, V, LAYERS = 4, 7, 2
 
 
-def table(*base: str) -> Table:
+def table(*base: str) -> WeightTable:
     layers = expand(
         (
             Rename("h.{i}.ln.{p}", "blocks.{i}.norm.{p}"),
@@ -34,7 +34,7 @@ def table(*base: str) -> Table:
         Tied(("{base}wte.weight", "head.weight"), "embed.weight"),
         Computed("{base}sines", "sines"),
     )
-    return Table(within("{base}", "", layers) + around, base=base)
+    return WeightTable(add_prefix("{base}", "", layers) + around, base=base)
 
 
 def published(prefix: str) -> dict[str, Tensor]:
@@ -116,7 +116,7 @@ def test_mismatch_names_every_tensor() -> None:
     error = caught.value
     assert error.missing == ["h.0.ln.bias", "h.1.c_attn.weight"]
     assert error.unexpected == [f"extra.{i}" for i in range(5)]
-    assert [text.split()[0] for text in error.misshapen] == ["h.0.c_attn.weight", "h.0.c_proj.bias"]
+    assert [text.split()[0] for text in error.wrong_shapes] == ["h.0.c_attn.weight", "h.0.c_proj.bias"]
 
 
 def test_tensors_that_no_row_explains_are_errors() -> None:

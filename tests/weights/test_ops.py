@@ -19,8 +19,8 @@ from glassformer.weights.ops import (
     SplitGroups,
     Tied,
     Transpose,
+    add_prefix,
     expand,
-    within,
 )
 
 small = st.integers(1, 4)
@@ -166,13 +166,13 @@ def test_tied_refuses_unequal_duplicates() -> None:
 
 
 def test_expand_and_within_write_out_every_row() -> None:
-    table = within(
+    table = add_prefix(
         "{base}",
         "decoder.",
         expand(
             (
                 Rename("h.{i}.ln.{p}", "blocks.{i}.norm.{p}"),
-                Tied(("wte.{p}", "head.{p}"), "embed.{p}", written="head.{p}"),
+                Tied(("wte.{p}", "head.{p}"), "embed.{p}", save_as="head.{p}"),
                 Ignored("h.*.mask"),
             ),
             i=2,
@@ -192,5 +192,5 @@ def test_expand_and_within_write_out_every_row() -> None:
     assert table[4] == Tied(
         ("{base}wte.weight", "{base}head.weight"),
         "decoder.embed.weight",
-        written="{base}head.weight",
+        save_as="{base}head.weight",
     )
