@@ -15,7 +15,7 @@ from glassformer.core.build import unique_state_dict
 from glassformer.errors import FileProblemError, NonFiniteError
 from glassformer.families.registry import families
 from glassformer.weights.checksums import write_checksums
-from glassformer.weights.int8 import SMALLEST_SCALE, StoredWeights, quantize_rows
+from glassformer.weights.int8 import MIN_SCALE, StoredWeights, quantize_rows
 from glassformer.weights.store import WEIGHTS_FILE, open_weights, save_weights
 
 NUMBERS = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -37,7 +37,7 @@ def test_every_number_is_within_half_a_step_and_storing_again_changes_nothing(
     numbers, scale = quantize_rows(given)
     read = dequantized(numbers, scale)
     far = (read.double() - given.double()).abs()
-    lost = given.abs().amax(1) < 128 * SMALLEST_SCALE  # so near to nothing that it is stored as nothing
+    lost = given.abs().amax(1) < 128 * MIN_SCALE  # so near to nothing that it is stored as nothing
     assert ((far <= 0.5 * (1 + 1e-9) * scale.double()[:, None]) | lost[:, None]).all()
     assert read.isfinite().all()
     again, same = quantize_rows(read)
