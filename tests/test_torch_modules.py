@@ -34,7 +34,7 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-def shaken(module: nn.Module, seed: int = 0) -> nn.Module:
+def randomize_parameters(module: nn.Module, seed: int = 0) -> nn.Module:
     """The module in evaluation with no number left at 0 or 1, so that a mistaken bias shows."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -86,7 +86,7 @@ def assert_same(ours: Tensor, theirs: Tensor, real: Tensor | None = None) -> Non
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_attention(bias: bool, kdim: int | None, batch_first: bool) -> None:
     options = {"bias": bias, "kdim": kdim, "vdim": kdim, "batch_first": batch_first}
-    theirs = shaken(nn.MultiheadAttention(D, H, **options))
+    theirs = randomize_parameters(nn.MultiheadAttention(D, H, **options))
     ours = from_torch(theirs)
     x, memory = data(B, T, D), data(B, S, kdim or D)
     three = banned(T, S, B * H)
@@ -104,9 +104,11 @@ def test_attention(bias: bool, kdim: int | None, batch_first: bool) -> None:
 
 @pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
 def test_encoder_layer_and_stack(options: dict[str, Any]) -> None:
-    layer = shaken(nn.TransformerEncoderLayer(D, H, 20, **options))
+    layer = randomize_parameters(nn.TransformerEncoderLayer(D, H, 20, **options))
     final = nn.LayerNorm(D, bias=False) if options.get("norm_first") else None
-    stack = shaken(nn.TransformerEncoder(layer, 2, norm=final, enable_nested_tensor=False), seed=1)
+    stack = randomize_parameters(
+        nn.TransformerEncoder(layer, 2, norm=final, enable_nested_tensor=False), seed=1
+    )
     x, pads = data(B, S, D), padding(S)
     three = banned(S, S, B * H)
     mixed = ~(three.view(B, H, S, S) | pads[:, None, None])
@@ -131,8 +133,8 @@ def test_encoder_layer_and_stack(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
 def test_decoder_layer_and_stack(options: dict[str, Any]) -> None:
-    layer = shaken(nn.TransformerDecoderLayer(D, H, 20, **options))
-    stack = shaken(nn.TransformerDecoder(layer, 2, norm=nn.LayerNorm(D, eps=1e-3)), seed=1)
+    layer = randomize_parameters(nn.TransformerDecoderLayer(D, H, 20, **options))
+    stack = randomize_parameters(nn.TransformerDecoder(layer, 2, norm=nn.LayerNorm(D, eps=1e-3)), seed=1)
     x, memory, pads, far = data(B, T, D), data(B, S, D), padding(T), padding(S)
     three = banned(T, S, B * H)
     for theirs in (layer, stack):
@@ -149,7 +151,7 @@ def test_decoder_layer_and_stack(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
 def test_whole_transformer(options: dict[str, Any]) -> None:
-    theirs = shaken(nn.Transformer(D, H, 2, 3, 20, **options))
+    theirs = randomize_parameters(nn.Transformer(D, H, 2, 3, 20, **options))
     ours = from_torch(theirs)
     src, tgt, pads = data(B, S, D), data(B, T, D), padding(S)
     for masks, mine in (

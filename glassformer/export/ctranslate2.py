@@ -1,9 +1,8 @@
-"""A model of text as a CTranslate2 folder: the weights as they are, under its own runtime's names.
+"""Export a text model to a CTranslate2 folder.
 
-Every family here is the same few parts, so one mapping from parts to parts serves them all; what CTranslate2
-lacks is refused by name. The vocabulary is spelled as our tokenizer spells it: what `tokenizer.tokens` gives
-for the ids of `tokenizer.encode` is what the runtime reads. Of an encoder the runtime gives the last hidden
-states; the head is left to the caller, its weights in a file of their own.
+All families consist of the same parts, so one mapping to CTranslate2's parts is enough; parts that it lacks
+raise an error. The runtime takes tokens, not ids: `tokenizer.tokens(tokenizer.encode(text).ids)`. For an
+encoder it returns the last hidden states; the weights of the head are saved in a separate file.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.errors import InvalidValueError, MissingDependencyError, MissingValueError, UnsupportedError
 from glassformer.export.folder import (
-    Exported,
+    ExportResult,
     atomic_folder,
     config_values,
     end_tokens,
@@ -39,9 +38,9 @@ from glassformer.export.folder import (
 from glassformer.tokenization.tokenizer import Side
 
 Dtype = Literal["float32", "float16", "int8"]
-SUPPRESSED = -1e4  # added to a score that must never win; within float16's range
+SUPPRESSED = -1e4  # added to the logit of a suppressed token; within the range of float16
 HEAD = "head.safetensors"
-# our activations, by CTranslate2's names
+# CTranslate2's names of our activations
 ACTIVATIONS = {
     "relu": "RELU",
     "gelu": "GELU",
@@ -52,40 +51,40 @@ ACTIVATIONS = {
 }
 
 
-def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float32") -> Exported:
-    """Write the folder, which must be new or empty. dtype: what the weights are stored in."""
+def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float32") -> ExportResult:
+    """Write a new or empty folder. dtype: of the stored weights."""
     if dtype not in get_args(Dtype):
         raise InvalidValueError("dtype", dtype, f"one of {', '.join(get_args(Dtype))}")
     library()
     path, what = require_new_folder(folder), bundle.spec
-    if dtype == "int8":  # the library scales weights where they lie, before it rounds them
+    if dtype == "int8":  # CTranslate2 scales weights in place before it quantizes them
         bundle = replace(bundle, model=copy.deepcopy(bundle.model))
     head: dict[str, Any] = {}
     if isinstance(what, spec.EncoderOnlySpec) and isinstance(what.input, spec.TokensSpec):
-        made, head, notes = _reader(bundle, what)
+        ct2_spec, head, notes = _encoder_spec(bundle, what)
         runtime = "Encoder"
     elif isinstance(what, spec.EncoderDecoderSpec | spec.DecoderOnlySpec) and isinstance(
         what.head, spec.LanguageModelSpec
     ):
-        made, notes = _writer(bundle, what)
+        ct2_spec, notes = _generation_spec(bundle, what)
         runtime = "Translator" if isinstance(what, spec.EncoderDecoderSpec) else "Generator"
     else:
         raise UnsupportedError("CTranslate2", f"a {what.kind} of this kind", hint="export to ONNX")
-    made.config.layer_norm_epsilon = epsilon_of(what)
-    made.validate()
-    made.optimize(quantization=dtype)
-    with atomic_folder(path) as whole:
-        made.save(str(whole))
+    ct2_spec.config.layer_norm_epsilon = epsilon_of(what)
+    ct2_spec.validate()
+    ct2_spec.optimize(quantization=dtype)
+    with atomic_folder(path) as temporary:
+        ct2_spec.save(str(temporary))
         if head:
-            save_file(head, whole / HEAD)
-        write_sidecars(bundle, whole, {"format": "ctranslate2", "dtype": dtype, "runtime": runtime})
-    return Exported(folder=path, notes=notes)
+            save_file(head, temporary / HEAD)
+        write_sidecars(bundle, temporary, {"format": "ctranslate2", "dtype": dtype, "runtime": runtime})
+    return ExportResult(folder=path, notes=notes)
 
 
-def _writer(
+def _generation_spec(
     bundle: Bundle, what: spec.EncoderDecoderSpec | spec.DecoderOnlySpec
 ) -> tuple[Any, tuple[str, ...]]:
-    """A model that writes text, with its vocabularies; and what the runtime has to be told."""
+    """The specification of a model that generates text, with its vocabularies, and notes for the caller."""
     model: Any = bundle.model
     eos, unk, never = end_tokens(bundle), special_token_id(bundle, "unk"), suppressed_tokens(bundle)
     assert isinstance(what.head, spec.LanguageModelSpec)
@@ -99,55 +98,55 @@ def _writer(
     decoder = decoder_of(what, model, dict.fromkeys(never, SUPPRESSED))
     if isinstance(what, spec.EncoderDecoderSpec):
         encoder = encoder_of(what.encoder, what.source, model.src_embed, model.encoder)
-        made = library().TransformerSpec(encoder, decoder)
+        ct2_spec = library().TransformerSpec(encoder, decoder)
         target = vocabulary_of(bundle, what.target, "target")
-        made.register_source_vocabulary(vocabulary_of(bundle, what.source, "source"))
-        made.register_target_vocabulary(target)
+        ct2_spec.register_source_vocabulary(vocabulary_of(bundle, what.source, "source"))
+        ct2_spec.register_target_vocabulary(target)
         starts = start_tokens(bundle, what)
         if len(starts) != 1:
             hint = "add it to generation_config.json"
             raise MissingValueError("decoder_start_token_id", "to export to CTranslate2", hint=hint)
         bos = starts[0]
-        made.config.decoder_start_token = target[bos]
+        ct2_spec.config.decoder_start_token = target[bos]
     else:
-        made = library().TransformerDecoderModelSpec(decoder)
+        ct2_spec = library().TransformerDecoderModelSpec(decoder)
         target = vocabulary_of(bundle, what.input, "target")
-        made.register_vocabulary(target)
-        found = special_token_id(bundle, "bos")
-        bos = eos[0] if found is None else found
-    made.config.bos_token, made.config.eos_token = target[bos], target[eos[0]]
-    made.config.unk_token = "" if unk is None else target[unk]
-    return made, _notes(bundle, eos)
+        ct2_spec.register_vocabulary(target)
+        bos_id = special_token_id(bundle, "bos")
+        bos = eos[0] if bos_id is None else bos_id
+    ct2_spec.config.bos_token, ct2_spec.config.eos_token = target[bos], target[eos[0]]
+    ct2_spec.config.unk_token = "" if unk is None else target[unk]
+    return ct2_spec, _notes(bundle, eos)
 
 
-def _reader(bundle: Bundle, what: spec.EncoderOnlySpec) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
-    """An encoder with its vocabulary; the weights of its head; and what is left to the caller."""
+def _encoder_spec(bundle: Bundle, what: spec.EncoderOnlySpec) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
+    """The specification of an encoder with its vocabulary, its head's weights, and notes for the caller."""
     model: Any = bundle.model
     encoder = encoder_of(what.encoder, what.input, model.embed, model.encoder)
-    made = pooled_of(encoder, what.head, model.head)
-    words = vocabulary_of(bundle, what.input, "source")
-    made.register_vocabulary(words)
+    ct2_spec = pooled_of(encoder, what.head, model.head)
+    vocabulary = vocabulary_of(bundle, what.input, "source")
+    ct2_spec.register_vocabulary(vocabulary)
     unk = special_token_id(bundle, "unk")
-    made.config.unk_token = "" if unk is None else words[unk]
+    ct2_spec.config.unk_token = "" if unk is None else vocabulary[unk]
     if isinstance(what.head, spec.FeaturesSpec):
-        return made, {}, ()
+        return ct2_spec, {}, ()
     if isinstance(what.head, spec.EmbedSpec):
-        length = ", then normalize" if what.head.normalize else ""
-        return made, {}, (f"pooling ('{what.head.pool}'{length}) is left to the caller",)
+        normalize = ", then normalize" if what.head.normalize else ""
+        return ct2_spec, {}, (f"pooling ('{what.head.pool}'{normalize}) is left to the caller",)
     weights = {name: value.float().cpu().contiguous() for name, value in model.head.state_dict().items()}
-    return made, weights, (f"the head ({what.head.kind}) is left to the caller; weights in {HEAD}",)
+    return ct2_spec, weights, (f"the head ({what.head.kind}) is left to the caller; weights in {HEAD}",)
 
 
 def vocabulary_of(bundle: Bundle, tokens: spec.InputSpec, side: Side) -> list[str]:
-    """A spelling for every row of the token matrix, each its own; rows without one are spelled by number."""
+    """A distinct token for every row of the embedding matrix; `<id N>` for rows without one."""
     assert isinstance(tokens, spec.TokensSpec)
     numbers = range(tokens.vocab_size)
     if bundle.tokenizer is None:
         return [f"<id {index}>" for index in numbers]
-    spelled, taken = [], set()
+    spelled, used = [], set()
     for index, token in enumerate(bundle.tokenizer.tokens(numbers, side=side)):
-        spelled.append(f"<id {index}>" if token in taken else token)
-        taken.add(token)
+        spelled.append(f"<id {index}>" if token in used else token)
+        used.add(token)
     return spelled
 
 
@@ -159,12 +158,12 @@ def _notes(bundle: Bundle, eos: list[int]) -> tuple[str, ...]:
 
     notes = []
     if len(eos) > 1:
-        notes.append(f"several tokens end a text: call the runtime with end_token=[{spelled(eos)}]")
+        notes.append(f"set end_token=[{spelled(eos)}]: several tokens end a text")
     if first := forced_first_tokens(bundle):
-        notes.append(f"one token begins every target: call it with target_prefix=[[{spelled(first)}]]")
-    for word in config_values(bundle, "bad_words_ids"):
-        if len(word) > 1:
-            notes.append(f"a stretch is never written: call it with suppress_sequences=[[{spelled(word)}]]")
+        notes.append(f"set target_prefix=[[{spelled(first)}]]: every target starts with it")
+    for ids in config_values(bundle, "bad_words_ids"):
+        if len(ids) > 1:
+            notes.append(f"set suppress_sequences=[[{spelled(ids)}]]: it is never generated")
     return (*notes, *language_note(bundle))
 
 
@@ -172,7 +171,7 @@ def _notes(bundle: Bundle, eos: list[int]) -> tuple[str, ...]:
 
 
 def library() -> Any:
-    """CTranslate2's descriptions of models; the package is an extra."""
+    """CTranslate2's model specifications; the package is optional."""
     try:
         return import_module("ctranslate2.specs")
     except ImportError:
@@ -180,20 +179,20 @@ def library() -> Any:
 
 
 def encoder_of(stack: spec.StackSpec, tokens: spec.InputSpec, embed: Any, encoder: Any) -> Any:
-    """An encoder's specification, filled with the weights of its input and its layers."""
+    """The specification of an encoder with its weights."""
     options = _options(stack, tokens)
     if typed := isinstance(tokens, spec.TokensSpec) and tokens.types is not None:
         options |= {"num_source_embeddings": 2, "embeddings_merge": library().EmbeddingsMerge.ADD}
-    made = library().TransformerEncoderSpec(stack.num_layers, **options)
-    _fill_input(made, made.embeddings[0], embed)
+    ct2_spec = library().TransformerEncoderSpec(stack.num_layers, **options)
+    _fill_input(ct2_spec, ct2_spec.embeddings[0], embed)
     if typed:
-        made.embeddings[1].weight = _plain(embed.kind.weight)
-    _fill_stack(made, stack, encoder)
-    return made
+        ct2_spec.embeddings[1].weight = _to_float32(embed.kind.weight)
+    _fill_stack(ct2_spec, stack, encoder)
+    return ct2_spec
 
 
 def pooled_of(encoder: Any, head: spec.HeadSpec, own: Any) -> Any:
-    """An encoder's specification with the dense layer that a head puts on the first vector, if any."""
+    """The specification of an encoder model, with the head's pooler if it has one."""
     dense, activation = None, None
     if isinstance(head, spec.FeaturesSpec) and head.pooler:
         dense, activation = own.pooler, head.pooler_activation
@@ -202,81 +201,83 @@ def pooled_of(encoder: Any, head: spec.HeadSpec, own: Any) -> Any:
     if dense is None or activation is None:
         return library().TransformerEncoderModelSpec(encoder)
     named = library().Activation[ACTIVATIONS[activation]]
-    made = library().TransformerEncoderModelSpec(encoder, pooling_layer=True, pooling_activation=named)
-    _fill_linear(made.pooler_dense, dense)
-    return made
+    ct2_spec = library().TransformerEncoderModelSpec(encoder, pooling_layer=True, pooling_activation=named)
+    _fill_linear(ct2_spec.pooler_dense, dense)
+    return ct2_spec
 
 
 def decoder_of(
     what: spec.EncoderDecoderSpec | spec.DecoderOnlySpec, model: Any, shifts: Mapping[int, float]
 ) -> Any:
-    """The decoder's specification with its scores; `shifts` are added to the scores of single tokens."""
-    two = isinstance(what, spec.EncoderDecoderSpec)
+    """The specification of a decoder with its weights. shifts: added to the logits of single tokens."""
+    cross_attends = isinstance(what, spec.EncoderDecoderSpec)
     tokens = what.target if isinstance(what, spec.EncoderDecoderSpec) else what.input
     cross = what.decoder.block.cross_attention
     if isinstance(what, spec.EncoderDecoderSpec) and getattr(what.source, "types", None) is not None:
-        _refuse("token types in a model that writes")
+        _raise_unsupported("token types in an encoder-decoder")
     if cross is not None and cross.num_heads != what.decoder.block.attention.num_heads:
-        _refuse("cross-attention with another number of heads than self-attention")
+        _raise_unsupported("cross-attention with another number of heads than self-attention")
     options = _options(what.decoder, tokens)
-    made = library().TransformerDecoderSpec(what.decoder.num_layers, with_encoder_attention=two, **options)
-    _fill_input(made, made.embeddings, model.tgt_embed if two else model.embed)
-    _fill_stack(made, what.decoder, model.decoder)
-    made.projection.weight = _plain(model.head.weight)
+    ct2_spec = library().TransformerDecoderSpec(
+        what.decoder.num_layers, with_encoder_attention=cross_attends, **options
+    )
+    _fill_input(ct2_spec, ct2_spec.embeddings, model.tgt_embed if cross_attends else model.embed)
+    _fill_stack(ct2_spec, what.decoder, model.decoder)
+    ct2_spec.projection.weight = _to_float32(model.head.weight)
     bias = model.head.bias
     if bias is not None or shifts:
-        bias = torch.zeros(len(model.head.weight)) if bias is None else _plain(bias).clone()
+        bias = torch.zeros(len(model.head.weight)) if bias is None else _to_float32(bias).clone()
         for index, shift in shifts.items():
             bias[index] += shift
-        made.projection.bias = bias
+        ct2_spec.projection.bias = bias
     if model.head.scale != 1.0:
-        made.scale_outputs = float(model.head.scale)
-    return made
+        ct2_spec.scale_outputs = float(model.head.scale)
+    return ct2_spec
 
 
 def epsilon_of(what: spec.ModelSpec) -> float:
-    """The one eps of every norm; CTranslate2 cannot have two."""
+    """The eps of all norms; CTranslate2 supports only one."""
     if isinstance(what, spec.EncoderDecoderSpec):
         sides = [(what.source, what.encoder), (what.target, what.decoder)]
     else:
         sides = [(what.input, what.decoder if isinstance(what, spec.DecoderOnlySpec) else what.encoder)]
     norms = [(getattr(tokens, "norm", None), stack.block.norm, stack.final_norm) for tokens, stack in sides]
-    found = {norm.eps for side in norms for norm in side if norm is not None}
-    if len(found) > 1:
-        _refuse(f"norms with different eps ({', '.join(map(str, sorted(found)))})")
-    return found.pop()
+    values = {norm.eps for side in norms for norm in side if norm is not None}
+    if len(values) > 1:
+        _raise_unsupported(f"norms with different eps ({', '.join(map(str, sorted(values)))})")
+    return values.pop()
 
 
-def _refuse(part: str) -> NoReturn:
+def _raise_unsupported(part: str) -> NoReturn:
     raise UnsupportedError("CTranslate2", part)
 
 
 def _options(stack: spec.StackSpec, tokens: spec.InputSpec) -> dict[str, Any]:
-    """What the constructors of CTranslate2's stacks want to know, where it can be said to them."""
+    """The arguments of CTranslate2's stack specifications."""
     block = stack.block
     attention, feed, norm = block.attention, block.feed_forward, block.norm
     if not isinstance(tokens, spec.TokensSpec) or (stack.causal and tokens.types is not None):
-        _refuse("input of the kind this model reads")
+        _raise_unsupported("this kind of input")
     if block.wiring not in ("pre", "post"):
-        _refuse(f"{block.wiring} wiring")
+        _raise_unsupported(f"{block.wiring} wiring")
     if isinstance(norm, spec.BatchNormSpec):
-        _refuse("batch norms")
+        _raise_unsupported("batch norms")
     kinds = {type(one) for one in (norm, stack.final_norm, tokens.norm) if one is not None}
     if len(kinds) > 1:
-        _refuse("stack that mixes two kinds of norm")
+        _raise_unsupported("two kinds of norm in one stack")
     if block.wiring == "post" and stack.final_norm is not None:
-        _refuse("final norm after post-norm blocks")
+        _raise_unsupported("a final norm after post-norm blocks")
     for one in filter(None, (attention, block.cross_attention)):
         if one.window is not None:
-            _refuse("sliding windows")
+            _raise_unsupported("sliding windows")
         if one.qk_norm is not None:
-            _refuse("normalized queries and keys")
+            _raise_unsupported("normalized queries and keys")
         if one.value_dim not in (None, one.head_dim or stack.d_model // one.num_heads):
-            _refuse("values of another width than keys")
+            _raise_unsupported("values of another width than keys")
     if stack.num_layers == 0:
-        _refuse("stack without layers")
+        _raise_unsupported("a stack without layers")
     if stack.pattern:
-        _refuse("layers that differ")
+        _raise_unsupported("layers of different kinds")
     return {
         "num_heads": attention.num_heads,
         "num_heads_kv": attention.num_kv_heads,
@@ -295,9 +296,9 @@ def _position(
     inside: spec.AttentionPositionSpec | None, added: spec.InputPositionSpec | None
 ) -> dict[str, Any]:
     if (inside is None) == (added is None):
-        _refuse("model without positions, or with two kinds of them")
+        _raise_unsupported("a model with no position encoding, or with two")
     if isinstance(inside, spec.AlibiSpec):
-        _refuse("ALiBi positions")
+        _raise_unsupported("ALiBi positions")
     if isinstance(inside, spec.RelativeSpec):
         return {"relative_attention_bias": True}
     if isinstance(inside, spec.RotarySpec):
@@ -313,21 +314,21 @@ def _position(
     return {}
 
 
-def _fill_input(made: Any, embeddings: Any, own: Any) -> None:
-    embeddings.weight = _plain(own.token.weight)
-    made.scale_embeddings = float(own.scale)
+def _fill_input(ct2_spec: Any, embeddings: Any, own: Any) -> None:
+    embeddings.weight = _to_float32(own.token.weight)
+    ct2_spec.scale_embeddings = float(own.scale)
     if own.position is not None:
         table = own.position.table if hasattr(own.position, "table") else own.position.weight
-        made.position_encodings.encodings = _plain(table)[getattr(own.position, "offset", 0) :]
+        ct2_spec.position_encodings.encodings = _to_float32(table)[getattr(own.position, "offset", 0) :]
     if own.norm is not None:
-        _fill_norm(made.layernorm_embedding, own.norm)
+        _fill_norm(ct2_spec.layernorm_embedding, own.norm)
 
 
-def _fill_stack(made: Any, stack: spec.StackSpec, own: Any) -> None:
-    """Each layer's weights, and the positions that every layer's attention has to be told."""
+def _fill_stack(ct2_spec: Any, stack: spec.StackSpec, own: Any) -> None:
+    """Fill in the weights of each layer, and the positions of its attention."""
     if own.final_norm is not None:
-        _fill_norm(made.layer_norm, own.final_norm)
-    for layer, block in zip(made.layer, own.blocks, strict=True):
+        _fill_norm(ct2_spec.layer_norm, own.final_norm)
+    for layer, block in zip(ct2_spec.layer, own.blocks, strict=True):
         _fill_attention(layer.self_attention, block.self_attn, block.norm_self)
         if block.cross_attn is not None:
             _fill_attention(layer.attention, block.cross_attn, block.norm_cross)
@@ -337,52 +338,52 @@ def _fill_stack(made: Any, stack: spec.StackSpec, own: Any) -> None:
         if gated:
             _fill_linear(layer.ffn.linear_0_noact, block.ffn.up)
         _fill_linear(layer.ffn.linear_1, block.ffn.down)
-        _fill_place(layer.self_attention, stack.position, own.position)
+        _fill_positions(layer.self_attention, stack.position, own.position)
 
 
-def _fill_place(made: Any, inside: spec.AttentionPositionSpec | None, own: Any) -> None:
+def _fill_positions(ct2_spec: Any, inside: spec.AttentionPositionSpec | None, own: Any) -> None:
     if isinstance(inside, spec.RelativeSpec):
-        made.relative_attention_bias = _plain(own.weight)
-        made.relative_attention_max_distance = np.int32(inside.max_distance)
+        ct2_spec.relative_attention_bias = _to_float32(own.weight)
+        ct2_spec.relative_attention_max_distance = np.int32(inside.max_distance)
     scaling = inside.scaling if isinstance(inside, spec.RotarySpec) else None
     if isinstance(scaling, spec.BandScalingSpec):
-        made.rotary_low_freq_factor = float(scaling.low_freq_factor)
-        made.rotary_high_freq_factor = float(scaling.high_freq_factor)
-        # the runtime reads these two for bands as well, but the library's description has no words for them
-        vars(made)["rotary_scaling_factor"] = float(scaling.factor)
-        vars(made)["original_max_position_embeddings"] = np.int32(scaling.original_max_len)
+        ct2_spec.rotary_low_freq_factor = float(scaling.low_freq_factor)
+        ct2_spec.rotary_high_freq_factor = float(scaling.high_freq_factor)
+        # the runtime reads these two as well, but the specification does not declare them
+        vars(ct2_spec)["rotary_scaling_factor"] = float(scaling.factor)
+        vars(ct2_spec)["original_max_position_embeddings"] = np.int32(scaling.original_max_len)
 
 
-def _fill_attention(made: Any, own: Any, norm: Any) -> None:
-    """Queries, keys and values in one matrix, or keys and values in one where they come from memory."""
-    _fill_norm(made.layer_norm, norm)
-    made.queries_scale = float(own.scale)
+def _fill_attention(ct2_spec: Any, own: Any, norm: Any) -> None:
+    """Fuse q, k and v into one matrix; of cross-attention, k and v."""
+    _fill_norm(ct2_spec.layer_norm, norm)
+    ct2_spec.queries_scale = float(own.scale)
     projections = [own.q_proj, own.k_proj, own.v_proj]
-    cuts = [projections] if len(made.linear) == 2 else [projections[:1], projections[1:]]
-    for linear, joined in zip(made.linear, cuts, strict=False):
-        linear.weight = torch.cat([_plain(part.weight) for part in joined])
-        if any(part.bias is not None for part in joined):
-            linear.bias = torch.cat([_bias(part) for part in joined])
-    _fill_linear(made.linear[-1], own.out_proj)
+    groups = [projections] if len(ct2_spec.linear) == 2 else [projections[:1], projections[1:]]
+    for linear, group in zip(ct2_spec.linear, groups, strict=False):
+        linear.weight = torch.cat([_to_float32(part.weight) for part in group])
+        if any(part.bias is not None for part in group):
+            linear.bias = torch.cat([_bias(part) for part in group])
+    _fill_linear(ct2_spec.linear[-1], own.out_proj)
 
 
-def _plain(weight: Tensor) -> Tensor:
-    """As the library reads memory: float32, on the CPU. The same memory where it is that already."""
+def _to_float32(weight: Tensor) -> Tensor:
+    """The weight in float32 on the CPU, without a copy if it already is."""
     return weight.detach().float().cpu()
 
 
 def _bias(linear: Any) -> Tensor:
-    found: Tensor | None = linear.bias
-    return torch.zeros(linear.weight.shape[0]) if found is None else _plain(found)
+    bias: Tensor | None = linear.bias
+    return torch.zeros(linear.weight.shape[0]) if bias is None else _to_float32(bias)
 
 
-def _fill_linear(made: Any, own: Any) -> None:
-    made.weight = _plain(own.weight)
+def _fill_linear(ct2_spec: Any, own: Any) -> None:
+    ct2_spec.weight = _to_float32(own.weight)
     if own.bias is not None:
-        made.bias = _plain(own.bias)
+        ct2_spec.bias = _to_float32(own.bias)
 
 
-def _fill_norm(made: Any, own: Any) -> None:
-    made.gamma = _plain(own.weight)
-    if hasattr(made, "beta"):
-        made.beta = torch.zeros_like(made.gamma) if own.bias is None else _plain(own.bias)
+def _fill_norm(ct2_spec: Any, own: Any) -> None:
+    ct2_spec.gamma = _to_float32(own.weight)
+    if hasattr(ct2_spec, "beta"):
+        ct2_spec.beta = torch.zeros_like(ct2_spec.gamma) if own.bias is None else _to_float32(own.bias)

@@ -1,4 +1,4 @@
-"""The folder of an export: complete or absent, with a JSON file of metadata about generation."""
+"""The folder of an export: written atomically, with a JSON file of metadata about generation."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ GENERATION = "generation_config.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exported:
-    """The folder written, and what its runtime has to be told that the folder cannot say."""
+class ExportResult:
+    """The folder that was written, and notes on what a caller of its runtime must set."""
 
     folder: Path
     notes: tuple[str, ...]
@@ -43,13 +43,13 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     path = path.resolve()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
-            whole = Path(beside) / "model"
-            whole.mkdir()
-            yield whole
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as parent:
+            temporary = Path(parent) / "model"
+            temporary.mkdir()
+            yield temporary
             if path.exists():
                 path.rmdir()
-            shutil.move(whole, path)
+            shutil.move(temporary, path)
     except OSError as error:
         hint = "check free space and permissions"
         raise FileProblemError(path, f"cannot be written ({error.strerror or error})", hint=hint) from error
@@ -75,20 +75,20 @@ def read_metadata(folder: str | Path) -> dict[str, Any]:
     """The metadata of an exported folder."""
     path = Path(folder)
     if not (path / METADATA_FILE).is_file():
-        raise FileMissingError(path / METADATA_FILE, hint="give the folder of an exported model")
+        raise FileMissingError(path / METADATA_FILE, hint="use the folder of an exported model")
     return read_object(path / METADATA_FILE)
 
 
 # ---- generation -------------------------------------------------------------------------------------------
 
-NAMED = 8  # languages in the note
+MAX_LISTED = 8  # languages in the note
 
 
 def config_values(bundle: Bundle, name: str) -> list[Any]:
     """The value of a key as a list, from generation_config.json or else config.json."""
-    found = bundle.generation.get(name)
-    found = bundle.config.get(name) if found is None else found
-    return list(found) if isinstance(found, list) else [] if found is None else [found]
+    value = bundle.generation.get(name)
+    value = bundle.config.get(name) if value is None else value
+    return list(value) if isinstance(value, list) else [] if value is None else [value]
 
 
 def special_token_id(bundle: Bundle, name: str) -> int | None:
@@ -115,19 +115,23 @@ def language_tokens(bundle: Bundle) -> dict[str, Any]:
     """How a multilingual translator is given the target language; empty for a single language.
 
     ids: a token id for each language. in: whether it goes into the source or the target.
-    place: its position there; in a target, after the start tokens.
+    position: its position there; in a target, after the start tokens.
     """
     tokenizer, what = bundle.tokenizer, bundle.spec
     if tokenizer is None or not isinstance(what, spec.EncoderDecoderSpec):
         return {}
     job = bundle.job  # a model trained here lists its languages
     if known := tag_languages(tokenizer) if job.name is None else job.languages:
-        ids = tag_ids(tokenizer, [f">>{one}<<" for one in known])
-        return {"in": "source", "place": tag_position(tokenizer), "ids": dict(zip(known, ids, strict=True))}
+        ids = tag_ids(tokenizer, [f">>{language}<<" for language in known])
+        return {
+            "in": "source",
+            "position": tag_position(tokenizer),
+            "ids": dict(zip(known, ids, strict=True)),
+        }
     if job.name is None and (known := code_languages(tokenizer)):
         ids = tag_ids(tokenizer, known)
-        place = len(start_tokens(bundle, what))
-        return {"in": "target", "place": place, "ids": dict(zip(known, ids, strict=True))}
+        position = len(start_tokens(bundle, what))
+        return {"in": "target", "position": position, "ids": dict(zip(known, ids, strict=True))}
     return {}
 
 
@@ -137,7 +141,9 @@ def language_note(bundle: Bundle) -> tuple[str, ...]:
     if not tokens:
         return ()
     names = list(tokens["ids"])
-    listed = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    listed = ", ".join(names[:MAX_LISTED]) + (
+        f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    )
     how = "a token in the source" if tokens["in"] == "source" else "the first token of the target"
     return (
         f"it translates into several languages ({listed}), chosen by {how}: "
@@ -153,5 +159,5 @@ def forced_first_tokens(bundle: Bundle) -> list[int]:
 
 def suppressed_tokens(bundle: Bundle) -> list[int]:
     """Tokens that are never generated, according to the folder."""
-    words = config_values(bundle, "bad_words_ids")
-    return [*config_values(bundle, "suppress_tokens"), *(word[0] for word in words if len(word) == 1)]
+    bad_words = config_values(bundle, "bad_words_ids")
+    return [*config_values(bundle, "suppress_tokens"), *(ids[0] for ids in bad_words if len(ids) == 1)]

@@ -1,8 +1,8 @@
-"""A model as ONNX files: any batch, any length, padding and the KV cache as inputs.
+"""Export a model to ONNX files with dynamic batch size and length; masks and the KV cache are inputs.
 
-Weights keep the names they have here, and a matrix that is shared is stored once. `export.json` lists the
-inputs and outputs of each file. A model that generates takes the keys and values so far in each step and
-returns them longer. With a source, the encoder's graph returns those that every step attends to, once.
+Weights keep their names, and shared ones are stored once. `export.json` lists the inputs and outputs of each
+file. A model that generates becomes a decode step: it takes the past keys and values and returns them with
+those of the new tokens. The encoder's graph returns the keys and values for cross-attention.
 
 Letters: B batch, T new tokens, S source tokens, P tokens so far, G key/value heads, K head width.
 """
@@ -34,7 +34,7 @@ from glassformer.core.positions import PositionTerms, RelativeBias, relative_pos
 from glassformer.core.stack import Stack
 from glassformer.errors import MissingDependencyError, UnsupportedError
 from glassformer.export.folder import (
-    Exported,
+    ExportResult,
     atomic_folder,
     end_tokens,
     language_note,
@@ -45,21 +45,21 @@ from glassformer.export.folder import (
 from glassformer.inference.prepare import evaluation_mode
 
 OPSET = 18
-LARGE = 2_000_000_000  # bytes of weights from which they get a file of their own: one message holds 2 GB
+MAX_EMBEDDED = 2_000_000_000  # bytes of weights in the .onnx file itself: a protobuf message has at most 2 GB
 
-# Written out step by step: a row that may attend to nothing then gives zeros, whatever an exporter or a
-# runtime makes of a fused operator there; a NaN would spread from padding to everything after it.
+# Fully masked rows must give zeros in every runtime; a fused operator may give NaN, which would spread from
+# padding to everything after it.
 KERNEL: Kernel = "explicit"
 
-# what a head that gives one tensor gives; the others give scores
-GIVEN: dict[type, str] = {
+# the name of a head's output if it is one tensor; of others, logits
+OUTPUT_NAMES: dict[type, str] = {
     spec.FeaturesSpec: "hidden",
     spec.EmbedSpec: "embedding",
     spec.ForecastSpec: "forecast",
     spec.SeriesRegressSpec: "targets",
     spec.PatchReconstructSpec: "patches",
 }
-# sizes to try a graph with: each its own, and none 0 or 1, which would be taken for fixed
+# example sizes to trace a graph with: all different, and none 0 or 1, which would be treated as constants
 SIZES = {"batch": 2, "length": 3, "past": 4, "source": 5, "keys": 7}
 
 
@@ -71,32 +71,32 @@ def _require_exporter() -> None:
         raise MissingDependencyError("onnxscript", "export") from None
 
 
-def export_onnx(bundle: Bundle, folder: str | Path) -> Exported:
-    """Write the folder, which must be new or empty, in float32; it is whole or not there."""
+def export_onnx(bundle: Bundle, folder: str | Path) -> ExportResult:
+    """Write a new or empty folder, in float32."""
     _require_exporter()
     path = require_new_folder(folder)
-    model = _plain(bundle.model)
+    model = _to_float32_cpu(bundle.model)
     graphs = graphs_of(model)
     files: dict[str, Any] = {}
-    with atomic_folder(path) as whole, evaluation_mode(model), _looked_up(model):
+    with atomic_folder(path) as temporary, evaluation_mode(model), _tabulated_positions(model):
         for graph in graphs:
             program = _program(graph)
             name = f"{graph.name}.onnx"
             size = sum(value.const_value.nbytes for value in program.model.graph.initializers.values())
-            program.save(whole / name, external_data=size > LARGE)
+            program.save(temporary / name, external_data=size > MAX_EMBEDDED)
             files[name] = {
                 "inputs": [asdict(port) for port in graph.inputs],
                 "outputs": [asdict(_port(value)) for value in program.model.graph.outputs],
             }
-        about = {"format": "onnx", "dtype": "float32", "opset": OPSET, "files": files}
+        metadata = {"format": "onnx", "dtype": "float32", "opset": OPSET, "files": files}
         if isinstance(bundle.spec.head, spec.LanguageModelSpec):
-            about |= {"starts": start_tokens(bundle, bundle.spec), "ends": end_tokens(bundle)}
-        write_sidecars(bundle, whole, about)
-    return Exported(folder=path, notes=language_note(bundle))
+            metadata |= {"starts": start_tokens(bundle, bundle.spec), "ends": end_tokens(bundle)}
+        write_sidecars(bundle, temporary, metadata)
+    return ExportResult(folder=path, notes=language_note(bundle))
 
 
-def _plain(model: AnyModel) -> AnyModel:
-    """The model in float32 on the CPU; itself where it is that already."""
+def _to_float32_cpu(model: AnyModel) -> AnyModel:
+    """The model in float32 on the CPU, without a copy if it already is."""
     if not isinstance(model, nn.Module) or all(
         p.is_cpu and p.dtype == torch.float32 for p in model.parameters()
     ):
@@ -105,14 +105,14 @@ def _plain(model: AnyModel) -> AnyModel:
 
 
 def _program(graph: Graph) -> Any:
-    """The graph as torch's exporter makes it, tidied."""
+    """Export one graph with torch, and clean it up."""
     sizes = tuple(
         {n: size for n, size in enumerate(port.shape) if isinstance(size, str)} for port in graph.inputs
     )
-    # what a module takes as *args is one entry
-    fixed = 0 if isinstance(graph.module, Whole) else 2
+    # *args are one entry of dynamic_shapes
+    fixed = 0 if isinstance(graph.module, FullForward) else 2
     shapes = (*sizes[:fixed], sizes[fixed:]) if len(sizes) > fixed else sizes
-    with torch.no_grad(), _quietly():
+    with torch.no_grad(), _silenced():
         program = torch.onnx.export(
             graph.module.eval(),
             graph.sample(),
@@ -125,19 +125,19 @@ def _program(graph: Graph) -> Any:
             verbose=False,
         )
         assert program is not None
-        _tidy(program.model)
+        _clean_up(program.model)
     return program
 
 
-def _tidy(model: Any) -> None:
-    """Fold what is constant, but no weight: turned over, a shared one would be stored twice and nameless."""
+def _clean_up(model: Any) -> None:
+    """Fold constants, but do not transpose weights: shared ones would be stored twice, without a name."""
     import_module("onnxscript.optimizer").optimize_ir(
         model, should_fold=lambda node: False if node.op_type == "Transpose" else None
     )
     model.producer_name = "glassformer"
     for value in list(model.graph.initializers.values()):
-        value.name = value.name.removeprefix("model.")  # the graph's own name for the model it holds
-    # the traces of where each node came from name this machine's folders
+        value.name = value.name.removeprefix("model.")  # the attribute of the graph's module
+    # metadata contains stack traces with paths of this machine
     model.graph.metadata_props.clear()
     for node in model.graph.all_nodes():
         node.metadata_props.clear()
@@ -152,21 +152,21 @@ def _port(value: Any) -> Port:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the exporter's remarks on packages it can do without."""
-    talker = logging.getLogger("torch.onnx")
-    before = talker.level
-    talker.setLevel(logging.ERROR)
+def _silenced() -> Iterator[None]:
+    """Suppress the exporter's warnings about optional packages."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        talker.setLevel(before)
+        logger.setLevel(before)
 
 
-class LookedUp(nn.Module):
-    """A `RelativeBias` whose buckets are a table: elsewhere a logarithm may round to another."""
+class TabulatedRelativeBias(nn.Module):
+    """A `RelativeBias` with a table of buckets: in another runtime the logarithm may round differently."""
 
     table: Tensor
 
@@ -187,12 +187,12 @@ class LookedUp(nn.Module):
 
 
 @contextmanager
-def _looked_up(model: AnyModel) -> Iterator[None]:
-    """The model with its relative positions looked up, meanwhile."""
+def _tabulated_positions(model: AnyModel) -> Iterator[None]:
+    """Replace the relative position biases of a model inside the block."""
     stacks: list[Any] = [part for part in model.modules() if isinstance(part, Stack)]
     own = {stack: stack.position for stack in stacks if isinstance(stack.position, RelativeBias)}
     for stack, position in own.items():
-        stack.position = LookedUp(position)
+        stack.position = TabulatedRelativeBias(position)
     try:
         yield
     finally:
@@ -205,7 +205,7 @@ def _looked_up(model: AnyModel) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Port:
-    """A tensor that goes in or comes out: a word in its shape is a size that may change from run to run."""
+    """An input or output tensor; strings in its shape are dynamic sizes."""
 
     name: str
     dtype: str
@@ -214,7 +214,7 @@ class Port:
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """One file: the module that computes it, what it takes, and what it gives by name, in their order."""
+    """One ONNX file: the module to trace, its inputs, and the names of its outputs, in order."""
 
     name: str
     module: nn.Module
@@ -222,27 +222,27 @@ class Graph:
     outputs: tuple[str, ...]
 
     def sample(self) -> tuple[Tensor, ...]:
-        """Inputs of the sizes to try it with: nothing masked, ids 0."""
+        """Example inputs: nothing masked, all ids 0."""
         kinds = {"bool": torch.bool, "int64": torch.int64, "float32": torch.float32}
-        given = [
+        inputs = [
             torch.ones([SIZES[n] if isinstance(n, str) else n for n in port.shape], dtype=kinds[port.dtype])
             for port in self.inputs
         ]
-        return tuple(x * 0 if x.dtype == torch.int64 else x for x in given)
+        return tuple(x * 0 if x.dtype == torch.int64 else x for x in inputs)
 
 
 def graphs_of(model: AnyModel) -> list[Graph]:
-    """The graphs that a model becomes; what cannot become one is a sentence."""
+    """The graphs of a model."""
     if isinstance(model, EncoderDecoder) and isinstance(model.spec.head, spec.LanguageModelSpec):
-        return [_encoder(model), _step(model, model.spec.target)]
+        return [_encoder_graph(model), _decode_step_graph(model, model.spec.target)]
     if isinstance(model, DecoderOnly) and isinstance(model.spec.head, spec.LanguageModelSpec):
-        return [_step(model, model.spec.input)]
+        return [_decode_step_graph(model, model.spec.input)]
     if isinstance(model, EncoderDecoder | DecoderOnly | EncoderOnly):
-        return [_whole(model)]
+        return [_forward_graph(model)]
     raise UnsupportedError("export to ONNX", f"a {type(model).__name__}")
 
 
-# ---- writing, a step at a time ------------------------------------------------------------------------
+# ---- decode steps ------------------------------------------------------------------------
 
 
 class PastCache(KVCache):
@@ -267,8 +267,8 @@ class PastCache(KVCache):
         """The layers are already longer."""
 
 
-class Encoding(nn.Module):
-    """ids (B, S), mask (B, S) -> memory (B, S, D), and each decoder layer's keys and values of it."""
+class EncodeSource(nn.Module):
+    """ids (B, S), mask (B, S) -> memory (B, S, D), and the cross-attention keys and values of each layer."""
 
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()
@@ -276,71 +276,72 @@ class Encoding(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         memory = self.model.encode(ids, Mask(padding=mask, offset=0), kernel=KERNEL)
-        given = [memory]
+        outputs = [memory]
         for attention in self.model.decoder.cross_attentions:
-            given += [part.transpose(1, 2) for part in attention.keys_values(memory)]  # (B, G, S, K)
-        return tuple(given)
+            outputs += [part.transpose(1, 2) for part in attention.keys_values(memory)]  # (B, G, S, K)
+        return tuple(outputs)
 
 
 class DecodeStep(nn.Module):
-    """ids (B, T), mask (B, P+T) and keys and values so far -> logits (B, T, V), keys and values with the new.
+    """ids (B, T), mask (B, P+T), past keys and values -> logits (B, T, V), keys and values with the new ones.
 
-    With a source, its mask and its keys and values stand between the mask and those so far.
+    With a source, its mask and its keys and values come between the mask and the past.
     """
 
     def __init__(self, model: EncoderDecoder | DecoderOnly) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, ids: Tensor, mask: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, ids: Tensor, mask: Tensor, *cache_tensors: Tensor) -> tuple[Tensor, ...]:
         count = 2 * len(self.model.decoder.blocks)
-        past = kept[-count:]
+        past = cache_tensors[-count:]
         layers: list[LayerCache] = [LayerCache(k=past[n], v=past[n + 1]) for n in range(0, count, 2)]
         cache = PastCache(layers, past[0].shape[2])
         if isinstance(self.model, DecoderOnly):
             logits = self.model(ids, mask, cache=cache, kernel=KERNEL)
         else:
-            there, across = kept[0], kept[1 : 1 + count]
+            memory_mask, cross = cache_tensors[0], cache_tensors[1 : 1 + count]
             for n, layer in enumerate(layers):
-                layer.cross = (across[2 * n], across[2 * n + 1])
-            memory = across[0].new_zeros(ids.shape[0], there.shape[1], 1)  # its keys and values are known
-            logits = self.model.decode(ids, memory, mask, there, cache=cache, kernel=KERNEL)
+                layer.cross = (cross[2 * n], cross[2 * n + 1])
+            # only its shape matters: the keys and values are inputs
+            memory = cross[0].new_zeros(ids.shape[0], memory_mask.shape[1], 1)
+            logits = self.model.decode(ids, memory, mask, memory_mask, cache=cache, kernel=KERNEL)
         return (logits, *(part for layer in layers for part in (layer.k, layer.v)))
 
 
-def _encoder(model: EncoderDecoder) -> Graph:
+def _encoder_graph(model: EncoderDecoder) -> Graph:
     what = model.spec
     return Graph(
         name="encoder",
-        module=Encoding(model),
-        inputs=_read(what.source, "source"),
-        outputs=("memory", *(port.name for port in _across(what))),
+        module=EncodeSource(model),
+        inputs=_input_ports(what.source, "source"),
+        outputs=("memory", *(port.name for port in _cross_ports(what))),
     )
 
 
-def _step(model: EncoderDecoder | DecoderOnly, tokens: spec.InputSpec) -> Graph:
+def _decode_step_graph(model: EncoderDecoder | DecoderOnly, tokens: spec.InputSpec) -> Graph:
     what = model.spec
     if not what.decoder.num_layers:
         raise UnsupportedError("export to ONNX", "a decoder without layers")
-    ids = _read(tokens, "length")[0]
+    ids = _input_ports(tokens, "length")[0]
     mask = Port("mask", "bool", ("batch", "keys"))
-    past = _kept(what.decoder, "attention", "past", "past")
-    before: tuple[Port, ...] = ()
+    past = _kv_ports(what.decoder, "attention", "past", "past")
+    source: tuple[Port, ...] = ()
     if isinstance(what, spec.EncoderDecoderSpec):
-        before = (Port("memory_mask", "bool", ("batch", "source")), *_across(what))
+        source = (Port("memory_mask", "bool", ("batch", "source")), *_cross_ports(what))
     return Graph(
-        name="decoder" if before else "model",
+        name="decoder" if source else "model",
         module=DecodeStep(model),
-        inputs=(ids, mask, *before, *past),
+        inputs=(ids, mask, *source, *past),
         outputs=("logits", *(port.name.replace("past", "present") for port in past)),
     )
 
 
-def _across(what: spec.EncoderDecoderSpec) -> tuple[Port, ...]:
-    return _kept(what.decoder, "cross_attention", "cross", "source")
+def _cross_ports(what: spec.EncoderDecoderSpec) -> tuple[Port, ...]:
+    return _kv_ports(what.decoder, "cross_attention", "cross", "source")
 
 
-def _kept(stack: spec.StackSpec, kind: str, word: str, length: str) -> tuple[Port, ...]:
+def _kv_ports(stack: spec.StackSpec, kind: str, prefix: str, length: str) -> tuple[Port, ...]:
     """Keys and values of every layer; kind: `attention` or `cross_attention`."""
     ports = []
     for n in range(stack.num_layers):
@@ -349,45 +350,45 @@ def _kept(stack: spec.StackSpec, kind: str, word: str, length: str) -> tuple[Por
         width = attention.head_dim or stack.d_model // attention.num_heads
         for part, wide in {"key": width, "value": attention.value_dim or width}.items():
             shape = ("batch", heads, length, wide)
-            ports.append(Port(f"{word}_{n}_{part}", "float32", shape))
+            ports.append(Port(f"{prefix}_{n}_{part}", "float32", shape))
     return tuple(ports)
 
 
-# ---- reading, all at once -----------------------------------------------------------------------------
+# ---- full forward pass -----------------------------------------------------------------------------
 
 
-class Whole(nn.Module):
-    """Everything the model takes, in its ports' order -> what its head gives."""
+class FullForward(nn.Module):
+    """All inputs of the model, in the order of the ports -> the outputs of its head."""
 
     def __init__(self, model: AnyModel, names: tuple[str, ...]) -> None:
         super().__init__()
         self.model, self.names = model, names
 
-    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
-        named = dict(zip(self.names, given, strict=True))
-        # an offset, or the queries' positions would be fixed at the sizes tried
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        named = dict(zip(self.names, inputs, strict=True))
+        # with an offset, or tracing would make the query positions constants
         masks = [Mask(padding=named[n], offset=0) for n in ("mask", "target_mask") if n in named]
-        inputs = [given[0], named["target"]] if isinstance(self.model, EncoderDecoder) else [given[0]]
+        ids = [inputs[0], named["target"]] if isinstance(self.model, EncoderDecoder) else [inputs[0]]
         more = {name: named[name] for name in ("types", "observed", "masked_patches") if name in named}
-        found = self.model(*inputs, *masks, kernel=KERNEL, **more)
-        return (found,) if isinstance(found, Tensor) else tuple(found)
+        output = self.model(*ids, *masks, kernel=KERNEL, **more)
+        return (output,) if isinstance(output, Tensor) else tuple(output)
 
 
-def _whole(model: AnyModel) -> Graph:
+def _forward_graph(model: AnyModel) -> Graph:
     what = model.spec
     if isinstance(what, spec.EncoderDecoderSpec):
-        inputs = _read(what.source, "source")
+        inputs = _input_ports(what.source, "source")
         same = "length" if isinstance(what.head, spec.FeaturesSpec) else "source"
-        for port, name in zip(_read(what.target, same), ("target", "target_mask"), strict=False):
+        for port, name in zip(_input_ports(what.target, same), ("target", "target_mask"), strict=False):
             inputs += (replace(port, name=name),)
     else:
-        inputs = _read(what.input, "length", what.head)
-    module = Whole(model, tuple(port.name for port in inputs))
-    return Graph(name="model", module=module, inputs=inputs, outputs=_given(what.head))
+        inputs = _input_ports(what.input, "length", what.head)
+    module = FullForward(model, tuple(port.name for port in inputs))
+    return Graph(name="model", module=module, inputs=inputs, outputs=_output_names(what.head))
 
 
-def _given(head: spec.HeadSpec) -> tuple[str, ...]:
-    """The names of what a head gives."""
+def _output_names(head: spec.HeadSpec) -> tuple[str, ...]:
+    """The names of a head's outputs."""
     match head:
         case spec.FeaturesSpec(pooler=True):
             return PooledOutput._fields
@@ -397,11 +398,11 @@ def _given(head: spec.HeadSpec) -> tuple[str, ...]:
             return SpanLogits._fields
         case spec.ForecastSpec() | spec.SeriesRegressSpec() if head.distribution != "none":
             return DISTRIBUTIONS[head.distribution]._fields
-    return (GIVEN.get(type(head), "logits"),)
+    return (OUTPUT_NAMES.get(type(head), "logits"),)
 
 
-def _read(what: spec.InputSpec, length: str, head: spec.HeadSpec | None = None) -> tuple[Port, ...]:
-    """What an input takes."""
+def _input_ports(what: spec.InputSpec, length: str, head: spec.HeadSpec | None = None) -> tuple[Port, ...]:
+    """The ports of one input of the model."""
     ports: tuple[Port, ...]
     match what:
         case spec.TokensSpec():

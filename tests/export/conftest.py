@@ -1,4 +1,4 @@
-"""What torch works out anew for each graph that it exports, and comes to the same, is worked out once."""
+"""Build torch's table of ONNX operators once instead of once per export."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def one_registry() -> Iterator[None]:
-    """The table of operators that it reads off onnxscript's sources: a fifth of an export of a tiny model."""
+    """It is read from onnxscript's sources and takes a fifth of the export of a tiny model."""
     try:
         from torch.onnx._internal.exporter._registration import ONNXRegistry
-    except ImportError:  # nothing promises that it is there
+    except ImportError:  # a private module
         yield
         return
     with pytest.MonkeyPatch.context() as patch:

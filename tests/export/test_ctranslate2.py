@@ -1,4 +1,4 @@
-"""What CTranslate2's own runtime writes from our export is what we write."""
+"""CTranslate2 generates from our export what we generate."""
 
 from __future__ import annotations
 
@@ -17,80 +17,81 @@ from glassformer.export.ctranslate2 import export_ctranslate2
 from glassformer.generation import GenerationConfig, GenerationParams, generate
 from glassformer.tokenization import load_tokenizer
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
-from tests.export.shaken import shaken
+from tests.export.randomized import randomize_parameters
 from tests.tokenization import layouts
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 
-EOS, MOST = 2, 16
+EOS, MAX_NEW_TOKENS = 2, 16
 
 
-def theirs(folder, rows, most=MOST):
-    """(tokens, their summed log-probability) as CTranslate2 writes them greedily, a row of tokens each."""
-    words = {"beam_size": 1, "length_penalty": 0, "return_scores": True}
+def their_output(folder, rows, most=MAX_NEW_TOKENS):
+    """The tokens that CTranslate2 generates greedily for each row, and their summed log-probability."""
+    options = {"beam_size": 1, "length_penalty": 0, "return_scores": True}
     if (folder / "vocabulary.json").is_file():
         runtime = ctranslate2.Generator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
-        words |= {"max_length": most, "min_length": 0, "include_prompt_in_result": False}
-        found = [runtime.generate_batch([row], **words)[0] for row in rows]
-        return [(one.sequences[0], one.scores[0]) for one in found]
+        options |= {"max_length": most, "min_length": 0, "include_prompt_in_result": False}
+        results = [runtime.generate_batch([row], **options)[0] for row in rows]
+        return [(result.sequences[0], result.scores[0]) for result in results]
     runtime = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
-    found = runtime.translate_batch(rows, max_decoding_length=most, min_decoding_length=0, **words)
-    return [(one.hypotheses[0], one.scores[0]) for one in found]
+    results = runtime.translate_batch(rows, max_decoding_length=most, min_decoding_length=0, **options)
+    return [(result.hypotheses[0], result.scores[0]) for result in results]
 
 
-def ours(model, rows, eos=EOS, **words):
-    """What we write greedily, one row at a time and so without padding."""
-    settings, found = GenerationConfig(max_new_tokens=MOST, **words), []
+def our_outputs(model, rows, eos=EOS, **options):
+    """What we generate greedily, one row at a time and so without padding."""
+    config, outputs = GenerationConfig(max_new_tokens=MAX_NEW_TOKENS, **options), []
     for row in rows:
         ids = torch.tensor([row])
-        real = torch.ones_like(ids, dtype=torch.bool)
-        found += generate(
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        outputs += generate(
             model,
             ids,
-            GenerationParams(config=settings, eos_token_id=eos, pad_token_id=0),
-            attention_mask=real,
+            GenerationParams(config=config, eos_token_id=eos, pad_token_id=0),
+            attention_mask=mask,
         )[0]
-    return found
+    return outputs
 
 
-def drawn_rows(model):
+def random_rows(model):
     read = model.spec.source if isinstance(model.spec, spec.EncoderDecoderSpec) else model.spec.input
-    draw = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     return [
-        torch.randint(3, read.vocab_size - 2, (n,), generator=draw).tolist() for n in (9, 4, 33, 1, 20, 6)
+        torch.randint(3, read.vocab_size - 2, (n,), generator=generator).tolist()
+        for n in (9, 4, 33, 1, 20, 6)
     ]
 
 
-def spelled(ids):
+def id_tokens(ids):
     return [f"<id {index}>" for index in ids]
 
 
 def check_same(model, folder):
-    """Greedy tokens equal, and their log-probabilities to 1e-4; the rows must not all say one thing."""
-    bundle = glassformer.Pipeline(model=shaken(model), generation={"eos_token_id": EOS})
+    """Greedy tokens are equal, and log-probabilities within 1e-4; not all rows give the same tokens."""
+    bundle = glassformer.Pipeline(model=randomize_parameters(model), generation={"eos_token_id": EOS})
     exported = export_ctranslate2(bundle, folder)
-    rows = drawn_rows(model)
-    expected = ours(bundle.model, rows)
+    rows = random_rows(model)
+    expected = our_outputs(bundle.model, rows)
     assert len({tuple(text.ids) for text in expected}) > 1
     for (tokens, score), text in zip(
-        theirs(exported.folder, list(map(spelled, rows))), expected, strict=True
+        their_output(exported.folder, list(map(id_tokens, rows))), expected, strict=True
     ):
-        assert tokens == spelled(text.ids)
+        assert tokens == id_tokens(text.ids)
         assert score == pytest.approx(text.score, abs=1e-4)
 
 
-def started(**words):
-    return {"start_id": 1, **words}
+def with_start(**options):
+    return {"start_id": 1, **options}
 
 
 @pytest.mark.parametrize(
-    ("family", "words"),
+    ("family", "options"),
     [
-        ("original", started()),
-        ("original", started(norm="pre", activation="gelu", norm_eps=1e-2)),
-        ("original", started(position="learned", tgt_vocab_size=101, tied=("source", "head"))),
-        ("original", started(position="rotary", activation="silu")),
-        ("original", started(position="relative", norm="pre")),
+        ("original", with_start()),
+        ("original", with_start(norm="pre", activation="gelu", norm_eps=1e-2)),
+        ("original", with_start(position="learned", tgt_vocab_size=101, tied=("source", "head"))),
+        ("original", with_start(position="rotary", activation="silu")),
+        ("original", with_start(position="relative", norm="pre")),
         ("marian", {"decoder_heads": 8, "decoder_layers": 3}),
         ("bart", {}),
         ("t5", {"head_dim": 12}),
@@ -100,12 +101,12 @@ def started(**words):
         ("mistral", {"window": None}),
     ],
 )
-def test_its_runtime_writes_what_we_write(tmp_path, family, words):
-    check_same(glassformer.tiny(family, **words), tmp_path / "out")
+def test_generation_matches_ctranslate2(tmp_path, family, options):
+    check_same(glassformer.tiny(family, **options), tmp_path / "out")
 
 
 @pytest.mark.parametrize(
-    ("family", "words", "pooled"),
+    ("family", "options", "pooled"),
     [
         ("bert", {}, False),
         ("bert", {"head": spec.FeaturesSpec(pooler=True), "tied": False}, True),
@@ -116,49 +117,53 @@ def test_its_runtime_writes_what_we_write(tmp_path, family, words):
         ("sentence", {}, False),
     ],
 )
-def test_its_encoder_gives_our_vectors(tmp_path, family, words, pooled):
-    """The last layer's vectors of padded rows with token types, the pooled one, the head's weights."""
-    model = shaken(glassformer.tiny(family, **words))
+def test_encoder_matches_ctranslate2(tmp_path, family, options, pooled):
+    """The hidden states of padded rows with token types, the pooler, and the head's weights."""
+    model = randomize_parameters(glassformer.tiny(family, **options))
     out = export_ctranslate2(glassformer.Pipeline(model=model), tmp_path / "out").folder
-    rows, draw = drawn_rows(model), torch.Generator().manual_seed(2)
+    rows, generator = random_rows(model), torch.Generator().manual_seed(2)
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-    mask = ids != 0  # what is drawn begins at 3
+    mask = ids != 0  # random ids start at 3
     types = model.spec.input.types
-    kinds = None if types is None else torch.randint(types, ids.shape, generator=draw)
+    kinds = None if types is None else torch.randint(types, ids.shape, generator=generator)
     runtime = ctranslate2.Encoder(str(out), device="cpu", compute_type="float32", intra_threads=1)
-    told = None if kinds is None else [kind[real].tolist() for kind, real in zip(kinds, mask, strict=True)]
-    found = runtime.forward_batch(rows, token_type_ids=told)
+    type_ids = (
+        None
+        if kinds is None
+        else [kind[row_mask].tolist() for kind, row_mask in zip(kinds, mask, strict=True)]
+    )
+    output = runtime.forward_batch(rows, token_type_ids=type_ids)
     with torch.no_grad():
         vectors, context = model.hidden_states(ids, mask, types=kinds)
-    hidden = torch.from_numpy(numpy.array(found.last_hidden_state))
+    hidden = torch.from_numpy(numpy.array(output.last_hidden_state))
     torch.testing.assert_close(hidden[mask], vectors[mask], atol=1e-4, rtol=1e-4)
-    assert (found.pooler_output is not None) == pooled
-    there = torch.from_numpy(numpy.array(found.pooler_output)) if pooled else None
+    assert (output.pooler_output is not None) == pooled
+    pooler_output = torch.from_numpy(numpy.array(output.pooler_output)) if pooled else None
     if isinstance(model.spec.head, spec.FeaturesSpec):
         ours = model.head(vectors, context).pooled.detach()
-        torch.testing.assert_close(there, ours, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(pooler_output, ours, atol=1e-4, rtol=1e-4)
     if isinstance(model.spec.head, spec.ClassifySpec):
-        beside = load_file(out / "head.safetensors")
-        scores = there @ beside["out.weight"].T + beside["out.bias"]
+        head = load_file(out / "head.safetensors")
+        scores = pooler_output @ head["out.weight"].T + head["out.bias"]
         torch.testing.assert_close(scores, model.head(vectors, context).detach(), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("dtype", "smaller", "within"), [("float16", 1.8, 2e-2), ("int8", 3.0, 0.2)])
-def test_smaller_weights_write_nearly_the_same(tmp_path, dtype, smaller, within):
-    """Half or a quarter of the bytes, and the scores of the same tokens move by no more than stated."""
-    model = shaken(glassformer.tiny("marian", vocab_size=2000, d_model=128, num_layers=1))
+def test_quantized_weights_give_similar_scores(tmp_path, dtype, smaller, within):
+    """The file is smaller by about the expected factor, and the model is not changed."""
+    model = randomize_parameters(glassformer.tiny("marian", vocab_size=2000, d_model=128, num_layers=1))
     bundle = glassformer.Pipeline(model=model, generation={"eos_token_id": EOS})
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    whole = export_ctranslate2(bundle, tmp_path / "float32").folder
+    full = export_ctranslate2(bundle, tmp_path / "float32").folder
     small = export_ctranslate2(bundle, tmp_path / dtype, dtype).folder
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-    assert (whole / "model.bin").stat().st_size > smaller * (small / "model.bin").stat().st_size
-    rows = [spelled(row) for row in drawn_rows(model)]
-    scored = []
-    for folder in (whole, small):
+    assert (full / "model.bin").stat().st_size > smaller * (small / "model.bin").stat().st_size
+    rows = [id_tokens(row) for row in random_rows(model)]
+    logprobs = []
+    for folder in (full, small):
         runtime = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
-        scored.append([torch.tensor(one.log_probs) for one in runtime.score_batch(rows, rows)])
-    worst = max(float((a - b).abs().max()) for a, b in zip(*scored, strict=True))
+        logprobs.append([torch.tensor(score.log_probs) for score in runtime.score_batch(rows, rows)])
+    worst = max(float((a - b).abs().max()) for a, b in zip(*logprobs, strict=True))
     assert 0 < worst < within
 
 
@@ -170,7 +175,7 @@ def test_smaller_weights_write_nearly_the_same(tmp_path, dtype, smaller, within)
         spec.BandScalingSpec(factor=4.0, low_freq_factor=1.0, high_freq_factor=3.0, original_max_len=8),
     ],
 )
-def test_stretched_rotary_positions_too(tmp_path, scaling):
+def test_rotary_scaling_matches_ctranslate2(tmp_path, scaling):
     what = glassformer.tiny("llama").spec
     position = replace(what.decoder.position, scaling=scaling)
     model = glassformer.build(replace(what, decoder=replace(what.decoder, position=position)))
@@ -187,14 +192,14 @@ def test_stretched_rotary_positions_too(tmp_path, scaling):
         ("llama", "byte-fallback"),
     ],
 )
-def test_published_folders_go_through_text(tmp_path, run, family, layout):  # noqa: F811
-    """A folder in the published layout, its own vocabulary, a token it forbids, all by the command line."""
+def test_published_folder_exports_from_the_command_line(tmp_path, run, family, layout):  # noqa: F811
+    """With its own vocabulary and a suppressed token."""
     layouts.LAYOUTS[layout](tmp_path)
     tokenizer = load_tokenizer(tmp_path)
-    model = shaken(glassformer.tiny(family, vocab_size=tokenizer.vocab_size))
+    model = randomize_parameters(glassformer.tiny(family, vocab_size=tokenizer.vocab_size))
     text = "the old captain sang"
     ids = tokenizer.encode(text).ids
-    (first,) = (one.ids[0] for one in ours(model, [ids], tokenizer.eos_id))
+    (first,) = (output.ids[0] for output in our_outputs(model, [ids], tokenizer.eos_id))
     generation = {"eos_token_id": tokenizer.eos_id, "bad_words_ids": [[first]]}
     if getattr(model.spec, "start_id", None) is not None:
         generation["decoder_start_token_id"] = model.spec.start_id
@@ -202,20 +207,20 @@ def test_published_folders_go_through_text(tmp_path, run, family, layout):  # no
     glassformer.save(saved, tmp_path / "model")
     done = run("export", tmp_path / "model", "--format", "ctranslate2", "--out", tmp_path / "out")
     assert done.code == 0, done.err
-    ((tokens, _),) = theirs(tmp_path / "out", [tokenizer.tokens(ids)])
+    ((tokens, _),) = their_output(tmp_path / "out", [tokenizer.tokens(ids)])
     loaded = glassformer.load(tmp_path / "model").model
-    (expected,) = ours(loaded, [ids], tokenizer.eos_id, suppress_tokens=(first,))
+    (expected,) = our_outputs(loaded, [ids], tokenizer.eos_id, suppress_tokens=(first,))
     assert tokens == tokenizer.tokens(expected.ids, side="target")
     assert tokens and tokens[0] != tokenizer.tokens([first], side="target")[0]
 
 
-def test_what_the_runtime_must_be_told_is_a_note(tmp_path):
+def test_notes_list_options_for_the_runtime(tmp_path):
     bundle = glassformer.Pipeline(
         model=glassformer.tiny("bart").eval(), generation={"eos_token_id": [2, 5], "forced_bos_token_id": 7}
     )
     bundle.generation["bad_words_ids"] = [[3, 4]]
-    ends, begins, never = export_ctranslate2(bundle, tmp_path / "out").notes
-    assert "end_token=['<id 2>', '<id 5>']" in ends and "target_prefix=[['<id 7>']]" in begins
+    ends, prefix, never = export_ctranslate2(bundle, tmp_path / "out").notes
+    assert "end_token=['<id 2>', '<id 5>']" in ends and "target_prefix=[['<id 7>']]" in prefix
     assert "suppress_sequences=[['<id 3>', '<id 4>']]" in never
 
 
@@ -230,14 +235,14 @@ def test_what_the_runtime_must_be_told_is_a_note(tmp_path):
         ("original", {}, MissingValueError),
     ],
 )
-def test_model_that_the_format_cannot_represent_is_refused(tmp_path, family, options, error):
+def test_unsupported_model_raises(tmp_path, family, options, error):
     bundle = glassformer.Pipeline(model=glassformer.tiny(family, **options), generation={"eos_token_id": 2})
     with pytest.raises(error):
         export_ctranslate2(bundle, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_missing_end_token_and_existing_folder_are_refused(tmp_path, run, monkeypatch):  # noqa: F811
+def test_missing_eos_token_existing_folder_and_missing_package(tmp_path, run, monkeypatch):  # noqa: F811
     model = tmp_path / "model"
     glassformer.save(glassformer.tiny("gpt2"), model)
     no_end = run("export", model, "--format", "ctranslate2", "--out", tmp_path / "out")

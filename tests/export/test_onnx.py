@@ -1,4 +1,4 @@
-"""What ONNX's own runtime makes of our export is what we make: padded, from a cache, of any size."""
+"""ONNX Runtime computes from our export what we compute: padded, with a cache, of any size."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import glassformer
 from glassformer.core import spec
 from glassformer.core.positions import RelativeBias
 from glassformer.errors import UnsupportedError
-from glassformer.export import onnx as exporting
+from glassformer.export import onnx
 from glassformer.export.onnx import export_onnx
 from glassformer.generation import GenerationConfig, GenerationParams, generate
 from glassformer.tokenization import load_tokenizer
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
-from tests.export.shaken import shaken
+from tests.export.randomized import randomize_parameters
 from tests.tasks.reversing import ROWS, reverser
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-WITHIN = {"atol": 1e-4, "rtol": 1e-4}
-START, EOS, MOST = 1, 2, 12
+TOLERANCE = {"atol": 1e-4, "rtol": 1e-4}
+START, EOS, MAX_NEW_TOKENS = 1, 2, 12
 
 
 class Runtime:
-    """A file of an export in ONNX's runtime, by the names that its JSON tells."""
+    """An exported file in ONNX Runtime; inputs and outputs are named as in export.json."""
 
     def __init__(self, folder, name):
         options = onnxruntime.SessionOptions()
@@ -38,45 +38,45 @@ class Runtime:
         self.session = onnxruntime.InferenceSession(
             folder / name, options, providers=["CPUExecutionProvider"]
         )
-        self.told = json.loads((folder / "export.json").read_text())["files"][name]
-        assert [port["name"] for port in self.told["inputs"]] == [i.name for i in self.session.get_inputs()]
+        self.ports = json.loads((folder / "export.json").read_text())["files"][name]
+        assert [port["name"] for port in self.ports["inputs"]] == [i.name for i in self.session.get_inputs()]
 
-    def __call__(self, **given):
-        given = {name: np.asarray(value) for name, value in given.items()}
-        names = [port["name"] for port in self.told["outputs"]]
-        return dict(zip(names, map(torch.from_numpy, self.session.run(names, given)), strict=True))
+    def __call__(self, **inputs):
+        inputs = {name: np.asarray(value) for name, value in inputs.items()}
+        names = [port["name"] for port in self.ports["outputs"]]
+        return dict(zip(names, map(torch.from_numpy, self.session.run(names, inputs)), strict=True))
 
 
 @cache
 def runtime(folder, name):
-    """Read once for all texts that go through it."""
+    """Load each file once."""
     return Runtime(folder, name)
 
 
-class Stepping:
-    """Their model as a function of the next ids and of all real positions so far; it keeps the cache."""
+class OnnxDecoder:
+    """Call with the next ids and the mask of all positions so far; keeps the KV cache."""
 
-    def __init__(self, folder, source=None, real=None):
-        self.past, self.fixed = {}, {}
+    def __init__(self, folder, source=None, source_mask=None):
+        self.past, self.memory = {}, {}
         self.step = runtime(folder, "model.onnx" if source is None else "decoder.onnx")
         if source is not None:
-            found = runtime(folder, "encoder.onnx")(ids=source, mask=real)
-            self.fixed = {name: value for name, value in found.items() if name.startswith("cross")}
-            self.fixed["memory_mask"] = real
+            outputs = runtime(folder, "encoder.onnx")(ids=source, mask=source_mask)
+            self.memory = {name: value for name, value in outputs.items() if name.startswith("cross")}
+            self.memory["memory_mask"] = source_mask
 
     def __call__(self, ids, mask):
-        for port in self.step.told["inputs"]:
+        for port in self.step.ports["inputs"]:
             if port["name"].startswith("past") and port["name"] not in self.past:
                 shape = [len(ids), port["shape"][1], 0, port["shape"][3]]
                 self.past[port["name"]] = np.zeros(shape, np.float32)
-        found = self.step(ids=ids, mask=mask, **self.fixed, **self.past)
-        self.past = {n.replace("present", "past"): v for n, v in found.items() if n != "logits"}
-        return found["logits"]
+        outputs = self.step(ids=ids, mask=mask, **self.memory, **self.past)
+        self.past = {n.replace("present", "past"): v for n, v in outputs.items() if n != "logits"}
+        return outputs["logits"]
 
 
 def exported(model, folder):
-    """The folder of an export that leaves the model as it was."""
-    bundle = glassformer.Pipeline(model=shaken(model))
+    """Export a randomized model; check that this does not change the model."""
+    bundle = glassformer.Pipeline(model=randomize_parameters(model))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     parts = [type(part) for part in model.modules()]
     out = export_onnx(bundle, folder).folder
@@ -86,64 +86,67 @@ def exported(model, folder):
     return out
 
 
-def rows(size, batch, length, side, draw):
-    """Random ids (B, T) of unequal lengths, and which are real."""
-    ids = torch.randint(3, size, (batch, length), generator=draw)
-    real = torch.ones(batch, length, dtype=torch.bool)
+def rows(size, batch, length, side, generator):
+    """Random ids (B, T) of rows of unequal length, and their mask."""
+    ids = torch.randint(3, size, (batch, length), generator=generator)
+    mask = torch.ones(batch, length, dtype=torch.bool)
     for row in range(1, batch):
         short = row * length // (batch + 1)
-        real[row, slice(0, short) if side == "left" else slice(length - short, length)] = False
-    return ids.masked_fill(~real, 0), real
+        mask[row, slice(0, short) if side == "left" else slice(length - short, length)] = False
+    return ids.masked_fill(~mask, 0), mask
 
 
-def greedy(folder, source, real, starts):
-    """Their greedy tokens, each row's before its end token; `starts` (B, 1) for a model with a source."""
+def greedy(folder, source, source_mask, starts):
+    """Greedy tokens of ONNX Runtime, up to the end token; starts (B, 1): for a model with a source."""
     if starts is None:
-        step, ids, mask = Stepping(folder), source, real
+        step, ids, mask = OnnxDecoder(folder), source, source_mask
     else:
-        step, ids, mask = Stepping(folder, source, real), starts, torch.ones_like(starts, dtype=torch.bool)
-    written = []
-    for _ in range(MOST):
+        step, ids = OnnxDecoder(folder, source, source_mask), starts
+        mask = torch.ones_like(starts, dtype=torch.bool)
+    tokens = []
+    for _ in range(MAX_NEW_TOKENS):
         ids = step(ids, mask)[:, -1].argmax(-1, keepdim=True)
         mask = torch.cat((mask, torch.ones_like(ids, dtype=torch.bool)), 1)
-        written.append(ids)
-    texts = torch.cat(written, 1).tolist()
+        tokens.append(ids)
+    texts = torch.cat(tokens, 1).tolist()
     return [text[: text.index(EOS)] if EOS in text else text for text in texts]
 
 
-def check_writing(model, folder, longest):
-    """Logits in uneven steps from an empty cache, padded; greedy tokens; one row; against ours at once."""
+def check_generation(model, folder, longest):
+    """Compare logits in uneven steps from an empty cache, padded, and greedy tokens."""
     out = exported(model, folder)
-    two = isinstance(model.spec, spec.EncoderDecoderSpec)
-    draw = torch.Generator().manual_seed(1)
+    has_source = isinstance(model.spec, spec.EncoderDecoderSpec)
+    generator = torch.Generator().manual_seed(1)
     head = model.spec.head.vocab_size
     for batch in (3, 1):
-        source, real = None, None
-        if two:
-            source, real = rows(model.spec.source.vocab_size, batch, longest, "right", draw)
-        ids, mask = rows(head, batch, longest - 4, "right" if two else "left", draw)
+        source, source_mask = None, None
+        if has_source:
+            source, source_mask = rows(model.spec.source.vocab_size, batch, longest, "right", generator)
+        ids, mask = rows(head, batch, longest - 4, "right" if has_source else "left", generator)
         with torch.no_grad():
-            expected = model(source, ids, real, mask) if two else model(ids, mask)
-        step, done, found = Stepping(out, source, real), 0, []
+            expected = model(source, ids, source_mask, mask) if has_source else model(ids, mask)
+        step, done, logits = OnnxDecoder(out, source, source_mask), 0, []
         for size in (5, 1, 1, 7, ids.shape[1]):
-            found.append(step(ids[:, done : done + size], mask[:, : done + size]))
+            logits.append(step(ids[:, done : done + size], mask[:, : done + size]))
             done += size
-        torch.testing.assert_close(torch.cat(found, 1)[mask], expected[mask], **WITHIN)
-    prompt, seen = (source, real) if two else (ids, mask)
-    prompt, seen = prompt[:, -9:], seen[:, -9:]
+        torch.testing.assert_close(torch.cat(logits, 1)[mask], expected[mask], **TOLERANCE)
+    prompt, prompt_mask = (source, source_mask) if has_source else (ids, mask)
+    prompt = prompt[:, -9:]
     prompt = torch.cat((prompt, prompt.flip(1)))
-    seen = torch.ones_like(prompt, dtype=torch.bool)
-    seen[1, slice(6, 9) if two else slice(0, 3)] = False
-    settings = GenerationConfig(max_new_tokens=MOST)
+    prompt_mask = torch.ones_like(prompt, dtype=torch.bool)
+    prompt_mask[1, slice(6, 9) if has_source else slice(0, 3)] = False
+    config = GenerationConfig(max_new_tokens=MAX_NEW_TOKENS)
     ours = generate(
         model,
         prompt,
-        GenerationParams(config=settings, eos_token_id=EOS, pad_token_id=0, start_ids=START if two else None),
-        attention_mask=seen,
+        GenerationParams(
+            config=config, eos_token_id=EOS, pad_token_id=0, start_ids=START if has_source else None
+        ),
+        attention_mask=prompt_mask,
     )
-    starts = torch.full((2, 1), START) if two else None
-    theirs = greedy(out, prompt, seen, starts)
-    assert theirs == [text[0].ids for text in ours] and theirs[0] != theirs[1]
+    starts = torch.full((2, 1), START) if has_source else None
+    theirs = greedy(out, prompt, prompt_mask, starts)
+    assert theirs == [outputs[0].ids for outputs in ours] and theirs[0] != theirs[1]
     return out
 
 
@@ -151,7 +154,7 @@ ONE = {"num_layers": 1}
 
 
 @pytest.mark.parametrize(
-    ("family", "words"),
+    ("family", "options"),
     [
         ("original", {}),
         ("t5", {"gated": True, "activation": "gelu_tanh", "tied": False, **ONE}),
@@ -162,68 +165,65 @@ ONE = {"num_layers": 1}
         ("palm", ONE),
     ],
 )
-def test_models_that_write_from_a_cache(tmp_path, family, words):
-    """Relative positions also beyond their last bucket, and where a logarithm may round to either side.
-
-    The first is of two blocks, and so is GPT-2 below.
-    """
+def test_generation_matches_onnx_runtime(tmp_path, family, options):
+    """T5 also beyond the last bucket of its relative positions."""
     longest = 150 if family == "t5" else 23
-    check_writing(glassformer.tiny(family, **words), tmp_path / "out", longest)
+    check_generation(glassformer.tiny(family, **options), tmp_path / "out", longest)
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_buckets_looked_up_are_those_worked_out(bidirectional):
+def test_tabulated_buckets_equal_computed_ones(bidirectional):
     own = RelativeBias(4, buckets=32, max_distance=128, bidirectional=bidirectional)
     torch.nn.init.normal_(own.weight)
-    places = torch.arange(300)[None]
-    looked_up = exporting.LookedUp(own)(places, places).bias
-    assert torch.equal(looked_up, own(places, places).bias)
+    positions = torch.arange(300)[None]
+    tabulated = onnx.TabulatedRelativeBias(own)(positions, positions).bias
+    assert torch.equal(tabulated, own(positions, positions).bias)
 
 
-def given_to(model, batch, draw):
-    """Inputs by their names in the export, padded, with types, gaps and hidden patches if there are any."""
+def random_inputs(model, batch, generator):
+    """Random inputs by their names in the export: padded, with token types, gaps and masked patches."""
     what = model.spec.source if isinstance(model.spec, spec.EncoderDecoderSpec) else model.spec.input
     match what:
         case spec.TokensSpec():
-            ids, mask = rows(what.vocab_size, batch, 11 + 6 * batch, "right", draw)
-            given = {"ids": ids, "mask": mask}
+            ids, mask = rows(what.vocab_size, batch, 11 + 6 * batch, "right", generator)
+            inputs = {"ids": ids, "mask": mask}
             if what.types is not None:
-                given["types"] = torch.randint(what.types, ids.shape, generator=draw)
-            return given
+                inputs["types"] = torch.randint(what.types, ids.shape, generator=generator)
+            return inputs
         case spec.ImagePatchesSpec():
-            return {"images": torch.randn(batch, what.channels, *what.image_size, generator=draw)}
+            return {"images": torch.randn(batch, what.channels, *what.image_size, generator=generator)}
         case spec.SeriesPatchesSpec():
             size = (batch, what.context_length, what.channels)
-            given = {"values": 50 * torch.randn(size, generator=draw).cumsum(1) + 300}
-            given["observed"] = torch.rand(size, generator=draw) > 0.2
+            inputs = {"values": 50 * torch.randn(size, generator=generator).cumsum(1) + 300}
+            inputs["observed"] = torch.rand(size, generator=generator) > 0.2
             if isinstance(model.spec.head, spec.PatchReconstructSpec):
-                given["masked_patches"] = (
-                    torch.rand(batch, what.channels, what.num_patches, generator=draw) > 0.5
+                inputs["masked_patches"] = (
+                    torch.rand(batch, what.channels, what.num_patches, generator=generator) > 0.5
                 )
-            return given
+            return inputs
 
 
-def check_reading(model, folder):
-    """Everything the head gives, for three rows and for one."""
-    reading = Runtime(exported(model, folder), "model.onnx")
-    draw = torch.Generator().manual_seed(1)
+def check_forward(model, folder):
+    """Compare all outputs of the head, for three rows and for one."""
+    forward = Runtime(exported(model, folder), "model.onnx")
+    generator = torch.Generator().manual_seed(1)
     for batch in (3, 1):
-        given = given_to(model, batch, draw)
-        first, *others = given
-        plain = [given[name] for name in others if name == "mask"]
-        ours = model(given[first], *plain, **{name: given[name] for name in others if name != "mask"})
+        inputs = random_inputs(model, batch, generator)
+        first, *others = inputs
+        plain = [inputs[name] for name in others if name == "mask"]
+        ours = model(inputs[first], *plain, **{name: inputs[name] for name in others if name != "mask"})
         ours = ours._asdict() if hasattr(ours, "_asdict") else {None: ours}
-        found = reading(**given)
-        assert len(found) == len(ours)
-        for name, theirs in found.items():
-            mine = ours[name] if len(ours) > 1 else ours[None]
-            if mine.shape[:2] == given.get("mask", torch.empty(0)).shape:
-                mine, theirs = mine[given["mask"]], theirs[given["mask"]]
-            torch.testing.assert_close(theirs, mine.detach(), **WITHIN)
+        outputs = forward(**inputs)
+        assert len(outputs) == len(ours)
+        for name, theirs in outputs.items():
+            expected = ours[name] if len(ours) > 1 else ours[None]
+            if expected.shape[:2] == inputs.get("mask", torch.empty(0)).shape:
+                expected, theirs = expected[inputs["mask"]], theirs[inputs["mask"]]
+            torch.testing.assert_close(theirs, expected.detach(), **TOLERANCE)
 
 
 @pytest.mark.parametrize(
-    ("family", "words"),
+    ("family", "options"),
     [
         ("bert", {}),
         ("bert", {"head": spec.ClassifySpec(num_labels=3, hidden="tanh"), "tied": False, **ONE}),
@@ -241,46 +241,46 @@ def check_reading(model, folder):
         ("gpt2", {"head": spec.ClassifySpec(num_labels=3, pool="last"), "tied": False, **ONE}),
     ],
 )
-def test_models_that_read_all_at_once(tmp_path, family, words):
-    check_reading(glassformer.tiny(family, **words), tmp_path / "out")
+def test_forward_matches_onnx_runtime(tmp_path, family, options):
+    check_forward(glassformer.tiny(family, **options), tmp_path / "out")
 
 
-def test_labels_read_off_a_decoder(tmp_path):
-    """An encoder-decoder that classifies reads its source again as the target, up to the last end token."""
+def test_encoder_decoder_classifier_matches_onnx_runtime(tmp_path):
+    """It reads its source again as the target, up to the last end token."""
     head = spec.ClassifySpec(num_labels=3, pool="end", end_id=2, hidden="tanh")
     model = glassformer.tiny("bart", head=head, **ONE)
-    found = Runtime(exported(model, tmp_path / "out"), "model.onnx")
+    forward = Runtime(exported(model, tmp_path / "out"), "model.onnx")
     ids, mask = rows(101, 3, 21, "right", torch.Generator().manual_seed(1))
     ids[torch.arange(3), mask.sum(1) - 1] = 2
-    given = {"ids": ids, "mask": mask, "target": ids.roll(1, 1), "target_mask": mask}
+    inputs = {"ids": ids, "mask": mask, "target": ids.roll(1, 1), "target_mask": mask}
     torch.testing.assert_close(
-        found(**given)["logits"], model(ids, given["target"], mask, mask).detach(), **WITHIN
+        forward(**inputs)["logits"], model(ids, inputs["target"], mask, mask).detach(), **TOLERANCE
     )
 
 
-def test_a_trained_folder_translates_the_same(tmp_path, run):  # noqa: F811
-    """From a job's folder by the command line; the tokenizer that lies in the export spells its tokens."""
+def test_exported_translator_gives_the_same_translations(tmp_path, run):  # noqa: F811
+    """Export from the command line, with the tokenizer of the exported folder."""
     done = run("export", reverser(), "--format", "onnx", "--out", tmp_path / "out", "--json")
     assert done.code == 0, done.err
     assert {"encoder.onnx", "decoder.onnx", "export.json"} < set(json.loads(done.out)["files"])
     bundle, tokenizer = glassformer.load(reverser()), load_tokenizer(tmp_path / "out")
-    told, found = json.loads((tmp_path / "out" / "export.json").read_text()), []
+    metadata, translations = json.loads((tmp_path / "out" / "export.json").read_text()), []
     for row in ROWS:
         ids = torch.tensor([tokenizer.encode(row).ids])
-        step = Stepping(tmp_path / "out", ids, torch.ones_like(ids, dtype=torch.bool))
-        written = list(told["starts"])
-        while len(written) == 1 or (written[-1] not in told["ends"] and len(written) <= 16):
-            mask = torch.ones(1, len(written), dtype=torch.bool)
-            written.append(int(step(torch.tensor([written[-1:]]), mask)[0, -1].argmax()))
-        found.append(tokenizer.decode(written[1:]))
-    assert found == bundle.translate(ROWS, num_beams=1, max_new_tokens=16)
+        step = OnnxDecoder(tmp_path / "out", ids, torch.ones_like(ids, dtype=torch.bool))
+        target = list(metadata["starts"])
+        while len(target) == 1 or (target[-1] not in metadata["ends"] and len(target) <= 16):
+            mask = torch.ones(1, len(target), dtype=torch.bool)
+            target.append(int(step(torch.tensor([target[-1:]]), mask)[0, -1].argmax()))
+        translations.append(tokenizer.decode(target[1:]))
+    assert translations == bundle.translate(ROWS, num_beams=1, max_new_tokens=16)
 
 
-def test_a_shared_matrix_is_stored_once_and_large_ones_beside(tmp_path, monkeypatch):
-    """Weights under their own names; from a size on in a file of their own, which the runtime finds."""
-    monkeypatch.setattr(exporting, "LARGE", 100_000)
+def test_shared_weights_are_stored_once_and_large_ones_externally(tmp_path, monkeypatch):
+    """Weights keep their names, and the runtime finds the external file."""
+    monkeypatch.setattr(onnx, "MAX_EMBEDDED", 100_000)
     model = glassformer.tiny("gpt2", vocab_size=4000)
-    out = check_writing(model, tmp_path / "out", longest=20)
+    out = check_generation(model, tmp_path / "out", longest=20)
     weights = sum(p.nbytes for p in model.parameters())
     assert 0.95 * weights < (out / "model.onnx.data").stat().st_size < 1.1 * weights
     graph = (out / "model.onnx").read_bytes()
@@ -288,7 +288,7 @@ def test_a_shared_matrix_is_stored_once_and_large_ones_beside(tmp_path, monkeypa
     assert str(tmp_path.home()).encode() not in graph and b"site-packages" not in graph
 
 
-def test_unsupported_model_dtype_and_missing_package_are_refused(tmp_path, run, monkeypatch):  # noqa: F811
+def test_unsupported_model_dtype_and_missing_package(tmp_path, run, monkeypatch):  # noqa: F811
     from glassformer.baselines import build_baseline
     from glassformer.baselines import spec as baseline
 

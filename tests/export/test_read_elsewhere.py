@@ -1,4 +1,4 @@
-"""A folder we saved is read by the reference library as it is, which then writes what we write."""
+"""transformers loads a folder that we saved and generates the same text."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import torch
 
 import glassformer
 from glassformer.tokenization import load_tokenizer
-from tests.export.shaken import shaken
+from tests.export.randomized import randomize_parameters
 from tests.tokenization import layouts
 
 transformers = pytest.importorskip("transformers")
 
-MOST = 12
+MAX_NEW_TOKENS = 12
 TEXTS = ["the old captain sang", "the sea"]
 
 
@@ -28,28 +28,30 @@ TEXTS = ["the old captain sang", "the sea"]
         ("falcon", "byte-level"),
     ],
 )
-def test_the_reference_generates_from_our_folder(tmp_path, family, layout):
-    """By its own classes, found by what config.json says, with its own reading of the tokenizer's files."""
+def test_transformers_generates_from_our_folder(tmp_path, family, layout):
+    """With its Auto classes and its own tokenizer."""
     layouts.LAYOUTS[layout](tmp_path)
     tokenizer = load_tokenizer(tmp_path)
-    model = shaken(glassformer.tiny(family, vocab_size=tokenizer.vocab_size))
+    model = randomize_parameters(glassformer.tiny(family, vocab_size=tokenizer.vocab_size))
     generation = {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id or 0}
-    two = getattr(model.spec, "start_id", None) is not None
-    if two:
+    has_source = getattr(model.spec, "start_id", None) is not None
+    if has_source:
         generation["decoder_start_token_id"] = model.spec.start_id
     bundle = glassformer.Pipeline(model=model, tokenizer=tokenizer, family=family, generation=generation)
     folder = glassformer.save(bundle, tmp_path / "model")
-    kind = transformers.AutoModelForSeq2SeqLM if two else transformers.AutoModelForCausalLM
+    kind = transformers.AutoModelForSeq2SeqLM if has_source else transformers.AutoModelForCausalLM
     reference = kind.from_pretrained(folder).eval()
-    spelled = transformers.AutoTokenizer.from_pretrained(folder)
+    their_tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     loaded = glassformer.load(folder)
-    write = loaded.translate if two else loaded.generate
+    generate = loaded.translate if has_source else loaded.generate
     for text in TEXTS:
-        ids = spelled(text, return_tensors="pt")["input_ids"]
+        ids = their_tokenizer(text, return_tensors="pt")["input_ids"]
         assert ids[0].tolist() == loaded.tokenizer.encode(text).ids
         mask = torch.ones_like(ids)
-        told = reference.generate(ids, attention_mask=mask, do_sample=False, num_beams=1, max_new_tokens=MOST)
-        new = told[0, 1:] if two else told[0, ids.shape[1] :]
-        (ours,) = write([text], num_beams=1, max_new_tokens=MOST)
+        output = reference.generate(
+            ids, attention_mask=mask, do_sample=False, num_beams=1, max_new_tokens=MAX_NEW_TOKENS
+        )
+        new = output[0, 1:] if has_source else output[0, ids.shape[1] :]
+        (ours,) = generate([text], num_beams=1, max_new_tokens=MAX_NEW_TOKENS)
         theirs = loaded.tokenizer.decode(new.tolist())
-        assert ours == (theirs.strip() if two else theirs), (ours, new)
+        assert ours == (theirs.strip() if has_source else theirs), (ours, new)

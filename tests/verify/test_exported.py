@@ -14,7 +14,7 @@ from glassformer.export.ctranslate2 import export_ctranslate2
 from glassformer.export.onnx import export_onnx
 from glassformer.verify import all_checks, open_exported
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
-from tests.export.shaken import shaken
+from tests.export.randomized import randomize_parameters
 
 pytest.importorskip("ctranslate2")
 pytest.importorskip("onnxruntime")
@@ -24,7 +24,7 @@ NAME = "exported = native"
 
 
 def tiny_bundle(family, **overrides):
-    model = shaken(glassformer.tiny(family, num_layers=1, **overrides))
+    model = randomize_parameters(glassformer.tiny(family, num_layers=1, **overrides))
     generation = {"eos_token_id": 2, "suppress_tokens": [7]}
     if isinstance(model.spec, spec.EncoderDecoderSpec):
         generation["decoder_start_token_id"] = 1
