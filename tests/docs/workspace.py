@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 import glassformer
-from tests.interpret.models import bundle
+from tests.interpret.models import tiny_bundle
 from tests.recipes.synthetic_data import all_files
 from tests.tasks.reversing import reverser, speaker
 
@@ -33,6 +33,6 @@ def create_workspace(folder: Path, page: str) -> None:
     speaker(folder / "runs/text/model", max_len=64)
     (folder / "runs/text/recipe.yaml").write_text("job: lm\ndata: {train: [book.txt]}\n")
     if "=bert-base-uncased" in page:
-        glassformer.save(bundle("bert", max_len=128), folder / "bert-base-uncased")
+        glassformer.save(tiny_bundle("bert", max_len=128), folder / "bert-base-uncased")
     if not re.search(r"^glassformer recipes \S+ my.yaml", page, re.MULTILINE):
         (folder / "my.yaml").write_text(RECIPE)

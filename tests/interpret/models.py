@@ -49,7 +49,7 @@ def wordpieces() -> Tokenizer:
         return load_tokenizer(folder)
 
 
-def _bundle(family: str, tokenizer: Tokenizer | None = None, **settings: Any) -> Bundle:
+def _random_bundle(family: str, tokenizer: Tokenizer | None = None, **settings: Any) -> Bundle:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = tiny(family, **settings).eval()
@@ -57,40 +57,40 @@ def _bundle(family: str, tokenizer: Tokenizer | None = None, **settings: Any) ->
     return Pipeline(model=model, tokenizer=tokenizer, family=family)
 
 
-def bundle(family: str, **settings: Any) -> Bundle:
+def tiny_bundle(family: str, **settings: Any) -> Bundle:
     """A tiny model of the family."""
     match family:
         case "original":
             size = wordwise().vocab_size
             settings = {"src_vocab_size": size, "tgt_vocab_size": size, **settings}
-            made = _bundle(family, wordwise(), **settings)
-            made.generation |= {"decoder_start_token_id": wordwise().eos_id}
-            return made
+            bundle = _random_bundle(family, wordwise(), **settings)
+            bundle.generation |= {"decoder_start_token_id": wordwise().eos_id}
+            return bundle
         case "t5" | "bart" | "marian":
-            made = _bundle(family, wordwise(), vocab_size=wordwise().vocab_size, **settings)
-            made.generation |= {
+            bundle = _random_bundle(family, wordwise(), vocab_size=wordwise().vocab_size, **settings)
+            bundle.generation |= {
                 "decoder_start_token_id": wordwise().pad_id,
                 "eos_token_id": wordwise().eos_id,
                 "pad_token_id": wordwise().pad_id,
             }
-            return made
+            return bundle
         case "gpt2" | "llama" | "mistral" | "falcon" | "palm":
-            return _bundle(family, bytewise(), vocab_size=bytewise().vocab_size, **settings)
+            return _random_bundle(family, bytewise(), vocab_size=bytewise().vocab_size, **settings)
         case "vit" | "deit":
-            made = _bundle(family, **settings)
-            made.files[IMAGE_PROCESSOR_FILE] = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.5]}
-            return made
+            bundle = _random_bundle(family, **settings)
+            bundle.files[IMAGE_PROCESSOR_FILE] = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.5]}
+            return bundle
         case "patchtst":
-            made = _bundle(family, **settings)
-            made.job = JobInfo(columns=("load", "oil"), mean=(5.0, -3.0), std=(2.0, 0.5))
-            return made
-    return _bundle(family, wordpieces(), vocab_size=len(VOCABULARY), **settings)
+            bundle = _random_bundle(family, **settings)
+            bundle.job = JobInfo(columns=("load", "oil"), mean=(5.0, -3.0), std=(2.0, 0.5))
+            return bundle
+    return _random_bundle(family, wordpieces(), vocab_size=len(VOCABULARY), **settings)
 
 
 def classifier() -> Bundle:
-    made = bundle("bert", head=spec.ClassifySpec(num_labels=3, hidden="tanh"))
-    made.job = JobInfo(classes=("bad", "so so", "good"))
-    return made
+    bundle = tiny_bundle("bert", head=spec.ClassifySpec(num_labels=3, hidden="tanh"))
+    bundle.job = JobInfo(classes=("bad", "so so", "good"))
+    return bundle
 
 
 def picture(size: tuple[int, int] = (23, 19), kind: str = "PNG") -> bytes:
@@ -112,10 +112,10 @@ def columns(rows: int = 40) -> dict[str, list[float]]:
     return {"load": values[0].tolist(), "oil": values[1].tolist(), "ignored": [0.0] * rows}
 
 
-def given(made: Bundle) -> dict[str, Any]:
+def example_values(bundle: Bundle) -> dict[str, Any]:
     """An input that fits the model."""
-    read = made.spec.source if isinstance(made.spec, spec.EncoderDecoderSpec) else made.spec.input
-    match read, made.spec.head:
+    read = bundle.spec.source if isinstance(bundle.spec, spec.EncoderDecoderSpec) else bundle.spec.input
+    match read, bundle.spec.head:
         case spec.ImagePatchesSpec(), _:
             return {"image": url(picture())}
         case spec.SeriesPatchesSpec(), _:
@@ -132,16 +132,16 @@ def interventions(changes: Iterable[dict[str, Any]]) -> list[Intervention]:
 
 
 def trace_of(
-    made: Bundle, values: dict[str, Any], changes: Iterable[dict[str, Any]] = (), *, model: str = "model"
+    bundle: Bundle, values: dict[str, Any], changes: Iterable[dict[str, Any]] = (), *, model: str = "model"
 ) -> Trace:
     """The trace of JSON values, as the server passes them on."""
-    return trace_model(made, TraceInput.from_json(values), interventions(changes), model=model)
+    return trace_model(bundle, TraceInput.from_json(values), interventions(changes), model=model)
 
 
-def drawn(family: str, **words: Any) -> Any:
+def random_model(family: str, **options: Any) -> Any:
     """A tiny model of the family, with numbers so large that a mistake shows."""
     torch.manual_seed(0)
-    model: Any = tiny(family, **words).eval()
+    model: Any = tiny(family, **options).eval()
     with torch.no_grad():
         for value in model.parameters():
             value.add_(torch.randn_like(value) * 0.2)
@@ -150,36 +150,36 @@ def drawn(family: str, **words: Any) -> Any:
 
 def inputs_for(model: Any, length: int = 9, seed: int = 1) -> dict[str, Tensor]:
     """Something to read."""
-    made = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     match type(model).__name__:
         case "EncoderDecoder":
             return {
-                "src": torch.randint(4, 50, (1, length), generator=made),
-                "tgt": torch.randint(4, 50, (1, length - 2), generator=made),
+                "src": torch.randint(4, 50, (1, length), generator=generator),
+                "tgt": torch.randint(4, 50, (1, length - 2), generator=generator),
             }
         case "DecoderOnly":
-            return {"ids": torch.randint(4, 50, (1, length), generator=made)}
+            return {"ids": torch.randint(4, 50, (1, length), generator=generator)}
     embed = model.embed
     if hasattr(embed, "image_size"):
-        return {"inputs": torch.randn(1, embed.channels, *embed.image_size, generator=made)}
+        return {"inputs": torch.randn(1, embed.channels, *embed.image_size, generator=generator)}
     if hasattr(embed, "context_length"):
-        return {"inputs": torch.randn(1, embed.context_length, embed.channels, generator=made)}
-    return {"inputs": torch.randint(4, 50, (1, length), generator=made)}
+        return {"inputs": torch.randn(1, embed.context_length, embed.channels, generator=generator)}
+    return {"inputs": torch.randint(4, 50, (1, length), generator=generator)}
 
 
-def traced(
+def trace_forward(
     model: Any, inputs: dict[str, Any], kind: Kind = "generate", changes: Sequence[Any] = (), id: str = "a"
 ) -> Trace:
     """The trace of one forward."""
-    given = interventions(changes)
-    made = IntervenedForward(model, inputs, given)
+    applied = interventions(changes)
+    forward = IntervenedForward(model, inputs, applied)
     return Trace(
         id=id,
         model="model",
         bundle=Bundle(model=model),
-        prepared=PreparedInput(kind=kind, input=TraceInput(), sequences=(), inputs=made.inputs),
-        interventions=tuple(given),
-        record=observe(made.model, made.inputs, edit=made.edit),
+        prepared=PreparedInput(kind=kind, input=TraceInput(), sequences=(), inputs=forward.inputs),
+        interventions=tuple(applied),
+        record=observe(forward.model, forward.inputs, edit=forward.edit),
         outcome=FillOutcome(masks=()),
         forward_seconds=0.0,
     )

@@ -11,7 +11,7 @@ from glassformer.interpret import head_ablation
 from glassformer.interpret.comparison import compare_traces
 from glassformer.interpret.head_ablation import ablate_heads
 from glassformer.interpret.schema import ItemNotFoundError
-from tests.interpret.models import bundle, given, trace_of
+from tests.interpret.models import example_values, tiny_bundle, trace_of
 
 
 @pytest.mark.parametrize("batched", [True, False])
@@ -21,8 +21,8 @@ def test_effects_equal_those_of_interventions(
 ) -> None:
     if not batched:
         monkeypatch.setattr(head_ablation, "MAX_NUMBERS", 1)
-    model = bundle(family)
-    inputs: dict[str, Any] = given(model)
+    model = tiny_bundle(family)
+    inputs: dict[str, Any] = example_values(model)
     before = trace_of(model, inputs)
     if family == "original":  # the same target for all heads
         inputs["target"] = [token.id for token in before.sequences[1].tokens[before.prepared.start :]]
@@ -44,7 +44,7 @@ def test_effects_equal_those_of_interventions(
 
 
 def test_ablation_needs_a_known_attention_and_a_trace_without_interventions() -> None:
-    model = bundle("gpt2")
+    model = tiny_bundle("gpt2")
     trace = trace_of(model, {"text": "the sea"})
     with pytest.raises(ItemNotFoundError):
         ablate_heads(trace, "decoder.blocks.9.self_attn")

@@ -1,4 +1,4 @@
-"""What heads seem to do, on patterns made by hand and through an edited forward."""
+"""What heads seem to do, on patterns matcher by hand and through an edited forward."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def exactly(marked: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "name", ["previous", "next", "self", "first", "last", "same", "separator", "punctuation"]
 )
-def test_a_head_that_follows_a_pattern_exactly_has_its_role_with_all_of_its_attention(name: str) -> None:
+def test_a_head_on_one_pattern_gets_its_role_with_a_share_of_one(name: str) -> None:
     pattern = self_patterns(TEXT)[name]
     (head,) = ruler().measure(exactly(pattern))
     # the closing mark is the last token as well, and is told as the mark it is
@@ -60,7 +60,7 @@ def test_a_head_that_follows_a_pattern_exactly_has_its_role_with_all_of_its_atte
     assert head.share == pytest.approx(1.0, abs=1e-6) and head.chance < 0.5
 
 
-def test_even_attention_is_at_the_chance_level_of_every_pattern_and_spread() -> None:
+def test_uniform_attention_scores_chance_level_for_every_pattern() -> None:
     (head,) = ruler().measure(torch.full((1, 1, T, T), 1 / T))
     for name, chance in head.chances.items():
         if name != "spread":
@@ -71,13 +71,13 @@ def test_even_attention_is_at_the_chance_level_of_every_pattern_and_spread() -> 
     assert head.distance == pytest.approx(float(apart), abs=1e-4)
 
 
-def test_chance_of_spread_is_the_mean_over_random_weights() -> None:
-    drawn = torch.distributions.Dirichlet(torch.ones(T)).sample((400, 1, T))
-    (head,) = ruler().measure(drawn)
+def test_chance_of_spread_equals_the_mean_over_random_weights() -> None:
+    weights = torch.distributions.Dirichlet(torch.ones(T)).sample((400, 1, T))
+    (head,) = ruler().measure(weights)
     assert head.scores["spread"] == pytest.approx(head.chances["spread"], abs=0.005)
 
 
-def test_a_causal_head_is_judged_only_where_it_has_a_choice() -> None:
+def test_causal_heads_are_scored_only_at_queries_with_a_choice() -> None:
     causal = torch.ones(T, T, dtype=torch.bool).tril()
     before = torch.eye(T).roll(-1, 1)
     before[0] = torch.eye(T)[0]
@@ -90,7 +90,7 @@ def test_a_causal_head_is_judged_only_where_it_has_a_choice() -> None:
     assert head.chances["previous"] == pytest.approx(expected, abs=1e-6)
 
 
-def test_rows_and_columns_of_a_picture() -> None:
+def test_row_and_column_patterns_of_an_image() -> None:
     image = line([None] * 13, grid=(3, 4), prefix=1)
     patterns = self_patterns(image)
     for name in ("row", "column"):
@@ -102,17 +102,17 @@ def test_rows_and_columns_of_a_picture() -> None:
     assert not patterns["row"][0].any() and not patterns["local"][:, 0].any()
 
 
-def test_a_monotone_translation_is_an_alignment_and_a_reversed_one_is_none() -> None:
+def test_only_monotone_cross_attention_counts_as_alignment() -> None:
     source, target = line([f"s{n}" for n in range(10)]), line([f"t{n}" for n in range(8)])
     full = torch.ones(8, 10, dtype=torch.bool)
-    made = PatternMatcher(cross_patterns(target, source), full, distances(target, source, "cross"))
+    matcher = PatternMatcher(cross_patterns(target, source), full, distances(target, source, "cross"))
     rows = torch.arange(8)
     along, against = torch.zeros(1, 1, 8, 10), torch.zeros(1, 1, 8, 10)
     along[0, 0, rows, (rows * 9 / 7).round().long()] = 1
     against[0, 0, rows, 9 - (rows * 9 / 7).round().long()] = 1
-    (one,), (other,) = made.measure(along), made.measure(against)
-    assert one.role == "alignment" and one.share == 1.0 and one.distance < 0.5
-    assert other.scores["alignment"] < 0.3 and other.role is None
+    (monotone,), (reversed_head,) = matcher.measure(along), matcher.measure(against)
+    assert monotone.role == "alignment" and monotone.share == 1.0 and monotone.distance < 0.5
+    assert reversed_head.scores["alignment"] < 0.3 and reversed_head.role is None
 
 
 def test_sharpness_counts_links_between_words_and_ignores_special_tokens() -> None:
@@ -127,9 +127,7 @@ def test_sharpness_counts_links_between_words_and_ignores_special_tokens() -> No
 
 
 @pytest.mark.parametrize("at_once", [1, 1 << 25])
-def test_a_forward_whose_head_was_made_to_look_back_is_read_as_such(
-    at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edited_previous_token_head_is_recognized(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glassformer.interpret.head_patterns.MAX_WEIGHTS", at_once)
 
     def looking_back(weights: Tensor) -> Tensor:
@@ -152,12 +150,12 @@ def test_a_forward_whose_head_was_made_to_look_back_is_read_as_such(
     assert [head.scores["previous"] for head in other] == pytest.approx(by_hand.tolist(), abs=1e-6)
 
 
-def test_thumbnails_hold_the_largest_weight_of_each_tile() -> None:
+def test_thumbnails_show_the_largest_weight_of_each_tile() -> None:
     torch.manual_seed(0)
     weights = torch.rand(1, 3, 70, 50)
     small = thumbnails(weights)
     assert small.shape == (3, 32, 32) and small.dtype == torch.uint8
     weights[0, 1, 69, 49] = 1.0
     assert thumbnails(weights)[1, 31, 31] == 255
-    few = torch.tensor([[[[0.25, 0.75], [1.0, 0.0]]]])
-    assert thumbnails(few)[0].tolist() == [[128, 221], [255, 0]]
+    small_weights = torch.tensor([[[[0.25, 0.75], [1.0, 0.0]]]])
+    assert thumbnails(small_weights)[0].tolist() == [[128, 221], [255, 0]]

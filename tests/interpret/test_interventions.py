@@ -37,11 +37,11 @@ def stack_of(shape: str) -> str:
 def after(model: Any, inputs: dict[str, Any], *changes: dict[str, Any]) -> Tensor:
     """The model's output under the changes; neither weights nor inputs may have moved."""
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    given = {name: value.clone() for name, value in inputs.items()}
-    made = IntervenedForward(model, inputs, interventions(changes))
-    output = observe(made.model, made.inputs, edit=made.edit).output
+    originals = {name: value.clone() for name, value in inputs.items()}
+    forward = IntervenedForward(model, inputs, interventions(changes))
+    output = observe(forward.model, forward.inputs, edit=forward.edit).output
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert all(torch.equal(value, given[name]) for name, value in inputs.items())
+    assert all(torch.equal(value, originals[name]) for name, value in inputs.items())
     return output if isinstance(output, Tensor) else output[0]
 
 
@@ -58,9 +58,9 @@ def test_ablate_head_equals_zeroed_columns_of_the_output_projection(shape: str) 
         with torch.no_grad():
             attention.out_proj.weight[:, 2 * width : 3 * width] = 0
         expected = observe(other, inputs).output
-        found = after(model, inputs, {"kind": "ablate_head", "attention": name, "head": 2})
-        torch.testing.assert_close(found, expected)
-        assert not torch.allclose(found, observe(model, inputs).output)
+        output = after(model, inputs, {"kind": "ablate_head", "attention": name, "head": 2})
+        torch.testing.assert_close(output, expected)
+        assert not torch.allclose(output, observe(model, inputs).output)
 
 
 @pytest.mark.parametrize("wiring", ["pre", "post", "parallel"])
@@ -72,8 +72,8 @@ def test_skip_layer_equals_a_model_without_the_layer(shape: str, wiring: Any) ->
         other = copy.deepcopy(model)
         shorter: Any = other.get_submodule(stack)
         shorter.blocks = nn.ModuleList([shorter.blocks[1 - layer]])
-        found = after(model, inputs, {"kind": "skip_layer", "block": f"{stack}.blocks.{layer}"})
-        assert torch.equal(found, observe(other, inputs).output)
+        output = after(model, inputs, {"kind": "skip_layer", "block": f"{stack}.blocks.{layer}"})
+        assert torch.equal(output, observe(other, inputs).output)
 
 
 def test_masked_token_equals_padding_with_unchanged_positions() -> None:
@@ -87,8 +87,8 @@ def test_masked_token_equals_padding_with_unchanged_positions() -> None:
     model, inputs = model_of("encoder_decoder"), inputs_of("encoder_decoder")
     expected = model(SOURCE, TARGET, src_mask=hidden, src_positions=torch.arange(7)[None])
     torch.testing.assert_close(after(model, inputs, {**change, "sequence": "source"}), expected)
-    seen = Mask(padding=hidden[:, :6])
-    expected = model(SOURCE, TARGET, tgt_mask=seen, tgt_positions=torch.arange(6)[None])
+    mask = Mask(padding=hidden[:, :6])
+    expected = model(SOURCE, TARGET, tgt_mask=mask, tgt_positions=torch.arange(6)[None])
     torch.testing.assert_close(after(model, inputs, {**change, "sequence": "target"}), expected)
 
 
@@ -97,10 +97,10 @@ def test_masked_token_keeps_rounded_alibi_biases() -> None:
     torch.manual_seed(0)
     model = tiny("falcon", position="alibi").eval()
     plain = observe(model, {"ids": SOURCE})
-    made = IntervenedForward(
+    forward = IntervenedForward(
         model, {"ids": SOURCE}, interventions([{"kind": "mask_token", "sequence": "input", "position": 3}])
     )
-    record = observe(made.model, made.inputs)
+    record = observe(forward.model, forward.inputs)
     for name in record.attentions():
         bias, wanted = record.attention_contexts[name].bias, plain.attention_contexts[name].bias
         assert bias is not None and torch.equal(bias, wanted)
@@ -112,8 +112,8 @@ def test_masking_keeps_a_target_that_starts_with_the_pad_token() -> None:
     model = model_of("encoder_decoder")
     target = TARGET.clone()
     target[0, 0] = 0
-    seen = torch.tensor([[True, True, True, True, False, True]])
-    expected = model(SOURCE, target, tgt_mask=seen, tgt_positions=torch.arange(6)[None])
+    mask = torch.tensor([[True, True, True, True, False, True]])
+    expected = model(SOURCE, target, tgt_mask=mask, tgt_positions=torch.arange(6)[None])
     change = {"kind": "mask_token", "sequence": "target", "position": 4}
     torch.testing.assert_close(after(model, {"src": SOURCE, "tgt": target}, change), expected)
 
@@ -121,9 +121,9 @@ def test_masking_keeps_a_target_that_starts_with_the_pad_token() -> None:
 def test_swaps_are_applied_in_order() -> None:
     model = model_of("decoder_only")
     changes = [{"kind": "swap_tokens", "sequence": "input", "positions": two} for two in ([1, 4], [4, 6])]
-    made = IntervenedForward(model, {"ids": SOURCE}, interventions(changes))
-    assert made.orders == {"input": [0, 4, 2, 3, 6, 5, 1]}
-    assert torch.equal(made.inputs["ids"], SOURCE[:, made.orders["input"]])
+    forward = IntervenedForward(model, {"ids": SOURCE}, interventions(changes))
+    assert forward.orders == {"input": [0, 4, 2, 3, 6, 5, 1]}
+    assert torch.equal(forward.inputs["ids"], SOURCE[:, forward.orders["input"]])
     assert torch.equal(after(model, {"ids": SOURCE}, *changes), model(SOURCE[:, [0, 4, 2, 3, 6, 5, 1]]))
 
 
@@ -145,8 +145,8 @@ def test_swapped_patches_equal_a_swapped_image() -> None:
     swapped[square(one)], swapped[square(other)] = picture[square(other)], picture[square(one)]
     change = {"kind": "swap_tokens", "sequence": "input", "positions": [first + one, first + other]}
     expected = observe(model, {"inputs": swapped}).output
-    found = after(model, {"inputs": picture}, change)
-    torch.testing.assert_close(found, expected if isinstance(expected, Tensor) else expected[0])
+    output = after(model, {"inputs": picture}, change)
+    torch.testing.assert_close(output, expected if isinstance(expected, Tensor) else expected[0])
     with pytest.raises(InvalidValueError):
         after(model, {"inputs": picture}, {**change, "positions": [0, first]})
 
@@ -156,10 +156,10 @@ def test_residual_is_scaled_at_one_position_and_passed_on_by_a_layer_that_is_off
     name = "decoder.blocks.0.resid_out"
     record = observe(model, {"ids": SOURCE})
     change = {"kind": "scale_residual", "name": name, "position": 4, "scale": -2}
-    made = IntervenedForward(
+    forward = IntervenedForward(
         model, {"ids": SOURCE}, interventions([change, {"kind": "skip_layer", "block": "decoder.blocks.1"}])
     )
-    changed = observe(made.model, made.inputs, edit=made.edit)
+    changed = observe(forward.model, forward.inputs, edit=forward.edit)
     expected = record[name].clone()
     expected[:, 4] *= -2
     assert torch.equal(changed[name], expected)
@@ -183,7 +183,7 @@ def test_stretch_of_one_is_bit_identical_and_another_is_not(shape: str, position
 @pytest.mark.parametrize("position", SCHEMES)
 def test_stretch_of_two_reads_every_other_position(position: str) -> None:
     model = model_of("encoder_only", position=position)
-    found = after(model, {"inputs": SOURCE}, {"kind": "scale_positions", "stack": "encoder", "scale": 2})
+    output = after(model, {"inputs": SOURCE}, {"kind": "scale_positions", "stack": "encoder", "scale": 2})
     if position in ("relative", "alibi"):  # only row numbers count: as among hidden tokens in between
         wide = torch.ones(1, 13, dtype=torch.long)
         wide[:, ::2] = SOURCE
@@ -192,7 +192,7 @@ def test_stretch_of_two_reads_every_other_position(position: str) -> None:
         expected = model(wide, mask=Mask(allowed=allowed))[:, ::2]
     else:
         expected = model(SOURCE, positions=2 * torch.arange(7)[None])
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("family", ["vit", "patchtst"])
@@ -216,10 +216,10 @@ def test_patches_can_be_masked_and_their_positions_compressed(family: str) -> No
     with pytest.raises(InvalidValueError) as error:
         after(model, inputs, {**same, "scale": 2.0})
     assert error.value.name == "scale"
-    made = IntervenedForward(
+    forward = IntervenedForward(
         model, inputs, interventions([{"kind": "mask_token", "sequence": "input", "position": 2}])
     )
-    record = observe(made.model, made.inputs)
+    record = observe(forward.model, forward.inputs)
     assert all(not record.weights(name)[..., 2].any() for name in record.attentions())
 
 

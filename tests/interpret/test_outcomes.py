@@ -1,4 +1,4 @@
-"""A trace tells what the verbs tell: labels, vectors, missing words, answers, forecasts."""
+"""A trace tells what the verbs tell: labels, vectors, missing options, answers, forecasts."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from glassformer.tokenization import TokenizerPlan, train_tokenizer
 from tests.interpret.models import (
     ENCODERS,
     TEXT,
-    bundle,
     bytewise,
     classifier,
     columns,
-    given,
+    example_values,
     picture,
+    tiny_bundle,
     trace_of,
     url,
     wordpieces,
@@ -47,31 +47,31 @@ from tests.interpret.models import (
 from tests.tasks.reversing import KOREAN
 
 
-def test_a_classifier_tells_what_classify_tells() -> None:
-    made = classifier()
-    labels = trace_of(made, {"text": TEXT}).outcome.labels
-    wanted = made.classify(TEXT)
+def test_outcome_equals_classify() -> None:
+    bundle = classifier()
+    labels = trace_of(bundle, {"text": TEXT}).outcome.labels
+    wanted = bundle.classify(TEXT)
     assert [one.label for one in labels] == [one.label for one in wanted]
     assert np.allclose([one.probability for one in labels], [one.score for one in wanted], atol=1e-6)
 
 
-def test_a_classifier_of_two_stacks_reads_the_text_twice() -> None:
+def test_encoder_decoder_classifier_reads_the_text_in_both_stacks() -> None:
     end = wordwise().eos_id
-    made = bundle("bart", head=spec.ClassifySpec(num_labels=3, pool="end", end_id=end, hidden="tanh"))
-    trace = trace_of(made, {"text": TEXT})
+    bundle = tiny_bundle("bart", head=spec.ClassifySpec(num_labels=3, pool="end", end_id=end, hidden="tanh"))
+    trace = trace_of(bundle, {"text": TEXT})
     assert [one.probability for one in trace.outcome.labels] == pytest.approx(
-        [one.score for one in made.classify(TEXT)], abs=1e-6
+        [one.score for one in bundle.classify(TEXT)], abs=1e-6
     )
     assert len(trace.sequence("source")) == len(trace.sequence("target"))
 
 
 @pytest.mark.parametrize("family", ["vit", "deit"])
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_a_picture_is_told_as_classify_tells_it(family: str, kind: str) -> None:
-    made = bundle(family)
+def test_image_outcome_equals_classify(family: str, kind: str) -> None:
+    bundle = tiny_bundle(family)
     file = picture(kind=kind)
-    trace = trace_of(made, {"image": url(file, kind.lower())})
-    ((wanted),) = made.classify([file])
+    trace = trace_of(bundle, {"image": url(file, kind.lower())})
+    ((wanted),) = bundle.classify([file])
     assert [one.label for one in trace.outcome.labels] == [one.label for one in wanted]
     assert [one.probability for one in trace.outcome.labels] == pytest.approx(
         [one.score for one in wanted], abs=1e-5
@@ -79,53 +79,53 @@ def test_a_picture_is_told_as_classify_tells_it(family: str, kind: str) -> None:
     (sequence,) = trace.sequences
     assert sequence.grid == (4, 4) and len(sequence) == sequence.prefix + 16
     assert trace.derived["input.pixels"].shape == (16, 16, 3)
-    # a box holds the very pixels that its patch was made of: blank the rest, and the patch stays
+    # a box holds the very pixels that its patch was bundle of: blank the rest, and the patch stays
     x, y, wide, high = sequence.tokens[sequence.prefix + 6].box
     blank = torch.zeros_like(trace.prepared.inputs["inputs"])
     blank[..., y : y + high, x : x + wide] = trace.prepared.inputs["inputs"][..., y : y + high, x : x + wide]
     with torch.no_grad():
-        other = made.model.embed.patch(blank).flatten(2).transpose(1, 2)
+        other = bundle.model.embed.patch(blank).flatten(2).transpose(1, 2)
     assert torch.allclose(other[0, 6], trace.record["embed.patch"][0, 6], atol=1e-5)
 
 
-def test_pictures_without_labels_give_the_vector_of_embed() -> None:
-    made = bundle("vit", head=spec.FeaturesSpec(pooler=True))
-    trace = trace_of(made, {"image": url(picture())})
-    wanted = made.embed([picture()])
-    assert model_kind(made) == "embed" and trace.outcome.vector_name == "embedding"
+def test_image_embedding_equals_embed() -> None:
+    bundle = tiny_bundle("vit", head=spec.FeaturesSpec(pooler=True))
+    trace = trace_of(bundle, {"image": url(picture())})
+    wanted = bundle.embed([picture()])
+    assert model_kind(bundle) == "embed" and trace.outcome.vector_name == "embedding"
     assert torch.allclose(trace.derived["embedding"], wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("head", [None, spec.FeaturesSpec()], ids=["sentence", "features"])
-def test_a_text_has_the_vector_that_embed_gives(head: Any) -> None:
-    made = bundle("sentence") if head is None else bundle("bert", head=head)
-    trace = trace_of(made, {"text": TEXT})
+def test_text_embedding_equals_embed(head: Any) -> None:
+    bundle = tiny_bundle("sentence") if head is None else tiny_bundle("bert", head=head)
+    trace = trace_of(bundle, {"text": TEXT})
     name = trace.outcome.vector_name
-    found = trace.record[name] if name in trace.record else trace.derived[name]
-    wanted = made.embed([TEXT])
-    assert torch.allclose(found, wanted, atol=1e-5)
+    result = trace.record[name] if name in trace.record else trace.derived[name]
+    wanted = bundle.embed([TEXT])
+    assert torch.allclose(result, wanted, atol=1e-5)
     assert trace.outcome.norm == pytest.approx(float(wanted.norm()), abs=1e-5)
 
 
 @pytest.mark.parametrize("family", ENCODERS)
-def test_masks_are_filled_as_fill_does(family: str) -> None:
-    made = bundle(family)
+def test_fill_outcome_equals_fill(family: str) -> None:
+    bundle = tiny_bundle(family)
     text = "the [MASK] sat on the [MASK]."
-    masks = trace_of(made, {"text": text}).outcome.masks
-    wanted = made.fill(text, top=10).masks
+    masks = trace_of(bundle, {"text": text}).outcome.masks
+    wanted = bundle.fill(text, top=10).masks
     assert [[one.id for one in mask.predictions] for mask in masks] == [
         [one.token for one in mask] for mask in wanted
     ]
     for mask, other in zip(masks, wanted, strict=True):
-        found = [one.probability for one in mask.predictions]
-        assert found == pytest.approx([one.score for one in other], abs=1e-6)
+        result = [one.probability for one in mask.predictions]
+        assert result == pytest.approx([one.score for one in other], abs=1e-6)
 
 
-def test_an_answer_is_the_one_that_answer_gives() -> None:
-    made = bundle("bert", head=spec.AnswerSpec())
-    asked = given(made)
-    trace = trace_of(made, asked)
-    wanted = made.answer(asked["question"], asked["context"])
+def test_answer_outcome_equals_answer() -> None:
+    bundle = tiny_bundle("bert", head=spec.AnswerSpec())
+    requested = example_values(bundle)
+    trace = trace_of(bundle, requested)
+    wanted = bundle.answer(requested["question"], requested["context"])
     assert (trace.outcome.text, trace.outcome.start) == (wanted.text, wanted.start)
     assert trace.outcome.score == pytest.approx(wanted.score, abs=1e-6)
     (sequence,) = trace.sequences
@@ -135,13 +135,15 @@ def test_an_answer_is_the_one_that_answer_gives() -> None:
 
 
 @pytest.mark.parametrize("distribution", ["none", "student_t"])
-def test_a_forecast_is_the_one_that_forecast_gives(distribution: str) -> None:
-    made = bundle("patchtst", distribution=distribution)
+def test_forecast_outcome_equals_forecast(distribution: str) -> None:
+    bundle = tiny_bundle("patchtst", distribution=distribution)
     table = columns()
-    trace = trace_of(made, {"series": {"columns": table, "holdout": 4}})
-    told = made.forecast({"ds": list(range(36)), **{name: table[name][:-4] for name in ("load", "oil")}})
+    trace = trace_of(bundle, {"series": {"columns": table, "holdout": 4}})
+    expected = bundle.forecast(
+        {"ds": list(range(36)), **{name: table[name][:-4] for name in ("load", "oil")}}
+    )
     names = trace.outcome.names
-    assert np.allclose(trace.derived[names.forecast].numpy(), told.values[0].T, atol=1e-4)
+    assert np.allclose(trace.derived[names.forecast].numpy(), expected.values[0].T, atol=1e-4)
     assert trace.derived[names.truth].numpy() == pytest.approx(
         np.array([table["load"][-4:], table["oil"][-4:]], np.float32)
     )
@@ -151,56 +153,56 @@ def test_a_forecast_is_the_one_that_forecast_gives(distribution: str) -> None:
     if distribution == "none":
         assert names.quantiles is None
     else:
-        found = trace.derived[names.quantiles].numpy()  # (C, Q, N)
-        assert np.allclose(found, told.quantiles[:, 0].transpose(2, 0, 1), atol=1e-3)
+        result = trace.derived[names.quantiles].numpy()  # (C, Q, N)
+        assert np.allclose(result, expected.quantiles[:, 0].transpose(2, 0, 1), atol=1e-3)
 
 
-def test_a_series_patch_says_which_steps_it_holds() -> None:
-    made = bundle("patchtst")
-    trace = trace_of(made, given(made))
+def test_series_patches_name_their_steps() -> None:
+    bundle = tiny_bundle("patchtst")
+    trace = trace_of(bundle, example_values(bundle))
     (sequence,) = trace.sequences
     values = trace.record["embed.scaled"][0, :, 1]  # (context,)
     for n, token in enumerate(sequence.tokens[sequence.prefix :]):
         with torch.no_grad():
-            found = made.model.embed.patch(values[slice(*token.span)])
-        assert torch.allclose(found, trace.record["embed.patch"][1, n], atol=1e-5)
-    assert sequence.tokens[-1].span[1] == made.spec.input.context_length
+            result = bundle.model.embed.patch(values[slice(*token.span)])
+        assert torch.allclose(result, trace.record["embed.patch"][1, n], atol=1e-5)
+    assert sequence.tokens[-1].span[1] == bundle.spec.input.context_length
 
 
-def test_places_cover_the_text_letter_by_letter() -> None:
+def test_token_spans_cover_the_text() -> None:
     """Korean and pictures in pieces of bytes: spans, and bytes only where letters are broken."""
-    made = bundle("gpt2", max_len=200)
+    bundle = tiny_bundle("gpt2", max_len=200)
     read, written = KOREAN[:20], KOREAN[20:]
-    trace = trace_of(made, {"text": read, "target": bytewise().encode(written).ids})
+    trace = trace_of(bundle, {"text": read, "target": bytewise().encode(written).ids})
     (sequence,) = trace.sequences
     assert sequence.text == KOREAN
     covered = set()
     for token in sequence.tokens:
-        spelt = KOREAN[token.start : token.end]
+        spans = KOREAN[token.start : token.end]
         covered |= set(range(token.start, token.end))
         if token.bytes is None:
-            assert token.piece == spelt
+            assert token.piece == spans
         else:
-            assert bytes.fromhex(token.bytes) in spelt.encode() and len(spelt) >= 1
+            assert bytes.fromhex(token.bytes) in spans.encode() and len(spans) >= 1
     assert covered == set(range(len(KOREAN)))
     assert any(token.bytes for token in sequence.tokens[trace.prepared.start :])
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "byte", "char", "word"])
-def test_a_decomposed_syllable_is_covered_whole(kind: Any) -> None:
+def test_spans_include_decomposed_syllables(kind: Any) -> None:
     plan = TokenizerPlan(kind=kind, vocab_size=400 if kind == "byte" else 60)
     tokenizer = train_tokenizer(["안녕 세상, 늙은 선장이 é", "the old sea"] * 4, plan)
     text = unicodedata.normalize("NFD", "안녕 세상 늙은 é")
     tokens = encoded_sequence(tokenizer, tokenizer.encode(text), text, "input").tokens
-    spelt = [text[token.start : token.end] for token in tokens if token.start is not None]
-    assert "".join("".join(spelt).split()) == "".join(text.split())
+    spans = [text[token.start : token.end] for token in tokens if token.start is not None]
+    assert "".join("".join(spans).split()) == "".join(text.split())
     for token in tokens:
         if token.start is not None and token.bytes is None and not token.special:
             assert unicodedata.normalize("NFC", text[token.start : token.end]).strip() == token.piece.strip()
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "byte", "char", "word", "wordpiece"])
-def test_written_tokens_stand_where_their_letters_do(kind: str) -> None:
+def test_generated_tokens_have_spans_in_the_decoded_text(kind: str) -> None:
     text = "the old sea, isn't it? zebras" if kind == "wordpiece" else "안녕 세상, isn't the sea?"
     tokenizer = wordpieces()
     if kind != "wordpiece":
@@ -212,9 +214,9 @@ def test_written_tokens_stand_where_their_letters_do(kind: str) -> None:
     for token in generated_tokens(tokenizer, ids, decoded, "target"):
         if token.special or not token.piece.strip():
             continue
-        spelt = decoded[token.start : token.end]
+        spans = decoded[token.start : token.end]
         if token.bytes is None:
-            assert spelt.strip() == token.piece.removeprefix("##").strip()
+            assert spans.strip() == token.piece.removeprefix("##").strip()
         assert token.start is not None and token.end is not None and end - 1 <= token.start < token.end
         end = token.end
     assert end == len(decoded)
@@ -222,7 +224,7 @@ def test_written_tokens_stand_where_their_letters_do(kind: str) -> None:
 
 @cache
 def read_by(name: str) -> Bundle:
-    return bundle("bert", head=spec.AnswerSpec()) if name == "answer" else bundle(name)
+    return tiny_bundle("bert", head=spec.AnswerSpec()) if name == "answer" else tiny_bundle(name)
 
 
 @settings(max_examples=60)
@@ -231,12 +233,12 @@ def read_by(name: str) -> Bundle:
     st.text(max_size=40),
     st.none() | st.text(max_size=12) | st.lists(st.integers(-1, 310), max_size=6),
 )
-def test_any_text_is_a_trace_or_a_sentence(name: str, text: str, target: Any) -> None:
-    words = (
+def test_any_text_gives_a_trace_or_an_error(name: str, text: str, target: Any) -> None:
+    options = (
         {"question": text, "context": text[::-1]} if name == "answer" else {"text": text, "target": target}
     )
     try:
-        trace = trace_of(read_by(name), words)
+        trace = trace_of(read_by(name), options)
     except GlassformerError as error:
         assert len(str(error).split()) > 3
         return
@@ -246,21 +248,21 @@ def test_any_text_is_a_trace_or_a_sentence(name: str, text: str, target: Any) ->
             assert token.start is None or 0 <= token.start <= token.end <= len(sequence.text)
 
 
-def test_a_model_that_overflows_is_still_told_in_json() -> None:
-    made = classifier()
+def test_overflowing_models_give_valid_json() -> None:
+    bundle = classifier()
     with torch.no_grad():
-        made.model.head.out.bias.fill_(torch.nan)
-    info = to_json(trace_of(made, {"text": TEXT}).info())
+        bundle.model.head.out.bias.fill_(torch.nan)
+    info = to_json(trace_of(bundle, {"text": TEXT}).info())
     assert [one["probability"] for one in info["outcome"]["labels"]] == [None] * 3
 
 
 def test_unusable_inputs_are_rejected() -> None:
-    vit, patchtst, gpt2 = bundle("vit"), bundle("patchtst"), bundle("gpt2")
+    vit, patchtst, gpt2 = tiny_bundle("vit"), tiny_bundle("patchtst"), tiny_bundle("gpt2")
     short, infinite = {"load": [1.0] * 9, "oil": [1.0] * 9}, {"load": [1e400] * 40, "oil": [1.0] * 40}
     cases: list[tuple[Bundle, dict[str, Any], type[GlassformerError]]] = [
-        (bundle("original"), {}, MissingValueError),
-        (bundle("original"), {"text": "  "}, EmptyInputError),
-        (bundle("bert", head=spec.AnswerSpec()), {"question": "where?"}, MissingValueError),
+        (tiny_bundle("original"), {}, MissingValueError),
+        (tiny_bundle("original"), {"text": "  "}, EmptyInputError),
+        (tiny_bundle("bert", head=spec.AnswerSpec()), {"question": "where?"}, MissingValueError),
         (vit, {"text": "a"}, MissingValueError),
         (vit, {"image": "data:text/html,abc"}, InvalidValueError),
         (vit, {"image": "data:image/png;base64,@@@"}, InvalidValueError),
@@ -272,8 +274,8 @@ def test_unusable_inputs_are_rejected() -> None:
         (gpt2, {"text": "the sea " * 40}, GlassformerError),
         (gpt2, {"text": "a", "txet": "b"}, UnknownNameError),
         (Bundle(model=gpt2.model), {"text": "a"}, GlassformerError),
-        (bundle("patchtst", head=spec.SeriesClassifySpec(num_labels=2)), {}, UnsupportedError),
+        (tiny_bundle("patchtst", head=spec.SeriesClassifySpec(num_labels=2)), {}, UnsupportedError),
     ]
-    for made, values, error in cases:
+    for bundle, values, error in cases:
         with pytest.raises(error):
-            trace_of(made, values)
+            trace_of(bundle, values)

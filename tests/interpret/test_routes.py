@@ -19,7 +19,7 @@ from glassformer.interpret.schema import to_json
 from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.interpret.tensors import read_tensor
 from glassformer.server.app import create_app
-from tests.interpret.models import TEXT, bundle, columns, given, picture, trace_of, url
+from tests.interpret.models import TEXT, columns, example_values, picture, tiny_bundle, trace_of, url
 
 MODELS = ("original", "gpt2", "bert", "vit", "patchtst", "sentence")
 CHANGES = [
@@ -38,7 +38,7 @@ def client_of(bundles: dict[str, Bundle]) -> TestClient:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    with client_of({name: bundle(name) for name in MODELS}) as client:
+    with client_of({name: tiny_bundle(name) for name in MODELS}) as client:
         yield client
 
 
@@ -48,8 +48,8 @@ def checked(response: Any) -> Any:
 
 
 def posted(client: TestClient, model: str, **body: Any) -> dict[str, Any]:
-    found: dict[str, Any] = checked(client.post("/trace", json={"model": model, **body}))
-    return found
+    result: dict[str, Any] = checked(client.post("/trace", json={"model": model, **body}))
+    return result
 
 
 def numbers(client: TestClient, id: str, name: str, **query: Any) -> np.ndarray:
@@ -61,9 +61,12 @@ def numbers(client: TestClient, id: str, name: str, **query: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_traces_of_every_kind_are_the_librarys(client: TestClient, model: str) -> None:
-    made = bundle(model)
-    info, trace = posted(client, model, **given(made)), trace_of(made, given(made), model=model)
+def test_routes_return_the_traces_of_the_library(client: TestClient, model: str) -> None:
+    bundle = tiny_bundle(model)
+    info, trace = (
+        posted(client, model, **example_values(bundle)),
+        trace_of(bundle, example_values(bundle), model=model),
+    )
     id = info["id"]
     assert {**info, "forward_seconds": 0} == {**to_json(trace.info()), "forward_seconds": 0}
     assert checked(client.get(f"/trace/{id}")) == info
@@ -71,8 +74,8 @@ def test_traces_of_every_kind_are_the_librarys(client: TestClient, model: str) -
         for name in stage["tensors"].values():
             assert np.array_equal(numbers(client, id, name), read_tensor(trace, name).values.numpy())
     attention = info["attentions"][0]["name"]
-    found = numbers(client, id, f"{attention}.weights", slice="0,1")
-    assert np.array_equal(found, read_tensor(trace, f"{attention}.weights", "0,1").values.numpy())
+    result = numbers(client, id, f"{attention}.weights", slice="0,1")
+    assert np.array_equal(result, read_tensor(trace, f"{attention}.weights", "0,1").values.numpy())
     assert checked(client.get(f"/trace/{id}/heads")) == to_json(describe_heads(trace))
     ffn = f"{'decoder' if model in ('original', 'gpt2') else 'encoder'}.blocks.0.ffn"
     unit = checked(client.get(f"/trace/{id}/unit", params={"ffn": ffn, "unit": 1, "top": 3}))
@@ -85,26 +88,26 @@ def test_traces_of_every_kind_are_the_librarys(client: TestClient, model: str) -
         assert checked(lens) == to_json(logit_lens(trace, 1, 2))
 
 
-def test_models_are_listed_with_inputs_that_can_be_sent(client: TestClient) -> None:
-    found = checked(client.get("/models"))
-    assert [one["id"] for one in found["models"]] == list(MODELS)
-    assert [run["example"] for run in found["runs"]] == [True]
-    for one in found["models"]:
+def test_models_are_listed_with_valid_examples(client: TestClient) -> None:
+    result = checked(client.get("/models"))
+    assert [one["id"] for one in result["models"]] == list(MODELS)
+    assert [run["example"] for run in result["runs"]] == [True]
+    for one in result["models"]:
         assert posted(client, one["id"], **one["example"])["kind"] == one["kind"]
 
 
-def test_interventions_and_differences(client: TestClient) -> None:
-    body, made = {"text": TEXT, "target": [5, 6, 7]}, bundle("original")
+def test_interventions_and_differences_over_http(client: TestClient) -> None:
+    body, bundle = {"text": TEXT, "target": [5, 6, 7]}, tiny_bundle("original")
     before = posted(client, "original", **body)
     for change in CHANGES:
         after = posted(client, "original", **body, interventions=[change])
         assert after["interventions"] == [change] and after["id"] != before["id"]
-        found = numbers(client, after["id"], "head.logits", minus=before["id"])
+        result = numbers(client, after["id"], "head.logits", minus=before["id"])
         mine, theirs = (numbers(client, one["id"], "head.logits") for one in (after, before))
-        assert found.any() and np.array_equal(found, mine - theirs)
+        assert result.any() and np.array_equal(result, mine - theirs)
     all_changes = posted(client, "original", **body, interventions=CHANGES[1:2])
     difference = checked(client.get(f"/trace/{before['id']}/difference/{all_changes['id']}"))
-    one, other = (trace_of(made, body, changes, model="original") for changes in ((), CHANGES[1:2]))
+    one, other = (trace_of(bundle, body, changes, model="original") for changes in ((), CHANGES[1:2]))
     assert difference == to_json(compare_traces(one, other))
     for residual in difference["residual"]:
         table = numbers(client, before["id"], residual["name"], minus=all_changes["id"])
@@ -112,13 +115,13 @@ def test_interventions_and_differences(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("model", ["original", "gpt2"])
-def test_steps_and_searches(client: TestClient, model: str) -> None:
-    made = bundle(model)
+def test_steps_and_searches_over_http(client: TestClient, model: str) -> None:
+    bundle = tiny_bundle(model)
     step = checked(client.post("/trace/step", json={"model": model, "text": TEXT, "generated_ids": [5, 6]}))
-    assert step == to_json(next_step(made, text=TEXT, generated_ids=[5, 6]))
+    assert step == to_json(next_step(bundle, text=TEXT, generated_ids=[5, 6]))
     options: dict[str, Any] = {"num_beams": 2, "max_new_tokens": 4, "length_penalty": 0.6}
-    found = checked(client.post("/trace/search", json={"model": model, "text": TEXT, **options}))
-    assert found == to_json(search_tree(made, text=TEXT, **options))
+    result = checked(client.post("/trace/search", json={"model": model, "text": TEXT, **options}))
+    assert result == to_json(search_tree(bundle, text=TEXT, **options))
     sentences = checked(client.post("/trace/sentences", json={"model": model, "text": "a cat"}))
     assert sentences == {"sentences": ["a cat"]}
 
@@ -145,7 +148,7 @@ def test_steps_and_searches(client: TestClient, model: str) -> None:
         ("/trace/{id}/tensor?name=embed.out&pool=0", 422),
     ],
 )
-def test_bad_queries_are_errors(client: TestClient, path: str, status: int) -> None:
+def test_invalid_queries_are_rejected(client: TestClient, path: str, status: int) -> None:
     id, other = (posted(client, "gpt2", text=text)["id"] for text in ("the sea", "the sea and more"))
     response = client.get(path.format(id=id, other=other))
     assert response.status_code == status and response.json()["error"]["message"]
@@ -176,16 +179,18 @@ def test_bad_queries_are_errors(client: TestClient, path: str, status: int) -> N
         ("/trace/search", 422, {"model": "original", "text": TEXT, "to": "xx"}),
     ],
 )
-def test_bad_bodies_are_errors(client: TestClient, route: str, status: int, body: dict[str, Any]) -> None:
+def test_invalid_bodies_are_rejected(
+    client: TestClient, route: str, status: int, body: dict[str, Any]
+) -> None:
     response = client.post(route, json=body)
     assert response.status_code == status and response.json()["error"]["message"]
 
 
 def test_nan_is_sent_as_null() -> None:
-    made = bundle("gpt2")
+    bundle = tiny_bundle("gpt2")
     with torch.no_grad():
-        made.model.head.weight[3] = torch.nan
-    with client_of({"gpt2": made}) as client:
+        bundle.model.head.weight[3] = torch.nan
+    with client_of({"gpt2": bundle}) as client:
         id = posted(client, "gpt2", text="a")["id"]
         checked(client.get(f"/trace/{id}/heads"))
         assert None in [word["logit"] for word in checked(client.get(f"/trace/{id}/next"))["predictions"]]
@@ -193,8 +198,8 @@ def test_nan_is_sent_as_null() -> None:
         assert checked(client.get(f"/trace/{id}/difference/{id}"))["kl"] is None
 
 
-def test_errors_do_not_reveal_where_a_model_is(tmp_path: Path) -> None:
-    with client_of({"mine": load(save(bundle("gpt2"), tmp_path / "mine"))}) as client:
+def test_errors_do_not_reveal_paths(tmp_path: Path) -> None:
+    with client_of({"mine": load(save(tiny_bundle("gpt2"), tmp_path / "mine"))}) as client:
         for route, body in (
             ("/trace", {}),
             ("/trace", {"text": "a" * 9000}),

@@ -29,7 +29,7 @@ def walked(bundle: Any, text: str, settings: dict[str, Any]) -> tuple[str, list[
 @pytest.mark.parametrize(
     "settings", [{}, {"repetition_penalty": 1.7}, {"min_new_tokens": 3}, {"max_new_tokens": 2}]
 )
-def test_the_first_word_of_every_step_is_what_translate_writes(settings: dict[str, Any]) -> None:
+def test_first_candidate_of_every_step_equals_translate(settings: dict[str, Any]) -> None:
     bundle = glassformer.load(reverser())
     for text in ROWS[-3:]:
         (plain,) = bundle.translate([text], num_beams=1, **settings)
@@ -37,9 +37,7 @@ def test_the_first_word_of_every_step_is_what_translate_writes(settings: dict[st
 
 
 @pytest.mark.parametrize("settings", [{}, {"no_repeat_ngram_size": 2}, {"suppress_tokens": (40, 41)}])
-def test_the_first_word_of_every_step_is_what_generate_writes(
-    settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_first_candidate_of_every_step_equals_generate(settings: dict[str, Any], tmp_path: Path) -> None:
     bundle = glassformer.load(speaker(tmp_path / "model", max_len=64))
     settings = {"max_new_tokens": 12, **settings}
     for text in ("the old", KOREAN[:6], ""):
@@ -47,7 +45,7 @@ def test_the_first_word_of_every_step_is_what_generate_writes(
         assert walked(bundle, text, settings)[0] == plain
 
 
-def test_a_step_tells_the_models_own_scores_and_where_it_ends() -> None:
+def test_steps_report_the_models_logits_and_the_end() -> None:
     bundle = glassformer.load(reverser())
     text = ROWS[-1]
     step = next_step(bundle, text=text, top=10_000)
@@ -67,16 +65,16 @@ def test_a_step_tells_the_models_own_scores_and_where_it_ends() -> None:
 
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 0.6])
-def test_a_search_ends_with_what_translate_gives_and_its_scores_add_up(beams: int, penalty: float) -> None:
+def test_search_results_equal_translate_and_scores_add_up(beams: int, penalty: float) -> None:
     bundle = glassformer.load(reverser())
-    words: dict[str, Any] = {"num_beams": beams, "length_penalty": penalty}
+    options: dict[str, Any] = {"num_beams": beams, "length_penalty": penalty}
     for text in (ROWS[-2], ROWS[5]):
-        found = search_tree(bundle, text=text, **words)
-        passage = Translator(bundle, num_return_sequences=beams, **words)(text)
-        told = [(one.text, pytest.approx(one.score, abs=1e-5)) for one in found.results]
-        assert told == [(one.text, one.score) for one in (passage, *passage.alternatives)]
-        nodes = found.nodes
-        for result in found.results:
+        search = search_tree(bundle, text=text, **options)
+        output = Translator(bundle, num_return_sequences=beams, **options)(text)
+        reported = [(one.text, pytest.approx(one.score, abs=1e-5)) for one in search.results]
+        assert reported == [(one.text, one.score) for one in (output, *output.alternatives)]
+        nodes = search.nodes
+        for result in search.results:
             (last,) = [node for node in nodes if node.result_rank == result.rank]
             path, node = [last], last
             while node.parent is not None:
@@ -90,13 +88,13 @@ def test_a_search_ends_with_what_translate_gives_and_its_scores_add_up(beams: in
             assert "".join(one.text for one in path).strip().startswith(result.text)
 
 
-def test_generate_is_searched_too_and_letters_over_several_tokens_are_read_whole(tmp_path: Path) -> None:
+def test_search_of_a_language_model_decodes_characters_of_several_tokens(tmp_path: Path) -> None:
     bundle = glassformer.load(speaker(tmp_path / "model", max_len=64))
-    found = search_tree(bundle, text=KOREAN[:5], num_beams=2, max_new_tokens=6)
-    passage = TextGenerator(bundle, num_beams=2, max_new_tokens=6)(KOREAN[:5])
-    assert found.results[0].text == passage.text
-    assert found.score_formula == "Σ log p / n^1"
-    assert all(isinstance(node.text, str) and node.text for node in found.nodes)
+    result = search_tree(bundle, text=KOREAN[:5], num_beams=2, max_new_tokens=6)
+    output = TextGenerator(bundle, num_beams=2, max_new_tokens=6)(KOREAN[:5])
+    assert result.results[0].text == output.text
+    assert result.score_formula == "Σ log p / n^1"
+    assert all(isinstance(node.text, str) and node.text for node in result.nodes)
 
 
 @pytest.mark.parametrize(
@@ -119,17 +117,17 @@ def test_impossible_searches_are_rejected(options: dict[str, Any]) -> None:
     "written",
     [[-1], [10**6]],
 )
-def test_written_must_be_ids_of_the_model(written: list[int]) -> None:
+def test_generated_ids_must_be_in_the_vocabulary(written: list[int]) -> None:
     with pytest.raises(InvalidValueError):
         next_step(glassformer.load(reverser()), text=ROWS[0], generated_ids=written)
 
 
-def test_a_step_ends_at_a_stop_and_no_text_is_too_long_to_be_refused(tmp_path: Path) -> None:
+def test_steps_end_at_stop_strings_and_at_the_length_limit(tmp_path: Path) -> None:
     bundle = glassformer.load(speaker(tmp_path / "model", max_len=4096))
     settings = {"max_new_tokens": 12, "stop_strings": bundle.generate(["the old"], max_new_tokens=12)[0][2:4]}
     (plain,) = bundle.generate(["the old"], **settings)
     assert walked(bundle, "the old", settings)[0] == plain
-    for asked in (search_tree, next_step):
+    for requested in (search_tree, next_step):
         with pytest.raises(InputTooLongError) as error:
-            asked(bundle, text="the old " * 1000)
+            requested(bundle, text="the old " * 1000)
         assert error.value.limit == 1024

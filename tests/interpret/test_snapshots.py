@@ -1,4 +1,4 @@
-"""A run's folder read as a film, while it trains and afterwards."""
+"""Run folders: curves, samples and traces with snapshots, during training and afterwards."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ RECIPE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 24 steps with checkpoints of 16 and 24, and a film of 0, 1, 5 and 24."""
-    place = tmp_path_factory.mktemp("film")
+    """A run of 24 steps with checkpoints of 16 and 24, and snapshots of 0, 1, 5 and 24."""
+    place = tmp_path_factory.mktemp("snapshots")
     lines = [f"{row}\t{' '.join(reversed(row.split()))}\n" for row in ROWS * 6]
     (place / "pairs.tsv").write_text("".join(lines))
     recipe = {**RECIPE, "data": {"train": str(place / "pairs.tsv")}}
@@ -74,49 +74,49 @@ def run(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
-def test_a_run_tells_its_curves_samples_and_weights(trained: Path) -> None:
-    told = describe_run(trained, id="one")
-    assert (told.id, told.name, told.job, told.running) == ("one", "run", "translate", False)
-    assert (told.step, told.total_steps) == (24, 24)
+def test_run_info_has_curves_samples_and_checkpoints(trained: Path) -> None:
+    info = describe_run(trained, id="one")
+    assert (info.id, info.name, info.job, info.running) == ("one", "run", "translate", False)
+    assert (info.step, info.total_steps) == (24, 24)
     lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["kind"] == "step"]
-    curve = told.curves["train.loss"]
+    curve = info.curves["train.loss"]
     assert curve.step == tuple(line["step"] for line in steps)
     assert curve.value == tuple(line["loss"] for line in steps)
     valid = {line["step"]: line for line in lines if line["kind"] == "valid"}
-    assert told.curves["valid.loss"].step == (8, 16, 24)
-    assert [one.step for one in told.samples] == [8, 16, 24]
+    assert info.curves["valid.loss"].step == (8, 16, 24)
+    assert [one.step for one in info.samples] == [8, 16, 24]
     first = valid[8]["samples"][0]
     expected = SampleInfo(source=first["source"], reference=first["expected"], prediction=first["got"])
-    assert told.samples[0].samples[0] == expected
-    assert [one.step for one in told.checkpoints] == [0, 1, 5, 16, 24]
-    losses = {one.step: one.loss for one in told.checkpoints}
+    assert info.samples[0].samples[0] == expected
+    assert [one.step for one in info.checkpoints] == [0, 1, 5, 16, 24]
+    losses = {one.step: one.loss for one in info.checkpoints}
     assert losses[16] == valid[16]["metrics"]["loss"] and losses[0] is None
     assert losses[5] == next(line["loss"] for line in steps if line["step"] == 4)
-    assert not any(one.path.startswith("/") for one in told.checkpoints)
+    assert not any(one.path.startswith("/") for one in info.checkpoints)
     short = describe_run(trained, id="one", curves=False)
     assert short.curves == {} and short.samples == () and short.step == 24
 
 
-def test_weights_of_a_checkpoint_are_those_the_film_kept_of_its_step(trained: Path) -> None:
-    kept = next(one for one in list_snapshots(trained) if one.step == 24)
-    assert not kept.checkpoint and kept.path.parent.name == "snapshots"
+def test_checkpoint_weights_equal_the_snapshot_of_the_same_step(trained: Path) -> None:
+    snapshot = next(one for one in list_snapshots(trained) if one.step == 24)
+    assert not snapshot.checkpoint and snapshot.path.parent.name == "snapshots"
     saved = Snapshot(step=24, path=trained / "checkpoints" / "step-00000024", checkpoint=True)
     rows = {"src": torch.tensor([[5, 6, 3]]), "tgt": torch.tensor([[2, 5]])}
-    outputs = [observe(load_snapshot(trained, one).model, rows).output for one in (kept, saved)]
+    outputs = [observe(load_snapshot(trained, one).model, rows).output for one in (snapshot, saved)]
     assert torch.equal(*outputs)
     older = Snapshot(step=16, path=trained / "checkpoints" / "step-00000016", checkpoint=True)
     assert not torch.equal(outputs[0], observe(load_snapshot(trained, older).model, rows).output)
 
 
-def test_a_film_reads_one_input_with_the_weights_of_every_step(trained: Path) -> None:
+def test_frames_trace_one_input_with_the_weights_of_every_step(trained: Path) -> None:
     store = TraceStore()
-    made = SnapshotViewer(store)
-    told = made.view(trained, id="one")
-    assert [frame.step for frame in told.snapshots] == [0, 1, 5, 16, 24]
+    viewer = SnapshotViewer(store)
+    info = viewer.view(trained, id="one")
+    assert [frame.step for frame in info.snapshots] == [0, 1, 5, 16, 24]
     sample = describe_run(trained, id="one").samples[0].samples[0]
-    assert told.text == sample.source
-    for frame in told.snapshots:
+    assert info.text == sample.source
+    for frame in info.snapshots:
         trace = store.get(frame.trace_id)
         assert trace.sequence("source").text == sample.source
         assert trace.sequence("target").text == sample.reference  # all frames have the same places
@@ -125,25 +125,28 @@ def test_a_film_reads_one_input_with_the_weights_of_every_step(trained: Path) ->
         shot = next(one for one in list_snapshots(trained) if one.step == frame.step)
         own = Translator(load_snapshot(trained, shot))(sample.source).text
         assert frame.prediction == own
-    ids = [frame.trace_id for frame in told.snapshots]
+    ids = [frame.trace_id for frame in info.snapshots]
     assert len(set(ids)) == 5
     weights = sum(shot.stamp_and_size()[1] for shot in list_snapshots(trained))
     assert store.bytes == weights + sum(store.get(id).bytes for id in ids)  # each frame has its own weights
-    assert [frame.trace_id for frame in made.view(trained, id="one").snapshots] == ids
-    few = made.view(trained, id="one", text="red gold", limit=2)
-    assert [frame.step for frame in few.snapshots] == [0, 24] and few.text == "red gold"
-    assert store.get(few.snapshots[0].trace_id).sequence("target").text == few.snapshots[-1].prediction
+    assert [frame.trace_id for frame in viewer.view(trained, id="one").snapshots] == ids
+    frames_of_text = viewer.view(trained, id="one", text="red gold", limit=2)
+    assert [frame.step for frame in frames_of_text.snapshots] == [0, 24] and frames_of_text.text == "red gold"
+    assert (
+        store.get(frames_of_text.snapshots[0].trace_id).sequence("target").text
+        == frames_of_text.snapshots[-1].prediction
+    )
 
 
-def test_frames_are_remembered_and_taken_again_when_their_traces_are_gone(
+def test_frames_are_cached_and_recomputed_when_dropped(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, taken = TraceStore(), list[str]()
+    store, traced_models = TraceStore(), list[str]()
     trace_model = runs.trace_model
 
-    def counted(bundle: Any, given: Any, changes: Any = (), *, model: str = "model") -> Any:
-        taken.append(model)
-        return trace_model(bundle, given, changes, model=model)
+    def counted(bundle: Any, inputs: Any, changes: Any = (), *, model: str = "model") -> Any:
+        traced_models.append(model)
+        return trace_model(bundle, inputs, changes, model=model)
 
     loaded = list[int]()
 
@@ -153,35 +156,33 @@ def test_frames_are_remembered_and_taken_again_when_their_traces_are_gone(
 
     monkeypatch.setattr(runs, "trace_model", counted)
     monkeypatch.setattr(runs, "load_snapshot", counted_too)
-    made = SnapshotViewer(store)
-    first = made.view(trained, id="one", text="red", target="red", limit=2)
-    before, opens = len(taken), len(loaded)
-    assert made.view(trained, id="one", text="red", target="red", limit=2) == first
-    assert len(taken) == before and len(loaded) == opens
+    viewer = SnapshotViewer(store)
+    first = viewer.view(trained, id="one", text="red", target="red", limit=2)
+    before, opens = len(traced_models), len(loaded)
+    assert viewer.view(trained, id="one", text="red", target="red", limit=2) == first
+    assert len(traced_models) == before and len(loaded) == opens
     other = trace_of(load_snapshot(trained, list_snapshots(trained)[0]), {"text": "gold", "target": "gold"})
     for n in range(60):
         store.put(replace(other, id=str(n)))
-    assert made.view(trained, id="one", text="red", target="red", limit=2) == first
-    assert len(taken) > before and all(store.find(frame.trace_id) for frame in first.snapshots)
+    assert viewer.view(trained, id="one", text="red", target="red", limit=2) == first
+    assert len(traced_models) > before and all(store.find(frame.trace_id) for frame in first.snapshots)
 
 
-def test_weights_that_go_or_break_while_the_film_is_made_are_left_out(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_snapshots_are_skipped(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = runs.list_snapshots
 
     def listed_then_gone(folder: Any) -> Any:
-        found = real(folder)
+        snapshots = real(folder)
         shutil.rmtree(run / "checkpoints" / "step-00000016", ignore_errors=True)
-        return found
+        return snapshots
 
     monkeypatch.setattr(runs, "list_snapshots", listed_then_gone)
     (run / "snapshots" / "step-00000005" / "model.safetensors").write_bytes(b"broken")
-    told = SnapshotViewer(TraceStore()).view(run, id="one")
-    assert [frame.step for frame in told.snapshots] == [0, 1, 24]
+    info = SnapshotViewer(TraceStore()).view(run, id="one")
+    assert [frame.step for frame in info.snapshots] == [0, 1, 24]
 
 
-def test_a_run_that_has_saved_nothing_yet_has_no_frames_and_another_folder_is_refused(run: Path) -> None:
+def test_a_run_without_weights_has_no_frames(run: Path) -> None:
     for name in ("best", "model", "snapshots"):
         shutil.rmtree(run / name)
     assert SnapshotViewer(TraceStore()).view(run, id="one") == RunSnapshots(snapshots=())
@@ -208,14 +209,14 @@ def test_the_example_run_ships_with_snapshots_that_learn_dates() -> None:
     assert frames[-1].prediction == wanted != frames[0].prediction
 
 
-def test_a_run_is_live_while_its_folder_is_held(run: Path) -> None:
+def test_a_run_is_running_while_its_folder_is_locked(run: Path) -> None:
     assert not describe_run(run, id="one").running
     with RunLock(run):
         assert describe_run(run, id="one", curves=False).running
     assert not describe_run(run, id="one").running
 
 
-def test_large_weights_make_fewer_frames_and_long_curves_are_thinned(
+def test_large_models_have_fewer_frames_and_long_curves_fewer_points(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "MAX_WEIGHT_BYTES", 1)

@@ -21,44 +21,49 @@ from glassformer.interpret.outline import describe_stacks
 from glassformer.interpret.schema import ItemNotFoundError, TooLargeError
 from glassformer.interpret.tensors import MAX_DISTANCE, parse_slice, position_tensor, read_tensor
 from glassformer.interpret.trace import Trace
-from tests.interpret.models import TEXT, bundle, given, trace_of
+from tests.interpret.models import TEXT, example_values, tiny_bundle, trace_of
 
 
 @cache
 def traced(family: str, text: str = TEXT) -> Trace:
-    made = bundle(family)
-    return trace_of(made, {**given(made), "text": text} if "text" in given(made) else given(made))
+    bundle = tiny_bundle(family)
+    return trace_of(
+        bundle,
+        {**example_values(bundle), "text": text}
+        if "text" in example_values(bundle)
+        else example_values(bundle),
+    )
 
 
-def numbers(trace: Trace, name: str, slices: str = "", **words: int | Trace | None) -> np.ndarray:
-    found = read_tensor(trace, name, slices, **words)  # type: ignore[arg-type]
-    return np.frombuffer(found.data(), np.dtype(found.dtype).newbyteorder("<")).reshape(found.shape)
+def numbers(trace: Trace, name: str, slices: str = "", **options: int | Trace | None) -> np.ndarray:
+    result = read_tensor(trace, name, slices, **options)  # type: ignore[arg-type]
+    return np.frombuffer(result.data(), np.dtype(result.dtype).newbyteorder("<")).reshape(result.shape)
 
 
 @st.composite
 def _slices(draw: st.DrawFn) -> tuple[tuple[int, ...], str, tuple[int | slice, ...]]:
     shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
     items: list[int | slice] = []
-    spelt = []
+    spans = []
     for size in shape[: draw(st.integers(0, len(shape)))]:
         if draw(st.booleans()):
             items.append(draw(st.integers(0, size - 1)))
-            spelt.append(f" {items[-1]}")
+            spans.append(f" {items[-1]}")
             continue
         begin = draw(st.integers(0, size - 1))
         end, step = draw(st.integers(begin + 1, size)), draw(st.integers(1, 7))
         items.append(slice(begin, end, step))
         first, last = "" if begin == 0 and draw(st.booleans()) else begin, "" if end == size else end
-        spelt.append(f"{first}:{last}:{step}" if step > 1 else f"{first}:{last}")
-    return shape, ",".join(spelt), tuple(items)
+        spans.append(f"{first}:{last}:{step}" if step > 1 else f"{first}:{last}")
+    return shape, ",".join(spans), tuple(items)
 
 
 @drawing(_slices())
-def test_slices_take_what_numpy_takes(drawn: tuple[tuple[int, ...], str, tuple[int | slice, ...]]) -> None:
-    shape, text, items = drawn
+def test_slices_match_numpy(case: tuple[tuple[int, ...], str, tuple[int | slice, ...]]) -> None:
+    shape, text, items = case
     array = np.arange(math.prod(shape)).reshape(shape)
-    found = parse_slice(text, shape)
-    assert np.array_equal(array[found], array[items])
+    result = parse_slice(text, shape)
+    assert np.array_equal(array[result], array[items])
 
 
 HOSTILE = (
@@ -82,13 +87,13 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_slices_are_sentences(text: str) -> None:
+def test_invalid_slices_are_rejected(text: str) -> None:
     with pytest.raises(InvalidValueError):
         parse_slice(text, (3, 3, 3))
 
 
 @pytest.mark.parametrize("family", ["original", "mistral", "falcon", "t5", "patchtst"])
-def test_matrices_are_the_definition_for_the_heads_that_are_asked(family: str) -> None:
+def test_attention_matrices_match_the_definition_for_requested_heads(family: str) -> None:
     trace = traced(family)
     for about in trace.attentions():
         record, name = trace.record, about.name
@@ -98,12 +103,12 @@ def test_matrices_are_the_definition_for_the_heads_that_are_asked(family: str) -
         used = record.attention_contexts[name]
         scaled = dot * about.scale + (0 if used.bias is None else used.bias)
         places = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None]
-        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
         if about.causal:
-            seen &= places[1] <= places[0]
+            mask &= places[1] <= places[0]
         if about.window is not None:
-            seen &= places[1] > places[0] - about.window
-        masked = scaled.masked_fill(~seen, -torch.inf)
+            mask &= places[1] > places[0] - about.window
+        masked = scaled.masked_fill(~mask, -torch.inf)
         wanted = {"dot": dot, "scaled": scaled, "masked": masked, "weights": masked.softmax(-1)}
         for stage, whole in wanted.items():
             assert np.allclose(numbers(trace, f"{name}.{stage}"), whole.numpy(), atol=1e-5)
@@ -113,22 +118,22 @@ def test_matrices_are_the_definition_for_the_heads_that_are_asked(family: str) -
             assert np.allclose(some, whole[:, 1:3, 0:2, ::2].numpy(), atol=1e-5)
 
 
-def test_one_head_costs_one_head(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_head_is_computed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = traced("gpt2")
-    asked: list[int | None] = []
+    requested: list[int | None] = []
     real = Record.weights
 
     def counted(record: Record, name: str, head: int | None = None) -> torch.Tensor:
-        asked.append(head)
+        requested.append(head)
         return real(record, name, head)
 
     monkeypatch.setattr(Record, "weights", counted)
     read_tensor(trace, "decoder.blocks.0.self_attn.weights", "0,2")
     read_tensor(trace, "decoder.blocks.0.self_attn.weights", "0,1:3")
-    assert asked == [2, 1, 2]
+    assert requested == [2, 1, 2]
 
 
-def test_pooling_keeps_the_largest_and_never_more_than_asked() -> None:
+def test_pooling_keeps_maxima_within_the_limit() -> None:
     trace = traced("gpt2", "the old captain sang to the sea")
     whole = numbers(trace, "decoder.blocks.1.self_attn.masked", "0")
     for most in (1, 2, 3, 7, 100):
@@ -142,25 +147,25 @@ def test_pooling_keeps_the_largest_and_never_more_than_asked() -> None:
     assert numbers(trace, "embed.out", "0,0", pool=5).shape == (5,)
 
 
-def test_a_difference_is_of_the_same_part_of_traces_of_one_shape() -> None:
+def test_differences_need_equal_shapes() -> None:
     one, other, longer = (
         traced("gpt2", "abcdef"),
         traced("gpt2", "abcxyz"),
         traced("gpt2", "abcdefghi"),
     )
     name = "decoder.blocks.0.self_attn.masked"
-    found = numbers(one, name, "0,1", minus=other)
+    result = numbers(one, name, "0,1", minus=other)
     mine, theirs = numbers(one, name, "0,1"), numbers(other, name, "0,1")
     hidden = np.isinf(mine)
-    assert hidden.any() and not found[hidden].any()
-    assert np.array_equal(found[~hidden], mine[~hidden] - theirs[~hidden]) and found.any()
+    assert hidden.any() and not result[hidden].any()
+    assert np.array_equal(result[~hidden], mine[~hidden] - theirs[~hidden]) and result.any()
     with pytest.raises(ShapeError):
         read_tensor(one, name, minus=longer)
     with pytest.raises(InvalidValueError):
         read_tensor(longer, "embed.out", f"0,{len(longer.sequences[0]) - 1}", minus=one)
 
 
-def test_what_is_not_there_or_too_large_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_too_large_tensors_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = traced("gpt2")
     for name in (
         "nothing",
@@ -181,13 +186,13 @@ def test_what_is_not_there_or_too_large_says_so(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("family", ["bart", "vit", "patchtst"])
-def test_growth_is_the_length_of_the_residual(family: str) -> None:
+def test_growth_is_the_norm_of_the_residual_stream(family: str) -> None:
     trace = traced(family)
     sites = trace.info().residual_sites
     for stack in describe_stacks(trace.bundle):
-        found = numbers(trace, f"{stack.name}.growth")
+        result = numbers(trace, f"{stack.name}.growth")
         wanted = [np.linalg.norm(trace.record[n].numpy(), axis=-1).mean(0) for n in sites[stack.name]]
-        assert np.allclose(found, wanted, atol=1e-4)
+        assert np.allclose(result, wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -201,16 +206,16 @@ def test_growth_is_the_length_of_the_residual(family: str) -> None:
         ("patchtst", "embed", "learned"),
     ],
 )
-def test_added_tables_are_what_the_forward_added(family: str, owner: str, kind: str) -> None:
-    made = bundle(family)
-    trace = trace_of(made, given(made))
+def test_position_tables_equal_what_the_forward_adds(family: str, owner: str, kind: str) -> None:
+    bundle = tiny_bundle(family)
+    trace = trace_of(bundle, example_values(bundle))
     added = trace.record[f"{owner}.position"][0]  # (T, D)
-    table = position_tensor(made.model, owner, "table")
+    table = position_tensor(bundle.model, owner, "table")
     assert torch.equal(table[: len(added)], added)
-    stack = next(one for one in describe_stacks(made) if one.embed == owner)
+    stack = next(one for one in describe_stacks(bundle) if one.embed == owner)
     assert (stack.position.kind, stack.position.name) == (kind, f"{owner}.position")
     assert stack.position.max_len == len(table)
-    similarity = position_tensor(made.model, owner, "similarity")
+    similarity = position_tensor(bundle.model, owner, "similarity")
     rows = table[:MAX_DISTANCE].double()
     for distance in (0, 1, len(rows) // 2):
         pairs = (rows[: len(rows) - distance] * rows[distance:]).sum(-1).mean()
@@ -220,37 +225,37 @@ def test_added_tables_are_what_the_forward_added(family: str, owner: str, kind: 
 
 
 @pytest.mark.parametrize("scaling", [None, spec.LinearScalingSpec(factor=4.0)], ids=["plain", "linear"])
-def test_rotary_tables_turn_queries_as_the_forward_did(scaling: spec.LinearScalingSpec | None) -> None:
-    made = bundle("llama", rope_scaling=scaling)
-    trace = trace_of(made, given(made))
-    table = position_tensor(made.model, "decoder", "table")  # (L, R)
+def test_rotary_tables_rotate_queries_as_the_forward_does(scaling: spec.LinearScalingSpec | None) -> None:
+    bundle = tiny_bundle("llama", rope_scaling=scaling)
+    trace = trace_of(bundle, example_values(bundle))
+    table = position_tensor(bundle.model, "decoder", "table")  # (L, R)
     half = table.shape[1] // 2
     name = "decoder.blocks.0.self_attn"
     x = trace.record["decoder.blocks.0.norm_self"]
-    module = made.model.get_submodule(f"{name}.q_proj")
+    module = bundle.model.get_submodule(f"{name}.q_proj")
     with torch.no_grad():
         plain = module(x).view(1, x.shape[1], -1, table.shape[1]).transpose(1, 2)
     left, right = plain.chunk(2, -1)
     cos, sin = table[: x.shape[1], :half], table[: x.shape[1], half:]
     turned = torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
     assert torch.allclose(turned, trace.record[f"{name}.q"], atol=1e-5)
-    similarity = position_tensor(made.model, "decoder", "similarity")
+    similarity = position_tensor(bundle.model, "decoder", "similarity")
     factor = 1 if scaling is None else scaling.factor
     wanted = [math.cos(3 / factor * 10000 ** (-2 * i / (2 * half))) for i in range(half)]
     assert float(similarity[3]) == pytest.approx(sum(wanted) / half, abs=1e-5) and similarity[0] == 1
     with pytest.raises(ItemNotFoundError):
-        position_tensor(made.model, "decoder", "table_ahead")
+        position_tensor(bundle.model, "decoder", "table_ahead")
 
 
 @pytest.mark.parametrize(("family", "stack"), [("t5", "encoder"), ("t5", "decoder"), ("falcon", "decoder")])
-def test_biases_by_distance_are_those_the_scores_got(family: str, stack: str) -> None:
-    words = {"position": "alibi"} if family == "falcon" else {}
-    made = bundle(family, **words)
-    trace = trace_of(made, given(made))
+def test_position_biases_equal_those_of_the_scores(family: str, stack: str) -> None:
+    options = {"position": "alibi"} if family == "falcon" else {}
+    bundle = tiny_bundle(family, **options)
+    trace = trace_of(bundle, example_values(bundle))
     bias = trace.record.attention_contexts[f"{stack}.blocks.0.self_attn"].bias[0]  # (H, T, S)
-    back = position_tensor(made.model, stack, "table")
-    causal = made.model.get_submodule(stack).causal
-    ahead = None if causal else position_tensor(made.model, stack, "table_ahead")
+    back = position_tensor(bundle.model, stack, "table")
+    causal = bundle.model.get_submodule(stack).causal
+    ahead = None if causal else position_tensor(bundle.model, stack, "table_ahead")
     for query in range(bias.shape[1]):
         # a rounded bias depends on where a key stands, so there the first key alone is looked at
         for key in range(bias.shape[2] if family == "t5" else 1):
@@ -260,16 +265,16 @@ def test_biases_by_distance_are_those_the_scores_got(family: str, stack: str) ->
                 assert torch.allclose(bias[:, query, key], ahead[:, key - query], atol=1e-6)
     if causal:
         with pytest.raises(ItemNotFoundError):
-            position_tensor(made.model, stack, "table_ahead")
+            position_tensor(bundle.model, stack, "table_ahead")
     if family == "falcon":
         slopes = alibi_slopes(4)
-        similarity = position_tensor(made.model, stack, "similarity")
-        scale = made.model.get_submodule(f"{stack}.position").scale
+        similarity = position_tensor(bundle.model, stack, "similarity")
+        scale = bundle.model.get_submodule(f"{stack}.position").scale
         assert float(similarity[5]) == pytest.approx(float((-5 * slopes * scale).exp().mean()), abs=1e-3)
 
 
-def test_a_model_without_positions_of_its_own_says_so() -> None:
-    made = bundle("llama")
+def test_models_without_positions_have_no_position_tensors() -> None:
+    bundle = tiny_bundle("llama")
     for owner in ("embed", "encoder", "nowhere", ""):
         with pytest.raises(ItemNotFoundError):
-            position_tensor(made.model, owner, "table")
+            position_tensor(bundle.model, owner, "table")

@@ -20,9 +20,9 @@ from tests.interpret.models import (
     ENCODERS,
     TEXT,
     WRITERS,
-    bundle,
     bytewise,
-    given,
+    example_values,
+    tiny_bundle,
     trace_of,
     wordwise,
 )
@@ -31,20 +31,20 @@ FAMILIES = (*WRITERS, *CONTINUERS, *ENCODERS, "sentence", "vit", "deit", "patcht
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_recorded_output_is_the_models_own_and_every_stage_is_there(family: str) -> None:
-    made = bundle(family)
-    trace = trace_of(made, given(made))
+def test_recorded_output_is_the_models_own_and_has_every_stage(family: str) -> None:
+    bundle = tiny_bundle(family)
+    trace = trace_of(bundle, example_values(bundle))
     with torch.no_grad():
-        wanted = named_outputs(made.model(**trace.prepared.inputs))
-    for name, found in named_outputs(trace.record.output).items():
-        assert torch.equal(found, wanted[name])
+        wanted = named_outputs(bundle.model(**trace.prepared.inputs))
+    for name, result in named_outputs(trace.record.output).items():
+        assert torch.equal(result, wanted[name])
     info = trace.info()
     named = {name for stage in info.stages for name in stage.tensors.values()}
     assert set(trace.record) <= named
     ids = [stage.id for stage in info.stages]
     assert len(set(ids)) == len(ids) and ids[-1] == "head"
     assert {a.name for a in info.attentions} == set(trace.record.attentions())
-    for stack in describe_stacks(made):
+    for stack in describe_stacks(bundle):
         layers = [s.layer for s in info.stages if s.stack == stack.name and s.layer is not None]
         assert layers == sorted(layers) and set(layers) == set(range(stack.layers))
         assert len(trace.sequence(stack.sequence)) == trace.record[f"{stack.embed}.out"].shape[1]
@@ -52,16 +52,16 @@ def test_the_recorded_output_is_the_models_own_and_every_stage_is_there(family: 
 
 
 @pytest.mark.parametrize("family", ["bert", "t5", "falcon", "palm", "original"])
-def test_add_and_norm_is_a_sum_and_a_norm(family: str) -> None:
-    made = bundle(family)
-    trace = trace_of(made, given(made))
+def test_add_and_norm_stages_add_and_normalize(family: str) -> None:
+    bundle = tiny_bundle(family)
+    trace = trace_of(bundle, example_values(bundle))
     stages = [s for s in trace.info().stages if s.kind == "add_norm"]
     assert stages
     for stage in stages:
         x = {role: trace.record[name] for role, name in stage.tensors.items()}
         added = x["before"] + x["sublayer"] + x.get("sublayer_ffn", 0)
         assert torch.allclose(x["sum"], added, atol=1e-5)
-        block = made.model.get_submodule(f"{stage.stack}.blocks.{stage.layer}")
+        block = bundle.model.get_submodule(f"{stage.stack}.blocks.{stage.layer}")
         norm = getattr(block, stage.id.rpartition(".")[2])
         before = x["sum"] if torch.equal(x["after"], x["normed"]) else x["before"]
         with torch.no_grad():
@@ -69,56 +69,58 @@ def test_add_and_norm_is_a_sum_and_a_norm(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", WRITERS)
-def test_the_target_is_what_translate_writes(family: str) -> None:
-    made = bundle(family)
-    plain = made.translate(TEXT, num_beams=1)
-    trace = trace_of(made, {"text": TEXT})
-    told = Translator(made)(TEXT)
-    assert trace.outcome.text == trace.sequence("target").text == told.text != plain
+def test_target_equals_translate(family: str) -> None:
+    bundle = tiny_bundle(family)
+    plain = bundle.translate(TEXT, num_beams=1)
+    trace = trace_of(bundle, {"text": TEXT})
+    expected = Translator(bundle)(TEXT)
+    assert trace.outcome.text == trace.sequence("target").text == expected.text != plain
     written = trace.prepared.inputs["tgt"][0, trace.prepared.start :].tolist()
-    assert trace.outcome.num_tokens == len(written) > 0 and trace.outcome.finish_reason == told.finish_reason
+    assert (
+        trace.outcome.num_tokens == len(written) > 0 and trace.outcome.finish_reason == expected.finish_reason
+    )
     # its score is what the search gave it: the mean of its tokens' log-probabilities, with that of the end
-    ids = [*written, wordwise().eos_id] if told.finish_reason == "end" else written
+    ids = [*written, wordwise().eos_id] if expected.finish_reason == "end" else written
     chances = trace.record.output[0, trace.prepared.start - 1 :].log_softmax(-1)
     total = sum(float(chances[n, index]) for n, index in enumerate(ids))
-    assert told.score == pytest.approx(total / len(ids), abs=1e-4)
-    again = trace_of(made, {"text": TEXT, "target": written})
+    assert expected.score == pytest.approx(total / len(ids), abs=1e-4)
+    again = trace_of(bundle, {"text": TEXT, "target": written})
     assert torch.equal(again.record.output, trace.record.output) and again.outcome.finish_reason is None
     assert again.id != trace.id
 
 
-def test_text_given_as_target_is_read_as_it_is() -> None:
-    made = bundle("original")
-    trace = trace_of(made, {"text": "the cat", "target": "a dog ran"})
+def test_target_text_is_encoded_without_special_tokens() -> None:
+    bundle = tiny_bundle("original")
+    trace = trace_of(bundle, {"text": "the cat", "target": "a dog ran"})
     assert [t.piece.strip() for t in trace.sequence("target").tokens][1:] == ["a", "dog", "ran"]
     assert trace.outcome == TextOutcome(kind="translate", text="a dog ran", num_tokens=3, finish_reason=None)
     with pytest.raises(InvalidValueError):
-        trace_of(made, {"text": "the cat", "target": [10**6]})
+        trace_of(bundle, {"text": "the cat", "target": [10**6]})
 
 
 @pytest.mark.parametrize("family", CONTINUERS)
-def test_a_prompt_goes_on_with_what_was_written(family: str) -> None:
-    made = bundle(family)
-    prompt, written = made.tokenizer.encode("the sea").ids, made.tokenizer.encode(" sang 늙").ids
-    trace = trace_of(made, {"text": "the sea", "target": written})
+def test_generated_tokens_follow_the_prompt(family: str) -> None:
+    bundle = tiny_bundle(family)
+    prompt, written = bundle.tokenizer.encode("the sea").ids, bundle.tokenizer.encode(" sang 늙").ids
+    trace = trace_of(bundle, {"text": "the sea", "target": written})
     assert trace.prepared.inputs["ids"].tolist() == [[*prompt, *written]]
     assert trace.outcome.text == " sang 늙" and trace.sequences[0].text == "the sea sang 늙"
     assert trace.outcome.num_tokens == len(written) and trace.prepared.start == len(prompt)
 
 
 @pytest.mark.parametrize("changes", [(), [{"kind": "skip_layer", "block": "decoder.blocks.0"}]])
-def test_an_answer_without_an_end_stops_where_the_table_of_positions_does(changes: Any) -> None:
-    made = bundle("original", max_len=9)
-    made.generation |= {"suppress_tokens": [wordwise().eos_id]}
-    trace = trace_of(made, {"text": "the cat"}, changes)
+def test_endless_outputs_stop_at_the_position_limit(changes: Any) -> None:
+    bundle = tiny_bundle("original", max_len=9)
+    bundle.generation |= {"suppress_tokens": [wordwise().eos_id]}
+    trace = trace_of(bundle, {"text": "the cat"}, changes)
     assert len(trace.sequence("target")) == 9 and trace.outcome.finish_reason == "length"
 
 
-def test_a_prompt_may_hold_the_token_that_spells_padding() -> None:
-    made = bundle("llama")
+def test_prompts_may_contain_the_pad_token() -> None:
+    bundle = tiny_bundle("llama")
     ids = bytewise().encode("sos").ids
-    read = dataclasses.replace(made.spec.input, pad_id=ids[0])
-    padded = build_model(dataclasses.replace(made.spec, input=read)).eval()
-    padded.load_state_dict(made.model.state_dict())
+    read = dataclasses.replace(bundle.spec.input, pad_id=ids[0])
+    padded = build_model(dataclasses.replace(bundle.spec, input=read)).eval()
+    padded.load_state_dict(bundle.model.state_dict())
     trace = trace_of(Bundle(model=padded, tokenizer=bytewise(), family="llama"), {"text": "sos"})
-    assert torch.equal(trace.record.output, trace_of(made, {"text": "sos"}).record.output)
+    assert torch.equal(trace.record.output, trace_of(bundle, {"text": "sos"}).record.output)

@@ -22,12 +22,12 @@ from glassformer.interpret.search_view import search_tree
 from glassformer.interpret.trace import trace_model
 from glassformer.tasks.text_generation import segments_of
 from glassformer.tasks.translation import Translator
-from tests.interpret.models import TEXT, bundle, interventions, trace_of, wordwise
+from tests.interpret.models import TEXT, interventions, tiny_bundle, trace_of, wordwise
 
 SENTENCES = (
     "I would like to learn how it works.",
     "Click the button to save the file.",
-    "The doctor told him to rest for a week.",
+    "The doctor expected him to rest for a week.",
 )
 PARTS = ("the cat sat on the mat.", "Where is the glass?", "a dog ran after the cat")
 LINES = f"{PARTS[0]}  {PARTS[1]}\n\n {PARTS[2]} "
@@ -40,11 +40,11 @@ def pocket() -> Pipeline:
 
 
 @pytest.mark.parametrize("to", ["de", "ko"])
-def test_pocket_shows_what_it_translates(pocket: Pipeline, to: str) -> None:
+def test_trace_of_pocket_equals_its_translation(pocket: Pipeline, to: str) -> None:
     for text in SENTENCES:
-        told = pocket.translate(text, to=to)
-        assert trace_of(pocket, {"text": text, "to": to}).outcome.text == told
-        assert search_tree(pocket, text=text, to=to).results[0].text == told
+        expected = pocket.translate(text, to=to)
+        assert trace_of(pocket, {"text": text, "to": to}).outcome.text == expected
+        assert search_tree(pocket, text=text, to=to).results[0].text == expected
 
 
 @pytest.mark.parametrize(
@@ -58,20 +58,20 @@ def test_pocket_shows_what_it_translates(pocket: Pipeline, to: str) -> None:
     ],
 )
 @pytest.mark.parametrize("family", ["original", "marian"])
-def test_the_folders_settings_hold(family: str, settings: dict[str, Any]) -> None:
-    made = bundle(family)
-    made.generation |= settings
-    told = Translator(made)(TEXT)
+def test_generation_settings_of_the_folder_apply(family: str, settings: dict[str, Any]) -> None:
+    bundle = tiny_bundle(family)
+    bundle.generation |= settings
+    expected = Translator(bundle)(TEXT)
     for changes in ((), [NOTHING]):
-        outcome = trace_of(made, {"text": TEXT}, changes).outcome
-        assert (outcome.text, outcome.finish_reason) == (told.text, told.finish_reason)
+        outcome = trace_of(bundle, {"text": TEXT}, changes).outcome
+        assert (outcome.text, outcome.finish_reason) == (expected.text, expected.finish_reason)
 
 
-def test_a_folder_that_draws_shows_no_drawn_answer() -> None:
-    made = bundle("original")
-    plain = made.translate(TEXT, num_beams=1)
-    made.generation |= {"do_sample": True, "num_return_sequences": 3}
-    assert trace_of(made, {"text": TEXT}).outcome.text == plain
+def test_traces_never_sample() -> None:
+    bundle = tiny_bundle("original")
+    plain = bundle.translate(TEXT, num_beams=1)
+    bundle.generation |= {"do_sample": True, "num_return_sequences": 3}
+    assert trace_of(bundle, {"text": TEXT}).outcome.text == plain
 
 
 def without_head(name: str, head: int) -> Callable[[Any], None]:
@@ -106,7 +106,7 @@ BY_HAND: tuple[tuple[dict[str, Any], Callable[[Any], None]], ...] = (
 
 
 @pytest.mark.parametrize("n", range(len(BY_HAND)))
-def test_a_changed_answer_is_that_of_a_model_changed_by_hand(pocket: Pipeline, n: int) -> None:
+def test_intervened_output_equals_a_modified_model(pocket: Pipeline, n: int) -> None:
     change, by_hand = BY_HAND[n]
     other = copy.deepcopy(pocket.model)
     with torch.no_grad():
@@ -114,77 +114,77 @@ def test_a_changed_answer_is_that_of_a_model_changed_by_hand(pocket: Pipeline, n
     changed = Pipeline(model=other, tokenizer=pocket.tokenizer, job=pocket.job, generation=pocket.generation)
     moved = 0
     for text in SENTENCES[:2]:
-        told = changed.translate(text, to="de")
-        assert trace_of(pocket, {"text": text, "to": "de"}, [change]).outcome.text == told
-        moved += told != pocket.translate(text, to="de")
+        expected = changed.translate(text, to="de")
+        assert trace_of(pocket, {"text": text, "to": "de"}, [change]).outcome.text == expected
+        moved += expected != pocket.translate(text, to="de")
     assert moved or change["kind"] == "ablate_head"  # a trained model may do without one head
 
 
-def test_each_change_of_a_target_holds_from_where_it_is_written() -> None:
+def test_target_interventions_apply_from_their_position_on() -> None:
     """Step by step, the scores that the search is given are those of a forward under the changes so far."""
-    made = bundle("original")
+    bundle = tiny_bundle("original")
     change = {"kind": "mask_token", "sequence": "target", "position": 2}
-    model: Any = made.model
+    model: Any = bundle.model
     src = torch.tensor([wordwise().encode(TEXT).ids])
-    begun = IntervenedModel(model, interventions([change])).prefill(
+    prefill = IntervenedModel(model, interventions([change])).prefill(
         src, src.eq(src), start_ids=[1], capacity=9
     )
-    steps, target = begun.decoder, torch.tensor([[1]])
+    steps, target = prefill.decoder, torch.tensor([[1]])
     steps.select(torch.tensor([0, 0]))
     target = target.expand(2, -1)
     for ids in torch.tensor([[4, 5], [6, 6], [7, 8], [5, 4]]):
-        found = steps.step(ids)
+        result = steps.step(ids)
         target = torch.cat((target, ids[:, None]), 1)
-        seen = torch.ones_like(target, dtype=torch.bool)
-        seen[:, 2:3] = False
+        mask = torch.ones_like(target, dtype=torch.bool)
+        mask[:, 2:3] = False
         with torch.no_grad():
             places = torch.arange(target.shape[1]).expand_as(target)
-            wanted = model(src.expand(2, -1), target, tgt_mask=seen, tgt_positions=places)[:, -1]
-        torch.testing.assert_close(found, wanted)
+            wanted = model(src.expand(2, -1), target, tgt_mask=mask, tgt_positions=places)[:, -1]
+        torch.testing.assert_close(result, wanted)
     steps.select(torch.tensor([1]))
     assert steps.step(torch.tensor([4])).shape == wanted[:1].shape
 
 
 def translator(unit: str | None = None) -> Pipeline:
-    made = bundle("original")
-    made.job = JobInfo(name="translate", unit=unit)
-    return made
+    bundle = tiny_bundle("original")
+    bundle.job = JobInfo(name="translate", unit=unit)
+    return bundle
 
 
-def test_traced_sentences_make_up_the_translation() -> None:
-    made = translator(unit="sentence")
-    assert tuple(split_sentences(made, LINES)) == PARTS
-    one, other, last = (trace_of(made, {"text": part}).outcome.text for part in PARTS)
+def test_traced_sentences_form_the_translation() -> None:
+    bundle = translator(unit="sentence")
+    assert tuple(split_sentences(bundle, LINES)) == PARTS
+    one, other, last = (trace_of(bundle, {"text": part}).outcome.text for part in PARTS)
     assert len({one, other, last}) > 1
-    assert made.translate(LINES) == f"{one}  {other}\n\n {last}"
+    assert bundle.translate(LINES) == f"{one}  {other}\n\n {last}"
 
 
 def test_each_sentence_is_traced_with_the_ids_that_translate_reads(pocket: Pipeline) -> None:
-    made = pocket
+    bundle = pocket
     text = "I like 🍎 and 🍌. Where is the glass? 👋"
-    (document,) = Translator(made, to="de").preprocess([text])
+    (document,) = Translator(bundle, to="de").preprocess([text])
     sources = [
-        trace_of(made, {"text": one, "to": "de"}).sequence("source")
-        for one in split_sentences(made, text, "de")
+        trace_of(bundle, {"text": one, "to": "de"}).sequence("source")
+        for one in split_sentences(bundle, text, "de")
     ]
     read = [[token.id for token in source.tokens] for source in sources]
     assert read == [segment.ids for segment in segments_of(document)] and len(read) == 2
 
 
-def test_texts_to_restore_summarize_or_continue_are_read_whole() -> None:
-    restorer, summarizer = translator(), bundle("bart")
+def test_only_translation_splits_sentences() -> None:
+    restorer, summarizer = translator(), tiny_bundle("bart")
     gap = wordwise().tokens([5])[0]
     restorer.job = replace(restorer.job, name="restore", gap=gap, before="")
     summarizer.config["task_specific_params"] = {"summarization_cnn": {"num_beams": 1}}
-    for made in (restorer, summarizer, bundle("gpt2")):
-        assert split_sentences(made, LINES) == [LINES]
-    assert len(split_sentences(bundle("bart"), LINES)) == 2  # its lines
+    for bundle in (restorer, summarizer, tiny_bundle("gpt2")):
+        assert split_sentences(bundle, LINES) == [LINES]
+    assert len(split_sentences(tiny_bundle("bart"), LINES)) == 2  # its lines
 
 
-def test_text_in_capitals_is_traced_as_it_is_translated(pocket: Pipeline) -> None:
-    made, text = pocket, "WHERE IS THE STATION?"
-    outcome = trace_of(made, {"text": text, "to": "de"}).outcome
-    assert made.translate(text, to="de") == outcome.text.upper()
+def test_uppercase_text_is_traced_as_it_is_translated(pocket: Pipeline) -> None:
+    bundle, text = pocket, "WHERE IS THE STATION?"
+    outcome = trace_of(bundle, {"text": text, "to": "de"}).outcome
+    assert bundle.translate(text, to="de") == outcome.text.upper()
 
 
 def test_symbols_outside_the_vocabulary_are_reported_as_unread(pocket: Pipeline) -> None:
