@@ -204,9 +204,9 @@ def directive(name: str, members: Iterable[str] = (), level: int = 2) -> str:
 
 def public_names(module: Any) -> list[str]:
     """The public classes and functions that a module itself defines, in the order of its source."""
-    named = inspect.getmembers(module, lambda one: inspect.isclass(one) or inspect.isfunction(one))
-    own = [one for name, one in named if one.__module__ == module.__name__ and not name.startswith("_")]
-    return [one.__name__ for one in sorted(own, key=lambda one: inspect.getsourcelines(one)[1])]
+    members = inspect.getmembers(module, lambda member: inspect.isclass(member) or inspect.isfunction(member))
+    own = [m for name, m in members if m.__module__ == module.__name__ and not name.startswith("_")]
+    return [member.__name__ for member in sorted(own, key=lambda m: inspect.getsourcelines(m)[1])]
 
 
 def specs_page() -> str:
@@ -238,12 +238,12 @@ def model_options_page() -> str:
         types = get_type_hints(getattr(family.build, "func", family.build))
         rows = [
             (
-                f"`{one.name}`",
-                GLOSSARY.get(f"{name}.{one.name}") or GLOSSARY[one.name],
-                f"`{type_name(types[one.name])}`",
-                f"`{one.default!r}`",
+                f"`{option.name}`",
+                GLOSSARY.get(f"{name}.{option.name}") or GLOSSARY[option.name],
+                f"`{type_name(types[option.name])}`",
+                f"`{option.default!r}`",
             )
-            for one in inspect.signature(family.build).parameters.values()
+            for option in inspect.signature(family.build).parameters.values()
         ]
         presets = ", ".join(f"`{preset}`" for preset in family.presets)
         parts += [
@@ -290,24 +290,24 @@ def recipe_page() -> str:
         ),
     ]
     groups: dict[str, list[Any]] = {}
-    for one in describe_keys():
-        title = f"Data for {one.job}" if one.job else one.section.capitalize()
-        groups.setdefault(title, []).append(one)
+    for key in describe_keys():
+        title = f"Data for {key.job}" if key.job else key.section.capitalize()
+        groups.setdefault(title, []).append(key)
     for title, keys in groups.items():
         parts.append(f"## {title}")
         if title == "Model":
             parts.append("Every other key is an option of the family: see [model options](model-options.md).")
         rows = [
             (
-                f"`{one.key}`",
-                sentence(one.description),
-                one.type.replace("tuple", "list"),
-                one.unit,
-                f"`{one.interval}`".replace(" ", "\u00a0") if one.interval else "",
-                one.default if one.default == "required" else f"`{one.default or 'null'}`",
+                f"`{key.key}`",
+                sentence(key.description),
+                key.type.replace("tuple", "list"),
+                key.unit,
+                f"`{key.interval}`".replace(" ", "\u00a0") if key.interval else "",
+                key.default if key.default == "required" else f"`{key.default or 'null'}`",
             )
-            for one in keys
-            if one.key != "overrides"
+            for key in keys
+            if key.key != "overrides"
         ]
         parts.append(table(("key", "description", "type", "unit", "range", "default"), rows))
     return "\n\n".join(parts) + "\n"
@@ -337,14 +337,17 @@ def command_section(name: str, command: Any) -> Iterator[str]:
     """A command of the Typer app with its arguments and options."""
     yield f"### `glassformer {name}`"
     yield inspect.cleandoc(command.help)
-    shown = [one for one in command.params if not one.hidden]
-    arguments = [one for one in shown if one.param_type_name == "argument"]
-    options = [one for one in shown if one.param_type_name == "option"]
+    parameters = [parameter for parameter in command.params if not parameter.hidden]
+    arguments = [parameter for parameter in parameters if parameter.param_type_name == "argument"]
+    options = [parameter for parameter in parameters if parameter.param_type_name == "option"]
     yield f"```text\nglassformer {' '.join([name, *map(usage, arguments), '[OPTIONS]'])}\n```"
     context = typer.Context(command)
-    rows = [(flag(one, context), one.help or "", default(one)) for one in options]
+    rows = [(flag(option, context), option.help or "", default(option)) for option in options]
     if arguments:
-        yield table(("argument", "description"), [(f"`{usage(one)}`", one.help or "") for one in arguments])
+        yield table(
+            ("argument", "description"),
+            [(f"`{usage(argument)}`", argument.help or "") for argument in arguments],
+        )
     yield table(("option", "description", "default"), rows)
 
 
@@ -396,12 +399,12 @@ def route_section(
     yield operation.get("description", "")
     rows = [
         (
-            one["name"],
-            one["schema"],
-            one.get("required", False),
-            one.get("description") or about_field(one["name"]),
+            parameter["name"],
+            parameter["schema"],
+            parameter.get("required", False),
+            parameter.get("description") or about_field(parameter["name"]),
         )
-        for one in operation.get("parameters", ())
+        for parameter in operation.get("parameters", ())
     ]
     for content in operation.get("requestBody", {}).get("content", {}).values():
         body = resolve(document, content["schema"])
@@ -411,24 +414,24 @@ def route_section(
         yield field_table("request", document, rows)
     success = operation["responses"].get("200", {})
     for kind, content in success.get("content", {}).items():
-        answer = resolve(document, content.get("schema", {}))
-        yield f"Response (`{kind}`). {answer.get('description', '')}"
-        if "properties" in answer:
-            yield field_table("response", document, fields(answer))
+        body = resolve(document, content.get("schema", {}))
+        yield f"Response (`{kind}`). {body.get('description', '')}"
+        if "properties" in body:
+            yield field_table("response", document, fields(body))
 
 
 def resolve(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     if "$ref" in schema:
-        found: dict[str, Any] = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
-        return found
+        target: dict[str, Any] = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        return target
     return schema
 
 
 def fields(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any], bool, str]]:
     required = schema.get("required", ())
     return [
-        (name, one, name in required, one.get("description") or about_field(name))
-        for name, one in schema.get("properties", {}).items()
+        (name, field, name in required, field.get("description") or about_field(name))
+        for name, field in schema.get("properties", {}).items()
     ]
 
 
@@ -444,8 +447,8 @@ def field_table(kind: str, document: dict[str, Any], rows: Iterable[tuple[str, A
     for name, schema, required, about in rows:
         value = schema.get("default")
         if kind == "request":
-            usual = "required" if required else "" if value is None else f"`{json.dumps(value)}`"
-            cells.append((f"`{name}`", about, describe_schema(document, schema), usual))
+            default_value = "required" if required else "" if value is None else f"`{json.dumps(value)}`"
+            cells.append((f"`{name}`", about, describe_schema(document, schema), default_value))
         else:
             cells.append((f"`{name}`", about, describe_schema(document, schema)))
     header = (
@@ -455,10 +458,10 @@ def field_table(kind: str, document: dict[str, Any], rows: Iterable[tuple[str, A
 
 
 def describe_schema(document: dict[str, Any], schema: dict[str, Any]) -> str:
-    """A JSON schema in words: `list of string`, `integer, 1 to 16`."""
+    """A JSON schema in short: `list of string`, `integer, 1 to 16`."""
     if "anyOf" in schema:
-        kinds = [one for one in schema["anyOf"] if one.get("type") != "null"]
-        return " or ".join(dict.fromkeys(describe_schema(document, one) for one in kinds))
+        choices = [choice for choice in schema["anyOf"] if choice.get("type") != "null"]
+        return " or ".join(dict.fromkeys(describe_schema(document, choice) for choice in choices))
     if "$ref" in schema:
         target = resolve(document, schema)
         names = ", ".join(f"`{name}`" for name in target.get("properties", {}))
@@ -476,21 +479,22 @@ def describe_schema(document: dict[str, Any], schema: dict[str, Any]) -> str:
     return kind + limits(schema)
 
 
+BOUNDS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+}
+
+
 def limits(schema: dict[str, Any]) -> str:
-    low, high = schema.get("minimum"), schema.get("maximum")
-    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
-    words = []
-    if low is not None and high is not None:
-        words.append(f"{low:g} to {high:g}")
-    elif low is not None:
-        words.append(f"at least {low:g}")
-    elif high is not None and above is None:
-        words.append(f"at most {high:g}")
-    if above is not None:
-        words.append(f"above {above:g}" + (f" and at most {high:g}" if high is not None else ""))
-    if below is not None and below < 2**31 - 1:
-        words.append(f"below {below:g}")
-    return f", {', '.join(words)}" if words else ""
+    """The bounds of a number: `, 1 to 16`."""
+    if "minimum" in schema and "maximum" in schema:
+        return f", {schema['minimum']:g} to {schema['maximum']:g}"
+    bounds = [
+        f"{text} {schema[key]:g}" for key, text in BOUNDS.items() if abs(schema.get(key, 2**31)) < 2**31
+    ]
+    return ", " + " and ".join(bounds) if bounds else ""
 
 
 def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
