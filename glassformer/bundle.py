@@ -67,11 +67,11 @@ PUBLISHED_FILE = "published.json"  # in our own layout, the published config tha
 
 @dataclass
 class Bundle:
-    """A model and everything that belongs to it.
+    """A model with its tokenizer, configs and metadata.
 
     config: the published `config.json` it came with. generation: its `generation_config.json`.
     job: what it was trained to do. files: further JSON files that describe it, by name.
-    weights: what tasks multiply by: the model's own weights, or weights quantized to int8.
+    weights: the weights that tasks compute with: the model's own, or quantized to int8.
     """
 
     model: AnyModel
@@ -107,12 +107,12 @@ class Bundle:
     @property
     def device(self) -> torch.device:
         """Where the model's parameters are; the CPU for a model without any."""
-        first = next(self.model.parameters(), None)
-        return torch.device("cpu") if first is None else first.device
+        parameter = next(self.model.parameters(), None)
+        return torch.device("cpu") if parameter is None else parameter.device
 
     @property
     def display_name(self) -> str:
-        """The model in an error message: by the name of its folder or its training run."""
+        """The model's name for error messages: that of its folder or training run."""
         folder = self.folder
         if folder is not None and (folder.parent / "recipe.yaml").is_file():
             folder = folder.parent
@@ -125,7 +125,7 @@ class Bundle:
         >>> Bundle(model=tiny("gpt2")).kernels()
         {'decoder.blocks.0.self_attn': 'sdpa', 'decoder.blocks.1.self_attn': 'sdpa'}
         """
-        chosen: dict[str, Kernel] = {}
+        kernels: dict[str, Kernel] = {}
         for name, stack in self.model.named_modules():
             if not isinstance(stack, Stack):
                 continue
@@ -134,10 +134,10 @@ class Bundle:
                     is_self = path.endswith(".self_attn")
                     mask = Mask(causal=is_self and stack.causal, window=part.window)
                     biased = is_self and isinstance(stack.position, RelativeBias | AlibiBias)
-                    chosen[path] = choose_kernel(
+                    kernels[path] = choose_kernel(
                         mask=mask, queries=length, keys=length, device=self.device, biased=biased
                     )
-        return chosen
+        return kernels
 
 
 @pause_gc()
@@ -155,16 +155,16 @@ def load(
         raise UnsupportedError("this machine", "CUDA", hint="use the device cpu")
     weights_kind: Literal["own", "int8"] = "int8" if dtype == "int8" else "own"
     verify_checksums(path)
-    family, what, config, files = _read_description(path)
+    family, model_spec, config, files = _read_description(path)
     weights = open_weights(path)
     with torch.device("meta"):
-        model = _described(path, lambda: build_from_spec(what))
+        model = _build_or_raise(path, lambda: build_from_spec(model_spec))
     if family is None:
         tensors = read_own_layout(weights, model, path)
     else:
-        tensors = to_ours(weights, family.table(what, list(weights)), tensor_shapes(model), where=path)
+        tensors = to_ours(weights, family.table(model_spec, list(weights)), tensor_shapes(model), where=path)
     compute_dtype = resolve_dtype(None if dtype == "int8" else dtype, device, tensors.values())
-    fill_meta_model(model, {n: _place(t, compute_dtype, device) for n, t in tensors.items()}, str(device))
+    fill_meta_model(model, {n: _to_device(t, compute_dtype, device) for n, t in tensors.items()}, str(device))
     model.eval()
     if (path / IMAGE_PROCESSOR_FILE).is_file():
         files[IMAGE_PROCESSOR_FILE] = read_image_processor(path / IMAGE_PROCESSOR_FILE)
@@ -174,7 +174,7 @@ def load(
         family=family.name if family else None,
         config=config,
         generation=read_config(path / GENERATION_FILE),
-        job=read_job(path / JOB_FILE, getattr(getattr(what, "input", None), "channels", None)),
+        job=read_job(path / JOB_FILE, getattr(getattr(model_spec, "input", None), "channels", None)),
         files=files,
         folder=path,
         weights=weights_kind,
@@ -186,30 +186,30 @@ def _read_description(path: Path) -> tuple[Family | None, Any, dict[str, Any], d
     if (path / SPEC_FILE).is_file():
         return None, read_spec(path / SPEC_FILE), read_config(path / PUBLISHED_FILE), {}
     if not (path / CONFIG_FILE).is_file():
-        inside = path / "model"  # as in a run's folder
-        hint = f"use '{inside}'" if inside.is_dir() else "use the folder of a saved model"
+        model_folder = path / "model"  # of a training run
+        hint = f"use '{model_folder}'" if model_folder.is_dir() else "use the folder of a saved model"
         raise FileProblemError(path, f"holds neither {CONFIG_FILE} nor {SPEC_FILE}", hint=hint)
     values = read_config(path / CONFIG_FILE)
     config = Config(values, str(path / CONFIG_FILE), path)
     family = family_of_config(config)
-    what = _described(path, lambda: family.from_config(config))
+    model_spec = _build_or_raise(path, lambda: family.from_config(config))
     check_sentence_files(config.files, path)
-    return family, what, values, config.files
+    return family, model_spec, values, config.files
 
 
-def _described(path: Path, build: Callable[[], Value]) -> Value:
-    """Call `build`; values that no model can have are a problem of the folder."""
+def _build_or_raise(path: Path, build: Callable[[], Value]) -> Value:
+    """Call `build`; report values that no model can have as a problem of the folder."""
     try:
         return build()
     except GlassformerError:
         raise
-    except Exception as error:  # whatever torch and Python raise for absurd values
+    except Exception as error:  # torch and Python raise various errors for invalid values
         reason = str(error).partition("\n")[0]
         raise FileProblemError(path, f"does not describe a model that can be built ({reason})") from error
 
 
 def save(
-    what: Bundle | AnyModel,
+    model: Bundle | AnyModel,
     folder: str | Path,
     *,
     layout: Layout | None = None,
@@ -217,13 +217,13 @@ def save(
 ) -> Path:
     """Write a model folder that `load` reads.
 
-    what: a model, or what `load` returned
+    model: a model, or what `load` returned
     layout: "hf" is the published one, which transformers reads too; "glassformer" is `spec.json` with our own
     tensor names, and the published config it came with in `published.json`. Default: the published one if the
     family has one.
     dtype: "int8" stores matrices quantized to int8, in our own layout only.
-    The config or spec is written after all other files, and then `checksums.json`: `load` notices a save that
-    was interrupted, be it into a new folder or over another model.
+    The config or spec is written after all other files, and then `checksums.json`, so that `load` detects an
+    interrupted save.
 
     >>> from tempfile import TemporaryDirectory
     >>> from glassformer import tiny
@@ -231,7 +231,7 @@ def save(
     ...     sorted(path.name for path in save(tiny("gpt2"), folder).iterdir())
     ['checksums.json', 'config.json', 'model.safetensors']
     """
-    bundle = what if isinstance(what, Bundle) else Bundle(model=what)
+    bundle = model if isinstance(model, Bundle) else Bundle(model=model)
     path = Path(folder)
     family = families()[bundle.family] if bundle.family else family_of_spec(bundle.spec)
     if layout is None:
@@ -291,9 +291,9 @@ def sidecar_files(bundle: Bundle) -> dict[str, Any]:
 
 
 def clear_folder(path: Path, keep: Collection[str]) -> None:
-    """Remove files of an earlier save that this one did not write: they would contradict the new ones."""
+    """Remove files of an earlier save that would contradict the new ones."""
     stale = [SPEC_FILE, PUBLISHED_FILE, CONFIG_FILE, GENERATION_FILE, JOB_FILE, IMAGE_PROCESSOR_FILE]
-    stale += [name for family in families().values() for name in family.beside]
+    stale += [name for family in families().values() for name in family.marker_files]
     for name in stale:
         if name not in keep:
             (path / name).unlink(missing_ok=True)
@@ -307,18 +307,18 @@ def read_spec(path: Path) -> Any:
     return schema.from_dict(data, str(path))
 
 
-def build_from_spec(what: Any) -> Any:
+def build_from_spec(model_spec: Any) -> Any:
     """Build a fresh Transformer or baseline from its spec."""
-    if isinstance(what, spec.ModelSpec):
-        return build_model(what)
+    if isinstance(model_spec, spec.ModelSpec):
+        return build_model(model_spec)
     from glassformer import baselines
 
-    return baselines.build_baseline(what)
+    return baselines.build_baseline(model_spec)
 
 
-def _place(tensor: Tensor, dtype: torch.dtype | None, device: str | torch.device) -> Tensor:
+def _to_device(tensor: Tensor, dtype: torch.dtype | None, device: str | torch.device) -> Tensor:
     if dtype is not None and tensor.is_floating_point():
         tensor = tensor.to(dtype)
-    # All are views of one mapped file, and autograd takes a write to one (a running mean) for a write to all;
-    # `data` is the same memory as a tensor of its own.
+    # All are views of one mapped file, and autograd treats a write to one (a running mean) as a write to all;
+    # `data` is a separate tensor on the same memory.
     return tensor.to(device=device).data

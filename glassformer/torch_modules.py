@@ -1,9 +1,9 @@
-"""Convert torch's own Transformer modules: `glassformer.from_torch(module)`.
+"""Convert torch's Transformer modules: `glassformer.from_torch(module)`.
 
-The result computes what the module does. Three conventions differ: ours is always batch-first; our masks are
-True where a key *may* be attended; and a 2-D mask is (B, S), the padding. So pass torch's `key_padding_mask`
-as `~mask`, its (T, S) `attn_mask` as `~mask[None]`, and its (B*H, T, S) one as `~mask.view(B, H, T, S)`.
-As in torch, nothing is causal until a mask says so.
+The result computes the same. Three conventions differ: ours are always batch-first; True in a mask means *may
+attend*; and a 2-D mask is the padding (B, S). So pass torch's `key_padding_mask` as `~mask`, its (T, S)
+`attn_mask` as `~mask[None]`, and its (B*H, T, S) one as `~mask.view(B, H, T, S)`.
+As in torch, nothing is causal without a causal mask.
 """
 
 from __future__ import annotations
@@ -57,25 +57,25 @@ def from_torch(module: nn.Module) -> nn.Module:
     >>> torch.allclose(from_torch(layer)(x), layer(x), atol=1e-6)
     True
     """
-    made: nn.Module
+    converted: nn.Module
     with torch.device("meta"):
         match module:
             case nn.MultiheadAttention():
-                made, state = _attention(module)
+                converted, state = _attention(module)
             case nn.TransformerEncoderLayer() | nn.TransformerDecoderLayer():
-                what, state = _layer(module)
-                made = build.build_block(what, module.self_attn.embed_dim, _memory_dim(module))
+                layer_spec, state = _layer(module)
+                converted = build.build_block(layer_spec, module.self_attn.embed_dim, _memory_dim(module))
             case nn.TransformerEncoder() | nn.TransformerDecoder():
                 stack, state = _layers(module)
-                made = build.build_stack(stack, _memory_dim(module.layers[0]))
+                converted = build.build_stack(stack, _memory_dim(module.layers[0]))
             case nn.Transformer():
-                made, state = _transformer(module)
+                converted, state = _transformer(module)
             case _:
                 kinds = "nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerDecoder, their layers"
                 raise InvalidValueError("module", type(module).__name__, f"{kinds} or nn.Transformer")
     copies = {name: tensor.detach().clone() for name, tensor in state.items()}
-    build.fill_meta_model(made, copies)
-    return made.train(module.training)
+    build.fill_meta_model(converted, copies)
+    return converted.train(module.training)
 
 
 def _check_type(part: Any, *kinds: type[nn.Module]) -> None:
@@ -102,31 +102,31 @@ def _attention_spec(module: nn.MultiheadAttention) -> spec.AttentionSpec:
 def _attention_state(module: nn.MultiheadAttention) -> State:
     names = ("q_proj", "k_proj", "v_proj")
     if module.in_proj_weight is not None:
-        matrices = module.in_proj_weight.chunk(3)  # (3D, D): q, k and v on top of each other
+        matrices = module.in_proj_weight.chunk(3)  # (3D, D): q, k and v
     else:
         matrices = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
     state = {f"{name}.weight": matrix for name, matrix in zip(names, matrices, strict=True)}
     if module.in_proj_bias is not None:
         biases = zip(names, module.in_proj_bias.chunk(3), strict=True)
         state |= {f"{name}.bias": bias for name, bias in biases}
-    return state | _under("out_proj", dict(module.out_proj.named_parameters()))
+    return state | _add_prefix("out_proj", dict(module.out_proj.named_parameters()))
 
 
 def _attention(module: nn.MultiheadAttention) -> tuple[MultiHeadAttention, State]:
-    what = _attention_spec(module)
-    made = MultiHeadAttention(module.embed_dim, **vars(what), memory_dim=module.kdim)
-    return made, _attention_state(module)
+    layer_spec = _attention_spec(module)
+    converted = MultiHeadAttention(module.embed_dim, **vars(layer_spec), memory_dim=module.kdim)
+    return converted, _attention_state(module)
 
 
 def _activation(value: Any) -> spec.Activation:
-    """The name of a layer's activation: torch keeps a function or a module there."""
+    """The name of a layer's activation, which is a function or a module in torch."""
     if type(value) is nn.GELU:
         return "gelu" if value.approximate == "none" else "gelu_tanh"
     modules: dict[type, spec.Activation] = {nn.ReLU: "relu", nn.SiLU: "silu"}
     name = modules.get(type(value)) or next((n for f, n in _FUNCTIONS.items() if f is value), None)
     if name is None:
-        shown = getattr(value, "__name__", type(value).__name__)
-        raise InvalidValueError("activation", shown, "relu, gelu or silu, as a function or a module")
+        name_or_type = getattr(value, "__name__", type(value).__name__)
+        raise InvalidValueError("activation", name_or_type, "relu, gelu or silu, as a function or a module")
     return name
 
 
@@ -137,9 +137,9 @@ def _norm(module: Any) -> spec.LayerNormSpec:
     return spec.LayerNormSpec(eps=module.eps, bias=module.bias is not None)
 
 
-def _same(values: list[Any], what: str) -> Any:
+def _check_equal(values: list[Any], name: str) -> Any:
     if any(value != values[0] for value in values):
-        raise InvalidValueError(what, values, "equal values")
+        raise InvalidValueError(name, values, "equal values")
     return values[0]
 
 
@@ -148,31 +148,31 @@ def _layer(module: Layer) -> tuple[spec.BlockSpec, State]:
     _check_type(module, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
     norms, drops = [module.norm1, module.norm2], [module.dropout1.p, module.dropout2.p]
     names = ["norm_self", "norm_ffn"]
-    state, across = _under("self_attn", _attention_state(module.self_attn)), None
+    state, cross_attention = _add_prefix("self_attn", _attention_state(module.self_attn)), None
     if isinstance(module, nn.TransformerDecoderLayer):
         names.insert(1, "norm_cross")
         norms.append(module.norm3)
         drops.append(module.dropout3.p)
-        across = _attention_spec(module.multihead_attn)
-        state |= _under("cross_attn", _attention_state(module.multihead_attn))
+        cross_attention = _attention_spec(module.multihead_attn)
+        state |= _add_prefix("cross_attn", _attention_state(module.multihead_attn))
     linear = {"up": module.linear1, "down": module.linear2}
     parts = {**dict(zip(names, norms, strict=True)), **{f"ffn.{name}": part for name, part in linear.items()}}
     for name, part in parts.items():
-        state |= _under(name, dict(part.named_parameters()))
-    what = spec.BlockSpec(
+        state |= _add_prefix(name, dict(part.named_parameters()))
+    layer_spec = spec.BlockSpec(
         attention=_attention_spec(module.self_attn),
-        cross_attention=across,
+        cross_attention=cross_attention,
         feed_forward=spec.FeedForwardSpec(
             d_ff=module.linear1.out_features,
             activation=_activation(module.activation),
             biases=tuple(name for name, part in linear.items() if part.bias is not None),  # type: ignore[misc]
             dropout=module.dropout.p,
         ),
-        norm=_same([_norm(norm) for norm in norms], "norms"),
+        norm=_check_equal([_norm(norm) for norm in norms], "norms"),
         wiring="pre" if module.norm_first else "post",
-        dropout=_same(drops, "dropout rates after the sub-layers"),
+        dropout=_check_equal(drops, "dropout rates after the sub-layers"),
     )
-    return what, state
+    return layer_spec, state
 
 
 def _layers(module: Layers) -> tuple[spec.StackSpec, State]:
@@ -180,15 +180,15 @@ def _layers(module: Layers) -> tuple[spec.StackSpec, State]:
     state: State = {}
     blocks: list[spec.BlockSpec] = []
     for n, layer in enumerate(module.layers):
-        what, inner = _layer(layer)
-        blocks.append(what)
-        state |= _under(f"blocks.{n}", inner)
+        layer_spec, inner = _layer(layer)
+        blocks.append(layer_spec)
+        state |= _add_prefix(f"blocks.{n}", inner)
     if module.norm is not None:
-        state |= _under("final_norm", dict(module.norm.named_parameters()))
+        state |= _add_prefix("final_norm", dict(module.norm.named_parameters()))
     stack = spec.StackSpec(
         d_model=module.layers[0].self_attn.embed_dim,
         num_layers=len(blocks),
-        block=_same(blocks, "layers"),
+        block=_check_equal(blocks, "layers"),
         final_norm=None if module.norm is None else _norm(module.norm),
     )
     return stack, state
@@ -196,19 +196,19 @@ def _layers(module: Layers) -> tuple[spec.StackSpec, State]:
 
 def _transformer(module: nn.Transformer) -> tuple[EncoderDecoder, State]:
     _check_type(module, nn.Transformer)
-    encoder, reading = _layers(module.encoder)
-    decoder, writing = _layers(module.decoder)
+    encoder, encoder_state = _layers(module.encoder)
+    decoder, decoder_state = _layers(module.decoder)
     vectors = spec.VectorsSpec()
-    made = build.build_model(
+    converted = build.build_model(
         spec.EncoderDecoderSpec(
             source=vectors, target=vectors, encoder=encoder, decoder=decoder, head=spec.FeaturesSpec()
         )
     )
-    assert isinstance(made, EncoderDecoder)
-    return made, _under("encoder", reading) | _under("decoder", writing)
+    assert isinstance(converted, EncoderDecoder)
+    return converted, _add_prefix("encoder", encoder_state) | _add_prefix("decoder", decoder_state)
 
 
-def _under(name: str, state: State) -> State:
+def _add_prefix(name: str, state: State) -> State:
     return {f"{name}.{key}": value for key, value in state.items()}
 
 

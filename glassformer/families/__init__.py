@@ -1,1 +1,1 @@
-"""The published families, one file each: words, config, weight names. Data, not maths."""
+"""The published families, one file each: options, config keys and weight names; data, no computation."""

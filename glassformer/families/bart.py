@@ -116,8 +116,8 @@ FAMILY = Family(
     from_config=from_config,
     to_config=to_config,
     table=table,
-    # layers skipped at random, and what a fresh model is drawn from, are matters of training
-    immaterial=frozenset(
+    # layer dropout and initialization matter only for training
+    ignored_keys=frozenset(
         """encoder_layerdrop decoder_layerdrop init_std output_past force_bos_token_to_be_generated
         classifier_dropout classif_dropout""".split()
     ),

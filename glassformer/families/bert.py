@@ -12,7 +12,7 @@ bert = variant(text_encoder, "position mlm_activation pool normalize")
 
 
 def with_head(config: Config, head: spec.HeadSpec | None) -> spec.EncoderOnlySpec:
-    """The config's encoder under a head; None is the masked language model."""
+    """The encoder of a config with this head; None is the masked language model."""
     max_len, pad_id = config.need("max_position_embeddings", int), config.maybe("pad_token_id", int)
     return bert(**read(config), max_len=max_len, pad_id=pad_id, head=head)
 
@@ -51,7 +51,7 @@ FAMILY = Family(
         matrix="cls.predictions.decoder.weight",
         biases=("cls.predictions.bias", "cls.predictions.decoder.bias"),
     ),
-    immaterial=frozenset(
+    ignored_keys=frozenset(
         """directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
         pooler_size_per_head pooler_type""".split()
     ),

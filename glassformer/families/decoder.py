@@ -1,4 +1,4 @@
-"""What decoder-only families share: one builder of specs, heads and rotary positions in configs."""
+"""Shared by the decoder-only families: building specs, and heads and rotary positions in configs."""
 
 from __future__ import annotations
 
@@ -127,9 +127,9 @@ def architectures(stem: str) -> tuple[str, ...]:
 
 
 def read_head(config: Config, stem: str, *, dropout: float = 0.1) -> spec.HeadSpec | None:
-    """The head that the architecture names; None is the language model, which the family builds itself.
+    """The head of an architecture; None is the language model, which the family builds itself.
 
-    `dropout` falls before the token classifier where the config says nothing of it.
+    dropout: before the token classifier, if the config does not set it.
     """
     dropout = config.get("classifier_dropout", dropout)
     bias = config.get("token_classification_bias", True)
@@ -145,7 +145,7 @@ def read_head(config: Config, stem: str, *, dropout: float = 0.1) -> spec.HeadSp
 
 
 def write_head(head: spec.HeadSpec, stem: str) -> dict[str, Any]:
-    """What a config says of the head: `read_head` backwards."""
+    """The config keys of a head; the inverse of `read_head`."""
     config: dict[str, Any] = {"architectures": [stem + KINDS[type(head)]], **label_config(head)}
     if isinstance(head, spec.TokenClassifySpec):
         config["classifier_dropout"] = head.dropout
@@ -155,23 +155,23 @@ def write_head(head: spec.HeadSpec, stem: str) -> dict[str, Any]:
 
 
 def read_pad(config: Config, head: spec.HeadSpec | None) -> int | None:
-    """The pad id, unless it also begins or ends texts: then a token of that id may well be real.
+    """The pad id; None if it is also the bos or eos id, because tokens of that id may be real.
 
-    Chat models often pad with the token that ends each turn, and their prompts are full of it. A
-    sequence classifier keeps it all the same, for it must find where a text ends.
+    Chat models often pad with the token that ends each turn, which occurs in prompts. A sequence classifier
+    keeps the pad id anyway, because it must find the end of the text.
     """
     pad = config.maybe("pad_token_id", int)
-    marks = (config.values.get("bos_token_id"), config.values.get("eos_token_id"))
-    used = {each for mark in marks for each in (mark if isinstance(mark, list) else [mark])}
+    special = (config.values.get("bos_token_id"), config.values.get("eos_token_id"))
+    used = {i for ids in special for i in (ids if isinstance(ids, list) else [ids])}
     return None if pad in used and not isinstance(head, spec.ClassifySpec) else pad
 
 
 def head_rows(
     model: spec.DecoderOnlySpec, *, token: str = "{base}embed_tokens.weight", each_token: str = "score"
 ) -> tuple[Op, ...]:
-    """The rows of the head and of the token matrix, which a language model may share.
+    """The weight operations of the head and of the token matrix, which a language model may share.
 
-    `token` and `each_token` are the published names of the token matrix and of the token classifier.
+    token, each_token: the published names of the token matrix and of the token classifier.
     """
     rows: tuple[Op, ...] = (Rename(token, "embed.token.weight"),)
     match model.head:
@@ -192,7 +192,7 @@ def head_rows(
 
 
 def read_rotary(config: Config, *, base: float = 10000.0, max_len: int) -> spec.RotarySpec:
-    """The rotary positions of a config in either spelling; `base` and `max_len` fill what it leaves out."""
+    """The rotary positions of a config with old or new keys. base, max_len: defaults."""
     base = config.get("rope_theta", base)
     old: dict[str, Any] = config.get("rope_scaling", {})
     new: dict[str, Any] = config.get("rope_parameters", {})
@@ -220,7 +220,7 @@ def read_rotary(config: Config, *, base: float = 10000.0, max_len: int) -> spec.
 
 
 def write_rotary(rotary: spec.RotarySpec) -> dict[str, Any]:
-    """The older spelling, which readers of either spelling understand."""
+    """The older keys, which both old and new versions of transformers read."""
     scaling: dict[str, Any] | None = None
     match rotary.scaling:
         case spec.LinearScalingSpec(factor=factor):

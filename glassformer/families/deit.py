@@ -1,4 +1,4 @@
-"""DeiT: ViT with a second learned token, taught by another model's labels; their scores are averaged."""
+"""DeiT: ViT with a second learned token, the distillation token; the logits of both are averaged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from glassformer.core import spec
 from glassformer.families.family import Config, Family, variant
 from glassformer.families.image_encoder import (
-    IMMATERIAL_HERE,
+    IGNORED_IMAGE_KEYS,
     TINY_IMAGES,
     image_encoder,
     read,
@@ -42,5 +42,5 @@ FAMILY = Family(
     from_config=from_config,
     to_config=partial(write, model_type="deit", architectures=ARCHITECTURES, prefix=2),
     table=partial(table_of, base="deit."),
-    immaterial=IMMATERIAL_HERE,
+    ignored_keys=IGNORED_IMAGE_KEYS,
 )

@@ -46,7 +46,7 @@ LAYER = {
 
 
 def with_head(config: Config, head: spec.HeadSpec | None) -> spec.EncoderOnlySpec:
-    """The config's encoder under a head; None is the masked language model."""
+    """The encoder of a config with this head; None is the masked language model."""
     return distilbert(
         **read_options(config, KEYS),
         position="sinusoidal" if config.get("sinusoidal_pos_embds", False) else "learned",
@@ -129,5 +129,5 @@ FAMILY = Family(
     from_config=from_config,
     to_config=to_config,
     table=table,
-    immaterial=frozenset({"tie_weights_"}),
+    ignored_keys=frozenset({"tie_weights_"}),
 )

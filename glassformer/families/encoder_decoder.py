@@ -1,4 +1,4 @@
-"""What the post-norm encoder-decoders share: one builder of specs, the config's keys, the layers' names."""
+"""Shared by the post-norm encoder-decoders: building specs, config keys and weight names of layers."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def encoder_decoder(
 ) -> spec.EncoderDecoderSpec:
     """The spec of a family; by default the decoder is as large as the encoder.
 
-    The last id of the vocabulary is the padding and starts the target, unless given. Learned positions come
-    with a norm of the embeddings. `tied` names what shares the target's token matrix; without "source" the
-    target may have a vocabulary of its own.
+    By default the last id of the vocabulary is the pad id and the start id. Learned positions come with a
+    norm of the embeddings. tied: what shares the target's token matrix; without "source" the target may have
+    its own vocabulary.
     """
     target = tgt_vocab_size or vocab_size
     pad_id = min(vocab_size, target) - 1 if pad_id is None else pad_id
@@ -109,7 +109,7 @@ def read(config: Config) -> dict[str, Any]:
 
 
 def write(model: spec.EncoderDecoderSpec) -> dict[str, Any]:
-    """What `read` reads, and the padding and start ids."""
+    """The inverse of `read`, with the pad and start ids."""
     assert isinstance(model.source, spec.TokensSpec)
     block = model.decoder.block
     return {
@@ -125,7 +125,7 @@ def write(model: spec.EncoderDecoderSpec) -> dict[str, Any]:
 
 
 def language_model(config: Config, vocab_size: int) -> spec.LanguageModelSpec:
-    """The head; its bias is always written, yet a file without it means none."""
+    """The head; its bias is always saved, but may be missing in a file."""
     bias = not config.names or "final_logits_bias" in config.names
     return spec.LanguageModelSpec(vocab_size=vocab_size, bias=bias)
 
@@ -144,7 +144,7 @@ _CROSS = {
 
 
 def block_rows(model: spec.EncoderDecoderSpec) -> tuple[Op, ...]:
-    """The rows for the blocks of both stacks."""
+    """The weight operations of the blocks of both stacks."""
     encoder, decoder = model.encoder.num_layers, model.decoder.num_layers
     return layer_rows("{base}encoder.layers.{i}", "encoder.blocks.{i}", encoder, _OWN) + layer_rows(
         "{base}decoder.layers.{i}", "decoder.blocks.{i}", decoder, _OWN | _CROSS
@@ -152,7 +152,7 @@ def block_rows(model: spec.EncoderDecoderSpec) -> tuple[Op, ...]:
 
 
 def bias_row(head: spec.HeadSpec) -> tuple[Op, ...]:
-    """The row for the scores' bias, kept as (1, V), where the head has one."""
+    """The weight operation of the bias of the logits, published as (1, V), if the head has one."""
     if not isinstance(head, spec.LanguageModelSpec) or not head.bias:
         return ()
     size = head.vocab_size

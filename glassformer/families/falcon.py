@@ -175,5 +175,5 @@ FAMILY = Family(
     from_config=from_config,
     to_config=to_config,
     table=table,
-    immaterial=frozenset({"rope_parameters", "rope_theta", "rope_scaling"}),  # read unless alibi
+    ignored_keys=frozenset({"rope_parameters", "rope_theta", "rope_scaling"}),  # read unless alibi
 )

@@ -48,8 +48,8 @@ class UnsupportedConfigError(GlassformerError):
 class Config:
     """A published `config.json`, read key by key; missing, ill-typed or unsupported values are errors.
 
-    Some properties of a model are elsewhere: in other JSON files (`beside`) or in its tensors (`names`).
-    Both are read from `folder` on demand, or passed in.
+    Some properties of a model are in other JSON files (`read_sibling`) or in its tensors (`names`). Both are
+    read from `folder` on demand, or passed in.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Config:
         self.values = dict(values)
         self.where = where
         self.folder = folder
-        self.files = dict(files or {})  # the JSON files beside it, given or read so far
+        self.files = dict(files or {})  # other JSON files of the folder, passed in or read so far
         self.read: set[str] = set()
         self._names = names
         if self.values.get("quantization_config") is not None:
@@ -77,7 +77,7 @@ class Config:
             raise MissingValueError(f"{self.where}: architectures", "to know the model's class")
         return names[0]
 
-    def beside(self, name: str) -> Any:
+    def read_sibling(self, name: str) -> Any:
         """The content of the JSON file `name` in the same folder; None if there is none."""
         if name not in self.files and self.folder is not None and (self.folder / name).is_file():
             self.files[name] = read_json(self.folder / name)
@@ -107,7 +107,7 @@ class Config:
         return any(name.endswith("pooler.dense.weight") for name in self.names)
 
     def get(self, key: str, default: Value, *aliases: str) -> Value:
-        """The value of `key` (or of an older spelling), of the default's type; the default when absent."""
+        """The value of `key` or of an alias, of the default's type; the default if absent."""
         for name in (key, *aliases):
             self.read.add(name)
         for name in (key, *aliases):
@@ -116,13 +116,13 @@ class Config:
         return default
 
     def maybe(self, key: str, kind: type[Value]) -> Value | None:
-        """The value of a key for which null or absence has a meaning."""
+        """The value of an optional key; None if it is null or absent."""
         self.read.add(key)
         value = self.values.get(key)
         return None if value is None else self._typed(key, value, kind())
 
     def need(self, key: str, kind: type[Value], *aliases: str) -> Value:
-        """The value of a key that must be there."""
+        """The value of a required key."""
         for name in (key, *aliases):
             self.read.add(name)
             if self.values.get(name) is not None:
@@ -130,7 +130,7 @@ class Config:
         raise MissingValueError(f"{self.where}: {key}", "for this architecture")
 
     def only(self, key: str, *supported: Any, default: Any = None) -> Any:
-        """The value of a key of which only some settings are supported; any other is refused."""
+        """The value of a key; raise if it is not one of the supported values."""
         self.read.add(key)
         value = self.values.get(key, default)
         if value not in supported:
@@ -138,7 +138,7 @@ class Config:
         return value
 
     def choose(self, key: str, table: Mapping[Any, Value], default: Any) -> Value:
-        """The entry of `table` for a key's value; a value not in the table is refused."""
+        """The entry of `table` for a key's value; raise if it has none."""
         self.read.add(key)
         value = self.values.get(key, default)
         if not isinstance(value, Hashable) or value not in table:
@@ -181,9 +181,9 @@ ACTIVATIONS: dict[str, Activation] = {
 
 @dataclass(frozen=True)
 class Key:
-    """The published key of one of our options, which is read and written by it.
+    """The published config key of one of our options.
 
-    default: the published default; a key without one is an integer that must be there.
+    default: the published default; a key without one is a required integer.
     """
 
     theirs: str
@@ -211,14 +211,14 @@ def read_options(config: Config, keys: Sequence[Key], **defaults: Any) -> dict[s
 
 
 def write_options(model: ModelSpec, keys: Sequence[Key]) -> dict[str, Any]:
-    """What `read_options` reads, from a spec."""
+    """The inverse of `read_options`: published keys from a spec."""
     options = spec_options(model)
     options["activation"] = ACTIVATION_NAMES[options["activation"]]
     return {key.theirs: options[key.option] for key in keys}
 
 
 def spec_options(model: ModelSpec) -> dict[str, Any]:
-    """A spec by the names of our options; of two stacks, the encoder's."""
+    """The values of our options in a spec; of an encoder-decoder, those of the encoder."""
     source: Any = model.source if isinstance(model, spec.EncoderDecoderSpec) else model.input
     stack = model.decoder if isinstance(model, spec.DecoderOnlySpec) else model.encoder
     block, attention, ffn = stack.block, stack.block.attention, stack.block.feed_forward
@@ -241,7 +241,7 @@ def spec_options(model: ModelSpec) -> dict[str, Any]:
         "attention_bias": "out" in attention.biases,
         "qkv_bias": "q" in attention.biases,
         "ffn_bias": bool(ffn.biases),
-        "tied": "head" in model.tied or not isinstance(model.head, vocabulary),  # true where none could share
+        "tied": "head" in model.tied or not isinstance(model.head, vocabulary),  # or cannot be
     }
     if isinstance(source, spec.TokensSpec):
         options |= {"vocab_size": source.vocab_size, "types": source.types, "pad_id": source.pad_id}
@@ -252,22 +252,23 @@ def spec_options(model: ModelSpec) -> dict[str, Any]:
     return options
 
 
-def variant(build: Callable[..., Any], hidden: str, **defaults: Any) -> Callable[..., Any]:
-    """A family's own `build`: another one with these defaults, without the options named in `hidden`.
+def variant(build: Callable[..., Any], exclude: str, **defaults: Any) -> Callable[..., Any]:
+    """The `build` function of a family: a shared one with other defaults.
 
-    Hidden are those that the published config cannot express.
+    exclude: options, separated by spaces, that the published config cannot express.
     """
-    made = partial(build, **defaults)
-    shown = [one for one in inspect.signature(made).parameters.values() if one.name not in hidden.split()]
-    made.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    return made
+    family_build = partial(build, **defaults)
+    parameters = inspect.signature(family_build).parameters.values()
+    options = [parameter for parameter in parameters if parameter.name not in exclude.split()]
+    family_build.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    return family_build
 
 
 TINY: dict[str, Any] = {"vocab_size": 101, "d_model": 32, "num_heads": 4, "num_layers": 2, "max_len": 64}
 
 
 def preset(d_model: int, num_heads: int, num_layers: int, d_ff: int, **options: Any) -> dict[str, Any]:
-    """A preset."""
+    """The options of a preset."""
     return {"d_model": d_model, "num_heads": num_heads, "num_layers": num_layers, "d_ff": d_ff, **options}
 
 
@@ -275,14 +276,14 @@ def preset(d_model: int, num_heads: int, num_layers: int, d_ff: int, **options: 
 
 
 def label_config(head: HeadSpec) -> dict[str, Any]:
-    """Numbered labels as config keys, for a head that has any."""
+    """Config keys with numbered labels, if the head has labels."""
     if not isinstance(head, spec.ClassifySpec | spec.DistilledClassifySpec | spec.TokenClassifySpec):
         return {}
     return named_label_config([f"LABEL_{n}" for n in range(head.num_labels)])
 
 
 def named_label_config(names: Sequence[str]) -> dict[str, Any]:
-    """Label names as config keys."""
+    """Config keys with these label names."""
     return {
         "id2label": {str(n): name for n, name in enumerate(names)},
         "label2id": {name: n for n, name in enumerate(names)},
@@ -290,12 +291,12 @@ def named_label_config(names: Sequence[str]) -> dict[str, Any]:
 
 
 def model_prefixes(head: HeadSpec, *prefixes: str) -> tuple[str, ...]:
-    """The prefixes of the model under a head, first the one to save: none for a bare model."""
+    """The published name prefixes of the model under a head, the one to save first: none for a bare model."""
     return ("", *prefixes) if isinstance(head, spec.FeaturesSpec | spec.EmbedSpec) else (*prefixes, "")
 
 
 def rename_modules(*pairs: tuple[str, str]) -> tuple[Op, ...]:
-    """Weight and bias of each published module -> of ours."""
+    """Operations that rename weight and bias of each published module to ours."""
     rows = tuple(Rename(f"{theirs}.{{p}}", f"{ours}.{{p}}") for theirs, ours in pairs)
     return expand(rows, p=("weight", "bias"))
 
@@ -307,7 +308,7 @@ def layer_rows(
     modules: Mapping[str, str],
     parts: Sequence[str] = ("weight", "bias"),
 ) -> tuple[Op, ...]:
-    """The tensors (`parts`) of published modules of every layer -> of ours; `{i}` is the layer."""
+    """Operations that rename the tensors (`parts`) of modules of every layer; `{i}` is the layer."""
     rows = tuple(Rename(f"{theirs}.{a}.{{p}}", f"{ours}.{b}.{{p}}") for a, b in modules.items())
     return expand(rows, i=layers, p=parts)
 
@@ -317,12 +318,12 @@ class Family:
     """One published family.
 
     build: keyword-only options -> spec; every option has the family's default.
-    presets: name -> options of `build`. tiny: those of a model of a few thousand parameters.
-    architectures: the class names of `config.json` it reads.
-    from_config, to_config: the published config and back. table: weight names and shapes, both ways.
-    immaterial: keys of the published config, besides `IGNORED_KEYS`, that cannot change the numbers.
+    presets: name -> options of `build`. tiny: options of a model with a few thousand parameters.
+    architectures: the class names in `config.json` that it reads.
+    from_config, to_config: between published config and spec. table: weight names and shapes.
+    ignored_keys: further keys of the published config (see `IGNORED_KEYS`) that do not change the output.
     files: further JSON files of a saved folder, by name.
-    beside: files that tell this family's folders from those of another with the same architecture.
+    marker_files: files that distinguish its folders from those of a family with the same architecture.
     """
 
     name: str
@@ -334,6 +335,6 @@ class Family:
     from_config: Callable[[Config], ModelSpec]
     to_config: Callable[[ModelSpec], dict[str, Any]]
     table: Callable[[ModelSpec, Collection[str]], WeightTable]
-    immaterial: frozenset[str] = frozenset()
+    ignored_keys: frozenset[str] = frozenset()
     files: Callable[[ModelSpec], dict[str, Any]] = lambda _: {}
-    beside: tuple[str, ...] = ()
+    marker_files: tuple[str, ...] = ()

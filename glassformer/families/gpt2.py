@@ -130,7 +130,7 @@ FAMILY = Family(
     from_config=from_config,
     to_config=to_config,
     table=table,
-    immaterial=frozenset(
+    ignored_keys=frozenset(
         """summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
         hidden_dropout""".split()
     ),

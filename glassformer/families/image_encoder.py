@@ -1,4 +1,4 @@
-"""What the encoders of image patches share: pre-norm layers, learned positions, prefix tokens, final norm."""
+"""Shared by the image encoders: pre-norm layers, learned positions, prefix tokens, final norm."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TINY_IMAGES: dict[str, Any] = {
     "num_labels": 10,
 }
 # keys of these configs that say nothing about the numbers of the heads read here
-IMMATERIAL_HERE = frozenset(("encoder_stride", "pooler_output_size", "pooler_act"))
+IGNORED_IMAGE_KEYS = frozenset(("encoder_stride", "pooler_output_size", "pooler_act"))
 
 
 def image_encoder(
@@ -118,16 +118,16 @@ def read(config: Config, architectures: Mapping[type, str]) -> dict[str, Any]:
 
 def _size(config: Config, key: str, default: int) -> tuple[int, int]:
     """A published size, one number or (height, width)."""
-    given: Any = config.get(key, None)
-    given = default if given is None else given
-    pair = (given, given) if isinstance(given, int) else given
+    value: Any = config.get(key, None)
+    value = default if value is None else value
+    pair = (value, value) if isinstance(value, int) else value
     if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(type(n) is int for n in pair):
-        raise InvalidValueError(f"{config.where}: {key}", given, "an integer or [height, width]")
+        raise InvalidValueError(f"{config.where}: {key}", value, "an integer or [height, width]")
     return (pair[0], pair[1])
 
 
 def _features(config: Config) -> spec.FeaturesSpec:
-    """The bare encoder's output; published folders of it come with a pooler or without."""
+    """The head of a bare encoder, which is published with or without a pooler."""
     width = config.get("pooler_output_size", 0)
     activation = config.choose("pooler_act", ACTIVATIONS, "tanh")
     if not config.has_pooler:
@@ -142,7 +142,7 @@ def _features(config: Config) -> spec.FeaturesSpec:
 def write(
     model: spec.ModelSpec, *, model_type: str, architectures: Mapping[type, str], prefix: int
 ) -> dict[str, Any]:
-    """What `read` reads."""
+    """The inverse of `read`."""
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.ImagePatchesSpec)
     assert model.input.prefix == prefix
     attention, head = model.encoder.block.attention, model.head
@@ -179,7 +179,7 @@ _QUERIES = tuple(
 
 
 def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> WeightTable:
-    """Weight names."""
+    """The weight table."""
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.ImagePatchesSpec)
 
     def tied(modules: tuple[tuple[str, str, str], ...], parts: tuple[str, ...]) -> tuple[Op, ...]:

@@ -33,8 +33,8 @@ from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored, Op, PermuteRotary, Rename, expand
 
 # LLaMA 2 with 7 billion parameters
-HIDDEN = "wiring norm gated position scale dropout embed_dropout logit_scale init"  # from this layout
-llama = variant(decoder, HIDDEN, d_ff=11008)
+EXCLUDED = "wiring norm gated position scale dropout embed_dropout logit_scale init"  # not in such configs
+llama = variant(decoder, EXCLUDED, d_ff=11008)
 
 KEYS = (
     Key("vocab_size"),
@@ -62,7 +62,7 @@ def read(
     rope_base: float = 10000.0,
     **defaults: Any,
 ) -> dict[str, Any]:
-    """The options in a config of this layout; `kv_heads`, `rope_base` and `defaults` are the class's own."""
+    """The options in a config of this layout. kv_heads, rope_base, defaults: those of the config class."""
     kv_heads = 0 if "num_key_value_heads" in config.values else kv_heads  # null means as many as queries
     options = read_options(config, keys, num_kv_heads=kv_heads, **defaults)
     rotary = read_rotary(config, base=rope_base, max_len=options["max_len"])
@@ -79,7 +79,7 @@ def read(
 
 
 def write(model: spec.ModelSpec, stem: str, keys: Sequence[Key] = KEYS) -> dict[str, Any]:
-    """The config of this layout for a spec: `read` backwards."""
+    """The config of this layout for a spec; the inverse of `read`."""
     assert isinstance(model, spec.DecoderOnlySpec) and isinstance(model.decoder.position, spec.RotarySpec)
     return {
         "model_type": stem.lower(),
@@ -93,7 +93,7 @@ def write(model: spec.ModelSpec, stem: str, keys: Sequence[Key] = KEYS) -> dict[
 def table(
     model: spec.ModelSpec, names: Collection[str], *, answer: str = "transformer.", interleaved: bool = False
 ) -> WeightTable:
-    """Weight names. answer: the prefix under a question-answering head.
+    """The weight table. answer: the prefix under a question-answering head.
 
     interleaved: query and key rows are published with rotating pairs side by side, ours half a head apart.
     """

@@ -7,10 +7,10 @@ from functools import partial
 from glassformer.core import spec
 from glassformer.families.decoder import architectures, decoder
 from glassformer.families.family import TINY, Config, Family, Key, variant
-from glassformer.families.llama import HIDDEN, KEYS, read, table, write
+from glassformer.families.llama import EXCLUDED, KEYS, read, table, write
 
 # the 7B model's first version
-mistral = variant(decoder, HIDDEN, num_kv_heads=8, d_ff=14336, max_len=32768, window=4096)
+mistral = variant(decoder, EXCLUDED, num_kv_heads=8, d_ff=14336, max_len=32768, window=4096)
 _KEYS = (*KEYS, Key("sliding_window", "window", 0))
 
 

@@ -1,4 +1,4 @@
-"""The two layouts of a saved folder: the family's published one, and ours, which can hold any model."""
+"""The files of a saved folder in its two layouts: the family's published one and our own, for any model."""
 
 from __future__ import annotations
 
@@ -29,32 +29,31 @@ def published_files(
     names: Collection[str],
     classes: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """The config the model came with where it still describes it, else one written anew; so the files beside.
+    """The JSON files of the published layout: the original ones if they still fit the model, else new ones.
 
-    config, files: what it came with. names: those of the tensors that will lie beside them. classes: what it
-    tells apart, for a config written anew.
+    config, files: the original ones. names: of the saved tensors. classes: label names for a new config.
     """
     if config and _describes(family, Config(config, files=files, names=names), model.spec):
-        written, beside = dict(config), files
+        new_config, further = dict(config), files
     else:
-        written, beside = family.to_config(model.spec), family.files(model.spec)
-        if classes is not None and len(classes) == len(written.get("id2label", ())):
-            written |= named_label_config(classes)
+        new_config, further = family.to_config(model.spec), family.files(model.spec)
+        if classes is not None and len(classes) == len(new_config.get("id2label", ())):
+            new_config |= named_label_config(classes)
     floats = {t.dtype for t in model.parameters() if t.is_floating_point()}
-    written.pop("torch_dtype", None)
-    written["dtype"] = str(next(iter(floats))).removeprefix("torch.") if len(floats) == 1 else "float32"
-    return {"config.json": written, **beside}
+    new_config.pop("torch_dtype", None)
+    new_config["dtype"] = str(next(iter(floats))).removeprefix("torch.") if len(floats) == 1 else "float32"
+    return {"config.json": new_config, **further}
 
 
-def _describes(family: Family, config: Config, what: ModelSpec) -> bool:
+def _describes(family: Family, config: Config, spec: ModelSpec) -> bool:
     try:
-        return family.from_config(config) == what
-    except (AttributeError, GlassformerError):  # it speaks of files that are not there
+        return family.from_config(config) == spec
+    except (AttributeError, GlassformerError):  # it refers to missing files
         return False
 
 
 def read_own_layout(weights: Mapping[str, Tensor], model: nn.Module, where: Path) -> dict[str, Tensor]:
-    """The tensors of a folder in our own layout; int8 tensors are dequantized, tables may be left out."""
+    """The tensors of a folder in our own layout: int8 is dequantized, missing tables are computed."""
     shapes = tensor_shapes(model)
     stored = StoredWeights(weights, where)
     tables = {name: table for name, table in computed_tables(model).items() if name not in stored}
@@ -68,12 +67,12 @@ def read_own_layout(weights: Mapping[str, Tensor], model: nn.Module, where: Path
 
 
 def tensor_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Every tensor of a model by name, with its shape."""
+    """The shape of every tensor of a model, by name."""
     return {name: tuple(tensor.shape) for name, tensor in unique_state_dict(model).items()}
 
 
 def computed_tables(model: nn.Module) -> dict[str, Tensor]:
-    """The tables of sines that a model adds, worked out anew."""
+    """The sinusoidal position tables of a model, computed."""
     return {
         f"{path}.table": sinusoids(part.max_len, part.d_model, part.layout, part.base)
         for path, part in model.named_modules()
@@ -82,7 +81,7 @@ def computed_tables(model: nn.Module) -> dict[str, Tensor]:
 
 
 def without_computed_tables(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors to store: without the tables that a reader works out anew, in the precision of the rest."""
+    """The tensors to save: without tables that `read_own_layout` computes to the same values."""
     tables = computed_tables(model) if _precision(state) is not None else {}
     return {
         name: tensor
@@ -92,13 +91,13 @@ def without_computed_tables(model: nn.Module, state: Mapping[str, Tensor]) -> di
 
 
 def quantized_state(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors to store, matrices rounded; buffers are not."""
+    """The tensors to save, with matrices in int8; buffers are not quantized."""
     return quantize_state(
         without_computed_tables(model, state), exact={name for name, _ in model.named_buffers()}
     )
 
 
 def _precision(state: Mapping[str, Tensor]) -> torch.dtype | None:
-    """That of all numbers that are not whole; None where they have several."""
-    found = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
-    return found.pop() if len(found) == 1 else None
+    """The dtype of all floating-point tensors; None if they have several."""
+    dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
+    return dtypes.pop() if len(dtypes) == 1 else None

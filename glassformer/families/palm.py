@@ -11,13 +11,13 @@ from typing import Any
 from glassformer.core import spec
 from glassformer.families.decoder import decoder
 from glassformer.families.family import TINY, Config, Family, Key, preset, variant
-from glassformer.families.llama import BIAS, HIDDEN, KEYS, read, table, write
+from glassformer.families.llama import BIAS, EXCLUDED, KEYS, read, table, write
 
 # The 8B model. The paper draws the shared token matrix with a spread of 1 and divides the scores by
 # sqrt(d_model). Fresh numbers here have a spread of 0.02, which needs no division: `logit_scale` stays 1.
 palm = variant(
     decoder,
-    f"window window_layers qkv_bias ffn_bias qk_norm {HIDDEN.replace('logit_scale', '')}",
+    f"window window_layers qkv_bias ffn_bias qk_norm {EXCLUDED.replace('logit_scale', '')}",
     vocab_size=256000,
     num_heads=16,
     num_kv_heads=1,

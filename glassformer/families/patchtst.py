@@ -1,4 +1,4 @@
-"""PatchTST: each channel of a series cut into overlapping patches, read by one encoder they all share."""
+"""PatchTST: each channel of a series is cut into overlapping patches, encoded by one shared encoder."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ FAMILY = Family(
     from_config=from_config,
     to_config=to_config,
     table=table,
-    immaterial=frozenset(
+    ignored_keys=frozenset(
         """init_std num_parallel_samples do_mask_input mask_type random_mask_ratio mask_value
         num_forecast_mask_patches channel_consistent_masking unmasked_channel_indices prediction_length
         share_projection num_targets output_range""".split()

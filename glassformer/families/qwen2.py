@@ -7,14 +7,14 @@ from typing import Any
 from glassformer.core import spec
 from glassformer.families.decoder import architectures, decoder
 from glassformer.families.family import TINY, Config, Family, preset, variant
-from glassformer.families.llama import HIDDEN, read, table, write
+from glassformer.families.llama import EXCLUDED, read, table, write
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 # the 7B model
 qwen2 = variant(
     decoder,
-    HIDDEN,
+    EXCLUDED,
     **preset(3584, 28, 28, 18944),
     vocab_size=152064,
     num_kv_heads=4,
@@ -26,7 +26,7 @@ qwen2 = variant(
 
 
 def read_windows(config: Config) -> dict[str, Any]:
-    """Which layers have a window: those that `layer_types` names, else those from `max_window_layers` on."""
+    """The layers with a window: those in `layer_types`, else those from `max_window_layers` on."""
     layers = config.need("num_hidden_layers", int)
     used = config.get("use_sliding_window", False)
     window = config.get("sliding_window", 0 if "sliding_window" in config.values else 4096)
@@ -41,7 +41,7 @@ def read_windows(config: Config) -> dict[str, Any]:
 
 
 def write_windows(model: spec.ModelSpec) -> dict[str, Any]:
-    """`read_windows` backwards."""
+    """The inverse of `read_windows`."""
     assert isinstance(model, spec.DecoderOnlySpec)
     stack = model.decoder
     windows = [stack.block_at(n).attention.window for n in range(stack.num_layers)]

@@ -7,13 +7,13 @@ from typing import Any
 from glassformer.core import spec
 from glassformer.families.decoder import architectures, decoder
 from glassformer.families.family import TINY, Config, Family, preset, variant
-from glassformer.families.llama import BIAS, HIDDEN, KEYS, read, table, write
+from glassformer.families.llama import BIAS, EXCLUDED, KEYS, read, table, write
 from glassformer.families.qwen2 import read_windows, write_windows
 
 # the 8B model
 qwen3 = variant(
     decoder,
-    HIDDEN,
+    EXCLUDED,
     **preset(4096, 32, 36, 12288),
     vocab_size=151936,
     num_kv_heads=8,

@@ -1,4 +1,4 @@
-"""All families by name, by preset and by what a published config calls them."""
+"""All families by name, by preset and by the `model_type` of published configs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = tuple(
     """original t5 bart marian bert roberta distilbert vit deit patchtst gpt2 llama mistral qwen2 qwen3 falcon
     palm sentence""".split()
 )
-# The modules that may read a model_type, most of which are named after it: the others need not be imported.
+# the families that may read a model_type; the others need not be imported
 FAMILIES_BY_MODEL_TYPE: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in NAMES if name not in ("original", "palm", "sentence")},
     "bert": ("bert", "sentence"),
@@ -26,17 +26,17 @@ FAMILIES_BY_MODEL_TYPE: dict[str, tuple[str, ...]] = {
     "cohere": ("palm",),
 }
 
-# options that others are computed from, which would hide what is wrong with them
+# checked first: other options are computed from them, which would hide the cause of an error
 SIZES = frozenset({"d_model", "num_heads", "num_kv_heads", "head_dim", "d_ff"})
 
 
 def families(names: Iterable[str] = NAMES) -> dict[str, Family]:
-    """Every family by name, or those named."""
+    """All families by name, or only these."""
     return {name: import_module(f"glassformer.families.{name}").FAMILY for name in names}
 
 
 def presets() -> dict[str, Family]:
-    """Every preset's name with its family."""
+    """The family of every preset, by the preset's name."""
     return {preset: family for family in families().values() for preset in family.presets}
 
 
@@ -50,7 +50,7 @@ def preset_spec(name: str, **options: Any) -> ModelSpec:
 
 
 def tiny_spec(name: str, **options: Any) -> ModelSpec:
-    """The spec of a family's smallest sensible model, for tests and docs."""
+    """The spec of a tiny model of a family, for tests and docs."""
     known = families()
     if name not in known:
         raise UnknownNameError("family", name, known)
@@ -83,18 +83,18 @@ def family_of_config(config: Config) -> Family:
     """The family that reads a published config."""
     kind, architecture = config.values.get("model_type"), config.architecture
     readers = families(FAMILIES_BY_MODEL_TYPE.get(kind, ()) if isinstance(kind, str) else ()).values()
-    fitting = [
+    matches = [
         family
         for family in readers
         if architecture in family.architectures
-        and all(config.beside(name) is not None for name in family.beside)
+        and all(config.read_sibling(name) is not None for name in family.marker_files)
     ]
-    if fitting:
-        return max(fitting, key=lambda family: len(family.beside))
+    if matches:
+        return max(matches, key=lambda family: len(family.marker_files))
     kinds = {
         kind
         for family in families().values()
-        if architecture in family.architectures and not family.beside
+        if architecture in family.architectures and not family.marker_files
         for kind in family.model_types
     }
     if kinds:
@@ -116,5 +116,5 @@ def family_of_spec(model: ModelSpec) -> Family | None:
             if config.architecture in family.architectures and family.from_config(config) == model:
                 return family
         except (AssertionError, AttributeError, KeyError, TypeError, GlassformerError):
-            continue  # another family's shape
+            continue  # not this family
     return None

@@ -1,4 +1,4 @@
-"""RoBERTa, and XLM-RoBERTa and CamemBERT, which are the same maths: BERT with positions after the pad id."""
+"""RoBERTa, XLM-RoBERTa and CamemBERT: BERT with positions that start after the pad id."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ roberta = variant(
 
 
 def with_head(config: Config, head: spec.HeadSpec | None) -> spec.EncoderOnlySpec:
-    """The config's encoder under a head; None is the masked language model."""
+    """The encoder of a config with this head; None is the masked language model."""
     pad_id, rows = config.get("pad_token_id", 1), config.need("max_position_embeddings", int)
     if pad_id < 0 or rows <= pad_id + 1:
         raise InvalidValueError(

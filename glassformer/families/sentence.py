@@ -1,4 +1,4 @@
-"""Sentence encoders: a text encoder whose folder says, in `modules.json`, how to pool it to one vector."""
+"""Sentence encoders: text encoders whose `modules.json` defines the pooling to one embedding."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ FLAGS: dict[str, str] = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 
-# what else lies in such a folder: how its texts are cut and prompted. Not the model's numbers, but kept
-_KEPT = (
+# further files of such a folder: how texts are truncated and prompted; saved with the model
+_FURTHER_FILES = (
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -61,18 +61,18 @@ def from_config(config: Config) -> spec.EncoderOnlySpec:
     pooler = encoder is not distilbert and config.has_pooler
     head = spec.EmbedSpec(pool=_pool(config, path), normalize=normalize, pooler=pooler)
     model: spec.EncoderOnlySpec = encoder.with_head(config, head)
-    for name in _KEPT:
-        kept = _object(config, name) or {}
-        if kept.get("transformer_task", _TASK) != _TASK:
+    for name in _FURTHER_FILES:
+        content = _object(config, name) or {}
+        if content.get("transformer_task", _TASK) != _TASK:
             raise UnsupportedConfigError(
-                _where(config, name), "transformer_task", kept["transformer_task"], _TASK
+                _where(config, name), "transformer_task", content["transformer_task"], _TASK
             )
     return model
 
 
 def _modules(config: Config) -> tuple[str, bool]:
-    """The folder of the pooling's config, and whether its vectors are brought to length 1."""
-    listed = config.beside(_MODULES)
+    """The folder of the pooling config, and whether embeddings are normalized."""
+    listed = config.read_sibling(_MODULES)
     where = _where(config, _MODULES)
     if not isinstance(listed, list) or not all(isinstance(m, dict) for m in listed):
         raise FileProblemError(where, "is not a list of modules")
@@ -114,14 +114,14 @@ def _where(config: Config, name: str) -> str:
 
 
 def _object(config: Config, name: str) -> dict[str, Any] | None:
-    content = config.beside(name)
+    content = config.read_sibling(name)
     if content is not None and not isinstance(content, dict):
         raise FileProblemError(_where(config, name), "is not a JSON object")
     return content
 
 
 def _encoder(model: spec.EncoderOnlySpec) -> ModuleType:
-    """The text encoder's family: they differ in token types and in where positions start."""
+    """The family of the text encoder: they differ in token types and in the first position."""
     assert isinstance(model.input, spec.TokensSpec)
     if model.input.types is None:
         return distilbert
@@ -162,7 +162,7 @@ def files(model: spec.ModelSpec) -> dict[str, Any]:
 def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.EncoderOnlySpec)
     inner: WeightTable = _encoder(model).FAMILY.table(model, names)
-    # an encoder is often published with what it was trained under, which takes no part in its vectors
+    # encoders are often published with the head they were trained with, which the embedding does not use
     heads = Ignored(("cls.*", "lm_head.*", "vocab_*", "classifier.*", "pre_classifier.*", "qa_outputs.*"))
     return WeightTable((*inner.ops, heads), base=inner.base)
 
@@ -183,5 +183,5 @@ FAMILY = Family(
     to_config=to_config,
     table=table,
     files=files,
-    beside=(_MODULES,),
+    marker_files=(_MODULES,),
 )

@@ -105,9 +105,7 @@ def read_config(path: Path) -> dict[str, Any]:
     config = read_object(path) if path.is_file() else {}
     for name, value in config.items():
         ids = value if isinstance(value, list) else [] if value is None else [value]
-        if name.endswith("_token_id") and not all(
-            matches_type(one, int) and abs(one) <= MAX_INT for one in ids
-        ):
+        if name.endswith("_token_id") and not all(matches_type(i, int) and abs(i) <= MAX_INT for i in ids):
             raise InvalidValueError(f"{path}: {name}", value, "a token id, several, or null")
     return config
 
@@ -159,11 +157,11 @@ def _check(values: Mapping[str, Any], known: Hints, where: str | Path) -> None:
         if not any(matches_type(value, choice) for choice in union_members(known[name])):
             raise InvalidValueError(f"{where}: {name}", value, describe_type(known[name]))
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
-        inner = [one for one in parts if one is not None]
+        items = [item for item in parts if item is not None]
         if isinstance(value, dict) and name != "example":
             kind = str if name == "prompts" else int
-            if not all(matches_type(one, kind) for one in inner):
+            if not all(matches_type(item, kind) for item in items):
                 raise InvalidValueError(f"{where}: {name}", value, f"an object of {kind.__name__}")
-        numbers = [one for one in inner if matches_type(one, float)]
-        if name not in _ANY_SIGN and any(not 0 < one <= MAX_INT for one in numbers):
+        numbers = [item for item in items if matches_type(item, float)]
+        if name not in _ANY_SIGN and any(not 0 < number <= MAX_INT for number in numbers):
             raise InvalidValueError(f"{where}: {name}", value, "positive numbers")

@@ -51,7 +51,7 @@ def t5(
     scaled: bool | None = None,
     head: spec.HeadSpec | None = None,
 ) -> spec.EncoderDecoderSpec:
-    """T5's spec; the defaults are the small v1.0 model's. Tied scores are scaled, unless told."""
+    """T5's spec; by default the small v1.0 model. Hidden states are scaled before a tied head by default."""
 
     attention = spec.AttentionSpec(
         num_heads=num_heads, head_dim=head_dim, scale=1.0, biases=(), dropout=dropout
@@ -147,7 +147,7 @@ def from_config(config: Config) -> spec.ModelSpec:
     }
     if config.architecture == "T5ForQuestionAnswering" and config.num_labels != 2:
         raise InvalidValueError(f"{config.where}: num_labels", config.num_labels, "2 for question answering")
-    whole = t5(
+    model = t5(
         **options,
         decoder_layers=config.maybe("num_decoder_layers", int),
         gated=config.get("is_gated_act", gate == "gated"),
@@ -159,14 +159,14 @@ def from_config(config: Config) -> spec.ModelSpec:
         head=heads[config.architecture],
     )
     if config.architecture not in ENCODERS:
-        return whole
-    return spec.EncoderOnlySpec(input=whole.source, encoder=whole.encoder, head=whole.head, init=whole.init)
+        return model
+    return spec.EncoderOnlySpec(input=model.source, encoder=model.encoder, head=model.head, init=model.init)
 
 
 def _tied(config: Config, stated: bool, scaled: bool) -> bool:
-    """Whether the scores share the token matrix: the config may say so of a model with a head of its own.
+    """Whether the head shares the token matrix; the config is not always right.
 
-    Newer files of v1.1 call themselves tied; that they are not shows in a head beside unscaled vectors.
+    Newer configs of v1.1 say tied although the file has its own head and hidden states are not scaled.
     """
     if not config.names:
         return stated
@@ -236,7 +236,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
 
 
 def _stack_rows(side: str, stack: spec.StackSpec) -> tuple[Op, ...]:
-    """The rows of one stack; its scores' bias is published with its first layer."""
+    """The weight operations of one stack; its position bias is published with the first layer."""
     gated = isinstance(stack.block.feed_forward, spec.GatedFeedForwardSpec)
     feed, last = ("wi_0,wi_1,wo", "gate,up,down") if gated else ("wi,wo", "up,down"), 1
     rows: tuple[Op, ...] = (
@@ -291,5 +291,5 @@ FAMILY = Family(
     from_config=from_config,
     to_config=to_config,
     table=table,
-    immaterial=frozenset({"n_positions", "output_past"}),
+    ignored_keys=frozenset({"n_positions", "output_past"}),
 )

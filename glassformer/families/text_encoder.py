@@ -1,4 +1,4 @@
-"""The post-norm encoder of text and its usual heads: what several published families share."""
+"""Shared by the text encoders: a post-norm encoder and its usual heads."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def read(config: Config) -> dict[str, Any]:
 def read_head(
     config: Config, task: str, dropped: tuple[Literal["hidden", "out"], ...]
 ) -> spec.HeadSpec | None:
-    """The head of a published class by the end of its name; None is the family's masked language model."""
+    """The head by the suffix of the published class name; None is the masked language model."""
     dropout = config.get("classifier_dropout", config.get("hidden_dropout_prob", 0.1))
     match task:
         case "Model":
@@ -145,7 +145,7 @@ def read_head(
 
 
 def write(model: spec.ModelSpec, model_type: str, stem: str) -> dict[str, Any]:
-    """What `read` and `read_head` read."""
+    """The inverse of `read` and `read_head`."""
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
     position, head = model.input.position, model.head
     assert isinstance(position, spec.LearnedSpec)
@@ -197,7 +197,7 @@ def table_of(
     layers: str = "encoder.layer",
     embeddings: tuple[Op, ...] = EMBEDDINGS,
 ) -> WeightTable:
-    """Weight names. heads: published modules of each head and ours. matrix, biases: of the vocabulary."""
+    """The weight table. heads: published modules of each head and ours. matrix, biases: of the vocabulary."""
     assert isinstance(model, spec.EncoderOnlySpec)
     head = model.head
     modules = {**HEADS, **heads}.get(type(head), ())

@@ -1,4 +1,4 @@
-"""ViT: an image cut into patches, read by a pre-norm encoder; the first of its vectors tells the label."""
+"""ViT: an image cut into patches, encoded by a pre-norm encoder; the class token is classified."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from glassformer.core import spec
 from glassformer.families.family import Config, Family, preset, variant
 from glassformer.families.image_encoder import (
-    IMMATERIAL_HERE,
+    IGNORED_IMAGE_KEYS,
     TINY_IMAGES,
     image_encoder,
     read,
@@ -57,5 +57,5 @@ FAMILY = Family(
     from_config=from_config,
     to_config=partial(write, model_type="vit", architectures=ARCHITECTURES, prefix=1),
     table=partial(table_of, base="vit."),
-    immaterial=IMMATERIAL_HERE,
+    ignored_keys=IGNORED_IMAGE_KEYS,
 )

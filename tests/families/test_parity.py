@@ -205,5 +205,5 @@ def test_every_config_key_is_accounted_for() -> None:
         config = Config(values)
         family = families()[name]
         family.from_config(config)
-        left = set(values) - common - config.read - IGNORED_KEYS - family.immaterial
+        left = set(values) - common - config.read - IGNORED_KEYS - family.ignored_keys
         assert not left, f"{reference} case {number}: {sorted(left)} of the config are not accounted for"

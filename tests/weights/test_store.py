@@ -143,7 +143,7 @@ import re, sys
 from pathlib import Path
 import torch
 from glassformer.weights.checksums import verify_checksums
-from glassformer.weights.convert import Table, to_ours
+from glassformer.weights.convert import WeightTable, to_ours
 from glassformer.weights.ops import Split, expand
 from glassformer.weights.store import open_weights
 
@@ -156,7 +156,7 @@ assert verify_checksums(sys.argv[1])
 weights = open_weights(sys.argv[1])
 rows = (Split("{i}", "{i}.{q,k,v}", sizes=(1000, 1000, 1000), transpose=True),)
 shapes = {f"{name}.{part}": (1000, 1000) for name in weights for part in "qkv"}
-state = to_ours(weights, Table(expand(rows, i=tuple(weights))), shapes, where="here")
+state = to_ours(weights, WeightTable(expand(rows, i=tuple(weights))), shapes, where="here")
 for tensor in state.values():
     tensor.sum()
 print((peak() - before) / sum(tensor.nbytes for tensor in weights.values()))
