@@ -17,23 +17,23 @@ from glassformer.bundle import Bundle
 from glassformer.interpret.examples import example_input
 from glassformer.interpret.schema import TraceInput, to_json
 from glassformer.interpret.trace import Trace, trace_model
-from tests.explorer.made import GIVEN, RUN, make
-from tests.explorer.seen import Look, Tabs, settled
+from tests.explorer.browser_page import BrowserSettings, TabPool, wait_until_idle
+from tests.explorer.explorer_models import INPUTS, RUN, save_models
 from tests.interpret.models import interventions
 from tests.server.harness import Server, serving
 
-Opened = Callable[..., Any]
-Traced = Callable[..., Trace]
+OpenPage = Callable[..., Any]
+ExpectedTrace = Callable[..., Trace]
 
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return make(tmp_path_factory.mktemp("explored"))
+    return save_models(tmp_path_factory.mktemp("explorer"))
 
 
 @pytest.fixture(scope="session")
 def bundles(folders: dict[str, Path]) -> dict[str, Bundle]:
-    """The same models here, to be asked what the page shows; a run's is the one that it ended with."""
+    """The models of the server, to compute expected values; of a run its final model."""
     return {
         name: glassformer.load(folder / "model" if name == RUN else folder)
         for name, folder in folders.items()
@@ -41,17 +41,17 @@ def bundles(folders: dict[str, Path]) -> dict[str, Bundle]:
 
 
 @pytest.fixture(scope="session")
-def traced(bundles: dict[str, Bundle]) -> Traced:
-    """`traced(name, **given)`: the library's own trace of what the page shows of a model."""
+def expected_trace(bundles: dict[str, Bundle]) -> ExpectedTrace:
+    """`expected_trace(name, **inputs)`: the library's trace of what the page shows."""
 
     @cache
-    def taken(name: str, told: str) -> Trace:
-        given = json.loads(told)
-        changes = interventions(given.pop("changes", ()))
+    def compute(name: str, text: str) -> Trace:
+        inputs = json.loads(text)
+        changes = interventions(inputs.pop("changes", ()))
         example = to_json(example_input(bundles[name]))
-        return trace_model(bundles[name], TraceInput.from_json({**example, **given}), changes, model=name)
+        return trace_model(bundles[name], TraceInput.from_json({**example, **inputs}), changes, model=name)
 
-    return lambda name, **given: taken(name, json.dumps({**GIVEN.get(name, {}), **given}))
+    return lambda name, **inputs: compute(name, json.dumps({**INPUTS.get(name, {}), **inputs}))
 
 
 @pytest.fixture(scope="session")
@@ -61,26 +61,26 @@ def server(folders: dict[str, Path]) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def tabs(browser: Browser) -> Tabs:
-    return Tabs(browser)
+def tabs(browser: Browser) -> TabPool:
+    return TabPool(browser)
 
 
 @pytest.fixture
-def opened(tabs: Tabs, server: Server) -> Iterator[Opened]:
-    """`opened(address, language=, theme=, width=)`: a page there, ready.
+def open_page(tabs: TabPool, server: Server) -> Iterator[OpenPage]:
+    """`open_page(address, language=, theme=, width=)`: open a page and wait until it is drawn.
 
-    Whatever the page complains of fails the test, and so does asking any other server for anything.
+    Errors on the page's console and requests to other servers fail the test.
     """
-    complaints: list[str] = []
+    problems: list[str] = []
 
     @contextmanager
     def open_page(
         address: str = "", *, language: str = "en", theme: str = "light", width: int = 1280, height: int = 900
     ) -> Iterator[Page]:
-        with tabs.used(Look(language, theme, width, height), server.url, complaints) as page:
+        with tabs.use(BrowserSettings(language, theme, width, height), server.url, problems) as page:
             page.goto(address if "://" in address else f"{server.url}/{address}")
-            settled(page)
+            wait_until_idle(page)
             yield page
 
     yield open_page
-    assert not complaints, "\n".join(complaints)
+    assert not problems, "\n".join(problems)

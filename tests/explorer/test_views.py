@@ -1,4 +1,4 @@
-"""Decoding, changing, comparing, learning, saving: what the page does in use, held to the library."""
+"""Decoding, changing, comparing, learning, saving: what the page does in use, fixed to the library."""
 
 from __future__ import annotations
 
@@ -22,23 +22,31 @@ from glassformer.interpret.schema import to_json
 from glassformer.interpret.search_view import search_tree
 from glassformer.interpret.trace import TraceStore
 from glassformer.training.lock import RunLock
-from tests.explorer.conftest import Opened, Traced
-from tests.explorer.made import GIVEN, RUN
-from tests.explorer.seen import address, go, number, numbers, settled, texts, wrong
+from tests.explorer.browser_page import (
+    address,
+    display_errors,
+    navigate,
+    number,
+    numbers,
+    texts,
+    wait_until_idle,
+)
+from tests.explorer.conftest import ExpectedTrace, OpenPage
+from tests.explorer.explorer_models import INPUTS, RUN
 
-TEXT: str = GIVEN[RUN]["text"]
+TEXT: str = INPUTS[RUN]["text"]
 
 
-def words_of(page: Page) -> dict[str, str]:
+def url_params(page: Page) -> dict[str, str]:
     """The words of the page's address."""
     _, _, query = page.url.partition("?")
     return {name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()}
 
 
 @torch.inference_mode()
-def greedy(traced: Traced, written: list[int]) -> list[int]:
+def greedy(expected_trace: ExpectedTrace, written: list[int]) -> list[int]:
     """How the reversing model goes on by itself, worked out with nothing but its forward."""
-    trace = traced(RUN)
+    trace = expected_trace(RUN)
     inputs, start = trace.prepared.inputs, trace.sequence("target").prefix
     first = inputs["tgt"][0, :start].tolist()
     end = trace.bundle.tokenizer.eos_id
@@ -48,56 +56,58 @@ def greedy(traced: Traced, written: list[int]) -> list[int]:
     return written
 
 
-def test_decoding_played_from_nothing_is_the_translation_by_one_beam(
-    opened: Opened, bundles: dict[str, Bundle], traced: Traced
+def test_playing_greedy_decoding_matches_one_beam(
+    open_page: OpenPage, bundles: dict[str, Bundle], expected_trace: ExpectedTrace
 ) -> None:
-    (said,) = bundles[RUN].translate([TEXT], num_beams=1)
-    own = greedy(traced, [])
-    with opened(address(RUN, "decoding", text=TEXT, out="", speed=50)) as page:
-        chances = traced(RUN).record["head.logits"][0, 0].softmax(-1)
+    (output,) = bundles[RUN].translate([TEXT], num_beams=1)
+    own = greedy(expected_trace, [])
+    with open_page(address(RUN, "decoding", text=TEXT, out="", speed=50)) as page:
+        probabilities = expected_trace(RUN).record["head.logits"][0, 0].softmax(-1)
         bars = page.locator("[data-figure=decoding-next] [data-word]")
         first = [int(word) for word in bars.evaluate_all("all => all.map(one => one.dataset.word)")]
-        assert first == chances.argsort(descending=True)[: len(first)].tolist()
-        assert numbers(bars) == approx(chances[first].tolist(), abs=1e-6)
+        assert first == probabilities.argsort(descending=True)[: len(first)].tolist()
+        assert numbers(bars) == approx(probabilities[first].tolist(), abs=1e-6)
         page.get_by_role("button", name="Play", exact=True).click()
         page.wait_for_selector("[data-ended=end]")
-        settled(page)
-        assert page.locator("[data-written]").get_attribute("data-written") == said
-        assert words_of(page)["out"] == ".".join(map(str, own))
+        wait_until_idle(page)
+        assert page.locator("[data-written]").get_attribute("data-written") == output
+        assert url_params(page)["out"] == ".".join(map(str, own))
 
         # each token was as likely as the library says
-        logits = traced(RUN, target=own).record["head.logits"][0]
-        wanted = [float(logits[n].softmax(-1)[index]) for n, index in enumerate(own)]
+        logits = expected_trace(RUN, target=own).record["head.logits"][0]
+        values = [float(logits[n].softmax(-1)[index]) for n, index in enumerate(own)]
         tokens = page.locator("[data-figure=decoding-written] [data-token]")
-        assert numbers(tokens) == approx(wanted, abs=1e-5)
+        assert numbers(tokens) == approx(values, abs=1e-5)
 
 
-def test_the_beam_tree_is_the_librarys_search(opened: Opened, bundles: dict[str, Bundle]) -> None:
-    told = to_json(search_tree(bundles[RUN], text=TEXT, num_beams=3, length_penalty=0.6, max_new_tokens=64))
-    with opened(address(RUN, "decoding", text=TEXT, way="beam", beams=3, penalty=0.6)) as page:
+def test_beam_tree_matches_the_library(open_page: OpenPage, bundles: dict[str, Bundle]) -> None:
+    expected = to_json(
+        search_tree(bundles[RUN], text=TEXT, num_beams=3, length_penalty=0.6, max_new_tokens=64)
+    )
+    with open_page(address(RUN, "decoding", text=TEXT, way="beam", beams=3, penalty=0.6)) as page:
         tree = page.locator("[data-figure=beam-tree] [data-node]")
         shown = tree.evaluate_all(
             """all => all.map(one => [Number(one.dataset.node), one.dataset.state, Number(one.dataset.rank),
                  ...[...one.querySelectorAll('[data-value]')].map(value => Number(value.dataset.value))])"""
         )
         keys = ("id", "state", "rank", "logprob", "score")
-        for one, node in zip(sorted(shown), told["nodes"], strict=True):
+        for one, node in zip(sorted(shown), expected["nodes"], strict=True):
             assert one == approx([node[key] for key in keys], abs=1e-5)
-        assert {node["state"] for node in told["nodes"]} == {"kept", "pruned", "finished"}
+        assert {node["state"] for node in expected["nodes"]} == {"kept", "pruned", "finished"}
         results = page.locator("[data-result]")
-        assert texts(results.locator(".text")) == [one["text"] for one in told["results"]]
+        assert texts(results.locator(".text")) == [one["text"] for one in expected["results"]]
         assert numbers(results.locator("[data-value]")) == approx(
-            [one["score"] for one in told["results"]], abs=1e-5
+            [one["score"] for one in expected["results"]], abs=1e-5
         )
 
         # a node says its sum, its term of length and why it went on or not
-        node = next(one for one in told["nodes"] if one["state"] == "finished")
+        node = next(one for one in expected["nodes"] if one["state"] == "finished")
         tree.and_(page.locator(f'[data-node="{node["id"]}"]')).press("Enter")
         about = page.locator("[data-figure=beam-node]")
         path, at = [], node
         while at is not None:
             path.append(at["logprob"])
-            at = None if at["parent"] is None else told["nodes"][at["parent"]]
+            at = None if at["parent"] is None else expected["nodes"][at["parent"]]
         *sums, score = numbers(about.locator("[data-value]"))
         assert sums == approx(path[::-1], abs=1e-5) and math.fsum(sums) == approx(node["score"], abs=1e-4)
         assert score == approx(node["score"] / node["length_term"], abs=1e-5)
@@ -105,7 +115,7 @@ def test_the_beam_tree_is_the_librarys_search(opened: Opened, bundles: dict[str,
 
         page.get_by_role("checkbox", name="Show pruned").uncheck()
         states = tree.evaluate_all("all => all.map(one => one.dataset.state)")
-        assert len(states) == sum(one["state"] != "pruned" for one in told["nodes"])
+        assert len(states) == sum(one["state"] != "pruned" for one in expected["nodes"])
 
 
 CHANGES: dict[str, tuple[str, list[str], list[dict[str, Any]]]] = {
@@ -132,37 +142,41 @@ CHANGES: dict[str, tuple[str, list[str], list[dict[str, Any]]]] = {
 }
 
 
-def test_what_is_changed_shows_what_the_library_says(opened: Opened, traced: Traced) -> None:
-    before = traced(RUN)
+def test_interventions_match_the_library(open_page: OpenPage, expected_trace: ExpectedTrace) -> None:
+    before = expected_trace(RUN)
     target = before.sequence("target").tokens
-    held = {"target": [token.id for token in target[len(target) - before.outcome.num_tokens :]]}
-    said = set()
-    with opened(address(RUN, "change", text=TEXT)) as page:
+    fixed = {"target": [token.id for token in target[len(target) - before.outcome.num_tokens :]]}
+    output = set()
+    with open_page(address(RUN, "change", text=TEXT)) as page:
         for what, (tab, clicks, changes) in CHANGES.items():
-            go(page, address(RUN, "change", text=TEXT, what=tab), f"[data-tour=change] [data-choice={tab}]")
+            navigate(
+                page, address(RUN, "change", text=TEXT, what=tab), f"[data-tour=change] [data-choice={tab}]"
+            )
             for click in clicks:
                 page.locator(f"main {click}").first.click()
             page.wait_for_selector("[data-side=after]")
-            settled(page)
-            assert json.loads(words_of(page)["changes"]) == changes, what
-            free = traced(RUN, changes=changes)
+            wait_until_idle(page)
+            assert json.loads(url_params(page)["changes"]) == changes, what
+            free = expected_trace(RUN, changes=changes)
             assert page.locator("[data-side=before]").inner_text() == before.outcome.text
             assert page.locator("[data-side=after]").inner_text() == free.outcome.text, what
-            told = to_json(compare_traces(traced(RUN, **held), traced(RUN, **held, changes=changes)))
-            assert number(page.locator("[data-kl]")) == approx(told["kl"], abs=1e-5), what
+            expected = to_json(
+                compare_traces(expected_trace(RUN, **fixed), expected_trace(RUN, **fixed, changes=changes))
+            )
+            assert number(page.locator("[data-kl]")) == approx(expected["kl"], abs=1e-5), what
             places = numbers(page.locator("[data-figure=divergence] [data-token]"))
-            assert places == approx(told["positions"], abs=1e-5), what
+            assert places == approx(expected["positions"], abs=1e-5), what
             last = page.locator("[data-figure=divergence] [data-token] small").last
             assert last.inner_text() == page.locator("[data-kl]").inner_text(), what
-            said.add(free.outcome.text)
+            output.add(free.outcome.text)
             page.locator("[data-change]").click()  # undone
             page.wait_for_selector("[data-offer]")
-        assert len(said) > 2  # these changes do change something
+        assert len(output) > 2  # these changes do change something
 
 
-def test_two_inputs_stand_side_by_side(opened: Opened, traced: Traced) -> None:
+def test_two_inputs_are_compared_side_by_side(open_page: OpenPage, expected_trace: ExpectedTrace) -> None:
     other = "blue gold"
-    with opened(address(RUN, text=TEXT, at="decoder.1.cross", tab="weights", head=1, pos=1)) as page:
+    with open_page(address(RUN, text=TEXT, at="decoder.1.cross", tab="weights", head=1, pos=1)) as page:
         page.locator("[data-compare]").click()
         page.locator("[data-input=_b]").fill(other)
         page.locator("[data-input=_b]").press("Enter")
@@ -170,15 +184,15 @@ def test_two_inputs_stand_side_by_side(opened: Opened, traced: Traced) -> None:
         page.wait_for_function(
             "text => document.querySelectorAll('[data-outcome] b')[1]?.innerText === text", arg="gold blue"
         )
-        settled(page)
+        wait_until_idle(page)
         assert texts(page.locator("[data-outcome] b")) == ["gold gold blue red", "gold blue"]
         for which, text in (("A", TEXT), ("B", other)):
-            weights = traced(RUN, text=text).record.weights("decoder.blocks.1.cross_attn", 1)[0, 1]
+            weights = expected_trace(RUN, text=text).record.weights("decoder.blocks.1.cross_attn", 1)[0, 1]
             row = page.locator(f'[data-beside={which}] [data-figure$="-row"] li [data-value]')
             assert numbers(row) == approx(weights.sort(descending=True).values.tolist(), abs=1e-6)
         for view in ("heads", "decoding", "change"):
-            go(page, address(RUN, view, text=TEXT, in_b=other), "[data-beside=B] [data-figure]")
-            assert wrong(page.locator("[data-beside=B]")) == [], view
+            navigate(page, address(RUN, view, text=TEXT, in_b=other), "[data-beside=B] [data-figure]")
+            assert display_errors(page.locator("[data-beside=B]")) == [], view
 
 
 # What a person sees: the figures, every exact number, and what is chosen.
@@ -195,8 +209,8 @@ SEEN = """() => {
 }"""
 
 
-def test_every_view_has_its_url_and_back_goes_back(opened: Opened) -> None:
-    with opened(address(RUN, text=TEXT)) as page:
+def test_every_view_has_a_url_and_back_works(open_page: OpenPage) -> None:
+    with open_page(address(RUN, text=TEXT)) as page:
         ways: list[tuple[str, list[str]]] = [
             ('[data-open="decoder.0.cross"]', ['svg [data-stage="decoder.0.cross"]']),
             ("[data-figure$=-cell]", ["article [data-choice=scores]"]),
@@ -214,15 +228,15 @@ def test_every_view_has_its_url_and_back_goes_back(opened: Opened) -> None:
             for click in clicks:
                 page.locator(click).first.click()
             page.wait_for_selector(until)
-            settled(page)
+            wait_until_idle(page)
             before = page.evaluate(SEEN)
             page.reload()
             page.wait_for_selector(until)
-            settled(page)
+            wait_until_idle(page)
             assert page.evaluate(SEEN) == before, page.url
         seen = []
         for _ in range(20):
-            seen.append((page.locator("main").get_attribute("data-view"), words_of(page).get("at")))
+            seen.append((page.locator("main").get_attribute("data-view"), url_params(page).get("at")))
             if seen[-1] == ("model", None):
                 break
             page.go_back()
@@ -234,7 +248,7 @@ def test_every_view_has_its_url_and_back_goes_back(opened: Opened) -> None:
             "model",
         ]
         assert seen[-2] == ("model", "decoder.0.cross")
-        settled(page)
+        wait_until_idle(page)
         assert page.locator("[data-open]").count() == 0
 
 
@@ -249,12 +263,12 @@ SAVED = [
 ]
 
 
-def test_a_view_is_saved_as_svg_and_png(opened: Opened, tmp_path: Path) -> None:
-    with opened(address(RUN, text=TEXT)) as page:
+def test_figures_are_saved_as_svg_and_png(open_page: OpenPage, tmp_path: Path) -> None:
+    with open_page(address(RUN, text=TEXT)) as page:
         for name, words, view, figure in SAVED:
             shown = f'[data-figure="{figure}"]'
-            go(page, address(name, view, **GIVEN[name], **words), shown)
-            said = page.locator(f"{shown} > .body").inner_text().split()
+            navigate(page, address(name, view, **INPUTS[name], **words), shown)
+            output = page.locator(f"{shown} > .body").inner_text().split()
             folded = " ".join(page.locator(f"{shown} option").all_text_contents()).split()
             paths = {}
             for kind in ("SVG", "PNG"):
@@ -269,25 +283,25 @@ def test_a_view_is_saved_as_svg_and_png(opened: Opened, tmp_path: Path) -> None:
             assert not {"foreignObject", "script"} & set(tags), figure
             links = [value for one in root.iter() for key, value in one.items() if key.endswith("href")]
             assert all(value.startswith(("data:", "#")) for value in links), figure
-            spelt = " ".join("".join(one.itertext()) for one in root.iter() if one.tag.endswith("}text"))
-            plain = [word for word in said if word.isalpha() and word.isascii() and word not in folded]
-            assert all(word in spelt for word in plain), (figure, plain, spelt)
+            svg_text = " ".join("".join(one.itertext()) for one in root.iter() if one.tag.endswith("}text"))
+            plain = [word for word in output if word.isalpha() and word.isascii() and word not in folded]
+            assert all(word in svg_text for word in plain), (figure, plain, svg_text)
             picture = Image.open(paths["PNG"]).convert("RGB")
             assert min(picture.size) > 60
             assert len(picture.getcolors(1 << 24)) > 8, figure  # more than an empty panel
 
 
-def test_a_run_is_a_film(opened: Opened, folders: dict[str, Path]) -> None:
+def test_snapshots_of_a_run_match_the_library(open_page: OpenPage, folders: dict[str, Path]) -> None:
     store = TraceStore()
-    told = to_json(SnapshotViewer(store).view(folders[RUN], id=RUN, text=TEXT))
+    expected = to_json(SnapshotViewer(store).view(folders[RUN], id=RUN, text=TEXT))
     run = to_json(describe_run(folders[RUN], id=RUN))
     shares = []
-    with opened(address(RUN, "learning", film=TEXT)) as page:
+    with open_page(address(RUN, "learning", film=TEXT)) as page:
         page.wait_for_selector("[data-figure=heads-forming]")
-        assert len(told["snapshots"]) == 5
-        for n, frame in enumerate(told["snapshots"]):
+        assert len(expected["snapshots"]) == 5
+        for n, frame in enumerate(expected["snapshots"]):
             page.locator("input[type=range]").fill(str(n))
-            settled(page)
+            wait_until_idle(page)
             assert number(page.locator(".scrubber [data-value]")) == frame["step"]
             cross = [one for one in frame["heads"]["attentions"] if one["name"].endswith("cross_attn")]
             shares = [head["share"] for one in cross for head in one["heads"] if head["role"]]
@@ -312,34 +326,36 @@ def test_a_run_is_a_film(opened: Opened, folders: dict[str, Path]) -> None:
         page.wait_for_function(
             "() => document.querySelector('[data-figure=samples]')?.innerText.includes('gold red')"
         )
-        settled(page)
+        wait_until_idle(page)
         last = to_json(SnapshotViewer(store).view(folders[RUN], id=RUN, text="gold red"))["snapshots"][-1]
         assert texts(page.locator("[data-figure=samples] .own b")) == [last["prediction"]]
 
 
-def test_a_run_is_followed_while_it_trains(opened: Opened, folders: dict[str, Path]) -> None:
+def test_run_is_updated_while_it_trains(open_page: OpenPage, folders: dict[str, Path]) -> None:
     history = folders[RUN] / "metrics.jsonl"
-    was = history.read_text()
-    line = next(json.loads(line) for line in was.splitlines()[::-1] if json.loads(line)["kind"] == "step")
+    original = history.read_text()
+    line = next(
+        json.loads(line) for line in original.splitlines()[::-1] if json.loads(line)["kind"] == "step"
+    )
     try:
-        with RunLock(folders[RUN]), opened(address(RUN, "learning")) as page:
+        with RunLock(folders[RUN]), open_page(address(RUN, "learning")) as page:
             assert page.get_by_role("status").first.inner_text() == "training"
             with history.open("a") as file:
                 file.write(json.dumps({**line, "step": 160, "loss": 0.0123}) + "\n")
             page.wait_for_function("() => document.querySelector('main').innerText.includes('160 of')")
     finally:
-        history.write_text(was)
+        history.write_text(original)
 
 
 @pytest.mark.parametrize(("name", "language"), [(RUN, "en"), (RUN, "ko"), ("pictures", "ko")])
-def test_the_tour_points_at_what_it_speaks_of(opened: Opened, name: str, language: str) -> None:
-    with opened(address(name, **GIVEN[name], tour=1), language=language) as page:
-        steps, told, formulas = [], set(), {}
+def test_tour_points_at_visible_elements(open_page: OpenPage, name: str, language: str) -> None:
+    with open_page(address(name, **INPUTS[name], tour=1), language=language) as page:
+        steps, expected, formulas = [], set(), {}
         while True:
             card = page.locator("[role=dialog]")
             steps.append(card.get_attribute("data-step"))
             page.wait_for_selector(".ring")
-            settled(page)
+            wait_until_idle(page)
             # the ring lies on the screen, around something, and the card does not leave the screen
             for box in (page.locator(".ring").bounding_box(), card.bounding_box()):
                 assert box is not None and box["width"] > 20 and box["height"] > 10, steps[-1]
@@ -348,7 +364,7 @@ def test_the_tour_points_at_what_it_speaks_of(opened: Opened, name: str, languag
             words = card.locator(".body").inner_text()
             assert any("가" <= letter <= "힣" for letter in words) == (language == "ko")
             assert "{" not in words and "undefined" not in words
-            told.add(words)
+            expected.add(words)
             formulas[steps[-1]] = "".join(card.locator("annotation").all_text_contents())
             if card.locator("button.main").inner_text() in ("Done", "마치기"):
                 break
@@ -356,7 +372,7 @@ def test_the_tour_points_at_what_it_speaks_of(opened: Opened, name: str, languag
             page.wait_for_function(
                 "was => document.querySelector('[role=dialog]').dataset.step !== was", arg=steps[-1]
             )
-        assert len(steps) == len(set(steps)) == len(told) and len(steps) >= 11
+        assert len(steps) == len(set(steps)) == len(expected) and len(steps) >= 11
         assert ("cross" in steps) == ("decoding" in steps) == ("+ b" not in formulas["head"]) == (name == RUN)
         page.keyboard.press("Escape")
         page.wait_for_selector("[role=dialog]", state="detached")

@@ -1,4 +1,4 @@
-// The signed scale in the color that queries, keys, values and the others keep everywhere: below zero is grey.
+// Diverging color tables in the colors of queries, keys, values etc.; negative values are gray.
 
 import type { Theme } from '../lib/theme.svelte';
 

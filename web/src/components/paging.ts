@@ -1,4 +1,4 @@
-// A long sequence is shown a page at a time, the one with the chosen token.
+// Shows a long sequence page by page: the page with the selected token.
 
 const PAGE = 100;
 const AROUND = 10; // of the pages before and after

@@ -1,4 +1,4 @@
-// A token as it can be seen: blanks and line ends have marks where nothing else is to be seen.
+// Makes the text of a token visible: symbols for spaces, line breaks and control characters.
 
 // Letters that no font draws.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;

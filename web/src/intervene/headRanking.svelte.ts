@@ -1,4 +1,4 @@
-// Head ablation: every head is switched off in turn, and the heads are ranked by how much the output changes.
+// Ablates every head in turn and ranks them by the change of the output.
 
 import { describe, type Problem } from '../lib/errors';
 import { session } from '../lib/session.svelte';

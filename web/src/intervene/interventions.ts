@@ -1,4 +1,4 @@
-// The changes a reader makes, as the address carries them and as words tell them.
+// Interventions: how they are stored in the URL and described in words.
 
 import { router } from '../lib/router.svelte';
 import type { Intervention, TraceInfo } from '../lib/types';

@@ -1,4 +1,4 @@
-// A row of buttons that is one stop for the Tab key: arrows go along it.
+// A row of buttons with one tab stop; arrow keys move the focus (roving tabindex).
 
 /** Use on the element around the buttons. */
 export function rovingFocus(row: HTMLElement): { destroy: () => void } {

@@ -1,4 +1,4 @@
-// The small pictures of all heads, one attention after another, each shown as it comes.
+// Loads the thumbnails of all heads, one attention layer after another.
 
 import { session } from '../lib/session.svelte';
 import type { Tensor } from '../lib/tensor';

@@ -1,4 +1,4 @@
-// Changes as an address may hold them, written by anyone: those that can be made to this trace are taken, the rest left out.
+// Interventions from a URL: keeps those that are valid for this trace.
 
 import type { Intervention, StackInfo, TraceInfo } from '../lib/types';
 import { MOST, sequenceOfStack, whereOf } from './interventions';

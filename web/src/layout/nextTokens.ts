@@ -1,4 +1,4 @@
-// The likeliest next words of a trace in which nothing was written yet: asked for once, shown in several places.
+// The next-token predictions of a prompt without generated tokens; requested once per trace.
 
 import { session } from '../lib/session.svelte';
 import type { NextInfo, TraceInfo } from '../lib/types';

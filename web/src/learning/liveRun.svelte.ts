@@ -1,5 +1,4 @@
-// A run that is being followed: asked for again every two seconds while it trains, and filmed again when there is a new
-// checkpoint.
+// A run that is polled every two seconds while it trains.
 
 import { describe, type Problem } from '../lib/errors';
 import { session } from '../lib/session.svelte';

@@ -1,4 +1,4 @@
-// A run's curves by what they measure: training and validation of the same thing belong together.
+// Pairs the training and validation curves of a metric.
 
 import type { RunInfo } from '../lib/types';
 

@@ -1,5 +1,4 @@
-// Colors of numbers. Two scales: from nothing to much (weights), and signed around zero (values). Each is a
-// table of 256 colors, so that painting a matrix is a lookup a cell.
+// Color scales for numbers: sequential (weights) and diverging around zero (values), as tables of 256 colors.
 
 import type { Tensor } from './tensor';
 import type { Theme } from './theme.svelte';

@@ -1,4 +1,4 @@
-// Whether the server can be heard. While it cannot, it is called now and then; what failed is asked again when it is back.
+// Whether the server responds. While it does not, retries, and repeats failed requests afterwards.
 
 const EVERY = 3000; // milliseconds
 

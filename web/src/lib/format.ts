@@ -1,4 +1,4 @@
-// How numbers are written: short, and with a true minus sign.
+// Number formatting: short, with a true minus sign.
 
 /** Three or so digits that matter. */
 export function formatNumber(x: number, digits = 3): string {

@@ -1,4 +1,4 @@
-// The formulas that depend on how a model is made: a bias stands in them only where the model has one.
+// Formulas that depend on the architecture, e.g. with or without bias.
 
 import type { ModelOutline, StackInfo } from './types';
 

@@ -1,4 +1,4 @@
-// Languages by their names in the reader's own.
+// Language names in the language of the page.
 
 import { has, lookup, locale } from './i18n.svelte';
 

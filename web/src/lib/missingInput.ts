@@ -1,4 +1,4 @@
-// What an input lacks that the model cannot do without, known before the server is asked.
+// Finds missing inputs before a request is sent.
 
 import type { Problem } from './errors';
 import type { ModelInfo, TraceInput } from './types';

@@ -1,4 +1,4 @@
-// Something that comes from the source and is asked for again when what it depends on changes.
+// Data that is requested again when what it depends on changes.
 
 import { describe, type Problem } from './errors';
 import { connection } from './connection.svelte';

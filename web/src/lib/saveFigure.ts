@@ -1,4 +1,4 @@
-// Any view as a picture: real SVG (shapes and text, nothing that only a browser can show), or PNG painted from it.
+// Saves a figure as SVG, or as PNG rendered from the SVG.
 
 import { toSvg } from './svgExport';
 

@@ -1,4 +1,4 @@
-// What scrolls sideways can be reached and scrolled by keyboard; what has room enough is no stop for Tab.
+// Makes an element with horizontal overflow focusable, so that it scrolls by keyboard.
 
 import type { Attachment } from 'svelte/attachments';
 

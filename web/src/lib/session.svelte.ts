@@ -1,4 +1,4 @@
-// What is open: the models, the trace on show, and the one beside it where two inputs are compared.
+// The state of the page: models, the current trace, and a second one for comparison.
 
 import { router } from './router.svelte';
 import { StaticSource } from './staticExport';

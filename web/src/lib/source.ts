@@ -1,4 +1,4 @@
-// Where the page's numbers come from: a running server, or a trace that was written into the page itself.
+// The source of the page's data: a running server, or a trace embedded in the page.
 
 import { PageError, ServerError } from './errors';
 import { connection } from './connection.svelte';

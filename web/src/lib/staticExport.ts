@@ -1,5 +1,4 @@
-// One trace kept in the page itself (`glassformer explore --export`): everything it shows works from disk, and
-// nothing new can be asked of a model.
+// A trace embedded in the page (`glassformer explore --export`): works from disk, without a model.
 
 import { PageError } from './errors';
 import type { TensorQuery, Source } from './source';

@@ -1,4 +1,4 @@
-// Colors as every reader of SVG understands them.
+// Colors in the notation that all SVG readers understand.
 
 /** A computed color as #rrggbb or rgb(); 'none' where nothing is to be seen. */
 export function toSvgColor(color: string): string {

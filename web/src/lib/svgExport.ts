@@ -1,4 +1,4 @@
-// A part of the page written as SVG: its boxes, borders, text line by line, canvases and drawings, where they stand.
+// Converts a figure of the page to SVG: boxes, borders, text line by line, canvases and inline SVG.
 
 import { fontFaces } from './svgFonts';
 import { toSvgGradient, toSvgColor } from './svgColor';

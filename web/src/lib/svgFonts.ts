@@ -1,4 +1,4 @@
-// The page's own fonts (those of formulas) written into a picture, so that it shows them anywhere.
+// Embeds the fonts of formulas in an exported SVG.
 
 const asked = new Map<string, Promise<string>>();
 

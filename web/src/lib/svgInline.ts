@@ -1,4 +1,4 @@
-// A drawing of the page as SVG that stands by itself: what the style sheet says is written on each element.
+// Copies an SVG element with its computed styles as attributes, so that it needs no style sheet.
 
 import { toSvgColor } from './svgColor';
 

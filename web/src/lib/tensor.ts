@@ -1,4 +1,4 @@
-// Numbers with a shape, as the server sends them: flat, row-major.
+// Tensors as the server sends them: flat, row-major.
 
 export type Numbers = Float32Array | Float64Array | Uint8Array | Int32Array;
 

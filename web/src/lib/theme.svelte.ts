@@ -1,4 +1,4 @@
-// Light or dark: as the system says until the reader chooses.
+// Light or dark theme: the system's until the user chooses.
 
 export type Theme = 'light' | 'dark';
 const system = matchMedia('(prefers-color-scheme: dark)');

@@ -1,4 +1,4 @@
-// The ten digits as strokes of a pen in a square of one by one, for those who cannot draw with a pointer.
+// The ten digits as pen strokes in a unit square, for users who cannot draw with a pointer.
 
 export type Stroke = readonly (readonly [number, number])[];
 

@@ -1,4 +1,4 @@
-// A picture with a veil over it: each patch tinted by how much of the look falls on it.
+// Draws an image with an overlay that tints each patch by its attention.
 
 import type { Tensor } from '../lib/tensor';
 

@@ -1,5 +1,4 @@
-// What one patch looks at: its row of attention in a layer, by one head or by the mean of all, or followed through
-// every layer (attention rollout).
+// The attention of one patch: in a layer by one head or by the mean of all, or through all layers (attention rollout).
 
 import { router } from '../lib/router.svelte';
 import type { Source } from '../lib/source';

@@ -1,5 +1,5 @@
-// Pictures and series that were given: too large for the address, so it holds a name for them. They outlive a reload of
-// the page, in this tab.
+// Images and series are too large for the URL, which contains a name for them instead. They are kept in the session
+// storage.
 
 import { router } from '../lib/router.svelte';
 import { storedInputs, session } from '../lib/session.svelte';

@@ -1,5 +1,5 @@
-// Where everything stands in the drawing of a model: pure geometry from its outline, bottom (input) to top (answer).
-// A stage's place is named by its id; one stage may be drawn as several shapes (a norm and the sum it belongs to).
+// The layout of the diagram: pure geometry from the model's outline, bottom (input) to top (output). A stage may have
+// several shapes, e.g. a norm and the sum it belongs to.
 
 import type { ModelInfo, StackInfo } from '../lib/types';
 

@@ -1,4 +1,4 @@
-// What comes out at the top of the drawing, as tokens: the written text, the label, the word in the gap.
+// The tokens at the top of the diagram: generated text, label or masked token.
 
 import { formatPercent } from '../lib/format';
 import { t } from '../lib/i18n.svelte';

@@ -1,4 +1,4 @@
-// What a stage is called, where it stands, and the formula that acts there.
+// The name of a stage and its location in the model.
 
 import { lookup, t } from '../lib/i18n.svelte';
 import type { ModelInfo, StackInfo, Stage, TraceInfo } from '../lib/types';

@@ -1,4 +1,4 @@
-// Tokens set in lines for the drawing: as many as there is room for, then how many are left.
+// Places tokens in lines in the diagram: as many as fit, then the number of the rest.
 
 import { visibleText } from '../components/tokenText';
 import type { TraceToken } from '../lib/types';

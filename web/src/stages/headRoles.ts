@@ -1,4 +1,4 @@
-// What the heads of a trace seem to do: asked for once, however many views show it.
+// The roles of the heads of a trace, requested once and shared by all views.
 
 import { session } from '../lib/session.svelte';
 import type { AttentionInfo, HeadsInfo } from '../lib/types';

@@ -1,4 +1,4 @@
-// The stages of the data's way, each with what is to be seen there.
+// The view of each kind of stage.
 
 import type { Component } from 'svelte';
 import type { Stage, TraceInfo } from '../lib/types';

@@ -1,5 +1,5 @@
-// The lens at several places, asked for one after the other, so that each shows as soon as it is there and what
-// else the stage asks for is not kept waiting.
+// Loads the logit lens position by position, so that each shows as soon as it arrives and other requests are not
+// delayed.
 
 import { untrack } from 'svelte';
 import { describe, type Problem } from '../lib/errors';

@@ -1,4 +1,4 @@
-// What a stage needs to know of its trace: the sequence it works on, its attention, the stack it stands in.
+// What stages read from their trace: sequence, attention, stack and selection.
 
 import { router } from '../lib/router.svelte';
 import { session } from '../lib/session.svelte';

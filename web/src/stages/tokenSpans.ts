@@ -1,4 +1,4 @@
-// Which characters of a text each token covers, cut where the covering changes.
+// Splits a text into spans covered by the same tokens.
 
 import type { TraceToken } from '../lib/types';
 

@@ -1,4 +1,4 @@
-// Plain arithmetic on vectors and rows of matrices.
+// Arithmetic on vectors and rows of matrices.
 
 import { Tensor, type Numbers } from '../lib/tensor';
 

@@ -1,4 +1,4 @@
-// Where the card stands so that it does not cover what it speaks of.
+// Places the tour card where it does not cover the highlighted element.
 
 export interface Box {
   left: number;

@@ -1,4 +1,4 @@
-// What the tour's sentences speak of: the reader's own input and this model's own numbers.
+// The numbers and texts that the tour's explanations mention: the input and this model's sizes.
 
 import { formatCount, formatPercent } from '../lib/format';
 import type { ModelInfo, TraceInfo } from '../lib/types';

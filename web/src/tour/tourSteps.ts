@@ -1,5 +1,4 @@
-// The way from a sentence to the next word, step by step, for this model and this input: where each step goes, what it
-// points at, and the formula that acts there.
+// The steps of the tour for a model and input: which view to open, what to highlight, and a formula.
 
 import { feedForward, POSITIONS, scores, waves } from '../lib/formulas';
 import type { View } from '../lib/router.svelte';

@@ -1,4 +1,4 @@
-"""A model of every kind that the explorer shows, in folders of their own, and what each is given to read."""
+"""A model of every kind that the explorer shows, and an input for each."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ KINDS = {
     "pictures": "vit",
     "series": "patchtst",
 }
-RUN = "reversing"  # the folder of a whole run, whose model reverses rows of words and knows where to end
+RUN = "reversing"  # a training run; its model reverses sequences of words
 
-GIVEN: dict[str, dict[str, Any]] = {  # nothing: the example that the page begins with
+INPUTS: dict[str, dict[str, Any]] = {  # empty: the default example
     RUN: {"text": "red blue gold gold"},
     "writer": {"text": "the old captain sang"},
     "rotary": {"text": "the old captain sang"},
@@ -33,18 +33,18 @@ GIVEN: dict[str, dict[str, Any]] = {  # nothing: the example that the page begin
 }
 
 
-def make(folder: Path) -> dict[str, Path]:
-    """The models, by name."""
-    made: dict[str, Bundle] = {name: models.bundle(family) for name, family in KINDS.items()}
-    made["writer"] = models.bundle("gpt2", max_len=256)
-    made["labels"] = models.classifier()
-    made["translator"].family = None  # the paper's model has no published layout
-    folders = {name: glassformer.save(bundle, folder / name) for name, bundle in made.items()}
-    return {**folders, RUN: _reversing(folder)}
+def save_models(folder: Path) -> dict[str, Path]:
+    """Save the models; return their folders by name."""
+    bundles: dict[str, Bundle] = {name: models.bundle(family) for name, family in KINDS.items()}
+    bundles["writer"] = models.bundle("gpt2", max_len=256)
+    bundles["labels"] = models.classifier()
+    bundles["translator"].family = None  # the paper's model has no published layout
+    folders = {name: glassformer.save(bundle, folder / name) for name, bundle in bundles.items()}
+    return {**folders, RUN: _train_reversing(folder)}
 
 
-def _reversing(folder: Path) -> Path:
-    """A run of 150 steps with a film of 0, 1, 12 and 150, and checkpoints of 75 and 150."""
+def _train_reversing(folder: Path) -> Path:
+    """A run of 150 steps with snapshots at 0, 1, 12 and 150, and checkpoints at 75 and 150."""
     words = ("red", "blue", "gold")
     rows = [row for n in (1, 2, 3, 4) for row in itertools.product(words, repeat=n)]
     pairs = folder / "pairs.tsv"

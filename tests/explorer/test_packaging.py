@@ -18,24 +18,24 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both, built from this checkout; the page stands, so nothing is fetched."""
-    place = tmp_path_factory.mktemp("dist")
-    options = ["--no-isolation", "--skip-dependency-check", "--outdir", str(place)]
-    words = [sys.executable, "-m", "build", *options, str(ROOT)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return place
+    folder = tmp_path_factory.mktemp("dist")
+    options = ["--no-isolation", "--skip-dependency-check", "--outdir", str(folder)]
+    command = [sys.executable, "-m", "build", *options, str(ROOT)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return folder
 
 
-def test_both_hold_the_page_and_the_models(built: Path) -> None:
+def test_wheel_and_sdist_contain_the_page_and_models(built: Path) -> None:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         names = wheel.namelist()
     with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
         packed = [name.split("/", 1)[-1] for name in sdist.getnames()]
-    wanted = {f"glassformer/explorer/page/{name}" for name in ("index.html", "single/page.js")}
+    values = {f"glassformer/explorer/page/{name}" for name in ("index.html", "single/page.js")}
     for folder in map(models.folder_of, models.names()):
-        wanted |= {path.relative_to(ROOT).as_posix() for path in folder.rglob("*") if path.is_file()}
+        values |= {path.relative_to(ROOT).as_posix() for path in folder.rglob("*") if path.is_file()}
     for found in (names, packed):
-        assert wanted <= set(found)
+        assert values <= set(found)
         assert any(name.startswith("glassformer/explorer/page/assets/") for name in found)
     assert "web/src/main.ts" in packed and not any("node_modules" in name for name in packed + names)
 
@@ -56,32 +56,32 @@ main(sys.argv[1:])
 """
 
 
-def guarded(built: Path, place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def guarded(built: Path, folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """A command run from the wheel, unpacked where nothing else of the checkout is, once its models are read.
 
-    Sockets may not be opened, programs not be started.
+    Sockets may not be open_page, programs not be started.
     """
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
-        wheel.extractall(place / "installed")
-    (place / "guarded.py").write_text(GUARDED)
+        wheel.extractall(folder / "installed")
+    (folder / "guarded.py").write_text(GUARDED)
     return subprocess.run(
-        [sys.executable, str(place / "guarded.py"), *words],
-        cwd=place,
-        env={"PYTHONPATH": str(place / "installed"), "PATH": "/nowhere", "HOME": str(place)},
+        [sys.executable, str(folder / "guarded.py"), *command],
+        cwd=folder,
+        env={"PYTHONPATH": str(folder / "installed"), "PATH": "/nowhere", "HOME": str(folder)},
         capture_output=True,
         text=True,
         check=False,
     )
 
 
-def test_the_wheel_alone_has_its_models_and_writes_a_page_with_no_node_and_no_network(
+def test_wheel_exports_a_page_without_node_or_network(
     built: Path, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    done = guarded(
+    result = guarded(
         built, tmp_path, "explore", str(folders["translator"]), "--export", str(tmp_path / "t.html")
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     inside = tmp_path / "installed" / "glassformer" / "pretrained"
     expected = [f"{name} {inside / name}" for name in models.names()]
-    assert done.stdout.splitlines()[: len(expected)] == expected
+    assert result.stdout.splitlines()[: len(expected)] == expected
     assert (tmp_path / "t.html").stat().st_size > 500_000

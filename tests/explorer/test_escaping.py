@@ -12,7 +12,7 @@ import glassformer
 from glassformer.core import spec
 from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization import TokenizerPlan, train_tokenizer
-from tests.explorer.conftest import settled
+from tests.explorer.conftest import wait_until_idle
 from tests.server.harness import Server, serving
 
 _CALLS = (
@@ -58,15 +58,15 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-def test_labels_tokens_and_names_are_shown_as_text(hostile: Server, browser: Browser) -> None:
+def test_labels_tokens_and_names_are_escaped(hostile: Server, browser: Browser) -> None:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     for view in ("model", "heads", "change"):
         page.goto(f"{hostile.url}/#//{view}?in=the%20cat%20{PAYLOADS[0]}")
-        settled(page)
+        wait_until_idle(page)
         _unharmed(page)
     page.goto(f"{hostile.url}/#//model?in=the%20cat&at=head")
-    settled(page)
+    wait_until_idle(page)
     _unharmed(page)
     shown = page.inner_text("body")
     assert sum(payload in shown for payload in PAYLOADS) >= 5, (

@@ -1,4 +1,4 @@
-"""In the explorer, a translator of several languages is told which to write, and examples are at hand."""
+"""In the explorer, a translator of several languages is expected which to write, and examples are at hand."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import glassformer
-from tests.explorer.conftest import Opened
-from tests.explorer.seen import settled
+from tests.explorer.browser_page import wait_until_idle
+from tests.explorer.conftest import OpenPage
 from tests.pretrained.tiny_models import save_models
 from tests.server.harness import Server, serving
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
-def server(made: Path) -> Iterator[Server]:
-    with serving([made / "pocket", made / "pocket-lm"]) as running:
+def server(models: Path) -> Iterator[Server]:
+    with serving([models / "pocket", models / "pocket-lm"]) as running:
         yield running
 
 
-def test_the_language_and_an_example_are_chosen(opened: Opened, made: Path) -> None:
-    bundle = glassformer.load(made / "pocket")
-    with opened("#/pocket/model") as page:
+def test_target_language_and_examples_can_be_chosen(open_page: OpenPage, models: Path) -> None:
+    bundle = glassformer.load(models / "pocket")
+    with open_page("#/pocket/model") as page:
         language, examples = page.get_by_label("Target language"), page.get_by_label("Examples")
         assert language.locator("option").all_inner_texts() == ["German", "English", "Korean"]
         expect(language).to_have_value("de")
         language.select_option("ko")
-        settled(page)
+        wait_until_idle(page)
         assert "?to=ko" in page.url and page.get_by_text(">>ko<<").count()
         examples.select_option("3")
-        settled(page)
+        wait_until_idle(page)
         expect(language).to_have_value("en")
         text = "Der alte Mann liest jeden Morgen die Zeitung."
         expect(page.locator("[data-input=_a]")).to_have_value(text)
-        (said,) = bundle.translate([text], to="en")
-        assert said.strip()[:20] in page.inner_text("body")
+        (output,) = bundle.translate([text], to="en")
+        assert output.strip()[:20] in page.inner_text("body")
         page.goto(page.url.replace("/model?", "/decoding?"))
-        settled(page)
+        wait_until_idle(page)
         assert page.locator("[data-figure=decoding-next]").count()
 
 
-def test_of_a_paragraph_one_sentence_is_on_show(opened: Opened, made: Path) -> None:
+def test_one_sentence_of_a_paragraph_is_shown(open_page: OpenPage, models: Path) -> None:
     """The first until another is chosen; each is read and written as `translate` does it, alone."""
-    bundle, parts = glassformer.load(made / "pocket"), ["the cat sat on the mat.", "Where is the glass?"]
+    bundle, parts = glassformer.load(models / "pocket"), ["the cat sat on the mat.", "Where is the glass?"]
 
     def shows(page: Page, n: int) -> None:
-        settled(page)
+        wait_until_idle(page)
         expect(page.get_by_role("radio", name=parts[n])).to_be_checked()
-        (said,) = bundle.translate([parts[n]], to="de")
-        expect(page.locator("[data-outcome] b")).to_have_text(said.strip())
+        (output,) = bundle.translate([parts[n]], to="de")
+        expect(page.locator("[data-outcome] b")).to_have_text(output.strip())
 
-    with opened(f"#/pocket/model?{urlencode({'in': ' '.join(parts), 'to': 'de'})}") as page:
+    with open_page(f"#/pocket/model?{urlencode({'in': ' '.join(parts), 'to': 'de'})}") as page:
         choice = page.get_by_role("radiogroup", name="Sentence")
         shows(page, 0)
         assert choice.get_by_role("radio").all_inner_texts() == [
@@ -74,7 +74,7 @@ def test_of_a_paragraph_one_sentence_is_on_show(opened: Opened, made: Path) -> N
         given.fill(parts[0])
         given.press("Enter")
         expect(choice).to_have_count(0)
-        settled(page)
+        wait_until_idle(page)
         assert "sentence=" not in page.url
-    with opened(f"#/pocket/model?{urlencode({'in': ' '.join(parts), 'to': 'de'})}", language="ko") as page:
+    with open_page(f"#/pocket/model?{urlencode({'in': ' '.join(parts), 'to': 'de'})}", language="ko") as page:
         expect(page.get_by_role("radiogroup", name="문장")).to_be_visible()

@@ -9,9 +9,9 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 from glassformer.interpret.schema import to_json
-from tests.explorer.conftest import Opened, Traced
-from tests.explorer.made import GIVEN, RUN
-from tests.explorer.seen import address, go, settled
+from tests.explorer.browser_page import address, navigate, wait_until_idle
+from tests.explorer.conftest import ExpectedTrace, OpenPage
+from tests.explorer.explorer_models import INPUTS, RUN
 from tests.faults.scale import WHOLE
 
 VIEWS: list[tuple[str, str, dict[str, Any]]] = [
@@ -47,8 +47,8 @@ UNTIL = "main [data-figure], main pre"
 
 def every(page: Page, name: str, view: str, words: dict[str, Any]) -> str:
     """Go there and say where that is."""
-    to = address(name, view, **GIVEN[name], **words)
-    go(page, to, UNTIL)
+    to = address(name, view, **INPUTS[name], **words)
+    navigate(page, to, UNTIL)
     return to
 
 
@@ -59,9 +59,9 @@ def seen_in(language: str, views: list[tuple[str, str, dict[str, Any]]] = VIEWS)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("language", "theme"), [("en", "light"), ("ko", "dark")])
-def test_axe_finds_nothing(opened: Opened, language: str, theme: str) -> None:
+def test_axe_reports_no_violations(open_page: OpenPage, language: str, theme: str) -> None:
     found = []
-    with opened(address(RUN, **GIVEN[RUN]), language=language, theme=theme) as page:
+    with open_page(address(RUN, **INPUTS[RUN]), language=language, theme=theme) as page:
         page.evaluate(Axe().axe_script)
         for name, view, words in seen_in(language):
             where = every(page, name, view, words)
@@ -90,10 +90,10 @@ WIDE = """() => {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "ko"])
-def test_nothing_is_wider_than_a_phone(opened: Opened, traced: Traced, language: str) -> None:
+def test_views_fit_a_phone(open_page: OpenPage, expected_trace: ExpectedTrace, language: str) -> None:
     found = []
-    stages = [(RUN, "model", {"at": one["id"]}) for one in to_json(traced(RUN).info())["stages"]]
-    with opened(address(RUN, **GIVEN[RUN]), language=language, width=390, height=844) as page:
+    stages = [(RUN, "model", {"at": one["id"]}) for one in to_json(expected_trace(RUN).info())["stages"]]
+    with open_page(address(RUN, **INPUTS[RUN]), language=language, width=390, height=844) as page:
         for name, view, words in seen_in(language, VIEWS + stages):
             where = every(page, name, view, words)
             over, parts = page.evaluate(WIDE)
@@ -121,17 +121,19 @@ def tab(page: Page) -> dict[str, str]:
     here.evaluate("one => one.blur()")
     plain = here.evaluate(LOOKS)
     here.evaluate("one => one.focus()")
-    told: dict[str, str] = here.evaluate(
+    expected: dict[str, str] = here.evaluate(
         """one => ({ ...one.dataset, kind: one.getAttribute('role') ?? one.tagName.toLowerCase(),
                      figure: one.closest('[data-figure]')?.dataset.figure ?? '' })"""
     )
-    assert lit != plain, told
-    return told
+    assert lit != plain, expected
+    return expected
 
 
-def test_the_keyboard_alone_reaches_and_walks_the_map(opened: Opened, traced: Traced) -> None:
-    stages = [one["id"] for one in to_json(traced(RUN).info())["stages"]]
-    with opened(address(RUN, **GIVEN[RUN])) as page:
+def test_keyboard_reaches_and_moves_through_the_diagram(
+    open_page: OpenPage, expected_trace: ExpectedTrace
+) -> None:
+    stages = [one["id"] for one in to_json(expected_trace(RUN).info())["stages"]]
+    with open_page(address(RUN, **INPUTS[RUN])) as page:
         seen = [tab(page)]
         while "stage" not in seen[-1] and len(seen) < 40:
             seen.append(tab(page))
@@ -155,19 +157,21 @@ def test_the_keyboard_alone_reaches_and_walks_the_map(opened: Opened, traced: Tr
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
-def test_language_and_theme_are_chosen_by_the_browser_and_switched(opened: Opened, language: str) -> None:
+def test_language_and_theme_follow_the_browser_and_can_be_switched(
+    open_page: OpenPage, language: str
+) -> None:
     other = {"en": "ko", "ko": "en"}[language]
     named = {"en": "Heads", "ko": "헤드"}
-    with opened(address(RUN, **GIVEN[RUN]), language=language, theme="dark") as page:
+    with open_page(address(RUN, **INPUTS[RUN]), language=language, theme="dark") as page:
         root, link = page.locator("html"), page.locator("[data-go=heads]")
         assert (root.get_attribute("lang"), root.get_attribute("data-theme")) == (language, "dark")
         assert link.inner_text() == named[language]
         dark = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
         page.locator("[data-language]").click()
         page.locator("button.theme").click()
-        for _ in range(2):  # and they stay so when the page is opened again
+        for _ in range(2):  # and they stay so when the page is open_page again
             assert (root.get_attribute("lang"), root.get_attribute("data-theme")) == (other, "light")
             assert link.inner_text() == named[other]
             page.wait_for_function("was => getComputedStyle(document.body).backgroundColor !== was", arg=dark)
             page.reload()
-            settled(page)
+            wait_until_idle(page)

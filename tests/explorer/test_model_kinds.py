@@ -16,16 +16,24 @@ from glassformer.interpret.catalog import describe_model
 from glassformer.interpret.head_patterns import describe_heads
 from glassformer.interpret.logit_lens import logit_lens, unit_tokens
 from glassformer.interpret.schema import to_json
-from tests.explorer.conftest import Opened, Traced
-from tests.explorer.made import GIVEN, RUN
-from tests.explorer.seen import address, go, number, numbers, settled, texts, wrong
+from tests.explorer.browser_page import (
+    address,
+    display_errors,
+    navigate,
+    number,
+    numbers,
+    texts,
+    wait_until_idle,
+)
+from tests.explorer.conftest import ExpectedTrace, OpenPage
+from tests.explorer.explorer_models import INPUTS, RUN
 
 
-@pytest.mark.parametrize("name", GIVEN)
-def test_every_stage_opens_by_the_keyboard(opened: Opened, traced: Traced, name: str) -> None:
-    trace = traced(name)
+@pytest.mark.parametrize("name", INPUTS)
+def test_keyboard_opens_every_stage(open_page: OpenPage, expected_trace: ExpectedTrace, name: str) -> None:
+    trace = expected_trace(name)
     stages = to_json(trace.info())["stages"]
-    with opened(address(name, **GIVEN[name])) as page:
+    with open_page(address(name, **INPUTS[name])) as page:
         drawn = page.locator("svg [data-stage]").evaluate_all("all => all.map(one => one.dataset.stage)")
         assert {one["id"] for one in stages} <= set(drawn)
         page.locator(f'svg [data-stage="{stages[0]["id"]}"]').first.focus()
@@ -34,8 +42,8 @@ def test_every_stage_opens_by_the_keyboard(opened: Opened, traced: Traced, name:
             page.keyboard.press("ArrowUp")
             shown = page.locator(f'[data-open="{stage["id"]}"]')
             shown.locator("[data-figure]").first.wait_for()
-            settled(page)
-            assert wrong(shown) == [], stage["id"]
+            wait_until_idle(page)
+            assert display_errors(shown) == [], stage["id"]
             kind = (stage["kind"], stage["id"].endswith("cross"))
             if stage["kind"] == "attention" and kind not in tried:
                 tried.add(kind)
@@ -50,9 +58,9 @@ def every_tab(page: Page, stage: str, cross: bool) -> None:
     assert tabs == ["qkv", "scores", "weights", "links", "mix"] + ["alignment"] * cross
     for tab in tabs:
         shown.locator(f'[role=tab][data-choice="{tab}"]').click()
-        settled(page)
+        wait_until_idle(page)
         assert shown.locator("[role=tab][aria-selected=true]").get_attribute("data-choice") == tab
-        assert wrong(shown) == [], (stage, tab)
+        assert display_errors(shown) == [], (stage, tab)
     page.locator(f'svg [data-stage="{stage}"]').first.focus()
 
 
@@ -66,10 +74,10 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("name", "stage", "head", "query", "key"), CELLS)
-def test_a_cell_of_attention_is_worked_out_as_the_library_does(
-    opened: Opened, traced: Traced, name: str, stage: str, head: int, query: int, key: int
+def test_attention_cell_matches_the_library(
+    open_page: OpenPage, expected_trace: ExpectedTrace, name: str, stage: str, head: int, query: int, key: int
 ) -> None:
-    trace = traced(name)
+    trace = expected_trace(name)
     found = next(one for one in to_json(trace.info())["stages"] if one["id"] == stage)
     attention = found["tensors"]["q"].removesuffix(".q")
     scores = {
@@ -78,7 +86,7 @@ def test_a_cell_of_attention_is_worked_out_as_the_library_does(
     }
     weights = trace.record.weights(attention, head)[0, query]
     words = {"at": stage, "tab": "scores", "head": head, "pos": query, "key": key}
-    with opened(address(name, **GIVEN[name], **words)) as page:
+    with open_page(address(name, **INPUTS[name], **words)) as page:
         cell = page.locator('[data-figure$="-cell"]')
         for score in ("dot", "scaled"):
             assert number(cell.locator(f"[data-score={score}]")) == approx(scores[score], abs=1e-5)
@@ -86,7 +94,7 @@ def test_a_cell_of_attention_is_worked_out_as_the_library_does(
         assert ("−∞" in cell.inner_text()) == (scores["masked"] == float("-inf"))
         matrices = page.locator(f'[data-figure^="{attention}-h{head}-"] .at [data-value]')
         assert numbers(matrices) == approx([*scores.values(), float(weights[key])], abs=1e-5)
-        go(page, address(name, **GIVEN[name], **{**words, "tab": "weights"}), '[data-figure$="-row"]')
+        navigate(page, address(name, **INPUTS[name], **{**words, "tab": "weights"}), '[data-figure$="-row"]')
         best, order = weights.sort(descending=True)
         row = page.locator(f'[data-figure="{attention}-h{head}-row"] li')
         assert numbers(row.locator("[data-value]")) == approx(best[:12].tolist(), abs=1e-6)
@@ -94,12 +102,12 @@ def test_a_cell_of_attention_is_worked_out_as_the_library_does(
 
 
 @pytest.mark.parametrize(("name", "stage"), [(RUN, "decoder.1.cross"), ("rotary", "decoder.1.self")])
-def test_a_matrix_is_painted_as_its_numbers_are(
-    opened: Opened, traced: Traced, name: str, stage: str
+def test_matrix_colors_follow_the_weights(
+    open_page: OpenPage, expected_trace: ExpectedTrace, name: str, stage: str
 ) -> None:
     attention = stage.replace(".", ".blocks.", 1) + "_attn"
-    weights = traced(name).record.weights(attention, 2)[0]
-    with opened(address(name, **GIVEN[name], at=stage, tab="weights", head=2)) as page:
+    weights = expected_trace(name).record.weights(attention, 2)[0]
+    with open_page(address(name, **INPUTS[name], at=stage, tab="weights", head=2)) as page:
         canvas = page.locator(f'[data-figure="{attention}-h2-weights"] canvas').first
         painted = canvas.evaluate(
             """one => {
@@ -115,68 +123,72 @@ def test_a_matrix_is_painted_as_its_numbers_are(
         assert (light.diff() <= 3).all() and light[0] - light[-1] > 300  # the larger the darker
 
 
-def shaped(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
-    """The probabilities that the library draws from."""
+def sampling_probabilities(
+    logits: torch.Tensor, temperature: float, top_k: int, top_p: float
+) -> torch.Tensor:
+    """The probabilities that the library samples from."""
     scores = logits[None] / temperature
     scores = logits_processors.keep_top_k(scores, top_k) if top_k else scores
     scores = logits_processors.keep_top_p(scores, top_p) if top_p < 1 else scores
     return scores.softmax(-1)[0]
 
 
-@pytest.mark.parametrize("name", [RUN, "writer", "rotary", "masked"])
-def test_the_next_words_are_those_the_library_draws_from(opened: Opened, traced: Traced, name: str) -> None:
-    trace = traced(name)
+@pytest.mark.parametrize("name", [RUN, "masked"])
+def test_next_token_probabilities_match_the_library(
+    open_page: OpenPage, expected_trace: ExpectedTrace, name: str
+) -> None:
+    trace = expected_trace(name)
     logits = trace.record["head.logits"][0, 2].float()
     order = logits.argsort(descending=True)[:15]
     shown = '[data-figure="next-2"]'
-    with opened(address(name, **GIVEN[name], at="head", pos=2)) as page:
+    with open_page(address(name, **INPUTS[name], at="head", pos=2)) as page:
         for temperature, top_k, top_p in [(1.0, 0, 1.0), (0.7, 3, 0.6), (0.7, 0, 0.6), (2.0, 3, 1.0)]:
             words = {"temp": temperature, "topk": top_k, "topp": top_p}
-            go(page, address(name, **GIVEN[name], at="head", pos=2, **words), shown)
-            chances = shaped(logits, temperature, top_k, top_p)
-            heated = (logits / temperature).softmax(-1)
-            kept = chances > 0
-            wanted = torch.where(kept, chances, heated)[order]  # what is cut stays on show, greyed
-            assert numbers(page.locator(f"{shown} li [data-value]")) == approx(wanted.tolist(), abs=1e-6)
+            navigate(page, address(name, **INPUTS[name], at="head", pos=2, **words), shown)
+            probabilities = sampling_probabilities(logits, temperature, top_k, top_p)
+            tempered = (logits / temperature).softmax(-1)
+            kept = probabilities > 0
+            values = torch.where(kept, probabilities, tempered)[order]  # removed tokens stay, in gray
+            assert numbers(page.locator(f"{shown} li [data-value]")) == approx(values.tolist(), abs=1e-6)
             mass = page.locator(f"{shown} [data-kept]")
             assert mass.get_attribute("data-kept") == str(int(kept.sum()))
-            assert number(mass) == approx(float(heated[kept].sum()), abs=1e-6)
+            assert number(mass) == approx(float(tempered[kept].sum()), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", [RUN, "writer", "masked", "labels"])
-def test_the_lens_says_what_the_library_reads_off_each_layer(
-    opened: Opened, traced: Traced, name: str
+def test_logit_lens_matches_the_library(
+    open_page: OpenPage, expected_trace: ExpectedTrace, name: str
 ) -> None:
-    trace = traced(name)
-    told = to_json(logit_lens(trace, 0 if name == "labels" else 3))  # one label for all places
-    with opened(address(name, **GIVEN[name], at="head", pos=3)) as page:
+    trace = expected_trace(name)
+    expected = to_json(logit_lens(trace, 0 if name == "labels" else 3))  # one label for all places
+    with open_page(address(name, **INPUTS[name], at="head", pos=3)) as page:
         lens = page.locator("[data-figure=lens]")
-        for n, layer in enumerate(told["layers"]):
-            cell = lens.locator(f'td[data-layer="{n}"][data-position="{told["position"]}"]')
+        for n, layer in enumerate(expected["layers"]):
+            cell = lens.locator(f'td[data-layer="{n}"][data-position="{expected["position"]}"]')
             assert number(cell) == approx(layer["predictions"][0]["probability"], abs=1e-6)
         detail = lens.locator("table.detail tbody tr")
         ranks = numbers(detail.locator("td[data-value]:nth-of-type(2)"))
-        assert sorted(ranks) == sorted(layer["rank_of_final"] for layer in told["layers"])
+        assert sorted(ranks) == sorted(layer["rank_of_final"] for layer in expected["layers"])
         entropies = numbers(detail.locator("td[data-value]:nth-of-type(3)"))
-        assert sorted(entropies) == approx(sorted(layer["entropy"] for layer in told["layers"]), abs=1e-5)
+        assert sorted(entropies) == approx(sorted(layer["entropy"] for layer in expected["layers"]), abs=1e-5)
 
 
 @pytest.mark.parametrize("name", [RUN, "rotary", "pictures"])
-def test_heads_do_what_the_library_says_they_do(opened: Opened, traced: Traced, name: str) -> None:
-    told = to_json(describe_heads(traced(name)))["attentions"]
-    with opened(address(name, "heads", **GIVEN[name])) as page:
+def test_head_roles_match_the_library(open_page: OpenPage, expected_trace: ExpectedTrace, name: str) -> None:
+    expected = to_json(describe_heads(expected_trace(name)))["attentions"]
+    with open_page(address(name, "heads", **INPUTS[name])) as page:
         page.locator("[data-attention]").first.wait_for()
-        for attention in told:
+        for attention in expected:
             for head in attention["heads"]:
                 tile = page.locator(f'[data-attention="{attention["name"]}"][data-head="{head["head"]}"]')
                 assert tile.get_attribute("data-role") == (head["role"] or "none")
-                wanted = [head["share"]] if head["role"] else [head["entropy"], head["distance"]]
-                assert numbers(tile.locator("[data-value]")) == approx(wanted, abs=1e-5)
+                values = [head["share"]] if head["role"] else [head["entropy"], head["distance"]]
+                assert numbers(tile.locator("[data-value]")) == approx(values, abs=1e-5)
 
 
-def test_missing_words_are_the_librarys(opened: Opened, bundles: dict[str, Bundle]) -> None:
-    (filled,) = bundles["masked"].fill([GIVEN["masked"]["text"]], top=5)
-    with opened(address("masked", "decoding", **GIVEN["masked"])) as page:
+def test_masked_tokens_match_the_library(open_page: OpenPage, bundles: dict[str, Bundle]) -> None:
+    (filled,) = bundles["masked"].fill([INPUTS["masked"]["text"]], top=5)
+    with open_page(address("masked", "decoding", **INPUTS["masked"])) as page:
         best = page.locator("[data-outcome=fill]")
         assert texts(best.locator("b")) == [mask[0].text for mask in filled.masks]
         assert numbers(best.locator("[data-value]")) == approx([mask[0].score for mask in filled.masks])
@@ -188,21 +200,21 @@ def test_missing_words_are_the_librarys(opened: Opened, bundles: dict[str, Bundl
             assert [one.split()[0] for one in texts(bars)[:5]] == [one.text for one in mask]
 
 
-def test_labels_of_texts_and_pictures_are_the_librarys(
-    opened: Opened, bundles: dict[str, Bundle], traced: Traced, tmp_path: Any
+def test_labels_match_the_library(
+    open_page: OpenPage, bundles: dict[str, Bundle], expected_trace: ExpectedTrace, tmp_path: Any
 ) -> None:
     import base64
 
     picture = tmp_path / "seven.png"
-    given = to_json(traced("pictures").info())["input"]["image"]
-    picture.write_bytes(base64.b64decode(given.split(",", 1)[1]))
+    example = to_json(expected_trace("pictures").info())["input"]["image"]
+    picture.write_bytes(base64.b64decode(example.split(",", 1)[1]))
     answers = {
-        "labels": bundles["labels"].classify([GIVEN["labels"]["text"]]),
+        "labels": bundles["labels"].classify([INPUTS["labels"]["text"]]),
         "pictures": bundles["pictures"].classify([picture]),
     }
-    with opened(address("labels", **GIVEN["labels"], at="head")) as page:
+    with open_page(address("labels", **INPUTS["labels"], at="head")) as page:
         for name, (labels,) in answers.items():
-            go(page, address(name, **GIVEN[name], at="head"), "[data-figure=labels]")
+            navigate(page, address(name, **INPUTS[name], at="head"), "[data-figure=labels]")
             bars = page.locator("[data-figure=labels] li")
             assert numbers(bars.locator("[data-value]")) == approx([one.score for one in labels], abs=1e-6)
             assert [one.splitlines()[0] for one in texts(bars)] == [one.label for one in labels]
@@ -210,39 +222,39 @@ def test_labels_of_texts_and_pictures_are_the_librarys(
             assert best.count() == 1
 
 
-def test_two_sentences_are_as_alike_as_the_library_says(opened: Opened, bundles: dict[str, Bundle]) -> None:
+def test_sentence_similarity_matches_the_library(open_page: OpenPage, bundles: dict[str, Bundle]) -> None:
     one, other = "the cat sat on the mat.", "a dog ran"
     ((match,),) = bundles["sentences"].similar([one], [other])
-    with opened(address("sentences", text=one, in_b=other, at="head")) as page:
+    with open_page(address("sentences", text=one, in_b=other, at="head")) as page:
         alike = page.locator("[data-figure=sentence-alike] b[data-value]")
         assert alike.count() == 2  # once beside each
         assert numbers(alike) == approx([match.score] * 2, abs=1e-6)
-        go(page, address("sentences", text=one, in_b=one, at="head"))
+        navigate(page, address("sentences", text=one, in_b=one, at="head"))
         assert numbers(page.locator("[data-figure=sentence-alike] b[data-value]")) == approx([1, 1], abs=1e-6)
 
 
-def test_a_forecast_and_its_errors_are_the_librarys(
-    opened: Opened, bundles: dict[str, Bundle], traced: Traced
+def test_forecast_and_errors_match_the_library(
+    open_page: OpenPage, bundles: dict[str, Bundle], expected_trace: ExpectedTrace
 ) -> None:
-    given = to_json(traced("series").info())["input"]["series"]
-    held = given["holdout"]
-    columns = {name: np.array(values) for name, values in given["columns"].items()}
+    example = to_json(expected_trace("series").info())["input"]["series"]
+    held = example["holdout"]
+    columns = {name: np.array(values) for name, values in example["columns"].items()}
     past = {name: values[:-held] for name, values in columns.items()}
     table = {"ds": range(len(past["oil"])), **past}
-    told = bundles["series"].forecast({name: list(values) for name, values in table.items()})
-    values = told.values[0]  # (N, C)
-    truth = np.stack([columns[name][-held:] for name in told.names], 1)
-    last = np.stack([past[name][-1:].repeat(held) for name in told.names], 1)
+    expected = bundles["series"].forecast({name: list(values) for name, values in table.items()})
+    values = expected.values[0]  # (N, C)
+    truth = np.stack([columns[name][-held:] for name in expected.names], 1)
+    last = np.stack([past[name][-1:].repeat(held) for name in expected.names], 1)
 
     def errors(by: np.ndarray, channels: list[int]) -> list[float]:
         off = (by - truth)[:, channels]
         return [float((off**2).mean()), float(np.abs(off).mean())]
 
-    with opened(address("series", channel=1)) as page:
+    with open_page(address("series", channel=1)) as page:
         shown = page.locator("[data-figure=forecast-errors] td[data-value]")
-        wanted = [one for by in (values, last) for one in errors(by, [1]) + errors(by, [0, 1])]
-        assert numbers(shown) == approx(wanted, rel=1e-4)
-        go(page, address("series", channel=1, at="head"), "[data-figure=forecast-head] svg")
+        rows = [error for by in (values, last) for error in errors(by, [1]) + errors(by, [0, 1])]
+        assert numbers(shown) == approx(rows, rel=1e-4)
+        navigate(page, address("series", channel=1, at="head"), "[data-figure=forecast-head] svg")
         page.locator("[data-figure=forecast-head] svg").focus()
         for _ in range(len(past["oil"]) + 1):
             page.keyboard.press("ArrowRight")
@@ -252,29 +264,35 @@ def test_a_forecast_and_its_errors_are_the_librarys(
             page.keyboard.press("ArrowRight")
 
 
-def test_sums_norms_and_units_on_the_way_are_the_librarys(opened: Opened, traced: Traced) -> None:
-    trace = traced(RUN)
+def test_residual_norms_and_units_match_the_library(
+    open_page: OpenPage, expected_trace: ExpectedTrace
+) -> None:
+    trace = expected_trace(RUN)
     stages = {one["id"]: one for one in to_json(trace.info())["stages"]}
-    with opened(address(RUN, **GIVEN[RUN], at="decoder.1.norm_ffn", pos=2)) as page:
+    with open_page(address(RUN, **INPUTS[RUN], at="decoder.1.norm_ffn", pos=2)) as page:
         tensors = stages["decoder.1.norm_ffn"]["tensors"]
         for role in ("before", "sublayer", "sum"):
             x = trace.record[tensors[role]][0, 2]
             row = numbers(page.locator(f"[data-role={role}] [data-value]"))
             assert row == approx([float(x.mean()), float(x.std(correction=0)), float(x.norm())], abs=1e-4)
-        go(page, address(RUN, **GIVEN[RUN], at="decoder.1.ffn", pos=2), '[data-figure="decoder.1.ffn-units"]')
+        navigate(
+            page,
+            address(RUN, **INPUTS[RUN], at="decoder.1.ffn", pos=2),
+            '[data-figure="decoder.1.ffn-units"]',
+        )
         act = trace.record[stages["decoder.1.ffn"]["tensors"]["act"]][0, 2]
         strongest = act[act.abs().argsort(descending=True)[:12]]
         bars = page.locator('[data-figure="decoder.1.ffn-units"] ul').first.locator("li [data-value]")
         assert numbers(bars)[:12] == approx(strongest.tolist(), abs=1e-5)
 
 
-def test_a_unit_that_names_no_words_says_why(opened: Opened, traced: Traced) -> None:
+def test_units_without_vocabulary_explain_why(open_page: OpenPage, expected_trace: ExpectedTrace) -> None:
     whys = {RUN: "only through the decoder", "labels": "head has no vocabulary"}
-    with opened(address(RUN, **GIVEN[RUN])) as page:
+    with open_page(address(RUN, **INPUTS[RUN])) as page:
         for name, why in whys.items():
-            vocabulary = describe_model(traced(name).bundle, name).outline.head.vocab_size
+            vocabulary = describe_model(expected_trace(name).bundle, name).outline.head.vocab_size
             assert (vocabulary is None) == ("no vocabulary" in why)
-            assert not unit_tokens(traced(name), "encoder.blocks.1.ffn", 0).promotes
+            assert not unit_tokens(expected_trace(name), "encoder.blocks.1.ffn", 0).promotes
             units = '[data-figure="encoder.1.ffn-units"] .unit'
-            go(page, address(name, **GIVEN[name], at="encoder.1.ffn"), units)
+            navigate(page, address(name, **INPUTS[name], at="encoder.1.ffn"), units)
             assert why in page.locator(units).inner_text()
