@@ -69,8 +69,6 @@ def test_functions_of_the_architecture_page_exist() -> None:
     text = (DOCS / "concepts" / "architecture.md").read_text(encoding="utf-8")
     traces = "\n".join(re.findall(r"```text\n(.*?)```", text, re.S))
     names = re.findall(r"^ *(\w+(?:\.\w+)+)(?=,? )", traces, re.M)
-        r"^ *(\w+(?:\.\w+)+)(?=,? )", "\n".join(re.findall(r"```text\n(.*?)```", text, re.S)), re.M
-    )
     assert len(names) > 50
     for name in names:
         assert resolve_name(f"glassformer.{name}") is not None, name
