@@ -84,7 +84,7 @@ def _translate_examples(screen: Console) -> tuple[Pipeline, str, str]:
 
     bundle = load(MODEL)
     count = sum(p.numel() for p in bundle.model.parameters())
-    screen.print(f"[bold]1. Translation[/] with the model '{MODEL}', {count / 1e6:.0f} million weights\n")
+    screen.print(f"[bold]1. Translation[/] with the model '{MODEL}', {count / 1e6:.0f} million parameters\n")
     for text in SENTENCES:
         screen.print(f"  {text}", markup=False)
         _translate(screen, bundle, text)
@@ -123,7 +123,7 @@ def _translate(screen: Console, bundle: Pipeline, text: str) -> bool:
         for warning in result.warnings:  # about the source, so the same for every language
             screen.print(f"    note: {warning_message(bundle, warning, 1)}", markup=False, soft_wrap=True)
         return True
-    except GlassformerError as error:  # the next sentence may be better
+    except GlassformerError as error:  # the next sentence may work
         screen.print(f"    {error}", markup=False)
         return False
     finally:
@@ -131,7 +131,7 @@ def _translate(screen: Console, bundle: Pipeline, text: str) -> bool:
 
 
 def _write_page(screen: Console, bundle: Pipeline, text: str, to: str, out: Path) -> Path:
-    """Print the attention of a translation, and write the whole trace as a page."""
+    """Print the attention of a translation, and write the full trace as a page."""
     from glassformer.explorer import export_page
     from glassformer.interpret.inputs import split_sentences
     from glassformer.interpret.schema import TraceInput
@@ -143,14 +143,15 @@ def _write_page(screen: Console, bundle: Pipeline, text: str, to: str, out: Path
     screen.print("[bold]2. Attention[/]: ", end="")
     screen.print(first, markup=False, soft_wrap=True)
     screen.print(
-        "  last cross-attention, mean over heads: a row per output token, a column per input token\n"
+        "  cross-attention of the last layer, averaged over heads:\n"
+        "  one row per output token, one column per input token\n"
     )
     _print_attention(screen, trace_model(bundle, inputs))
     out.mkdir(parents=True, exist_ok=True)
     page = out / "translation.html"
     with atomic_write(page) as file:
         file.write(export_page(bundle, inputs, name=MODEL).encode())
-    screen.print(f"  to see every head, open {page} in a browser\n", markup=False, soft_wrap=True)
+    screen.print(f"  open {page} in a browser to see every layer and head\n", markup=False, soft_wrap=True)
     return page
 
 
@@ -200,24 +201,26 @@ def _train_on_dates(screen: Console, out: Path, steps: int) -> None:
     outputs = bundle.translate([source for source, _ in test], num_beams=1)
     correct = sum(output == target for output, (_, target) in zip(outputs, test, strict=True))
     screen.print(f"\n  {test[0][0]} -> {outputs[0]}", markup=False)
-    screen.print(f"  {correct} of {len(outputs)} dates of the test set are exactly right\n")
+    screen.print(f"  correct on the test set: {correct} of {len(outputs)}\n")
 
 
 def _print_next_steps(screen: Console, out: Path, text: str, to: str, port: int) -> None:
     """Print commands to try; in a terminal, open the explorer until Ctrl-C."""
     command = "glassformer" if shutil.which("glassformer") else f"{sys.executable} -m glassformer"
-    screen.print("[bold]Next[/]: train on your own table, with a sentence and its translation in each row")
-    for line in (
+    screen.print(
+        "[bold]Next steps[/]: train on your own data (one sentence pair per line, separated by a tab), or try"
+    )
+    for arguments in (
         "train translate --train pairs.tsv --out runs/mine",
         f'translate {MODEL} --to ko "{SENTENCES[-1]}"',
         f"explore {MODEL} {out / 'dates'}",
     ):
-        screen.print(f"  {command} {line}", markup=False, soft_wrap=True)
+        screen.print(f"  {command} {arguments}", markup=False, soft_wrap=True)
     if not (sys.stdin.isatty() and screen.is_terminal):
         return
     from glassformer.cli.explore import explore
 
-    screen.print("\n[bold]Explorer[/] of your translation and of the training run")
+    screen.print("\n[bold]Explorer[/]: your translation and the training run")
     sys.stdout.flush()
     try:
         explore(models=[MODEL, str(out / "dates")], text=text, to=to, port=port)

@@ -25,14 +25,14 @@ def env(as_json: Json = False) -> None:
     bfloat16 and float16 on the CPU are tested in a child process, because
     they crash it on some machines.
     """
-    found = environment()
+    facts = environment()
     if as_json:
-        print_json(found)
+        print_json(facts)
         return
     from rich.table import Table
 
     screen = console()
-    for title, rows in found.items():
+    for title, rows in facts.items():
         table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
         table.add_column(style="cyan", min_width=14)
         table.add_column(overflow="fold")
@@ -42,7 +42,7 @@ def env(as_json: Json = False) -> None:
 
 
 def environment() -> dict[str, dict[str, Any]]:
-    """What this machine has, in groups."""
+    """Versions, system, devices, kernels and dtypes."""
     import torch
 
     import glassformer
@@ -69,7 +69,7 @@ def environment() -> dict[str, dict[str, Any]]:
         },
         "devices": devices,
         "attention kernels": {
-            "explicit": "the definition, every step written out",
+            "explicit": "reference implementation, one step per operation",
             "sdpa": "torch's fused attention" + (", on CPU and GPU" if on_gpu else ", on the CPU"),
             "flex": "torch's block-sparse attention" + ("" if on_gpu else ", without gradients on a CPU"),
         },
@@ -79,13 +79,13 @@ def environment() -> dict[str, dict[str, Any]]:
 
 def _cpu_name() -> str:
     info = Path("/proc/cpuinfo")
-    named = re.search(r"model name\s*: (.*)", info.read_text(errors="replace")) if info.is_file() else None
-    return named[1] if named else platform.processor() or platform.machine()
+    match = re.search(r"model name\s*: (.*)", info.read_text(errors="replace")) if info.is_file() else None
+    return match[1] if match else platform.processor() or platform.machine()
 
 
 def _text(value: Any) -> str:
     if value is None:
         return "[dim]not installed[/]"
     if isinstance(value, bool):
-        return "[green]supported[/]" if value else "[yellow]not supported here[/]"
+        return "[green]supported[/]" if value else "[yellow]not supported on this machine[/]"
     return str(value)

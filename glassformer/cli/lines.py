@@ -60,7 +60,7 @@ class LineErrors:
         self._pending.setdefault(number, str(reason))
 
     def pop(self, number: int) -> str | None:
-        """Report and return the error of a line, when its turn has come."""
+        """Report and return the error of a line, in line order."""
         reason = self._pending.pop(number, None)
         if reason is not None:
             self.count += 1
@@ -90,7 +90,7 @@ class Inputs:
     on_processed: Callable[[int], None] = lambda count: None  # called with the number of processed lines
 
     def skip(self, count: int) -> None:
-        """Skip the first lines, which were processed before."""
+        """Skip the first lines, which an earlier run processed."""
         skipped = sum(1 for _ in islice(self.lines, count))
         if skipped < count:
             reason = f"the output file has {count:,} lines but the input only {skipped:,}"
@@ -190,13 +190,13 @@ class LineWriter:
         self.written = self._processed = inputs.first
         self._file, self._inputs = file, inputs
         self._shows_progress = inputs.source == "file" or file is not None
-        self._began = self._printed = time.monotonic()
+        self._start = self._last_progress = time.monotonic()
         inputs.on_processed = self.advance
 
     def write(self, line: str) -> None:
-        """Write one line at once, so that an interrupted run leaves whole lines."""
+        """Write one line at once, so that an interrupted run leaves complete lines."""
         line = " ".join(line.splitlines()) + "\n"
-        self.written += 1  # before the line, so that whoever interrupts after the first one is told of it
+        self.written += 1  # before writing, so that an interrupt right after it reports the line
         if self._file is None:
             sys.stdout.write(line)
             sys.stdout.flush()
@@ -205,14 +205,14 @@ class LineWriter:
         self.advance(0)
 
     def advance(self, count: int) -> None:
-        """Count inputs that were processed but whose lines wait for earlier ones."""
+        """Count processed inputs, whose lines may still wait for earlier ones."""
         self._processed += count
-        if self._shows_progress and time.monotonic() - self._printed >= PROGRESS_SECONDS:
-            self._printed = time.monotonic()
+        if self._shows_progress and time.monotonic() - self._last_progress >= PROGRESS_SECONDS:
+            self._last_progress = time.monotonic()
             self.print_progress()
 
     def print_progress(self) -> None:
-        seconds, total = max(time.monotonic() - self._began, 1e-9), self._inputs.total
+        seconds, total = max(time.monotonic() - self._start, 1e-9), self._inputs.total
         done = max(self.written, self._processed)
         rate = (done - self._inputs.first) / seconds
         of_total = f" of {total:,}" if total is not None else ""
@@ -228,7 +228,7 @@ def open_output(out: Path | None, inputs: Inputs, *, resume: bool = False) -> It
         yield LineWriter(None, inputs)
         return
     with out.open("ab" if resume else "wb", buffering=0) as file:
-        inputs.skip(_cut_torn_line(out) if resume else 0)
+        inputs.skip(_truncate_partial_line(out) if resume else 0)
         if inputs.first:
             message(f"resuming {out} after {inputs.first:,} lines")
         writer = LineWriter(file, inputs)
@@ -242,8 +242,8 @@ def open_output(out: Path | None, inputs: Inputs, *, resume: bool = False) -> It
         writer.print_progress()
 
 
-def _cut_torn_line(path: Path) -> int:
-    """Cut a last line without newline; return the number of lines."""
+def _truncate_partial_line(path: Path) -> int:
+    """Remove a last line without a newline; return the number of lines."""
     if not path.is_file():  # a pipe or a device
         return 0
     lines = end = 0

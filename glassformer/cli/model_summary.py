@@ -24,10 +24,10 @@ from glassformer.core import spec
 from glassformer.core.observe import observe
 from glassformer.verify.inputs import fitting_length, named_outputs, random_inputs
 
-# the blocks of a stack are alike, so the first stands for all
+# all blocks of a stack have the same shapes, so the first one is enough
 OBSERVED = ("*embed.*", "*.blocks.0.*", "*.final_norm", "head.*")
 PARTS = ("embedding", "positions", "self-attention", "cross-attention", "feed-forward", "norms", "head")
-DRAWN = ("resid_in", "norm_self", "self_attn", "norm_cross", "cross_attn", "norm_ffn", "ffn")
+BLOCK_PARTS = ("resid_in", "norm_self", "self_attn", "norm_cross", "cross_attn", "norm_ffn", "ffn")
 DEFAULT_LENGTH = 16
 MAX_WIDTH = 100
 WIRINGS = {
@@ -118,7 +118,7 @@ Row = tuple[str, str, str, Shape]  # wire, name, description, shape
 
 
 def draw_model(model: spec.ModelSpec, summary: ModelSummary, width: int) -> RenderableType:
-    """The whole model as a rich renderable: of each stack its input, one block in a frame, and its output."""
+    """The model as a rich renderable: the input, one framed block and the output of each stack."""
     width, parts = min(width, MAX_WIDTH), list[RenderableType]()
     stacks = {"encoder": "embed", "decoder": "embed"}
     if isinstance(model, spec.EncoderDecoderSpec):
@@ -127,7 +127,9 @@ def draw_model(model: spec.ModelSpec, summary: ModelSummary, width: int) -> Rend
         stack: spec.StackSpec | None = getattr(model, name, None)
         if stack is None:
             continue
-        read = getattr(model, "input", None) or getattr(model, "source" if name == "encoder" else "target")
+        stack_input = getattr(model, "input", None) or getattr(
+            model, "source" if name == "encoder" else "target"
+        )
         blocks = f"{name}.blocks.0" + (f"–{stack.num_layers - 1}" if stack.num_layers > 1 else "")
         frame = Panel(
             _table(_block_rows(f"{name}.blocks.0", stack, summary), width - 4),
@@ -137,7 +139,11 @@ def draw_model(model: spec.ModelSpec, summary: ModelSummary, width: int) -> Rend
             width=width,
         )
         after = _rows(f"{name}.final_norm", {f"{name}.final_norm": describe(stack.final_norm)}, summary)
-        parts += [_outside(_input_rows(embedding, read, summary), width), frame, _outside(after, width)]
+        parts += [
+            _outside(_input_rows(embedding, stack_input, summary), width),
+            frame,
+            _outside(after, width),
+        ]
     tied = ", tied to the token embedding" if "head" in model.tied else ""
     head = [("▼", "head", describe(model.head) + tied, shape) for shape in summary.outputs.values()]
     return Group(*parts, _outside(head, width))
@@ -168,9 +174,9 @@ def _rows(prefix: str, details: dict[str, str], summary: ModelSummary) -> Iterat
             yield wires.get(name.rpartition(".")[2], "│"), name, details.get(name, ""), shape
 
 
-def _input_rows(name: str, read: spec.InputSpec, summary: ModelSummary) -> Iterator[Row]:
-    position = getattr(read, "position", None)
-    details = {f"{name}.{first}": describe(read) for first in ("token", "patch")}
+def _input_rows(name: str, stack_input: spec.InputSpec, summary: ModelSummary) -> Iterator[Row]:
+    position = getattr(stack_input, "position", None)
+    details = {f"{name}.{first}": describe(stack_input) for first in ("token", "patch")}
     details[f"{name}.position"] = position if isinstance(position, str) else describe(position)
     yield "╷", "input", "", summary.inputs[name == "tgt_embed"]
     yield from _rows(f"{name}.", details, summary)
@@ -184,7 +190,7 @@ def _block_rows(at: str, stack: spec.StackSpec, summary: ModelSummary) -> Iterat
     for name, shape in summary.activations.items():
         own = name.removeprefix(f"{at}.")
         sublayer, _, step = own.partition(".")
-        if own == name or sublayer not in DRAWN:
+        if own == name or sublayer not in BLOCK_PARTS:
             continue
         if sublayer == "resid_in":
             wire = "│"
@@ -202,30 +208,32 @@ def _block_details(at: str, stack: spec.StackSpec, summary: ModelSummary) -> dic
     details = {f"norm_{name}": describe(block.norm) for name in ("self", "cross", "ffn")}
     details["resid_in"] = "residual stream"
     details["ffn.up"] = f"{stack.d_model} → {ffn.d_ff}, {gated}{ffn.activation}"
-    for name, what in (("self_attn", block.attention), ("cross_attn", block.cross_attention)):
-        if what is None:
+    for name, attention in (("self_attn", block.attention), ("cross_attn", block.cross_attention)):
+        if attention is None:
             continue
-        details[f"{name}.q"] = f"{what.num_heads} heads × {what.head_dim or stack.d_model // what.num_heads}"
-        details[f"{name}.k"] = describe(stack.position) if name == "self_attn" else "of the encoder's output"
+        details[f"{name}.q"] = (
+            f"{attention.num_heads} heads × {attention.head_dim or stack.d_model // attention.num_heads}"
+        )
+        details[f"{name}.k"] = describe(stack.position) if name == "self_attn" else "from the encoder output"
         causal = "causal" if stack.causal and name == "self_attn" else ""
-        window = f"window {what.window}" if what.window else ""
+        window = f"window {attention.window}" if attention.window else ""
         details[f"{name}.weights"] = ", ".join(filter(None, (causal, window))) or "every position"
         details[f"{name}.heads"] = f"{summary.kernels.get(f'{at}.{name}', 'no')} kernel"
     return details
 
 
 def describe(part: Any) -> str:
-    """A part of a spec with the settings that are not its defaults.
+    """A part of a spec with its non-default settings.
 
     >>> describe(spec.LearnedSpec(max_len=512))
     'Learned, max_len 512'
     """
     if part is None:
         return ""
-    changed = [
+    settings = [
         f"{field.name} {value:g}" if isinstance(value, float) else f"{field.name} {value}"
         for field in fields(part)
         if isinstance(value := getattr(part, field.name), int | float | str | tuple)
         and value != field.default
     ]
-    return ", ".join([part.kind, *changed])
+    return ", ".join([part.kind, *settings])

@@ -180,8 +180,8 @@ def flags_of(command: Callable[..., None]) -> dict[str, str]:
         option = next(iter(getattr(parameter.annotation, "__metadata__", ())), parameter.default)
         if isinstance(option, OptionInfo):
             texts = [text for text in (option.default, *(option.param_decls or ())) if isinstance(text, str)]
-            named = [text.split("/")[0] for text in texts if text.startswith("--")]
-            flags[name] = named[0] if named else f"--{name.replace('_', '-')}"
+            long_flags = [text.split("/")[0] for text in texts if text.startswith("--")]
+            flags[name] = long_flags[0] if long_flags else f"--{name.replace('_', '-')}"
     return flags
 
 
@@ -235,7 +235,7 @@ def load_or_build(
 def load_transformer(
     model: str, *, feature: str, device: str = "cpu", dtype: str | None = None, allow_presets: bool = False
 ) -> Bundle:
-    """Load or build a model for a feature that baselines such as an LSTM lack."""
+    """Load or build a Transformer, for a feature that baselines such as an LSTM lack."""
     bundle = load_or_build(model, device=device, dtype=dtype, allow_presets=allow_presets)
     from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
 
@@ -246,7 +246,7 @@ def load_transformer(
 
 
 def locate_model(model: str) -> Path:
-    """The folder of a model; note if a local folder hides a shipped model of the same name."""
+    """The folder of a model; print a note if a local folder shadows a shipped model."""
     path = pretrained.resolve_name(model)
     if pretrained.is_shipped(model) and path == Path(model):
         message(f"note: using the local folder ./{model}, not the shipped model {model}")
@@ -267,10 +267,10 @@ def check_device(name: str) -> str:
 
 
 def resolve_language(bundle: Bundle, language: str) -> str:
-    """A target language as the model spells it."""
+    """The model's own code of a target language."""
     from glassformer.tasks.text_generation import spell_language, target_language, target_languages
 
-    target_language(bundle, language)  # raises if the model does not write it
+    target_language(bundle, language)  # raises if the model does not support it
     return spell_language(target_languages(bundle), language) or language
 
 

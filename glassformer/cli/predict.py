@@ -225,10 +225,10 @@ def answer(
     task = QuestionAnswerer(bundle, max_answer_tokens=max_answer_tokens, **options.task_kwargs())
     source.lines = ((line, text) if text is not None else line.partition("\t")[::2] for line in source.lines)
 
-    def show(found: Answer | None) -> FormattedResult:
-        if found is None:
+    def show(result: Answer | None) -> FormattedResult:
+        if result is None:
             return "", NO_ANSWER
-        return format_scores([(found.text, found.score)]), asdict(found)
+        return format_scores([(result.text, result.score)]), asdict(result)
 
     _print_results(source, task, show, options.as_json)
     errors.raise_if_any()

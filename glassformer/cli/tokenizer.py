@@ -80,13 +80,13 @@ def tokenizer(
         tags=tuple(tag or ()),
     )
     errors = RowErrors()
-    began = time.perf_counter()
+    start = time.perf_counter()
     corpora: dict[Side, Corpus] = {"source": Corpus(files, column or [], errors)}
     trained = train_tokenizer(corpora["source"], plan)
     if target:
         corpora["target"] = Corpus(target, target_column or [], errors)
         trained = pair_tokenizers(trained, train_tokenizer(corpora["target"], plan))
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     if errors.count:
         message(errors.summary())
     if overwrite and not target:

@@ -66,7 +66,7 @@ def train(
 
 
 def _recipe_data(recipe: str, files: list[str], valid: list[str], settings: list[str]) -> dict[str, Any]:
-    """The content of a recipe file, or of a recipe made from a job and files, with the overrides applied."""
+    """The content of a recipe file, or a recipe built from a job and files, with the overrides applied."""
     from glassformer.recipes import recipe_path
     from glassformer.training.recipe import DATA_SECTIONS, read_recipe_dict, with_overrides
 
@@ -162,14 +162,14 @@ def _step_seconds(trainer: Trainer, steps: int) -> float:
     if not trainer.parameters:
         return 0.0
     trainer.learner.train()
-    steps_of_data = trainer.loader.steps(DataPosition())
+    batches = trainer.loader.steps(DataPosition())
     times = []
     for _ in range(steps):
-        batch = next(steps_of_data)
-        began = time.perf_counter()
+        batch = next(batches)
+        start = time.perf_counter()
         trainer.train_step(batch)
         if trainer.device.type == "cuda":
             torch.cuda.synchronize(trainer.device)
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - start)
         trainer.state.step += 1
     return median(times[1:] or times)

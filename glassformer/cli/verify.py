@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from glassformer.verify import CheckResult
 
 SYMBOLS = {"passed": "[green]✓[/]", "failed": "[bold red]✗[/]", "skipped": "[dim]–[/]"}
-COLOURS = {"passed": "green", "failed": "bold red", "skipped": "dim"}
+COLORS = {"passed": "green", "failed": "bold red", "skipped": "dim"}
 
 
 def verify(
@@ -79,7 +79,7 @@ def _row(result: CheckResult, name_width: int) -> Table:
     worst = "" if result.worst is None else f"{result.worst:.1e}" if result.worst else "0"
     allowed = "" if result.tolerance is None else f"≤ {result.tolerance:.0e}" if result.tolerance else "= 0"
     name = result.name if result.status != "skipped" else f"[dim]{result.name}[/]"
-    table.add_row(SYMBOLS[result.status], name, f"[{COLOURS[result.status]}]{worst}[/]", allowed, result.note)
+    table.add_row(SYMBOLS[result.status], name, f"[{COLORS[result.status]}]{worst}[/]", allowed, result.note)
     return table
 
 
