@@ -49,7 +49,7 @@ def create_app(
     limits: Limits | None = None,
     slots: int = 32,
 ) -> FastAPI:
-    """The application over these models and training runs. slots: texts that a model generates at a time."""
+    """Create the application for these models and runs. slots: texts that a model generates at a time."""
     address = address or Address()
     models = ModelRegistry(bundles, slots=slots)
     metrics = Metrics(models)
@@ -99,7 +99,7 @@ def create_app(
 
 
 async def handle_error(request: Request, error: Exception) -> Response:
-    """Send every error in the shape of `ErrorResponse`."""
+    """Send every error as an `ErrorResponse`."""
     match error:
         case GlassformerError():
             return error_response(error)

@@ -2,7 +2,7 @@
 
     {"error": {"message": ..., "type": ..., "code": ..., "param": ..., "fields": {...}}}
 
-This is OpenAI's shape plus `fields`, the facts of the error by name. Clients and the page go by `code` and
+This is OpenAI's shape plus `fields`, the details of the error by name. Programs should use `code` and
 `fields`; `message` is English text for people.
 """
 
@@ -34,7 +34,7 @@ TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_
 
 
 class ErrorInfo(BaseModel):
-    """What is wrong. param: the key or query parameter at fault, if it is one."""
+    """The error. param: the invalid key or query parameter, if there is one."""
 
     message: str
     type: str
@@ -58,7 +58,7 @@ class HttpError(GlassformerError):
 @dataclass(eq=False)
 class InvalidApiKeyError(HttpError):
     status = 401
-    template: ClassVar[str] = "missing or wrong token; send it as 'Authorization: Bearer TOKEN'"
+    template: ClassVar[str] = "missing or invalid token; send it as 'Authorization: Bearer TOKEN'"
 
 
 @dataclass(eq=False)
@@ -171,8 +171,8 @@ def error_body(error: GlassformerError) -> dict[str, Any]:
         case _:
             param = error.fields.get("name")
     fields = {"message": str(error), "type": kind, "code": error.code, "param": param, "fields": error.fields}
-    found: dict[str, Any] = _clip({"error": fields})
-    return found
+    body: dict[str, Any] = _clip({"error": fields})
+    return body
 
 
 def error_response(
@@ -185,12 +185,12 @@ def error_response(
 
 
 def validation_error(error: RequestValidationError) -> GlassformerError:
-    """Pydantic's errors as one of ours; it names the first key at fault, with all that is wrong with it."""
+    """Convert pydantic's errors to one error: the first invalid key with all its problems."""
     problems = error.errors()
     path = [str(part) for part in problems[0]["loc"] if part not in ("body", "query", "path")]
     name = path[0] if path and problems[0]["type"] != "json_invalid" else None
-    own = [one for one in problems if name is None or name in map(str, one["loc"])]
-    return InvalidRequestError(name, list(dict.fromkeys(_explain(one) for one in own)))
+    same_key = [problem for problem in problems if name is None or name in map(str, problem["loc"])]
+    return InvalidRequestError(name, list(dict.fromkeys(map(_explain, same_key))))
 
 
 def _explain(problem: dict[str, Any]) -> str:
@@ -209,7 +209,7 @@ def http_error(request: Request, error: HTTPException) -> GlassformerError:
 
 
 def _clip(value: Any) -> Any:
-    """JSON without overlong strings and without NaN."""
+    """Shorten long strings and lists, and replace NaN, which JSON lacks."""
     if isinstance(value, str):
         return value if len(value) <= MAX_STRING else f"{value[: MAX_STRING - 1]}…"
     if isinstance(value, float) and not math.isfinite(value):

@@ -25,7 +25,8 @@ from glassformer.server import schema as http
 from glassformer.server.schema import GenerationParameters, Language, ModelName, RequestModel, Text, TokenId
 
 NOT_BUILT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Glassformer</title>
-<p>This installation of Glassformer has no page. The <a href="docs">HTTP interface</a> works.</p></html>
+<p>This installation of Glassformer does not include the explorer page.
+The <a href="docs">HTTP API</a> works.</p></html>
 """
 
 TraceId = Annotated[str, Path(max_length=64)]
@@ -45,7 +46,7 @@ class TraceSeries(RequestModel):
 
 
 class TraceRequest(RequestModel):
-    """POST /trace: an input, of which the keys depend on the model, and interventions."""
+    """POST /trace: an input, whose keys depend on the model, and interventions."""
 
     model_config = ConfigDict(strict=False)  # JSON has no tuples
 
@@ -74,7 +75,7 @@ class SentencesRequest(RequestModel):
 
 
 class StepRequest(SentencesRequest):
-    """POST /trace/step: which tokens may follow those generated so far."""
+    """POST /trace/step: the candidates for the token after `generated_ids`."""
 
     generated_ids: Annotated[list[TokenId], Field(max_length=http.MAX_NEW_TOKENS)] | None = None
     top: Annotated[int, Field(ge=1, le=1000)] = 50
@@ -127,9 +128,9 @@ def trace_router(catalog: Catalog) -> APIRouter:
     ) -> Response:
         """Part of a tensor, little-endian and row-major; the headers have its shape and dtype."""
         other = None if minus is None else catalog.store.get(minus)
-        found = read_tensor(catalog.store.get(id), name, slices, pool=pool, minus=other)
-        headers = {"X-Shape": ",".join(map(str, found.shape)), "X-Dtype": found.dtype}
-        return Response(found.data(), media_type="application/octet-stream", headers=headers)
+        part = read_tensor(catalog.store.get(id), name, slices, pool=pool, minus=other)
+        headers = {"X-Shape": ",".join(map(str, part.shape)), "X-Dtype": part.dtype}
+        return Response(part.data(), media_type="application/octet-stream", headers=headers)
 
     @router.get("/trace/{id}/next", response_model=schema.NextInfo)
     def next_predictions(id: TraceId, position: Position = None, top: Count = 50) -> JSONResponse:

@@ -22,10 +22,9 @@ class Metrics:
         counter = partial(Counter, registry=self.registry, namespace="glassformer")
         gauge = partial(Gauge, registry=self.registry, namespace="glassformer")
         self._requests = counter("requests", "Requests answered.", ("route", "method", "status"))
-        about = "Seconds to the end of the response."
         self._seconds = Histogram(
             "request_seconds",
-            about,
+            "Seconds to the end of the response.",
             ("route",),
             buckets=BUCKETS,
             registry=self.registry,
@@ -34,10 +33,10 @@ class Metrics:
         self._read = counter("tokens_read", "Prompt tokens.", ("model",))
         self._generated = counter("tokens_generated", "Generated tokens.", ("model",))
         self.active = gauge("requests_active", "Requests in progress or queued.")
-        self.disconnects = counter("disconnects", "Clients that left before the end of their response.")
+        self.disconnects = counter("disconnects", "Clients that disconnected before the end of the response.")
         gauge("memory_bytes", "Memory of this process.", ("kind",)).labels("resident").set_function(_memory)
         slots = gauge("slots_used", "Texts being generated.", ("model",))
-        queue = gauge("queue_length", "Texts that wait for a slot.", ("model",))
+        queue = gauge("queue_length", "Texts waiting for a slot.", ("model",))
         for name, model in models.items():
             slots.labels(name).set_function(partial(_stat, model, "rows"))
             queue.labels(name).set_function(partial(_stat, model, "waiting"))
@@ -60,7 +59,7 @@ def _stat(model: ServedModel, name: str) -> float:
 
 
 def _memory() -> float:
-    """Resident bytes of this process; 0 if the system does not say."""
+    """Resident bytes of this process; 0 if unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:

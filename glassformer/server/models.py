@@ -1,4 +1,4 @@
-"""The served models; each has a thread for the tasks that read and a scheduler for generation."""
+"""The served models; each has a scheduler for generation and a thread for all other tasks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Predicate = Callable[[Bundle], bool]
 OnToken = Callable[[GeneratedToken], None]
 MAX_SOURCE = 4096  # tokens of a source, which is encoded in one step while other requests wait
 MAX_QUEUED = 16_384  # texts that wait for a slot
-MAX_CONCURRENT = 32  # texts of one request that are submitted at a time, so that others get their turn
+MAX_CONCURRENT = 32  # texts of one request submitted at a time, so that other requests get their turn
 
 
 class GenerationTask:
-    """One text that is being generated. tokens: those generated so far, if somebody listens to them."""
+    """One text that is being generated. tokens: those generated so far, if the caller wants them."""
 
     def __init__(self) -> None:
         self.tokens: list[GeneratedToken] = []
@@ -50,7 +50,7 @@ class GenerationTask:
             self.outputs.set_result(result)
         else:
             self.outputs.set_exception(result)
-        self.outputs.exception()  # mark it as retrieved: nobody may be waiting any more
+        self.outputs.exception()  # mark it as retrieved: the client may have disconnected
 
 
 class GenerationService:
@@ -81,11 +81,11 @@ class GenerationService:
             if on_token is not None:
                 on_token(token)
 
-        listening = on_token is not None or top is not None
+        wants_tokens = on_token is not None or top is not None
         params = replace(
             params,
             top_logprobs=top or 0,
-            on_token=(lambda token: loop.call_soon_threadsafe(receive, token)) if listening else None,
+            on_token=(lambda token: loop.call_soon_threadsafe(receive, token)) if wants_tokens else None,
         )
         task.request = self._scheduler.submit(
             ids,
@@ -98,11 +98,11 @@ class GenerationService:
     async def generate_all(
         self, params: GenerationParams, sources: Sequence[list[int]]
     ) -> list[list[GenerationOutput]]:
-        """Generate from each source, some at a time; if one fails, the others are cancelled."""
-        free, caller = asyncio.Semaphore(MAX_CONCURRENT), object()
+        """Generate from each source, some at a time; if one fails, the others are canceled."""
+        semaphore, caller = asyncio.Semaphore(MAX_CONCURRENT), object()
 
         async def generate(ids: list[int]) -> list[GenerationOutput]:
-            async with free:
+            async with semaphore:
                 return (await wait_for([self.submit(params, ids, caller)]))[0]
 
         tasks = [asyncio.ensure_future(generate(ids)) for ids in sources]
@@ -138,7 +138,7 @@ class ServedModel:
     thread: ThreadPoolExecutor = field(repr=False)
 
     async def run(self, work: Callable[[Bundle], T]) -> T:
-        """Run `work` in the model's thread; if the caller is cancelled while it waits, it does not start."""
+        """Run `work` in the model's thread; if the caller is canceled while it waits, it does not start."""
         return await asyncio.wrap_future(self.thread.submit(work, self.bundle))
 
     def close(self) -> None:
@@ -156,14 +156,14 @@ class ModelRegistry(dict[str, ServedModel]):
                 bundle=bundle,
                 generation=GenerationService(bundle, slots=slots) if generates(bundle) else None,
                 created=int(time.time()),
-                thread=ThreadPoolExecutor(1, thread_name_prefix=f"read-{name}"),
+                thread=ThreadPoolExecutor(1, thread_name_prefix=f"tasks-{name}"),
             )
 
     def select(self, name: str | None, *preferences: Predicate) -> ServedModel:
         """The model of that name; without a name, the first model that meets the earliest preference."""
         if name is None:
-            fitting = (model for test in preferences for model in self.values() if test(model.bundle))
-            return next(fitting, next(iter(self.values())))
+            matches = (model for test in preferences for model in self.values() if test(model.bundle))
+            return next(matches, next(iter(self.values())))
         if name not in self:
             raise ModelNotFoundError(name, list(self))
         return self[name]
@@ -173,8 +173,8 @@ class ModelRegistry(dict[str, ServedModel]):
             model.close()
 
 
-def holds(check: Callable[[Bundle], object]) -> Predicate:
-    """Whether a check is true of a model and raises nothing."""
+def without_errors(check: Callable[[Bundle], object]) -> Predicate:
+    """A predicate: whether a check returns true and raises no error."""
 
     def test(bundle: Bundle) -> bool:
         try:
@@ -186,19 +186,21 @@ def holds(check: Callable[[Bundle], object]) -> Predicate:
 
 
 def architecture(bundle: Bundle) -> Architecture:
-    """The architecture of a model that generates text; an error for any other, or without a tokenizer."""
+    """The architecture of a model that generates text; an error for any other, or if it has no tokenizer."""
     require_tokenizer(bundle)
     return generation_architecture(bundle)
 
 
-generates = holds(architecture)
-continues = holds(lambda bundle: architecture(bundle) == "decoder-only")  # a prompt
-rewrites = holds(lambda bundle: architecture(bundle) == "encoder-decoder")  # a source, e.g. to translate
+generates = without_errors(architecture)
+is_decoder_only = without_errors(lambda bundle: architecture(bundle) == "decoder-only")
+is_encoder_decoder = without_errors(lambda bundle: architecture(bundle) == "encoder-decoder")
 
 
 def translates(to: str | None) -> Predicate:
     """Whether a model translates into this language; None: it needs no language."""
-    return holds(lambda bundle: target_language(bundle, to) is not None and rewrites(bundle))
+    return without_errors(
+        lambda bundle: target_language(bundle, to) is not None and is_encoder_decoder(bundle)
+    )
 
 
 def load_models(
@@ -215,8 +217,8 @@ def load_models(
     return bundles, runs
 
 
-def unique_name(folder: Path, taken: Mapping[str, object]) -> str:
-    """A name for a folder's model: that of the folder or its run, numbered if it is taken.
+def unique_name(folder: Path, existing: Mapping[str, object]) -> str:
+    """A name for a folder's model: that of the folder or its run, numbered if it is not unique.
 
     >>> unique_name(Path("/models/my model"), {}), unique_name(Path("a/model"), {"model": 1})
     ('my-model', 'model-2')
@@ -225,7 +227,7 @@ def unique_name(folder: Path, taken: Mapping[str, object]) -> str:
     stem = unicodedata.normalize("NFC", (run_of(path) or path).name)
     stem = re.sub(r"[^\w.-]+", "-", stem).strip("-.") or "model"
     name, count = stem, 1
-    while name in taken:
+    while name in existing:
         count += 1
         name = f"{stem}-{count}"
     return name

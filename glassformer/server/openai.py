@@ -28,12 +28,12 @@ from glassformer.server.models import (
     ModelRegistry,
     ServedModel,
     architecture,
-    continues,
     generates,
-    holds,
-    rewrites,
+    is_decoder_only,
+    is_encoder_decoder,
     translates,
     wait_for,
+    without_errors,
 )
 from glassformer.server.schema import (
     CompletionChoice,
@@ -53,7 +53,7 @@ from glassformer.tasks.streaming import IncrementalDecoder
 from glassformer.tasks.text_generation import Segment, TextGenerator, segments_of
 from glassformer.tokenization import Encoded, Tokenizer
 
-DEFAULT_TOKENS = 16  # as OpenAI has it
+DEFAULT_TOKENS = 16  # OpenAI's default
 MAX_ROWS = 128  # texts of one request
 FINISH_REASONS: dict[str, Literal["stop", "length"]] = {"end": "stop", "stop": "stop", "length": "length"}
 RESERVE = 0.5  # seconds before the deadline at which a stream ends with an error
@@ -77,7 +77,9 @@ def openai_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
     @router.post("/completions", response_model=CompletionResponse, responses=STREAM)
     async def complete(body: CompletionRequest, request: Request) -> Any:
         """Complete prompts; with `stream` as server-sent events."""
-        preferences = (continues, generates) if body.to is None else (translates(body.to), rewrites)
+        preferences = (
+            (is_decoder_only, generates) if body.to is None else (translates(body.to), is_encoder_decoder)
+        )
         model = models.select(body.model, *preferences)
         completion = await asyncio.to_thread(Completion, model, body)
         if body.stream:
@@ -93,7 +95,9 @@ def openai_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
     @router.post("/embeddings")
     async def embed(body: EmbeddingRequest) -> EmbeddingResponse:
         """Embed texts: one vector each."""
-        model = models.select(body.model, holds(lambda bundle: token_input(bundle) and bundle.tokenizer))
+        model = models.select(
+            body.model, without_errors(lambda bundle: token_input(bundle) and bundle.tokenizer)
+        )
         width = embedding_size(model.bundle)
         if body.dimensions not in (None, width):
             raise InvalidValueError("dimensions", body.dimensions, f"{width}, the model's own")
@@ -128,14 +132,13 @@ def _embed(bundle: Bundle, inputs: Any) -> tuple[Tensor, int]:
 
 def _embed_ids(bundle: Bundle, rows: Sequence[list[int]]) -> Tensor:
     check_ids(
-        rows, vocabulary=token_input(bundle).vocab_size, limit=min(max_input_tokens(bundle), MAX_EMBEDDED)
+        rows, vocab_size=token_input(bundle).vocab_size, limit=min(max_input_tokens(bundle), MAX_EMBEDDED)
     )
     encoded = []
     for ids in rows:
-        zeros = [0] * len(ids)
-        words: list[int | None] = [None] * len(ids)
-        offsets = [(0, 0)] * len(ids)
-        encoded.append(Encoded(ids=ids, types=zeros, offsets=offsets, sequences=list(zeros), words=words))
+        zeros, offsets = [0] * len(ids), [(0, 0)] * len(ids)
+        word_ids: list[int | None] = [None] * len(ids)
+        encoded.append(Encoded(ids=ids, types=zeros, offsets=offsets, sequences=list(zeros), words=word_ids))
     vectors = Embedder(bundle).run_batches(encoded)
     return torch.stack([vector for vector in vectors if vector is not None])
 
@@ -183,7 +186,7 @@ class Completion:
         if isinstance(prompts[0], str):
             documents = self.task.preprocess(prompts)
             return [segment.ids for document in documents for segment in segments_of(document)], prompts
-        check_ids(prompts, vocabulary=self.tokenizer.vocab_size, limit=self.task.max_input_tokens)
+        check_ids(prompts, vocab_size=self.tokenizer.vocab_size, limit=self.task.max_input_tokens)
         return prompts, [self.tokenizer.decode(ids, side="source") for ids in prompts]
 
     def start(self, on_token: Callable[[int, GeneratedToken], None] | None = None) -> list[GenerationTask]:
@@ -231,42 +234,42 @@ class Completion:
     def logprobs(self) -> TokenLogprobs | None:
         if self.request.logprobs is None:
             return None
-        bare = self.task.architecture == "encoder-decoder"
-        return TokenLogprobs(self.tokenizer, self.request.logprobs, bare=bare)
+        strip_space = self.task.architecture == "encoder-decoder"
+        return TokenLogprobs(self.tokenizer, self.request.logprobs, strip_space=strip_space)
 
     def usage(self, generated: int) -> Usage:
         read = sum(map(len, self.ids))
         return Usage(prompt_tokens=read, completion_tokens=generated, total_tokens=read + generated)
 
 
-def check_ids(prompts: Sequence[Sequence[int]], *, vocabulary: int, limit: int | None) -> None:
+def check_ids(prompts: Sequence[Sequence[int]], *, vocab_size: int, limit: int | None) -> None:
     for ids in prompts:
-        if max(ids) >= vocabulary:
-            raise InvalidValueError("prompt", max(ids), f"token ids below {vocabulary:,}")
+        if max(ids) >= vocab_size:
+            raise InvalidValueError("prompt", max(ids), f"token ids below {vocab_size:,}")
         if limit is not None and len(ids) > limit:
             raise InputTooLongError(len(ids), limit)
 
 
 def _generation_options(request: CompletionRequest) -> dict[str, Any]:
-    """The request's parameters under the library's names; the model's folder gives the rest."""
-    sampled = request.temperature is None or request.temperature > 0
+    """The request's parameters under the library's names; the others come from the model folder."""
+    do_sample = request.temperature is None or request.temperature > 0
     stop = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
     options = {
         "max_new_tokens": request.max_tokens or DEFAULT_TOKENS,
         "num_beams": 1,
         "num_return_sequences": 1,
-        "do_sample": sampled,
+        "do_sample": do_sample,
         "seed": request.seed,
         "stop_strings": stop or None,
         "repetition_penalty": request.repetition_penalty,
     }
-    if sampled:
+    if do_sample:
         options |= {name: getattr(request, name) for name in ("temperature", "top_p", "top_k", "min_p")}
     return options
 
 
 def _check_supported(request: CompletionRequest) -> None:
-    """Refuse what OpenAI defines and this server does not do."""
+    """Reject OpenAI parameters that this server does not support."""
     for name in ("presence_penalty", "frequency_penalty", "logit_bias", "suffix"):
         if value := getattr(request, name):
             hint = "use repetition_penalty" if name.endswith("penalty") else "leave it out"
@@ -296,15 +299,15 @@ class CompletionStream:
         self.with_usage = options is not None and options.include_usage
 
     async def events(self, deadline: float, metrics: Metrics) -> AsyncIterator[bytes]:
-        """All events, an error as the last if something goes wrong."""
-        started = time.monotonic()
+        """All events; the last one is an error if generation fails."""
+        start = time.monotonic()
         try:
             async for event in self._events(deadline - RESERVE):
                 yield event
             yield b"data: [DONE]\n\n"
         except (TimeoutError, GlassformerError) as error:
             if not isinstance(error, GlassformerError):
-                error = RequestTimeoutError(round(time.monotonic() - started))
+                error = RequestTimeoutError(round(time.monotonic() - start))
             yield f"data: {json.dumps(error_body(error))}\n\n".encode()
         finally:
             for task in self.tasks:
@@ -366,17 +369,18 @@ class _StreamedChoice:
 class TokenLogprobs:
     """Log-probabilities and text offsets of one choice, some tokens at a time.
 
-    top: how many of the most likely tokens to report. bare: the text begins without its first token's space.
+    top: how many of the most likely tokens to report. strip_space: the text starts without the space of its
+    first token.
     """
 
-    def __init__(self, tokenizer: Tokenizer, top: int, *, bare: bool) -> None:
-        self._tokenizer, self._top, self._bare = tokenizer, top, bare
+    def __init__(self, tokenizer: Tokenizer, top: int, *, strip_space: bool) -> None:
+        self._tokenizer, self._top, self._strip_space = tokenizer, top, strip_space
         self._length = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
 
     def of(self, tokens: Sequence[GeneratedToken]) -> Logprobs:
         """The next tokens; the most likely ones include the generated token."""
-        top = [{self._piece(n): p for n, p in (*one.top, (one.id, one.logprob))} for one in tokens]
+        top = [{self._piece(n): p for n, p in (*token.top, (token.id, token.logprob))} for token in tokens]
         return Logprobs(
             tokens=[self._piece(token.id) for token in tokens],
             token_logprobs=[token.logprob for token in tokens],
@@ -388,14 +392,14 @@ class TokenLogprobs:
         return self._tokenizer.pieces([token], side="target")[0]
 
     def _offset(self, token: int) -> int:
-        """Where the token begins in the text; bytes that never complete a character are not counted."""
-        begin, bare, self._bare = self._length, self._bare, False
+        """Where the token starts in the text; bytes that never complete a character are not counted."""
+        start, strip_space, self._strip_space = self._length, self._strip_space, False
         (part,) = self._tokenizer.parts([token], side="target")
         alone = self._tokenizer.decode([token], side="target")
         if isinstance(part, bytes):
-            part = part.removeprefix(b" ") if bare and not alone.startswith(" ") else part
+            part = part.removeprefix(b" ") if strip_space and not alone.startswith(" ") else part
             self._length += len(self._decoder.decode(part))
         else:
             self._decoder.reset()
-            self._length += len(alone if bare or not alone else part)  # a special token adds nothing
-        return begin
+            self._length += len(alone if strip_space or not alone else part)  # a special token adds nothing
+        return start

@@ -26,12 +26,12 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
     """
     if app.openapi_schema is None:
         for name, component in FastAPI.openapi(app)["components"]["schemas"].items():
-            kind, properties = getattr(schema, name, None), component.get("properties", {})
-            if is_dataclass(kind):
-                optional = {field.name for field in fields(kind) if field.metadata == schema.OMIT}
+            dataclass_type, properties = getattr(schema, name, None), component.get("properties", {})
+            if is_dataclass(dataclass_type):
+                optional = {field.name for field in fields(dataclass_type) if field.metadata == schema.OMIT}
                 component["required"] = [name for name in properties if name not in optional]
                 for name in optional:
-                    kinds = [one for one in properties[name]["anyOf"] if one != {"type": "null"}]
+                    kinds = [kind for kind in properties[name]["anyOf"] if kind != {"type": "null"}]
                     properties[name] = kinds[0] if len(kinds) == 1 else {**properties[name], "anyOf": kinds}
     assert app.openapi_schema is not None
     return app.openapi_schema
@@ -48,21 +48,24 @@ def render(document: dict[str, Any]) -> str:
 
 
 def _operation(document: dict[str, Any], method: str, path: str, operation: dict[str, Any]) -> str:
-    rows = {one["name"]: (one["schema"], one["required"]) for one in operation.get("parameters", ())}
+    parameters = operation.get("parameters", ())
+    rows = {parameter["name"]: (parameter["schema"], parameter["required"]) for parameter in parameters}
     content = operation.get("requestBody", {}).get("content", {}).get("application/json")
     if content is not None:
         body = document["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]
-        rows |= {name: (one, name in body.get("required", ())) for name, one in body["properties"].items()}
+        required_names = body.get("required", ())
+        rows |= {name: (value, name in required_names) for name, value in body["properties"].items()}
     cells = "".join(
-        f"<tr><td><code>{escape(name)}</code>{'' if required else ' (optional)'}<td>{escape(_describe(one))}"
-        for name, (one, required) in rows.items()
+        f"<tr><td><code>{escape(name)}</code>{'' if required else ' (optional)'}"
+        f"<td>{escape(_describe(value))}"
+        for name, (value, required) in rows.items()
     )
     about = escape(operation.get("description", ""))
     return f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{about}</p><table>{cells}</table>"
 
 
-def _describe(one: dict[str, Any]) -> str:
+def _describe(value: dict[str, Any]) -> str:
     """A JSON schema in short: its type, or its alternatives, and its limits."""
-    kinds = [kind for kind in one.get("anyOf", [one]) if kind.get("type") != "null"]
-    parts = [{key: value for key, value in kind.items() if key not in ("title", "default")} for kind in kinds]
+    kinds = [kind for kind in value.get("anyOf", [value]) if kind.get("type") != "null"]
+    parts = [{key: item for key, item in kind.items() if key not in ("title", "default")} for kind in kinds]
     return " or ".join(json.dumps(part).replace("#/components/schemas/", "") for part in parts)

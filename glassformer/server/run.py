@@ -24,15 +24,15 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError):
         raise InvalidValueError("host", host, "an address of this machine, e.g. 127.0.0.1") from None
     family, kind, protocol, _, address = addresses[0]
-    opened = socket.socket(family, kind, protocol)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock = socket.socket(family, kind, protocol)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        opened.bind(address)
-        opened.listen(BACKLOG)
+        sock.bind(address)
+        sock.listen(BACKLOG)
     except OSError as error:
-        opened.close()
+        sock.close()
         raise InvalidValueError("port", port, f"a port of {host} to listen on: {error.strerror}") from None
-    return opened
+    return sock
 
 
 def run(app: ASGIApp, sock: socket.socket, *, on_ready: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP schema: request and response bodies. Requests are closed, so a misspelled key is an error."""
+"""The HTTP schema: request and response bodies. Unknown keys in a request are errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SYNONYMS = dict.fromkeys(("tag", "lang", "language", "target_lang", "target_lang
 
 
 class RequestModel(BaseModel):
-    """A request body. An unknown key is refused, with a suggestion."""
+    """A request body. An unknown key is an error with a suggestion."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -70,10 +70,10 @@ class StreamOptions(RequestModel):
 
 
 class CompletionRequest(RequestModel):
-    """POST /v1/completions, as OpenAI defines it; what is not supported is refused, never ignored.
+    """POST /v1/completions, as OpenAI defines it; unsupported parameters are rejected, not ignored.
 
-    With temperature 0 decoding is greedy; the default is the model folder's, else 1. `top_k`, `min_p`,
-    `repetition_penalty` and `to`, the target language of a multilingual translator, are extensions.
+    Temperature 0 means greedy decoding; the default comes from the model folder, else it is 1. `top_k`,
+    `min_p`, `repetition_penalty` and `to`, the target language of a multilingual model, are extensions.
     """
 
     model: ModelName | None = None
@@ -101,7 +101,7 @@ class CompletionRequest(RequestModel):
 
 
 class Logprobs(BaseModel):
-    """Log-probabilities of the generated tokens; text_offset: where each begins in the text."""
+    """Log-probabilities of the generated tokens; text_offset: where each starts in the text."""
 
     tokens: list[str]
     token_logprobs: list[float]
@@ -180,7 +180,7 @@ class ModelList(BaseModel):
 
 
 class GenerationParameters(RequestModel):
-    """The generation parameters that a request may set; the names are those of the library."""
+    """Generation parameters, under the library's names."""
 
     max_new_tokens: Annotated[int, Field(ge=1, le=MAX_NEW_TOKENS)] | None = None
     min_new_tokens: Annotated[int, Field(ge=0, le=MAX_NEW_TOKENS)] | None = None

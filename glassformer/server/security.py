@@ -1,8 +1,8 @@
-"""Who may use the server: clients with the token, and pages of the server's own origin.
+"""Access control: clients with the token, and pages of the server's own origin.
 
 A browser lets any page on the web send requests to a server on the reader's machine, but it cannot forge
 `Host` and `Origin`. Without a token the server listens on this machine only, answers to local host names
-(which stops DNS rebinding) and refuses requests from pages of other origins.
+(which stops DNS rebinding) and rejects requests from pages of other origins.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Address:
     @property
     def url(self) -> str:
         """The URL for a browser on this machine."""
-        anywhere = is_ip(self.host) and ipaddress.ip_address(self.host).is_unspecified
-        host = "127.0.0.1" if anywhere else self.host
+        is_wildcard = is_ip(self.host) and ipaddress.ip_address(self.host).is_unspecified
+        host = "127.0.0.1" if is_wildcard else self.host
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
@@ -80,7 +80,7 @@ class Address:
 
 
 class SecurityMiddleware:
-    """Refuse requests without the token and from other origins; add security headers to every response."""
+    """Reject requests without the token and from other origins; add security headers to every response."""
 
     def __init__(self, app: ASGIApp, address: Address) -> None:
         self.app, self.token = app, address.token
@@ -108,8 +108,8 @@ class SecurityMiddleware:
         if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
             raise CrossOriginError(origin)
         if self.token is not None:
-            sent = _credentials(headers.get("authorization", ""))
-            if not secrets.compare_digest(sent.encode("utf-8", "replace"), self.token.encode()):
+            token = _credentials(headers.get("authorization", ""))
+            if not secrets.compare_digest(token.encode("utf-8", "replace"), self.token.encode()):
                 raise InvalidApiKeyError
 
 

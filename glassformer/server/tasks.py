@@ -13,7 +13,14 @@ from glassformer.errors import ConflictError, MissingValueError, UnsupportedErro
 from glassformer.interpret.inputs import image_bytes
 from glassformer.server.errors import PayloadTooLargeError
 from glassformer.server.metrics import Metrics
-from glassformer.server.models import ModelRegistry, ServedModel, architecture, holds, rewrites, translates
+from glassformer.server.models import (
+    ModelRegistry,
+    ServedModel,
+    architecture,
+    is_encoder_decoder,
+    translates,
+    without_errors,
+)
 from glassformer.server.schema import (
     ClassifyRequest,
     ClassifyResponse,
@@ -40,7 +47,7 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
     @router.post("/translate")
     async def translate(body: TranslateRequest) -> TranslateResponse:
         """Translate texts; line breaks are kept."""
-        model = models.select(body.model, translates(body.to), rewrites)
+        model = models.select(body.model, translates(body.to), is_encoder_decoder)
         task, documents = await asyncio.to_thread(_prepare, model, body)
         sources = [[segment.ids for segment in segments_of(document)] for document in documents]
         count = sum(map(len, sources))
@@ -59,23 +66,23 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
             task.postprocess(document, [[output] for output in row])
             for document, row in zip(documents, rows, strict=True)
         ]
-        translations = [Translation.model_validate(one, from_attributes=True) for one in results]
+        translations = [Translation.model_validate(result, from_attributes=True) for result in results]
         return TranslateResponse(model=model.id, translations=translations)
 
     @router.post("/classify")
     async def classify(body: ClassifyRequest) -> ClassifyResponse:
         """Classify texts or images."""
-        of_images = body.images is not None
+        has_images = body.images is not None
 
-        def fits(bundle: Bundle) -> bool:
+        def is_classifier(bundle: Bundle) -> bool:
             head: Any = getattr(bundle.spec, "head", None)
             label_names(bundle, getattr(head, "num_labels", 0))
-            return hasattr(head, "num_labels") and reads_images(bundle) == of_images
+            return hasattr(head, "num_labels") and reads_images(bundle) == has_images
 
-        model = models.select(body.model, holds(fits))
+        model = models.select(body.model, without_errors(is_classifier))
         _check_one_of(texts=body.texts, images=body.images)
-        if reads_images(model.bundle) != of_images:
-            feature, instead = ("images", "texts") if of_images else ("texts", "images")
+        if reads_images(model.bundle) != has_images:
+            feature, instead = ("images", "texts") if has_images else ("texts", "images")
             raise UnsupportedError(f"the model {model.id!r}", feature, f"send {instead}")
         inputs: Any = body.texts if body.images is None else [image_bytes(image) for image in body.images]
         return await model.run(lambda bundle: _classify(model.id, bundle, inputs, body))
@@ -83,18 +90,18 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
     @router.post("/forecast")
     async def forecast(body: ForecastRequest) -> ForecastResponse:
         """Forecast time series."""
-        model = models.select(body.model, holds(lambda bundle: forecast_steps(bundle) is not None))
+        model = models.select(body.model, without_errors(lambda bundle: forecast_steps(bundle) is not None))
         return await model.run(lambda bundle: _forecast(model.id, bundle, body))
 
     return router
 
 
 def _check_one_of(**values: object) -> None:
-    given = [name for name, value in values.items() if value is not None]
-    if not given:
+    names = [name for name, value in values.items() if value is not None]
+    if not names:
         raise MissingValueError(" or ".join(values), "as the input")
-    if len(given) > 1:
-        raise ConflictError(given, "a request has one of them")
+    if len(names) > 1:
+        raise ConflictError(names, "a request must have only one of them")
 
 
 def _prepare(model: ServedModel, body: TranslateRequest) -> tuple[Translator, list[Document]]:
@@ -106,9 +113,11 @@ def _prepare(model: ServedModel, body: TranslateRequest) -> tuple[Translator, li
 
 
 def _classify(model: str, bundle: Bundle, inputs: Any, body: ClassifyRequest) -> ClassifyResponse:
-    found = Classifier(bundle, top=body.top, truncate=body.truncate)(inputs)
-    results = [[LabelScore(label=one.label, score=one.score) for one in result.labels] for result in found]
-    warnings: Counter[ImageWarning] = Counter(warning for result in found for warning in result.warnings)
+    outputs = Classifier(bundle, top=body.top, truncate=body.truncate)(inputs)
+    results = [
+        [LabelScore(label=label.label, score=label.score) for label in output.labels] for output in outputs
+    ]
+    warnings: Counter[ImageWarning] = Counter(warning for output in outputs for warning in output.warnings)
     messages = [image_warning_message(bundle, warning, count) for warning, count in warnings.items()]
     return ClassifyResponse(model=model, results=results, warnings=messages)
 
@@ -119,20 +128,19 @@ def _forecast(model: str, bundle: Bundle, body: ForecastRequest) -> ForecastResp
     table: dict[str, Any] = {TIME: timestamps, **body.series.columns}
     quantile_levels = LEVELS if body.quantile_levels is None else sorted(body.quantile_levels)
     columns = list(body.series.columns) if bundle.job.columns is None else None
-    found = Forecaster(bundle, time=TIME, columns=columns, fill=body.fill, quantile_levels=quantile_levels)(
-        table
-    )
-    levels = found.quantile_levels  # none if the model predicts no distribution
+    task = Forecaster(bundle, time=TIME, columns=columns, fill=body.fill, quantile_levels=quantile_levels)
+    result = task(table)
+    levels = result.quantile_levels  # none if the model predicts no distribution
     return ForecastResponse(
         model=model,
-        columns=list(found.names),
-        timestamps=[found.timestamp(0, step) for step in range(found.values.shape[1])],
-        values={name: found.values[0, :, n].tolist() for n, name in enumerate(found.names)},
+        columns=list(result.names),
+        timestamps=[result.timestamp(0, step) for step in range(result.values.shape[1])],
+        values={name: result.values[0, :, n].tolist() for n, name in enumerate(result.names)},
         quantiles={
-            name: {f"{level:g}": found.quantiles[q, 0, :, n].tolist() for q, level in enumerate(levels)}
-            for n, name in enumerate(found.names)
+            name: {f"{level:g}": result.quantiles[q, 0, :, n].tolist() for q, level in enumerate(levels)}
+            for n, name in enumerate(result.names)
         }
         if levels
         else None,
-        warnings=list(found.notes),
+        warnings=list(result.notes),
     )

@@ -71,7 +71,7 @@ export interface CompletionChoice {
   finish_reason: "stop" | "length" | null;
 }
 
-/** POST /v1/completions, as OpenAI defines it; what is not supported is refused, never ignored. With temperature 0 decoding is greedy; the default is the model folder's, else 1. `top_k`, `min_p`, `repetition_penalty` and `to`, the target language of a multilingual translator, are extensions. */
+/** POST /v1/completions, as OpenAI defines it; unsupported parameters are rejected, not ignored. Temperature 0 means greedy decoding; the default comes from the model folder, else it is 1. `top_k`, `min_p`, `repetition_penalty` and `to`, the target language of a multilingual model, are extensions. */
 export interface CompletionRequest {
   model?: string | null;
   prompt: string | string[] | number[] | number[][];
@@ -153,7 +153,7 @@ export interface EmbeddingResponse {
   usage: Usage;
 }
 
-/** What is wrong. param: the key or query parameter at fault, if it is one. */
+/** The error. param: the invalid key or query parameter, if there is one. */
 export interface ErrorInfo {
   message: string;
   type: string;
@@ -209,7 +209,7 @@ export interface ForecastTensors {
   persistence: string;
 }
 
-/** The generation parameters that a request may set; the names are those of the library. */
+/** Generation parameters, under the library's names. */
 export interface GenerationParameters {
   max_new_tokens?: number | null;
   min_new_tokens?: number | null;
@@ -296,7 +296,7 @@ export interface LensLayer {
   rank_of_final: number;
 }
 
-/** Log-probabilities of the generated tokens; text_offset: where each begins in the text. */
+/** Log-probabilities of the generated tokens; text_offset: where each starts in the text. */
 export interface Logprobs {
   tokens: string[];
   token_logprobs: number[];
@@ -597,7 +597,7 @@ export interface StepInfo {
   text: string;
 }
 
-/** POST /trace/step: which tokens may follow those generated so far. */
+/** POST /trace/step: the candidates for the token after `generated_ids`. */
 export interface StepRequest {
   model: string;
   text: string;
@@ -667,7 +667,7 @@ export interface TraceInput {
   context?: string;
 }
 
-/** POST /trace: an input, of which the keys depend on the model, and interventions. */
+/** POST /trace: an input, whose keys depend on the model, and interventions. */
 export interface TraceRequest {
   model: string;
   text?: string | null;
