@@ -19,7 +19,7 @@ from glassformer import Mask, SinusoidalPositions, plotting
 from glassformer.cli.demo import date_pairs
 from glassformer.interpret.schema import TraceInput
 from glassformer.interpret.trace import trace_model
-from glassformer.plotting.canvas import BLUE, FAINT, GREEN, INK, ORANGE, bare, blank, look
+from glassformer.plotting.canvas import BLUE, FAINT, GREEN, INK, ORANGE, figure_style, hide_frame, new_figure
 
 FOLDER = Path(__file__).parent / "pictures"
 LABELS = {"norm": "norm", "attn": "attention", "ffn": "feed-forward"}
@@ -36,8 +36,8 @@ def draw_positions() -> None:
 def position_heatmap(table: Tensor, *, title: str = "Position table") -> Figure:
     """A table (positions, D): a row for each position, red above 0 and blue below."""
     top = float(table.abs().max()) or 1.0
-    with look():
-        figure = blank(7.2, 3.8)
+    with figure_style():
+        figure = new_figure(7.2, 3.8)
         axes = figure.subplots()
         image = axes.imshow(
             table.numpy(), cmap="RdBu_r", vmin=-top, vmax=top, aspect="auto", interpolation="nearest"
@@ -53,8 +53,8 @@ def position_waves(
 ) -> Figure:
     """Columns of a table (positions, D) as curves over the position, one strip each."""
     top = 1.15 * (float(table.abs().max()) or 1.0)
-    with look():
-        figure = blank(7.2, 0.5 + 0.72 * len(dimensions))
+    with figure_style():
+        figure = new_figure(7.2, 0.5 + 0.72 * len(dimensions))
         strips = figure.subplots(len(dimensions), 1, sharex=True, squeeze=False)[:, 0]
         for n, (axes, dimension) in enumerate(zip(strips, dimensions, strict=True)):
             color = colormaps["viridis"](0.85 * n / max(1, len(dimensions) - 1))
@@ -62,7 +62,7 @@ def position_waves(
             axes.plot(table[:, dimension].numpy(), color=color, linewidth=1.8)
             axes.set(ylim=(-top, top), xlim=(0, len(table) - 1), yticks=[])
             axes.set_ylabel(f"dim {dimension}", rotation=0, ha="right", va="center")
-            bare(axes)
+            hide_frame(axes)
         strips[0].set_title(title)
         strips[-1].set_xlabel("position")
     return figure
@@ -129,8 +129,8 @@ def draw_attention(steps: int = 900, folder: Path = FOLDER) -> None:
 
 def draw_wirings() -> None:
     """Where the norms of a block are: data flows upwards, the residual stream is on the left."""
-    with look():
-        figure = blank(7.2, 4.2)
+    with figure_style():
+        figure = new_figure(7.2, 4.2)
         post, pre, parallel = figure.subplots(1, 3)
         for axes, title, note in (
             (post, "post (the paper)", "norm(x + f(x))"),

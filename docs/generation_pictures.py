@@ -26,7 +26,7 @@ from torch import Tensor
 import glassformer
 from glassformer import plotting
 from glassformer.generation import GenerationConfig, GenerationParams, generate, logits_processors
-from glassformer.plotting.canvas import BLUE, FAINT, GREY, INK, bare, blank, look
+from glassformer.plotting.canvas import BLUE, FAINT, GREY, INK, figure_style, hide_frame, new_figure
 from glassformer.plotting.fonts import label
 
 FOLDER = Path(__file__).parent / "pictures"
@@ -94,8 +94,8 @@ def next_token_bars(
     rows = [*names, REST] if len(tokens) > len(names) else names
     columns = min(columns, len(probabilities))
     lines = math.ceil(len(probabilities) / columns)
-    with look():
-        figure = blank(3.1 * columns + 0.6, lines * (0.2 * len(rows) + 0.62) + (0.35 if title else 0.05))
+    with figure_style():
+        figure = new_figure(3.1 * columns + 0.6, lines * (0.2 * len(rows) + 0.62) + (0.35 if title else 0.05))
         panels = figure.subplots(lines, columns, squeeze=False, sharex=True).flatten()
         limit = 1.18 * max(_bars(values, top).max().item() for values in probabilities.values())
         for n, axes in enumerate(panels):
@@ -108,7 +108,7 @@ def next_token_bars(
                 range(len(rows)), labels=rows if n % columns == 0 else [""] * len(rows), fontsize=9
             )
             axes.set_xticks([])
-            bare(axes)
+            hide_frame(axes)
         if title:
             figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
     return figure

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from experiments.paths import FIGURES, ROOT
 from experiments.recall import ROW
 from experiments.records import RunRecord, runs_of
-from glassformer.plotting.canvas import BLUE, FAINT, GREEN, ORANGE, blank, look, save
+from glassformer.plotting.canvas import BLUE, FAINT, GREEN, ORANGE, figure_style, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PICTURE = ROOT / "docs" / "pictures" / "why-attention.png"
 NAMES = {"transformer": "Transformer", "lstm": "LSTM with attention", "lstm-alone": "LSTM alone"}
 WIDTHS = {"transformer": 4.0, "lstm": 1.8, "lstm-alone": 1.8}  # the first drawn can be seen below the others
-COLOURS = {"transformer": BLUE, "lstm": ORANGE, "lstm-alone": GREEN}
+COLORS = {"transformer": BLUE, "lstm": ORANGE, "lstm-alone": GREEN}
 Points = list[tuple[float, list[float]]]  # a place along the axis, and the figure of each seed there
 
 
@@ -75,9 +75,9 @@ def draw_figure(records: Sequence[RunRecord]) -> Figure:
         "copy": ("Copying a string", "symbols"),
         "recall": ("Recalling the values of keys", "keys, by the better of two ways to learn it"),
     }
-    with look():
+    with figure_style():
         timed = any(one.name.startswith("speed/") for one in records)
-        figure = blank(10.5, 7)
+        figure = new_figure(10.5, 7)
         axes = figure.subplots(2, len(tasks) + timed)
         for column, (task, (title, unit)) in enumerate(tasks.items()):
             above, below = axes[0][column], axes[1][column]
@@ -128,12 +128,12 @@ def _speeds(axes: Sequence[Sequence[Axes]], records: Sequence[RunRecord]) -> Non
 
 def _line(axes: Axes, points: Points, model: str, *, marks: str = "") -> None:
     """The mean of the seeds with the band from the least to the most."""
-    at, colour = [place for place, _ in points], COLOURS[model]
+    at, color = [place for place, _ in points], COLORS[model]
     means = [fmean(seeds) for _, seeds in points]
     width = WIDTHS[model]
-    axes.plot(at, means, marks + "-", color=colour, label=NAMES[model], lw=width, ms=3 + width)
+    axes.plot(at, means, marks + "-", color=color, label=NAMES[model], lw=width, ms=3 + width)
     lowest, highest = [min(seeds) for _, seeds in points], [max(seeds) for _, seeds in points]
-    axes.fill_between(at, lowest, highest, color=colour, alpha=0.18, lw=0)
+    axes.fill_between(at, lowest, highest, color=color, alpha=0.18, lw=0)
 
 
 def _frame(axes: Axes, title: str, along: str, up: str) -> None:

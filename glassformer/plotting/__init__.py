@@ -1,7 +1,7 @@
-"""Figures of masks, attention and searches, and attention as text for a terminal.
+"""Figures of masks, attention and search trees, and attention as text for a terminal.
 
 Every function returns a matplotlib figure (`save` writes it as PNG or SVG) except `attention_text`, which
-returns rich text. matplotlib is imported when a figure is drawn, not before.
+returns rich text. matplotlib is imported only when a figure is drawn.
 """
 
 from glassformer.plotting.canvas import save

@@ -1,4 +1,4 @@
-"""Blank figures in one style, without pyplot and its global state, and saving them as PNG or SVG."""
+"""Figures in one style, without pyplot and its global state, and saving them as PNG or SVG."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, GREY, FAINT, PAPER = "#1f2933", "#7b8794", "#cbd2d9", "#ffffff"
-# Okabe and Ito's colours, safe for colour-blind readers
+# Okabe and Ito's colors, safe for color-blind readers
 BLUE, ORANGE, GREEN, PINK = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 
 
 @contextmanager
-def look() -> Iterator[None]:
+def figure_style() -> Iterator[None]:
+    """Use the fonts and colors of all figures."""
     from matplotlib import rc_context
 
     settings: dict[Any, Any] = {
@@ -41,7 +42,7 @@ def look() -> Iterator[None]:
         yield
 
 
-def blank(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     """An empty white figure; sizes in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -53,7 +54,8 @@ def blank(width: float, height: float) -> Figure:
     return figure
 
 
-def bare(axes: Axes) -> None:
+def hide_frame(axes: Axes) -> None:
+    """Hide the tick marks and the frame."""
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
 
@@ -66,7 +68,7 @@ def save(figure: Figure, path: str | Path, *, dpi: int = 144) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     # fonts warn if they have no bold face
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
-    # glyphs as paths, so that a file looks the same where the font is missing
+    # glyphs as paths, so that a file looks the same if the font is missing
     with rc_context({"svg.hashsalt": "glassformer", "svg.fonttype": "path"}):
         if target.suffix.lower() == ".svg":
             figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})

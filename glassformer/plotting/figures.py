@@ -10,7 +10,7 @@ from torch import Tensor
 
 from glassformer.core.observe import Record
 from glassformer.errors import ShapeError
-from glassformer.plotting.canvas import BLUE, bare, blank, look
+from glassformer.plotting.canvas import BLUE, figure_style, hide_frame, new_figure
 from glassformer.plotting.fonts import label
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def attention_map(
     matrix = _check(weights, "attention weights", 2, "(T, S)")
     rows, columns = matrix.shape
     cell = max(0.16, min(0.36, 7.0 / max(rows, columns)))
-    with look():
-        figure = blank(max(3.2, cell * columns + 1.9), max(2.4, cell * rows + 1.3))
+    with figure_style():
+        figure = new_figure(max(3.2, cell * columns + 1.9), max(2.4, cell * rows + 1.3))
         axes = figure.subplots()
         image = _draw_weights(axes, matrix, queries, keys)
         axes.set(xlabel=key_name, ylabel=query_name, title=title)
@@ -60,16 +60,16 @@ def attention_grid(
     """Weights (H, T, S): every head of an attention layer, side by side."""
     heads = _check(weights, "attention weights", 3, "(H, T, S)")
     count, rows, width = heads.shape
-    across = min(columns, count)
-    down = math.ceil(count / across)
+    columns_used = min(columns, count)
+    down = math.ceil(count / columns_used)
     cell = max(0.08, min(0.2, 2.4 / max(rows, width)))
-    with look():
-        figure = blank(across * (cell * width + 0.45) + 0.3, down * (cell * rows + 0.75) + 0.35)
-        for n, axes in enumerate(figure.subplots(down, across, squeeze=False).flatten()):
+    with figure_style():
+        figure = new_figure(columns_used * (cell * width + 0.45) + 0.3, down * (cell * rows + 0.75) + 0.35)
+        for n, axes in enumerate(figure.subplots(down, columns_used, squeeze=False).flatten()):
             if n >= count:
                 axes.set_visible(False)
                 continue
-            _draw_weights(axes, heads[n], queries if n % across == 0 else None, keys, small=True)
+            _draw_weights(axes, heads[n], queries if n % columns_used == 0 else None, keys, small=True)
             axes.set_title(f"head {n}", fontsize=9, fontweight="normal", pad=5)
         if title:
             figure.suptitle(title, fontsize=11, fontweight="bold")
@@ -79,25 +79,25 @@ def attention_grid(
 def _draw_weights(
     axes: Axes, matrix: Tensor, queries: Labels, keys: Labels, small: bool = False
 ) -> AxesImage:
-    # one hue from light to dark: safe for colour-blind readers and in print
+    # one hue from light to dark: safe for color-blind readers and in print
     image = axes.imshow(matrix.numpy(), cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
     rows, columns = matrix.shape
-    for axis, what, names, count in (
+    for axis, kind, names, count in (
         (axes.xaxis, "keys", keys, columns),
         (axes.yaxis, "queries", queries, rows),
     ):
         if names is not None and len(names) != count:
-            raise ShapeError(f"the list of {what}", [len(names)], f"one label for each of {count} {what}")
+            raise ShapeError(f"the list of {kind}", [len(names)], f"one label for each of {count} {kind}")
         shown = [label(name) for name in names] if names is not None and count <= MAX_LABELS else []
-        turned = what == "keys" and max(map(len, shown), default=0) > 3
+        rotated = kind == "keys" and max(map(len, shown), default=0) > 3
         axis.set_ticks(
-            range(len(shown)), labels=shown, fontsize=7 if small else 9, rotation=90 if turned else 0
+            range(len(shown)), labels=shown, fontsize=7 if small else 9, rotation=90 if rotated else 0
         )
         axis.set_ticks([n - 0.5 for n in range(1, count)], minor=True)
     # thin lines between the cells, so that a row can be followed to its label
     axes.grid(which="minor", color="white", linewidth=0.5 if small else 1.0)
     axes.tick_params(which="minor", length=0)
-    bare(axes)
+    hide_frame(axes)
     return image
 
 
@@ -108,8 +108,8 @@ def mask_map(allowed: Tensor, *, title: str = "may attend") -> Figure:
 
 def mask_row(masks: Mapping[str, Tensor]) -> Figure:
     """Several masks side by side, each under its title."""
-    with look():
-        figure = blank(max(2.6, 2.35 * len(masks)), 2.75)
+    with figure_style():
+        figure = new_figure(max(2.6, 2.35 * len(masks)), 2.75)
         panels = figure.subplots(1, len(masks), squeeze=False)[0]
         for axes, (title, allowed) in zip(panels, masks.items(), strict=True):
             _draw_mask(axes, _check(allowed[(0,) * (allowed.dim() - 2)], "the mask", 2, "(T, S)"), title)
@@ -134,7 +134,7 @@ def _draw_mask(axes: Axes, allowed: Tensor, title: str) -> None:
     for axis, count in ((axes.xaxis, columns), (axes.yaxis, rows)):
         step = max(1, int(MaxNLocator(5, integer=True).tick_values(0, count)[1]))
         axis.set_ticks([n + 0.5 for n in range(0, count, step)], labels=map(str, range(0, count, step)))
-    bare(axes)
+    hide_frame(axes)
 
 
 def _check(values: Tensor, what: str, dims: int, expected: str) -> Tensor:

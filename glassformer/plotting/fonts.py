@@ -1,17 +1,17 @@
-"""Fonts for the characters of any script: an installed one, or a spelling in characters that it has."""
+"""Fonts for text in any script, and fallbacks for characters that no installed font has."""
 
 from __future__ import annotations
 
 from functools import cache
 
 BASE = "DejaVu Sans"  # ships with matplotlib
-# fonts with Korean letters (most of them with Chinese and Japanese too), the best-looking first
+# fonts with Korean letters (most of them with Chinese and Japanese too), in order of preference
 CJK = (
     *("Noto Sans KR", "Noto Sans CJK KR", "Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans K"),
     *("Apple SD Gothic Neo", "Malgun Gothic", "NanumGothic", "NanumBarunGothic", "Nanum Gothic", "UnDotum"),
     *("Baekmuk Dotum", "WenQuanYi Zen Hei", "Arial Unicode MS"),
 )
-# Revised Romanisation, letter by letter: how a syllable begins, sounds and ends
+# Revised Romanization, letter by letter: the initial consonants, vowels and final consonants
 INITIALS = "g kk n d tt r m b pp s ss - j jj ch k t p h".replace("-", "").split(" ")
 VOWELS = "a ae ya yae eo e yeo ye o wa wae oe yo u wo we wi yu eu ui i".split(" ")
 FINALS = "- k k k n n n t l k m l l l p l m p p t t ng t t k t p t".replace("-", "").split(" ")
@@ -21,7 +21,7 @@ CONTROLS = {"\n": "↵", "\t": "⇥", "\r": "␍", " ": "␣", "\u00a0": "␣"}
 
 @cache
 def font_families() -> tuple[str, ...]:
-    """The fonts to draw with, in the order they are tried for each character."""
+    """The fonts to use, in the order in which they are tried for each character."""
     from matplotlib import font_manager
 
     installed = {entry.name for entry in font_manager.fontManager.ttflist}
@@ -36,10 +36,10 @@ def _drawable() -> frozenset[int]:
     return frozenset(code for path in paths for code in ft2font.FT2Font(path).get_charmap())
 
 
-def romanise(syllable: str) -> str:
+def romanize(syllable: str) -> str:
     """A Korean syllable in Latin letters.
 
-    >>> "".join(map(romanise, "안녕"))
+    >>> "".join(map(romanize, "안녕"))
     'annyeong'
     """
     rest, final = divmod(ord(syllable) - FIRST_SYLLABLE, len(FINALS))
@@ -47,29 +47,29 @@ def romanise(syllable: str) -> str:
     return INITIALS[initial] + VOWELS[vowel] + FINALS[final]
 
 
-def visible(token: str, longest: int = 12) -> str:
-    """A token as a label: spaces and line ends shown, too long ones cut.
+def visible(token: str, max_length: int = 12) -> str:
+    """A token as a label: whitespace is made visible, and long tokens are truncated.
 
-    >>> visible(" the"), visible("\\n"), visible("internationalisation")
+    >>> visible(" the"), visible("\\n"), visible("internationalization")
     ('␣the', '↵', 'internation…')
     """
     shown = "".join(CONTROLS.get(c, c if c.isprintable() else "�") for c in token)
-    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+    return shown if len(shown) <= max_length else shown[: max_length - 1] + "…"
 
 
-def label(token: str, longest: int = 12) -> str:
-    """`visible`, in characters that the fonts have."""
-    return drawable(visible(token, longest))
+def label(token: str, max_length: int = 12) -> str:
+    """Like `visible`, with only characters that the fonts have."""
+    return drawable(visible(token, max_length))
 
 
 def drawable(text: str) -> str:
-    """A text in characters that the fonts have: Korean is romanised, others are written as U+XXXX."""
-    have = _drawable()
+    """Replace characters that the fonts lack: Korean is romanized, others become U+XXXX."""
+    available = _drawable()
 
-    def spell(letter: str) -> str:
-        if ord(letter) in have:
-            return letter
-        korean = FIRST_SYLLABLE <= ord(letter) <= LAST_SYLLABLE
-        return romanise(letter) if korean else f"U+{ord(letter):04X}"
+    def replace(char: str) -> str:
+        if ord(char) in available:
+            return char
+        is_korean = FIRST_SYLLABLE <= ord(char) <= LAST_SYLLABLE
+        return romanize(char) if is_korean else f"U+{ord(char):04X}"
 
-    return "".join(map(spell, text)).replace("$", r"\$")  # a dollar sign would start a formula
+    return "".join(map(replace, text)).replace("$", r"\$")  # a dollar sign would start math mode

@@ -1,4 +1,4 @@
-"""Attention weights as text for a terminal: a row of shaded cells for every query."""
+"""Attention weights as text for a terminal: one row of shaded cells per query."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 from glassformer.errors import ShapeError
 from glassformer.plotting.fonts import visible
 
-SHADES, PLAIN_SHADES = " ░▒▓█", " .:*#"  # from nothing to all; the second where only ASCII prints
-COLOUR = "rgb(38,139,210)"  # stands out from a white background and from a black one
-LONGEST = 12
+SHADES, PLAIN_SHADES = " ░▒▓█", " .:*#"  # from 0 to 1; the second is for ASCII-only terminals
+COLOR = "rgb(38,139,210)"  # visible on white and on black
+MAX_LABEL = 12
 
 
 def attention_text(
@@ -22,8 +22,8 @@ def attention_text(
     """Weights (T, S) as lines of at most `width` columns; a last line says if keys had to be left out."""
     if tuple(weights.shape) != (len(queries), len(keys)):
         raise ShapeError("weights", weights.shape, f"({len(queries)}, {len(keys)}), queries and keys")
-    rows = [_fitting(visible(q, LONGEST), ascii_only) for q in queries]
-    columns = [_fitting(visible(k, LONGEST), ascii_only) for k in keys]
+    rows = [_to_ascii(visible(q, MAX_LABEL), ascii_only) for q in queries]
+    columns = [_to_ascii(visible(k, MAX_LABEL), ascii_only) for k in keys]
     margin = max((cell_len(row) for row in rows), default=0) + 1
     widest = max((cell_len(column) for column in columns), default=1)
     narrowest = 2 if any(cell_len(c) > 1 for column in columns for c in column) else 1
@@ -37,15 +37,15 @@ def attention_text(
     for row, values in zip(rows, weights.tolist(), strict=True):
         text.append(" " * (margin - 1 - cell_len(row)) + row + " ", style="bold")
         for value in values[:shown]:
-            shade = (PLAIN_SHADES if ascii_only else SHADES)[_step(value)]
-            text.append(shade * cell, style=COLOUR)
+            shade = (PLAIN_SHADES if ascii_only else SHADES)[_shade_index(value)]
+            text.append(shade * cell, style=COLOR)
         text.append("\n")
     if shown < len(columns):
         text.append(f"(the first {shown} of {len(columns)} keys)\n", style="dim")
     return text
 
 
-def _fitting(shown: str, ascii_only: bool) -> str:
+def _to_ascii(shown: str, ascii_only: bool) -> str:
     if not ascii_only:
         return shown
     return shown.replace("␣", "_").replace("…", "~").encode("ascii", "backslashreplace").decode()
@@ -56,11 +56,11 @@ def _heading(columns: Sequence[str], cell: int) -> list[str]:
     if all(cell_len(column) <= cell for column in columns):
         pads = [(cell - cell_len(column)) // 2 for column in columns]
         return ["".join(set_cell_size(" " * p + c, cell) for p, c in zip(pads, columns, strict=True))]
-    tall = max(map(len, columns))
-    raised = [column.rjust(tall) for column in columns]
-    return ["".join(set_cell_size(column[line], cell) for column in raised) for line in range(tall)]
+    height = max(map(len, columns))
+    padded = [column.rjust(height) for column in columns]
+    return ["".join(set_cell_size(column[line], cell) for column in padded) for line in range(height)]
 
 
-def _step(value: float) -> int:
+def _shade_index(value: float) -> int:
     """The index of the shade; empty only below 5 %."""
     return sum(value >= bound for bound in (0.05, 0.2, 0.45, 0.7))

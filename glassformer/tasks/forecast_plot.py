@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from glassformer.plotting.canvas import BLUE, FAINT, INK, ORANGE, blank, look
+from glassformer.plotting.canvas import BLUE, FAINT, INK, ORANGE, figure_style, new_figure
 from glassformer.plotting.fonts import label
 from glassformer.tasks.forecasting import Forecast
 
@@ -27,8 +27,8 @@ def plot_forecast(forecast: Forecast, *, series: int = 0) -> Figure:
     shown_past = min(int(past.lengths[series]), max(MIN_PAST, PAST_HORIZONS * steps))
     end = int(past.ends[series])
     before, after = past.stamps[end - shown_past : end], forecast.stamps[series]
-    with look():
-        figure = blank(9.0, 1.0 + (2.6 if shown == 1 else 1.7) * shown)
+    with figure_style():
+        figure = new_figure(9.0, 1.0 + (2.6 if shown == 1 else 1.7) * shown)
         panels = figure.subplots(shown, 1, sharex=True, squeeze=False)[:, 0]
         for column, axes in enumerate(panels):
             values = past.values[end - shown_past : end, column]

@@ -80,7 +80,7 @@ def test_text_map_puts_the_shade_under_its_key() -> None:
     assert "".join(line[2] for line in lines[:6]).strip() == "word0"
 
 
-def test_korean_is_romanised_if_no_font_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_korean_is_romanized_if_no_font_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     have = fonts._drawable()
     for token in ("안녕하세요", " the", "\n", "\x00", "値段", "🙂", "é", "▁a", "Ġthe"):
         assert all(ord(letter) in have for letter in fonts.label(token)), token
