@@ -11,7 +11,6 @@ import re
 from functools import cache
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
-from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
@@ -87,22 +86,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for section in config.nav:
         if "Reference" in section:
             section["Reference"] = [*reference.nav(), *section["Reference"], {"Model cards": cards}]
-    config.nav = existing(config.nav)
     return config
-
-
-def existing(nav: list[Any]) -> list[Any]:
-    """The navigation without pages that do not exist."""
-    known = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
-    known |= {*external_pages().values(), *reference_pages()}
-    entries: list[Any] = []
-    for entry in nav:
-        title, page = next(iter(entry.items())) if isinstance(entry, dict) else (None, entry)
-        if isinstance(page, list):
-            entries.append({title: existing(page)})
-        elif page in known:
-            entries.append(entry)
-    return entries
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
