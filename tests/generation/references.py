@@ -1,4 +1,4 @@
-"""Tiny models of the reference library, random but lively, and ours with the same weights."""
+"""Tiny random models of transformers, and ours with the same weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 import glassformer
 from glassformer.generation import GenerationConfig
-from tests.generation.test_greedy import ask
+from tests.generation.test_greedy import generate_with
 
 VOCAB, EOS, PAD = 61, 5, 0
 _TEXT = {"vocab_size": VOCAB, "eos_token_id": EOS, "pad_token_id": PAD, "bos_token_id": 1}
@@ -55,11 +55,11 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @cache
 def pair(family: str) -> tuple[Any, Any]:
-    """The reference's model and ours."""
+    """The transformers model and ours."""
     torch.manual_seed(4)
-    name, words = CONFIGS[family]
+    name, kwargs = CONFIGS[family]
     kind = getattr(transformers, name)
-    theirs = kind(kind.config_class(**words)).eval()
+    theirs = kind(kind.config_class(**kwargs)).eval()
     with torch.no_grad():
         for value in theirs.parameters():
             if value.requires_grad and value.dim() > 1:
@@ -71,58 +71,58 @@ def pair(family: str) -> tuple[Any, Any]:
 
 
 def rows(count: int = 3) -> list[list[int]]:
-    draw = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     lengths = (7, 3, 5, 1)
-    return [torch.randint(6, 50, (lengths[n % 4],), generator=draw).tolist() for n in range(count)]
+    return [torch.randint(6, 50, (lengths[n % 4],), generator=generator).tolist() for n in range(count)]
 
 
-def padded(given: list[list[int]], side: str, pad: int) -> tuple[Tensor, Tensor]:
+def padded(rows: list[list[int]], side: str, pad: int) -> tuple[Tensor, Tensor]:
     """ids and mask (B, S)."""
-    width = max(map(len, given))
-    ids, real = torch.full((len(given), width), pad), torch.zeros(len(given), width, dtype=torch.bool)
-    for n, row in enumerate(given):
+    width = max(map(len, rows))
+    ids, mask = torch.full((len(rows), width), pad), torch.zeros(len(rows), width, dtype=torch.bool)
+    for n, row in enumerate(rows):
         at = slice(width - len(row), width) if side == "left" else slice(0, len(row))
-        ids[n, at], real[n, at] = torch.tensor(row), True
-    return ids, real
+        ids[n, at], mask[n, at] = torch.tensor(row), True
+    return ids, mask
 
 
 @cache
-def lively_ends(family: str) -> tuple[int, int]:
-    """The two tokens that end what the model writes at the most different lengths."""
+def varied_eos_ids(family: str) -> tuple[int, int]:
+    """The two end tokens for which the outputs have the most different lengths."""
     theirs, ours = pair(family)
     pad = theirs.config.pad_token_id
-    ids, real = padded(rows(), "right", pad)
+    ids, mask = padded(rows(), "right", pad)
     settings = GenerationConfig(num_beams=4, num_return_sequences=4, max_new_tokens=14)
-    free = ask(ours, ids, real, config=settings, eos_token_id=None, pad_token_id=pad)
+    free = generate_with(ours, ids, mask, config=settings, eos_token_id=None, pad_token_id=pad)
     tokens = {token for texts in free for text in texts for token in text.ids}
 
     def lengths(end: int) -> int:
-        found = ask(ours, ids, real, config=settings, eos_token_id=end, pad_token_id=pad)
-        return len({len(text.ids) for texts in found for text in texts})
+        outputs = generate_with(ours, ids, mask, config=settings, eos_token_id=end, pad_token_id=pad)
+        return len({len(text.ids) for texts in outputs for text in texts})
 
     first, second, *_ = sorted(tokens - {pad}, key=lambda end: (-lengths(end), end))
     return first, second
 
 
 def generated(
-    theirs: Any, ids: Tensor, real: Tensor, ends: tuple[int, ...] = (EOS,), **words: Any
+    theirs: Any, ids: Tensor, mask: Tensor, ends: tuple[int, ...] = (EOS,), **kwargs: Any
 ) -> tuple[list[list[int]], Tensor]:
-    """What the reference writes (without its end token) and its scores, as ours are defined."""
+    """What transformers generates, without end tokens, and the scores as we define them."""
     config = theirs.config
     out = theirs.generate(
-        input_ids=ids, attention_mask=real.long(), return_dict_in_generate=True, output_scores=True,
+        input_ids=ids, attention_mask=mask.long(), return_dict_in_generate=True, output_scores=True,
         eos_token_id=list(ends), pad_token_id=config.pad_token_id,
-        **{"top_k": 0, "do_sample": False, **words},
+        **{"top_k": 0, "do_sample": False, **kwargs},
     )  # fmt: skip
-    begin = ids.shape[1]
+    start = ids.shape[1]
     if config.is_encoder_decoder:
-        begin = words["decoder_input_ids"].shape[1] if "decoder_input_ids" in words else 1
+        start = kwargs["decoder_input_ids"].shape[1] if "decoder_input_ids" in kwargs else 1
     texts = []
-    for row in out.sequences[:, begin:].tolist():
+    for row in out.sequences[:, start:].tolist():
         texts.append(row[: next((n for n, token in enumerate(row) if token in ends), len(row))])
-    if words.get("num_beams", 1) > 1:
+    if kwargs.get("num_beams", 1) > 1:
         return texts, out.sequences_scores
     each = theirs.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)
-    is_end = torch.isin(out.sequences[:, begin:], torch.tensor(ends)).int()
-    behind = is_end.cumsum(1) - is_end > 0  # what pads a finished row
-    return texts, each.masked_fill(behind, 0.0).sum(1)
+    is_end = torch.isin(out.sequences[:, start:], torch.tensor(ends)).int()
+    after_end = is_end.cumsum(1) - is_end > 0
+    return texts, each.masked_fill(after_end, 0.0).sum(1)

@@ -1,4 +1,4 @@
-"""On a GPU: what the CPU writes, and no waiting for the device between two looks."""
+"""Generation on a GPU matches the CPU and synchronizes only when it checks for finished rows."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ from glassformer.baselines import spec as baseline_specs
 from glassformer.generation import GenerationConfig
 from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.generation.stopping_criteria import CHECK_EVERY
-from tests.generation.test_greedy import PAD, START, ask, examples, model_of, padded
+from tests.generation.test_greedy import PAD, START, examples, generate_with, model_of, padded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("form", ["plain", "ready"])
+@pytest.mark.parametrize("form", ["loaded", "prepared"])
 @pytest.mark.parametrize("family", ["original", "marian", "t5", "gpt2", "llama", "mistral", "falcon", "lstm"])
-def test_a_gpu_writes_what_the_cpu_writes_and_seldom_waits(family: str, form: str, beams: int) -> None:
+def test_gpu_matches_cpu_and_rarely_synchronizes(family: str, form: str, beams: int) -> None:
     if family == "lstm":
         torch.manual_seed(0)
         pairs = baseline_specs.LSTMEncoderDecoderSpec(src_vocab_size=89, tgt_vocab_size=89, d_model=32)
         model = build_baseline(pairs).eval()
     else:
         model = model_of(family)
-    words = {"start_ids": START} if family in ("original", "marian", "t5", "lstm") else {}
+    kwargs = {"start_ids": START} if family in ("original", "marian", "t5", "lstm") else {}
     ids = padded(examples(), "right")
 
-    def written(inputs: Tensor, most: int) -> list[list[int]]:
+    def generated(inputs: Tensor, most: int) -> list[list[int]]:
         settings = GenerationConfig(num_beams=beams, max_new_tokens=most)
-        found = ask(model, inputs, config=settings, eos_token_id=-5, pad_token_id=PAD, **words)
+        found = generate_with(model, inputs, config=settings, eos_token_id=-5, pad_token_id=PAD, **kwargs)
         return [texts[0].ids for texts in found]
 
-    expected = written(ids, 12)
+    expected = generated(ids, 12)
     model.cuda()
-    if form == "ready":
+    if form == "prepared":
         model = prepare_for_inference(model)
-    assert written(ids.cuda(), 12) == expected
+    assert generated(ids.cuda(), 12) == expected
     with torch.autocast("cuda", torch.bfloat16):
-        rounded = written(ids.cuda(), 12)
+        rounded = generated(ids.cuda(), 12)
     assert [len(row) for row in rounded] == [12] * len(ids)
 
-    def waits(most: int) -> int:
+    def synchronizations(most: int) -> int:
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            with warnings.catch_warnings(record=True) as heard:
+            with warnings.catch_warnings(record=True) as received:
                 warnings.simplefilter("always")
-                written(ids.cuda(), most)
+                generated(ids.cuda(), most)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        return sum("synchroniz" in str(warning.message) for warning in heard)
+        return sum("synchroniz" in str(warning.message) for warning in received)
 
-    few, many = waits(2 * CHECK_EVERY), waits(6 * CHECK_EVERY)
-    assert few > 0, "waiting is not heard here, so nothing is shown"
-    assert many - few <= 4, f"{many - few} more waits in 4 more looks"
+    few, many = synchronizations(2 * CHECK_EVERY), synchronizations(6 * CHECK_EVERY)
+    assert few > 0, "synchronizations are not detected here"
+    assert many - few <= 4, f"{many - few} more synchronizations in 4 more checks"

@@ -1,4 +1,4 @@
-"""The engine against a search without cache or batch, and what must hold of any search."""
+"""Generation against a search without cache or batching, and properties of any search."""
 
 from __future__ import annotations
 
@@ -32,13 +32,22 @@ from glassformer.generation import (
     merge_generation_config,
 )
 from glassformer.generation.stopping_criteria import truncate_at_stop
-from tests.generation.test_greedy import LENGTHS, MOST, PAD, START, ask, examples, model_of, padded
+from tests.generation.test_greedy import (
+    LENGTHS,
+    MAX_NEW_TOKENS,
+    PAD,
+    START,
+    examples,
+    generate_with,
+    model_of,
+    padded,
+)
 
 FAMILIES = ("original", "t5", "bart", "gpt2", "llama", "mistral", "falcon", "palm", "lstm", "lstm-text")
 
 
 def model_for(family: str) -> tuple[Any, dict[str, Any]]:
-    """A tiny model, and how what it writes begins."""
+    """A tiny model, and the start of its targets."""
     if not family.startswith("lstm"):
         return model_of(family), {"start_ids": START} if family in ("original", "t5", "bart") else {}
     torch.manual_seed(0)
@@ -52,34 +61,35 @@ def model_for(family: str) -> tuple[Any, dict[str, Any]]:
 
 
 @torch.no_grad()
-def logprobs_after(model: nn.Module, row: list[int], out: list[int], begins: dict[str, Any]) -> list[float]:
-    """One row, no cache: all of it is read anew."""
-    given = [START, *out] if begins else [*row, *out]
-    texts = [torch.tensor([row]), torch.tensor([given])] if begins else [torch.tensor([given])]
+def logprobs_after(
+    model: nn.Module, row: list[int], out: list[int], start_kwargs: dict[str, Any]
+) -> list[float]:
+    """Log-probs of the next token of one row, without a cache."""
+    inputs = [START, *out] if start_kwargs else [*row, *out]
+    texts = [torch.tensor([row]), torch.tensor([inputs])] if start_kwargs else [torch.tensor([inputs])]
     logits = model(*texts, *(torch.ones_like(text, dtype=torch.bool) for text in texts))
-    found: list[float] = logits[0, -1].double().log_softmax(-1).tolist()
-    return found
+    logprobs: list[float] = logits[0, -1].double().log_softmax(-1).tolist()
+    return logprobs
 
 
-def plain_beams(
-    model: nn.Module, row: list[int], ends: set[int], beams: int, penalty: float, begins: dict[str, Any]
+def uncached_beam_search(
+    model: nn.Module, row: list[int], ends: set[int], beams: int, penalty: float, start_kwargs: dict[str, Any]
 ) -> list[tuple[float, list[int]]]:
-    """Beam search as it is told in words: sequences in lists, the best twice as many weighed at each step;
-    it stops when the worst of enough results is as good as the best open beam is now."""
+    """Beam search with lists, without cache or batching; stops when no beam can beat the worst result."""
     open_beams: list[tuple[float, list[int]]] = [(0.0, [])]
     results: list[tuple[float, list[int]]] = []
-    for n in range(1, MOST + 1):
-        weighed = []
+    for n in range(1, MAX_NEW_TOKENS + 1):
+        candidates = []
         for score, out in open_beams:
-            chances = logprobs_after(model, row, out, begins)
-            weighed += [(score + chance, [*out, token]) for token, chance in enumerate(chances)]
-        weighed = sorted(weighed, reverse=True)[: (1 + len(ends)) * beams]
-        over = [out[-1] in ends or n == MOST for _, out in weighed]
-        for (score, out), last in list(zip(weighed, over, strict=True))[:beams]:
+            logprobs = logprobs_after(model, row, out, start_kwargs)
+            candidates += [(score + logprob, [*out, token]) for token, logprob in enumerate(logprobs)]
+        candidates = sorted(candidates, reverse=True)[: (1 + len(ends)) * beams]
+        over = [out[-1] in ends or n == MAX_NEW_TOKENS for _, out in candidates]
+        for (score, out), last in list(zip(candidates, over, strict=True))[:beams]:
             if last:
                 results.append((score / n**penalty, out[:-1] if out[-1] in ends else out))
         results = sorted(results, reverse=True)[:beams]
-        open_beams = [one for one, last in zip(weighed, over, strict=True) if not last][:beams]
+        open_beams = [candidate for candidate, last in zip(candidates, over, strict=True) if not last][:beams]
         if not open_beams:
             break
         if len(results) == beams and open_beams[0][0] / n**penalty <= results[-1][0]:
@@ -87,13 +97,13 @@ def plain_beams(
     return results
 
 
-def lively_ends(model: nn.Module, ids: torch.Tensor, begins: dict[str, Any]) -> tuple[int, int]:
-    settings = GenerationConfig(num_beams=3, num_return_sequences=3, max_new_tokens=MOST)
-    free = ask(model, ids, config=settings, eos_token_id=None, pad_token_id=PAD, **begins)
+def varied_eos_ids(model: nn.Module, ids: torch.Tensor, start_kwargs: dict[str, Any]) -> tuple[int, int]:
+    settings = GenerationConfig(num_beams=3, num_return_sequences=3, max_new_tokens=MAX_NEW_TOKENS)
+    free = generate_with(model, ids, config=settings, eos_token_id=None, pad_token_id=PAD, **start_kwargs)
     tokens = {token for texts in free for text in texts for token in text.ids}
 
     def lengths(end: int) -> int:
-        found = ask(model, ids, config=settings, eos_token_id=end, pad_token_id=PAD, **begins)
+        found = generate_with(model, ids, config=settings, eos_token_id=end, pad_token_id=PAD, **start_kwargs)
         return len({len(text.ids) for texts in found for text in texts})
 
     first, second, *_ = sorted(tokens, key=lambda end: (-lengths(end), end))
@@ -112,19 +122,24 @@ def same(found: list[list[GenerationOutput]], expected: list[list[GenerationOutp
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_batched_and_cached_beams_are_those_of_the_plain_search(family: str) -> None:
-    model, begins = model_for(family)
+def test_beam_search_matches_an_uncached_search(family: str) -> None:
+    model, start_kwargs = model_for(family)
     rows = examples(4)
     ids = padded(rows, "right")
-    ends = lively_ends(model, ids, begins)
+    ends = varied_eos_ids(model, ids, start_kwargs)
     for penalty in (1.0, 0.6):
         settings = GenerationConfig(
-            num_beams=3, num_return_sequences=3, max_new_tokens=MOST, length_penalty=penalty
+            num_beams=3, num_return_sequences=3, max_new_tokens=MAX_NEW_TOKENS, length_penalty=penalty
         )
-        options: dict[str, Any] = {"config": settings, "eos_token_id": ends, "pad_token_id": PAD, **begins}
-        found = ask(model, ids, **options)
+        options: dict[str, Any] = {
+            "config": settings,
+            "eos_token_id": ends,
+            "pad_token_id": PAD,
+            **start_kwargs,
+        }
+        found = generate_with(model, ids, **options)
         for row, texts in zip(rows, found, strict=True):
-            expected = plain_beams(model, row, set(ends), 3, penalty, begins)
+            expected = uncached_beam_search(model, row, set(ends), 3, penalty, start_kwargs)
             assert [text.ids for text in texts] == [out for _, out in expected]
             assert [text.score for text in texts] == pytest.approx([score for score, _ in expected], abs=1e-4)
             for text in texts:
@@ -132,24 +147,24 @@ def test_batched_and_cached_beams_are_those_of_the_plain_search(family: str) -> 
                     text.score, abs=1e-4
                 )
                 assert len(text.logprobs) == len(text.ids) + (text.finish_reason == "end")
-    same(ask(model, padded(rows, "left"), **options), found)
-    same([ask(model, torch.tensor([row]), **options)[0] for row in rows], found)
+    same(generate_with(model, padded(rows, "left"), **options), found)
+    same([generate_with(model, torch.tensor([row]), **options)[0] for row in rows], found)
     for tokens in (1, 150, 10_000):
         same(
             list(generate_batched(model, iter(rows), GenerationParams(**options), batch_tokens=tokens)),
             found,
         )
-    limits = dict(zip(map(len, rows), (0, 1, 3, MOST), strict=True))
-    shorter = ask(model, ids, **options, max_new_tokens=limits.__getitem__)
-    alone = [
-        ask(model, torch.tensor([row]), **options, max_new_tokens=most)[0]
+    limits = dict(zip(map(len, rows), (0, 1, 3, MAX_NEW_TOKENS), strict=True))
+    shorter = generate_with(model, ids, **options, max_new_tokens=limits.__getitem__)
+    generate_alone = [
+        generate_with(model, torch.tensor([row]), **options, max_new_tokens=most)[0]
         for row, most in zip(rows, limits.values(), strict=True)
     ]
-    same(shorter, alone)
+    same(shorter, generate_alone)
     assert [text.ids for text in shorter[0]] == [[]] and shorter[0][0].finish_reason == "length"
 
 
-@pytest.mark.parametrize("words", [
+@pytest.mark.parametrize("kwargs", [
     {"num_beams": 4, "num_return_sequences": 4},
     {"num_beams": 3, "early_stopping": True, "length_formula": "paper", "length_penalty": 0.6},
     {"num_beams": 3, "do_sample": True, "temperature": 1.5, "seed": 3, "num_return_sequences": 3},
@@ -158,15 +173,15 @@ def test_batched_and_cached_beams_are_those_of_the_plain_search(family: str) -> 
     {"do_sample": True, "seed": 5},
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("family", ["original", "gpt2"])
-def test_the_tree_tells_how_it_was_found(family: str, words: dict[str, Any]) -> None:
-    model, begins = model_for(family)
+def test_search_tree_leads_to_the_outputs(family: str, kwargs: dict[str, Any]) -> None:
+    model, start_kwargs = model_for(family)
     ids = padded(examples(4), "right")
-    ends = lively_ends(model, ids, begins)
-    settings = GenerationConfig(**words, max_new_tokens=MOST)
-    options: dict[str, Any] = {"config": settings, "eos_token_id": ends, "pad_token_id": PAD, **begins}
+    ends = varied_eos_ids(model, ids, start_kwargs)
+    settings = GenerationConfig(**kwargs, max_new_tokens=MAX_NEW_TOKENS)
+    options: dict[str, Any] = {"config": settings, "eos_token_id": ends, "pad_token_id": PAD, **start_kwargs}
     options["decode"] = lambda tokens: "".join(f"<{token}" for token in tokens)
-    found = ask(model, ids, **options, return_tree=True)
-    same(ask(model, ids, **options), found)  # looking changes nothing
+    found = generate_with(model, ids, **options, return_tree=True)
+    same(generate_with(model, ids, **options), found)  # recording does not change outputs
     beams = settings.num_beams
     for texts in found:
         for rank, text in enumerate(texts):
@@ -189,12 +204,12 @@ def test_the_tree_tells_how_it_was_found(family: str, words: dict[str, Any]) -> 
             if before is not None:
                 assert before.step == node.step - 1 and node.parent is not None and node.parent < n
                 assert before.state == "kept"
-            whys = {
+            reasons = {
                 "kept": {"in the beam"},
                 "pruned": {"below the beam", "ended below the beam", "search over"},
                 "finished": {"end", "length", "stop"},
             }
-            assert node.reason in whys[node.state]
+            assert node.reason in reasons[node.state]
         for step in range(steps):
             level = sorted((node for node in tree.nodes if node.step == step), key=lambda node: node.rank)
             assert [node.rank for node in level] == list(range(len(level)))
@@ -202,17 +217,17 @@ def test_the_tree_tells_how_it_was_found(family: str, words: dict[str, Any]) -> 
             assert scores == sorted(scores, reverse=True)
             kept = [node for node in level if node.state == "kept" or node.reason == "search over"]
             assert len(kept) <= beams
-            cut = [node for node in level if node.reason == "below the beam"]
-            if kept and cut and (not settings.do_sample or beams > 1):
-                assert min(node.score for node in kept) >= max(node.score for node in cut)
+            pruned = [node for node in level if node.reason == "below the beam"]
+            if kept and pruned and (not settings.do_sample or beams > 1):
+                assert min(node.score for node in kept) >= max(node.score for node in pruned)
 
 
-def test_one_step_of_chance_has_the_probabilities_that_the_settings_say() -> None:
-    """Many draws of one token, counted against probabilities reckoned by hand from the model's own."""
+def test_sampling_follows_the_processed_probabilities() -> None:
+    """Count many samples of one token; compare with probabilities computed from the model's logits."""
     model, _ = model_for("gpt2")
     row = examples(1)[0]
-    chances = torch.tensor(logprobs_after(model, row, [], {})).double()
-    tempered = (chances / 1.5).softmax(-1)
+    logprobs = torch.tensor(logprobs_after(model, row, [], {})).double()
+    tempered = (logprobs / 1.5).softmax(-1)
     order = tempered.argsort(descending=True)
     top = order[:20]
     inside = tempered[top] / tempered[top].sum()
@@ -225,41 +240,43 @@ def test_one_step_of_chance_has_the_probabilities_that_the_settings_say() -> Non
         do_sample=True, temperature=1.5, top_k=20, top_p=0.9, min_p=0.02, seed=0,
         num_return_sequences=count, max_new_tokens=1,
     )  # fmt: skip
-    (found,) = ask(model, torch.tensor([row]), config=settings, eos_token_id=None, pad_token_id=PAD)
-    drawn = torch.tensor([text.ids[0] for text in found])
-    assert set(drawn.tolist()) <= set(top.tolist()) and len(top) > 3
-    seen = torch.tensor([float((drawn == token).sum()) for token in top])
-    told = {text.ids[0]: text.score for text in found}
-    for token, chance in zip(top.tolist(), expected.tolist(), strict=True):
-        if token in told:
-            assert told[token] == pytest.approx(math.log(chance), abs=1e-4)
-    statistic = float(((seen - count * expected) ** 2 / (count * expected)).sum())
+    (found,) = generate_with(model, torch.tensor([row]), config=settings, eos_token_id=None, pad_token_id=PAD)
+    samples = torch.tensor([text.ids[0] for text in found])
+    assert set(samples.tolist()) <= set(top.tolist()) and len(top) > 3
+    counts = torch.tensor([float((samples == token).sum()) for token in top])
+    scores = {text.ids[0]: text.score for text in found}
+    for token, logprob in zip(top.tolist(), expected.tolist(), strict=True):
+        if token in scores:
+            assert scores[token] == pytest.approx(math.log(logprob), abs=1e-4)
+    statistic = float(((counts - count * expected) ** 2 / (count * expected)).sum())
     freedom = len(top) - 1
     assert statistic < freedom + 5 * math.sqrt(2 * freedom), "further off than one seed in thousands"
-    again = ask(model, torch.tensor([row]), config=settings, eos_token_id=None, pad_token_id=PAD)
+    again = generate_with(model, torch.tensor([row]), config=settings, eos_token_id=None, pad_token_id=PAD)
     assert again == [found]
 
 
-@pytest.mark.parametrize("words", [{}, {"num_beams": 3, "num_return_sequences": 3}], ids=["one", "beams"])
-def test_looking_seldom_changes_nothing(words: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU, where finished rows stay for some steps until someone looks."""
+@pytest.mark.parametrize("kwargs", [{}, {"num_beams": 3, "num_return_sequences": 3}], ids=["one", "beams"])
+def test_rare_checks_for_finished_rows_change_nothing(
+    kwargs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where finished rows stay in the batch for some steps."""
     for family in ("original", "gpt2", "lstm"):
-        model, begins = model_for(family)
+        model, start_kwargs = model_for(family)
         ids = padded(examples(6), "right")
         options: dict[str, Any] = {
-            "eos_token_id": lively_ends(model, ids, begins),
+            "eos_token_id": varied_eos_ids(model, ids, start_kwargs),
             "pad_token_id": PAD,
-            **begins,
+            **start_kwargs,
         }
         settings = GenerationConfig(
-            **words, max_new_tokens=MOST, no_repeat_ngram_size=3, forced_eos_token_id=7
+            **kwargs, max_new_tokens=MAX_NEW_TOKENS, no_repeat_ngram_size=3, forced_eos_token_id=7
         )
-        limits = dict(zip(LENGTHS, (0, 1, 2, 5, MOST, MOST), strict=True))
+        limits = dict(zip(LENGTHS, (0, 1, 2, 5, MAX_NEW_TOKENS, MAX_NEW_TOKENS), strict=True))
         found = []
-        for every in (1, 5, 100):
-            monkeypatch.setattr("glassformer.generation.loop.check_interval", lambda _, n=every: n)
+        for interval in (1, 5, 100):
+            monkeypatch.setattr("glassformer.generation.loop.check_interval", lambda _, n=interval: n)
             found.append(
-                ask(
+                generate_with(
                     model,
                     ids,
                     config=settings,
@@ -281,14 +298,14 @@ def test_looking_seldom_changes_nothing(words: dict[str, Any], monkeypatch: pyte
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_scores_that_are_no_numbers_are_a_sentence(beams: int) -> None:
-    model, begins = model_for("original")
+def test_nan_scores_raise(beams: int) -> None:
+    model, start_kwargs = model_for("original")
     with torch.no_grad():
         model.head.weight.fill_(math.nan)
     settings = GenerationConfig(num_beams=beams, max_new_tokens=3)
-    options: dict[str, Any] = {"config": settings, "eos_token_id": 2, "pad_token_id": PAD, **begins}
+    options: dict[str, Any] = {"config": settings, "eos_token_id": 2, "pad_token_id": PAD, **start_kwargs}
     with pytest.raises(NonFiniteError):
-        ask(model, padded(examples(2), "right"), **options, return_tree=True)
+        generate_with(model, padded(examples(2), "right"), **options, return_tree=True)
     with pytest.raises(NonFiniteError):
         list(generate_batched(model, examples(2), GenerationParams(**options)))
     outputs = generate_batched(model, examples(2), GenerationParams(**options), check_finite=False)
@@ -296,60 +313,67 @@ def test_scores_that_are_no_numbers_are_a_sentence(beams: int) -> None:
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_a_stop_text_ends_a_row_wherever_its_tokens_are_cut(beams: int) -> None:
-    model, begins = model_for("original")
+def test_stop_string_may_start_and_end_inside_tokens(beams: int) -> None:
+    model, start_kwargs = model_for("original")
     ids = padded(examples(4), "right")
 
     def decode(tokens: list[int]) -> str:
         return "".join(f"{token:02d}" for token in tokens)
 
-    words: dict[str, Any] = {"num_beams": beams, "num_return_sequences": beams}
-    words |= {"max_new_tokens": MOST, "length_penalty": 0.0}  # which lets a text that stops be a result
-    options: dict[str, Any] = {"eos_token_id": None, "pad_token_id": PAD, "decode": decode, **begins}
-    free = ask(model, ids, config=GenerationConfig(**words), **options)
+    kwargs: dict[str, Any] = {"num_beams": beams, "num_return_sequences": beams}
+    kwargs |= {
+        "max_new_tokens": MAX_NEW_TOKENS,
+        "length_penalty": 0.0,
+    }  # so that a stopped sequence can be a result
+    options: dict[str, Any] = {"eos_token_id": None, "pad_token_id": PAD, "decode": decode, **start_kwargs}
+    free = generate_with(model, ids, config=GenerationConfig(**kwargs), **options)
     stop = decode(free[0][0].ids)[3:10]  # the end of one token and all of the next three
-    halting = GenerationConfig(**words, stop_strings=(stop,))
-    found = ask(model, ids, config=halting, **options)
+    stopping = GenerationConfig(**kwargs, stop_strings=(stop,))
+    found = generate_with(model, ids, config=stopping, **options)
     assert any(text.finish_reason == "stop" for texts in found for text in texts)
     for texts, long in zip(found, free, strict=True):
         for text in texts:
-            whole = decode(text.ids)
-            assert (stop in whole) == (text.finish_reason == "stop")
+            decoded = decode(text.ids)
+            assert (stop in decoded) == (text.finish_reason == "stop")
             assert stop not in decode(text.ids[:-1])
-            assert whole.startswith(truncate_at_stop(whole, [stop])) and stop not in truncate_at_stop(
-                whole, [stop]
+            assert decoded.startswith(truncate_at_stop(decoded, [stop])) and stop not in truncate_at_stop(
+                decoded, [stop]
             )
         if beams == 1:
             assert texts[0].ids == long[0].ids[: len(texts[0].ids)]
     with pytest.raises(MissingValueError):
-        ask(model, ids, config=halting, eos_token_id=None, pad_token_id=PAD, **begins)
+        generate_with(model, ids, config=stopping, eos_token_id=None, pad_token_id=PAD, **start_kwargs)
 
 
-def test_tokens_are_told_as_they_come_and_examples_read_only_a_little_ahead() -> None:
-    model, begins = model_for("original")
+def test_tokens_are_reported_and_examples_read_a_bounded_number_ahead() -> None:
+    model, start_kwargs = model_for("original")
     rows = examples(6)
     ids = padded(rows, "right")
-    ends = lively_ends(model, ids, begins)
-    options: dict[str, Any] = {"eos_token_id": ends, "pad_token_id": PAD, **begins}
-    heard: dict[int, list[int]] = {n: [] for n in range(len(rows))}
-    settings = GenerationConfig(max_new_tokens=MOST)
-    found = ask(
-        model, ids, config=settings, **options, on_token=lambda token: heard[token.row].append(token.id)
+    ends = varied_eos_ids(model, ids, start_kwargs)
+    options: dict[str, Any] = {"eos_token_id": ends, "pad_token_id": PAD, **start_kwargs}
+    received: dict[int, list[int]] = {n: [] for n in range(len(rows))}
+    settings = GenerationConfig(max_new_tokens=MAX_NEW_TOKENS)
+    found = generate_with(
+        model, ids, config=settings, **options, on_token=lambda token: received[token.row].append(token.id)
     )
-    assert list(heard.values()) == [text.ids for (text,) in found]
+    assert list(received.values()) == [text.ids for (text,) in found]
     with pytest.raises(UnsupportedError):
-        ask(model, ids, config=GenerationConfig(num_beams=2, max_new_tokens=3), **options, on_token=print)
+        generate_with(
+            model, ids, config=GenerationConfig(num_beams=2, max_new_tokens=3), **options, on_token=print
+        )
 
     read = 0
 
-    def many() -> Iterator[list[int]]:
+    def endless() -> Iterator[list[int]]:
         nonlocal read
         for n in range(400):
             read += 1
             yield rows[n % len(rows)]
 
-    written = generate_batched(model, many(), GenerationParams(config=settings, **options), batch_tokens=60)
-    for n, texts in enumerate(written):
+    outputs = generate_batched(
+        model, endless(), GenerationParams(config=settings, **options), batch_tokens=60
+    )
+    for n, texts in enumerate(outputs):
         assert texts[0].ids == found[n % len(rows)][0].ids
         assert read - n <= 100
     assert read == 400
@@ -376,14 +400,14 @@ INVALID: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_invalid_options_are_refused(name: str) -> None:
+def test_invalid_options_raise(name: str) -> None:
     for value in INVALID[name]:
         with pytest.raises(InvalidValueError) as raised:
             merge_generation_config({}, {name: value})
         assert raised.value.name == name
 
 
-def test_conflicting_and_missing_options_are_refused() -> None:
+def test_conflicting_and_missing_options_raise() -> None:
     assert set(GenerationOptions.__annotations__) == {field.name for field in fields(GenerationConfig)}
     with pytest.raises(UnknownNameError):
         merge_generation_config({}, {"num_beans": 4})
@@ -395,9 +419,9 @@ def test_conflicting_and_missing_options_are_refused() -> None:
         with pytest.raises(ConflictError) as raised:
             merge_generation_config({}, options)
         assert raised.value.names == names
-    model, begins = model_for("original")
+    model, start_kwargs = model_for("original")
     ids = padded(examples(2), "right")
-    params = GenerationParams(eos_token_id=2, pad_token_id=PAD, **begins)
+    params = GenerationParams(eos_token_id=2, pad_token_id=PAD, **start_kwargs)
     with pytest.raises(MissingValueError):
         generate(model, ids, params)
     with pytest.raises(InvalidValueError):
@@ -406,7 +430,7 @@ def test_conflicting_and_missing_options_are_refused() -> None:
         list(generate_batched(model, [[3]], replace(params, max_new_tokens=3), batch_tokens=0))
 
 
-def test_a_folders_generation_config_is_honoured_or_refused() -> None:
+def test_published_generation_config_is_honored_or_rejected() -> None:
     published = {
         "bad_words_ids": [[58100], [0]], "bos_token_id": 0, "decoder_start_token_id": 58100,
         "eos_token_id": 0, "forced_eos_token_id": 0, "max_length": 512, "num_beams": 6, "pad_token_id": 58100,
@@ -433,14 +457,14 @@ def test_a_folders_generation_config_is_honoured_or_refused() -> None:
     with pytest.raises(UnsupportedError):
         merge_generation_config({"bad_words_ids": [[4, 5]]}, {})
 
-    model, begins = model_for("original")
+    model, start_kwargs = model_for("original")
     ids = padded(examples(3), "right")
-    options: dict[str, Any] = {"eos_token_id": None, "pad_token_id": PAD, **begins}
+    options: dict[str, Any] = {"eos_token_id": None, "pad_token_id": PAD, **start_kwargs}
     # the start is counted in these bounds; for a prompt, the prompt is
-    found = ask(model, ids, config=merge_generation_config({"max_length": 9}, {}), **options)
+    found = generate_with(model, ids, config=merge_generation_config({"max_length": 9}, {}), **options)
     assert {len(text.ids) for (text,) in found} == {8}
     prompted, _ = model_for("gpt2")
-    found = ask(
+    found = generate_with(
         prompted,
         ids,
         config=merge_generation_config({"max_length": 9}, {}),

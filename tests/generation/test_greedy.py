@@ -18,16 +18,16 @@ from glassformer.generation import GenerationOutput, GenerationParams, generate,
 from tests.core.models import model_of as core_model
 
 EOS, PAD, START = 2, 0, 1
-MOST = 12
+MAX_NEW_TOKENS = 12
 WITH_SOURCE = ("original", "t5", "bart", "marian")
 WITH_PROMPT = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "falcon", "palm")
 LENGTHS = (7, 1, 4, 6, 2, 9)  # unequal, so that every batch is padded
 
 
-def model_of(family: str, seed: int = 0, **words: Any) -> Any:
-    """A tiny model that writes something else at every step: its head does not know the input's matrix."""
+def model_of(family: str, seed: int = 0, **kwargs: Any) -> Any:
+    """A tiny model with a random head, so that it does not repeat itself."""
     torch.manual_seed(seed)
-    model = build_model(tiny_spec(family, **words)).eval()
+    model = build_model(tiny_spec(family, **kwargs)).eval()
     with torch.no_grad():
         for name, value in model.named_parameters():
             large = 2.0 if name.endswith("embed.token.weight") else 0.25 if value.dim() > 1 else 0.05
@@ -37,17 +37,21 @@ def model_of(family: str, seed: int = 0, **words: Any) -> Any:
 
 
 def examples(count: int = len(LENGTHS), seed: int = 0) -> list[list[int]]:
-    draw = torch.Generator().manual_seed(seed)
-    return [torch.randint(3, 80, (LENGTHS[n % len(LENGTHS)],), generator=draw).tolist() for n in range(count)]
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randint(3, 80, (LENGTHS[n % len(LENGTHS)],), generator=generator).tolist() for n in range(count)
+    ]
 
 
-def ask(model: Any, ids: Tensor, mask: Tensor | None = None, **params: Any) -> list[list[GenerationOutput]]:
-    """`generate` with the fields of the params as keywords."""
+def generate_with(
+    model: Any, ids: Tensor, mask: Tensor | None = None, **params: Any
+) -> list[list[GenerationOutput]]:
+    """`generate` with the fields of `GenerationParams` as keywords."""
     return generate(model, ids, GenerationParams(**params), attention_mask=mask)
 
 
 def greedy(model: nn.Module, ids: Tensor, mask: Tensor | None = None, **options: Any) -> list[list[int]]:
-    outputs = ask(model, ids, mask, **options)
+    outputs = generate_with(model, ids, mask, **options)
     return [best.ids for (best,) in outputs]
 
 
@@ -66,12 +70,14 @@ def padded(rows: list[list[int]], side: str) -> Tensor:
 
 
 @torch.no_grad()
-def plain(model: nn.Module, row: list[int], ends: tuple[int, ...] = (), most: int = MOST) -> list[int]:
-    """One row, no cache: the whole sequence is read anew for every token."""
+def uncached_greedy(
+    model: nn.Module, row: list[int], ends: tuple[int, ...] = (), most: int = MAX_NEW_TOKENS
+) -> list[int]:
+    """Greedy decoding of one row without a cache."""
     source = torch.tensor([row])
     out = [START] if isinstance(model, EncoderDecoder) else list(row)
-    begin = len(out)
-    while len(out) - begin < most:
+    start = len(out)
+    while len(out) - start < most:
         ids = torch.tensor([out])
         masks = [torch.ones_like(x, dtype=torch.bool) for x in (source, ids)]
         logits = model(source, ids, *masks) if isinstance(model, EncoderDecoder) else model(ids, masks[1])
@@ -79,17 +85,17 @@ def plain(model: nn.Module, row: list[int], ends: tuple[int, ...] = (), most: in
         if token in ends:
             break
         out.append(token)
-    return out[begin:]
+    return out[start:]
 
 
 def ends_for(model: nn.Module, rows: list[list[int]]) -> tuple[int, ...]:
-    """The two tokens that end the rows at the most different places."""
-    free = [plain(model, row) for row in rows]
+    """The two end tokens for which the rows have the most different lengths."""
+    free = [uncached_greedy(model, row) for row in rows]
     used = sorted({token for row in free for token in row})
     assert len(used) > 4, "the model repeats itself; nothing is compared"
 
     def lengths(ends: tuple[int, ...]) -> set[int]:
-        return {next((n for n, token in enumerate(row) if token in ends), MOST) for row in free}
+        return {next((n for n, token in enumerate(row) if token in ends), MAX_NEW_TOKENS) for row in free}
 
     ends = max(itertools.combinations(used, 2), key=lambda pair: len(lengths(pair)))
     assert len(lengths(ends)) > 2, "the rows have one length; none leaves the batch early"
@@ -97,41 +103,43 @@ def ends_for(model: nn.Module, rows: list[list[int]]) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("family", (*WITH_SOURCE, *WITH_PROMPT))
-def test_batched_and_cached_gives_what_the_plain_loop_gives(family: str) -> None:
+def test_greedy_decoding_matches_an_uncached_loop(family: str) -> None:
     model, rows = model_of(family), examples()
     ends = ends_for(model, rows)
-    expected = [plain(model, row, ends) for row in rows]
-    options: dict[str, Any] = {"eos_token_id": ends, "pad_token_id": PAD, "max_new_tokens": MOST}
+    expected = [uncached_greedy(model, row, ends) for row in rows]
+    options: dict[str, Any] = {"eos_token_id": ends, "pad_token_id": PAD, "max_new_tokens": MAX_NEW_TOKENS}
     if isinstance(model, EncoderDecoder):
         options["start_ids"] = START
     for side in ("right", "left"):
         assert greedy(model, padded(rows, side), **options) == expected, side
     assert [greedy(model, torch.tensor([row]), **options)[0] for row in rows] == expected
-    limits = dict(zip(LENGTHS, (0, 1, 2, MOST, 3, MOST), strict=True))
+    limits = dict(zip(LENGTHS, (0, 1, 2, MAX_NEW_TOKENS, 3, MAX_NEW_TOKENS), strict=True))
     shortened = greedy(model, padded(rows, "right"), **{**options, "max_new_tokens": limits.__getitem__})
     assert shortened == [row[:most] for row, most in zip(expected, limits.values(), strict=True)]
     budgets = [greedy_batched(model, rows, tokens, **options) for tokens in (1, 50, 10_000)]
     assert budgets == [expected] * 3
 
 
-@pytest.mark.parametrize("words", [{"position": "relative"}, {"position": "alibi"}, {"window": 3}], ids=str)
-def test_what_counts_in_rows_does_not_see_the_padding(words: dict[str, Any]) -> None:
-    """A bias and a window count columns, so padding must not stand between a prompt and what follows it."""
+@pytest.mark.parametrize("kwargs", [{"position": "relative"}, {"position": "alibi"}, {"window": 3}], ids=str)
+def test_padding_does_not_shift_relative_positions_or_windows(kwargs: dict[str, Any]) -> None:
+    """They count columns, so there must be no padding between a prompt and its continuation."""
     torch.manual_seed(0)
-    model = core_model("decoder_only", **words)
+    model = core_model("decoder_only", **kwargs)
     rows = [[1 + token % 22 for token in row] for row in examples()]
-    expected = [plain(model, row) for row in rows]
+    expected = [uncached_greedy(model, row) for row in rows]
     for side in ("right", "left"):
-        found = greedy(model, padded(rows, side), eos_token_id=-5, pad_token_id=PAD, max_new_tokens=MOST)
+        found = greedy(
+            model, padded(rows, side), eos_token_id=-5, pad_token_id=PAD, max_new_tokens=MAX_NEW_TOKENS
+        )
         assert found == expected, side
 
 
-def test_writing_ends_where_the_position_table_does() -> None:
+def test_generation_ends_with_the_position_table() -> None:
     rows = examples()
     prompted = model_of("gpt2", max_len=10)
     found = greedy(prompted, padded(rows, "right"), eos_token_id=-5, pad_token_id=PAD, max_new_tokens=50)
     assert [len(row) for row in found] == [11 - len(row) for row in rows]
-    assert found == [plain(prompted, row, most=11 - len(row)) for row in rows]
+    assert found == [uncached_greedy(prompted, row, most=11 - len(row)) for row in rows]
     sourced = model_of("original", max_len=10)
     found = greedy(
         sourced,
@@ -144,20 +152,22 @@ def test_writing_ends_where_the_position_table_does() -> None:
     assert {len(row) for row in found} == {9}
 
 
-def test_a_model_in_training_rests_while_it_writes() -> None:
+def test_training_mode_is_restored_after_generation() -> None:
     model, rows = model_of("gpt2"), examples()
-    expected = greedy(model, padded(rows, "left"), eos_token_id=-5, pad_token_id=PAD, max_new_tokens=MOST)
+    expected = greedy(
+        model, padded(rows, "left"), eos_token_id=-5, pad_token_id=PAD, max_new_tokens=MAX_NEW_TOKENS
+    )
     model.train()
     model.embed.eval()  # a part that someone froze
     before = [module.training for module in model.modules()]
     assert (
-        greedy(model, padded(rows, "left"), eos_token_id=-5, pad_token_id=PAD, max_new_tokens=MOST)
+        greedy(model, padded(rows, "left"), eos_token_id=-5, pad_token_id=PAD, max_new_tokens=MAX_NEW_TOKENS)
         == expected
     )
     assert [module.training for module in model.modules()] == before
 
 
-def test_inputs_that_cannot_be_continued_are_refused() -> None:
+def test_invalid_inputs_raise() -> None:
     ids = torch.tensor([[5, 6], [PAD, PAD]])
     options: dict[str, Any] = {"eos_token_id": EOS, "pad_token_id": PAD, "max_new_tokens": 3}
     with pytest.raises(EmptyInputError):

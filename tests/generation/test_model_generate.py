@@ -13,8 +13,8 @@ from glassformer.generation import GenerationConfig
 from glassformer.generation.continuous import Scheduler
 from glassformer.generation.inference_model import InferenceModel
 from tests.generation.continuous.requests import send
-from tests.generation.references import generated, lively_ends, padded, pair, rows
-from tests.generation.test_greedy import ask, model_of
+from tests.generation.references import generated, padded, pair, rows, varied_eos_ids
+from tests.generation.test_greedy import generate_with, model_of
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_model_generate_matches_transformers(family: str, options: dict[str, Any
     theirs, ours = pair(family)
     side = "right" if theirs.config.is_encoder_decoder else "left"
     ids, mask = padded(rows(), side, theirs.config.pad_token_id)
-    ends = lively_ends(family)
+    ends = varied_eos_ids(family)
     expected, _ = generated(theirs, ids, mask, ends, max_new_tokens=9, **options)
     found = ours.generate(ids, attention_mask=mask.long(), eos_token_id=ends, max_new_tokens=9, **options)
     assert found == expected
@@ -51,9 +51,9 @@ class ScoresHead(nn.Module):
 def test_any_head_with_scores_over_a_vocabulary_generates(weights: Any) -> None:
     model, ids = model_of("gpt2"), torch.tensor([[5, 9, 14]])
     options: dict[str, Any] = {"config": GenerationConfig(max_new_tokens=6, num_beams=2), "eos_token_id": 3}
-    (expected,) = ask(model, ids, **options)
+    (expected,) = generate_with(model, ids, **options)
     model.head = ScoresHead(model.head)
-    ((found,),) = ask(InferenceModel(model, weights), ids, **options)
+    ((found,),) = generate_with(InferenceModel(model, weights), ids, **options)
     assert found.ids and found.score != pytest.approx(expected[0].score)
     with torch.no_grad():
         logits = model(torch.tensor([[*ids[0].tolist(), *found.ids]]))[0, 2:].log_softmax(-1)

@@ -20,7 +20,7 @@ from glassformer.generation import GenerationConfig, prefill  # noqa: E402
 from glassformer.generation.cuda_graph_decoder import CUDAGraphDecoder  # noqa: E402
 from glassformer.generation.inference_model import CachedDecoder, InferenceModel  # noqa: E402
 from glassformer.inference.gpu.linear import TritonInt8Linear, TritonLinear  # noqa: E402
-from tests.generation.test_greedy import PAD, START, ask, model_of  # noqa: E402
+from tests.generation.test_greedy import PAD, START, generate_with, model_of  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
 LOW = torch.bfloat16 if HAS_GPU else torch.float16  # the interpreter has no bfloat16
@@ -53,7 +53,7 @@ def test_the_kernels_write_what_the_model_writes(family: str) -> None:
     for name, words in SETTINGS.items():
         settings = GenerationConfig(max_new_tokens=STEPS, **words)
         plain, quick = (
-            ask(one, ids, real, config=settings, eos_token_id=[3, 40], pad_token_id=PAD, **starts)
+            generate_with(one, ids, real, config=settings, eos_token_id=[3, 40], pad_token_id=PAD, **starts)
             for one in (model, InferenceModel(model, TritonLinear))
         )
         for texts, others in zip(plain, quick, strict=True):

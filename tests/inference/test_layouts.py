@@ -29,7 +29,7 @@ from glassformer.verify import perturb_parameters
 from glassformer.verify.inputs import drop_padding, has_tokens, random_inputs
 from tests.core.models import model_of as core_model
 from tests.core.models import spec_of
-from tests.generation.test_greedy import PAD, START, ask, examples, padded
+from tests.generation.test_greedy import PAD, START, examples, generate_with, padded
 from tests.generation.test_greedy import model_of as writer
 
 LAYOUTS = [None]
@@ -96,7 +96,7 @@ def test_every_layout_gives_what_the_model_gives(family: str, lay: type) -> None
 
 def texts(model: nn.Module, ids: Tensor, **words: Any) -> list[list[GenerationOutput]]:
     asked = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 8, **words}
-    return ask(model, ids, config=GenerationConfig(**asked), eos_token_id=[3, 40], pad_token_id=PAD)
+    return generate_with(model, ids, config=GenerationConfig(**asked), eos_token_id=[3, 40], pad_token_id=PAD)
 
 
 def same(found: list[list[GenerationOutput]], expected: list[list[GenerationOutput]]) -> None:
@@ -202,12 +202,12 @@ def test_sources_with_nothing_in_them() -> None:
         "pad_token_id": PAD,
     }
     full, empty = torch.tensor([[5, 6, 7], [PAD] * 3]), torch.zeros(1, 0, dtype=torch.long)
-    expected = ask(prepare_for_inference(model), full, start_ids=START, **options)
+    expected = generate_with(prepare_for_inference(model), full, start_ids=START, **options)
     same(
-        ask(prepare_for_inference(model), empty, start_ids=START, **options),
+        generate_with(prepare_for_inference(model), empty, start_ids=START, **options),
         expected[1:],
     )
-    same(ask(model, full, start_ids=START, **options), expected)
+    same(generate_with(model, full, start_ids=START, **options), expected)
 
 
 FORGETFUL: list[dict[str, Any]] = [
@@ -244,11 +244,11 @@ def test_what_is_forgotten_was_seen_by_no_beam(
             "max_new_tokens": {7: 3, 1: 18, 4: 0, 6: 9, 2: 14}.__getitem__,
         }
         monkeypatch.setattr(kv_cache, "COMPACT_INTERVAL", 10**6)
-        before, expected = len(moved), ask(model, ids, **options)
+        before, expected = len(moved), generate_with(model, ids, **options)
         assert len(moved) == before
         monkeypatch.setattr(kv_cache, "COMPACT_INTERVAL", 2)
         for one in (model, prepare_for_inference(model)):
-            same(ask(one, ids, **options), expected)
+            same(generate_with(one, ids, **options), expected)
     assert any(moved)
 
 
@@ -273,7 +273,7 @@ def test_what_was_put_around_a_projection_is_heeded_and_hooks_elsewhere_are_refu
     }
 
     def first() -> GenerationOutput:
-        return ask(bundle.inference_model(), ids, start_ids=[START], **options)[0][0]
+        return generate_with(bundle.inference_model(), ids, start_ids=[START], **options)[0][0]
 
     before, block = first().score, model.decoder.blocks[0]
     block.ffn.up = Halved(block.ffn.up)

@@ -18,7 +18,7 @@ from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.verify import perturb_parameters
 from tests.core.models import VOCAB, model_of
 from tests.generation.continuous.requests import requests
-from tests.generation.continuous.test_crowd import crowd
+from tests.generation.continuous.test_concurrent_requests import check_concurrent_requests
 from tests.inference.test_layouts import LAYOUTS, gaps
 
 EPS = 1e-3  # large, so that it shows
@@ -94,4 +94,4 @@ def test_a_step_without_the_norm_is_noticed(model: Any, monkeypatch: pytest.Monk
 
 def test_requests_of_a_batch_get_what_they_get_alone(model: Any) -> None:
     begins = {"start_ids": [1]} if isinstance(model, EncoderDecoder) else {}
-    crowd(prepare_for_inference(model), requests(8, begins, vocab=VOCAB, most=12))
+    check_concurrent_requests(prepare_for_inference(model), requests(8, begins, vocab=VOCAB, most=12))

@@ -1,4 +1,4 @@
-"""Decoders that take along what follows them, as on a GPU, write what is written step by step."""
+"""Choosing tokens inside the decode step, as on a GPU, gives the same outputs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from glassformer.generation import GenerationConfig, prefill
 from glassformer.generation.inference_model import CachedDecoder, InferenceModel
 from glassformer.generation.loop import Sequences, greedy_selector
 from glassformer.generation.step_decoder import TokenSelector
-from tests.generation.test_greedy import MOST, PAD, ask, examples, model_of, padded
+from tests.generation.test_greedy import MAX_NEW_TOKENS, PAD, examples, generate_with, model_of, padded
 
-ASKED: dict[str, dict[str, Any]] = {
+CONFIGS: dict[str, dict[str, Any]] = {
     "greedy": {"min_new_tokens": 3, "forced_eos_token_id": 40},
     "beams": {"num_beams": 3, "num_return_sequences": 3, "suppress_tokens": (7,), "min_length": 6},
     "forced": {"num_beams": 2, "forced_eos_token_id": 40, "repetition_penalty": 1.2},
@@ -25,32 +25,32 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 
 
-def spelled(ids: list[int]) -> str:
+def decode(ids: list[int]) -> str:
     return "".join(f"<{token}>" for token in ids)
 
 
-@pytest.mark.parametrize("name", ASKED)
-def test_what_follows_a_step_may_go_along_with_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", CONFIGS)
+def test_selector_inside_the_step_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = model_of("gpt2"), padded(examples(4), "right")
-    settings = GenerationConfig(max_new_tokens=MOST, **ASKED[name])
+    settings = GenerationConfig(max_new_tokens=MAX_NEW_TOKENS, **CONFIGS[name])
     options: dict[str, Any] = {
         "config": settings,
         "eos_token_id": [3, 40],
         "pad_token_id": PAD,
-        "decode": spelled,
+        "decode": decode,
     }
-    expected = ask(model, ids, **options)
+    expected = generate_with(model, ids, **options)
 
-    def step_and_select(self: CachedDecoder, ids: Tensor, follow: TokenSelector) -> tuple[Tensor, ...]:
-        return follow.choose(self.step(ids))
+    def step_and_select(self: CachedDecoder, ids: Tensor, selector: TokenSelector) -> tuple[Tensor, ...]:
+        return selector.choose(self.step(ids))
 
     monkeypatch.setattr(CachedDecoder, "step_and_select", step_and_select, raising=False)
-    assert ask(model, ids, **options) == expected
+    assert generate_with(model, ids, **options) == expected
     if settings.stop_strings:
         assert any(text.finish_reason == "stop" for texts in expected for text in texts)
 
 
-def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reused_graph_keeps_the_tensors_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
@@ -68,22 +68,22 @@ def test_a_graph_keeps_what_it_reads_however_often_it_is_taken_over(monkeypatch:
     model = InferenceModel(model_of("gpt2").to(device), TritonLinear)
     ids = torch.tensor([[5, 9, 14, 33], [21, 6, 8, 30]], device=device)
 
-    def follow() -> tuple[TokenSelector, Any]:
+    def make_selector() -> tuple[TokenSelector, Any]:
         limits, ends, never = (torch.tensor(x, device=device) for x in ([4, 4], [3], [7]))
         return greedy_selector(Sequences(limits, ends), never), weakref.ref(never)
 
-    def begun() -> Any:
+    def make_decoder() -> Any:
         with torch.inference_mode():
             return prefill(model, ids, ids > 0, start_ids=None, capacity=4).decoder
 
     with torch.inference_mode():
-        (first, read), steps = follow(), begun()
-        steps._capture(first)
+        (selector, suppressed), decoder = make_selector(), make_decoder()
+        decoder._capture(selector)
         for order in ([1, 0], [0, 1]):
-            del steps
-            (first, _), steps = follow(), begun()
-            steps.reorder(torch.tensor(order, device=device))
-            steps._capture(first)
-            assert steps.graph is graphs[0] and len(graphs) == 1
-            assert steps.rows.tolist() == order
-            assert read() is not None
+            del decoder
+            (selector, _), decoder = make_selector(), make_decoder()
+            decoder.reorder(torch.tensor(order, device=device))
+            decoder._capture(selector)
+            assert decoder.graph is graphs[0] and len(graphs) == 1
+            assert decoder.rows.tolist() == order
+            assert suppressed() is not None
