@@ -22,7 +22,12 @@ from docs import reference
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = {"README.md": "index.md", "README.ko.md": "ko/index.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {
+    "README.md": "index.md",
+    "README.ko.md": "ko/index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
 FILES = {"LICENSE": "LICENSE.txt", "web/public/icon.svg": "icon.svg"}
 LINK = re.compile(r"""(?P<before>\]\(|(?:src|href)=")(?P<target>[^)"\s#]+)""")
 FORMULA = re.compile(
