@@ -114,5 +114,6 @@ def sentence(text: str) -> str:
     """A description with a capital letter and a period."""
     if not text:
         return ""
-    text = text if text.startswith("`") else text[:1].upper() + text[1:]
+    first = text.split()[0].rstrip(",;:.")
+    text = text[0].upper() + text[1:] if first.replace("-", "").isalpha() else text
     return text if text.endswith((".", "`")) else f"{text}."

@@ -34,7 +34,7 @@ def seeds(*kinds: str, count: int = 3) -> tuple[str, ...]:
 
 ROWS: dict[str, Row] = {
     "multi30k": Row(
-        title="captions from English into German and French, at most 2.7M parameters",
+        title="Multi30k: English to German and French, at most 2.7M parameters",
         module="multi30k",
         runs=(
             *seeds("en-de", "en-fr", "en-de-cased", "en-fr-cased", "en-de-heavy", "en-fr-heavy"),
@@ -44,7 +44,7 @@ ROWS: dict[str, Row] = {
         ),
     ),
     "ett": Row(
-        title="power transformers' loads and oil temperatures, 96 to 720 steps ahead",
+        title="ETT: electricity load and oil temperature, 96 to 720 steps ahead",
         module="ett",
         runs=tuple(
             f"{which}/{horizon}/{kind}"
@@ -54,12 +54,12 @@ ROWS: dict[str, Row] = {
         ),
     ),
     "pocket-series": Row(
-        title="a small forecaster for any series, learned from made ones",
+        title="pocket-series: a small forecaster trained on synthetic series",
         module="pocket_series",
         runs=("1",),
     ),
     "recall": Row(
-        title="strings to copy and values to recall: Transformer, LSTM with attention, LSTM alone",
+        title="copy and recall: Transformer, LSTM with attention, LSTM alone",
         module="recall",
         runs=(
             *seeds("copy-transformer", "copy-lstm", "copy-lstm-alone"),
@@ -70,12 +70,12 @@ ROWS: dict[str, Row] = {
         ),
     ),
     "restore": Row(
-        title="trimmed, gapped and shuffled sentences made whole: Transformer and LSTM",
+        title="restoring damaged sentences: Transformer and LSTM",
         module="restoration",
         runs=seeds("transformer", "lstm"),
     ),
     "shakespeare": Row(
-        title="tiny-shakespeare letter by letter, on a GPU in a minute and on a CPU in three",
+        title="tiny-shakespeare by characters: one minute on a GPU, three on a CPU",
         module="shakespeare",
         runs=(
             *seeds("gpu", "cpu"),
@@ -83,26 +83,26 @@ ROWS: dict[str, Row] = {
         ),
     ),
     "wikitext2": Row(
-        title="WikiText-2 against nanoGPT of the same size, for about the same seconds",
+        title="WikiText-2: nanoGPT of the same size, about the same training time",
         module="language",
         arguments=("wikitext2",),
         runs=(*seeds("ours", "nanogpt"), "tried-learned-positions/1"),
         takes=("seconds",),
     ),
     "enwik8": Row(
-        title="10 MB of Wikipedia byte by byte against nanoGPT of the same size, for about the same seconds",
+        title="enwik8, 10 MB by bytes: nanoGPT of the same size, about the same training time",
         module="language",
         arguments=("enwik8",),
         runs=(*seeds("ours", "nanogpt"), "tried-learned-positions/1"),
         takes=("seconds",),
     ),
     "pocket-lm": Row(
-        title="the language model that comes with the package",
+        title="pocket-lm: the pretrained language model",
         module="pocket_lm",
         runs=("1",),
     ),
     "nsmc": Row(
-        title="Korean film reviews, good or bad, from scratch (not the published split)",
+        title="nsmc: Korean movie reviews, from scratch (not the published split)",
         module="reviews",
         runs=(
             *seeds("recipe"),
@@ -122,24 +122,24 @@ ROWS: dict[str, Row] = {
         ),
     ),
     "mnist": Row(
-        title="handwritten digits by a Vision Transformer from scratch",
+        title="MNIST: Vision Transformer from scratch",
         module="digits",
         arguments=("mnist", "images-digits"),
         runs=seeds(),
     ),
     "cifar": Row(
-        title="8,000 photographs: a Vision Transformer and a residual network, seen as often (own split)",
+        title="CIFAR-10, 8,000 images: Vision Transformer and ResNet, same epochs (own split)",
         module="pictures",
         runs=seeds("vit", "convolution"),
     ),
     "pocket-digits": Row(
-        title="digits by at most 300,000 weights, for the explorer",
+        title="pocket-digits: at most 300,000 parameters",
         module="digits",
         arguments=("pocket-digits", "pocket-digits"),
         runs=("1",),
     ),
     "pocket": Row(
-        title="the default translator, English to and from German, French and Korean",
+        title="pocket: English to and from German, French and Korean",
         module="pocket",
         runs=("base/1", "small/1", "student/1", "graduate/1", "polished/1"),
         takes=("most",),
