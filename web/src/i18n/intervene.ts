@@ -107,6 +107,7 @@ export default {
   'intervene.whole_layer': { en: 'All heads of this layer', ko: '이 레이어의 모든 헤드' },
   'intervene.whole_layer_of': { en: 'All heads of {where}', ko: '{where}의 모든 헤드' },
   'intervene.rank': { en: 'Rank all heads', ko: '모든 헤드의 순위 매기기' },
+  'intervene.ranking': { en: 'ranking the heads …', ko: '헤드의 영향을 재는 중…' },
   'intervene.rank_stop': { en: 'Stop', ko: '멈추기' },
   'intervene.ranked': { en: 'Heads with the largest effect', ko: '영향이 가장 큰 헤드' },
   'intervene.effect': { en: 'Effect of turning it off: {effect}', ko: '이 헤드만 껐을 때의 영향: {effect}' },
