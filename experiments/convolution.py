@@ -1,6 +1,6 @@
-"""A small residual network in plain torch, beside the Transformer: same pictures, changes and passes.
+"""A small ResNet in plain PyTorch to compare with the ViT: same images, augmentation and epochs.
 
-Letters: B pictures, C channels, H height, W width, L classes.
+Letters: B images, C channels, H height, W width, L classes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDTHS, CLASSES, RATE, DECAY, LOOKS = (64, 128, 256), 10, 0.002, 0.05, 10
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions added to what came in; where the width grows, at half the resolution."""
+    """A residual block of two 3 x 3 convolutions; halves the resolution if the width grows."""
 
     def __init__(self, before: int, width: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Block(nn.Module):
 
 
 def network() -> nn.Sequential:
-    """Pictures (B, 3, H, W) to scores (B, L): 2.8M weights, as many as the Transformer's."""
+    """Images (B, 3, H, W) to logits (B, L): 2.8M parameters, as many as the ViT."""
     first = (nn.Conv2d(3, WIDTHS[0], 3, 1, 1, bias=False), nn.BatchNorm2d(WIDTHS[0]), nn.ReLU())
     widths = [
         pair
@@ -65,7 +65,7 @@ def run(
     seed: int,
     device: str,
 ) -> tuple[Trained, float]:
-    """Train as the Transformer's recipe says, and measure: what the run was, and the test accuracy."""
+    """Train with the settings of the ViT's recipe; the run and its test accuracy."""
     recipe = read_recipe(recipe_path("images-cifar"))
     on = device_for(device)
     torch.manual_seed(seed)
@@ -79,20 +79,20 @@ def run(
     statistics = [torch.tensor(value, dtype=torch.float32, device=on) for value in (mean, std)]
     model = network().to(on, memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)
-    batch, wanted = recipe.training.batch or 200, torch.from_numpy(labels.astype(np.int64)).to(on)
+    batch, targets = recipe.training.batch or 200, torch.from_numpy(labels.astype(np.int64)).to(on)
     epochs = recipe.training.epochs or 300
     a_pass = len(images) // batch
     steps, step, curve = math.ceil(epochs * a_pass), 0, list[tuple[int, float]]()
     changes, began = changes_of(recipe, seed), time.monotonic()
     while step < steps:
-        epoch, place = divmod(step, a_pass)
-        if place == 0:
+        epoch, workspace = divmod(step, a_pass)
+        if workspace == 0:
             order = np.random.default_rng([seed, epoch]).permutation(len(images))
-        rows = order[place * batch : (place + 1) * batch]
+        rows = order[workspace * batch : (workspace + 1) * batch]
         inputs = normalize(changes(images[rows], rows, epoch=epoch))
         for group in optimiser.param_groups:
             group["lr"] = RATE * min(1, step / (steps / 10)) * (1 + math.cos(math.pi * step / steps)) / 2
-        wrong = loss(model, inputs, wanted[torch.from_numpy(rows).to(on)], recipe)
+        wrong = loss(model, inputs, targets[torch.from_numpy(rows).to(on)], recipe)
         optimiser.zero_grad()
         wrong.backward()
         optimiser.step()
@@ -106,7 +106,7 @@ def run(
 
 
 def changes_of(recipe: Recipe, seed: int) -> Augment:
-    """What happens to a picture, as the recipe says."""
+    """The augmentation of the recipe."""
     data = recipe.data
     assert isinstance(data, ImageData)
     return Augment(
@@ -115,7 +115,7 @@ def changes_of(recipe: Recipe, seed: int) -> Augment:
 
 
 def loss(model: nn.Module, inputs: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
-    """The mean loss of a batch, parts of whose pictures are exchanged as the recipe says."""
+    """The mean loss of a batch, with the recipe's CutMix."""
     assert isinstance(recipe.data, ImageData)
     pictures, other, share = cutmix(inputs, labels, recipe.data.cutmix_prob)
     smoothing = recipe.training.label_smoothing or 0.0
@@ -129,24 +129,24 @@ def loss(model: nn.Module, inputs: Tensor, labels: Tensor, recipe: Recipe) -> Te
 def accuracy(
     model: nn.Module, images: Pictures, labels: Pictures, normalize: Callable[[Pictures], Tensor]
 ) -> float:
-    """The share of pictures that are told right, in percent."""
+    """Accuracy in percent."""
     model.eval()
     right = 0
     for start in range(0, len(images), 500):
         inputs = normalize(np.ascontiguousarray(images[start : start + 500]))
         with low_precision(inputs.device):
-            said = model(inputs).argmax(-1).cpu().numpy()
-        right += int((said == labels[start : start + 500]).sum())
+            predicted = model(inputs).argmax(-1).cpu().numpy()
+        right += int((predicted == labels[start : start + 500]).sum())
     model.train()
     return 100 * right / len(images)
 
 
 def low_precision(device: torch.device) -> AbstractContextManager[object]:
-    """bfloat16 on a GPU, as the Transformer has it there."""
+    """bfloat16 autocast on a GPU, as for the ViT."""
     return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
 
 
 def arrays(path: Path) -> tuple[Pictures, Pictures]:
-    """The pictures and labels of a file."""
+    """The images and labels of a file."""
     with np.load(path) as file:
         return file["images"], file["labels"]

@@ -1,4 +1,4 @@
-"""The texts of the language rows, and what a model of each is: the same for ours and for its peer."""
+"""The corpora of the language-model rows, with the model sizes used for ours and for nanoGPT."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ BYTES = {"train": 9_000_000, "valid": 9_500_000, "test": 10_000_000}  # of enwik
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """A row: its texts, how they are cut into tokens, its recipe, and what nanoGPT needs to be of its size.
+    """A row: its texts, tokenizer and recipe, and the nanoGPT settings for the same size.
 
     texts: from the folder of data sets to the text of each part
-    kind, vocab_size: of the tokenizer; unit: by what the loss is told too
+    kind, vocab_size: of the tokenizer; unit: unit in which the loss is reported as well
     length, rows: of a batch
     """
 
@@ -33,7 +33,7 @@ class Corpus:
 
     @property
     def learned_positions(self) -> str:
-        """The same size with GPT-2's positions, as was tried."""
+        """The same size with GPT-2's learned positions."""
         dropouts = (
             f"dropout: {self.dropout}, attention_dropout: {self.dropout}, embed_dropout: {self.dropout}"
         )
@@ -47,7 +47,7 @@ class Corpus:
 
 
 def _articles(data: Path) -> dict[str, str]:
-    """WikiText-2 as it is published."""
+    """WikiText-2 as published."""
     return {
         part: gzip.decompress((data / "wikitext-2" / f"{part}.txt.gz").read_bytes()).decode()
         for part in PARTS
@@ -55,7 +55,7 @@ def _articles(data: Path) -> dict[str, str]:
 
 
 def _bytes(data: Path) -> dict[str, str]:
-    """Each byte as the letter of its number, so that a tokenizer of letters cuts the text into bytes."""
+    """Each byte as one character (Latin-1), so that a character tokenizer yields bytes."""
     text = gzip.decompress((data / "enwik8-10M" / "enwik8.first10M.gz").read_bytes()).decode("latin-1")
     starts = (0, *BYTES.values())
     return {part: text[start:end] for (part, end), start in zip(BYTES.items(), starts, strict=False)}

@@ -1,4 +1,4 @@
-"""python -m experiments.curves: draw the curves of every row that was run, from the figures noted."""
+"""python -m experiments.curves: plot the validation curves of every recorded row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.labels import called
+from experiments.labels import run_label
 from experiments.paths import FIGURES, ROOT
 from experiments.records import RunRecord, runs_of
 from experiments.rows import ROWS
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PICTURES = ROOT / "docs" / "pictures" / "results"
-# Nothing is painted behind the curves, and this grey is read on white and on black alike.
+# The background is transparent; this gray is readable on white and on black.
 INK = "#7c7c88"
 WORDY = 30  # letters of a name in a legend beside which two panels leave no room for curves
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Curves of one figure that are looked at together. kinds: the runs under each name in the legend."""
+    """One metric in one panel. kinds: the runs of each name in the legend."""
 
     title: str
     of: str
@@ -32,13 +32,13 @@ class Panel:
 
 
 def panels_of(row: str, runs: Sequence[RunRecord]) -> list[Panel]:
-    """A panel for each figure measured; kinds that are shown apart, as "etth1/96", have one of their own."""
-    found: dict[tuple[str, str], dict[str, list[RunRecord]]] = {}
+    """A panel for each metric; groups such as "etth1/96" get their own panel."""
+    result: dict[tuple[str, str], dict[str, list[RunRecord]]] = {}
     for of in sorted({one.of for one in runs}):
         for kind, several in by_kind([one for one in runs if one.of == of]).items():
-            group, name = called(row, kind)
-            found.setdefault((group, of), {})[name or row] = several
-    return [Panel(title=group, of=of, kinds=kinds) for (group, of), kinds in found.items()]
+            group, name = run_label(row, kind)
+            result.setdefault((group, of), {})[name or row] = several
+    return [Panel(title=group, of=of, kinds=kinds) for (group, of), kinds in result.items()]
 
 
 def _in_order(name: str) -> tuple[float, str]:
@@ -46,7 +46,7 @@ def _in_order(name: str) -> tuple[float, str]:
 
 
 def figure_of(row: str, runs: Sequence[RunRecord]) -> Figure:
-    """The panels of a row: a colour for each kind of run, the same in all of them; a line for each seed."""
+    """The panels of a row: a color for each kind of run, the same in all panels; a line for each seed."""
     from matplotlib.figure import Figure
 
     panels = panels_of(row, runs)
@@ -78,7 +78,7 @@ def figure_of(row: str, runs: Sequence[RunRecord]) -> Figure:
 
 
 def draw(row: str, figures: Path = FIGURES, folder: Path = PICTURES) -> Path | None:
-    """One picture of a row, if it has curves."""
+    """One figure per row, if it has curves."""
     runs = [one for one in runs_of(row, figures) if len(one.curve) > 1]
     if not runs:
         return None

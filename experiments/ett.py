@@ -1,9 +1,9 @@
 """Oil temperatures and loads of two power transformers: PatchTST, a linear map and repeating the last value.
 
-Each set is cut at 12, 16 and 20 months of 30 days; what comes after is not used. Values are scaled by the
-mean and spread of the first 12 months, and errors are of scaled values, over all 7 columns. Published figures
-leave out the last windows that do not fill a batch of 128, which are often the hardest: `mse_published` and
-`mae_published` do the same, `mse` and `mae` are of every window.
+Each data set is split at 12, 16 and 20 months of 30 days; later rows are not used. Values are standardized
+by the mean and std of the first 12 months, and errors are of scaled values, over all 7 columns. Published
+figures leave out the last windows that do not fill a batch of 128, which are often the hardest:
+`mse_published` and `mae_published` do the same, `mse` and `mae` are of every window.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from experiments.paths import Place
+from experiments.paths import Workspace
 from experiments.records import note
 from experiments.training_runs import Trained, train
 from glassformer import api, baselines
@@ -31,7 +31,7 @@ from glassformer.training.hardware import device_for
 ROW = "ett"
 FILES = {"etth1": "ETTh1", "etth2": "ETTh2", "ettm1": "ETTm1", "ettm2": "ETTm2"}
 CONTEXTS = (336, 512)  # as in PatchTST/42 and /64; a cell keeps the one better in validation
-TOGETHER = 512  # windows told at a time
+TOGETHER = 512  # windows per batch
 HOURLY = (8_640, 11_520, 14_400)  # rows at which training, validation and test end
 
 # Beyond the recipe, which is for the hourly sets: the published sizes for those with four rows an hour.
@@ -41,32 +41,32 @@ QUARTERS = (
     *("training.batch_size=128", "training.max_steps=2000", "training.eval_steps=200"),
 )
 
-# ETTm2 is learned by heart within 200 of those steps: the published rate, a shorter run, looked at more often
+# ETTm2 overfits within 200 of those steps: the published rate, a shorter run, validated more often
 SLOWER = ("training.lr=0.0001", "training.max_steps=1000", "training.eval_steps=50")
 
 Predictor = Callable[[Tensor], Tensor]  # past (B, L, C) -> future (B, N, C)
 
 
-def run(place: Place, name: str) -> None:
+def run(workspace: Workspace, name: str) -> None:
     """A run is a set, a horizon and a seed, as "etth1/96/1", or in place of the seed a simple forecaster."""
     which, horizon, kind = name.split("/")
     if kind in ("linear", "repeat"):
-        _simple(place, name, which, int(horizon), kind)
+        _simple(workspace, name, which, int(horizon), kind)
     else:
-        _patchtst(place, name, which, int(horizon), int(kind))
+        _patchtst(workspace, name, which, int(horizon), int(kind))
 
 
-def _patchtst(place: Place, name: str, which: str, horizon: int, seed: int) -> None:
-    """Trained on each length of past; the one that ends with the smaller validation error is measured.
+def _patchtst(workspace: Workspace, name: str, which: str, horizon: int, seed: int) -> None:
+    """Train with each context length; the one with the smaller final validation error is measured.
 
-    Its weights are those of the last step. What the step of the smallest validation error would have given
-    stands beside it, as `mse_published_early`, and is what the page shows. The choice between the two was
-    made after test errors of both were seen, and the page says so.
+    The model has the weights of the last step. `mse_published_early` is the error of the step with the
+    smallest validation error, which the page shows. The choice between the two was made after seeing the test
+    errors of both, and the page says so.
     """
     trained_models: dict[int, Trained] = {}
     for context in CONTEXTS:
         changes = [
-            f"data.train=[{_path(place, which)}]",
+            f"data.train=[{_path(workspace, which)}]",
             f"data.split={list(_borders(which))}",
             f"data.context_length={context}",
             f"data.horizon={horizon}",
@@ -74,17 +74,17 @@ def _patchtst(place: Place, name: str, which: str, horizon: int, seed: int) -> N
             *(SLOWER if which == "ettm2" else ()),
         ]
         trained_models[context] = train(
-            place, ROW, f"{name}/{context}", "forecast-ett", seed=seed, of="mse", changes=changes
+            workspace, ROW, f"{name}/{context}", "forecast-ett", seed=seed, of="mse", changes=changes
         )
     ended = {context: one.curve[-1][1] for context, one in trained_models.items()}
     context = min(ended, key=ended.__getitem__)
-    device, test = device_for(place.device), _windows(place, which, context, horizon, "test")
+    device, test = device_for(workspace.device), _windows(workspace, which, context, horizon, "test")
     last, early = (
         measured(api.load(folder, device=device).model.eval(), test, device)
         for folder in (trained_models[context].model, trained_models[context].folder / "best")
     )
     note(
-        place,
+        workspace,
         ROW,
         name,
         seed=seed,
@@ -97,37 +97,37 @@ def _patchtst(place: Place, name: str, which: str, horizon: int, seed: int) -> N
     )
 
 
-def _simple(place: Place, name: str, which: str, horizon: int, kind: str) -> None:
-    """The linear map in closed form, for the better length of past; repeating has nothing to learn."""
-    device, began = device_for(place.device), time.monotonic()
+def _simple(workspace: Workspace, name: str, which: str, horizon: int, kind: str) -> None:
+    """The linear model in closed form, with the better context length, or repeating the last value."""
+    device, began = device_for(workspace.device), time.monotonic()
     best: dict[int, tuple[float, nn.Module]] = {}
     for context in CONTEXTS if kind == "linear" else CONTEXTS[:1]:
-        model = _linear(place, which, context, horizon, device) if kind == "linear" else _repeat(horizon)
-        valid = forecast_errors(model, _windows(place, which, context, horizon, "valid"), device)
+        model = _linear(workspace, which, context, horizon, device) if kind == "linear" else _repeat(horizon)
+        valid = forecast_errors(model, _windows(workspace, which, context, horizon, "valid"), device)
         best[context] = (valid.mse, model)
     context = min(best, key=lambda one: best[one][0])
     model = best[context][1]
-    figures = measured(model, _windows(place, which, context, horizon, "test"), device)
+    figures = measured(model, _windows(workspace, which, context, horizon, "test"), device)
     trained = Trained(
-        folder=place.run(ROW, name),
+        folder=workspace.run(ROW, name),
         seconds=time.monotonic() - began,
         parameters=sum(weight.numel() for weight in model.parameters()),
         of="mse",
         curve=[],
     )
-    chosen = {"context": context, **{f"valid_mse_{one}": valid for one, (valid, _) in best.items()}}
-    note(place, ROW, name, seed=0, trained=trained, figures={**figures, **chosen})
+    best_context = {"context": context, **{f"valid_mse_{one}": valid for one, (valid, _) in best.items()}}
+    note(workspace, ROW, name, seed=0, trained=trained, figures={**figures, **best_context})
 
 
 def _repeat(horizon: int) -> nn.Module:
     return RepeatLast(baselines.spec.RepeatLastSpec(prediction_length=horizon))
 
 
-def _linear(place: Place, which: str, context: int, horizon: int, device: torch.device) -> nn.Module:
+def _linear(workspace: Workspace, which: str, context: int, horizon: int, device: torch.device) -> nn.Module:
     model = LinearForecaster(baselines.spec.LinearSpec(context_length=context, prediction_length=horizon)).to(
         device
     )
-    model.fit(batches(_windows(place, which, context, horizon, "train"), device))
+    model.fit(batches(_windows(workspace, which, context, horizon, "train"), device))
     return model
 
 
@@ -146,7 +146,7 @@ def measured(model: Predictor, windows: Windows, device: torch.device) -> dict[s
 
 @torch.inference_mode()
 def forecast_errors(model: Predictor, windows: Windows, device: torch.device) -> ForecastScores:
-    """How far off a forecaster is over windows."""
+    """The errors of a forecaster over windows."""
     errors = ForecastErrors()
     for past, future in batches(windows, device):
         errors.add(model(past), future)
@@ -161,9 +161,9 @@ def batches(windows: Windows, device: torch.device) -> Iterator[tuple[Tensor, Te
         yield past, future
 
 
-def _windows(place: Place, which: str, context: int, horizon: int, part: str) -> Windows:
+def _windows(workspace: Workspace, which: str, context: int, horizon: int, part: str) -> Windows:
     """All windows of a part of a set: train, valid or test."""
-    series, parts = cut(_path(place, which), _borders(which))
+    series, parts = cut(_path(workspace, which), _borders(which))
     return Windows(
         series=series,
         part=getattr(parts, part),
@@ -179,7 +179,7 @@ def cut(path: Path, borders: tuple[int, int, int]) -> tuple[SeriesSet, SeriesSpl
 
 
 def _quarters(which: str) -> bool:
-    """Whether a set has four rows an hour."""
+    """Whether a data set has four rows per hour."""
     return which.startswith("ettm")
 
 
@@ -188,7 +188,7 @@ def _borders(which: str) -> tuple[int, int, int]:
     return train_end, valid_end, test_end
 
 
-def _path(place: Place, which: str) -> Path:
-    path = place.data / "ett" / f"{FILES[which]}.csv.gz"
-    path.stat()  # what is not there is told before a run begins, not by the run
+def _path(workspace: Workspace, which: str) -> Path:
+    path = workspace.data / "ett" / f"{FILES[which]}.csv.gz"
+    path.stat()  # fail before a run starts, not during it
     return path

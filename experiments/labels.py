@@ -1,4 +1,4 @@
-"""The labels of runs in tables and pictures."""
+"""The labels of runs in tables and figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TASKS = {
     "few": "recall, up to 8 keys",
     "many": "recall, up to 32 keys after 8",
 }
-# of captions: what is other than in the recipe, in the order of the table
+# Multi30k: what differs from the recipe, in the order of the table
 WAYS = {
     "": "the recipe",
     "dropout15": "dropout 0.15",
@@ -28,7 +28,7 @@ WAYS = {
     "cased": "cased text",
 }
 # by row: the name of each kind of run
-CALLED: Mapping[str, Mapping[str, str]] = {
+RUN_LABELS: Mapping[str, Mapping[str, str]] = {
     "restore": {"transformer": "Transformer", "lstm": "LSTM"},
     "nsmc": {
         "recipe": "ours",
@@ -39,10 +39,10 @@ CALLED: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def called(row: str, kind: str) -> tuple[str, str]:
-    """What a kind of run is shown among, and its name there.
+def run_label(row: str, kind: str) -> tuple[str, str]:
+    """The group in which a kind of run is shown, and its label.
 
-    >>> called("recall", "many-lstm-alone"), called("multi30k", "en-de-weak"), called("cifar", "vit")
+    >>> run_label("recall", "many-lstm-alone"), run_label("multi30k", "en-de-weak"), run_label("cifar", "vit")
     (('recall, up to 32 keys after 8', 'LSTM alone'), ('en-de', 'R-Drop 2'), ('', 'ViT'))
     """
     first, _, rest = kind.partition("-")
@@ -52,4 +52,4 @@ def called(row: str, kind: str) -> tuple[str, str]:
         into, _, way = rest.partition("-")
         return f"{first}-{into}", WAYS[way]
     among, _, name = kind.rpartition("/")
-    return among, CALLED.get(row, {}).get(name, name)
+    return among, RUN_LABELS.get(row, {}).get(name, name)

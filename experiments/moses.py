@@ -1,6 +1,6 @@
-"""Texts as the published Multi30k figures have them: small letters, plain punctuation, Moses' words.
+"""Multi30k texts as in the published results: lowercase, normalized punctuation, Moses tokens.
 
-The words are cut by sacremoses, in the order of Multi30k's own scripts: lower-case, normalise, tokenise.
+sacremoses tokenizes, in the order of Multi30k's scripts: lowercase, normalize, tokenize.
 Marks are not escaped ("'", not "&apos;"), which changes no count of words or matches.
 """
 
@@ -15,7 +15,7 @@ from glassformer.weights.atomic_write import atomic_write
 
 
 def tokenize(texts: Iterable[str], language: str) -> list[str]:
-    """Each text as its words in small letters, with one space between them.
+    """Each text as lowercase tokens, separated by spaces.
 
     >>> tokenize(["Ein Hund läuft, ein Mann (im T-Shirt) nicht."], "de")
     ['ein hund läuft , ein mann ( im t-shirt ) nicht .']
@@ -31,7 +31,7 @@ def tokenize(texts: Iterable[str], language: str) -> list[str]:
 
 
 def prepare(data: Path, folder: Path, parts: Sequence[str], languages: Sequence[str]) -> None:
-    """Cut `part.language.gz` of a folder into words, under the same names in another; what is there stays."""
+    """Tokenize `part.language.gz` of a folder into another; existing files stay."""
     for part in parts:
         for language in languages:
             path = folder / f"{part}.{language}.gz"
@@ -45,6 +45,6 @@ def read(path: Path) -> list[str]:
 
 
 def write(path: Path, texts: Iterable[str]) -> None:
-    """Write lines, gzipped and the same bytes each time; runs side by side may all write them."""
+    """Write lines, gzipped, with the same bytes each time; concurrent runs may all write them."""
     with atomic_write(path) as file:
         file.write(gzip.compress("".join(f"{text}\n" for text in texts).encode(), mtime=0))

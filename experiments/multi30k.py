@@ -1,8 +1,8 @@
-"""Captions from English into German and French (Multi30k), by a Transformer of at most 2.7M parameters.
+"""Multi30k captions from English to German and French, with a Transformer of at most 2.7M parameters.
 
-A run is a pair of languages, a way, and a seed: "en-de/1" is the published protocol, on words in small
-letters (`experiments.moses`) and scored on them; "en-de-cased/1" learns and writes plain text, scored by
-sacreBLEU's own words and by chrF; the others are the first with one thing changed.
+A run is a language pair, a variant and a seed: "en-de/1" is the published protocol, trained and scored on
+lowercase Moses tokens (`experiments.moses`); "en-de-cased/1" uses plain text, scored by sacreBLEU's tokenizer
+and chrF; the others change one setting of the first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import glassformer
 from experiments import moses
-from experiments.paths import Place
+from experiments.paths import Workspace
 from experiments.records import note
 from experiments.training_runs import train
 from glassformer.metrics.text import bleu, chrf
@@ -20,14 +20,17 @@ from glassformer.training.hardware import device_for
 
 RECIPE, LANGUAGES = "multi30k-en-de", ("en", "de", "fr")
 TESTS = {"val": "val", "2016": "test_2016_flickr", "2017": "test_2017_flickr", "coco": "test_2017_mscoco"}
-LEAN = (  # what a validation writes is not looked at here
+LEAN = (  # validation outputs are not used here
     "training.metric_for_best_model=loss",
     "training.max_generate_samples=16",
     "training.log_samples=0",
     "training.save_steps=2000",
 )
 DEEP = ("tokenizer.vocab_size=5000", "model.num_layers=6")  # shorter pieces pay for two more layers
-RECUT = ("data.bpe_dropout=0.1", "training.max_steps=11000")  # longer rows: as many passes in more steps
+RECUT = (
+    "data.bpe_dropout=0.1",
+    "training.max_steps=11000",
+)  # longer rows: the same number of epochs takes more steps
 WAYS: dict[str, tuple[str, ...]] = {
     "": (),
     "cased": (),
@@ -46,7 +49,7 @@ WAYS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunName:
-    """A run's name, read.
+    """The parsed name of a run.
 
     >>> read_name("en-fr-cased/2")
     RunName(source='en', target='fr', way='cased', seed=2)
@@ -64,32 +67,32 @@ def read_name(name: str) -> RunName:
     return RunName(source=source, target=target, way="".join(way), seed=int(seed))
 
 
-def run(place: Place, name: str) -> None:
+def run(workspace: Workspace, name: str) -> None:
     """Train one run and measure it on the validation and test sets."""
     run_name = read_name(name)
-    data = folder_of(place, run_name)
+    data = folder_of(workspace, run_name)
 
     def files(part: str) -> str:
         return f"[{data / f'{part}.{run_name.source}.gz'},{data / f'{part}.{run_name.target}.gz'}]"
 
     overrides = (f"data.train={files('train')}", f"data.valid={files('val')}", *LEAN, *WAYS[run_name.way])
-    trained = train(place, "multi30k", name, RECIPE, seed=run_name.seed, of="loss", changes=overrides)
-    figures = measured(trained.model, data, run_name, device=str(device_for(place.device)))
-    note(place, "multi30k", name, seed=run_name.seed, trained=trained, figures=figures)
+    trained = train(workspace, "multi30k", name, RECIPE, seed=run_name.seed, of="loss", changes=overrides)
+    figures = measured(trained.model, data, run_name, device=str(device_for(workspace.device)))
+    note(workspace, "multi30k", name, seed=run_name.seed, trained=trained, figures=figures)
 
 
-def folder_of(place: Place, run_name: RunName) -> Path:
-    """Where the texts of a run are: as they come, or cut into words in small letters."""
-    data = place.data / "multi30k"
+def folder_of(workspace: Workspace, run_name: RunName) -> Path:
+    """The folder of a run's texts: as published, or as lowercase tokens."""
+    data = workspace.data / "multi30k"
     if run_name.way == "cased":
         return data
-    folder = place.prepared("multi30k")
+    folder = workspace.prepared("multi30k")
     moses.prepare(data, folder, ("train", *TESTS.values()), LANGUAGES)
     return folder
 
 
 def measured(model: Path, data: Path, run_name: RunName, *, device: str) -> dict[str, float]:
-    """BLEU, and of plain text chrF too, of what five beams write for each set."""
+    """BLEU, and for plain text chrF, of beam search with five beams on each test set."""
     bundle = glassformer.load(model, device=device)
     figures = {}
     for short, part in TESTS.items():

@@ -1,6 +1,6 @@
-"""The peer of the language rows: nanoGPT's own model in a plain loop with the settings of its script.
+"""nanoGPT's own model in a plain training loop with the settings of its script, for comparison.
 
-Its model file is not kept here: the variable NANOGPT_MODEL says where its model.py is.
+Its model file is not included: set the variable NANOGPT_MODEL to the path of its model.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VALIDATIONS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """The model and its batches, as ours has them."""
+    """The size of the model and its batches, as for ours."""
 
     vocab_size: int
     length: int
@@ -41,7 +41,7 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """What came of one rate: the best validated weights' loss, the curve, the steps and their seconds."""
+    """The result of one learning rate: best validation loss, curve, steps and their seconds."""
 
     lr: float
     valid: float
@@ -56,7 +56,7 @@ Measure = Callable[[Scores, Ids], float]
 
 
 class Peer:
-    """One compiled model that is trained from the same fresh weights with one rate after another."""
+    """One compiled model, trained from the same initial weights with one learning rate after another."""
 
     def __init__(self, size: Size, train: Ids, *, device: str, seed: int) -> None:
         torch.manual_seed(seed)
@@ -68,7 +68,7 @@ class Peer:
         self.compiled = torch.compile(self.model) if device == "cuda" else self.model
 
     def learn(self, lr: float, steps: int, each: Callable[[int], None] | None = None) -> float:
-        """The seconds of so many steps, without those of `each`, which is called now and then."""
+        """Train `steps` steps; their seconds, without those of the callback `each`."""
         optimiser = self.model.configure_optimizers(0.1, lr, (0.9, 0.99), self.device)
         batches = self._batches()
         ids, labels = next(batches)
@@ -90,7 +90,7 @@ class Peer:
         return total + self._now() - began
 
     def contest(self, lr: float, seconds: float, valid: Ids, test: Ids, measure: Measure) -> Learned:
-        """Train for so many seconds of steps; the best validated weights are what is measured."""
+        """Train for a number of seconds; the weights with the best validation loss are measured."""
         self.learn(lr, 10)  # compiles
         steps = max(VALIDATIONS, int(seconds / (self.learn(lr, TIMED) / TIMED)))
         self.model.load_state_dict(self.fresh)
@@ -100,13 +100,13 @@ class Peer:
         def validate(step: int) -> None:
             nonlocal best
             loss = self._measured(measure, valid)
-            if loss < min((found for _, found in curve), default=math.inf):
+            if loss < min((result for _, result in curve), default=math.inf):
                 best = _copied(self.model)
             curve.append((step, loss))
 
         took = self.learn(lr, steps, validate)
         self.model.load_state_dict(best)
-        found = Learned(
+        result = Learned(
             lr=lr,
             valid=self._measured(measure, valid),
             test=self._measured(measure, test),
@@ -116,13 +116,13 @@ class Peer:
             curve=curve,
         )
         self.model.load_state_dict(self.fresh)
-        return found
+        return result
 
     def _measured(self, measure: Measure, ids: Ids) -> float:
         self.model.eval()
-        found = measure(lambda window: self.model(window, window)[0], ids)
+        result = measure(lambda window: self.model(window, window)[0], ids)
         self.model.train()
-        return found
+        return result
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         length, pinned = self.size.length, self.device == "cuda"
@@ -143,7 +143,7 @@ class Peer:
 
 
 def model_file() -> Path:
-    """Where nanoGPT's model.py is."""
+    """The path of nanoGPT's model.py."""
     path = Path(os.environ.get("NANOGPT_MODEL", ""))
     if not path.is_file() or path.suffix != ".py":
         problem = f"NANOGPT_MODEL is '{path}'" if path.name else "NANOGPT_MODEL is not set"
@@ -155,10 +155,10 @@ def model_file() -> Path:
 
 def _model(size: Size) -> Any:
     path = model_file()
-    found = importlib.util.spec_from_file_location("nanogpt_model", path)
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    result = importlib.util.spec_from_file_location("nanogpt_model", path)
+    assert result is not None and result.loader is not None
+    module = importlib.util.module_from_spec(result)
+    result.loader.exec_module(module)
     if not hasattr(module, "GPT") or not hasattr(module, "GPTConfig"):
         raise GlassformerError(f"NANOGPT_MODEL is '{path}', which has no GPT or GPTConfig; give nanoGPT's")
     config = module.GPTConfig(
@@ -178,7 +178,7 @@ def _copied(model: Any) -> dict[str, Tensor]:
 
 
 def _share(step: int, steps: int) -> float:
-    """Up in a straight line, then along a cosine down to a tenth: the training script's schedule."""
+    """The schedule of the training script: linear warmup, then cosine decay to a tenth."""
     warmup = min(WARMUP, steps // 10 + 1)
     if step < warmup:
         return step / warmup

@@ -1,4 +1,4 @@
-"""Two classes by a weighted sum of the pieces of one to four letters: the plainest good baseline."""
+"""A baseline for two classes: logistic regression on character n-grams of length 1 to 4."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONGEST, RARE, STRENGTH = 4, 3, 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """How pieces are counted, and their weights."""
+    """The n-gram vectorizer and the weights."""
 
     counts: Any
     weights: Any
@@ -21,12 +21,12 @@ class Learned:
         return int(self.weights.coef_.size) + 1
 
     def accuracy(self, texts: Sequence[str], labels: Sequence[int]) -> float:
-        """The share of texts whose label is said."""
+        """Accuracy."""
         return float(self.weights.score(self.counts.transform(texts), labels))
 
 
 def learn(texts: Sequence[str], labels: Sequence[int]) -> Learned:
-    """Logistic regression over the pieces of words, each counting the more the fewer texts have it."""
+    """Logistic regression on TF-IDF of character n-grams."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 

@@ -1,7 +1,7 @@
-"""python -m experiments.page: write the measured figures into docs/results.md, between its marks.
+"""python -m experiments.page: write the recorded figures into docs/results.md.
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`; experiments/tables.py says what it holds;
-every number comes from experiments/figures.
+A table is between `<!-- table: NAME -->` and `<!-- end -->`; experiments/tables.py defines its content; every
+number comes from experiments/figures.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ PAGE = ROOT / "docs" / "results.md"
 _PLACE = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def filled(text: str, figures: Path = FIGURES) -> str:
-    """The page with every table made anew."""
-    return _PLACE.sub(lambda found: f"{found[1]}{TABLES[found['name']](figures)}\n{found[3]}", text)
+def fill_tables(text: str, figures: Path = FIGURES) -> str:
+    """The page with every table rewritten."""
+    return _PLACE.sub(lambda result: f"{result[1]}{TABLES[result['name']](figures)}\n{result[3]}", text)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(fill_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Where a row finds its data, keeps its runs and notes its figures."""
+"""The folders of an experiment: data, runs and recorded figures."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ FIGURES = ROOT / "experiments" / "figures"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """data: the folder of data sets; work: prepared files and runs; figures: what was measured, a file a run
-    device: as training.device; beside: how many other runs share the device meanwhile
-    seconds: of a run that trains for a time, in place of the row's own
-    changes: of every recipe, for a quick try; most: lines of a set that the default translator is measured by
+class Workspace:
+    """Folders and options of a command.
+
+    data: the data sets; work: prepared files and runs; figures: the recorded figures, a file per run
+    device: as training.device; concurrent_runs: number of other runs on the same device
+    seconds: training time, for rows that train for a given time
+    changes: overrides of every recipe, for a quick try; most: maximum number of lines per test set
     """
 
     data: Path
@@ -35,13 +37,13 @@ class Place:
         return self.work / row / name
 
     def prepared(self, row: str) -> Path:
-        """A folder for files that a row makes from its data."""
+        """A folder for files that a row prepares from its data."""
         folder = self.work / row / "data"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def tidy(self) -> None:
-        """Remove the folders for prepared files, and of rows, that nothing was written into."""
+        """Remove empty folders of rows."""
         for folder in self.work.glob("*/data"):
             with suppress(OSError):  # something is there
                 folder.rmdir()
@@ -49,18 +51,18 @@ class Place:
 
 
 def data_folder() -> Path:
-    """The variable GLASSFORMER_DATA, or the folder shared/data beside the checkout."""
+    """The variable GLASSFORMER_DATA, or the folder shared/data next to the checkout."""
     return Path(os.environ.get("GLASSFORMER_DATA", ROOT.parent / "shared" / "data"))
 
 
 def environment() -> dict[str, str]:
-    """What a child process needs to find this checkout's package and rows."""
+    """The environment of a child process that imports this checkout."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return {**os.environ, "PYTHONPATH": path}
 
 
 def glassformer(*args: str | Path) -> str:
-    """What a glassformer command prints; the command is shown first, as a person would type it."""
+    """Run a glassformer command, printing it first; its standard output."""
     command = [str(word) for word in args]
     print("$ glassformer", " ".join(command), file=sys.stderr, flush=True)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Plain English prose out of corpora that are marked up or cut into tokens."""
+"""Extract plain English prose from tokenized or marked-up corpora."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENDS = (".", "!", "?", '."', '!"', '?"', ".'", ".)")
 
 
 def wikitext_articles(text: str) -> Iterator[str]:
-    """The articles, a paragraph a line, without headings and without sentences in which a word is missing."""
+    """The articles, one paragraph per line, without headings and without sentences with <unk>."""
     paragraph: list[str] = []
     for line in text.split("\n"):
         line = line.strip()
@@ -26,18 +26,18 @@ def wikitext_articles(text: str) -> Iterator[str]:
 
 
 def paragraph_of(line: str) -> str:
-    """The whole sentences of a line of tokens, as they are written.
+    """The complete sentences of a line of tokens, detokenized.
 
     >>> paragraph_of('He was 3 @.@ 5 m tall , " big " . The <unk> left . It was n\\'t new ( 1 @,@ 990 ) .')
     'He was 3.5 m tall, "big". It wasn\\'t new (1,990).'
     """
     sentences = (one for one in re.findall(r".*?(?: [.!?](?: \")?(?: |$)|$)", line) if one.strip())
-    said = [one.strip() for one in sentences if "<unk>" not in one]
-    return " ".join(written(one) for one in said if one.count('"') % 2 == 0)
+    sentences_without_unknowns = [one.strip() for one in sentences if "<unk>" not in one]
+    return " ".join(written(one) for one in sentences_without_unknowns if one.count('"') % 2 == 0)
 
 
 def written(tokens: str) -> str:
-    """Tokens without the spaces between them that no writer would set."""
+    """Detokenize: remove the spaces that tokenization added."""
     text = re.sub(r" @([-,.])@ ", r"\1", tokens)
     text = re.sub(r'"\s*([^"]*?)\s*"', r'"\1"', text)
     text = re.sub(r" ([,.;:!?%)\]]|'(?:s|re|ve|ll|d|m)?\b|n't\b)", r"\1", text)
@@ -48,7 +48,7 @@ def written(tokens: str) -> str:
 
 
 def wikipedia_articles(xml: str) -> Iterator[str]:
-    """The prose of a dump's articles: paragraphs of whole sentences, no lists, tables, templates or notes."""
+    """The prose of a Wikipedia dump: paragraphs of complete sentences, without lists, tables and notes."""
     for title, page in re.findall(r"<title>(.*?)</title>.*?<text[^>]*>(.*?)</text>", xml, re.DOTALL):
         if ":" in title or page.startswith("#") or "{{disambig" in page.lower():
             continue
@@ -74,7 +74,7 @@ def without_markup(page: str) -> str:
 
 
 def _is_prose(line: str) -> bool:
-    """A paragraph of sentences in plain letters: no list, table, heading or rest of markup."""
+    """Whether a paragraph is prose: no list, table, heading or left-over markup."""
     if len(line) < 120 or not line.endswith(ENDS) or not line[0].isalpha() or not line[0].isupper():
         return False
     if (
@@ -88,7 +88,7 @@ def _is_prose(line: str) -> bool:
 
 
 def _joined(paragraphs: list[str]) -> Iterator[str]:
-    """One document of all that is worth reading, if anything is."""
+    """The paragraphs as one document; None if there are none."""
     worth = [one for one in paragraphs if len(one) >= 120]
     if worth:
         yield "\n".join(worth)

@@ -1,10 +1,10 @@
-"""Pairs that the translator makes for itself: English that people wrote, and its own translation.
+"""Back-translation: English sentences paired with the translator's own translations.
 
 python -m experiments.pocket_back_translation MODEL --tables FOLDER --out MADE --seconds 120 --shards 4
 
-It leaves answers*.tsv.gz in MADE: a text, a language and what was written. `expand` makes made.tsv.gz of
-them. What the model wrote is a source to learn from, with the person's English as the target; it is a target
-itself only for everyday sentences in German and French, which it writes well.
+Writes answers*.tsv.gz to MADE: a text, a language and the translation. `expand` turns them into
+made.tsv.gz. A translation is used as a source, with the original English as the target; as a target only
+for everyday sentences in German and French, which the model translates well.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from pathlib import Path
 
 import glassformer
 from experiments.paths import environment
-from experiments.pocket_data import Row, read, share_of, write
-from experiments.pocket_text import fitting, same
+from experiments.pocket_data import Row, hash_fraction, read, write
+from experiments.pocket_text import normalized, plausible_lengths
 from glassformer.errors import GlassformerError
 from glassformer.training.hardware import device_for
 
 LANGUAGES = ("de", "fr", "ko")
 TRUSTED = ("de", "fr")  # as targets
-TOGETHER = 8192  # texts handed over at once, of like length
+TOGETHER = 8192  # texts per batch, of similar length
 AT_ONCE = 96_000  # tokens of a batch on a GPU
 
 
 def tasks(tables: Path) -> list[tuple[str, str, bool]]:
-    """English sentences that have no translation in a language, the language, and whether they are everyday.
+    """English sentences without a translation in a language, the language, and whether they are everyday.
 
-    In an order that follows from the texts alone, so that any part of it is a fair sample.
+    In an order that depends only on the texts, so that any part of it is a fair sample.
     """
     rows = [(source, target, to) for source, target, to in read(tables / "train.tsv.gz")]
-    known = {tag: {same(source) for source, _, to in rows if to == tag} for tag in LANGUAGES}
+    known = {tag: {normalized(source) for source, _, to in rows if to == tag} for tag in LANGUAGES}
     spoken = {source for source, _, to in rows if to in TRUSTED and _careful(source)}
     articles = {text for (text,) in read(tables / "english.tsv.gz")} - spoken
-    found = [
+    result = [
         (text, tag, everyday)
         for texts, everyday in ((spoken, True), (articles, False))
         for text in texts
         for tag in LANGUAGES
-        if same(text) not in known[tag]
+        if normalized(text) not in known[tag]
     ]
-    return sorted(found, key=lambda task: share_of("made", task[1] + task[0]))
+    return sorted(result, key=lambda task: hash_fraction("made", task[1] + task[0]))
 
 
 def _careful(text: str) -> bool:
-    """Whether it is not one of those typed in a hurry."""
+    """Whether it has regular case and punctuation."""
     return text[:1].isupper() or not text[:1].isalpha()
 
 
 def translated(
     model: Path, todo: list[tuple[str, str]], *, device: str, until: float, beams: int
 ) -> Iterator[Row]:
-    """The tasks that were done in time, texts and languages, with what was written for them."""
+    """The tasks done within the time, texts and languages, with their translations."""
     where = device_for(device)
     bundle = glassformer.load(model, device=where, dtype="bfloat16" if where.type == "cuda" else None)
     room = {"batch_tokens": AT_ONCE} if where.type == "cuda" else {}
@@ -73,7 +73,7 @@ def translated(
 
 
 def run_shard(args: argparse.Namespace) -> None:
-    """Every so many-th task."""
+    """Every n-th task."""
     shard, of = args.shard
     todo = [(text, to) for text, to, _ in tasks(args.tables)[shard::of]]
     began = time.time()
@@ -83,7 +83,7 @@ def run_shard(args: argparse.Namespace) -> None:
 
 
 def expand(tables: Path, out: Path) -> Path:
-    """The table of pairs, from the answers beside it."""
+    """The table of pairs, from the answers in the same folder."""
     path = out / "made.tsv.gz"
     answers = sorted(out.glob("answers*.tsv.gz"))
     if not answers:
@@ -100,7 +100,7 @@ def expand(tables: Path, out: Path) -> Path:
 def _pairs(tables: Path, known: dict[tuple[str, str], str]) -> Iterator[Row]:
     for text, to, everyday in tasks(tables):
         answer = known.get((text, to), "")
-        if fitting(text, answer) and same(answer) and same(answer) != same(text):
+        if plausible_lengths(text, answer) and normalized(answer) and normalized(answer) != normalized(text):
             yield answer, text, "en"
             if everyday and to in TRUSTED:
                 yield text, answer, to
@@ -109,7 +109,7 @@ def _pairs(tables: Path, known: dict[tuple[str, str], str]) -> Iterator[Row]:
 def make(
     model: Path, tables: Path, out: Path, *, seconds: float, shards: int, device: str, beams: int
 ) -> None:
-    """Let several processes write at once: one alone keeps neither a GPU nor the cores busy."""
+    """Translate in several processes: a single one does not saturate a GPU or the cores."""
     out.mkdir(parents=True, exist_ok=True)
     until = time.time() + seconds
     command = [

@@ -1,11 +1,11 @@
-"""The pairs of the default translator: what is learnt, validated and tested, with nothing in two of them.
+"""The data of the default translator: disjoint training, validation and test pairs.
 
 python -m experiments.pocket_data --data DATA --out FOLDER
 
-Tables of source, target and the tag of what is to be written (`to`): train.tsv.gz, dev.tsv.gz, and
-test.tsv.gz with a fourth column that names its set; and english.tsv.gz, sentences of Wikipedia that have no
-translation. Which English sentences are held out follows from the sentence alone, so one is held out of every
-pair and direction. What occurs in any other evaluation set, on either side, is not learnt.
+Tables of source, target and target-language tag (`to`): train.tsv.gz, dev.tsv.gz, and test.tsv.gz with a
+fourth column for the test set; and english.tsv.gz, sentences of Wikipedia without a translation. Whether an
+English sentence is held out depends only on the sentence, so it is held out of every pair and direction.
+Sentences of other evaluation sets, on either side, are not in the training data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ from typing import Literal
 from experiments import pocket_numbers
 from experiments.paths import data_folder
 from experiments.plain_english import wikipedia_articles, wikitext_articles
-from experiments.pocket_text import careless, fitting, placeholders, same, sentence, tidy
+from experiments.pocket_text import (
+    normalized,
+    placeholders,
+    plausible_lengths,
+    sentence,
+    tidy,
+    without_case_and_punctuation,
+)
 from glassformer.tokenization.sentence_split import split_sentences
 from glassformer.weights.atomic_write import atomic_write
 
@@ -40,7 +47,7 @@ COPIES = {
 SAID = 5  # words; a line of the phrasebook that is no longer is learnt, and nobody is tested with it
 PHRASES = Path(__file__).with_name("phrases.tsv.xz")  # written for this translator, in four languages
 A_PHRASE = 3  # words; what is no longer may stand in evaluation sets too, as "Thank you." in the news
-LABELS = 3  # one label in so many is taken
+LABELS = 3  # one in LABELS user-interface labels is used
 # shares for testing, and for development as much again
 HELD = {"tatoeba-ko": 0.095, "tatoeba-de": 0.011, "tatoeba-fr": 0.011, "debian-ko": 0.004}
 DEV = 300  # most rows of a direction and set in dev
@@ -50,7 +57,7 @@ Row = tuple[str, str, str]  # source, target, to
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """An English text and its translation. kind: "tatoeba-de", ...; tag: what asks for the translation."""
+    """An English text and its translation. kind: "tatoeba-de", ...; tag: of the target language."""
 
     english: str
     other: str
@@ -62,12 +69,17 @@ class Pair:
         return self.kind.rpartition("-")[2]
 
 
-def found(data: Path) -> Iterator[Pair]:
+def all_pairs(data: Path) -> Iterator[Pair]:
     """Every usable pair, once."""
     known = set()
     for pair in _sources(data):
         once = (pair.english, pair.other)
-        if once in known or not fitting(*once) or not same(pair.english) or not same(pair.other):
+        if (
+            once in known
+            or not plausible_lengths(*once)
+            or not normalized(pair.english)
+            or not normalized(pair.other)
+        ):
             continue
         known.add(once)
         yield pair
@@ -94,7 +106,7 @@ def _sources(data: Path) -> Iterator[Pair]:
                 "ko" if is_sentence else "ko-label",
             )
     for english, other, *_ in _cells(data / "debian-en-ko/ui.en-ko.tsv.gz"):
-        if not placeholders(english + other) and share_of("label", english) < 1 / LABELS:
+        if not placeholders(english + other) and hash_fraction("label", english) < 1 / LABELS:
             yield _pair(english, other, "labels-ko", "ko-label")
     yield from phrasebook()
     for english, german, french, *_ in _cells(data / "debian-en-ko/prose.en-de-fr.tsv.gz"):
@@ -104,7 +116,7 @@ def _sources(data: Path) -> Iterator[Pair]:
 
 
 def phrasebook() -> Iterator[Pair]:
-    """What was written for this translator, and sentences with numbers in words."""
+    """The phrasebook written for this translator, and sentences with numbers in words."""
     with lzma.open(PHRASES, "rt", encoding="utf-8") as file:
         written = [line.rstrip("\n").split("\t") for line in file][1:]
     for english, *others in (*written, *pocket_numbers.sentences()):
@@ -117,58 +129,60 @@ def _pair(english: str, other: str, kind: str, tag: str) -> Pair:
 
 
 def evaluated(data: Path) -> set[str]:
-    """What occurs in the sets that translators are measured with, in any language, save what anyone says."""
+    """The texts of the evaluation sets in any language, except common short phrases."""
     folders = ("flores", "korean-english-news", "korean-english-jhe", "wmt-newstest")
     files = [file for folder in folders for file in sorted((data / folder).glob("*.gz"))]
     files += [file for part in ("val", "test_*") for file in sorted((data / "multi30k").glob(f"{part}.*.gz"))]
-    return {text for file in files for line in _lines(file) if not _phrase(text := same(line))}
+    return {text for file in files for line in _lines(file) if not _is_short(text := normalized(line))}
 
 
-def _phrase(text: str) -> bool:
-    """Whether it is short enough for anyone to say."""
+def _is_short(text: str) -> bool:
+    """Whether a text is a short, common phrase."""
     return len(text.split()) <= A_PHRASE
 
 
-def alone(data: Path, held_out: set[str]) -> list[str]:
-    """English sentences of Wikipedia, each once, of lengths that the translator reads."""
+def monolingual_sentences(data: Path, held_out: set[str]) -> list[str]:
+    """English sentences of Wikipedia, deduplicated, of suitable length."""
     with gzip.open(
         data / "enwik8-10M" / "enwik8.first10M.gz", "rt", encoding="utf-8", errors="ignore"
     ) as file:
         articles = [*wikipedia_articles(file.read())]
     articles += wikitext_articles("\n".join(_lines(data / "wikitext-2" / "train.txt.gz")))
-    found = dict.fromkeys(
+    sentences = dict.fromkeys(
         tidy(one, "en")
         for article in articles
         for paragraph in article.split("\n")
         for one, _ in split_sentences(paragraph)
         if LENGTHS[0] <= len(one.split()) <= LENGTHS[1] and sentence(one)
     )
-    return [one for one in found if same(one) not in held_out and not placeholders(one)]
+    return [one for one in sentences if normalized(one) not in held_out and not placeholders(one)]
 
 
-def part_of(english: str, kind: str) -> Part:
-    """Where an English sentence belongs, as far as a kind of pairs says."""
-    at, share = share_of("held", english), HELD.get(kind, 0.0)
+def split_of(english: str, kind: str) -> Part:
+    """The split of an English sentence, for a kind of pairs."""
+    at, share = hash_fraction("held", english), HELD.get(kind, 0.0)
     return "test" if at < share else "dev" if at < 2 * share else "train"
 
 
-def divided(pairs: Sequence[Pair], forbidden: set[str]) -> dict[Part, list[Pair]]:
+def split_pairs(pairs: Sequence[Pair], forbidden: set[str]) -> dict[Part, list[Pair]]:
     """Pairs by part. Of what is held out the English is in no training pair, nor is the other text, save a
     phrase: "Bonjour !", held out as "At noon.", may be learnt as "Good morning!". What everyone says is not
     held out: "Hello." has to be known, whatever its hash."""
     held: dict[str, Part] = {}
-    said = {same(pair.english) for pair in pairs if pair.kind.startswith("phrases-") and _said(pair)}
+    common = {
+        normalized(pair.english) for pair in pairs if pair.kind.startswith("phrases-") and _is_phrase(pair)
+    }
     for pair in pairs:
-        part = part_of(same(pair.english), pair.kind)
-        if same(pair.english) in said:
+        part = split_of(normalized(pair.english), pair.kind)
+        if normalized(pair.english) in common:
             continue
-        if part == "test" or (part == "dev" and same(pair.english) not in held):
-            held[same(pair.english)] = part
-    others = {same(pair.other) for pair in pairs if same(pair.english) in held}
-    others = {text for text in others if not _phrase(text)}
+        if part == "test" or (part == "dev" and normalized(pair.english) not in held):
+            held[normalized(pair.english)] = part
+    others = {normalized(pair.other) for pair in pairs if normalized(pair.english) in held}
+    others = {text for text in others if not _is_short(text)}
     parts: dict[Part, list[Pair]] = {"train": [], "dev": [], "test": []}
     for pair in pairs:
-        english, other = same(pair.english), same(pair.other)
+        english, other = normalized(pair.english), normalized(pair.other)
         if english in held:
             if pair.kind in HELD:
                 parts[held[english]].append(pair)
@@ -177,33 +191,33 @@ def divided(pairs: Sequence[Pair], forbidden: set[str]) -> dict[Part, list[Pair]
     return {part: pairs if part == "train" else _first(pairs) for part, pairs in parts.items()}
 
 
-def _said(pair: Pair) -> bool:
+def _is_phrase(pair: Pair) -> bool:
     return len(pair.english.split()) <= SAID
 
 
 def _first(pairs: Iterable[Pair]) -> list[Pair]:
-    """One translation of each sentence, in the order of their hashes."""
-    unique = {(pair.kind, same(pair.english)): pair for pair in reversed(list(pairs))}
-    return sorted(unique.values(), key=lambda pair: share_of("order", pair.english))
+    """One translation of each sentence, ordered by hash."""
+    unique = {(pair.kind, normalized(pair.english)): pair for pair in reversed(list(pairs))}
+    return sorted(unique.values(), key=lambda pair: hash_fraction("order", pair.english))
 
 
 def bidirectional(pair: Pair) -> tuple[Row, Row]:
-    """From English and into English."""
+    """Each pair in both directions."""
     return (pair.english, pair.other, pair.tag), (pair.other, pair.english, "en")
 
 
-def learnt(pairs: Iterable[Pair], *, seed: int = 1) -> Iterator[Row]:
-    """Rows to train on: rare kinds several times, some sources carelessly typed."""
+def training_rows(pairs: Iterable[Pair], *, seed: int = 1) -> Iterator[Row]:
+    """Training rows: rare kinds repeated, some sources without case and punctuation."""
     rng = random.Random(seed)
     for pair in pairs:
         for _ in range(COPIES.get(pair.kind, 1)):
             for source, target, to in bidirectional(pair):
                 hurried = to in ("en", "de", "fr", "ko") and rng.random() < CARELESS
-                yield careless(source) if hurried else source, target, to
+                yield without_case_and_punctuation(source) if hurried else source, target, to
 
 
 def tested(pairs: Iterable[Pair]) -> Iterator[tuple[str, str, str, str]]:
-    """Rows to test with; the fourth cell names the set and the direction, as "tatoeba en-de"."""
+    """Test rows; the fourth cell names the set and the direction, e.g. "tatoeba en-de"."""
     for pair in pairs:
         there, back = bidirectional(pair)
         name = pair.kind.partition("-")[0]
@@ -212,7 +226,7 @@ def tested(pairs: Iterable[Pair]) -> Iterator[tuple[str, str, str, str]]:
 
 
 def write(path: Path, names: Sequence[str], rows: Iterable[Sequence[str]], *, pressed: int = 9) -> int:
-    """A table with a line of names, pressed from 1 (quickly) to 9 (small); rows alone make its bytes."""
+    """Write a gzipped table with a header, at compression level 1 to 9; its bytes depend only on the rows."""
     count = 0
     with (
         atomic_write(path) as file,
@@ -243,24 +257,26 @@ def _lines(path: Path) -> Iterator[str]:
             yield line.rstrip("\r\n")
 
 
-def share_of(purpose: str, text: str) -> float:
-    """A number from 0 to 1 that follows from the text and nothing else."""
+def hash_fraction(purpose: str, text: str) -> float:
+    """A number from 0 to 1 that depends only on the text (a hash)."""
     digest = hashlib.blake2b(text.encode(), digest_size=8, key=purpose.encode()).digest()
     return int.from_bytes(digest, "big") / 2**64
 
 
 def prepare(data: Path, out: Path) -> None:
-    """Write the tables, and show how many pairs there are of each kind."""
+    """Write the tables, and print the number of pairs of each kind."""
     out.mkdir(parents=True, exist_ok=True)
     for of_others in out.glob("made-by-*"):
         shutil.rmtree(of_others)
     forbidden = evaluated(data)
-    parts = divided(list(found(data)), forbidden)
-    rows = write(out / "train.tsv.gz", ("source", "target", "to"), learnt(parts["train"]))
+    parts = split_pairs(list(all_pairs(data)), forbidden)
+    rows = write(out / "train.tsv.gz", ("source", "target", "to"), training_rows(parts["train"]))
     write(out / "dev.tsv.gz", ("source", "target", "to"), _developed(parts["dev"]))
     write(out / "test.tsv.gz", ("source", "target", "to", "set"), tested(parts["test"]))
-    held = {same(pair.english) for pair in (*parts["dev"], *parts["test"])}
-    english = write(out / "english.tsv.gz", ("text",), ((one,) for one in alone(data, forbidden | held)))
+    held = {normalized(pair.english) for pair in (*parts["dev"], *parts["test"])}
+    english = write(
+        out / "english.tsv.gz", ("text",), ((one,) for one in monolingual_sentences(data, forbidden | held))
+    )
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for part, pairs in parts.items():
         for pair in pairs:
@@ -283,7 +299,7 @@ def _developed(pairs: Sequence[Pair]) -> list[Row]:
             counts[pair.kind, row[2]] += 1
             if counts[pair.kind, row[2]] <= DEV:
                 rows.append(row)
-    return sorted(rows, key=lambda row: share_of("dev", row[0] + row[2]))
+    return sorted(rows, key=lambda row: hash_fraction("dev", row[0] + row[2]))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""pocket-lm: a small language model of English, from texts whose licences allow the model to be passed on.
+"""pocket-lm: a small language model of English, from texts whose licenses allow redistribution.
 
 Wikipedia (WikiText-2 and the first 9 MB of enwik8: CC BY-SA), Tatoeba's English sentences (CC BY 2.0), the
 New Heart English Bible and Shakespeare (both in the public domain).
@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 
 import glassformer
-from experiments.paths import Place
+from experiments.paths import Workspace
 from experiments.plain_english import wikipedia_articles, wikitext_articles
 from experiments.records import note
 from experiments.training_runs import log, train
@@ -25,14 +25,14 @@ PAIRS = ("tatoeba-deu-eng/deu.txt.gz", "tatoeba-fra-eng/fra.txt.gz", "tatoeba-ko
 OPENINGS = ("The city of", "Once upon a time", "In the beginning", "I would like to")
 
 
-def run(place: Place, name: str) -> None:
-    learned = prepared(place)
+def run(workspace: Workspace, name: str) -> None:
+    learned = prepared(workspace)
     changes = (f"data.train=[{learned.absolute()}]",)
-    trained = train(place, ROW, name, "pocket-lm", seed=int(name), of="loss", changes=changes)
+    trained = train(workspace, ROW, name, "pocket-lm", seed=int(name), of="loss", changes=changes)
     best = min(trained.curve, key=lambda one: one[1])[1]
     bits = [one["metrics"]["bits_per_character"] for one in log(trained.folder) if one["kind"] == "valid"]
     note(
-        place,
+        workspace,
         ROW,
         name,
         seed=int(name),
@@ -45,11 +45,11 @@ def run(place: Place, name: str) -> None:
         print(f"{opening}|{written}\n", flush=True)
 
 
-def prepared(place: Place) -> Path:
-    """All documents, each once and in one fixed disorder, a line of JSON each; made where it is not there."""
-    path = place.prepared(ROW) / "english.jsonl.gz"
+def prepared(workspace: Workspace) -> Path:
+    """All documents, deduplicated and shuffled with a fixed seed, as JSON Lines; created if missing."""
+    path = workspace.prepared(ROW) / "english.jsonl.gz"
     if not path.is_file():
-        texts = list(dict.fromkeys(text for source in sources(place.data).values() for text in source))
+        texts = list(dict.fromkeys(text for source in sources(workspace.data).values() for text in source))
         random.Random(1).shuffle(texts)
         lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
         path.write_bytes(gzip.compress(lines.encode(), mtime=0))
@@ -57,7 +57,7 @@ def prepared(place: Place) -> Path:
 
 
 def sources(data: Path) -> dict[str, Iterator[str]]:
-    """The documents of each source; what other rows measure with is left out."""
+    """The documents of each source, without the test data of other rows."""
     dump = _read(data / "enwik8-10M" / "enwik8.first10M.gz")
     return {
         "wikitext": wikitext_articles(_read(data / "wikitext-2" / "train.txt.gz")),
@@ -69,7 +69,7 @@ def sources(data: Path) -> dict[str, Iterator[str]]:
 
 
 def chapters(table: str) -> Iterator[str]:
-    """The Bible's chapters, verses one after the other."""
+    """The chapters of the Bible, each with its verses in order."""
     verses = (line.split("\t")[:2] for line in table.splitlines())
     for _, chapter in groupby(verses, key=lambda verse: verse[0].partition(":")[0]):
         yield " ".join(text for _, text in chapter)
@@ -83,7 +83,7 @@ def scenes(text: str) -> Iterator[str]:
 
 
 def sentences(pairs: str) -> Iterator[str]:
-    """The English sides that are sentences of five words or more; of those on Tom and Mary, every fourth."""
+    """English sentences of five words or more; of those about Tom and Mary every fourth."""
     known, about = set(), 0
     for line in pairs.splitlines():
         english = line.partition("\t")[0].strip()

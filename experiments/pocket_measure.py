@@ -1,10 +1,10 @@
-"""How well a translator of several languages does, by set and direction: sacreBLEU and chrF.
+"""Evaluate a multilingual translator by test set and direction: sacreBLEU and chrF.
 
 python -m experiments.pocket_measure MODEL --tables FOLDER [--data DATA] [--out FILE]
 
-Sets: held-out Tatoeba and Debian (`test.tsv.gz` of the tables), FLORES devtest, the Korean-English news test.
-Every line is read in one piece, as by most that publish scores. BLEU of Korean is of single letters
-(`bleu-char`), and of words (`bleu-mecab`) too where their cutter is installed.
+Sets: held-out Tatoeba and Debian (`test.tsv.gz` of the tables), FLORES devtest, the Korean-English news
+test. Lines are not split into sentences, as in most published scores. BLEU of Korean uses characters
+(`bleu-char`), and also MeCab tokens (`bleu-mecab`) if MeCab is installed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AT_ONCE = 64_000  # tokens of a batch on a GPU
 
 
 def sets(tables: Path, data: Path) -> Iterator[tuple[str, str, Set]]:
-    """Every set that is there: its name and direction, the tag to write, sources and references."""
+    """Every available test set: name and direction, target-language tag, sources and references."""
     held: dict[str, Set] = {}
     for source, target, _, name in read(tables / "test.tsv.gz"):
         held.setdefault(name, []).append((source, target))
@@ -56,7 +56,7 @@ def measure(
     out: Path | None = None,
     **settings: int,
 ) -> dict[str, float]:
-    """Figures by name, as "bleu tatoeba en-de", of `most` sentences of a set; the texts go to `out`."""
+    """Scores by name, e.g. "bleu tatoeba en-de"; most: sentences per set; out: file for the outputs."""
     where = device_for(device)
     bundle = glassformer.load(model, device=where, dtype="bfloat16" if where.type == "cuda" else None)
     figures: dict[str, float] = {}
@@ -74,7 +74,7 @@ def measure(
 
 
 def likeness(got: list[str], rows: Set, language: str) -> dict[str, float]:
-    """BLEU and chrF; references are written with the quotes and spaces that the translator knows."""
+    """BLEU and chrF; the references are normalized like the training data."""
     expected = [tidy(target, language) for _, target in rows]
     got = [tidy(text, language) for text in got]
     scores = {"chrf": chrf(got, expected).score}

@@ -1,4 +1,4 @@
-"""Numbers in words, times of day and dates, in sentences that anyone says: there are few among the pairs."""
+"""Numbers in words, times of day and dates, in everyday sentences, of which the pairs have few."""
 
 from __future__ import annotations
 

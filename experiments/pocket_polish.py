@@ -1,4 +1,4 @@
-"""What the translator ends with beside all else: set phrases, again and again.
+"""The last training stage of the translator: repeated set phrases.
 
 A phrase as "Good luck!" is one row among a million, and word for word it is wrong: "Gute Glück!". So the
 short lines of the phrasebook are read many times more, and the longer ones a few. On their own they make it
@@ -12,22 +12,22 @@ from pathlib import Path
 
 from experiments.pocket_data import SAID, Row, phrasebook, read, write
 
-AGAIN, LONGER = 12, 2  # how often a short line is read besides, and a longer one
+AGAIN, LONGER = 12, 2  # extra repetitions of a short line, and of a longer one
 
 
 def polish(tables: Path) -> Path:
-    """polish.tsv.gz beside the tables: of the phrasebook what is learnt at all."""
+    """Write polish.tsv.gz next to the tables: the phrasebook rows that are in the training data."""
     word_counts = {
         row: len(pair.english.split())
         for pair in phrasebook()
         for row in ((pair.english, pair.other, pair.tag), (pair.other, pair.english, "en"))
     }
-    learnt: set[Row] = {(source, target, to) for source, target, to in read(tables / "train.tsv.gz")}
+    learned: set[Row] = {(source, target, to) for source, target, to in read(tables / "train.tsv.gz")}
     path = tables / "polish.tsv.gz"
     rows = (
         row
         for row in word_counts
-        if row in learnt
+        if row in learned
         for _ in range(AGAIN if word_counts[row] <= SAID else LONGER)
     )
     write(path, ("source", "target", "to"), rows)

@@ -1,9 +1,9 @@
-"""The series model that comes with the package: learned from made series and the weekly flu of the USA.
+"""The forecaster that ships with the package: trained on synthetic series and weekly US flu counts.
 
-It is judged on series it has not seen: made ones of another seed, the last weeks of the flu, and, never
-trained on, the hourly loads of a power transformer. MASE is the mean absolute error of the 24 steps told over
-that of telling each of the 96 before by the one ahead of it; beside it stand those of repeating the last
-value and of repeating the last season, whose length is given to it and not to the model.
+It is evaluated on unseen series: synthetic ones of another seed, the last weeks of the flu counts, and the
+hourly loads of a power transformer, none of which was in training. MASE is the mean absolute error of the
+24 predicted steps, divided by the mean absolute one-step difference of the 96 steps before. The baselines
+repeat the last value, or the last season, whose length they are given and the model is not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.paths import Place
+from experiments.paths import Workspace
 from experiments.records import note
 from experiments.synthetic_series import generate_series
 from experiments.training_runs import train
@@ -39,15 +39,15 @@ EVEN = 1e-3  # windows that hardly move have no error to be measured by
 Floats = NDArray[np.float32]
 
 
-def run(place: Place, name: str) -> None:
-    """Train with the seed that the run is named by, and measure."""
-    flu_file, loads_file = _paths(place)
-    path = _learned(place, flu_file)
-    found = train(
-        place, ROW, name, "pocket-series", seed=int(name), of="loss", changes=[f"data.train=[{path}]"]
+def run(workspace: Workspace, name: str) -> None:
+    """Train with the seed in the run's name, and measure."""
+    flu_file, loads_file = _paths(workspace)
+    path = _learned(workspace, flu_file)
+    result = train(
+        workspace, ROW, name, "pocket-series", seed=int(name), of="loss", changes=[f"data.train=[{path}]"]
     )
-    folder = for_any_series(found.model, found.folder / ROW)
-    model = api.load(folder, device=device_for(place.device)).model.eval()
+    folder = for_any_series(result.model, result.folder / ROW)
+    model = api.load(folder, device=device_for(workspace.device)).model.eval()
     figures: dict[str, float] = {}
     held = generate_series(2, HELD_OUT, CONTEXT + HORIZON)
     seasons = np.array([min(one.period, CONTEXT) for one in held])
@@ -58,28 +58,28 @@ def run(place: Place, name: str) -> None:
     figures |= forecast_metrics("flu", model, *windows_between(flu, FLU_LEARNED, len(flu), YEAR))
     loads = _columns(loads_file)
     figures |= forecast_metrics("etth1", model, *windows_between(loads, LOADS_START, LOADS_END, DAY))
-    note(place, ROW, name, seed=int(name), trained=found, figures=figures)
+    note(workspace, ROW, name, seed=int(name), trained=result, figures=figures)
 
 
 def for_any_series(trained: Path, folder: Path) -> Path:
-    """The trained model without names, scale and step of what it learned from: it scales what it reads."""
+    """The trained model without column names, scaler and time step, so that it accepts any series."""
     bundle = api.load(trained, device="cpu")
     about = {key: value for key, value in bundle.job.to_dict().items() if key not in LEARNED}
     api.save(replace(bundle, job=JobInfo.from_dict(about)), folder)
     return folder
 
 
-def _paths(place: Place) -> tuple[Path, Path]:
-    """The tables of the flu and of the loads; what is not there is told before a run begins."""
-    found = place.data / "forecast-extra" / FLU, place.data / "ett" / LOADS
-    for path in found:
+def _paths(workspace: Workspace) -> tuple[Path, Path]:
+    """The tables of the flu and of the loads; fails before a run starts if one is missing."""
+    result = workspace.data / "forecast-extra" / FLU, workspace.data / "ett" / LOADS
+    for path in result:
         path.stat()
-    return found
+    return result
 
 
-def _learned(place: Place, flu_file: Path) -> Path:
-    """A table in long form of the made series and the flu's first weeks, each of mean 0 and spread 1."""
-    path = place.prepared(ROW) / "learned.csv"
+def _learned(workspace: Workspace, flu_file: Path) -> Path:
+    """The synthetic series and the first weeks of flu counts in long form, each standardized."""
+    path = workspace.prepared(ROW) / "learned.csv"
     if path.exists():
         return path
     series = {f"made-{n}": one.values for n, one in enumerate(generate_series(1, SERIES, STEPS))}
@@ -124,9 +124,9 @@ def forecast_metrics(
     predictions, inside = [], 0
     for at in range(0, len(past), TOGETHER):
         some = slice(at, at + TOGETHER)
-        found = model(torch.from_numpy(past[some, :, None]).to(device))
-        low, high = (one.cpu().numpy()[..., 0] for one in quantiles(found, (0.1, 0.9)))
-        predictions.append(found.mean.cpu().numpy()[..., 0])
+        result = model(torch.from_numpy(past[some, :, None]).to(device))
+        low, high = (one.cpu().numpy()[..., 0] for one in quantiles(result, (0.1, 0.9)))
+        predictions.append(result.mean.cpu().numpy()[..., 0])
         inside += int(((low <= future[some]) & (future[some] <= high)).sum())
     again = CONTEXT - seasons + np.arange(HORIZON) % seasons
     error, last, season = (

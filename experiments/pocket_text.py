@@ -1,11 +1,11 @@
-"""How the default translator's texts are made alike: quotes, spaces, French signs; and what is the same."""
+"""Text normalization of the default translator: quotes, spaces, French punctuation; and duplicates."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-# What people type in many ways and the translator knows in one. The tokenizer does the same to what it reads.
+# Characters with several variants and the one in the training data. The tokenizer applies the same mapping.
 WRITTEN = {
     "\u201c": '"',
     "\u201d": '"',
@@ -45,7 +45,7 @@ _FINAL = ".!?…"
 
 
 def tidy(text: str, language: str) -> str:
-    """One way of writing: composed letters, straight quotes, single spaces, French signs behind a space.
+    """Normalize: composed characters, straight quotes, single spaces, French punctuation after a space.
 
     >>> tidy("\u00ab\u00a0Où\u00a0?\u00a0\u00bb", "fr"), tidy("  It\u2019s  “so”.", "en")
     ('"Où ?"', 'It\\'s "so".')
@@ -57,10 +57,10 @@ def tidy(text: str, language: str) -> str:
     return text
 
 
-def same(text: str) -> str:
-    """What two texts share that differ in case, punctuation or white space alone.
+def normalized(text: str) -> str:
+    """A key that is equal for texts that differ only in case, punctuation or white space.
 
-    >>> same("It's  OK!") == same("it s ok")
+    >>> normalized("It's  OK!") == normalized("it s ok")
     True
     """
     folded = unicodedata.normalize("NFKC", text).casefold()
@@ -68,17 +68,17 @@ def same(text: str) -> str:
 
 
 def placeholders(text: str) -> bool:
-    """Whether a program's text has a place to fill in, markup, an address or code in it."""
+    """Whether a user-interface text has placeholders, markup, an address or code."""
     return _PLACEHOLDER.search(text) is not None
 
 
 def sentence(text: str) -> bool:
-    """Whether a text ends as a sentence does."""
+    """Whether a text ends like a sentence."""
     return text.rstrip("\"')")[-1:] in _FINAL
 
 
-def fitting(one: str, other: str) -> bool:
-    """Whether a text can be a translation of the other by their lengths, Hangul counted double."""
+def plausible_lengths(one: str, other: str) -> bool:
+    """Whether two texts have plausible lengths for a translation; Hangul counts double."""
     short, long = sorted((_weight(one), _weight(other)))
     return short >= 2 and long <= 420 and long <= 2.6 * short + 14
 
@@ -87,10 +87,10 @@ def _weight(text: str) -> int:
     return len(text) + sum("\uac00" <= letter <= "\ud7a3" for letter in text)
 
 
-def careless(text: str) -> str:
-    """As a person in a hurry types it: small letters, nothing at the end.
+def without_case_and_punctuation(text: str) -> str:
+    """Lowercase, without final punctuation.
 
-    >>> careless("Where is Tom?")
+    >>> without_case_and_punctuation("Where is Tom?")
     'where is tom'
     """
     return text.lower().rstrip(".!?… ") or text

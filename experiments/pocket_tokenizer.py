@@ -1,9 +1,9 @@
-"""The default translator's tokenizer: pieces of four languages, single digits, bytes for what is rare.
+"""The default translator's tokenizer: four languages, single digits, byte fallback for rare characters.
 
 python -m experiments.pocket_tokenizer --tables FOLDER --out FOLDER
 
-Nothing is unknown: a letter that has no piece is spelled by its bytes. Quotes, dashes and spaces are read
-as the training pairs have them. Each language weighs about the same in the choice of pieces.
+There is no unknown token: a character outside the vocabulary becomes its bytes. Quotes, dashes and spaces are
+normalized like the training pairs. Each language has about the same weight in training.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DIGITS = "0123456789"
 
 
 def learn(rows: Iterable[list[str]], out: Path, *, size: int = SIZE, rare: int = RARE) -> Tokenizer:
-    """Learn from rows (source, target, to), and save."""
+    """Train on rows (source, target, to), and save."""
     texts = list(_texts(rows))
     counts = Counter(letter for text in texts for letter in text)
     frequent = {letter for letter, count in counts.items() if count >= rare}
@@ -56,7 +56,7 @@ def learn(rows: Iterable[list[str]], out: Path, *, size: int = SIZE, rare: int =
 
 
 def _texts(rows: Iterable[list[str]], *, seed: int = 1) -> Iterator[str]:
-    """Every text once, of English a part; without digits, which are letters of their own."""
+    """Every text once, of English a fraction; without digits, which are single tokens."""
     rng = random.Random(seed)
     for source, target, to in rows:
         if to == "en":
@@ -66,7 +66,7 @@ def _texts(rows: Iterable[list[str]], *, seed: int = 1) -> Iterator[str]:
 
 
 def _with_bytes(described: dict[str, Any], at: int) -> Backend:
-    """The same pieces, with one for every byte behind the marks and tags."""
+    """The same vocabulary, with a token for every byte after the special tokens."""
     model = described["model"]
     spelled = {f"<0x{byte:02X}>": at + byte for byte in range(BYTES)}
     model["vocab"] = {

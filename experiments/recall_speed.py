@@ -1,4 +1,4 @@
-"""How fast models of one size learn from ever longer strings: a Transformer reads all of one at once."""
+"""Training speed of models of the same size on longer and longer strings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median
 import torch
 from torch import nn
 
-from experiments.paths import Place
+from experiments.paths import Workspace
 from experiments.records import note
 from experiments.training_runs import Trained
 from glassformer.baselines import build_baseline, lstm_spec
@@ -26,10 +26,10 @@ WARMING, TIMED = 3, 10  # steps before and within the measurement
 
 
 def run(
-    place: Place, row: str, name: str, *, seed: int, models: dict[str, tuple[str, Sequence[str]]]
+    workspace: Workspace, row: str, name: str, *, seed: int, models: dict[str, tuple[str, Sequence[str]]]
 ) -> None:
-    """Note target symbols a second of each model at each length: {"transformer at 16": ..., ...}."""
-    began, device = time.perf_counter(), device_for(place.device)
+    """Record target symbols per second of each model at each length: {"transformer at 16": ..., ...}."""
+    began, device = time.perf_counter(), device_for(workspace.device)
     torch.manual_seed(seed)
     figures, sizes = {}, []
     for model, (recipe, changes) in models.items():
@@ -37,20 +37,20 @@ def run(
         sizes.append(sum(one.numel() for one in learner.parameters()))
         for length in LENGTHS:
             rows = max(1, A_STEP[device.type] // length)
-            figures[f"{model} at {length}"] = rows * length / seconds_a_step(learner, rows, length, device)
+            figures[f"{model} at {length}"] = rows * length / seconds_per_step(learner, rows, length, device)
     measured = Trained(
-        folder=place.run(row, name),
+        folder=workspace.run(row, name),
         seconds=time.perf_counter() - began,
         parameters=sizes[0],
         of="",
         curve=[],
     )
     rounded = {key: round(value) for key, value in figures.items()}
-    note(place, row, name, seed=seed, trained=measured, figures=rounded)
+    note(workspace, row, name, seed=seed, trained=measured, figures=rounded)
 
 
 def built(recipe: str, changes: Sequence[str]) -> nn.Module:
-    """The model of a ready recipe, for strings of symbols."""
+    """The model of a recipe, for strings of symbols."""
     options = parse_recipe(with_overrides(read_recipe_dict(recipe_path(recipe)), changes)).model
     sizes = {"src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY, "tied": ("source", "head")}
     if options.preset == "lstm":
@@ -58,8 +58,8 @@ def built(recipe: str, changes: Sequence[str]) -> nn.Module:
     return fresh(fresh_spec(options, sizes))
 
 
-def seconds_a_step(learner: PairLearner, rows: int, length: int, device: torch.device) -> float:
-    """The middle of a few steps, each from the symbols to the changed weights; nothing is compiled."""
+def seconds_per_step(learner: PairLearner, rows: int, length: int, device: torch.device) -> float:
+    """The median time of a few optimizer steps, not compiled."""
     optimizer = torch.optim.AdamW(learner.parameters(), lr=1e-4)
     strings = torch.randint(4, VOCABULARY, (rows, length), device=device)
     durations = []

@@ -1,4 +1,4 @@
-"""What was measured: a JSON file for each run of a row, from which the page's tables and curves are made."""
+"""Recorded results: a JSON file per run, from which tables and curves are made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.paths import Place
+from experiments.paths import Workspace
 from experiments.training_runs import Trained
 
 
@@ -18,9 +18,9 @@ from experiments.training_runs import Trained
 class RunRecord:
     """One run of a row.
 
-    name: the run among those of its row, as "en-de/1"; seed; parameters; seconds of training
-    figures: what was measured, by name; of, curve: (step, figure) at each validation
-    hardware: the device it ran on; beside: how many other runs shared it meanwhile, at a cost in seconds
+    name: e.g. "en-de/1"; seconds: of training; figures: measured values by name
+    of, curve: a metric and its (step, value) at each validation
+    hardware: the device; concurrent_runs: other runs on it at the same time, which cost time
     """
 
     row: str
@@ -37,7 +37,7 @@ class RunRecord:
 
 
 def note(
-    place: Place,
+    workspace: Workspace,
     row: str,
     name: str,
     *,
@@ -45,9 +45,9 @@ def note(
     trained: Trained,
     figures: Mapping[str, float],
 ) -> None:
-    """Keep a run's figures, in place of an older run's of the same name."""
+    """Record a run's figures, replacing an older run of the same name."""
     keep(
-        place,
+        workspace,
         RunRecord(
             row=row,
             name=name,
@@ -57,16 +57,16 @@ def note(
             figures={key: round(float(value), 6) for key, value in figures.items()},
             of=trained.of,
             curve=trained.curve,
-            hardware=hardware(place.device),
+            hardware=hardware(workspace.device),
             torch=torch.__version__,
-            concurrent_runs=place.concurrent_runs,
+            concurrent_runs=workspace.concurrent_runs,
         ),
     )
 
 
-def keep(place: Place, record: RunRecord) -> None:
+def keep(workspace: Workspace, record: RunRecord) -> None:
     """Write one run's figures."""
-    path = place.figures / record.row / f"{record.name.replace('/', '-')}.json"
+    path = workspace.figures / record.row / f"{record.name.replace('/', '-')}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(asdict(record), ensure_ascii=False) + "\n", encoding="utf-8")
     summary = ", ".join(f"{key} {value:.4g}" for key, value in record.figures.items())
@@ -74,17 +74,17 @@ def keep(place: Place, record: RunRecord) -> None:
 
 
 def runs_of(row: str, figures: Path) -> list[RunRecord]:
-    """All that was noted of a row, by name."""
-    found = []
+    """All recorded runs of a row, by name."""
+    result = []
     for path in sorted((figures / row).glob("*.json")):
         fields = json.loads(path.read_text(encoding="utf-8"))
         fields["curve"] = tuple((step, value) for step, value in fields["curve"])
-        found.append(RunRecord(**fields))
-    return found
+        result.append(RunRecord(**fields))
+    return result
 
 
 def hardware(device: str) -> str:
-    """What the run ran on, in words."""
+    """The name of the device."""
     if device != "cpu" and torch.cuda.is_available():
         return torch.cuda.get_device_name().removeprefix("NVIDIA ")
     return f"{torch.get_num_threads()} CPU threads ({platform.machine()})"

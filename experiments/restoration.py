@@ -1,7 +1,7 @@
-"""Sentences trimmed, gapped and shuffled, then made whole again: a Transformer beside an LSTM of its size.
+"""Restoring trimmed, gapped and shuffled sentences: a Transformer and an LSTM of the same size.
 
-Both learn from the same sentences, in as many steps of as many tokens. Each kind of damage is tested apart on
-the same held-out sentences, every one changed by it; what a damaged sentence scores as it is stands beside.
+Both train on the same sentences with the same steps and tokens. Each corruption is tested separately on the
+same held-out sentences, all changed by it; the score of the corrupted sentences themselves is recorded too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import glassformer as product
 from experiments import records, training_runs
-from experiments.paths import Place
+from experiments.paths import Workspace
 from experiments.recall import pace
 from glassformer.data.denoising import GAP_EVERY, MAX_GAP, MAX_MOVE, MAX_TRIM
 from glassformer.metrics.text import chrf
@@ -27,32 +27,32 @@ from glassformer.weights.atomic_write import atomic_write
 
 ROW = "restore"
 RECIPES = {"transformer": "restore-sentences", "lstm": "lstm-restore"}
-SOURCES = ("tatoeba-deu-eng/deu.txt.gz", "tatoeba-fra-eng/fra.txt.gz")  # of which the English side is taken
+SOURCES = ("tatoeba-deu-eng/deu.txt.gz", "tatoeba-fra-eng/fra.txt.gz")  # the English side is used
 STEPS = 3000
 HELD, TESTED = 500, 1000  # sentences to validate with, and to test with
 GAP = "<gap>"
-KINDS = {  # how likely trimming, gaps and shuffling are
+KINDS = {  # probabilities of trimming, gaps and shuffling
     "trim": (1.0, 0.0, 0.0),
     "gap": (0.0, 1.0, 0.0),
     "shuffle": (0.0, 0.0, 1.0),
     "all": (1.0, 1.0, 1.0),
 }
 SHORTEST = 4  # words of a sentence that is tested with: of fewer, little is left
-TRIES = 100  # drawings until a damage changes a sentence
+TRIES = 100  # attempts until a corruption changes a sentence
 
 
-def run(place: Place, name: str) -> None:
-    """One run, as "transformer/1"."""
+def run(workspace: Workspace, name: str) -> None:
+    """One run, e.g. "transformer/1"."""
     model, _, number = name.partition("/")
-    files = split(place)
+    files = split(workspace)
     data = (f"data.train=[{files['train']}]", f"data.valid=[{files['valid']}]")
     limits = (f"training.max_steps={STEPS}", f"training.max_generate_samples={HELD}")
-    found = training_runs.train(
-        place, ROW, name, RECIPES[model], seed=int(number), of="chrf", changes=(*data, *limits)
+    result = training_runs.train(
+        workspace, ROW, name, RECIPES[model], seed=int(number), of="chrf", changes=(*data, *limits)
     )
     sentences = files["test"].read_text(encoding="utf-8").splitlines()
-    figures = {**measured(found.model, sentences, place.device), **pace(found)}
-    records.note(place, ROW, name, seed=int(number), trained=found, figures=figures)
+    figures = {**measured(result.model, sentences, workspace.device), **pace(result)}
+    records.note(workspace, ROW, name, seed=int(number), trained=result, figures=figures)
 
 
 def sentences(data: Path) -> Iterator[str]:
@@ -67,25 +67,25 @@ def sentences(data: Path) -> Iterator[str]:
                     yield sentence
 
 
-def split(place: Place) -> dict[str, Path]:
-    """Sentences to learn from, validate and test with; where one goes follows from the sentence alone."""
-    folder = place.prepared(ROW)
+def split(workspace: Workspace) -> dict[str, Path]:
+    """Training, validation and test sentences; the split depends only on the sentence."""
+    folder = workspace.prepared(ROW)
     paths = {name: folder / f"{name}.txt" for name in ("train", "valid", "test")}
     if all(path.exists() for path in paths.values()):
         return paths
-    ordered = sorted(sentences(place.data), key=lambda text: hashlib.sha256(text.encode()).digest())
+    ordered = sorted(sentences(workspace.data), key=lambda text: hashlib.sha256(text.encode()).digest())
     long = [text for text in ordered if len(text.split()) >= SHORTEST]
     held = {"test": long[:TESTED], "valid": long[TESTED : TESTED + HELD]}
     apart = {text for texts in held.values() for text in texts}
     for name, texts in {"train": [text for text in ordered if text not in apart], **held}.items():
-        with atomic_write(paths[name]) as file:  # runs side by side may all write it
+        with atomic_write(paths[name]) as file:  # concurrent runs may all write it
             file.writelines(f"{text}\n".encode() for text in texts)
     return paths
 
 
 @dataclass(frozen=True, kw_only=True)
 class Damaged:
-    """What is read, with marks where gaps are; and what is left of the sentence, without them."""
+    """The corrupted sentence with gap marks, and the same without them."""
 
     read: str
     left: str
@@ -153,7 +153,7 @@ def _add_gaps(tokens: NDArray[Any], rng: np.random.Generator, gap_id: int | str)
 
 
 def damaged(sentence: str, kind: str, *, seed: int) -> Damaged:
-    """A sentence with one kind of damage, drawn until it is another than it was.
+    """A sentence with one kind of corruption, redrawn until it differs from the original.
 
     >>> damaged("she left without saying a word", "trim", seed=1).left
     'without saying a word'
@@ -161,14 +161,14 @@ def damaged(sentence: str, kind: str, *, seed: int) -> Damaged:
     tokens, rng = np.array(sentence.split(), object), np.random.default_rng(seed)
     trim, gap, shuffle = KINDS[kind]
     for _ in range(TRIES):
-        found = corrupt(tokens, rng, trim=trim, gap=gap, shuffle=shuffle, gap_id=GAP)
-        if found.tolist() != tokens.tolist():
+        result = corrupt(tokens, rng, trim=trim, gap=gap, shuffle=shuffle, gap_id=GAP)
+        if result.tolist() != tokens.tolist():
             break
-    return Damaged(read=" ".join(found), left=" ".join(word for word in found if word != GAP))
+    return Damaged(read=" ".join(result), left=" ".join(word for word in result if word != GAP))
 
 
 def measured(model: Path, sentences: Sequence[str], device: str) -> dict[str, float]:
-    """chrF and exact answers for each kind of damage, chrF of the damaged, exact answers for whole ones."""
+    """chrF and exact match for each corruption, chrF of the inputs, exact match for intact sentences."""
     bundle = product.load(model, device=device_for(device))
     figures: dict[str, float] = {}
     for kind in KINDS:

@@ -1,9 +1,8 @@
-"""Korean film reviews, good or bad, by an encoder that has read nothing but the 150,000 to learn from.
+"""Sentiment of Korean film reviews (NSMC) with an encoder trained from scratch on 150,000 reviews.
 
-A run is a way and a seed: "recipe/1" is as it stands, the others are with one thing changed, and "ngrams" is
-no Transformer but the linear model over pieces of words that any of them should beat. The split is not the
-published one. Some short reviews of the test set stand in the training set too, as they would among any
-viewers' words, so the accuracy on those that do not is noted beside that on all.
+A run is a variant and a seed: "recipe/1" is the recipe, the others change one setting, and "ngrams" is a
+linear model on character n-grams as the baseline. The split is not the published one. Some short reviews of
+the test set are in the training set too, so the accuracy on the others is recorded as well.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments import ngrams
-from experiments.paths import Place, glassformer
+from experiments.paths import Workspace, glassformer
 from experiments.records import RunRecord, hardware, keep, note
 from experiments.training_runs import Trained, train
 from glassformer.weights.atomic_write import atomic_write
@@ -49,33 +48,41 @@ WAYS: dict[str, tuple[str, ...]] = {
     "long": ("training.epochs=30",),
     "after-guessing": ("training.epochs=6", "training.lr=0.0003"),
 }
-# What comes before: almost nothing but guessing hidden tokens, of the same reviews.
+# Pretraining: almost only masked language modeling, on the same reviews.
 GUESSING = ("data.mlm_weight=30", "training.r_drop=0", "training.epochs=25", "training.lr=0.001")
 
 
-def run(place: Place, name: str) -> None:
-    """Train one way with one seed, and measure it on the test set."""
+def run(workspace: Workspace, name: str) -> None:
+    """Train one variant with one seed, and measure it on the test set."""
     way, seed = name.split("/")
-    data = place.data / "nsmc"
+    data = workspace.data / "nsmc"
     if way == "ngrams":
-        _linear(place, name, data)
+        _linear(workspace, name, data)
         return
-    (data / "train.tsv.gz").stat()  # what is not there is told before a run begins, not by the run
-    trained = learned(place, name, int(seed), way, (f"data.train=[{data / 'train.tsv.gz'}]", *LEAN))
-    tests = {"accuracy": data / "test.tsv.gz", "accuracy of unseen": unseen(data, place.prepared(ROW))}
+    (data / "train.tsv.gz").stat()  # fail before a run starts, not during it
+    trained = learned(workspace, name, int(seed), way, (f"data.train=[{data / 'train.tsv.gz'}]", *LEAN))
+    tests = {"accuracy": data / "test.tsv.gz", "accuracy of unseen": unseen(data, workspace.prepared(ROW))}
     figures: dict[str, float] = {}
     for figure, path in tests.items():
-        command = ("evaluate", trained.model, path, "--columns", "document,label", "--device", place.device)
+        command = (
+            "evaluate",
+            trained.model,
+            path,
+            "--columns",
+            "document,label",
+            "--device",
+            workspace.device,
+        )
         metrics = json.loads(glassformer(*command, "--batch-size", "65536", "--json"))["metrics"]
         figures[figure] = 100 * metrics["accuracy"]
-    note(place, ROW, name, seed=int(seed), trained=trained, figures=figures)
+    note(workspace, ROW, name, seed=int(seed), trained=trained, figures=figures)
 
 
-def learned(place: Place, name: str, seed: int, way: str, changes: Sequence[str]) -> Trained:
-    """The run of a way; where it comes after another, with the seconds of both."""
+def learned(workspace: Workspace, name: str, seed: int, way: str, changes: Sequence[str]) -> Trained:
+    """The run of a variant; if it continues another, with the seconds of both."""
 
     def go(name: str, *more: str) -> Trained:
-        return train(place, ROW, name, RECIPE, seed=seed, of="accuracy", changes=(*changes, *more))
+        return train(workspace, ROW, name, RECIPE, seed=seed, of="accuracy", changes=(*changes, *more))
 
     if way != "after-guessing":
         return go(name, *WAYS[way])
@@ -85,13 +92,13 @@ def learned(place: Place, name: str, seed: int, way: str, changes: Sequence[str]
 
 
 def rows_of(path: Path) -> list[str]:
-    """The lines of a table, its header first: id, review, label."""
+    """The lines of a table, with its header: id, review, label."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         return file.read().splitlines()
 
 
 def unseen(data: Path, folder: Path) -> Path:
-    """The test reviews whose words are no training review's, as a file."""
+    """A file of the test reviews that are not in the training set."""
     path = folder / "unseen.tsv"
     if not path.exists():
         known = {row.split("\t")[1] for row in rows_of(data / "train.tsv.gz")[1:]}
@@ -102,18 +109,18 @@ def unseen(data: Path, folder: Path) -> Path:
     return path
 
 
-def _linear(place: Place, name: str, data: Path) -> None:
-    """The linear model over pieces of words."""
+def _linear(workspace: Workspace, name: str, data: Path) -> None:
+    """The linear model on character n-grams."""
     began = time.monotonic()
     learned = ngrams.learn(*_texts(rows_of(data / "train.tsv.gz")))
     seconds = time.monotonic() - began
     tests: Mapping[str, list[str]] = {
         "accuracy": rows_of(data / "test.tsv.gz"),
-        "accuracy of unseen": unseen(data, place.prepared(ROW)).read_text(encoding="utf-8").splitlines(),
+        "accuracy of unseen": unseen(data, workspace.prepared(ROW)).read_text(encoding="utf-8").splitlines(),
     }
     figures = {figure: 100 * learned.accuracy(*_texts(rows)) for figure, rows in tests.items()}
     keep(
-        place,
+        workspace,
         RunRecord(
             row=ROW,
             name=name,

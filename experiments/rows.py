@@ -1,4 +1,4 @@
-"""The rows of the scoreboard, in the order of the page: names, titles, and the runs each is made of."""
+"""The rows of docs/results.md, in order: names, titles and runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """title: what is measured; module: the file of experiments/ whose `run(place, name)` makes one run
+    """One row of the results.
+
+    title: what is measured; module: the file in experiments/ whose `run(workspace, name)` makes one run
     arguments: passed to its `run`, if a module serves several rows
-    runs: the names of its runs, as "1" for a seed or "etth1/96/1"
-    takes: which of the options `seconds` and `most` mean something to it
+    runs: the names of its runs, e.g. "1" for a seed or "etth1/96/1"
+    takes: which of the options `seconds` and `most` apply
     """
 
     title: str

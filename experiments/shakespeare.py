@@ -1,4 +1,4 @@
-"""tiny-shakespeare letter by letter, measured as nanoGPT measures it and exactly."""
+"""tiny-shakespeare by character, measured like nanoGPT and exactly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 import glassformer
 from experiments import text_loss
-from experiments.paths import Place
+from experiments.paths import Workspace
 from experiments.records import note
 from experiments.training_runs import train
 from glassformer.training.hardware import device_for
@@ -19,7 +19,7 @@ ROW = "shakespeare"
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """How many random windows nanoGPT's estimate is a mean of, by its settings for a GPU or for a CPU."""
+    """The number of random windows in nanoGPT's loss estimate, in its settings for a GPU or a CPU."""
 
     rows: int
     batches: int
@@ -55,13 +55,13 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {  # recipe and changes of each 
 }
 
 
-def run(place: Place, name: str) -> None:
+def run(workspace: Workspace, name: str) -> None:
     kind, seed = name.split("/")
     recipe, changes = KINDS[kind]
-    learned, held = files(place)
+    learned, held = files(workspace)
     own = () if kind != "cpu" else ("training.device=cpu",)
     trained = train(
-        place,
+        workspace,
         ROW,
         name,
         recipe,
@@ -69,25 +69,25 @@ def run(place: Place, name: str) -> None:
         of="loss",
         changes=(f"data.train=[{learned}]", f"data.valid=[{held}]", *changes, *own),
     )
-    device, sample = ("cpu", ON_CPU) if kind == "cpu" else (place.device, ON_GPU)
+    device, sample = ("cpu", ON_CPU) if kind == "cpu" else (workspace.device, ON_GPU)
     figures = measured(trained.model, held, device, sample)
     figures["best validation"] = min(value for _, value in trained.curve)
     figures["last validation"] = trained.curve[-1][1]
-    note(place, ROW, name, seed=int(seed), trained=trained, figures=figures)
+    note(workspace, ROW, name, seed=int(seed), trained=trained, figures=figures)
 
 
-def files(place: Place) -> tuple[Path, Path]:
-    """The first nine tenths of the letters, and the last: nanoGPT's split, to the letter."""
-    text = (place.data / "tiny-shakespeare" / "input.txt").read_text(encoding="utf-8")
+def files(workspace: Workspace) -> tuple[Path, Path]:
+    """nanoGPT's split: the first nine tenths of the characters, and the rest."""
+    text = (workspace.data / "tiny-shakespeare" / "input.txt").read_text(encoding="utf-8")
     cut = int(len(text) * 0.9)
-    learned, held = (place.prepared(ROW) / name for name in ("train.txt", "valid.txt"))
+    learned, held = (workspace.prepared(ROW) / name for name in ("train.txt", "valid.txt"))
     learned.write_text(text[:cut], encoding="utf-8")
     held.write_text(text[cut:], encoding="utf-8")
     return learned.absolute(), held.absolute()
 
 
 def measured(model: Path, held: Path, device: str, sample: Sample) -> dict[str, float]:
-    """Nats a letter of the text held out, in float32, with as many letters at once as were learned with."""
+    """Nats per character of the validation text, in float32, with the context length of training."""
     bundle = glassformer.load(str(model))
     where = device_for(device).type
     scorer = bundle.model.to(where).eval()

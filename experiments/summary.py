@@ -1,4 +1,4 @@
-"""Figures over seeds as a person reads them: the mean, and how far the seeds lie apart."""
+"""Format figures over seeds: mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from experiments.records import RunRecord
 
 
 def format_mean(values: Sequence[float], digits: int = 2) -> str:
-    """The mean, with the spread of several.
+    """The mean, with the standard deviation if there are several values.
 
     >>> format_mean([41.0, 41.5, 42.0]), format_mean([0.37], 3), format_mean([])
     ('41.50 ± 0.50', '0.370', '')
@@ -34,13 +34,13 @@ def of(runs: Sequence[RunRecord], figure: str) -> list[float]:
 
 
 def size(runs: Sequence[RunRecord]) -> str:
-    """How many weights: "2.60M", or in full where they are few."""
+    """The number of parameters, e.g. "2.60M"."""
     count = runs[0].parameters
     return f"{count / 1e6:.2f}M" if count >= 1e5 else f"{count:,}"
 
 
 def seconds(runs: Sequence[RunRecord]) -> str:
-    """How long a training took, and how many others shared the device meanwhile; of those with the fewest."""
+    """The training time of the runs that shared the device with the fewest others, and their number."""
     fewest = min(one.concurrent_runs for one in runs)
     average = mean(one.seconds for one in runs if one.concurrent_runs == fewest)
     return f"{average:.0f} s" + (f" (shared with {fewest})" if fewest else "")
@@ -60,6 +60,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def bold_where(text: str, reached: bool) -> str:
-    """Bold where a target was reached."""
+def bold_if(text: str, reached: bool) -> str:
+    """Bold if a target was reached."""
     return f"**{text}**" if reached and text else text

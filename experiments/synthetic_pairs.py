@@ -1,4 +1,4 @@
-"""Two made tasks that ask for nothing but looking back: copying a string, and answering what went with a key.
+"""Two synthetic tasks for attention: copying a string, and recalling the value of a key.
 
 copy:    bo da fu bo          ->  bo da fu bo
 recall:  su ? bi ? da ? bi K da R su K  ->  su K bi K da R
@@ -57,15 +57,15 @@ Task = Copying | Recalling
 
 
 def generate_pairs(task: Task, count: int, *, seed: int) -> Iterator[Pair]:
-    """So many pairs of all sizes; twice the size is half as likely, so that the short ones show the way."""
+    """`count` pairs of all sizes; twice the size is half as likely, so that short ones are learned first."""
     rng = np.random.default_rng(seed)
     least, most = np.log(task.shortest), np.log(task.longest + 1)
     for _ in range(count):
         yield task.pair(int(np.exp(rng.uniform(least, most))), rng)
 
 
-def of_sizes(task: Task, sizes: Iterable[int], count: int, *, seed: int) -> Iterator[Pair]:
-    """So many pairs of each size, one size after another."""
+def pairs_of_sizes(task: Task, sizes: Iterable[int], count: int, *, seed: int) -> Iterator[Pair]:
+    """`count` pairs of each size, one size after another."""
     rng = np.random.default_rng(seed)
     for size in sizes:
         for _ in range(count):
@@ -73,7 +73,7 @@ def of_sizes(task: Task, sizes: Iterable[int], count: int, *, seed: int) -> Iter
 
 
 def written(folder: Path, files: Mapping[str, Iterable[Pair]]) -> dict[str, Path]:
-    """The pairs as tables name.tsv; runs side by side may all write them."""
+    """Write the pairs as name.tsv; concurrent runs may all write them."""
     paths = {name: folder / f"{name}.tsv" for name in files}
     for name, pairs in files.items():
         if not paths[name].exists():

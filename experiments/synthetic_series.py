@@ -1,8 +1,8 @@
-"""Made series of many kinds: what a forecaster may meet, drawn from a seed, owed to nobody's data.
+"""Synthetic time series of many kinds, generated from a seed.
 
-Each is a sum or a product of a course (level, trend, growth, turns), seasons of any period and shape, and
-noise of several kinds, now and then with shifts of level and outliers; or a walk, a wave that wanders, or
-counts.
+Each is a sum or a product of a trend (level, slope, growth, turning points), seasons of any period and
+shape, and noise of several kinds, now and then with shifts of level and outliers; or a walk, a wave that
+wanders, or counts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ USUAL = (4, 5, 6, 7, 7, 12, 12, 24, 24, 24, 48, 52)  # periods that calendars an
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticSeries:
-    """A series (steps,) of about mean 0 and spread 1, and its main period; 1 where it has none."""
+    """A series (steps,) of about mean 0 and std 1, and its main period; 1 if it has none."""
 
     values: Floats
     period: int
 
 
 def generate_series(seed: int, count: int, steps: int) -> list[SyntheticSeries]:
-    """So many series; the same ones for the same seed."""
+    """`count` series, the same for the same seed."""
     return [_one(np.random.default_rng([seed, number]), steps) for number in range(count)]
 
 
@@ -72,7 +72,7 @@ def _periods(rng: np.random.Generator) -> list[int]:
 
 
 def _season(rng: np.random.Generator, steps: int, period: int) -> Floats:
-    """A shape that comes back every period, of spread 1."""
+    """A shape that repeats every period, of std 1."""
     phase = (np.arange(steps) + rng.uniform(0, period)) / period  # in turns
     match rng.integers(5):
         case 0:
@@ -99,7 +99,7 @@ def _season(rng: np.random.Generator, steps: int, period: int) -> Floats:
 
 
 def _course(rng: np.random.Generator, steps: int) -> Floats:
-    """Where the level goes, of about size 1."""
+    """The trend, of about size 1."""
     time = np.linspace(-1, 1, steps)
     match rng.integers(5):
         case 0:
@@ -125,7 +125,7 @@ def _smooth(rng: np.random.Generator, steps: int, size: float) -> Floats:
 
 
 def _noise(rng: np.random.Generator, steps: int) -> Floats:
-    """Of spread about 1: even, heavy-tailed, lasting, or calmer at times."""
+    """Noise of std about 1: Gaussian, heavy-tailed, autocorrelated or heteroscedastic."""
     match rng.integers(4):
         case 0:
             return rng.normal(size=steps)
@@ -138,13 +138,13 @@ def _noise(rng: np.random.Generator, steps: int) -> Floats:
 
 
 def _recurrent(shocks: Floats, weights: tuple[float, ...]) -> Floats:
-    """Each value a weighted sum of those before, and a shock; brought to spread 1."""
+    """An autoregressive process, scaled to std 1."""
     values = np.zeros(len(shocks) + len(weights))
     for n, shock in enumerate(shocks):
         at = n + len(weights)
         values[at] = shock + sum(weight * values[at - lag] for lag, weight in enumerate(weights, 1))
-    found = values[len(weights) :]
-    return np.asarray(found / max(float(found.std()), 1e-6))
+    result = values[len(weights) :]
+    return np.asarray(result / max(float(result.std()), 1e-6))
 
 
 def _shifts(rng: np.random.Generator, steps: int) -> Floats:
@@ -156,7 +156,7 @@ def _shifts(rng: np.random.Generator, steps: int) -> Floats:
 
 
 def _walk(rng: np.random.Generator, steps: int) -> tuple[Floats, int]:
-    """A random walk, at times with a drift: nobody can tell more than its last value."""
+    """A random walk, sometimes with a drift: the best forecast is its last value."""
     return np.cumsum(rng.normal(size=steps) + rng.choice((0.0, rng.normal() * 0.1))), 1
 
 

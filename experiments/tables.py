@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
-from experiments.labels import CALLED, WAYS
+from experiments.labels import RUN_LABELS, WAYS
 from experiments.records import RunRecord, runs_of
-from experiments.summary import bold_where, by_kind, format_mean, of, seconds, size, table
+from experiments.summary import bold_if, by_kind, format_mean, of, seconds, size, table
 from experiments.why_attention import NAMES
 
-# Published: Transformer-Tiny (Wu et al. 2021), tokenised lower-case BLEU on 2016, 2017 and COCO.
+# Published: Transformer-Tiny (Wu et al. 2021), tokenized lowercase BLEU on 2016, 2017 and COCO.
 TINY = {"en-de": (41.02, 33.36, 29.88), "en-fr": (61.80, 53.46, 44.52)}
 CAPTIONS = ("2016", "2017", "coco")
-# Published: PatchTST/64, PatchTST/42, DLinear, NLinear, each with its own length of past; MSE.
+# Published: PatchTST/64, PatchTST/42, DLinear, NLinear, each with its own context length; MSE.
 ETT: Mapping[str, Sequence[float]] = {
     "etth1/96": (0.370, 0.375, 0.375, 0.374),
     "etth1/192": (0.413, 0.414, 0.405, 0.408),
@@ -45,7 +45,7 @@ def captions(figures: Path) -> str:
             if runs := kinds.get(f"{kind}{way}", []):
                 scores = [of(runs, f"bleu_{one}") for one in CAPTIONS]
                 cells = [
-                    bold_where(format_mean(one), mean(one) >= anchor)
+                    bold_if(format_mean(one), mean(one) >= anchor)
                     for one, anchor in zip(scores, anchors, strict=True)
                 ]
                 rows.append([f"{kind}, {name}, {_seeds(runs)}", size(runs), seconds(runs), *cells])
@@ -53,7 +53,7 @@ def captions(figures: Path) -> str:
 
 
 def tried(figures: Path) -> str:
-    """Multi30k into German with one or two things changed."""
+    """Multi30k into German with one or two settings changed."""
     names = {"en-de": f"{WAYS['']}: R-Drop 5, dropout 0.2, cosine schedule"}
     names |= {f"en-de-{way}": name for way, name in WAYS.items() if way not in ("", "cased")}
     kinds = by_kind(runs_of("multi30k", figures))
@@ -86,7 +86,7 @@ def letters(figures: Path) -> str:
         rows.append([f"{name}, nanoGPT (published)", "", anchor[1], anchor[0], "", ""])
         if runs := kinds.get(kind, []):
             estimate = of(runs, "estimate")
-            cells = [bold_where(format_mean(estimate, 4), mean(estimate) <= most)]
+            cells = [bold_if(format_mean(estimate, 4), mean(estimate) <= most)]
             cells += [format_mean(of(runs, one), 4) for one in ("exact", "strided")]
             rows.append(
                 [f"{name}, ours ({runs[0].hardware}), {_seeds(runs)}", size(runs), seconds(runs), *cells]
@@ -103,13 +103,13 @@ def series(figures: Path) -> str:
             cell = f"{which}/{horizon}"
             linear, repeat = (runs.get(f"{cell}/{kind}") for kind in ("linear", "repeat"))
             ours = [one for kind in "123" if (one := runs.get(f"{cell}/{kind}"))]
-            anchors, found = ETT[cell], of(ours, "mse_published_early")
-            near = bool(found) and round(mean(found), 3) <= round(min(anchors[:2]) + NEAR, 3)
+            anchors, result = ETT[cell], of(ours, "mse_published_early")
+            near = bool(result) and round(mean(result), 3) <= round(min(anchors[:2]) + NEAR, 3)
             rows.append(
                 [
                     f"{which.replace('ett', 'ETT')} {horizon}",
                     *(f"{one:.3f}" for one in anchors),
-                    bold_where(format_mean(found, 3), near),
+                    bold_if(format_mean(result, 3), near),
                     format_mean(of(ours, "mse_early"), 3),
                     format_mean(of(ours, "mse_published"), 3),
                     _cell(linear, "mse_published"),
@@ -141,9 +141,9 @@ def labels(figures: Path) -> str:
     """Accuracy: reviews, digits, photographs."""
     reviews, digits, photographs = (by_kind(runs_of(row, figures)) for row in ("nsmc", "mnist", "cifar"))
     rows = [["Korean reviews, best from scratch (published, another split)", "", "", "86.37"]]
-    rows += _labelled(reviews, CALLED["nsmc"], "Korean reviews", 86.4)
+    rows += _labelled(reviews, RUN_LABELS["nsmc"], "Korean reviews", 86.4)
     rows += _labelled(digits, {"": "ours"}, "MNIST", 99.3)
-    rows += _labelled(photographs, CALLED["cifar"], "CIFAR-10, 8,000 images")
+    rows += _labelled(photographs, RUN_LABELS["cifar"], "CIFAR-10, 8,000 images")
     return table(("", "parameters", "training", "accuracy"), rows)
 
 
@@ -155,7 +155,7 @@ def _labelled(
             f"{task}, {name}, {_seeds(runs)}",
             size(runs),
             seconds(runs),
-            bold_where(format_mean(of(runs, "accuracy")), mean(of(runs, "accuracy")) >= least),
+            bold_if(format_mean(of(runs, "accuracy")), mean(of(runs, "accuracy")) >= least),
         ]
         for kind, name in names.items()
         if (runs := kinds.get(kind, []))
@@ -195,19 +195,19 @@ def recalling_many(figures: Path) -> str:
 
 
 def _exact(figures: Path, task: str) -> str:
-    """How many whole answers are right at each size, in percent."""
+    """Exact answers at each size, in percent."""
     kinds = by_kind(runs_of("recall", figures))
-    found = {name: runs for kind, name in NAMES.items() if (runs := kinds.get(f"{task}-{kind}", []))}
-    if not found:
+    result = {name: runs for kind, name in NAMES.items() if (runs := kinds.get(f"{task}-{kind}", []))}
+    if not result:
         return NOT_RUN
-    exact = [one for one in next(iter(found.values()))[0].figures if one.startswith("exact at ")]
+    exact = [one for one in next(iter(result.values()))[0].figures if one.startswith("exact at ")]
     rows = [
         [
             f"{name}, {_seeds(runs)}",
             size(runs),
             *(format_mean([100 * x for x in of(runs, one)], 1) for one in exact),
         ]
-        for name, runs in found.items()
+        for name, runs in result.items()
     ]
     return table(("exact match, %", "parameters", *(one.removeprefix("exact at ") for one in exact)), rows)
 
@@ -215,15 +215,15 @@ def _exact(figures: Path, task: str) -> str:
 def restored(figures: Path) -> str:
     """Restoring sentences, by kind of damage."""
     kinds = by_kind(runs_of("restore", figures))
-    found = {name: runs for kind, name in CALLED["restore"].items() if (runs := kinds.get(kind, []))}
-    if not found:
+    result = {name: runs for kind, name in RUN_LABELS["restore"].items() if (runs := kinds.get(kind, []))}
+    if not result:
         return NOT_RUN
     rows = []
     for damage, name in KINDS_OF_DAMAGE.items():
-        as_it_is = format_mean(of(next(iter(found.values()))[:1], f"{damage} chrf as damaged"), 1)
+        as_it_is = format_mean(of(next(iter(result.values()))[:1], f"{damage} chrf as damaged"), 1)
         cells = [
             cell
-            for runs in found.values()
+            for runs in result.values()
             for cell in (
                 format_mean(of(runs, f"{damage} chrf"), 1),
                 format_mean([100 * one for one in of(runs, f"{damage} exact")], 1),
@@ -232,7 +232,7 @@ def restored(figures: Path) -> str:
         rows.append([name, as_it_is, *cells])
     head = [
         f"{name}, {_seeds(runs)}, {what}"
-        for name, runs in found.items()
+        for name, runs in result.items()
         for what in ("chrF", "exact match, %")
     ]
     return table(("", "chrF before", *head), rows)
@@ -247,12 +247,12 @@ def translator(figures: Path) -> str:
     rows = []
     for kind, title in MEASURED.items():
         for way in ("en-de", "de-en", "en-fr", "fr-en", "en-ko", "ko-en"):
-            found = next(
+            result = next(
                 (one for one in ("bleu", "bleu-char") if f"{one} {kind} {way}" in steps[names[0]]), ""
             )
-            if found:
-                scores = [steps[name][f"{found} {kind} {way}"] for name in names]
-                letters = ", characters" if found == "bleu-char" else ""
+            if result:
+                scores = [steps[name][f"{result} {kind} {way}"] for name in names]
+                letters = ", characters" if result == "bleu-char" else ""
                 rows.append([f"{title} {way}{letters}", *(f"{one:.1f}" for one in scores)])
     return table(("BLEU", *names), rows)
 

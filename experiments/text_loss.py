@@ -1,4 +1,4 @@
-"""How well a language model foretells the ids of a text: exactly, with room to look back, or by a sample."""
+"""The loss of a language model on a text: exact, with overlapping windows, or estimated from a sample."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ IGNORED = -100
 def exact(
     scores: Scores, ids: Ids, *, length: int, stride: int | None = None, batch: int = 64, device: str = "cpu"
 ) -> float:
-    """Nats a token over all ids of a text but the first, each foretold once.
+    """Nats per token over all ids of a text but the first, each predicted once.
 
-    The text is read in windows of `length` ids that begin `stride` ids apart. Without a stride they do not
-    overlap, so that a window's first ids are foretold from little; with one, a window counts only for what
-    the one before did not reach, so that every later id has at least `length - stride` before it.
+    The text is read in windows of `length` ids that start `stride` ids apart. Without a stride they do not
+    overlap, so the first ids of a window have little context; with one, a window counts only for the ids
+    that the window before did not reach, so every later id has at least `length - stride` ids of context.
     """
     total, count = 0.0, 0
     for window, labels in windows(ids, length, stride or length, batch):
@@ -41,18 +41,18 @@ def estimated(
     seed: int = 1337,
     device: str = "cpu",
 ) -> float:
-    """nanoGPT's figure: the mean over random batches of windows that may begin anywhere."""
+    """nanoGPT's estimate: the mean over random batches of windows."""
     random = np.random.default_rng(seed)
-    found = 0.0
+    result = 0.0
     for _ in range(batches):
         starts = random.integers(len(ids) - length, size=batch)
         places = starts[:, None] + np.arange(length)
-        found += float(_summed(scores, ids[places], ids[places + 1], device)) / places.size
-    return found / batches
+        result += float(_summed(scores, ids[places], ids[places + 1], device)) / places.size
+    return result / batches
 
 
 def windows(ids: Ids, length: int, stride: int, batch: int) -> Iterator[tuple[Ids, Ids]]:
-    """Windows and their labels, each (B, length), every label of the text once; what counts not is -100."""
+    """Windows and their labels, each (B, length), every label of the text once; -100 is ignored."""
     labelled = len(ids) - 1
     many = 1 + -(-max(0, labelled - length) // stride)
     for first in range(0, many, batch):
@@ -67,5 +67,5 @@ def windows(ids: Ids, length: int, stride: int, batch: int) -> Iterator[tuple[Id
 @torch.no_grad()
 def _summed(scores: Scores, ids: Ids, labels: Ids, device: str) -> Tensor:
     logits = scores(torch.from_numpy(ids).to(device)).float()
-    wanted = torch.from_numpy(labels).to(device)
-    return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=IGNORED, reduction="sum")
+    targets = torch.from_numpy(labels).to(device)
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")

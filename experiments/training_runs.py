@@ -1,4 +1,4 @@
-"""One training of a row: begun or gone on with by `glassformer train`, and what its log says of it."""
+"""Train one run with `glassformer train`, or resume it, and read its log."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.paths import Place, glassformer
+from experiments.paths import Workspace, glassformer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """A finished run.
 
-    seconds: from the run's beginning to its end, validations and compiling counted, pauses between stops not
-    curve: (step, figure) at each validation, of the metric named `of`
+    seconds: from start to end, including validation and compilation, without pauses between interruptions
+    curve: (step, value) at each validation, of the metric `of`
     """
 
     folder: Path
@@ -31,24 +31,24 @@ class Trained:
 
 
 def train(
-    place: Place, row: str, name: str, recipe: str, *, seed: int, of: str, changes: Sequence[str] = ()
+    workspace: Workspace, row: str, name: str, recipe: str, *, seed: int, of: str, changes: Sequence[str] = ()
 ) -> Trained:
-    """Train a ready recipe with changes such as `training.lr=3e-4`; a run that is there is gone on with."""
-    glassformer(*command(place, row, name, recipe, seed=seed, changes=changes))
-    return read(place.run(row, name), of)
+    """Train a recipe with overrides such as `training.lr=3e-4`; an existing run is resumed."""
+    glassformer(*command(workspace, row, name, recipe, seed=seed, changes=changes))
+    return read(workspace.run(row, name), of)
 
 
 def command(
-    place: Place, row: str, name: str, recipe: str, *, seed: int, changes: Sequence[str]
+    workspace: Workspace, row: str, name: str, recipe: str, *, seed: int, changes: Sequence[str]
 ) -> list[str | Path]:
-    """The words by which a run is begun and gone on with; what the place changes holds over all else."""
-    changed = [f"seed={seed}", f"training.device={place.device}", *changes, *place.changes]
+    """The command of a run; the overrides of the workspace take precedence."""
+    changed = [f"seed={seed}", f"training.device={workspace.device}", *changes, *workspace.changes]
     sets = (word for change in changed for word in ("--set", change))
-    return ["train", recipe, "--out", place.run(row, name), *sets]
+    return ["train", recipe, "--out", workspace.run(row, name), *sets]
 
 
 def read(folder: Path, of: str) -> Trained:
-    """What a run folder says of its run."""
+    """Read the results of a run folder."""
     lines = log(folder)
     facts = [one["facts"] for one in lines if "facts" in one]
     return Trained(
@@ -66,7 +66,7 @@ def log(folder: Path) -> list[dict[str, Any]]:
 
 
 def _seconds(lines: Sequence[dict[str, Any]]) -> float:
-    """The time that passed in each stretch between a beginning and the last word before the next."""
+    """The total time between each start and the last log line before the next start."""
     total, started, last = 0.0, 0.0, 0.0
     for one in lines:
         if "command" in one.get("facts", {}):

@@ -1,9 +1,8 @@
-"""Why attention won, in one picture, from what was noted: python -m experiments.why_attention.
+"""Plot why attention won, from the recorded figures: python -m experiments.why_attention.
 
-Above: how many answers are whole at each length, copied and recalled, and how fast each model learns. Below:
-how that share grows with the steps of learning, and how much faster the Transformer is. Recalling is shown
-by the better of its two ways, with all keys at once and after few. Bands reach from the worst seed to the
-best.
+Above: exact answers at each length, for copying and recall, and the training speed of each model. Below:
+exact answers over training steps, and the speedup of the Transformer. Recall shows the better of its two
+variants, with all keys at once and after few. Bands reach from the worst seed to the best.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ def runs_named(records: Sequence[RunRecord], task: str, model: str) -> list[RunR
     return [one for one in records if one.name.rpartition("/")[0] == f"{task}-{model}"]
 
 
-def by_size(runs: Sequence[RunRecord]) -> Points:
-    """Sizes tested, each with every seed's share of whole answers in percent."""
-    sizes = sorted({int(found[1]) for one in runs for key in one.figures if (found := _at(key, "exact"))})
+def accuracy_by_size(runs: Sequence[RunRecord]) -> Points:
+    """Test sizes, each with the exact answers of every seed in percent."""
+    sizes = sorted({int(result[1]) for one in runs for key in one.figures if (result := _at(key, "exact"))})
     return [(size, [100 * one.figures[f"exact at {size}"] for one in runs]) for size in sizes]
 
 
-def better_way(records: Sequence[RunRecord], model: str) -> tuple[list[RunRecord], list[RunRecord]]:
-    """The seeds of recalling by the way that answers more, and those of what had to be learned before."""
+def better_runs(records: Sequence[RunRecord], model: str) -> tuple[list[RunRecord], list[RunRecord]]:
+    """The runs of the better recall variant, and those of its earlier stage."""
     ways: tuple[tuple[list[RunRecord], list[RunRecord]], ...] = (
         (runs_named(records, "recall", model), []),
         (runs_named(records, "many", model), runs_named(records, "few", model)),
     )
-    return max(ways, key=lambda way: sum(fmean(seeds) for _, seeds in by_size(way[0])))
+    return max(ways, key=lambda way: sum(fmean(seeds) for _, seeds in accuracy_by_size(way[0])))
 
 
-def over_steps(runs: Sequence[RunRecord], before: Sequence[RunRecord] = ()) -> Points:
-    """Steps at each validation, those of what was learned before counted in, with every seed's share."""
+def accuracy_by_step(runs: Sequence[RunRecord], before: Sequence[RunRecord] = ()) -> Points:
+    """Steps at each validation, including an earlier stage, with the exact answers of every seed."""
     spent = before[0].curve[-1][0] if before else 0
     return [
         (spent + steps, [100 * dict(one.curve)[steps] for one in runs if steps in dict(one.curve)])
@@ -60,9 +59,9 @@ def over_steps(runs: Sequence[RunRecord], before: Sequence[RunRecord] = ()) -> P
 
 
 def speeds(speed: RunRecord, model: str) -> Points:
-    """Lengths, each with the thousand symbols a second that a model learns from."""
-    found = {int(hit[1]): value for key, value in speed.figures.items() if (hit := _at(key, model))}
-    return [(length, [found[length] / 1000]) for length in sorted(found)]
+    """Lengths, each with the training speed in thousand symbols per second."""
+    result = {int(hit[1]): value for key, value in speed.figures.items() if (hit := _at(key, model))}
+    return [(length, [result[length] / 1000]) for length in sorted(result)]
 
 
 def _at(key: str, what: str) -> re.Match[str] | None:
@@ -70,7 +69,7 @@ def _at(key: str, what: str) -> re.Match[str] | None:
 
 
 def draw_figure(records: Sequence[RunRecord]) -> Figure:
-    """The picture of a row's runs."""
+    """The figure of a row's runs."""
     tasks = {
         "copy": ("Copying a string", "symbols"),
         "recall": ("Recalling the values of keys", "keys, by the better of two ways to learn it"),
@@ -84,11 +83,11 @@ def draw_figure(records: Sequence[RunRecord]) -> Figure:
             for model in NAMES:
                 recalled = task == "recall"
                 runs, before = (
-                    better_way(records, model) if recalled else (runs_named(records, task, model), [])
+                    better_runs(records, model) if recalled else (runs_named(records, task, model), [])
                 )
                 if runs:
-                    _line(above, by_size(runs), model, marks="o")
-                    _line(below, over_steps(runs, before), model)
+                    _line(above, accuracy_by_size(runs), model, marks="o")
+                    _line(below, accuracy_by_step(runs, before), model)
             _frame(above, title, unit, "whole answers, %" if not column else "")
             _frame(
                 below,
@@ -106,7 +105,7 @@ def draw_figure(records: Sequence[RunRecord]) -> Figure:
 
 
 def _speeds(axes: Sequence[Sequence[Axes]], records: Sequence[RunRecord]) -> None:
-    """The last column: how fast each learns, and how much faster that makes the Transformer."""
+    """The last column: training speeds, and the speedup of the Transformer."""
     for one in records:
         if not one.name.startswith("speed/"):
             continue
@@ -127,13 +126,13 @@ def _speeds(axes: Sequence[Sequence[Axes]], records: Sequence[RunRecord]) -> Non
 
 
 def _line(axes: Axes, points: Points, model: str, *, marks: str = "") -> None:
-    """The mean of the seeds with the band from the least to the most."""
-    at, color = [place for place, _ in points], COLORS[model]
+    """The mean over seeds, with a band from the minimum to the maximum."""
+    positions, color = [x for x, _ in points], COLORS[model]
     means = [fmean(seeds) for _, seeds in points]
     width = WIDTHS[model]
-    axes.plot(at, means, marks + "-", color=color, label=NAMES[model], lw=width, ms=3 + width)
+    axes.plot(positions, means, marks + "-", color=color, label=NAMES[model], lw=width, ms=3 + width)
     lowest, highest = [min(seeds) for _, seeds in points], [max(seeds) for _, seeds in points]
-    axes.fill_between(at, lowest, highest, color=color, alpha=0.18, lw=0)
+    axes.fill_between(positions, lowest, highest, color=color, alpha=0.18, lw=0)
 
 
 def _frame(axes: Axes, title: str, along: str, up: str) -> None:

@@ -1,4 +1,4 @@
-"""Rows whose commands run in this process, so that a test does not wait for torch to be imported anew."""
+"""Run the commands of rows in this process, which saves importing torch again."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not stop.value.code
         return output.getvalue()
 
-    for place in ("training_runs.glassformer", "language.command"):
-        monkeypatch.setattr(f"experiments.{place}", glassformer)
+    for workspace in ("training_runs.glassformer", "language.command"):
+        monkeypatch.setattr(f"experiments.{workspace}", glassformer)

@@ -1,4 +1,4 @@
-"""The curves of a row: every line can be told from the others, and read on any ground."""
+"""Curves of a row: lines are distinguishable, on any background."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image
 
 from experiments.curves import draw, figure_of
 from experiments.labels import TASKS
-from experiments.paths import FIGURES, Place
+from experiments.paths import FIGURES, Workspace
 from experiments.records import RunRecord, keep, runs_of
 from experiments.rows import ROWS
 from experiments.why_attention import NAMES
@@ -49,16 +49,16 @@ def test_copying_and_recalling_are_shown_apart_by_the_models_names() -> None:
 
 
 def test_nothing_is_painted_behind_the_curves(tmp_path: Path) -> None:
-    place = Place(data=tmp_path, work=tmp_path, figures=tmp_path / "figures")
+    workspace = Workspace(data=tmp_path, work=tmp_path, figures=tmp_path / "figures")
     curve = ((1, 2.0), (2, 1.0))
     for name in ("etth1/96/1", "etth1/96/2", "etth2/96/1"):
         keep(
-            place,
+            workspace,
             RunRecord(
                 row="ett", name=name, seed=1, parameters=1, seconds=1.0, figures={}, of="mse", curve=curve
             ),
         )
-    path = draw("ett", place.figures, tmp_path)
+    path = draw("ett", workspace.figures, tmp_path)
     assert path is not None
     alpha = Image.open(path).convert("RGBA").getchannel("A")
     assert alpha.getpixel((0, 0)) == 0 and alpha.histogram()[0] > 0.8 * alpha.width * alpha.height

@@ -1,4 +1,4 @@
-"""The power transformers' row: every window counted once, and the published figures without the last ones."""
+"""The ETT row: every window counts once; the published figures leave out the last ones."""
 
 import numpy as np
 import torch
@@ -44,10 +44,10 @@ def test_metrics_average_over_all_windows_and_over_full_batches_of_128():
         [scaled[at : at + HORIZON] - scaled[at - 1] for at in range(400, ROWS_LONG - HORIZON + 1)]
     )  # every future whose steps all lie in the last part, less the value before it
     assert len(off) == 298
-    found = measured(RepeatLast(forecast_spec.RepeatLastSpec(prediction_length=HORIZON)), test, CPU)
+    result = measured(RepeatLast(forecast_spec.RepeatLastSpec(prediction_length=HORIZON)), test, CPU)
     for name, some in (("", off), ("_published", off[:256])):
-        np.testing.assert_allclose(found[f"mse{name}"], np.square(some).mean(), rtol=1e-5)
-        np.testing.assert_allclose(found[f"mae{name}"], np.abs(some).mean(), rtol=1e-5)
+        np.testing.assert_allclose(result[f"mse{name}"], np.square(some).mean(), rtol=1e-5)
+        np.testing.assert_allclose(result[f"mae{name}"], np.abs(some).mean(), rtol=1e-5)
 
 
 def test_batches_give_every_window_once_in_the_order_of_time(monkeypatch):

@@ -1,4 +1,4 @@
-"""The rows of labels: how their data is cut, and what stands beside the Transformer."""
+"""The classification rows: their splits and baselines."""
 
 import gzip
 

@@ -1,4 +1,4 @@
-"""The language rows: what their losses count, and a contest of two small models from end to end."""
+"""The language-model rows: losses, and two small models end to end."""
 
 import gzip
 import json
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from experiments import language, nanogpt, text_loss
 from experiments.corpora import CORPORA, PARTS, Corpus
-from experiments.paths import Place, data_folder
+from experiments.paths import Workspace, data_folder
 from glassformer.recipes import recipe_path
 
 LETTERS = np.random.default_rng(0).integers(0, 7, 101)
@@ -19,7 +19,7 @@ TABLE = torch.randn(7, 7, generator=torch.Generator().manual_seed(0))
 
 
 def by_last(ids: torch.Tensor) -> torch.Tensor:
-    """Scores that hang on the last id alone, so that every way of reading finds the same."""
+    """Logits that depend only on the last id, so that every window gives the same loss."""
     return TABLE[ids]
 
 
@@ -27,8 +27,8 @@ def by_last(ids: torch.Tensor) -> torch.Tensor:
 def test_the_exact_loss_counts_every_id_but_the_first_once(length, stride):
     ids = torch.from_numpy(LETTERS)
     expected_loss = float(F.cross_entropy(TABLE[ids[:-1]], ids[1:]))
-    found = text_loss.exact(by_last, LETTERS, length=length, stride=stride, batch=3)
-    assert found == pytest.approx(expected_loss, rel=1e-6)
+    result = text_loss.exact(by_last, LETTERS, length=length, stride=stride, batch=3)
+    assert result == pytest.approx(expected_loss, rel=1e-6)
 
 
 def test_a_stride_leaves_every_later_id_something_to_look_back_at():
@@ -43,15 +43,15 @@ def test_a_stride_leaves_every_later_id_something_to_look_back_at():
 
 
 def test_the_estimate_is_near_the_exact_loss():
-    found = text_loss.estimated(by_last, LETTERS, length=16, batch=32, batches=40)
-    assert found == pytest.approx(text_loss.exact(by_last, LETTERS, length=16), abs=0.05)
+    result = text_loss.estimated(by_last, LETTERS, length=16, batch=32, batches=40)
+    assert result == pytest.approx(text_loss.exact(by_last, LETTERS, length=16), abs=0.05)
 
 
 @pytest.mark.skipif(not (data_folder() / "wikitext-2").is_dir(), reason="GLASSFORMER_DATA has no wikitext-2")
 def test_word_counts_match_published_perplexities():
     corpus = CORPORA["wikitext2"]
-    found = {part: corpus.units(text) for part, text in corpus.texts(data_folder()).items()}
-    assert found == {"train": 2_088_628, "valid": 217_646, "test": 245_569}
+    result = {part: corpus.units(text) for part, text in corpus.texts(data_folder()).items()}
+    assert result == {"train": 2_088_628, "valid": 217_646, "test": 245_569}
 
 
 def test_letters_stand_for_the_bytes_of_the_file(tmp_path):
@@ -94,8 +94,8 @@ class GPT(torch.nn.Module):
 
 
 @pytest.fixture
-def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Corpus, Place]:
-    """A small text of one letter after the other, small models, and a moment for each side."""
+def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Corpus, Workspace]:
+    """A small text, small models, and a moment of training for each."""
     texts = {part: "abcdefghij" * (80 if part == "train" else 30) for part in PARTS}
     recipe = tmp_path / "small.yaml"
     recipe_text = recipe_path("lm-enwik8").read_text(encoding="utf-8")
@@ -126,26 +126,26 @@ def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Corpus, Pl
         rows=4,
         dropout=0.1,
     )
-    place = Place(
+    workspace = Workspace(
         data=tmp_path, work=tmp_path / "work", figures=tmp_path / "figures", device="cpu", seconds=0.3
     )
-    return corpus, place
+    return corpus, workspace
 
 
 @pytest.mark.usefixtures("in_process")
 def test_both_sides_of_a_comparison_are_recorded(contest):
-    corpus, place = contest
-    found = {}
+    corpus, workspace = contest
+    result = {}
     for name in ("ours/1", "nanogpt/1"):
-        language.contest(corpus, place, name)
-        path = place.figures / "contest" / f"{name.replace('/', '-')}.json"
-        found[name] = json.loads(path.read_text())
-    for record in found.values():
+        language.contest(corpus, workspace, name)
+        path = workspace.figures / "contest" / f"{name.replace('/', '-')}.json"
+        result[name] = json.loads(path.read_text())
+    for record in result.values():
         figures = record["figures"]
         assert figures["steps"] >= 10 and figures["seconds of steps"] > 0 and record["curve"]
-        # 300 letters and the end token after them are 300 to foretell
+        # 300 characters and the end token are 300 predictions
         assert figures["test bits a byte"] == pytest.approx(figures["test"] / np.log(2), rel=1e-4)
-    best = min(figure for _, figure in found["nanogpt/1"]["curve"])
-    assert found["nanogpt/1"]["figures"]["valid"] == pytest.approx(best, abs=1e-5)
-    ours = found["ours/1"]
+    best = min(figure for _, figure in result["nanogpt/1"]["curve"])
+    assert result["nanogpt/1"]["figures"]["valid"] == pytest.approx(best, abs=1e-5)
+    ours = result["ours/1"]
     assert ours["figures"]["valid"] == pytest.approx(min(value for _, value in ours["curve"]), abs=1e-4)

@@ -29,9 +29,9 @@ def test_bad_input_is_an_error_of_one_line(command, tmp_path, monkeypatch, capsy
     places = ("--work", str(tmp_path / "work"), "--figures", str(tmp_path / "figures"))
     with pytest.raises(SystemExit) as stop:
         main([*places, *command.format(here=tmp_path).split()])
-    said = capsys.readouterr()
-    assert stop.value.code == 2 and said.out == ""
-    assert said.err.startswith("error: ") and said.err.count("\n") == 1
+    message = capsys.readouterr()
+    assert stop.value.code == 2 and message.out == ""
+    assert message.err.startswith("error: ") and message.err.count("\n") == 1
     outputs = [one for folder in ("work", "figures") for one in (tmp_path / folder).glob("*")]
     assert outputs == [], "a row that made nothing leaves nothing"
 
@@ -45,9 +45,9 @@ def test_all_rows_are_listed(capsys):
 def test_an_option_without_a_row_is_an_error(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main(command.split())
-    said = capsys.readouterr()
-    assert stop.value.code == 2 and said.out == ""
-    assert said.err.startswith("error: ")
+    message = capsys.readouterr()
+    assert stop.value.code == 2 and message.out == ""
+    assert message.err.startswith("error: ")
 
 
 def test_a_changed_run_does_not_overwrite_the_recorded_figures(tmp_path):

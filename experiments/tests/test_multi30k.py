@@ -1,4 +1,4 @@
-"""The Multi30k row: texts as the published figures have them, models within the bound, scores as promised."""
+"""The Multi30k row: published preprocessing, parameter limits and scores."""
 
 import json
 
@@ -8,7 +8,7 @@ import yaml
 
 from experiments import moses
 from experiments.multi30k import RECIPE, TESTS, WAYS, read_name, run
-from experiments.paths import Place, data_folder
+from experiments.paths import Workspace, data_folder
 from experiments.rows import ROWS
 from glassformer import api
 from glassformer.families.registry import preset_spec
@@ -44,8 +44,8 @@ def test_vocabulary_round_trips_words():
 def test_runs_are_known_and_small(name):
     recipe = yaml.safe_load(recipe_path(RECIPE).read_text())
     for change in WAYS[read_name(name).way]:
-        place, value = change.split("=")
-        section, key = place.split(".")
+        workspace, value = change.split("=")
+        section, key = workspace.split(".")
         recipe[section][key] = yaml.safe_load(value)
     overrides = {key: value for key, value in recipe["model"].items() if key not in ("preset", "folder")}
     size = recipe["tokenizer"]["vocab_size"]
@@ -70,19 +70,19 @@ def test_a_run_notes_sacrebleus_own_scores(tmp_path, name):
         "eval_steps=20",
         "average_checkpoints=1",
     )
-    place = Place(
+    workspace = Workspace(
         data=data.parent,
         work=tmp_path / "work",
         figures=tmp_path / "figures",
         device="cpu",
         changes=(*(f"training.{word}" for word in small), "model.d_model=32", "model.dropout=0"),
     )
-    run(place, name)
+    run(workspace, name)
     (record_file,) = (tmp_path / "figures" / "multi30k").glob("*.json")
     figures = json.loads(record_file.read_text())["figures"]
     expected = SENTENCES if run_name.way == "cased" else TOKENIZED
     for short, part in TESTS.items():
-        got = moses.read(place.run("multi30k", name) / f"{part}.{run_name.target}.gz")
+        got = moses.read(workspace.run("multi30k", name) / f"{part}.{run_name.target}.gz")
         references = [expected[run_name.target] * 4]
         if run_name.way == "cased":
             assert figures[f"bleu_{short}"] == pytest.approx(sacrebleu.corpus_bleu(got, references).score)

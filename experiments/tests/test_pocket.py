@@ -1,4 +1,4 @@
-"""The default translator's data: nothing held out is learnt, nothing is unknown, answers find their tasks."""
+"""The data of the default translator: no leakage, no unknown tokens, answers match their tasks."""
 
 import lzma
 import random
@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from experiments import pocket, pocket_back_translation, pocket_polish, pocket_tokenizer
-from experiments.paths import Place
-from experiments.pocket_data import HELD, PHRASES, SAID, Pair, divided, part_of, phrasebook, read, write
-from experiments.pocket_text import same, tidy
+from experiments.paths import Workspace
+from experiments.pocket_data import HELD, PHRASES, SAID, Pair, phrasebook, read, split_of, split_pairs, write
+from experiments.pocket_text import normalized, tidy
 from experiments.records import runs_of
 from glassformer.errors import GlassformerError
 from glassformer.training.recipe import read_recipe_dict
@@ -48,23 +48,27 @@ def make_pairs(count: int, suffix: str = "is a text") -> list[Pair]:
 def test_what_is_held_out_or_forbidden_is_learnt_in_no_pair():
     pairs, forbidden = (
         make_pairs(2000),
-        {same(f"{side} {number} is a text") for side in "ab" for number in range(20)},
+        {normalized(f"{side} {number} is a text") for side in "ab" for number in range(20)},
     )
-    parts = divided(pairs, forbidden)
-    learnt = {same(text) for pair in parts["train"] for text in (pair.english, pair.other)}
+    parts = split_pairs(pairs, forbidden)
+    learned = {normalized(text) for pair in parts["train"] for text in (pair.english, pair.other)}
     held = [pair for part in ("dev", "test") for pair in parts[part]]
-    assert len(held) > 50 and len(learnt) > 300
-    assert not learnt & forbidden
-    assert not learnt & {same(text) for pair in held for text in (pair.english, pair.other)}
-    assert not {same(pair.english) for pair in parts["dev"]} & {same(pair.english) for pair in parts["test"]}
+    assert len(held) > 50 and len(learned) > 300
+    assert not learned & forbidden
+    assert not learned & {normalized(text) for pair in held for text in (pair.english, pair.other)}
+    assert not {normalized(pair.english) for pair in parts["dev"]} & {
+        normalized(pair.english) for pair in parts["test"]
+    }
     assert {pair.kind for pair in held} <= set(HELD)
 
 
 def test_only_the_english_of_held_out_phrases_is_excluded():
-    parts = divided(make_pairs(2000, ""), set())
+    parts = split_pairs(make_pairs(2000, ""), set())
     held = [pair for part in ("dev", "test") for pair in parts[part]]
-    assert not {same(pair.english) for pair in parts["train"]} & {same(pair.english) for pair in held}
-    assert {same(pair.other) for pair in parts["train"]} & {same(pair.other) for pair in held}
+    assert not {normalized(pair.english) for pair in parts["train"]} & {
+        normalized(pair.english) for pair in held
+    }
+    assert {normalized(pair.other) for pair in parts["train"]} & {normalized(pair.other) for pair in held}
 
 
 def test_every_letter_is_spelled_and_every_digit_stands_alone(tmp_path):
@@ -120,14 +124,14 @@ def test_without_answers_there_is_nothing_to_expand(tmp_path):
 
 
 def test_each_goes_on_from_the_one_before_and_learns_what_that_wrote(tmp_path, monkeypatch, in_process):
-    place = Place(
+    workspace = Workspace(
         data=tmp_path / "none",
         work=tmp_path / "work",
         figures=tmp_path / "figures",
         device="cpu",
         changes=("training.max_steps=2", "training.batch_tokens=512", "training.packing=false", *SIZES),
     )
-    tables = place.prepared("pocket")
+    tables = workspace.prepared("pocket")
     rows = [(f"The dog is {n} years old.", f"Der Hund ist {n} Jahre alt.", "de") for n in range(40)]
     rows += [(other, english, "en") for english, other, _ in rows]
     rows += [("The dog is here.", "개가 여기 있다.", "ko"), ("Le chien est ici.", "The dog is here.", "en")]
@@ -146,22 +150,22 @@ def test_each_goes_on_from_the_one_before_and_learns_what_that_wrote(tmp_path, m
         write(out / "answers0.tsv.gz", ("text", "to", "answer"), answers)
 
     monkeypatch.setattr(pocket_back_translation, "make", make)
-    pocket.run(place, "small/1")
-    pocket.run(place, "student/1")
-    pocket.run(place, "graduate/1")
-    pocket.run(place, "polished/1")
-    before = [place.run("pocket", name) / "model" for name in ("small/1", "student/1", "graduate/1")]
+    pocket.run(workspace, "small/1")
+    pocket.run(workspace, "student/1")
+    pocket.run(workspace, "graduate/1")
+    pocket.run(workspace, "polished/1")
+    before = [workspace.run("pocket", name) / "model" for name in ("small/1", "student/1", "graduate/1")]
     assert wrote == before
     for name, writer in zip(("student/1", "graduate/1", "polished/1"), before, strict=True):
         recipe, folder = (
-            read_recipe_dict(place.run("pocket", name) / "recipe.yaml"),
+            read_recipe_dict(workspace.run("pocket", name) / "recipe.yaml"),
             f"made-by-{writer.parts[-3]}-1",
         )
         assert recipe["model"]["folder"] == str(writer)
-        learnt = [tables / "train.tsv.gz", tables / folder / "made.tsv.gz"]
-        learnt += [tables / "polish.tsv.gz"] * (name == "polished/1")
-        assert recipe["data"]["train"] == [str(path) for path in learnt]
-    assert len(runs_of("pocket", place.figures)) == 4
+        learned = [tables / "train.tsv.gz", tables / folder / "made.tsv.gz"]
+        learned += [tables / "polish.tsv.gz"] * (name == "polished/1")
+        assert recipe["data"]["train"] == [str(path) for path in learned]
+    assert len(runs_of("pocket", workspace.figures)) == 4
 
 
 def test_set_phrases_are_polished_again_and_again_and_nothing_is_that_was_not_learnt(tmp_path):
@@ -176,9 +180,11 @@ def test_set_phrases_are_polished_again_and_again_and_nothing_is_that_was_not_le
 
 
 def test_what_everyone_says_is_learnt_and_not_tested():
-    english = next(text for n in range(9999) if part_of(same(text := f"Hello {n}"), "tatoeba-ko") == "test")
+    english = next(
+        text for n in range(9999) if split_of(normalized(text := f"Hello {n}"), "tatoeba-ko") == "test"
+    )
     pairs = [
         Pair(english=english, other="안녕", kind=f"{kind}-ko", tag="ko") for kind in ("tatoeba", "phrases")
     ]
-    assert len(divided(pairs[:1], set())["test"]) == 1
-    assert divided(pairs, set()) == {"train": pairs, "dev": [], "test": []}
+    assert len(split_pairs(pairs[:1], set())["test"]) == 1
+    assert split_pairs(pairs, set()) == {"train": pairs, "dev": [], "test": []}

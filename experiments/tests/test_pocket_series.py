@@ -1,4 +1,4 @@
-"""Series made from a seed, and the yardsticks that the series model is measured by."""
+"""Synthetic series, and the metrics of the series model."""
 
 import numpy as np
 import pytest
@@ -30,8 +30,8 @@ def test_series_hang_on_their_seed_alone():
         generate_series(3, 40, 240),
         generate_series(4, 20, 240),
     )
-    for one, same, another in zip(shorter, more, other, strict=False):
-        assert np.array_equal(one.values, same.values) and one.period == same.period
+    for one, repeated, another in zip(shorter, more, other, strict=False):
+        assert np.array_equal(one.values, repeated.values) and one.period == repeated.period
         assert not np.allclose(one.values, another.values)
     values = np.stack([one.values for one in more])
     assert np.isfinite(values).all() and (np.abs(values.mean(1)) < 1e-9).all()
@@ -43,14 +43,16 @@ def test_a_model_that_repeats_is_as_good_as_repeating(season, name):
     series = np.random.default_rng(0).normal(size=(400, 3)).cumsum(0).astype(np.float32)
     windows, seasons = windows_between(series, CONTEXT, 400, SEASON)
     assert windows.shape == (3 * (400 - CONTEXT - HORIZON + 1), CONTEXT + HORIZON)
-    found = forecast_metrics("walk", ConstantForecaster(season, 1.0), windows, seasons)
-    assert found[f"walk_{name}"] == pytest.approx(1.0)
+    result = forecast_metrics("walk", ConstantForecaster(season, 1.0), windows, seasons)
+    assert result[f"walk_{name}"] == pytest.approx(1.0)
     past, future = windows[:, :CONTEXT].astype(float), windows[:, CONTEXT:].astype(float)
     error = np.abs(past[:, CONTEXT - season + np.arange(HORIZON) % season] - future).mean(1)
-    assert found["walk_mase"] == pytest.approx((error / np.abs(np.diff(past)).mean(1)).mean(), rel=1e-4)
+    assert result["walk_mase"] == pytest.approx((error / np.abs(np.diff(past)).mean(1)).mean(), rel=1e-4)
 
 
 def test_exact_seasonal_forecast_has_no_error():
     wave = np.tile(np.arange(SEASON), 60).astype(np.float32)[:, None]
-    found = forecast_metrics("wave", ConstantForecaster(SEASON, 1.0), *windows_between(wave, CONTEXT, 400, 1))
-    assert found["wave_mase"] == 0.0 and found["wave_inside_80"] == 1.0
+    result = forecast_metrics(
+        "wave", ConstantForecaster(SEASON, 1.0), *windows_between(wave, CONTEXT, 400, 1)
+    )
+    assert result["wave_mase"] == 0.0 and result["wave_inside_80"] == 1.0

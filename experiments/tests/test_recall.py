@@ -1,4 +1,4 @@
-"""The made tasks ask what they say they ask, and a run's figures are those of its log."""
+"""The synthetic tasks, and the figures read from a run's log."""
 
 import json
 from dataclasses import replace
@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from experiments import recall
-from experiments.paths import Place
+from experiments.paths import Workspace
 from experiments.recall_speed import built
 from experiments.records import RunRecord, runs_of
-from experiments.synthetic_pairs import Copying, Recalling, generate_pairs, of_sizes, written
+from experiments.synthetic_pairs import Copying, Recalling, generate_pairs, pairs_of_sizes, written
 from experiments.training_runs import Trained
-from experiments.why_attention import better_way, over_steps
+from experiments.why_attention import accuracy_by_step, better_runs
 from glassformer.training.recipe import read_recipe_dict
 
 
@@ -24,15 +24,15 @@ def test_a_copy_is_its_string():
 
 def test_answers_are_the_values_of_the_queried_keys():
     for read, answer in generate_pairs(Recalling(), 200, seed=1):
-        tokens, filled = read.split(), answer.split()
-        form, context = tokens[: len(filled)], tokens[len(filled) :]
+        tokens, fill_tables = read.split(), answer.split()
+        form, context = tokens[: len(fill_tables)], tokens[len(fill_tables) :]
         values = dict(zip(context[::2], context[1::2], strict=True))
         assert len(values) == len(form) // 2 <= 32 and set(form[1::2]) == {"?"}
-        assert filled == [word for key in form[::2] for word in (key, values[key])]
+        assert fill_tables == [word for key in form[::2] for word in (key, values[key])]
 
 
 def test_sizes_come_one_after_another():
-    pairs = list(of_sizes(Recalling(), (4, 32), 3, seed=2))
+    pairs = list(pairs_of_sizes(Recalling(), (4, 32), 3, seed=2))
     assert [len(read.split()) // 4 for read, _ in pairs] == [4, 4, 4, 32, 32, 32]
 
 
@@ -49,7 +49,7 @@ def test_models_are_of_one_size():
 
 
 def test_pace_leaves_out_compiling_and_validating(tmp_path):
-    """Steps of 10 ms, noted every tenth, with a slow beginning and a pause in the midst."""
+    """Steps of 10 ms, every tenth logged, with a slow start and a pause in the middle."""
     times = 30.0 + 0.1 * np.arange(11) + np.where(np.arange(11) > 5, 20.0, 0.0)
     times[0] = 0.0
     lines = [
@@ -75,7 +75,7 @@ def test_every_task_is_tested_at_sizes_it_was_learned_at():
 def test_many_keys_resume_from_few(tmp_path, monkeypatch, in_process):
     for constant, count in (("LEARNED", 200), ("HELD", 4), ("TESTED", 1)):
         monkeypatch.setattr(recall, constant, count)
-    place = Place(
+    workspace = Workspace(
         data=tmp_path / "none",
         work=tmp_path / "work",
         figures=tmp_path / "figures",
@@ -87,10 +87,13 @@ def test_many_keys_resume_from_few(tmp_path, monkeypatch, in_process):
             "training.warmup_steps=1",
         ),
     )
-    recall.run(place, "many-lstm-alone/1")
-    assert {one.name for one in runs_of("recall", place.figures)} == {"few-lstm-alone/1", "many-lstm-alone/1"}
-    recipe = read_recipe_dict(place.run("recall", "many-lstm-alone/1") / "recipe.yaml")
-    folder = str(place.run("recall", "few-lstm-alone/1") / "model")
+    recall.run(workspace, "many-lstm-alone/1")
+    assert {one.name for one in runs_of("recall", workspace.figures)} == {
+        "few-lstm-alone/1",
+        "many-lstm-alone/1",
+    }
+    recipe = read_recipe_dict(workspace.run("recall", "many-lstm-alone/1") / "recipe.yaml")
+    folder = str(workspace.run("recall", "few-lstm-alone/1") / "model")
     assert recipe["model"]["folder"] == recipe["tokenizer"]["folder"] == folder
 
 
@@ -108,7 +111,7 @@ def test_the_picture_shows_the_way_that_was_learned_by_and_all_its_steps():
         )
 
     at_once, count, many = record("recall-lstm", 0.0), record("few-lstm", 0.9), record("many-lstm", 1.0)
-    runs, before = better_way([at_once, count, many], "lstm")
+    runs, before = better_runs([at_once, count, many], "lstm")
     assert (runs, before) == ([many], [count])
-    assert over_steps(runs, before) == [(200, [100.0])]
-    assert better_way([record("recall-lstm", 0.5), count, record("many-lstm", 0.0)], "lstm")[1] == []
+    assert accuracy_by_step(runs, before) == [(200, [100.0])]
+    assert better_runs([record("recall-lstm", 0.5), count, record("many-lstm", 0.0)], "lstm")[1] == []

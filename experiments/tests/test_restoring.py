@@ -1,4 +1,4 @@
-"""Every damaged sentence is another, of the kind it says, and always the same one."""
+"""Corruption changes every sentence as its kind says, reproducibly."""
 
 import pytest
 
@@ -9,9 +9,9 @@ SENTENCE = "Nobody knows where the old man went after that night."
 
 @pytest.mark.parametrize("seed", range(20))
 def test_damage_is_of_its_kind(seed):
-    found = {kind: damaged(SENTENCE, kind, seed=seed) for kind in KINDS}
-    assert all(one.read != SENTENCE and GAP not in one.left for one in found.values())
-    assert found["trim"].read in SENTENCE
-    assert GAP in found["gap"].read and GAP not in found["shuffle"].read
-    assert sorted(found["shuffle"].read.split()) == sorted(SENTENCE.split())
-    assert found == {kind: damaged(SENTENCE, kind, seed=seed) for kind in KINDS}
+    result = {kind: damaged(SENTENCE, kind, seed=seed) for kind in KINDS}
+    assert all(one.read != SENTENCE and GAP not in one.left for one in result.values())
+    assert result["trim"].read in SENTENCE
+    assert GAP in result["gap"].read and GAP not in result["shuffle"].read
+    assert sorted(result["shuffle"].read.split()) == sorted(SENTENCE.split())
+    assert result == {kind: damaged(SENTENCE, kind, seed=seed) for kind in KINDS}
