@@ -22,7 +22,7 @@ def look(line: Line2D) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_every_kind_of_run_has_a_look_and_a_name_of_its_own(row: str) -> None:
+def test_every_kind_of_run_has_its_own_color_and_label(row: str) -> None:
     runs = [one for one in runs_of(row, FIGURES) if len(one.curve) > 1]
     if not runs:
         pytest.skip("no curve was noted")
@@ -41,14 +41,14 @@ def test_every_kind_of_run_has_a_look_and_a_name_of_its_own(row: str) -> None:
     assert line_count == len(runs)
 
 
-def test_copying_and_recalling_are_shown_apart_by_the_models_names() -> None:
+def test_copying_and_recall_have_separate_panels() -> None:
     axes = figure_of("recall", [one for one in runs_of("recall", FIGURES) if len(one.curve) > 1]).axes
     assert sorted(axis.get_title() for axis in axes) == sorted(TASKS.values())
     legends = [legend for axis in axes if (legend := axis.get_legend()) is not None]
     assert {text.get_text() for one in legends for text in one.get_texts()} == set(NAMES.values())
 
 
-def test_nothing_is_painted_behind_the_curves(tmp_path: Path) -> None:
+def test_background_is_transparent(tmp_path: Path) -> None:
     workspace = Workspace(data=tmp_path, work=tmp_path, figures=tmp_path / "figures")
     curve = ((1, 2.0), (2, 1.0))
     for name in ("etth1/96/1", "etth1/96/2", "etth2/96/1"):

@@ -50,7 +50,7 @@ def test_metrics_average_over_all_windows_and_over_full_batches_of_128():
         np.testing.assert_allclose(result[f"mae{name}"], np.abs(some).mean(), rtol=1e-5)
 
 
-def test_batches_give_every_window_once_in_the_order_of_time(monkeypatch):
+def test_batches_yield_every_window_once_in_order(monkeypatch):
     monkeypatch.setattr("experiments.ett.TOGETHER", 64)
     train = windows("train")
     futures = torch.cat([future for _, future in batches(train, CPU)])

@@ -14,7 +14,7 @@ from glassformer.recipes import recipe_path
 from glassformer.training.recipe import read_recipe
 
 
-def test_photographs_are_read_as_the_package_reads_them(tmp_path):
+def test_cifar_images_match_the_package_reader(tmp_path):
     records = np.random.default_rng(0).integers(0, 256, (30, 3073)).astype(np.uint8)
     records[:, 0] = np.arange(30) % 10
     path = tmp_path / "some.bin.gz"
@@ -25,7 +25,7 @@ def test_photographs_are_read_as_the_package_reads_them(tmp_path):
     assert (theirs.images(rows) == images).all() and (theirs.labels(rows) == labels).all()
 
 
-def test_a_split_loses_no_picture_and_is_read_by_the_package(tmp_path):
+def test_split_keeps_every_image_and_is_readable(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (50, 8, 8)).astype(np.uint8)
     pictures.split((images, (np.arange(50) % 10).astype(np.uint8)), 20, tmp_path)
     train, valid = (convolution.arrays(tmp_path / f"{part}.npz") for part in ("train", "valid"))
@@ -42,7 +42,7 @@ def test_every_batch_is_full_so_that_one_compiled_step_serves_all(recipe, rows):
     assert all(pool % batch == 0 for pool in pools)
 
 
-def test_only_reviews_that_were_never_read_are_called_unseen(tmp_path):
+def test_unseen_reviews_are_not_in_the_training_set(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     for name, texts in (("train", ["good", "a film"]), ("test", ["a film", "other", "good ", "good"])):
@@ -53,7 +53,7 @@ def test_only_reviews_that_were_never_read_are_called_unseen(tmp_path):
     assert [one.name for one in tmp_path.iterdir() if one.name.startswith("unseen")] == ["unseen.tsv"]
 
 
-def test_every_way_is_a_run():
+def test_every_variant_is_a_run():
     assert {name.split("/")[0] for name in ROWS["nsmc"].runs} == {*reviews.WAYS, "ngrams"}
 
 

@@ -24,14 +24,14 @@ def by_last(ids: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("length", "stride"), [(16, None), (16, 4), (7, 3), (200, None), (200, 5)])
-def test_the_exact_loss_counts_every_id_but_the_first_once(length, stride):
+def test_exact_loss_counts_every_id_but_the_first_once(length, stride):
     ids = torch.from_numpy(LETTERS)
     expected_loss = float(F.cross_entropy(TABLE[ids[:-1]], ids[1:]))
     result = text_loss.exact(by_last, LETTERS, length=length, stride=stride, batch=3)
     assert result == pytest.approx(expected_loss, rel=1e-6)
 
 
-def test_a_stride_leaves_every_later_id_something_to_look_back_at():
+def test_stride_gives_every_later_id_context():
     counted = []
     for window, labels in text_loss.windows(np.arange(101), 16, 4, 5):
         for row in range(len(window)):
@@ -54,7 +54,7 @@ def test_word_counts_match_published_perplexities():
     assert result == {"train": 2_088_628, "valid": 217_646, "test": 245_569}
 
 
-def test_letters_stand_for_the_bytes_of_the_file(tmp_path):
+def test_characters_are_the_bytes_of_the_file(tmp_path):
     (tmp_path / "enwik8-10M").mkdir()
     expected_loss = np.random.default_rng(0).integers(0, 256, 10_000_000).astype(np.uint8).tobytes()
     path = tmp_path / "enwik8-10M" / "enwik8.first10M.gz"

@@ -41,7 +41,7 @@ def test_vocabulary_round_trips_words():
 
 
 @pytest.mark.parametrize("name", ROWS["multi30k"].runs)
-def test_runs_are_known_and_small(name):
+def test_runs_have_known_names_and_few_parameters(name):
     recipe = yaml.safe_load(recipe_path(RECIPE).read_text())
     for change in WAYS[read_name(name).way]:
         workspace, value = change.split("=")
@@ -55,7 +55,7 @@ def test_runs_are_known_and_small(name):
 
 @pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("name", ["en-de/1", "en-fr-cased/2"])
-def test_a_run_notes_sacrebleus_own_scores(tmp_path, name):
+def test_recorded_scores_match_sacrebleu(tmp_path, name):
     run_name, data = read_name(name), tmp_path / "data" / "multi30k"
     data.mkdir(parents=True)
     for part in ("train", *TESTS.values()):

@@ -6,7 +6,7 @@ from experiments.paths import glassformer
 from glassformer import __version__
 
 
-def test_a_command_is_run_from_anywhere(tmp_path, monkeypatch):
+def test_commands_run_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert __version__ in glassformer("--version")
     with pytest.raises(SystemExit) as stop:

@@ -45,7 +45,7 @@ def make_pairs(count: int, suffix: str = "is a text") -> list[Pair]:
     return pairs
 
 
-def test_what_is_held_out_or_forbidden_is_learnt_in_no_pair():
+def test_held_out_and_forbidden_texts_are_in_no_training_pair():
     pairs, forbidden = (
         make_pairs(2000),
         {normalized(f"{side} {number} is a text") for side in "ab" for number in range(20)},
@@ -71,7 +71,7 @@ def test_only_the_english_of_held_out_phrases_is_excluded():
     assert {normalized(pair.other) for pair in parts["train"]} & {normalized(pair.other) for pair in held}
 
 
-def test_every_letter_is_spelled_and_every_digit_stands_alone(tmp_path):
+def test_tokenizer_has_byte_fallback_and_single_digits(tmp_path):
     rows = [["Der Hund ist alt .", "The dog is old .", "en"], ["개가 늙었다", "The dog is old .", "en"]]
     tokenizer = pocket_tokenizer.learn(rows * 20, tmp_path / "tokenizer", size=420, rare=2)
     for text in ("The dog is 1234 days old", "늙은 개 42", "ñ 漢 🐕", 'It\'s "so"'):
@@ -118,12 +118,12 @@ def test_translations_are_paired_with_their_sources(tmp_path):
     assert list(read(pocket_back_translation.expand(tmp_path, tmp_path / "made"))) == expected
 
 
-def test_without_answers_there_is_nothing_to_expand(tmp_path):
+def test_expanding_without_answers_is_an_error(tmp_path):
     with pytest.raises(GlassformerError, match="has no answers"):
         pocket_back_translation.expand(tmp_path, tmp_path)
 
 
-def test_each_goes_on_from_the_one_before_and_learns_what_that_wrote(tmp_path, monkeypatch, in_process):
+def test_each_run_continues_the_previous_one_with_its_back_translations(tmp_path, monkeypatch, in_process):
     workspace = Workspace(
         data=tmp_path / "none",
         work=tmp_path / "work",
@@ -168,7 +168,7 @@ def test_each_goes_on_from_the_one_before_and_learns_what_that_wrote(tmp_path, m
     assert len(runs_of("pocket", workspace.figures)) == 4
 
 
-def test_set_phrases_are_polished_again_and_again_and_nothing_is_that_was_not_learnt(tmp_path):
+def test_polish_repeats_only_phrases_of_the_training_data(tmp_path):
     phrases = list(phrasebook())
     short = next(one for one in phrases if len(one.english.split()) <= SAID)
     longer = next(one for one in phrases if len(one.english.split()) > SAID)
@@ -179,7 +179,7 @@ def test_set_phrases_are_polished_again_and_again_and_nothing_is_that_was_not_le
     assert count == {rows[0]: pocket_polish.AGAIN, rows[1]: pocket_polish.LONGER}
 
 
-def test_what_everyone_says_is_learnt_and_not_tested():
+def test_common_phrases_are_trained_on_and_not_tested():
     english = next(
         text for n in range(9999) if split_of(normalized(text := f"Hello {n}"), "tatoeba-ko") == "test"
     )

@@ -24,7 +24,7 @@ class ConstantForecaster(nn.Module):
         return StudentT(torch.full_like(predictions, 5.0), predictions, self.width.expand_as(predictions))
 
 
-def test_series_hang_on_their_seed_alone():
+def test_series_depend_only_on_their_seed():
     shorter, more, other = (
         generate_series(3, 20, 240),
         generate_series(3, 40, 240),
@@ -39,7 +39,7 @@ def test_series_hang_on_their_seed_alone():
 
 
 @pytest.mark.parametrize(("season", "name"), [(1, "to_repeat"), (SEASON, "to_season")])
-def test_a_model_that_repeats_is_as_good_as_repeating(season, name):
+def test_repeating_model_scores_like_the_repeat_baseline(season, name):
     series = np.random.default_rng(0).normal(size=(400, 3)).cumsum(0).astype(np.float32)
     windows, seasons = windows_between(series, CONTEXT, 400, SEASON)
     assert windows.shape == (3 * (400 - CONTEXT - HORIZON + 1), CONTEXT + HORIZON)

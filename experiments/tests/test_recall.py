@@ -16,7 +16,7 @@ from experiments.why_attention import accuracy_by_step, better_runs
 from glassformer.training.recipe import read_recipe_dict
 
 
-def test_a_copy_is_its_string():
+def test_copy_target_equals_its_source():
     pairs = list(generate_pairs(Copying(), 1000, seed=1))
     assert all(read == answer for read, answer in pairs)
     assert {5, 60} <= {len(read.split()) for read, _ in pairs} <= set(range(5, 61))
@@ -31,24 +31,24 @@ def test_answers_are_the_values_of_the_queried_keys():
         assert fill_tables == [word for key in form[::2] for word in (key, values[key])]
 
 
-def test_sizes_come_one_after_another():
+def test_sizes_are_in_order():
     pairs = list(pairs_of_sizes(Recalling(), (4, 32), 3, seed=2))
     assert [len(read.split()) // 4 for read, _ in pairs] == [4, 4, 4, 32, 32, 32]
 
 
-def test_files_are_the_same_every_time(tmp_path):
+def test_files_are_reproducible(tmp_path):
     first = written(tmp_path, {"train": generate_pairs(Copying(), 20, seed=1)})["train"].read_text()
     (tmp_path / "train.tsv").unlink()
     assert written(tmp_path, {"train": generate_pairs(Copying(), 20, seed=1)})["train"].read_text() == first
     assert [path.name for path in tmp_path.iterdir()] == ["train.tsv"]
 
 
-def test_models_are_of_one_size():
+def test_models_have_similar_parameter_counts():
     sizes = [sum(p.numel() for p in built(*model).parameters()) for model in recall.MODELS.values()]
     assert np.ptp(sizes) < 0.02 * min(sizes)
 
 
-def test_pace_leaves_out_compiling_and_validating(tmp_path):
+def test_speed_excludes_compilation_and_validation(tmp_path):
     """Steps of 10 ms, every tenth logged, with a slow start and a pause in the middle."""
     times = 30.0 + 0.1 * np.arange(11) + np.where(np.arange(11) > 5, 20.0, 0.0)
     times[0] = 0.0
@@ -66,7 +66,7 @@ def test_pace_leaves_out_compiling_and_validating(tmp_path):
     assert recall.pace(run) == {}
 
 
-def test_every_task_is_tested_at_sizes_it_was_learned_at():
+def test_test_sizes_are_within_the_training_sizes():
     for name, task in recall.TASKS.items():
         assert task.shortest <= min(recall.SIZES[name]) <= max(recall.SIZES[name]) == task.longest
     assert recall.TASKS.keys() == recall.SIZES.keys() == recall.STEPS.keys()
@@ -97,7 +97,7 @@ def test_many_keys_resume_from_few(tmp_path, monkeypatch, in_process):
     assert recipe["model"]["folder"] == recipe["tokenizer"]["folder"] == folder
 
 
-def test_the_picture_shows_the_way_that_was_learned_by_and_all_its_steps():
+def test_figure_shows_the_better_variant_with_all_its_steps():
     def record(kind, exact):
         figures = {"exact at 2": 1.0, "exact at 32": exact, "ms a step": 10.0}
         return RunRecord(

@@ -8,7 +8,7 @@ SENTENCE = "Nobody knows where the old man went after that night."
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_damage_is_of_its_kind(seed):
+def test_corruption_matches_its_kind(seed):
     result = {kind: damaged(SENTENCE, kind, seed=seed) for kind in KINDS}
     assert all(one.read != SENTENCE and GAP not in one.left for one in result.values())
     assert result["trim"].read in SENTENCE
