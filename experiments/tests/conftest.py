@@ -21,5 +21,5 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not stop.value.code
         return output.getvalue()
 
-    for workspace in ("training_runs.glassformer", "language.command"):
-        monkeypatch.setattr(f"experiments.{workspace}", glassformer)
+    for target in ("training_runs.glassformer", "language.command"):
+        monkeypatch.setattr(f"experiments.{target}", glassformer)
