@@ -26,7 +26,7 @@ from glassformer.errors import MissingValueError
 
 
 class Block(nn.Module):
-    """(B, T, D) -> (B, T, D), with memory (B, S, D) if it has cross-attention.
+    """One layer, (B, T, D) -> (B, T, D): self-attention, cross-attention if it has one, feed-forward.
 
     self_attn: self-attention
     ffn: feed-forward layer

@@ -82,11 +82,14 @@ def sinusoids(
 
 
 def _check_length(positions: Tensor, last: int | None, max_len: int) -> None:
-    """Raise if a position is beyond the table.
+    """Raise if these are vectors instead of position ids, or if a position is beyond the table.
 
     Packed and padded rows may be longer than the table, so the positions themselves are checked; on a GPU,
     where this synchronizes, only if the row is longer.
     """
+    if positions.is_floating_point():
+        hint = "add the rows to the vectors: x + module(torch.arange(x.shape[1]))"
+        raise InvalidValueError("positions", positions.dtype, "integers, the position ids", hint=hint)
     last = last or positions.shape[-1]
     readable = positions.numel() and not positions.is_meta and not torch.compiler.is_compiling()
     if readable and (positions.is_cpu or last > max_len):
@@ -97,6 +100,8 @@ def _check_length(positions: Tensor, last: int | None, max_len: int) -> None:
 
 class SinusoidalPositions(nn.Module):
     """The sinusoidal table, a buffer: saved and moved with the model, never trained.
+
+    It takes position ids and returns their rows: `x + positions(torch.arange(T))`.
 
     max_len: number of positions
     layout: "interleaved" alternates sine and cosine, "halves" puts all sines first

@@ -33,7 +33,7 @@ AttentionPosition = RotaryPositions | RelativeBias | AlibiBias
 
 
 class Stack(nn.Module):
-    """(B, T, D) -> (B, T, D) through every block.
+    """An encoder, or a decoder if `causal`: blocks one after another, (B, T, D) -> (B, T, D).
 
     blocks: the layers
     causal: whether a position sees only itself and earlier ones: True for a decoder

@@ -20,7 +20,7 @@ from glassformer.core.positions import (
     rotate,
     sinusoids,
 )
-from glassformer.errors import InputTooLongError
+from glassformer.errors import InputTooLongError, InvalidValueError
 
 
 def test_sinusoidal_row_is_the_published_one() -> None:
@@ -190,3 +190,9 @@ def test_formulas_keep_their_precision_when_the_model_is_cast(dtype: torch.dtype
     assert torch.equal(RotaryPositions(16).to(dtype).freq, RotaryPositions(16).freq)
     assert torch.equal(AlibiBias(12).to(dtype).slopes, AlibiBias(12).slopes)
     assert torch.equal(RotaryPositions(16).to("meta").to_empty(device="cpu").freq, RotaryPositions(16).freq)
+
+
+@pytest.mark.parametrize("kind", [SinusoidalPositions, LearnedPositions])
+def test_vectors_instead_of_position_ids_are_rejected(kind: type) -> None:
+    with pytest.raises(InvalidValueError, match="position ids"):
+        kind(8, max_len=16)(torch.randn(2, 5, 8))
