@@ -52,14 +52,14 @@ class Pipeline(Bundle):
     `glassformer.tasks` and calls it; construct the task yourself for details such as scores, for an iterator
     over any number of inputs (`task.run`), or to validate options before there is input.
 
-    options: of generation, under transformers' names; the folder's generation_config.json holds otherwise.
-    batch_tokens: the tokens of a batch, padding counted.
+    options: of generation, with transformers' names; the folder's generation_config.json has the defaults.
+    batch_tokens: tokens per batch, including padding.
     """
 
     @classmethod
     def of(cls, bundle: Bundle) -> Pipeline:
         """The same model and settings, with the task methods."""
-        return cls(**{one.name: getattr(bundle, one.name) for one in fields(bundle) if one.init})
+        return cls(**{field.name: getattr(bundle, field.name) for field in fields(bundle) if field.init})
 
     def translate(
         self,
@@ -104,7 +104,7 @@ class Pipeline(Bundle):
     def stream(
         self, prompt: str, *, parse_special: bool = False, **options: Unpack[TextOptions]
     ) -> TextStream:
-        """Continue one prompt in pieces of text as they come; joined they are what `generate` returns.
+        """Continue one prompt and yield pieces of text; joined they are what `generate` returns.
 
         No piece ends within a character. `close` stops generating; `result` holds details afterwards.
 
@@ -135,7 +135,7 @@ class Pipeline(Bundle):
         from glassformer.tasks.classification import Classifier
 
         task = Classifier(self, top=top, **options)
-        return task(inputs).labels if task.is_single(inputs) else [one.labels for one in task(inputs)]
+        return task(inputs).labels if task.is_single(inputs) else [result.labels for result in task(inputs)]
 
     def embed(
         self, inputs: Any, *, prompt: str | None = None, **options: Unpack[EncoderTaskOptions]
@@ -195,8 +195,8 @@ class Pipeline(Bundle):
         """Predict the `top` most likely tokens for every [MASK] of the texts."""
         from glassformer.tasks.fill_mask import MaskFiller
 
-        found: FilledText | list[FilledText] = MaskFiller(self, top=top, batch_tokens=batch_tokens)(texts)
-        return found
+        filled: FilledText | list[FilledText] = MaskFiller(self, top=top, batch_tokens=batch_tokens)(texts)
+        return filled
 
     def answer(
         self,
@@ -249,7 +249,7 @@ def _texts(task: TextGenerationTask, texts: Texts) -> Texts:
         raise InvalidValueError(
             "num_return_sequences", task.params.config.num_return_sequences, "1", hint=hint
         )
-    return task(texts).text if isinstance(texts, str) else [one.text for one in task(texts)]
+    return task(texts).text if isinstance(texts, str) else [result.text for result in task(texts)]
 
 
 def load(
@@ -257,8 +257,8 @@ def load(
 ) -> Pipeline:
     """Load a model folder: a published one, one that `save` wrote, or a model that ships with the package.
 
-    The folder of a training run stands for the model it trained; while it trains, for the best so far. The
-    model is in evaluation mode.
+    For the folder of a training run, load the trained model, or the best so far. The model is in evaluation
+    mode.
 
     Weights are memory-mapped, and copied only if their layout requires it.
     dtype: float32 on a CPU by default; on a GPU weights keep the dtype they are stored in. "stored" keeps it

@@ -1,4 +1,4 @@
-"""Beam search: the best few beginnings of every input continue together.
+"""Beam search: keep the `num_beams` best partial sequences of every input.
 
 A step ranks a few candidates per beam, so that enough are left to continue with when some end. Sequences are
 never moved: a step stores its tokens and the beam that each continues, and `backtrace` follows them once at

@@ -1,6 +1,6 @@
 """Generation settings, under the names transformers gives them, and how a model folder and a caller combine.
 
-Values are checked once, when a `GenerationConfig` is made; nothing below checks them again.
+Values are validated once, when a `GenerationConfig` is created.
 """
 
 from __future__ import annotations
@@ -207,27 +207,27 @@ def merge_generation_config(
     >>> merge_generation_config({"num_beams": 6, "max_length": 512}, {"num_beams": 2}).num_beams
     2
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in given:
+    overrides = {name: value for name, value in options.items() if value is not None}
+    for name in overrides:
         if name not in _NAMES:
             raise UnknownNameError("generation option", name, _NAMES)
     values = _read_published(published)
     # a bound from the file holds unless the caller gave the same kind of bound
     for name, other in (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length")):
-        if name in given:
+        if name in overrides:
             values.pop(other, None)
-        if other in given:
+        if other in overrides:
             values.pop(name, None)
-    if "num_beams" in given or "do_sample" in given:
+    if "num_beams" in overrides or "do_sample" in overrides:
         values.pop("num_return_sequences", None)  # it belongs to the file's own search
-    least, most = values.get("min_new_tokens"), given.get("max_new_tokens")
+    least, most = values.get("min_new_tokens"), overrides.get("max_new_tokens")
     if isinstance(least, int) and isinstance(most, int):
         values["min_new_tokens"] = max(0, min(least, most))
-    for name, value in given.items():
+    for name, value in overrides.items():
         values[name] = _as_tuple(name, value) if name in ("stop_strings", "suppress_tokens") else value
     config = GenerationConfig(**values)
     for name, neutral in _SAMPLING_ONLY.items():
-        if given.get(name, neutral) != neutral and not config.do_sample:
+        if overrides.get(name, neutral) != neutral and not config.do_sample:
             raise ConflictError(
                 (name, "do_sample"),
                 f"{name} only applies to sampling",
@@ -237,7 +237,7 @@ def merge_generation_config(
 
 
 def _read_published(published: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that a generation_config.json sets; what it asks for and we cannot do is refused."""
+    """The fields that a generation_config.json sets; raise if it sets something unsupported."""
     values: dict[str, Any] = {}
     for name, value in published.items():
         if value is None or name in _IGNORED or name.startswith("_"):

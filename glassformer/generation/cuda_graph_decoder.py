@@ -25,7 +25,7 @@ Output = TypeVar("Output")
 
 
 class CUDAGraphDecoder(CachedDecoder):
-    """See also `SelectingDecoder`. The next step overwrites what `step` returned."""
+    """Replay decode steps as a CUDA graph; see `SelectingDecoder`. A step overwrites the last output."""
 
     cache: TritonBeamCache
     cross: TritonCrossCache | None
@@ -64,7 +64,7 @@ class CUDAGraphDecoder(CachedDecoder):
         return self._next(ids, self.graph or (lambda: self._step(selector)))
 
     def step_once(self, ids: Tensor) -> Tensor:
-        """A step that is not worth a graph."""
+        """A step without a graph, for few of a kind."""
         (logits,) = self._next(ids, lambda: self._step(None))
         return logits
 

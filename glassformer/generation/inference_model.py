@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def prepare_for_inference(model: nn.Module, weights: WeightFormat = "own") -> nn.Module:
-    """The model with its weights laid out as this device multiplies them fastest.
+    """Prepare a model for inference: pack its weights in the layout that is fastest on this device.
 
     That takes a moment and, on a CPU, memory for a second copy of the weights (a third if single rows are
     decoded by one thread); it is worth it for a model that generates more than once. If weights change or
@@ -193,7 +193,7 @@ class InferenceModel(nn.Module):
         if padding is not None and positions is None:
             positions = count_positions(mask)
         memory = run_unpadded(self.encoder, x, rows, Mask(padding=padding), positions)
-        decoder = self._decoder(
+        decoder = self._step_decoder(
             model.tgt_embed, len(src), capacity, source=(memory, rows, mask), limit=limit, like=memory
         )
         logits = memory.new_empty(0)
@@ -217,7 +217,7 @@ class InferenceModel(nn.Module):
             padding = mask = mask.gather(1, order)[:, -longest:]
             positions = count_positions(mask)
         x = self.embeddings(model.embed, prompt, positions)
-        decoder = self._decoder(
+        decoder = self._step_decoder(
             model.embed,
             len(prompt),
             longest + capacity,
@@ -231,7 +231,7 @@ class InferenceModel(nn.Module):
         last = mask.sum(1).cumsum(0) - 1  # the row of each prompt's last token
         return PrefillResult(decoder, self.logits(x.index_select(0, last)), most)
 
-    def _decoder(
+    def _step_decoder(
         self,
         embed: nn.Module,
         batch: int,
@@ -243,7 +243,7 @@ class InferenceModel(nn.Module):
         limit: int | None,
         like: Tensor,
     ) -> CachedDecoder:
-        """A decoder with capacity for so many positions; `like` has the dtype and device."""
+        """A step decoder with a KV cache of `capacity` positions. like: has the dtype and device."""
         if not self.captures:
             cache = BeamKVCache(self.decoder, batch, capacity, mask)
             cross = None if source is None else CrossKVCache(self.decoder, *source)
@@ -265,7 +265,7 @@ class InferenceModel(nn.Module):
 
 
 class CachedDecoder:
-    """Decode steps with a KV cache; see `StepDecoder` and `BeamDecoder`."""
+    """Run decode steps with a KV cache; implements `StepDecoder` and `BeamDecoder`."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class CachedDecoder:
         positions: Tensor | None,
         limit: int | None,
     ) -> None:
-        """positions (B,): of each input's next token, if not after all that is filled.
+        """positions (B,): of each input's next token, if that is not the number of filled positions.
 
         limit: how many positions the embedding has.
         """
@@ -303,7 +303,7 @@ class CachedDecoder:
         return model.logits(x)
 
     def step_once(self, ids: Tensor) -> Tensor:
-        """The same; a `CUDAGraphDecoder` differs here."""
+        """A step outside of CUDA graphs; here the same as `step`."""
         return self.step(ids)
 
     def select(self, rows: Tensor) -> None:

@@ -1,7 +1,7 @@
 """The generation loop, one for greedy decoding, sampling and beam search.
 
 A `Search` chooses the tokens of each step and records them. The loop runs the decoder between two choices,
-drops finished rows, and hands the choice to decoders that can make it on the device.
+drops finished rows, and lets decoders that support it choose the tokens on the device.
 
 B rows, V vocabulary, L maximum new tokens.
 """
@@ -72,12 +72,12 @@ class Search(ABC):
 
     @property
     def needs_host(self) -> bool:
-        """Whether every token is looked at on the host, so that no selector can be used."""
+        """Whether every token is needed on the host, so that no selector can be used."""
         params = self.params
         return bool(params.return_tree or self.config.stop_strings or params.on_token is not None)
 
     def advance(self, ids: Tensor, parents: Tensor | None) -> None:
-        """Bring the history in line with the chosen tokens."""
+        """Add the chosen tokens to the history."""
         if parents is not None:
             self.processors.reorder(parents)
         self.processors.append(ids)

@@ -66,12 +66,12 @@ class RejectedInputError(GlassformerError):
 
 @dataclass(frozen=True, kw_only=True)
 class Callbacks:
-    """What a caller of `Task.run` is told while inputs are processed.
+    """Progress and error callbacks of `Task.run`.
 
-    on_done: how many more inputs are finished, in whatever order.
-    on_reject: the number (from 1) of an input that cannot be processed, and why; its result is then empty.
-    Without it, such an input raises `RejectedInputError`.
-    skip_blank: leave inputs that are empty or only spaces out; their result is empty.
+    on_done: called with the number of inputs that were just finished, in any order.
+    on_reject: called with the number (from 1) of an input that cannot be processed, and the error; its result
+    is then empty. Without it, such an input raises `RejectedInputError`.
+    skip_blank: skip inputs that are empty or only spaces; their result is empty.
     """
 
     on_done: Callable[[int], None] = lambda _: None
@@ -134,9 +134,9 @@ def chunks(inputs: Iterable[In], size: int) -> Iterator[list[In]]:
     """The inputs in order, at most `size` and not too many characters at a time."""
     chunk: list[In] = []
     characters = 0
-    for one in inputs:
-        chunk.append(one)
-        characters += len(one) if isinstance(one, str) else 0
+    for item in inputs:
+        chunk.append(item)
+        characters += len(item) if isinstance(item, str) else 0
         if len(chunk) >= size or characters >= READ_AHEAD_CHARACTERS:
             yield chunk
             chunk, characters = [], 0
@@ -151,11 +151,11 @@ def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
     [[1, 3], [2, 0]]
     """
     order = sorted(range(len(lengths)), key=lambda n: -lengths[n])
-    at = 0
-    while at < len(order):
-        count = max(1, tokens // max(1, lengths[order[at]]))
-        yield order[at : at + count]
-        at += count
+    start = 0
+    while start < len(order):
+        count = max(1, tokens // max(1, lengths[order[start]]))
+        yield order[start : start + count]
+        start += count
 
 
 def check_at_least(name: str, value: int | None, least: int = 1, most: int | None = None) -> None:

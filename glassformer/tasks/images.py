@@ -117,14 +117,14 @@ class ImageProcessor:
                 raise FileMissingError(name, kind="image", hint="this model takes image files")
             height, width, _ = read_image_shape(source)
             color = decode_image(source, (height, width, 3))
-            whole = color
+            pixels = color
             if self.read.channels != 3:
-                whole = decode_image(source, (height, width, self.read.channels))
+                pixels = decode_image(source, (height, width, self.read.channels))
         except (BadImageError, OSError, ValueError) as error:
             if isinstance(error, GlassformerError):
                 raise
             raise FileProblemError(name, f"cannot be read ({error})") from None
-        fitted = self._crop(self._resize(whole))
+        fitted = self._crop(self._resize(pixels))
         if fitted.shape[:2] != self.read.image_size:
             raise ShapeError(
                 name, fitted.shape, f"{self.read.image_size}", hint=f"fix {IMAGE_PROCESSOR_FILE}"
@@ -170,7 +170,7 @@ class ImageProcessor:
         return image[top : top + high, left : left + wide]
 
     def _warnings(self, color: Pixels, fitted: Pixels) -> tuple[ImageWarning, ...]:
-        """In what an image differs from the training data. color (H, W, 3): the whole image."""
+        """In what an image differs from the training data. color (H, W, 3): the original image."""
         read, job = self.read, self.bundle.job
         flat = fitted.reshape(-1, read.channels)
         if (np.ptp(flat, 0) < BLANK_RANGE).all():
@@ -201,7 +201,7 @@ def _height_and_width(name: str, size: Any) -> tuple[int, int]:
 
 
 def image_warning_message(bundle: Bundle, warning: ImageWarning, images: int) -> str:
-    """A warning about so many images, for a person."""
+    """The message of a warning about a number of images."""
     each, name = f"{images:,} image{'s' if images > 1 else ''}", bundle.display_name
     brightness = f"much {warning}er than the training data of {name}; invert the brightness if needed"
     problems = {

@@ -64,8 +64,8 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
     """Find the most likely answer to a question in a context; inputs are (question, context).
 
     max_answer_tokens: of an answer, which is extended to whole words.
-    window, stride: a long context is read in windows of so many tokens that overlap by so many. Probabilities
-    are normalized over all windows, so that one without an answer does not outweigh the one that has it.
+    window, stride: a long context is read in windows of `window` tokens that overlap by `stride`.
+    Probabilities are normalized over all windows, so that one without an answer does not outweigh the others.
     """
 
     def __init__(
@@ -154,13 +154,13 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
         )
         score, left, right = best
         left, right = whole_words(encoded, left, right, item.context)
-        begin, stop = encoded.offsets[left][0], encoded.offsets[right][1]
-        text = item.context[begin:stop]
-        begin += len(text) - len(text.lstrip())
+        first, last = encoded.offsets[left][0], encoded.offsets[right][1]
+        text = item.context[first:last]
+        first += len(text) - len(text.lstrip())
         return Answer(
             text=text.strip(),
-            start=begin,
-            end=begin + len(text.strip()),
+            start=first,
+            end=first + len(text.strip()),
             score=float(torch.tensor(score - total).exp()),
             no_answer=float(torch.tensor(none[0] - total).exp()) if known else 0.0,
         )
@@ -172,12 +172,12 @@ def context_windows(encoded: Encoded, size: int, stride: int) -> list[list[int]]
     question = [n for n, sequence in enumerate(encoded.sequences) if sequence != 1]
     if not context:
         raise EmptyInputError("context", hint="the tokenizer knows none of its characters")
-    room = size - len(question)
-    if room < 1:
+    capacity = size - len(question)
+    if capacity < 1:
         raise InputTooLongError(len(question), size - 1, hint="shorten the question")
-    step = room - min(stride, room // 2)
-    starts = range(0, max(1, len(context) - room + step), step)
-    return [sorted([*question, *context[at : at + room]]) for at in starts]
+    step = capacity - min(stride, capacity // 2)
+    starts = range(0, max(1, len(context) - capacity + step), step)
+    return [sorted([*question, *context[at : at + capacity]]) for at in starts]
 
 
 def _best_span(start: Tensor, end: Tensor, longest: int) -> tuple[float, int, int]:

@@ -41,16 +41,16 @@ class IncrementalDecoder:
         self._held_back = max(_HELD_BACK, *map(len, stop_strings)) if stop_strings else _HELD_BACK
         self._ids = list(prompt[-CONTEXT_TOKENS:])
         self._text = self._prompt = tokenizer.decode(self._ids)
-        self._has_begun = False
+        self._has_started = False
         self._sent = len(self._text)  # characters of the text that were returned
 
     def push(self, token: int) -> str:
         """What is certain of the text once this token is known."""
-        if len(self._ids) >= _WINDOW and self._has_begun:
+        if len(self._ids) >= _WINDOW and self._has_started:
             self._shrink()
         self._ids.append(token)
         self._text = self._tokenizer.decode(self._ids)
-        if not self._has_begun:
+        if not self._has_started:
             self._sent = common_prefix(self._prompt, self._text)
         return self._send(len(self._text) - self._held_back)
 
@@ -64,7 +64,7 @@ class IncrementalDecoder:
         end = min(max(end, self._sent), self._sent + before_stop)
         piece = self._text[self._sent : end]
         self._sent = end
-        self._has_begun = self._has_begun or bool(piece)
+        self._has_started = self._has_started or bool(piece)
         return piece
 
     def _shrink(self) -> None:

@@ -158,8 +158,8 @@ class TextGenerationTask(Task[str, GeneratedText]):
         return_tree = bool(values.pop("return_tree", False))
         check_at_least("batch_tokens", self.batch_tokens)
         published = published_generation_config(bundle)
-        given = {**published, **values}
-        if self.default_beams > 1 and "num_beams" not in given and not given.get("do_sample"):
+        merged = {**published, **values}
+        if self.default_beams > 1 and "num_beams" not in merged and not merged.get("do_sample"):
             values["num_beams"] = self.default_beams
         config = merge_generation_config(published, values)
         self.bundle, self.tokenizer = bundle, require_tokenizer(bundle)
@@ -187,7 +187,7 @@ class TextGenerationTask(Task[str, GeneratedText]):
 
     @abstractmethod
     def default_limit(self, input_length: int) -> int:
-        """The most new tokens for an input of so many, if the config sets no limit."""
+        """The most new tokens for an input of this length, if the config sets no limit."""
 
     def warnings(self, document: Document) -> tuple[InputWarning, ...]:
         """What in a document the model was not trained to read."""
@@ -233,7 +233,7 @@ class TextGenerationTask(Task[str, GeneratedText]):
                 if not own:
                     callbacks.on_done(1)
                     if waiting and waiting[-1].document == document:
-                        waiting[-1].repeats += 1  # of a million empty lines in a row one is held
+                        waiting[-1].repeats += 1  # a million empty lines in a row take one entry
                         continue
                 waiting.append(_Waiting(document, len(own), len(own)))
                 for segment in own:
@@ -367,7 +367,7 @@ def published_generation_config(bundle: Bundle) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetLanguage:
-    """How a model is told the language to write: a tag before the source, a prefix, or generation options."""
+    """How to select the target language: a tag before the source, a prefix, or generation options."""
 
     tag: str | None = None
     prefix: str = ""
@@ -378,7 +378,7 @@ NO_LANGUAGE = TargetLanguage()
 
 
 def target_languages(bundle: Bundle) -> list[str]:
-    """The languages that a model can be asked to write, as it spells them."""
+    """The target languages of a model, as it spells them."""
     if bundle.job.languages:  # the tokenizer may have tags for more than it was trained on
         return list(bundle.job.languages)
     if bundle.tokenizer is None:
@@ -391,7 +391,7 @@ def target_languages(bundle: Bundle) -> list[str]:
 
 
 def target_language(bundle: Bundle, to: str | None) -> TargetLanguage:
-    """How this model is told to write the language `to`, which may be in capitals."""
+    """How to select the language `to`, in any case, with this model."""
     known = bundle.job.languages or ()
     if to is None:
         if known:
@@ -442,7 +442,7 @@ def spell_language(languages: Sequence[str], to: str) -> str | None:
 
 
 class TextGenerator(TextGenerationTask):
-    """Continue prompts. The result is without the prompt; an empty one begins where the model's texts begin.
+    """Continue prompts. Results do not include the prompt; an empty prompt is replaced by the BOS token.
 
     parse_special: encode special tokens such as <|im_start|> in a prompt as tokens, as a chat template needs;
     by default they are plain text.
@@ -474,7 +474,7 @@ class TextGenerator(TextGenerationTask):
                     yield []
                     continue
                 ids = encoded.ids if self.architecture == "encoder-decoder" else without_end(encoded)
-                ids = ids or self._begin_ids()
+                ids = ids or self._bos_ids()
                 limit = self.max_input_tokens
                 if limit is not None and len(ids) > limit:
                     callbacks.reject("prompt", number, InputTooLongError(len(ids), limit))
@@ -487,8 +487,8 @@ class TextGenerator(TextGenerationTask):
             return encode_tagged(self.tokenizer, prompts, self.language.tag)
         return self.tokenizer.encode_batch(prompts, parse_special=self.parse_special)
 
-    def _begin_ids(self) -> list[int]:
-        """What precedes a text's first token: the begin token, else the end of the text before."""
+    def _bos_ids(self) -> list[int]:
+        """The ids that start a text: BOS, else the EOS of the text before."""
         first = self.tokenizer.bos_id
         ids = list(self.params.eos_ids[:1]) if first is None else [first]
         if not ids:
@@ -528,7 +528,7 @@ def common_prefix(one: str, other: str) -> int:
 
 
 def warning_message(bundle: Bundle, warning: InputWarning, texts: int) -> str:
-    """A warning about so many texts, for a person."""
+    """The message of a warning about a number of texts."""
     name, each = bundle.display_name, f"{texts:,} text{'s' if texts > 1 else ''}"
     problems = {
         "longer_than_trained": f"longer than the {bundle.job.usual_len} tokens {name} was trained on",

@@ -53,12 +53,12 @@ def split_sentences(text: str) -> list[tuple[str, str]]:
     [('Dr. Kim left at 5 p.m. that day.', ' '), ('It rained!', '  '), ('비가 왔다.', '')]
     """
     found: list[tuple[str, str]] = []
-    begin = 0
+    start = 0
     for end, after in _breaks(text):
-        found.append((text[begin:end], text[end:after]))
-        begin = after
-    if begin < len(text):
-        rest = text[begin:]
+        found.append((text[start:end], text[end:after]))
+        start = after
+    if start < len(text):
+        rest = text[start:]
         last = rest.rstrip()
         found.append((last, rest[len(last) :]))
     return found
@@ -77,18 +77,18 @@ def has_several_sentences(text: str) -> bool:
 
 def _breaks(text: str) -> Iterator[tuple[int, int]]:
     """Where each sentence ends, and where the next begins; not the last if it has no stop."""
-    begin = 0
+    start = 0
     for stop in _STOPS.finditer(text):
-        if stop.start() < begin:
+        if stop.start() < start:
             continue
         end = _skip_closers(text, stop.end())
         after = end
         while after < len(text) and text[after].isspace():
             after += 1
-        if after < len(text) and not _ends(text, begin, stop, end, after):
+        if after < len(text) and not _ends(text, start, stop, end, after):
             continue
         yield end, after
-        begin = after
+        start = after
 
 
 def split_in_half(text: str) -> tuple[str, str, str] | None:
@@ -148,7 +148,7 @@ def _skip_closers(text: str, at: int) -> int:
     return at
 
 
-def _ends(text: str, begin: int, stop: re.Match[str], end: int, after: int) -> bool:
+def _ends(text: str, start: int, stop: re.Match[str], end: int, after: int) -> bool:
     """Whether a sentence ends at `end`, with the next text at `after`."""
     if stop.group()[-1] in _WIDE:
         return True
@@ -160,11 +160,11 @@ def _ends(text: str, begin: int, stop: re.Match[str], end: int, after: int) -> b
         return False
     if stop.group() != ".":
         return True
-    return _full_stop_ends(text, begin, stop.start(), following)
+    return _full_stop_ends(text, start, stop.start(), following)
 
 
-def _full_stop_ends(text: str, begin: int, at: int, following: str) -> bool:
-    word = _word_before(text, begin, at)
+def _full_stop_ends(text: str, start: int, at: int, following: str) -> bool:
+    word = _word_before(text, start, at)
     next_word = re.split(r"[\s,;:.!?]", following, maxsplit=1)[0]
     starts = next_word in SENTENCE_STARTERS
     plain = word.lower()
@@ -179,16 +179,16 @@ def _full_stop_ends(text: str, begin: int, at: int, following: str) -> bool:
     if "." in word and all(len(part) <= 2 for part in word.split(".")):  # U.S., e.g., z.B., p.m.
         return starts
     if word.isdigit() and len(word) <= 2:  # am 3. Oktober; 1. Introduction
-        return starts and at - len(word) > begin
+        return starts and at - len(word) > start
     return True
 
 
-def _word_before(text: str, begin: int, at: int) -> str:
+def _word_before(text: str, start: int, at: int) -> str:
     """The word before a stop without opening punctuation, at most 24 characters."""
-    start = at
-    while start > begin and at - start < 24 and not text[start - 1].isspace():
-        start -= 1
-    return text[start:at].lstrip(_OPENERS)
+    first = at
+    while first > start and at - first < 24 and not text[first - 1].isspace():
+        first -= 1
+    return text[first:at].lstrip(_OPENERS)
 
 
 def is_unspaced(letter: str) -> bool:

@@ -42,7 +42,7 @@ MAX_CACHED = 256  # a longer chunk without a space is split at once rather than 
 MAX_DISTINCT = 4_000_000  # chunks counted at a time: about 500 MB
 PAD, UNK, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 REPEATS_PER_LIST = 10_000
-_SPM_UNKNOWN = "\u2585"  # stands for unknown characters inside the SentencePiece trainer
+_SPM_UNKNOWN = "\u2585"  # the SentencePiece trainer's symbol for unknown characters
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""A request to the scheduler: what it takes at most, what its caller hears of it, how it may fail; the queue.
+"""Requests of the continuous batching scheduler, their errors, and the queue.
 
-In the queue callers take turns, and none gets all the rows: a caller may submit more than can run at once.
-Others who come meanwhile are served before the rest of it, and find free rows.
+In the queue callers take turns, and none gets all the rows. If a caller submits more than can run at once,
+requests of other callers run before the rest, and some rows stay free for them.
 """
 
 from __future__ import annotations
@@ -238,13 +238,13 @@ class RequestQueue:
 
     def _within_share(self, request: Request) -> bool:
         """Whether its caller has nothing running yet, or may run this too."""
-        own = [one for one in self._running if one.caller == request.caller]
-        rows, tokens = sum(one.rows for one in own), sum(one.tokens for one in own)
+        own = [other for other in self._running if other.caller == request.caller]
+        rows, tokens = sum(other.rows for other in own), sum(other.tokens for other in own)
         within = rows + request.rows <= self._rows and tokens + request.tokens <= self._tokens
         return not own or within
 
     def pop_cancelled(self) -> list[Request]:
-        cancelled = [one for requests in self._by_caller.values() for one in requests if one.cancelled]
+        cancelled = [r for requests in self._by_caller.values() for r in requests if r.cancelled]
         for request in cancelled:
             self._by_caller[request.caller].remove(request)
             if not self._by_caller[request.caller]:
@@ -252,6 +252,6 @@ class RequestQueue:
         return cancelled
 
     def pop_all(self) -> list[Request]:
-        found = [request for requests in self._by_caller.values() for request in requests]
+        removed = [request for requests in self._by_caller.values() for request in requests]
         self._by_caller.clear()
-        return found
+        return removed

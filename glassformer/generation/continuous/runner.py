@@ -1,4 +1,4 @@
-"""Running requests: all of them in one batch of slots, or one after another.
+"""RunningRequest requests: all of them in one batch of slots, or one after another.
 
 Between two looks at the queue a runner drops cancelled requests, admits new ones, prefills a little and takes
 one step.
@@ -190,7 +190,7 @@ class SlotBatch:
 
 
 @dataclass(eq=False)
-class Running:
+class RunningRequest:
     """A request that is being prefilled or generated."""
 
     request: Request
@@ -212,10 +212,10 @@ class SlotRunner:
     def __init__(self, model: InferenceModel, slots: int, tokens: int) -> None:
         self.model, self.slots, self.tokens = model, slots, tokens
         self.batch = SlotBatch(model)
-        self.running: list[Running] = []
-        self.prefilling: deque[Running] = deque()
+        self.running: list[RunningRequest] = []
+        self.prefilling: deque[RunningRequest] = deque()
         self.counts = Counts()
-        self._joining: list[Running] = []  # being prefilled right now
+        self._joining: list[RunningRequest] = []  # being prefilled right now
         self._eval_mode = ExitStack()  # no dropout while anything is running
         self._stopping = False
 
@@ -289,12 +289,12 @@ class SlotRunner:
             tokens -= request.tokens
             if request.limit:
                 starts = request.starts
-                one = Running(request, sampler, ids=[*starts[:1]] * request.rows, starts=[*starts[1:]])
+                one = RunningRequest(request, sampler, ids=[*starts[:1]] * request.rows, starts=[*starts[1:]])
                 self.prefilling.append(one)
             else:
                 request.finish(sampler.outputs())
 
-    def _finish(self, one: Running, error: Exception | None = None) -> None:
+    def _finish(self, one: RunningRequest, error: Exception | None = None) -> None:
         """Its rows are free from now on."""
         for slot in one.slots:
             self.batch.leave(slot)
@@ -303,7 +303,7 @@ class SlotRunner:
 
     def _prefill(self) -> None:
         """Process what fits between two steps: a chunk of each request in turn."""
-        batch: list[Running] = []
+        batch: list[RunningRequest] = []
         budget = CHUNK if self.running else IDLE_CHUNK
         while self.prefilling and (not batch or len(self.prefilling[0].chunk()) <= budget):
             batch.append(self.prefilling.popleft())
@@ -338,7 +338,7 @@ class SlotRunner:
                 self._choose([batch[n] for n in complete], logits.index_select(0, repeats))
         self._joining = []
 
-    def _join(self, one: Running, past: DynamicKVCache | tuple[ByLayer, ByLayer]) -> None:
+    def _join(self, one: RunningRequest, past: DynamicKVCache | tuple[ByLayer, ByLayer]) -> None:
         """Its beams take one slot, its samples one each."""
         rows = one.request.rows
         widths = [rows] if one.request.searches else [1] * rows
@@ -346,12 +346,12 @@ class SlotRunner:
         one.past = DynamicKVCache()
         self.running.append(one)
 
-    def _choose(self, requests: list[Running], logits: Tensor) -> None:
+    def _choose(self, requests: list[RunningRequest], logits: Tensor) -> None:
         """Choose the next tokens by logits (R, V) of these requests, whose rows are the last of the batch."""
-        rows: list[tuple[Running, RequestSampler, int]] = []
+        rows: list[tuple[RunningRequest, RequestSampler, int]] = []
         before = self.batch.cache.rows - len(logits)
         order, start = list(range(before + len(logits))), 0
-        finished: list[tuple[Running, Exception | None]] = []
+        finished: list[tuple[RunningRequest, Exception | None]] = []
         for one in requests:
             count = len(one.ids) or one.request.rows
             if one.starts:
@@ -380,7 +380,7 @@ class SlotRunner:
         for one, problem in finished:
             self._finish(one, problem)
 
-    def _append(self, one: Running, sampler: RequestSampler, choice: SampledTokens) -> None:
+    def _append(self, one: RunningRequest, sampler: RequestSampler, choice: SampledTokens) -> None:
         try:
             tokens, finished = sampler.append(choice)
         except Exception as error:  # stop strings are found with the caller's own decode function
