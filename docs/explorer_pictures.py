@@ -33,6 +33,7 @@ class Shot(NamedTuple):
 
 SHOTS = (
     Shot("explorer", "pocket", f"model?{INPUT}"),
+    Shot("explorer-ko", "pocket", f"model?{INPUT}", "ko-KR"),
     Shot(
         "explorer-scores",
         "pocket",
