@@ -24,12 +24,12 @@ FOLDERS = [
     ("wordpiece", "BertForMaskedLM", cases._BERT),
     ("wordpiece-cased", "DistilBertForSequenceClassification", cases._DISTILBERT),
     ("byte-level", "GPT2LMHeadModel", cases._GPT2),
-    ("byte-level-marked", "RobertaForQuestionAnswering", cases._BERT),
-    ("byte-level-marked", "BartForConditionalGeneration", cases._TWO_STACKS),
+    ("byte-level-roberta", "RobertaForQuestionAnswering", cases._BERT),
+    ("byte-level-roberta", "BartForConditionalGeneration", cases._TWO_STACKS),
     ("unigram", "T5ForConditionalGeneration", cases._T5),
     ("byte-fallback", "LlamaForCausalLM", cases._LLAMA | {"num_key_value_heads": 2}),
-    ("two-sided", "MarianMTModel", cases._MARIAN),
-    ("two-sided-separate", "MarianMTModel", cases._MARIAN | cases._APART | {"decoder_vocab_size": 500}),
+    ("marian", "MarianMTModel", cases._MARIAN),
+    ("marian-separate", "MarianMTModel", cases._MARIAN | cases._APART | {"decoder_vocab_size": 500}),
 ]
 TEXT = "The old captain sang quietly... 바다가"
 GENERATION = {"max_new_tokens": 17, "num_beams": 4, "no_repeat_ngram_size": 3, "temperature": 0.7}

@@ -185,9 +185,9 @@ def test_rotary_scaling_matches_ctranslate2(tmp_path, scaling):
 @pytest.mark.parametrize(
     ("family", "layout"),
     [
-        ("marian", "two-sided"),
+        ("marian", "marian"),
         ("t5", "unigram"),
-        ("bart", "byte-level-marked"),
+        ("bart", "byte-level-roberta"),
         ("gpt2", "byte-level"),
         ("llama", "byte-fallback"),
     ],

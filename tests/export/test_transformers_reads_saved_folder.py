@@ -19,9 +19,9 @@ TEXTS = ["the old captain sang", "the sea"]
 @pytest.mark.parametrize(
     ("family", "layout"),
     [
-        ("marian", "two-sided"),
+        ("marian", "marian"),
         ("t5", "unigram"),
-        ("bart", "byte-level-marked"),
+        ("bart", "byte-level-roberta"),
         ("gpt2", "byte-level"),
         ("llama", "byte-fallback"),
         ("mistral", "byte-level"),

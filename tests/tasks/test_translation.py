@@ -99,9 +99,9 @@ def test_language_is_a_tag_a_prefix_or_the_first_token(bundle):
 @pytest.mark.parametrize(
     ("family", "layout"),
     [
-        ("marian", "two-sided"),
+        ("marian", "marian"),
         ("t5", "unigram"),
-        ("bart", "byte-level-marked"),
+        ("bart", "byte-level-roberta"),
         ("original", "unigram"),
         ("gpt2", "byte-level"),
         ("llama", "byte-fallback"),
@@ -146,7 +146,7 @@ def test_recurrent_models_generate_too():
 def test_tag_at_the_beginning_of_a_line_is_recognized(bundle, tmp_path):
     plan = TokenizerPlan(kind="word", vocab_size=50, min_frequency=1, tags=(">>fra<<",))
     assert tag_reader(train_tokenizer(["red"], plan))(">>fra<< red") == ""  # text to this tokenizer
-    layouts.LAYOUTS["two-sided"](tmp_path)
+    layouts.LAYOUTS["marian"](tmp_path)
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer is not None
     tags = [tag_reader(tokenizer)(line) for line in (">>fra<<  red", ">>fra<<red", ">>xyz<< red", ">>fra")]

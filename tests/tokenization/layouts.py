@@ -68,11 +68,11 @@ def wordpiece(folder: Path, **config: object) -> None:
     _write(folder / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", **config})
 
 
-def byte_level(folder: Path, *, marked: bool, **config: object) -> None:
+def byte_level(folder: Path, *, roberta: bool, **config: object) -> None:
     """vocab.json + merges.txt + tokenizer_config.json."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"] if marked else ["<|endoftext|>"]
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"] if roberta else ["<|endoftext|>"]
     trainer = trainers.BpeTrainer(
         vocab_size=500,
         special_tokens=special,
@@ -81,7 +81,7 @@ def byte_level(folder: Path, *, marked: bool, **config: object) -> None:
     )
     tokenizer.train_from_iterator([*CORPUS, *["#### ###"] * 40], trainer)
     tokenizer.model.save(str(folder))
-    kind = "RobertaTokenizer" if marked else "GPT2Tokenizer"
+    kind = "RobertaTokenizer" if roberta else "GPT2Tokenizer"
     _write(folder / "tokenizer_config.json", {"tokenizer_class": kind, **config})
 
 
@@ -107,7 +107,7 @@ def byte_fallback(folder: Path, **config: object) -> None:
     _write(folder / "tokenizer_config.json", {**given, "legacy": False, **config})
 
 
-def two_sided(folder: Path, *, separate: bool, **config: object) -> None:
+def marian(folder: Path, *, separate: bool, **config: object) -> None:
     """source.spm + target.spm + vocab.json, the pieces of both in one vocabulary or in two."""
     pieces: dict[str, list[str]] = {}
     for side, kind in (("source", "unigram"), ("target", "bpe")):
@@ -153,18 +153,18 @@ LAYOUTS = {
     "wordpiece-cased": lambda folder: wordpiece(
         folder, do_lower_case=False, strip_accents=False, tokenize_chinese_chars=False
     ),
-    "byte-level": lambda folder: byte_level(folder, marked=False, model_max_length=1024),
+    "byte-level": lambda folder: byte_level(folder, roberta=False, model_max_length=1024),
     "byte-level-prefixed": lambda folder: byte_level(
-        folder, marked=False, add_prefix_space=True, add_bos_token=True
+        folder, roberta=False, add_prefix_space=True, add_bos_token=True
     ),
-    "byte-level-marked": lambda folder: byte_level(
+    "byte-level-roberta": lambda folder: byte_level(
         folder,
-        marked=True,
+        roberta=True,
         mask_token={"content": "<mask>", "lstrip": True, "__type": "AddedToken"},
     ),
     "unigram": unigram,
     "byte-fallback": byte_fallback,
     "byte-fallback-legacy": lambda folder: byte_fallback(folder, legacy=True, add_eos_token=True),
-    "two-sided": lambda folder: two_sided(folder, separate=False),
-    "two-sided-separate": lambda folder: two_sided(folder, separate=True),
+    "marian": lambda folder: marian(folder, separate=False),
+    "marian-separate": lambda folder: marian(folder, separate=True),
 }

@@ -58,13 +58,13 @@ BAD = [
     ("byte-level", change_json("vocab.json", pop("a")), FileProblemError),
     ("byte-level", change_json("vocab.json", lambda v: v.update(a=v["b"])), FileProblemError),
     ("byte-level", setting(tokenizer_class="CLIPTokenizer"), FileMissingError),
-    ("byte-level-marked", setting(sep_token=None), FileProblemError),
+    ("byte-level-roberta", setting(sep_token=None), FileProblemError),
     ("unigram", put("spiece.model", b"not a model" * 9), FileProblemError),
     ("unigram", setting(tokenizer_class="AlbertTokenizer"), FileMissingError),
     ("unigram", setting(eos_token=None), FileProblemError),
-    ("two-sided", drop("target.spm"), FileMissingError),
-    ("two-sided", setting(unk_token="<none>"), FileProblemError),
-    ("two-sided-separate", drop("target_vocab.json"), FileMissingError),
+    ("marian", drop("target.spm"), FileMissingError),
+    ("marian", setting(unk_token="<none>"), FileProblemError),
+    ("marian-separate", drop("target_vocab.json"), FileMissingError),
 ]
 
 
@@ -87,7 +87,7 @@ def test_folder_without_a_tokenizer(tmp_path: Path) -> None:
         load_tokenizer(tmp_path / "missing")
 
 
-def test_saving_beside_a_file_that_would_be_read_instead(tmp_path: Path) -> None:
+def test_saving_next_to_a_file_that_would_be_loaded_instead(tmp_path: Path) -> None:
     LAYOUTS["unigram"](tmp_path)
     ours = load_tokenizer(tmp_path)
     assert ours is not None
@@ -96,7 +96,7 @@ def test_saving_beside_a_file_that_would_be_read_instead(tmp_path: Path) -> None
         ours.save(tmp_path)
 
 
-def test_bad_arguments_are_refused(tmp_path: Path) -> None:
+def test_invalid_arguments_raise(tmp_path: Path) -> None:
     LAYOUTS["wordpiece"](tmp_path)
     ours = load_tokenizer(tmp_path)
     assert ours is not None

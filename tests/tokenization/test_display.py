@@ -13,7 +13,7 @@ from glassformer.tokenization.display import decode_parts, display_parts
 from tests.tokenization.layouts import LAYOUTS
 
 
-@pytest.mark.parametrize("name", ["byte-level", "byte-fallback", "unigram", "two-sided"])
+@pytest.mark.parametrize("name", ["byte-level", "byte-fallback", "unigram", "marian"])
 def test_pieces_spell_the_text(tmp_path: Path, name: str) -> None:
     """Korean, letters outside the vocabulary and spaces are shown as they are, not as codes."""
     LAYOUTS[name](tmp_path)
@@ -29,7 +29,7 @@ def test_pieces_spell_the_text(tmp_path: Path, name: str) -> None:
     assert whole.strip() == text
 
 
-def test_split_letters_show_their_share() -> None:
+def test_split_characters_show_their_share() -> None:
     korean = "안".encode()
     assert display_parts([b" " + korean[:1], korean[1:] + b"!"]) == [" 안(1/2)", "안(2/2)!"]
     assert display_parts([korean[:1], korean[1:2], korean[2:]]) == ["안(1/3)", "안(2/3)", "안(3/3)"]
@@ -38,7 +38,7 @@ def test_split_letters_show_their_share() -> None:
 
 
 @given(st.text().map(str.encode), st.lists(st.integers(0, 40)))
-def test_cutting_bytes_anywhere_loses_nothing(data: bytes, cuts: list[int]) -> None:
+def test_splitting_bytes_anywhere_loses_nothing(data: bytes, cuts: list[int]) -> None:
     ends = sorted({0, len(data), *(cut for cut in cuts if cut <= len(data))})
     parts = [data[a:b] for a, b in pairwise(ends)]
     assert decode_parts(parts) == data.decode()

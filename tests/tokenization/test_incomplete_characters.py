@@ -28,7 +28,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]
     return {name: tokenizer for name, tokenizer in made.items() if tokenizer is not None}
 
 
-def spelled(tokenizer: Tokenizer, byte: int) -> int:
+def byte_token_id(tokenizer: Tokenizer, byte: int) -> int:
     """The id of the token that is this byte alone."""
     return next(n for n, part in enumerate(parts_of(tokenizer)) if part == bytes([byte]))
 
@@ -39,7 +39,7 @@ def parts_of(tokenizer: Tokenizer) -> list[Part]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_letter_that_never_came_leaves_nothing(kind: str, tokenizers: dict[str, Tokenizer]) -> None:
+def test_incomplete_characters_are_dropped(kind: str, tokenizers: dict[str, Tokenizer]) -> None:
     """A whole letter among stray bytes stays, and so does a U+FFFD that was really written."""
     tokenizer = tokenizers[kind]
     first, whole = (tokenizer.encode(text, special=False).ids for text in ("The sea", "The sea sang"))
@@ -51,24 +51,24 @@ def test_a_letter_that_never_came_leaves_nothing(kind: str, tokenizers: dict[str
         (wave + b"\xff\x80", "🌊"),
         ("\ufffd".encode() + wave[:1], "\ufffd"),
     ):
-        bytes_of = [spelled(tokenizer, byte) for byte in run]
+        bytes_of = [byte_token_id(tokenizer, byte) for byte in run]
         assert tokenizer.decode([*first, *bytes_of]) == f"The sea{shown}"
         assert tokenizer.decode([*first, *bytes_of, *last]) == f"The sea{shown} sang"
-    ids = [*first, *(spelled(tokenizer, byte) for byte in wave)]
+    ids = [*first, *(byte_token_id(tokenizer, byte) for byte in wave)]
     assert tokenizer.decode(ids) == "The sea🌊"
 
 
 @settings(max_examples=60)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_ids_spell_whole_letters_and_stream_as_they_do(
+def test_any_ids_decode_to_complete_characters_also_when_streamed(
     kind: str, tokenizers: dict[str, Tokenizer], data: Any
 ) -> None:
     tokenizer = tokenizers[kind]
     size = tokenizer.vocab_size
-    marks = tokenizer.special_ids
-    plain = st.integers(0, size - 1).filter(lambda n: n not in marks)
-    single = st.sampled_from([spelled(tokenizer, byte) for byte in (0x41, *"é안🌊".encode())])
+    special = tokenizer.special_ids
+    plain = st.integers(0, size - 1).filter(lambda n: n not in special)
+    single = st.sampled_from([byte_token_id(tokenizer, byte) for byte in (0x41, *"é안🌊".encode())])
     ids = data.draw(st.lists(plain | single, max_size=30))
     run = b"".join(part for part in tokenizer.parts(ids) if isinstance(part, bytes))
     text = tokenizer.decode(ids)

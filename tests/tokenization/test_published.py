@@ -22,7 +22,7 @@ def write(path: Path, value: object) -> None:
     path.write_text(json.dumps(value), encoding="utf-8")
 
 
-def test_lone_file_finds_its_roles_and_neither_cuts_nor_pads(tmp_path: Path) -> None:
+def test_lone_tokenizer_json_without_truncation_or_padding(tmp_path: Path) -> None:
     published_unigram(tmp_path)
     ours = load(tmp_path)
     assert (ours.pad_id, ours.eos_id, ours.unk_id, ours.bos_id) == (0, 1, 2, None)
@@ -39,7 +39,7 @@ def test_lone_file_finds_its_roles_and_neither_cuts_nor_pads(tmp_path: Path) -> 
     assert (tmp_path / "again/tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
 
 
-def test_a_model_that_can_spell_its_marks_does_not(tmp_path: Path) -> None:
+def test_unigram_does_not_encode_text_as_special_tokens(tmp_path: Path) -> None:
     published_unigram(tmp_path)
     ours = load(tmp_path)
     raw = Backend.from_file(str(tmp_path / "tokenizer.json"))
@@ -51,7 +51,7 @@ def test_a_model_that_can_spell_its_marks_does_not(tmp_path: Path) -> None:
     assert {0, 1} <= set(ours.encode(text, special=False, parse_special=True).ids)
 
 
-def test_whole_word_vocabulary_does_not_read_marks_from_text(tmp_path: Path) -> None:
+def test_word_level_does_not_encode_text_as_special_tokens(tmp_path: Path) -> None:
     words = {"[UNK]": 0, "[PAD]": 1, "[MASK]": 2, "a": 3}
     backend = Backend(models.WordLevel(words, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -94,7 +94,7 @@ def test_old_and_new_spellings_of_special_tokens_agree(tmp_path: Path) -> None:
     for name, files in spellings.items():
         folder = tmp_path / name
         folder.mkdir()
-        byte_level(folder, marked=False)
+        byte_level(folder, roberta=False)
         size = len(json.loads((folder / "vocab.json").read_text(encoding="utf-8")))
         (folder / "tokenizer_config.json").unlink()
         for file, value in files.items():
@@ -111,7 +111,7 @@ def test_old_and_new_spellings_of_special_tokens_agree(tmp_path: Path) -> None:
 
 
 def test_mask_in_text_takes_the_space_before_it(tmp_path: Path) -> None:
-    byte_level(tmp_path, marked=True)
+    byte_level(tmp_path, roberta=True)
     ours = load(tmp_path)
     ids = ours.encode("The <mask> sang", parse_special=True).ids
     tokens = ours.tokens(ids)
@@ -122,7 +122,7 @@ def test_mask_in_text_takes_the_space_before_it(tmp_path: Path) -> None:
     assert reference("The <mask> sang")["input_ids"] == ids
 
 
-def test_unknown_keys_and_companions_are_handed_on(tmp_path: Path) -> None:
+def test_unknown_keys_and_extra_files_are_saved_again(tmp_path: Path) -> None:
     for name, make in LAYOUTS.items():
         folder = tmp_path / name
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Every layout against the reference library: ids, types, decoded text, marks, saved folders."""
+"""Every layout against the reference library: ids, types, decoded text, special tokens, saved folders."""
 
 import unicodedata
 from pathlib import Path
@@ -115,7 +115,7 @@ def test_saved_folder_reads_back_the_same(both: Both, folder: Path, tmp_path: Pa
 
 
 def test_offsets_cover_the_text(both: Both) -> None:
-    """Offsets are within the text, in order, and leave out nothing but space and cleaned marks."""
+    """Offsets are within the text, in order, and leave out nothing but spaces and cleaned-up punctuation."""
     ours, _ = both
     for text in TEXTS:
         got = ours.encode(text)
@@ -139,21 +139,21 @@ def test_byte_fallback_is_sentencepiece(folders: dict[str, Path], name: str) -> 
 
 
 def test_target_side_has_its_own_ids(folders: dict[str, Path]) -> None:
-    for name in ("two-sided", "two-sided-separate"):
+    for name in ("marian", "marian-separate"):
         ours, reference = load(folders[name]), AutoTokenizer.from_pretrained(folders[name])
         for text in TEXTS:
             ids = ours.encode(text, side="target").ids
             assert ids == reference(text_target=text)["input_ids"]
             assert ours.decode(ids) == reference.decode(ids, skip_special_tokens=True)
         assert ours.encode("The café", side="target") != ours.encode("The café")
-    separate = load(folders["two-sided-separate"])
+    separate = load(folders["marian-separate"])
     assert separate.target_vocab_size != separate.vocab_size
 
 
 def test_language_code_is_one_token(folders: dict[str, Path]) -> None:
     ours, reference = (
-        load(folders["two-sided"]),
-        AutoTokenizer.from_pretrained(folders["two-sided"]),
+        load(folders["marian"]),
+        AutoTokenizer.from_pretrained(folders["marian"]),
     )
     for text in (">>fra<< The captain", ">>kor<<The captain", ">>xyz<< The captain"):
         ids = ours.encode(text).ids

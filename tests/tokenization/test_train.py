@@ -1,4 +1,4 @@
-"""Learnt tokenizers: text comes back, marks stay marks, files are the same every time and read everywhere."""
+"""Trained tokenizers: lossless text, special tokens, deterministic files that other libraries read."""
 
 import os
 import subprocess
@@ -59,77 +59,77 @@ def nfc(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def learn(kind: Kind, texts: list[str] = TEXTS, size: int = 600, template: Template = "eos") -> Tokenizer:
+def train(kind: Kind, texts: list[str] = TEXTS, size: int = 600, template: Template = "eos") -> Tokenizer:
     return train_tokenizer(
         iter(texts), TokenizerPlan(kind=kind, vocab_size=size, template=template, tags=TAGS)
     )
 
 
-BYTES = learn("byte")
+BYTES = train("byte")
 
 
 @pytest.fixture(scope="module")
-def learnt() -> dict[str, Tokenizer]:
-    return {kind: learn(kind) for kind in KINDS}
+def trained() -> dict[str, Tokenizer]:
+    return {kind: train(kind) for kind in KINDS}
 
 
 @given(any_text)
 @example("  a \n\r\t ▁ Ġ")
 @example("</s>e\u0301<unk>")
-def test_bytes_spell_any_text(text: str) -> None:
+def test_byte_level_bpe_is_lossless(text: str) -> None:
     assert BYTES.decode(BYTES.encode(text).ids) == nfc(text)
 
 
 @settings(max_examples=100)
 @given(any_text.filter(nfc))
-def test_characters_spell_any_text_of_theirs(text: str) -> None:
+def test_characters_are_lossless_within_their_vocabulary(text: str) -> None:
     tokenizer = train_tokenizer([text], TokenizerPlan(kind="char", vocab_size=5000))
     ids = tokenizer.encode(text, special=False).ids
     assert tokenizer.decode(ids) == nfc(text) and len(ids) == len(nfc(text))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_texts_learnt_from_come_back(learnt: dict[str, Tokenizer], kind: Kind) -> None:
-    tokenizer = learnt[kind]
+def test_training_texts_are_decoded_exactly(trained: dict[str, Tokenizer], kind: Kind) -> None:
+    tokenizer = trained[kind]
     for text in SENTENCES:
         ids = tokenizer.encode(text).ids
         assert tokenizer.unk_id not in ids and tokenizer.decode(ids) == text
     assert tokenizer.vocab_size <= 600
 
 
-def test_unknown_is_said_and_never_silent(learnt: dict[str, Tokenizer]) -> None:
+def test_unknown_characters_become_unk(trained: dict[str, Tokenizer]) -> None:
     for kind in ("bpe", "unigram", "word", "char"):
-        assert 1 in learnt[kind].encode("数").ids
-    assert learnt["char"].encode("a数数a", special=False).ids.count(1) == 2
-    assert learnt["word"].encode("captain captains", special=False).ids[1:] == [1]
+        assert 1 in trained[kind].encode("数").ids
+    assert trained["char"].encode("a数数a", special=False).ids.count(1) == 2
+    assert trained["word"].encode("captain captains", special=False).ids[1:] == [1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_loose_jamo_become_syllables(learnt: dict[str, Tokenizer], kind: Kind) -> None:
+def test_decomposed_hangul_is_composed(trained: dict[str, Tokenizer], kind: Kind) -> None:
     loose = unicodedata.normalize("NFD", SENTENCES[2])
     assert loose != SENTENCES[2]
-    assert learnt[kind].encode(loose).ids == learnt[kind].encode(SENTENCES[2]).ids
-    again = learn(kind, [unicodedata.normalize("NFD", text) for text in TEXTS])
-    assert again._files() == learnt[kind]._files()
+    assert trained[kind].encode(loose).ids == trained[kind].encode(SENTENCES[2]).ids
+    again = train(kind, [unicodedata.normalize("NFD", text) for text in TEXTS])
+    assert again._files() == trained[kind]._files()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_never_becomes_a_mark(learnt: dict[str, Tokenizer], kind: Kind) -> None:
+def test_text_never_becomes_a_special_token(trained: dict[str, Tokenizer], kind: Kind) -> None:
     names = ["<pad>", "<s>", "</s>", *TAGS]
-    # Learnt from texts that spell the marks, which is when a vocabulary could come to hold them.
-    tokenizer = learn(kind, [*TEXTS, *names * 50, " ".join(names)])
-    marks = {0, 2, 3, 4, 5}
-    assert tokenizer.special_ids == marks | {1}
+    # trained on texts that contain the special tokens, so a vocabulary could learn them
+    tokenizer = train(kind, [*TEXTS, *names * 50, " ".join(names)])
+    special = {0, 2, 3, 4, 5}
+    assert tokenizer.special_ids == special | {1}
     for text in [*names, "".join(names), " ".join(names), "</s>the", "sea</s>", "the >>de<< sea"]:
-        assert not marks & set(tokenizer.encode(text, special=False).ids), text
+        assert not special & set(tokenizer.encode(text, special=False).ids), text
         kept = set(tokenizer.encode(text, special=False, parse_special=True).ids)
-        assert kept & marks == {tokenizer.token_id(name) for name in names if name in text}
+        assert kept & special == {tokenizer.token_id(name) for name in names if name in text}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("template", get_args(Template))
-def test_saved_files_are_read_everywhere(tmp_path: Path, kind: Kind, template: Template) -> None:
-    tokenizer = learn(kind, template=template)
+def test_saved_files_are_read_by_other_libraries(tmp_path: Path, kind: Kind, template: Template) -> None:
+    tokenizer = train(kind, template=template)
     names = tokenizer.save(tmp_path)
     assert sorted(names) == ["tokenizer.json", "tokenizer_config.json"]
     loaded, reference = load_tokenizer(tmp_path), PreTrainedTokenizerFast.from_pretrained(tmp_path)
@@ -155,15 +155,15 @@ def test_saved_files_are_read_everywhere(tmp_path: Path, kind: Kind, template: T
 
 PROGRAM = """
 import hashlib, sys
-from tests.tokenization.test_train import KINDS, TEXTS, learn
+from tests.tokenization.test_train import KINDS, TEXTS, train
 letters = ["".join(chr(0xAC00 + (7 * n + k) % 3000) for k in range(5)) for n in range(800)]
 for kind in KINDS:
-    print(kind, hashlib.sha256(learn(kind, [*TEXTS, *letters])._files()["tokenizer.json"]).hexdigest())
+    print(kind, hashlib.sha256(train(kind, [*TEXTS, *letters])._files()["tokenizer.json"]).hexdigest())
 """
 
 
 def test_same_texts_give_the_same_file() -> None:
-    """In other processes, with other hash seeds and threads; many letters are equally rare, so ties count."""
+    """In other processes, with other hash seeds and thread counts; many characters are equally frequent."""
     printed = set()
     for seed, parallel in (("1", "true"), ("2", "false")):
         settings = {"PYTHONHASHSEED": seed, "TOKENIZERS_PARALLELISM": parallel}
@@ -186,7 +186,7 @@ def test_counting_chunks_matches_splitting_whole_texts(splitter: Splitter, texts
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many words there are; the common ones are still known exactly."""
+    """With any number of words; the common ones are still counted exactly."""
     monkeypatch.setattr("glassformer.tokenization.train.MAX_DISTINCT", 100)
     texts = [f"sea w{chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676)} sea" for n in range(5000)]
     counts = count_pretokens(texts, metaspace_splitter())
@@ -197,7 +197,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("text", ["a" * 10**6, *(sign * 100_000 for sign in (" ", ".", "\u0301"))])
 def test_hostile_text_takes_bounded_time(kind: Kind, text: str) -> None:
     began = time.process_time()
-    tokenizer = learn(kind, [text, "the sea"])
+    tokenizer = train(kind, [text, "the sea"])
     assert tokenizer.encode(text).ids
     assert time.process_time() - began < 20
 
@@ -211,14 +211,14 @@ def test_few_texts_give_a_small_vocabulary(kind: Kind, text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_more_tokens_than_asked_for(kind: Kind) -> None:
-    """More letters than there is room for: the commonest stay."""
+def test_vocabulary_size_is_a_maximum(kind: Kind) -> None:
+    """With more characters than fit, the most common stay."""
     letters = ["".join(chr(0x4E00 + n) for n in range(2000)), *TEXTS * 5]
-    tokenizer = learn(kind, letters, 300)
+    tokenizer = train(kind, letters, 300)
     assert tokenizer.vocab_size <= 300
     assert tokenizer.vocab_size == 300 or kind in ("unigram", "word")  # which may find nothing more to learn
     assert 1 not in tokenizer.encode("t", special=False).ids or kind == "word"
-    large = learn(kind, letters, 1200)
+    large = train(kind, letters, 1200)
     assert large.vocab_size <= 1200
     if kind in ("bpe", "unigram"):  # letters left room for words
         assert len(large.encode("the captain sang", special=False).ids) == 3
@@ -231,8 +231,8 @@ def test_lowercase() -> None:
         assert tokenizer.decode(tokenizer.encode("THE Old SEA").ids) == "the old sea"
 
 
-def test_separate_sides(tmp_path: Path) -> None:
-    english, korean = learn("bpe", SENTENCES[:2] * 9), learn("unigram", SENTENCES[2:3] * 9)
+def test_source_and_target_have_separate_vocabularies(tmp_path: Path) -> None:
+    english, korean = train("bpe", SENTENCES[:2] * 9), train("unigram", SENTENCES[2:3] * 9)
     both = pair_tokenizers(english, korean)
     assert (both.vocab_size, both.target_vocab_size) == (english.vocab_size, korean.vocab_size)
     assert both.vocab_size != both.target_vocab_size
@@ -263,9 +263,9 @@ def test_separate_sides(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("template", get_args(Template))
-def test_ids_alone_are_those_of_encoding(kind: Kind, template: Template) -> None:
+def test_encode_ids_matches_encode(kind: Kind, template: Template) -> None:
     texts = [*TEXTS, *ODD, *TEXTS]  # what comes twice is encoded once
-    tokenizer = learn(kind, template=template)
+    tokenizer = train(kind, template=template)
     ids = tokenizer.encode_ids(texts)
     assert ids == [one.ids for one in tokenizer.encode_batch(texts)]
     plain = tokenizer.encode_batch(texts, special=False)
@@ -275,8 +275,8 @@ def test_ids_alone_are_those_of_encoding(kind: Kind, template: Template) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("template", get_args(Template))
-def test_tag_in_front(kind: Kind, template: Template) -> None:
-    tokenizer = learn(kind, template=template)
+def test_tag_precedes_the_text(kind: Kind, template: Template) -> None:
+    tokenizer = train(kind, template=template)
     begin, end = [2] if template in ("bos_eos", "cls_sep") else [], [] if template == "none" else [3]
     for text in [*SENTENCES, *ODD]:
         (tagged,) = encode_tagged(tokenizer, [text], ">>de<<")
@@ -299,7 +299,7 @@ BAD: list[tuple[list[object], dict[str, object], type[GlassformerError]]] = [
 
 
 @pytest.mark.parametrize(("texts", "settings", "error"), BAD)
-def test_bad_training_input_is_refused(
+def test_invalid_training_input_raises(
     texts: list[str], settings: dict[str, object], error: type[GlassformerError]
 ) -> None:
     with pytest.raises(error):
