@@ -54,7 +54,7 @@ def exactly(marked: Tensor) -> Tensor:
 def test_a_head_on_one_pattern_gets_its_role_with_a_share_of_one(name: str) -> None:
     pattern = self_patterns(TEXT)[name]
     (head,) = ruler().measure(exactly(pattern))
-    # the closing mark is the last token as well, and is told as the mark it is
+    # the last token is a separator as well, which is the more specific role
     assert head.role == ("separator" if name == "last" else name)
     assert head.scores[name] == pytest.approx(1.0, abs=1e-6)
     assert head.share == pytest.approx(1.0, abs=1e-6) and head.chance < 0.5

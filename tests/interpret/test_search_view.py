@@ -58,7 +58,7 @@ def test_steps_report_the_models_logits_and_the_end() -> None:
     assert bundle.tokenizer is not None and bundle.tokenizer.eos_id is not None
     over = next_step(bundle, text=text, generated_ids=[best.id, bundle.tokenizer.eos_id])
     assert over.finished and over.text == best.text.strip()
-    # another word than the likeliest can be picked, and is gone on from
+    # generation can continue from a token that is not the most likely one
     other = step.predictions[3].id
     assert next_step(bundle, text=text, generated_ids=[other]).tokens[0].id == other
 

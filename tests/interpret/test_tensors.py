@@ -257,7 +257,7 @@ def test_position_biases_equal_those_of_the_scores(family: str, stack: str) -> N
     causal = bundle.model.get_submodule(stack).causal
     ahead = None if causal else position_tensor(bundle.model, stack, "table_ahead")
     for query in range(bias.shape[1]):
-        # a rounded bias depends on where a key stands, so there the first key alone is looked at
+        # a rounded bias depends on the key's position, so only the first key is compared
         for key in range(bias.shape[2] if family == "t5" else 1):
             if key <= query:
                 assert torch.allclose(bias[:, query, key], back[:, query - key], atol=1e-6)

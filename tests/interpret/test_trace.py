@@ -1,4 +1,4 @@
-"""A trace is the model's own forward, to the bit, and goes on with what the library writes."""
+"""Traces record the model's own forward, bit for bit, with the target that the library generates."""
 
 from __future__ import annotations
 

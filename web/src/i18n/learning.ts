@@ -2,9 +2,13 @@ import type { Messages } from '../lib/i18n.svelte';
 
 export default {
   'learning.title': { en: 'Training', ko: '학습 과정' },
+  'learning.not_recorded': {
+    en: 'The training of this model was not recorded.',
+    ko: '이 모델의 학습 과정은 기록되어 있지 않습니다.',
+  },
   'learning.example': {
-    en: 'The training of this model was not recorded. Below is a recorded example: a Transformer with 44,000 parameters that learned to write dates in words, in about a minute on one CPU core. To see your own training, pass its folder: `glassformer explore runs/mine`. With `training.snapshots=12` a run keeps twelve snapshots of its weights.',
-    ko: '이 모델의 학습 과정은 기록되어 있지 않습니다. 아래는 미리 기록해 둔 예시로, 매개변수 44,000개인 Transformer가 CPU 코어 하나로 1분 남짓 날짜를 영어로 쓰는 법을 배운 과정입니다. 직접 학습한 모델을 보려면 `glassformer explore runs/mine`처럼 학습 폴더를 열어 주세요. `training.snapshots=12`로 학습하면 12개 시점의 가중치가 저장됩니다.',
+    en: 'A recorded example: a Transformer with 44,000 parameters that learned to write dates in words, in about a minute on one CPU core. To see your own training, pass its folder: `glassformer explore runs/mine`. With `training.snapshots=12` a run keeps twelve snapshots of its weights.',
+    ko: '미리 기록해 둔 예시입니다. 매개변수 44,000개인 Transformer가 CPU 코어 하나로 1분 남짓 날짜를 영어로 쓰는 법을 배운 과정입니다. 직접 학습한 모델을 보려면 `glassformer explore runs/mine`처럼 학습 폴더를 열어 주세요. `training.snapshots=12`로 학습하면 12개 시점의 가중치가 저장됩니다.',
   },
   'learning.example_name': { en: 'Example: dates', ko: '예시: 날짜' },
   'learning.static': {
