@@ -1,16 +1,16 @@
 """The tables of docs/results.md match the recorded figures, and the experiments can be listed."""
 
 from experiments.__main__ import main
-from experiments.page import PAGE, filled
+from experiments.page import PAGE, fill_tables
 from experiments.rows import ROWS
 from experiments.tables import TABLES
 
 
 def test_results_page_matches_the_recorded_figures():
     """If this fails, `python -m experiments.page` updates the page."""
-    written = PAGE.read_text(encoding="utf-8")
-    assert all(f"<!-- table: {name} -->" in written for name in TABLES)
-    assert filled(written) == written
+    page = PAGE.read_text(encoding="utf-8")
+    assert all(f"<!-- table: {name} -->" in page for name in TABLES)
+    assert fill_tables(page) == page
 
 
 def test_experiments_are_listed(capsys):
