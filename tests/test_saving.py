@@ -1,4 +1,4 @@
-"""Saving into a folder that already holds a model: all of the new one, or none of it."""
+"""Saving over another model is all or nothing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import glassformer
 from glassformer import bundle
 
 
-def test_a_save_that_cannot_start_leaves_the_old_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_save_that_cannot_start_keeps_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, folder = glassformer.tiny("gpt2"), tmp_path / "model"
     glassformer.save(old, folder)
 
@@ -25,7 +23,7 @@ def test_a_save_that_cannot_start_leaves_the_old_model(
     assert glassformer.load(folder).spec == old.spec
 
 
-def test_a_save_that_stops_half_way_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_save_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = glassformer.save(glassformer.tiny("gpt2"), tmp_path / "model")
 
     def stopped(*_: object, **__: object) -> None:
@@ -38,7 +36,7 @@ def test_a_save_that_stops_half_way_is_noticed(tmp_path: Path, monkeypatch: pyte
         glassformer.load(folder)
 
 
-def test_a_save_replaces_the_other_layout_and_leaves_other_files_alone(tmp_path: Path) -> None:
+def test_save_replaces_the_other_layout_and_keeps_other_files(tmp_path: Path) -> None:
     folder = glassformer.save(glassformer.tiny("gpt2"), tmp_path / "model", layout="glassformer")
     mine = folder / "model-mine.safetensors"
     mine.write_text("mine")
@@ -48,7 +46,7 @@ def test_a_save_replaces_the_other_layout_and_leaves_other_files_alone(tmp_path:
     assert not (folder / "spec.json").exists() and mine.read_text() == "mine"
 
 
-def test_a_first_save_that_stops_half_way_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_first_save_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = glassformer.load("pocket-lm")
 
     def stopped(*_: object, **__: object) -> None:

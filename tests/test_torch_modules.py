@@ -1,4 +1,4 @@
-"""`from_torch` computes what the module did, under any mask."""
+"""`from_torch` matches the torch module under any mask."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def assert_same(ours: Tensor, theirs: Tensor, real: Tensor | None = None) -> Non
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kdim", [None, 9])
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_attention(bias: bool, kdim: int | None, batch_first: bool) -> None:
+def test_converted_attention_matches_torch(bias: bool, kdim: int | None, batch_first: bool) -> None:
     options = {"bias": bias, "kdim": kdim, "vdim": kdim, "batch_first": batch_first}
     theirs = randomize_parameters(nn.MultiheadAttention(D, H, **options))
     ours = from_torch(theirs)
@@ -103,7 +103,7 @@ def test_attention(bias: bool, kdim: int | None, batch_first: bool) -> None:
 
 
 @pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
-def test_encoder_layer_and_stack(options: dict[str, Any]) -> None:
+def test_converted_encoder_matches_torch(options: dict[str, Any]) -> None:
     layer = randomize_parameters(nn.TransformerEncoderLayer(D, H, 20, **options))
     final = nn.LayerNorm(D, bias=False) if options.get("norm_first") else None
     stack = randomize_parameters(
@@ -132,7 +132,7 @@ def test_encoder_layer_and_stack(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
-def test_decoder_layer_and_stack(options: dict[str, Any]) -> None:
+def test_converted_decoder_matches_torch(options: dict[str, Any]) -> None:
     layer = randomize_parameters(nn.TransformerDecoderLayer(D, H, 20, **options))
     stack = randomize_parameters(nn.TransformerDecoder(layer, 2, norm=nn.LayerNorm(D, eps=1e-3)), seed=1)
     x, memory, pads, far = data(B, T, D), data(B, S, D), padding(T), padding(S)
@@ -150,7 +150,7 @@ def test_decoder_layer_and_stack(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
-def test_whole_transformer(options: dict[str, Any]) -> None:
+def test_converted_transformer_matches_torch(options: dict[str, Any]) -> None:
     theirs = randomize_parameters(nn.Transformer(D, H, 2, 3, 20, **options))
     ours = from_torch(theirs)
     src, tgt, pads = data(B, S, D), data(B, T, D), padding(S)

@@ -51,17 +51,17 @@ def naive(case: Case) -> np.ndarray:
     out = np.zeros((batch, heads, queries, v.shape[-1]))
     for b, h, t in np.ndindex(batch, heads, queries):
         g = h // (heads // groups)
-        seen = [s for s in range(keys) if may_attend(case.mask, b, h, t, s, queries, keys)]
-        if not seen:
+        visible = [s for s in range(keys) if may_attend(case.mask, b, h, t, s, queries, keys)]
+        if not visible:
             continue
         scores = []
-        for s in seen:
+        for s in visible:
             score = sum(q[b, h, t, i] * k[b, g, s, i] for i in range(width)) * scale
             if case.bias is not None:
                 score += float(case.bias[b if case.bias.shape[0] > 1 else 0, h, t, s])
             scores.append(score)
         powers = [math.exp(score - max(scores)) for score in scores]
-        for s, power in zip(seen, powers, strict=True):
+        for s, power in zip(visible, powers, strict=True):
             out[b, h, t] += power / sum(powers) * v[b, g, s]
     return out
 

@@ -65,10 +65,10 @@ def spec_of(
     return spec.DecoderOnlySpec(input=tokens, decoder=decoder, head=head, init=spec.XavierSpec())
 
 
-def model_of(shape: str, seed: int = 0, **words: Any) -> AnyModel:
+def model_of(shape: str, seed: int = 0, **options: Any) -> AnyModel:
     """The model, in evaluation, with every number drawn so large that a mistake shows."""
     torch.manual_seed(seed)
-    model = build_model(spec_of(shape, **words)).eval()
+    model = build_model(spec_of(shape, **options)).eval()
     with torch.no_grad():
         for value in model.parameters():
             value.add_(torch.randn_like(value) * 0.2)

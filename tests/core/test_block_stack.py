@@ -1,4 +1,4 @@
-"""Blocks are wired as drawn, stacks are their blocks one after another, and each shape learns."""
+"""Blocks, feed-forward layers, norms and stacks match their formulas."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def block_of(wiring: spec.Wiring, cross: bool = False, norm: spec.NormSpec | Non
         wiring=wiring,
         dropout=0.3,
     )
-    made = build.build_block(what, D).eval()
-    for module in made.modules():
+    model = build.build_block(what, D).eval()
+    for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             nn.init.normal_(module.weight)
             nn.init.normal_(module.bias)
-    return made
+    return model
 
 
 @pytest.mark.parametrize("cross", [False, True])
 @pytest.mark.parametrize("wiring", ["pre", "post", "parallel", "parallel_split"])
-def test_wiring_is_the_formula(wiring: spec.Wiring, cross: bool) -> None:
+def test_block_matches_the_formula_of_its_wiring(wiring: spec.Wiring, cross: bool) -> None:
     if cross and wiring.startswith("parallel"):
         with pytest.raises(UnsupportedError):
             block_of(wiring, cross)
@@ -52,21 +52,21 @@ def test_wiring_is_the_formula(wiring: spec.Wiring, cross: bool) -> None:
         case "pre":
             y = x + attend(b.norm_self(x))
             y = y + b.cross_attn(b.norm_cross(y), memory) if cross else y
-            wanted = y + b.ffn(b.norm_ffn(y))
+            expected = y + b.ffn(b.norm_ffn(y))
         case "post":
             y = b.norm_self(x + attend(x))
             y = b.norm_cross(y + b.cross_attn(y, memory)) if cross else y
-            wanted = b.norm_ffn(y + b.ffn(y))
+            expected = b.norm_ffn(y + b.ffn(y))
         case "parallel":
             n = b.norm_self(x)
             assert b.norm_ffn is None
-            wanted = x + attend(n) + b.ffn(n)
+            expected = x + attend(n) + b.ffn(n)
         case _:
-            wanted = x + attend(b.norm_self(x)) + b.ffn(b.norm_ffn(x))
-    torch.testing.assert_close(b(x, memory if cross else None, mask=mask), wanted)
+            expected = x + attend(b.norm_self(x)) + b.ffn(b.norm_ffn(x))
+    torch.testing.assert_close(b(x, memory if cross else None, mask=mask), expected)
 
 
-def test_gated_and_plain_feed_forward_are_their_formulas() -> None:
+def test_feed_forward_matches_its_formula() -> None:
     x = torch.randn(2, 5, D)
     gated = block_of("pre").ffn
     torch.testing.assert_close(gated(x), gated.down(F.silu(gated.gate(x)) * gated.up(x)))
@@ -87,7 +87,7 @@ def test_gated_and_plain_feed_forward_are_their_formulas() -> None:
         torch.testing.assert_close(plain(x), plain.down(formula(plain.up(x))))
 
 
-def test_norms_are_their_formulas() -> None:
+def test_norms_match_their_formulas() -> None:
     x = torch.randn(3, 5, D) * 2 + 1
     layer = make_norm(spec.LayerNormSpec(eps=0.1), D)
     spread = (x.var(-1, keepdim=True, unbiased=False) + 0.1).sqrt()
@@ -96,13 +96,13 @@ def test_norms_are_their_formulas() -> None:
     torch.testing.assert_close(rms(x), x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt())
     batch = make_norm(spec.BatchNormSpec(eps=0.1), D)
     flat = x.flatten(0, 1)
-    wanted = (x - flat.mean(0)) / (flat.var(0, unbiased=False) + 0.1).sqrt()
-    torch.testing.assert_close(batch(x), wanted)
-    assert not torch.allclose(batch.eval()(x), wanted)
+    expected = (x - flat.mean(0)) / (flat.var(0, unbiased=False) + 0.1).sqrt()
+    torch.testing.assert_close(batch(x), expected)
+    assert not torch.allclose(batch.eval()(x), expected)
 
 
 @pytest.mark.parametrize("final", [None, spec.LayerNormSpec(), spec.RMSNormSpec()])
-def test_stack_is_its_blocks_and_its_final_norm(final: spec.NormSpec | None) -> None:
+def test_stack_applies_its_blocks_and_final_norm(final: spec.NormSpec | None) -> None:
     torch.manual_seed(0)
     what = spec.StackSpec(
         d_model=D,
@@ -115,27 +115,27 @@ def test_stack_is_its_blocks_and_its_final_norm(final: spec.NormSpec | None) -> 
             wiring="pre",
         ),
     )
-    made = build.build_stack(what)
-    x = wanted = torch.randn(2, 6, D)
-    for one in made.blocks:
-        wanted = one(wanted, mask=Mask(causal=True, window=2))
+    model = build.build_stack(what)
+    x = expected = torch.randn(2, 6, D)
+    for one in model.blocks:
+        expected = one(expected, mask=Mask(causal=True, window=2))
     if final is not None:
-        wanted = made.final_norm(wanted)
-    torch.testing.assert_close(made(x), wanted)
-    shorter = made(x[:, :4])  # causal: what comes later changes nothing
-    torch.testing.assert_close(shorter, wanted[:, :4])
+        expected = model.final_norm(expected)
+    torch.testing.assert_close(model(x), expected)
+    shorter = model(x[:, :4])  # causal: what comes later changes nothing
+    torch.testing.assert_close(shorter, expected[:, :4])
 
 
-def test_a_stack_gives_its_cross_attention_its_own_heads_and_window() -> None:
+def test_cross_attention_has_its_own_heads_and_window() -> None:
     torch.manual_seed(0)
     block = spec.BlockSpec(
         attention=spec.AttentionSpec(num_heads=4),
         cross_attention=spec.AttentionSpec(num_heads=2, window=2),
         feed_forward=spec.FeedForwardSpec(d_ff=20),
     )
-    made = build.build_stack(spec.StackSpec(d_model=D, num_layers=1, block=block)).eval()
+    model = build.build_stack(spec.StackSpec(d_model=D, num_layers=1, block=block)).eval()
     x, memory, mask = torch.randn(3, 6, D), torch.randn(3, 7, D), torch.rand(3, 2, 6, 7) < 0.8
-    together = made(x, memory, memory_mask=mask)
-    torch.testing.assert_close(together, made.blocks[0](x, memory, memory_mask=mask))
-    made.blocks[0].cross_attn.window = None
-    assert not torch.allclose(together, made(x, memory, memory_mask=mask))
+    together = model(x, memory, memory_mask=mask)
+    torch.testing.assert_close(together, model.blocks[0](x, memory, memory_mask=mask))
+    model.blocks[0].cross_attn.window = None
+    assert not torch.allclose(together, model(x, memory, memory_mask=mask))

@@ -1,4 +1,4 @@
-"""Going on from a cache equals the full run: any pieces and positions; rows padded, moved and dropped."""
+"""Decoding with a KV cache matches the full forward, for any chunks, positions and padding."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def without_gradients() -> Iterator[None]:
         yield
 
 
-def ready(shape: str, *, batch: int = 3, **words: Any) -> tuple[Any, Step, Step]:
+def prepared(shape: str, *, batch: int = 3, **options: Any) -> tuple[Any, Step, Step]:
     """A model; its full run of a target; and a step of it with a cache."""
-    model = model_of(shape, **words)
+    model = model_of(shape, **options)
     if isinstance(model, DecoderOnly):
         return model, model, model
     assert isinstance(model, EncoderDecoder)
@@ -62,14 +62,14 @@ def cache_for(model: Any, fixed: bool, batch: int = 3) -> KVCache:
 @LENGTHS
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_cached_equals_uncached(shape: str, position: str, fixed: bool) -> None:
-    model, full, step = ready(shape, position=position)
+def test_cached_decoding_matches_uncached(shape: str, position: str, fixed: bool) -> None:
+    model, full, step = prepared(shape, position=position)
     tgt = ids(3, T)
-    wanted = full(tgt)
+    expected = full(tgt)
     for pieces in PIECES.values():
         cache = cache_for(model, fixed)
-        got = torch.cat([step(piece, cache=cache) for piece in tgt.split(pieces, 1)], 1)
-        torch.testing.assert_close(got, wanted, **CLOSE)
+        actual = torch.cat([step(piece, cache=cache) for piece in tgt.split(pieces, 1)], 1)
+        torch.testing.assert_close(actual, expected, **CLOSE)
         assert int(cache.length) == T
 
 
@@ -83,34 +83,34 @@ ATTENTIONS: list[dict[str, Any]] = [
 @LENGTHS
 @pytest.mark.parametrize("attention", ATTENTIONS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_cached_equals_uncached_with_windows_and_grouped_heads(
+def test_cached_decoding_matches_uncached_with_windows_and_grouped_heads(
     shape: str, attention: dict[str, Any], fixed: bool
 ) -> None:
-    model, full, step = ready(shape, position="rotary", **attention)
+    model, full, step = prepared(shape, position="rotary", **attention)
     tgt = ids(3, T)
-    wanted = full(tgt)
+    expected = full(tgt)
     for kernel in ("explicit", "sdpa"):
         cache = cache_for(model, fixed)
         pieces = [step(p, cache=cache, kernel=kernel) for p in tgt.split(PIECES["uneven"], 1)]
-        torch.testing.assert_close(torch.cat(pieces, 1), wanted, **CLOSE)
+        torch.testing.assert_close(torch.cat(pieces, 1), expected, **CLOSE)
 
 
 @LENGTHS
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_left_padded_rows_equal_each_row_alone(shape: str, position: str, fixed: bool) -> None:
-    model, full, step = ready(shape, position=position)
+def test_left_padded_rows_match_unpadded_rows(shape: str, position: str, fixed: bool) -> None:
+    model, full, step = prepared(shape, position=position)
     tgt = ids(3, T)
     pads = torch.tensor([0, 2, 5])
     real = torch.arange(T)[None] >= pads[:, None]
     tgt = tgt.masked_fill(~real, 0)
     cache = cache_for(model, fixed)
-    given = torch.cat((real, torch.ones(3, ROOM - T, dtype=torch.bool)), 1)  # of every key there is room for
-    done, got = 0, []
+    inputs = torch.cat((real, torch.ones(3, ROOM - T, dtype=torch.bool)), 1)  # of every key there is room for
+    done, actual = 0, []
     for piece in tgt.split([6, 1, 1, 1], 1):
         done += piece.shape[1]
-        got.append(step(piece, given if fixed else real[:, :done], cache=cache))
-    together = torch.cat(got, 1)
+        actual.append(step(piece, inputs if fixed else real[:, :done], cache=cache))
+    together = torch.cat(actual, 1)
     for row, short in enumerate(pads.tolist()):
         if shape == "decoder_only":
             alone = full(tgt[row : row + 1, short:])
@@ -121,8 +121,8 @@ def test_left_padded_rows_equal_each_row_alone(shape: str, position: str, fixed:
 
 @LENGTHS
 @pytest.mark.parametrize("shape", SHAPES)
-def test_rows_are_reordered_doubled_and_dropped(shape: str, fixed: bool) -> None:
-    model, full, step = ready(shape)
+def test_select_reorders_duplicates_and_drops_rows(shape: str, fixed: bool) -> None:
+    model, full, step = prepared(shape)
     tgt, more = ids(3, 5), ids(3, 4, seed=3)
     cache = cache_for(model, fixed)
     step(tgt, cache=cache)
@@ -135,27 +135,27 @@ def test_rows_are_reordered_doubled_and_dropped(shape: str, fixed: bool) -> None
         new = more[: len(rows), n : n + 1]
         so_far = torch.cat((so_far, new), 1)
         if shape == "decoder_only":
-            got, wanted = step(new, cache=cache), full(so_far)
+            actual, expected = step(new, cache=cache), full(so_far)
         else:
-            got, wanted = step(new, rows=alive, cache=cache), full(so_far, rows=alive)
-        torch.testing.assert_close(got[:, -1], wanted[:, -1], **CLOSE)
+            actual, expected = step(new, rows=alive, cache=cache), full(so_far, rows=alive)
+        torch.testing.assert_close(actual[:, -1], expected[:, -1], **CLOSE)
 
 
-def test_memory_is_projected_once() -> None:
-    model, _, step = ready("encoder_decoder")
+def test_cross_attention_keys_are_projected_once() -> None:
+    model, _, step = prepared("encoder_decoder")
     cache = cache_for(model, fixed=False)
     step(ids(3, 2), cache=cache)
-    kept = [layer.cross for layer in cache.layers]
+    stored = [layer.cross for layer in cache.layers]
     calls = []
     for block in model.decoder.blocks:
         block.cross_attn.k_proj.register_forward_hook(lambda *_: calls.append(1))
     step(ids(3, 1), cache=cache)
     assert not calls
-    assert len(kept) == LAYERS
-    assert all(layer.cross is was for layer, was in zip(cache.layers, kept, strict=True))
+    assert len(stored) == LAYERS
+    assert all(layer.cross is was for layer, was in zip(cache.layers, stored, strict=True))
 
 
-def test_a_cache_that_does_not_fit_is_refused() -> None:
+def test_unfitting_cache_is_rejected() -> None:
     model = model_of("decoder_only")
     cache = cache_for(model, fixed=False)
     model(ids(3, 10), cache=cache)
@@ -175,14 +175,14 @@ def test_a_cache_that_does_not_fit_is_refused() -> None:
 
 
 @LENGTHS
-def test_a_head_is_told_the_padding_of_the_new_positions(fixed: bool) -> None:
+def test_head_receives_the_padding_of_the_new_positions(fixed: bool) -> None:
     torch.manual_seed(0)
     head = spec.ClassifySpec(num_labels=3, pool="last")
     model = build_model(replace(spec_of("decoder_only"), head=head)).eval()
     real = torch.ones(3, ROOM, dtype=torch.bool)
     real[1, 5:7] = False  # in the second piece, the last real token of row 1 stands at 4
-    whole, cache = ids(3, 7), cache_for(model, fixed)
+    complete, cache = ids(3, 7), cache_for(model, fixed)
     with torch.no_grad():
-        model(whole[:, :4], real if fixed else real[:, :4], cache=cache)
-        got = model(whole[:, 4:], real if fixed else real[:, :7], cache=cache)
-        torch.testing.assert_close(got, model(whole, real[:, :7]), **CLOSE)
+        model(complete[:, :4], real if fixed else real[:, :4], cache=cache)
+        actual = model(complete[:, 4:], real if fixed else real[:, :7], cache=cache)
+        torch.testing.assert_close(actual, model(complete, real[:, :7]), **CLOSE)

@@ -1,4 +1,4 @@
-"""The whole forward, its backward and a cached step compile into one graph, and give the same numbers."""
+"""Training and cached steps compile into one graph with the same results."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ POSITION = {"encoder_decoder": "sinusoidal", "encoder_only": "relative", "decode
 
 # capture and differentiation are what can fail here; generating code would take minutes on a small machine
 @pytest.mark.parametrize(("shape", "position"), POSITION.items())
-def test_training_compiles_without_a_break(shape: str, position: str) -> None:
+def test_training_compiles_without_graph_breaks(shape: str, position: str) -> None:
     model = model_of(shape, position=position).train()
     inputs = inputs_of(shape)
-    wanted, grads = gradients(model, model, inputs)
+    expected, grads = gradients(model, model, inputs)
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, fullgraph=True, backend=counter)
-    found, compiled_grads = gradients(model, compiled, inputs)
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    actual, compiled_grads = gradients(model, compiled, inputs)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
     assert len(grads) == len(compiled_grads) == len(list(model.parameters()))
     for one, other in zip(compiled_grads, grads, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
@@ -53,7 +53,7 @@ def test_training_compiles_without_a_break(shape: str, position: str) -> None:
 
 
 @pytest.mark.parametrize("shape", ["decoder_only", "encoder_decoder"])
-def test_a_cached_step_compiles_once_for_all_steps(shape: str) -> None:
+def test_cached_step_compiles_once(shape: str) -> None:
     model = model_of(shape, position="rotary")
     tokens = ids(2, 7)
     counter = CompileCounterWithBackend("aot_eager")
@@ -61,30 +61,30 @@ def test_a_cached_step_compiles_once_for_all_steps(shape: str) -> None:
         cache = KVCache.allocate(model.spec, 2, 8).with_static_shapes()
         if isinstance(model, EncoderDecoder):
             src = ids(2, 5, seed=4)
-            wanted = model(src, tokens)
+            expected = model(src, tokens)
             memory = model.encode(src)
 
             def step(ids: Tensor, cache: KVCache) -> Tensor:
                 out: Tensor = model.decode(ids, memory, cache=cache)
                 return out
         else:
-            wanted = model(tokens)
+            expected = model(tokens)
 
             def step(ids: Tensor, cache: KVCache) -> Tensor:
                 out: Tensor = model(ids, cache=cache)
                 return out
 
-        found = [step(tokens[:, :3], cache)]  # the prompt, uncompiled
+        actual = [step(tokens[:, :3], cache)]  # the prompt, uncompiled
         compiled = torch.compile(step, fullgraph=True, backend=counter)
-        found.append(compiled(tokens[:, 3:4], cache))
+        actual.append(compiled(tokens[:, 3:4], cache))
         with torch._dynamo.config.patch(error_on_recompile=True):
-            found += [compiled(tokens[:, n : n + 1], cache) for n in range(4, 7)]
-    torch.testing.assert_close(torch.cat(found, 1), wanted, atol=2e-5, rtol=0)
+            actual += [compiled(tokens[:, n : n + 1], cache) for n in range(4, 7)]
+    torch.testing.assert_close(torch.cat(actual, 1), expected, atol=2e-5, rtol=0)
     assert counter.frame_count == 1
     assert int(cache.length) == 7
 
 
-def test_masks_and_padding_compile_too() -> None:
+def test_masks_and_padding_compile() -> None:
     model = model_of("encoder_decoder", window=3)
     src, tgt = inputs_of("encoder_decoder")
     src[1, 4:] = 0

@@ -1,4 +1,4 @@
-"""What only a GPU can show: its kernels agree with the definition, empty rows included, forward and back."""
+"""GPU kernels match the explicit kernel, forward and backward, including fully masked rows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(kernel: Kernel, mask: Mask, dtype: torch.dtype, biased: bool) -> list[to
 
 @pytest.mark.parametrize("name", list(masks()) if torch.cuda.is_available() else ["none"])
 @pytest.mark.parametrize("kernel", ["sdpa", "flex"])
-def test_gpu_kernels_equal_the_definition(kernel: Kernel, name: str) -> None:
+def test_gpu_kernels_match_the_explicit_kernel(kernel: Kernel, name: str) -> None:
     """float32 to 2e-3 of the largest number (products may run in tf32); bfloat16 by the ratio rule."""
     mask = masks()[name]
     torch.compiler.reset()
@@ -70,7 +70,7 @@ def test_gpu_kernels_equal_the_definition(kernel: Kernel, name: str) -> None:
         assert ours[0][empty].abs().sum() == 0 and low[0][empty].abs().sum() == 0
 
 
-def test_models_agree_with_the_cpu_and_follow_autocast() -> None:
+def test_models_match_the_cpu_and_support_autocast() -> None:
     for family in ("original", "gpt2", "llama"):
         torch.manual_seed(0)
         model = glassformer.tiny(family).eval()
@@ -88,7 +88,7 @@ def test_models_agree_with_the_cpu_and_follow_autocast() -> None:
         assert (low - here).abs().max() <= 3 * (full - here).abs().max() + 1e-3
 
 
-def test_a_long_sparse_mask_runs_on_flex_and_a_compiled_fixed_step_equals_eager() -> None:
+def test_long_sparse_mask_uses_flex_and_compiled_static_step_matches_eager() -> None:
     assert choose_kernel(mask=Mask(causal=True, window=128), queries=4096, keys=4096, device="cuda") == "flex"
     torch.manual_seed(0)
     model = glassformer.tiny("llama").eval().cuda()

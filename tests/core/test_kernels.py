@@ -1,4 +1,4 @@
-"""Every kernel gives the numbers of the definition, under any mask, and never a NaN."""
+"""Every kernel matches the explicit one under any mask, without NaNs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def run(case: Case, kernel: Kernel) -> torch.Tensor:
 @pytest.mark.parametrize("kernel", TRAINABLE)
 @settings(max_examples=150)
 @given(case=cases())
-def test_kernel_equals_the_definition(kernel: Kernel, case: Case) -> None:
+def test_kernel_matches_the_explicit_kernel(kernel: Kernel, case: Case) -> None:
     check_definition(case, kernel)
 
 
 @settings(max_examples=12)  # uncompiled, it is slow
 @given(case=cases())
-def test_flex_kernel_equals_the_definition(case: Case) -> None:
+def test_flex_kernel_matches_the_explicit_kernel(case: Case) -> None:
     check_definition(case, "flex")
 
 
@@ -43,21 +43,21 @@ def check_definition(case: Case, kernel: Kernel) -> None:
 
 @settings(max_examples=80)
 @given(case=cases())
-def test_gradients_agree_between_kernels(case: Case) -> None:
-    found = {}
+def test_gradients_match_between_kernels(case: Case) -> None:
+    actual = {}
     for kernel in TRAINABLE:
         leaves = [x.clone().requires_grad_() for x in case[:3]]
         bias = None if case.bias is None else case.bias.clone().requires_grad_()
         out = run(Case(*leaves, case.mask, bias, case.scale), kernel)
         weigh = torch.linspace(-1, 1, out.numel()).view_as(out)
         out.mul(weigh).sum().backward()
-        found[kernel] = [x.grad for x in (*leaves, bias) if x is not None]
-    for one, other in zip(*found.values(), strict=True):
+        actual[kernel] = [x.grad for x in (*leaves, bias) if x is not None]
+    for one, other in zip(*actual.values(), strict=True):
         assert one.isfinite().all()
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
 
 
-def test_gradients_of_the_explicit_kernel_are_the_derivative() -> None:
+def test_explicit_kernel_passes_gradcheck() -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(1, 4, 3, 2), torch.randn(1, 2, 4, 2), torch.randn(1, 2, 4, 3)
     mask = Mask(causal=True, padding=torch.tensor([[True, False, True, True]]))
@@ -73,7 +73,7 @@ def test_gradients_of_the_explicit_kernel_are_the_derivative() -> None:
 
 
 @pytest.mark.parametrize("kernel", TRAINABLE)
-def test_dropout_falls_on_the_weights_and_is_unbiased(kernel: Kernel) -> None:
+def test_attention_dropout_is_unbiased(kernel: Kernel) -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4)
     many = [x.expand(8000, -1, -1, -1) for x in (q, k, v)]
@@ -83,7 +83,7 @@ def test_dropout_falls_on_the_weights_and_is_unbiased(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_shapes_that_do_not_fit_are_refused(kernel: Kernel) -> None:
+def test_mismatched_shapes_are_rejected(kernel: Kernel) -> None:
     """The fused kernel would answer, without the last keys, where values are fewer."""
     q, k, v = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6)
     assert attend(q, k, v, kernel=kernel).shape == (2, 4, 3, 6)
@@ -93,7 +93,7 @@ def test_shapes_that_do_not_fit_are_refused(kernel: Kernel) -> None:
             attend(*parts, kernel=kernel)
 
 
-def test_auto_takes_the_sparse_kernel_only_where_it_can_pay() -> None:
+def test_auto_chooses_flex_only_for_long_sparse_masks() -> None:
     sparse = Mask(causal=True, window=128)
     long = {"queries": 4096, "keys": 4096}
     assert choose_kernel(mask=sparse, **long, device="cuda") == "flex"

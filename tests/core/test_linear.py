@@ -1,4 +1,4 @@
-"""The quick product is the product: value and every gradient, at sizes that take it and sizes that do not."""
+"""The oneDNN linear layer matches torch's, including gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glassformer.core.backend import Linear, linear
 
 @pytest.mark.parametrize("shape", [(2, 40), (70,), (3, 1)])
 @pytest.mark.parametrize("biased", [True, False])
-def test_linear_equals_torchs(shape: tuple[int, ...], biased: bool) -> None:
+def test_linear_matches_torch(shape: tuple[int, ...], biased: bool) -> None:
     torch.manual_seed(0)
     x = torch.randn(*shape, 160, requires_grad=True)
     weight = torch.randn(130, 160, requires_grad=True)
@@ -20,14 +20,14 @@ def test_linear_equals_torchs(shape: tuple[int, ...], biased: bool) -> None:
     ours, theirs = linear(x, weight, bias), F.linear(x, weight, bias)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     push = torch.randn_like(theirs)
-    found = torch.autograd.grad((ours * push).sum(), leaves)
-    for mine, other in zip(found, torch.autograd.grad((theirs * push).sum(), leaves), strict=True):
+    actual = torch.autograd.grad((ours * push).sum(), leaves)
+    for mine, other in zip(actual, torch.autograd.grad((theirs * push).sum(), leaves), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-3)
     with torch.no_grad():
         torch.testing.assert_close(linear(x, weight, bias), ours)
 
 
-def test_views_frozen_weights_and_other_precisions_are_served_too() -> None:
+def test_linear_supports_views_frozen_weights_and_other_dtypes() -> None:
     torch.manual_seed(0)
     layer = Linear(160, 130)
     layer.weight = torch.nn.Parameter(torch.randn(160, 130).T)  # as a transposed published matrix

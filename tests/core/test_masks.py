@@ -1,4 +1,4 @@
-"""A mask means what its words say, in every form it is worked out in, and refuses what does not fit."""
+"""Masks match their definition in every form; mismatched ones are rejected."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def brute(mask: Mask, batch: int, heads: int, queries: int, keys: int) -> Tensor
     return table
 
 
-def full(found: Tensor | None, batch: int, heads: int, queries: int, keys: int) -> Tensor:
-    found = torch.ones(1, 1, 1, 1, dtype=torch.bool) if found is None else found
-    return found.expand(batch, heads, queries, keys)
+def full(actual: Tensor | None, batch: int, heads: int, queries: int, keys: int) -> Tensor:
+    actual = torch.ones(1, 1, 1, 1, dtype=torch.bool) if actual is None else actual
+    return actual.expand(batch, heads, queries, keys)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_is_its_definition(kind: str) -> None:
+def test_dense_mask_matches_its_definition(kind: str) -> None:
     assert torch.equal(full(KINDS[kind].dense(3, 4), 2, 3, 3, 4), brute(KINDS[kind], 2, 3, 3, 4))
 
 
-def test_causal_is_aligned_at_the_last_key_and_a_window_counts_the_query() -> None:
+def test_causal_mask_is_aligned_bottom_right_and_window_includes_the_query() -> None:
     assert Mask(causal=True).dense(2, 4)[0, 0].int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
     assert Mask(causal=True, window=2).dense(2, 4)[0, 0].int().tolist() == [[0, 1, 1, 0], [0, 0, 1, 1]]
     assert Mask(window=2).dense(3, 3)[0, 0].int().tolist() == [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
@@ -59,20 +59,20 @@ def test_causal_is_aligned_at_the_last_key_and_a_window_counts_the_query() -> No
 
 @settings(max_examples=150)
 @given(data=st.data(), sizes=SIZES)
-def test_every_form_of_any_mask_is_the_same_mask(
+def test_prepared_and_simplified_masks_are_equivalent(
     data: st.DataObject, sizes: tuple[int, int, int, int]
 ) -> None:
     batch, heads, queries, keys = sizes
     mask = data.draw(masks(batch, heads, queries, keys))
     mask.check(batch=batch, heads=heads, queries=queries, keys=keys)
-    wanted = brute(mask, batch, heads, queries, keys)
-    assert torch.equal(full(mask.dense(queries, keys), *sizes), wanted)
+    expected = brute(mask, batch, heads, queries, keys)
+    assert torch.equal(full(mask.dense(queries, keys), *sizes), expected)
     cpu = torch.device("cpu")
     for kernel in ("explicit", "sdpa"):
-        settled = prepare_mask(
+        prepared = prepare_mask(
             mask, batch=batch, queries=queries, keys=keys, device=cpu, dtype=torch.float32, kernel=kernel
         )
-        assert torch.equal(full(settled.to_dense(queries, keys, cpu), *sizes), wanted)
+        assert torch.equal(full(prepared.to_dense(queries, keys, cpu), *sizes), expected)
 
 
 WRONG: list[tuple[Any, type[GlassformerError], dict[str, Any]]] = [
@@ -87,7 +87,7 @@ WRONG: list[tuple[Any, type[GlassformerError], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("value", "kind", "fields"), WRONG)
-def test_masks_that_do_not_fit_are_refused(
+def test_mismatched_masks_are_rejected(
     value: Any, kind: type[GlassformerError], fields: dict[str, Any]
 ) -> None:
     with pytest.raises(kind) as caught:

@@ -1,4 +1,4 @@
-"""The call of the paper's model: its masks, its defaults, its words, and what it says to bad input."""
+"""The encoder-decoder model: shapes, masks, defaults, and errors for bad inputs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ WORDS: dict[str, Any] = {
 }
 
 
-def original(**words: Any) -> Any:
+def original(**options: Any) -> Any:
     torch.manual_seed(0)
-    return glassformer.build("original", **{**WORDS, **words}).eval()
+    return glassformer.build("original", **{**WORDS, **options}).eval()
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -41,7 +41,7 @@ def batch() -> tuple[Tensor, Tensor]:
     return src, tgt
 
 
-def test_the_paper_sizes() -> None:
+def test_presets_have_the_sizes_of_the_paper() -> None:
     with torch.device("meta"):
         model = glassformer.build("original", src_vocab_size=37000, tied=("source", "head"))
     block = model.decoder.blocks[5]
@@ -54,7 +54,7 @@ def test_the_paper_sizes() -> None:
     assert sum(p.numel() for p in model.parameters()) == 37000 * 512 + 6 * (encoder + decoder)
 
 
-def test_logits_come_in_the_promised_shape_and_the_target_is_causal() -> None:
+def test_logits_have_the_documented_shape_and_target_is_causal() -> None:
     model = original()
     src, tgt = batch()
     logits = model(src, tgt)
@@ -66,7 +66,7 @@ def test_logits_come_in_the_promised_shape_and_the_target_is_causal() -> None:
     assert not torch.allclose(model(src, later)[:, 3:], logits[:, 3:])
 
 
-def test_padding_read_off_the_pad_id_is_the_mask_given_and_the_row_alone() -> None:
+def test_inferred_padding_matches_explicit_mask_and_unpadded_row() -> None:
     model = original()
     src, tgt = batch()
     logits = model(src, tgt)
@@ -78,7 +78,7 @@ def test_padding_read_off_the_pad_id_is_the_mask_given_and_the_row_alone() -> No
         torch.testing.assert_close(alone[0], logits[row, written[row]], atol=1e-5, rtol=0)
 
 
-def test_a_target_that_starts_with_the_pad_token_starts_there() -> None:
+def test_target_may_start_with_the_pad_token() -> None:
     model = original(start_id=0)
     src, tgt = batch()
     tgt[:, 0] = 0
@@ -90,13 +90,13 @@ def test_a_target_that_starts_with_the_pad_token_starts_there() -> None:
 
 
 @pytest.mark.parametrize("position", POSITIONS)
-def test_every_form_of_a_mask_is_the_same_mask(position: str) -> None:
+def test_mask_shapes_are_equivalent(position: str) -> None:
     model = original(position=position)
     src, tgt = ids(B, S, seed=1), ids(B, T, seed=2)
     positions = {"src_positions": torch.arange(S)[None], "tgt_positions": torch.arange(T)[None]}
     real = torch.tensor([[1] * 7, [1] * 5 + [0] * 2, [1, 0, 1, 1, 0, 1, 1]]).bool()
     written = torch.tensor([[1] * 5, [1] * 3 + [0] * 2, [1, 1, 0, 1, 1]]).bool()
-    wanted = model(src, tgt, real, written, real, **positions)
+    expected = model(src, tgt, real, written, real, **positions)
 
     def forms(mask: Tensor, queries: int) -> list[Tensor]:
         wide = mask[:, None, :].expand(-1, queries, -1)
@@ -104,7 +104,7 @@ def test_every_form_of_a_mask_is_the_same_mask(position: str) -> None:
 
     every = zip(forms(real, S), forms(written, T), forms(real, T), strict=True)
     for masks in every:
-        torch.testing.assert_close(model(src, tgt, *masks, **positions), wanted, atol=1e-5, rtol=0)
+        torch.testing.assert_close(model(src, tgt, *masks, **positions), expected, atol=1e-5, rtol=0)
 
 
 def ones(*shape: int) -> Tensor:
@@ -124,18 +124,18 @@ WRONG: list[tuple[dict[str, Any], type[GlassformerError], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "kind", "fields"), WRONG)
-def test_inputs_that_do_not_fit_are_refused(
-    given: dict[str, Any], kind: type[GlassformerError], fields: dict[str, Any]
+@pytest.mark.parametrize(("args", "kind", "fields"), WRONG)
+def test_mismatched_inputs_are_rejected(
+    args: dict[str, Any], kind: type[GlassformerError], fields: dict[str, Any]
 ) -> None:
     src, tgt = batch()
     with pytest.raises(kind) as caught:
-        original()(**{"src": src, "tgt": tgt, **given})
+        original()(**{"src": src, "tgt": tgt, **args})
     assert caught.value.fields.items() >= fields.items()
 
 
 @pytest.mark.parametrize(
-    "words",
+    "options",
     [
         {"num_head": 4},
         {"d_model": 66},
@@ -145,12 +145,12 @@ def test_inputs_that_do_not_fit_are_refused(
     ],
     ids=str,
 )
-def test_models_that_cannot_be_built_are_refused(words: dict[str, Any]) -> None:
+def test_invalid_specs_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(GlassformerError):
-        original(**words)
+        original(**options)
 
 
-def test_an_unknown_preset_names_the_nearest() -> None:
+def test_unknown_preset_suggests_the_nearest() -> None:
     with pytest.raises(UnknownNameError) as caught:
         glassformer.build("orignal")
     assert caught.value.name == "orignal" and "'original'" in str(caught.value)
@@ -162,9 +162,9 @@ CHOICES += [{"activation": a} for a in ("relu", "gelu", "gelu_tanh", "silu", "qu
 CHOICES += [{"tied": tied, "tgt_vocab_size": 31} for tied in (("head",), ("source",), ("source", "head"))]
 
 
-@pytest.mark.parametrize("words", CHOICES, ids=str)
-def test_every_choice_trains_a_step(words: dict[str, Any]) -> None:
-    model = original(**words, dropout=0.0).train()
+@pytest.mark.parametrize("options", CHOICES, ids=str)
+def test_every_position_norm_and_wiring_trains(options: dict[str, Any]) -> None:
+    model = original(**options, dropout=0.0).train()
     src, tgt = batch()
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
 
@@ -180,10 +180,10 @@ def test_every_choice_trains_a_step(words: dict[str, Any]) -> None:
     assert loss() < before
 
 
-def test_kernels_agree_on_whole_models() -> None:
+def test_kernels_agree_on_models() -> None:
     for shape in ("encoder_decoder", "decoder_only", "encoder_only"):
         model, inputs = model_of(shape, num_kv_heads=2, window=3), inputs_of(shape)
-        wanted = model(*inputs, kernel="explicit")
-        torch.testing.assert_close(model(*inputs, kernel="sdpa"), wanted, atol=1e-5, rtol=0)
+        expected = model(*inputs, kernel="explicit")
+        torch.testing.assert_close(model(*inputs, kernel="sdpa"), expected, atol=1e-5, rtol=0)
         with torch.no_grad():
-            torch.testing.assert_close(model(*inputs, kernel="flex"), wanted, atol=1e-5, rtol=0)
+            torch.testing.assert_close(model(*inputs, kernel="flex"), expected, atol=1e-5, rtol=0)

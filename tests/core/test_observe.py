@@ -1,4 +1,4 @@
-"""Looking changes nothing, what is seen is what happened, and an edit does exactly what it says."""
+"""Observers do not change the output, record what was computed, and apply edits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def padded(shape: str) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize(("shape", "position"), EVERY)
-def test_outputs_are_the_same_bits_with_and_without_an_observer(shape: str, position: str) -> None:
+def test_observed_output_is_bit_identical(shape: str, position: str) -> None:
     model, inputs = model_of(shape, position=position, num_kv_heads=2), padded(shape)
     with torch.no_grad():
         plain = model(*inputs)
@@ -37,7 +37,7 @@ def test_outputs_are_the_same_bits_with_and_without_an_observer(shape: str, posi
 
 
 @pytest.mark.parametrize(("shape", "position"), EVERY)
-def test_recomputed_weights_are_those_of_the_forward(shape: str, position: str) -> None:
+def test_recomputed_weights_match_the_forward(shape: str, position: str) -> None:
     model, inputs = model_of(shape, position=position, num_kv_heads=2, value_dim=3), padded(shape)
     record = observe(model, inputs)
     names = record.attentions()
@@ -54,7 +54,7 @@ def test_recomputed_weights_are_those_of_the_forward(shape: str, position: str) 
                 torch.testing.assert_close(one, every[:, head])
 
 
-def test_scores_go_from_dot_to_scaled_to_masked_to_weights() -> None:
+def test_score_stages_lead_to_the_weights() -> None:
     model, inputs = model_of("decoder_only", position="alibi"), padded("decoder_only")
     record = observe(model, inputs)
     name = "decoder.blocks.1.self_attn"
@@ -70,7 +70,7 @@ def test_scores_go_from_dot_to_scaled_to_masked_to_weights() -> None:
     torch.testing.assert_close(record.weights(name), masked.softmax(-1))
 
 
-def test_pre_norm_parts_sum_to_the_final_residual() -> None:
+def test_pre_norm_outputs_sum_to_the_final_residual() -> None:
     for shape in SHAPES:
         record = observe(model_of(shape), inputs_of(shape))
         for stack, embed in (("encoder", "src_embed"), ("decoder", "tgt_embed")):
@@ -83,7 +83,7 @@ def test_pre_norm_parts_sum_to_the_final_residual() -> None:
                 torch.testing.assert_close(total, record[f"{stack}.blocks.1.resid_out"])
 
 
-def test_only_what_is_wanted_is_kept() -> None:
+def test_only_matching_names_are_recorded() -> None:
     model, inputs = model_of("encoder_decoder"), inputs_of("encoder_decoder")
     record = observe(model, inputs, want=("decoder.blocks.1.*.q", "head.*"))
     assert list(record) == ["decoder.blocks.1.self_attn.q", "decoder.blocks.1.cross_attn.q", "head.logits"]
@@ -91,9 +91,9 @@ def test_only_what_is_wanted_is_kept() -> None:
         record["encoder.final_norm"]
     with pytest.raises(UnknownNameError):
         record.weights("decoder.blocks.1.self_attn")
-    whole = observe(model, inputs)
+    full = observe(model, inputs)
     with pytest.raises(InvalidValueError):
-        whole.weights("decoder.blocks.1.self_attn", head=4)
+        full.weights("decoder.blocks.1.self_attn", head=4)
 
 
 # ---- edits ---------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def without(head: int) -> Any:
 
 @pytest.mark.parametrize("tail", ["heads", "weights"])
 @pytest.mark.parametrize("part", ["self_attn", "cross_attn"])
-def test_a_head_switched_off_is_its_columns_of_out_proj_at_zero(part: str, tail: str) -> None:
+def test_zeroing_a_head_matches_zeroing_its_out_proj_columns(part: str, tail: str) -> None:
     model, inputs = model_of("encoder_decoder"), inputs_of("encoder_decoder")
     name = f"decoder.blocks.1.{part}"
     record = observe(model, inputs, edit={f"{name}.{tail}": without(2)})
@@ -118,27 +118,27 @@ def test_a_head_switched_off_is_its_columns_of_out_proj_at_zero(part: str, tail:
     with torch.no_grad():
         columns = getattr(other.decoder.blocks[1], part).out_proj.weight[:, 2 * WIDTH : 3 * WIDTH]
         columns.zero_()
-        wanted = other(*inputs)
+        expected = other(*inputs)
         untouched = model(*inputs)
-    torch.testing.assert_close(record.output, wanted, atol=1e-5, rtol=0)
+    torch.testing.assert_close(record.output, expected, atol=1e-5, rtol=0)
     assert (record.output - untouched).abs().max() > 1e-3
     if tail == "weights":
         assert not record.weights(name, head=2).any()
         torch.testing.assert_close(record.weights(name, head=1).sum(-1), torch.ones(3, 6))
 
 
-def test_a_replaced_residual_is_what_the_rest_sees() -> None:
+def test_edited_residual_is_used_by_later_layers() -> None:
     model, inputs = model_of("decoder_only"), inputs_of("decoder_only")
     new = torch.randn(3, 6, D)
     record = observe(model, inputs, edit={"decoder.blocks.0.resid_out": lambda _: new})
     assert torch.equal(record["decoder.blocks.1.resid_in"], new)
     with torch.no_grad():
         x = model.decoder.blocks[1](new, mask=Mask(causal=True))
-        wanted = model.decoder.final_norm(x) @ model.head.weight.T
-    torch.testing.assert_close(record.output, wanted)
+        expected = model.decoder.final_norm(x) @ model.head.weight.T
+    torch.testing.assert_close(record.output, expected)
 
 
-def test_edited_scores_are_shown_as_they_were_used() -> None:
+def test_edited_scores_are_recorded_as_used() -> None:
     model, inputs = model_of("decoder_only"), inputs_of("decoder_only")
     name = "decoder.blocks.0.self_attn"
     record = observe(model, inputs, edit={f"{name}.scores": torch.zeros_like})
@@ -153,10 +153,10 @@ def test_edited_scores_are_shown_as_they_were_used() -> None:
 # ---- with a cache ------------------------------------------------------------------------------------------
 
 
-def test_observing_a_cached_step_sees_all_keys_and_stays_true() -> None:
+def test_observed_cached_step_records_all_keys() -> None:
     model = model_of("decoder_only", position="relative")
     tokens = ids(3, 6)
-    whole = observe(model, tokens)
+    full = observe(model, tokens)
     cache = KVCache.allocate(model.spec, 3, 6)
     steps: list[Record] = []
     with torch.no_grad():
@@ -168,27 +168,27 @@ def test_observing_a_cached_step_sees_all_keys_and_stays_true() -> None:
     assert steps[1][f"{name}.q"].shape[2] == 1 and steps[1][f"{name}.k"].shape[2] == 4
     for step, rows in zip(steps, (slice(0, 3), slice(3, 4), slice(4, 6)), strict=True):
         keys = rows.stop
-        torch.testing.assert_close(step.weights(name), whole.weights(name)[:, :, rows, :keys])
-        torch.testing.assert_close(step["head.logits"], whole["head.logits"][:, rows], atol=1e-5, rtol=0)
+        torch.testing.assert_close(step.weights(name), full.weights(name)[:, :, rows, :keys])
+        torch.testing.assert_close(step["head.logits"], full["head.logits"][:, rows], atol=1e-5, rtol=0)
 
 
-def test_a_forward_hook_keeps_what_it_saw() -> None:
+def test_forward_hook_output_is_not_overwritten() -> None:
     """Inference writes over temporaries; one that a hook may have kept is left alone."""
     model = build_model(tiny_spec("llama")).eval()
     read = torch.randint(1, 50, (2, 6))
     plain = observe(model, read)
-    kept: dict[str, torch.Tensor] = {}
+    stored: dict[str, torch.Tensor] = {}
     names = ("ffn.gate", "ffn.up", "ffn.down", "ffn", "self_attn", "self_attn.out_proj")
     for name in names:
         module = model.decoder.blocks[0].get_submodule(name)
-        module.register_forward_hook(lambda _, __, out, name=name: kept.__setitem__(name, out))
+        module.register_forward_hook(lambda _, __, out, name=name: stored.__setitem__(name, out))
     with torch.no_grad():
         assert torch.equal(model(read), plain.output)
     for name, recorded in {"ffn.gate": "ffn.gate", "self_attn": "self_attn.out", "ffn": "ffn.down"}.items():
-        assert torch.equal(kept[name], plain[f"decoder.blocks.0.{recorded}"])
+        assert torch.equal(stored[name], plain[f"decoder.blocks.0.{recorded}"])
 
 
-def test_what_is_wanted_in_vain_is_refused() -> None:
+def test_names_that_match_nothing_are_rejected() -> None:
     model, inputs = model_of("decoder_only"), inputs_of("decoder_only")
     for wrong in ({"want": "nothing.*"}, {"edit": {"decoder.blocks.7.resid_out": torch.relu}}):
         with pytest.raises(UnknownNameError):

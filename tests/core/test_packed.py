@@ -1,4 +1,4 @@
-"""Documents packed into one row see nothing of each other: each comes out as it does alone."""
+"""Packed documents match separate ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.core.models import INSIDE, POSITIONS, SHAPES, ids, inputs_of, model_o
 @pytest.mark.parametrize("kernel", ["auto", "explicit", "flex"])
 @pytest.mark.parametrize("position", (*POSITIONS, "rounded"))
 @pytest.mark.parametrize("shape", SHAPES)
-def test_packed_documents_equal_each_document_alone(
+def test_packed_documents_match_separate_documents(
     shape: str, position: str, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two documents in a row and then padding; of where each token stands nothing is said."""
@@ -28,23 +28,25 @@ def test_packed_documents_equal_each_document_alone(
         segments = torch.tensor([[4] * first + [9] * (second + 2)])
         masks.append(Mask(segments=segments, padding=packed[-1] != 0))
     with torch.no_grad():
-        found = model(*packed, *masks, kernel=kernel)
+        actual = model(*packed, *masks, kernel=kernel)
         start = 0
-        for given in alone:
-            wanted = model(*given)
-            torch.testing.assert_close(found[:, start : start + wanted.shape[1]], wanted, atol=1e-5, rtol=0)
-            start += wanted.shape[1]
+        for inputs in alone:
+            expected = model(*inputs)
+            torch.testing.assert_close(
+                actual[:, start : start + expected.shape[1]], expected, atol=1e-5, rtol=0
+            )
+            start += expected.shape[1]
 
 
-def test_packed_documents_go_on_from_a_cache() -> None:
+def test_packed_documents_continue_from_a_cache() -> None:
     model = model_of("encoder_decoder", position="learned")
     src, tgt = ids(1, 7, seed=1), ids(1, 6, seed=2)
     there, here = torch.tensor([[0] * 3 + [1] * 4]), torch.tensor([[0] * 2 + [1] * 4])
     with torch.no_grad():
-        wanted = model(src, tgt, Mask(segments=there), Mask(segments=here))
+        expected = model(src, tgt, Mask(segments=there), Mask(segments=here))
         memory, cache = model.encode(src, Mask(segments=there)), KVCache.allocate(model.spec, 1, 6)
         for n in range(6):
             across = Mask(segments=there, query_segments=here[:, n : n + 1])
             own = Mask(segments=here[:, : n + 1])
             step = model.decode(tgt[:, n : n + 1], memory, own, across, cache=cache)
-            torch.testing.assert_close(step[:, 0], wanted[:, n], atol=1e-5, rtol=0)
+            torch.testing.assert_close(step[:, 0], expected[:, n], atol=1e-5, rtol=0)

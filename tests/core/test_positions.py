@@ -1,4 +1,4 @@
-"""Positions: tables and turns against their formulas and the properties they are chosen for."""
+"""Position encodings match their formulas and properties."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from glassformer.core.positions import (
 from glassformer.errors import InputTooLongError, InvalidValueError
 
 
-def test_sinusoidal_row_is_the_published_one() -> None:
+def test_sinusoidal_row_matches_the_published_one() -> None:
     row = [0.84147, 0.54030, 0.09983, 0.99500, 0.01000, 0.99995, 0.00100, 1.00000]
     torch.testing.assert_close(sinusoids(2, 8)[1], torch.tensor(row), atol=6e-6, rtol=0)
 
 
 @pytest.mark.parametrize("width", [8, 7, 1])
-def test_sinusoidal_table_is_the_formula_in_both_layouts(width: int) -> None:
+def test_sinusoidal_table_matches_the_formula_in_both_layouts(width: int) -> None:
     apart, halves = sinusoids(50, width), sinusoids(50, width, "halves")
     half = math.ceil(width / 2)
     for position in (0, 1, 17, 49):
@@ -53,7 +53,7 @@ def test_sinusoidal_table_is_saved_and_moved_but_not_trained() -> None:
 # ---- rotary -----------------------------------------------------------------------------------------
 
 
-def test_rotary_turns_feature_i_with_feature_i_plus_half() -> None:
+def test_rotary_pairs_feature_i_with_i_plus_half() -> None:
     x = torch.randn(1, 1, 3, 6)
     turned = rotate(x, RotaryPositions(6, base=100.0)(torch.tensor([[0, 1, 7]])).rotary)
     for row, position in enumerate((0, 1, 7)):
@@ -66,7 +66,7 @@ def test_rotary_turns_feature_i_with_feature_i_plus_half() -> None:
             assert turned[0, 0, row, i + 3].item() == pytest.approx(pair.imag, abs=1e-5)
 
 
-def test_partial_rotary_leaves_the_other_features() -> None:
+def test_partial_rotary_keeps_the_other_features() -> None:
     x = torch.randn(2, 3, 5, 8)
     turned = rotate(x, RotaryPositions(4)(torch.arange(5)[None]).rotary)
     assert torch.equal(turned[..., 4:], x[..., 4:])
@@ -80,7 +80,7 @@ def test_linear_scaling_stretches_positions() -> None:
     torch.testing.assert_close(slow, plain)
 
 
-def test_band_scaling_keeps_short_waves_and_slows_long_ones() -> None:
+def test_band_scaling_scales_only_low_frequencies() -> None:
     bands = spec.BandScalingSpec(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=64)
     scaled, plain = RotaryPositions(32, scaling=bands).freq, RotaryPositions(32).freq
     kinds = set()
@@ -119,34 +119,36 @@ def bucket(distance: int, buckets: int, max_distance: int, bidirectional: bool) 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (8, 20), (16, 65)])
-def test_relative_buckets_are_the_formula_and_grow_with_distance(
+def test_relative_position_buckets_match_the_formula_and_grow_with_distance(
     buckets: int, max_distance: int, bidirectional: bool
 ) -> None:
     distance = torch.arange(-300, 301)
-    found = relative_position_bucket(
+    actual = relative_position_bucket(
         distance, buckets=buckets, max_distance=max_distance, bidirectional=bidirectional
     )
-    wanted = [bucket(d, buckets, max_distance, bidirectional) for d in distance.tolist()]
+    expected = [bucket(d, buckets, max_distance, bidirectional) for d in distance.tolist()]
     # where the logarithm lands on a whole number, single precision may fall on either side of it
-    off = [d for d, a, b in zip(distance.tolist(), found.tolist(), wanted, strict=True) if a != b]
+    off = [d for d, a, b in zip(distance.tolist(), actual.tolist(), expected, strict=True) if a != b]
     for d in off:
         per_side = buckets // 2 if bidirectional else buckets
         exact = per_side // 2
         share = math.log(abs(d) / exact) / math.log(max_distance / exact) * (per_side - exact)
         assert abs(share - round(share)) < 1e-5
-    back, ahead = found[:301].flip(0), found[300:]
+    back, ahead = actual[:301].flip(0), actual[300:]
     assert (back.diff() >= 0).all() and (ahead.diff() >= 0).all()
     # the first bucket ahead would be distance 0, which lies behind
-    assert found.unique().tolist() == [n for n in range(buckets) if not (bidirectional and n == buckets // 2)]
+    assert actual.unique().tolist() == [
+        n for n in range(buckets) if not (bidirectional and n == buckets // 2)
+    ]
 
 
-def test_relative_bias_is_looked_up_by_head_and_distance() -> None:
+def test_relative_bias_depends_on_head_and_distance() -> None:
     bias = RelativeBias(3, buckets=8, max_distance=20, bidirectional=True)
-    found = bias(torch.tensor([[4, 5]]), torch.arange(7)[None]).bias
-    assert found.shape == (1, 3, 2, 7)
+    actual = bias(torch.tensor([[4, 5]]), torch.arange(7)[None]).bias
+    assert actual.shape == (1, 3, 2, 7)
     for head, row, key in [(0, 0, 0), (2, 1, 6), (1, 1, 5)]:
-        wanted = bias.weight[bucket(key - (4 + row), 8, 20, True), head]
-        assert found[0, head, row, key] == wanted
+        expected = bias.weight[bucket(key - (4 + row), 8, 20, True), head]
+        assert actual[0, head, row, key] == expected
     causal = build_stack(
         spec.StackSpec(
             d_model=4,
@@ -161,7 +163,7 @@ def test_relative_bias_is_looked_up_by_head_and_distance() -> None:
     assert isinstance(causal.position, RelativeBias) and not causal.position.bidirectional
 
 
-def test_alibi_slopes() -> None:
+def test_alibi_slopes_match_the_published_ones() -> None:
     eight = [2.0**-n for n in range(1, 9)]
     assert alibi_slopes(8).tolist() == eight
     assert alibi_slopes(4).tolist() == [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]
@@ -171,7 +173,7 @@ def test_alibi_slopes() -> None:
 
 
 @pytest.mark.parametrize("rounding", ["none", "bfloat16"])
-def test_alibi_falls_ahead_as_it_does_behind(rounding) -> None:
+def test_alibi_is_symmetric(rounding) -> None:
     """What reads both ways must not look at the end of a text for being the end."""
     bias = AlibiBias(4, rounding=rounding)(torch.tensor([[3]]), torch.arange(7)[None]).bias[0, :, 0]
     assert torch.equal(bias, bias.flip(1)) and (bias.diff()[:, :3] > 0).all() and (bias[:, 3] == 0).all()
@@ -179,14 +181,14 @@ def test_alibi_falls_ahead_as_it_does_behind(rounding) -> None:
 
 def test_packed_rows_may_be_longer_than_the_table() -> None:
     rows = torch.cat((torch.arange(10), torch.arange(6)))[None]
-    for made in (SinusoidalPositions(8, max_len=10), LearnedPositions(8, max_len=10)):
-        assert torch.equal(made(rows, last=16)[0, 10:], made(torch.arange(6)))
+    for model in (SinusoidalPositions(8, max_len=10), LearnedPositions(8, max_len=10)):
+        assert torch.equal(model(rows, last=16)[0, 10:], model(torch.arange(6)))
         with pytest.raises(InputTooLongError):
-            made(torch.tensor([[11]]))
+            model(torch.tensor([[11]]))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_formulas_keep_their_precision_when_the_model_is_cast(dtype: torch.dtype) -> None:
+def test_computed_buffers_stay_float32_when_the_model_is_cast(dtype: torch.dtype) -> None:
     assert torch.equal(RotaryPositions(16).to(dtype).freq, RotaryPositions(16).freq)
     assert torch.equal(AlibiBias(12).to(dtype).slopes, AlibiBias(12).slopes)
     assert torch.equal(RotaryPositions(16).to("meta").to_empty(device="cpu").freq, RotaryPositions(16).freq)

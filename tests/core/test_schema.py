@@ -1,4 +1,4 @@
-"""A spec survives JSON, and whatever is misspelt, ill-typed or impossible in it is one sentence."""
+"""Specs survive JSON; unknown keys, wrong types and invalid values are rejected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.core.models import SHAPES, spec_of
 
 
 @pytest.mark.parametrize("name", families())
-def test_every_family_survives_json(name: str) -> None:
+def test_specs_of_every_family_survive_json(name: str) -> None:
     what = tiny_spec(name)
     again = from_dict(json.loads(json.dumps(to_dict(what))))
     assert again == what
@@ -40,7 +40,7 @@ def test_every_family_survives_json(name: str) -> None:
     ],
     ids=str,
 )
-def test_nested_kinds_survive_json(shape: str, position: spec.AttentionPositionSpec | None) -> None:
+def test_nested_specs_survive_json(shape: str, position: spec.AttentionPositionSpec | None) -> None:
     data = to_dict(spec_of(shape))
     stack = "encoder" if shape == "encoder_only" else "decoder"
     data[stack]["position"] = to_dict(position)
@@ -49,7 +49,7 @@ def test_nested_kinds_survive_json(shape: str, position: spec.AttentionPositionS
     assert to_dict(again) == data
 
 
-def test_whole_numbers_serve_as_floats() -> None:
+def test_integers_are_converted_to_float_fields() -> None:
     data = to_dict(spec_of("decoder_only"))
     data["decoder"]["block"]["dropout"] = 0
     assert isinstance(from_dict(data).decoder.block.dropout, float)
@@ -93,9 +93,7 @@ WRONG: list[tuple[Any, type[GlassformerError], str]] = [
 
 
 @pytest.mark.parametrize(("data", "kind", "where"), WRONG)
-def test_a_wrong_spec_is_refused_where_it_is_wrong(
-    data: Any, kind: type[GlassformerError], where: str
-) -> None:
+def test_invalid_spec_is_rejected_with_its_path(data: Any, kind: type[GlassformerError], where: str) -> None:
     with pytest.raises(kind) as caught:
         from_dict(data)
     assert any(where in str(value) for value in caught.value.fields.values())
@@ -112,7 +110,7 @@ def test_a_wrong_spec_is_refused_where_it_is_wrong(
         (spec.RelativeSpec, {"max_distance": 16}, "buckets"),
     ],
 )
-def test_a_mistake_in_a_spec_is_refused_by_the_part_itself(kind: Any, options: Any, name: str) -> None:
+def test_invalid_field_is_rejected_on_construction(kind: Any, options: Any, name: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         kind(**options)
     assert caught.value.name == name

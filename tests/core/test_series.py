@@ -1,4 +1,4 @@
-"""Series as patches: what goes in is covered, what was scaled is undone, what is missing is not looked at."""
+"""Time series: patches, scaling, missing values and masked patches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 TIME, CHANNELS, AHEAD = 21, 3, 5
 
 
-def model_of(head: spec.HeadSpec, *, norm: spec.NormSpec | None = None, **words: Any) -> Any:
+def model_of(head: spec.HeadSpec, *, norm: spec.NormSpec | None = None, **options: Any) -> Any:
     """A small model in evaluation mode whose numbers are large enough for a mistake to show."""
     torch.manual_seed(0)
     sizes = {"context_length": TIME, "patch_length": 6, "stride": 4, "channels": CHANNELS}
@@ -31,7 +31,7 @@ def model_of(head: spec.HeadSpec, *, norm: spec.NormSpec | None = None, **words:
     )
     model = build_model(
         spec.EncoderOnlySpec(
-            input=spec.SeriesPatchesSpec(**{**sizes, **words}),
+            input=spec.SeriesPatchesSpec(**{**sizes, **options}),
             encoder=spec.StackSpec(d_model=16, num_layers=2, block=block),
             head=head,
             init=spec.NormalSpec(std=0.3),
@@ -46,7 +46,7 @@ def series(batch: int = 2, seed: int = 1) -> Tensor:
 
 
 @given(patch=st.integers(1, 7), stride=st.integers(1, 9), spare=st.integers(0, 30))
-def test_patches_follow_each_other_and_end_with_the_series(patch: int, stride: int, spare: int) -> None:
+def test_patches_end_with_the_series(patch: int, stride: int, spare: int) -> None:
     length = patch + spare
     values = torch.arange(length * 2.0).reshape(1, length, 2)
     pieces = extract_patches(values, patch, stride)
@@ -58,7 +58,7 @@ def test_patches_follow_each_other_and_end_with_the_series(patch: int, stride: i
     assert 0 <= starts[0] < stride  # nothing that would still fit is left out
 
 
-def test_scaling_is_by_observed_values_alone() -> None:
+def test_scaling_uses_only_observed_values() -> None:
     values, observed = series().double(), torch.rand(2, TIME, CHANNELS) > 0.3
     loc, scale = compute_scaling(values.masked_fill(~observed, 0.0), observed, "std")
     _, size = compute_scaling(values.masked_fill(~observed, 0.0), observed, "mean")
@@ -71,7 +71,7 @@ def test_scaling_is_by_observed_values_alone() -> None:
 
 
 @pytest.mark.parametrize("scaling", ["std", "mean", "none"])
-def test_missing_values_are_not_looked_at(scaling: str) -> None:
+def test_missing_values_are_ignored(scaling: str) -> None:
     model = model_of(spec.ForecastSpec(prediction_length=AHEAD), scaling=scaling)
     observed = torch.ones(2, TIME, CHANNELS, dtype=torch.bool)
     observed[0, 3:9, 1] = observed[1, -4:, 2] = False
@@ -80,7 +80,7 @@ def test_missing_values_are_not_looked_at(scaling: str) -> None:
     assert not torch.equal(model(series(), observed=observed), model(series()))
 
 
-def test_forecasts_are_in_the_units_of_the_series() -> None:
+def test_forecasts_are_unscaled() -> None:
     """Measured in other units (a x + b, or a x), the same series has the same forecast in those units."""
     for scaling, shift in (("std", 300.0), ("mean", 0.0)):
         for pool in ("flatten", "mean", "max", "first"):
@@ -91,7 +91,7 @@ def test_forecasts_are_in_the_units_of_the_series() -> None:
     assert plain(series()).shape == (2, AHEAD, CHANNELS)
 
 
-def test_undoing_the_scaling_of_a_distribution_is_the_affine_transform() -> None:
+def test_unscaled_distribution_matches_the_affine_transform() -> None:
     torch.manual_seed(0)
     raw = torch.randn(3, 2, AHEAD, CHANNELS, dtype=torch.float64)
     loc, scale = torch.randn(2, 1, CHANNELS).double(), torch.rand(2, 1, CHANNELS).double() + 0.5
@@ -108,7 +108,7 @@ def test_undoing_the_scaling_of_a_distribution_is_the_affine_transform() -> None
     torch.testing.assert_close(counts.unscale(loc, scale).mean, counts.mean * scale)
 
 
-def test_channels_do_not_see_each_other() -> None:
+def test_channels_are_independent() -> None:
     model = model_of(spec.ForecastSpec(prediction_length=AHEAD), embedding="per_channel", prefix=1)
     values, changed = series(), series()
     changed[:, :, 2] = series(seed=9)[:, :, 2]
@@ -117,9 +117,9 @@ def test_channels_do_not_see_each_other() -> None:
     assert not torch.equal(before[..., 2], after[..., 2])
 
 
-def test_hidden_patches_are_not_looked_at() -> None:
-    words = {"stride": 6, "context_length": 24, "prefix": 1, "scaling": "none"}
-    model = model_of(spec.PatchReconstructSpec(), **words)
+def test_masked_patches_are_ignored() -> None:
+    options = {"stride": 6, "context_length": 24, "prefix": 1, "scaling": "none"}
+    model = model_of(spec.PatchReconstructSpec(), **options)
     values = torch.randn(2, 24, CHANNELS)
     hidden = torch.zeros(2, CHANNELS, 4, dtype=torch.bool)
     hidden[:, 1, 2] = True
@@ -140,7 +140,7 @@ def test_hidden_patches_are_not_looked_at() -> None:
         (UnsupportedError, lambda m: model_of(spec.ClassifySpec(num_labels=2))),
     ],
 )
-def test_series_that_do_not_fit_are_refused(kind: type[Exception], call: Any) -> None:
+def test_mismatched_series_are_rejected(kind: type[Exception], call: Any) -> None:
     with pytest.raises(kind):
         call(model_of(spec.FeaturesSpec()))
 

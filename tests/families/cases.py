@@ -21,10 +21,10 @@ def every_head(cases: list[Case]) -> list[Case]:
     for head in dict.fromkeys(name for name, _ in cases):
         own = [settings for name, settings in cases if name == head]
         needed = {key: own[0][key] for key in IDS if key in own[0]}
-        kept = {key: own[0][key] for key in OF_THE_HEAD if key in own[0]}
+        head_options = {key: own[0][key] for key in OF_THE_HEAD if key in own[0]}
         for name, settings in cases:
             stack = {key: value for key, value in settings.items() if key not in OF_THE_HEAD}
-            borrowed = needed | stack | kept
+            borrowed = needed | stack | head_options
             if len(own) < ENOUGH and name != head and borrowed not in own:
                 own.append(borrowed)
                 more.append((head, borrowed))

@@ -1,4 +1,4 @@
-"""Decoder-only families: spellings of one config, what is refused, pads that are real, published sizes."""
+"""Decoder-only families: config variants, pad ids, published sizes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ BANDS = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 def read(family: str, **values: Any) -> spec.DecoderOnlySpec:
-    made = families()[family].from_config(Config({**LLAMA, **values}))
-    assert isinstance(made, spec.DecoderOnlySpec)
-    return made
+    module = families()[family].from_config(Config({**LLAMA, **values}))
+    assert isinstance(module, spec.DecoderOnlySpec)
+    return module
 
 
 @pytest.mark.parametrize(
@@ -58,17 +58,17 @@ def read(family: str, **values: Any) -> spec.DecoderOnlySpec:
     ],
     ids=["default", "linear", "bands"],
 )
-def test_old_and_new_spellings_of_rotary_positions_mean_the_same(old: Any, new: Any) -> None:
+def test_old_and_new_rope_config_keys_are_equivalent(old: Any, new: Any) -> None:
     assert read("llama", **old) == read("llama", **new) != read("llama")
 
 
-def test_a_head_that_no_published_class_has_is_saved_in_our_layout(tmp_path: Path) -> None:
+def test_head_without_published_class_is_saved_in_our_layout(tmp_path: Path) -> None:
     model = glassformer.tiny("llama", head=spec.EmbedSpec())
     folder = glassformer.save(model, tmp_path / "saved")
     assert (folder / "spec.json").is_file() and glassformer.load(folder).spec == model.spec
 
 
-def test_a_pad_token_that_ends_turns_is_real_where_no_mask_is_given(tmp_path: Path) -> None:
+def test_pad_token_that_is_also_eos_is_not_masked(tmp_path: Path) -> None:
     """Chat models pad with the token that ends a turn; a prompt full of them must not lose them."""
     model: Any = harness.reference("LlamaForCausalLM", {**FAMILIES["llama"][0][1], "pad_token_id": 2})
     ids = torch.tensor([[2, 5, 7, 2, 9, 2]])
@@ -81,7 +81,7 @@ def test_a_pad_token_that_ends_turns_is_real_where_no_mask_is_given(tmp_path: Pa
 
 
 @pytest.mark.parametrize("family", ["llama", "falcon"])
-def test_formulas_and_copies_in_older_files_are_passed_over(family: str, tmp_path: Path) -> None:
+def test_computed_and_duplicate_tensors_in_old_files_are_ignored(family: str, tmp_path: Path) -> None:
     """Rotary frequencies in every layer, and a tied head written out beside the token matrix."""
     name, settings = FAMILIES[family][1] if family == "llama" else FAMILIES[family][0]
     folder = harness.save_reference(harness.reference(name, settings), tmp_path)

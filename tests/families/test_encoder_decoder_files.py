@@ -1,4 +1,4 @@
-"""Encoder-decoder folders as they were published: copies of one matrix, leftovers, old and new keys."""
+"""Published encoder-decoder folders: tied copies, extra tensors, old and new keys."""
 
 from __future__ import annotations
 
@@ -48,8 +48,10 @@ def logits(model: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("family", WRITERS)
-@pytest.mark.parametrize("held", [(1,), (2, 3), (0, 1, 2, 3)], ids=str)
-def test_any_copies_of_the_token_matrix_are_read(family: str, held: tuple[int, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("copies", [(1,), (2, 3), (0, 1, 2, 3)], ids=str)
+def test_any_tied_copy_of_the_token_matrix_is_read(
+    family: str, copies: tuple[int, ...], tmp_path: Path
+) -> None:
     folder = harness.save_reference(harness.reference(*WRITERS[family]), tmp_path / "theirs")
     before = load_file(folder / "model.safetensors")
     expected = logits(glassformer.load(folder).model)
@@ -57,7 +59,7 @@ def test_any_copies_of_the_token_matrix_are_read(family: str, held: tuple[int, .
 
     def copy(tensors: dict[str, Tensor]) -> None:
         token = tensors.pop(names[0])
-        tensors.update({names[n]: token for n in held})
+        tensors.update({names[n]: token for n in copies})
 
     rewrite(folder, copy)
     bundle = glassformer.load(folder)
@@ -67,7 +69,7 @@ def test_any_copies_of_the_token_matrix_are_read(family: str, held: tuple[int, .
 
 
 @pytest.mark.parametrize("family", WRITERS)
-def test_copies_that_differ_are_refused(family: str, tmp_path: Path) -> None:
+def test_unequal_tied_copies_are_rejected(family: str, tmp_path: Path) -> None:
     folder = harness.save_reference(harness.reference(*WRITERS[family]), tmp_path)
     first, _, third, _ = (f"{name}.weight" for name in COPIES[family])
     rewrite(folder, lambda tensors: tensors.update({third: tensors[first] + 1}))
@@ -85,7 +87,7 @@ LEFTOVERS = {
 
 
 @pytest.mark.parametrize("family", WRITERS)
-def test_known_leftovers_change_nothing_and_others_are_refused(family: str, tmp_path: Path) -> None:
+def test_known_extra_tensors_are_ignored_and_others_rejected(family: str, tmp_path: Path) -> None:
     folder = harness.save_reference(harness.reference(*WRITERS[family]), tmp_path)
     expected = logits(glassformer.load(folder).model)
     rewrite(folder, lambda tensors: tensors.update(LEFTOVERS[family]))
@@ -96,7 +98,7 @@ def test_known_leftovers_change_nothing_and_others_are_refused(family: str, tmp_
 
 
 @pytest.mark.parametrize("family", ["bart", "marian"])
-def test_without_a_stored_bias_the_scores_have_none(family: str, tmp_path: Path) -> None:
+def test_missing_logits_bias_means_no_bias(family: str, tmp_path: Path) -> None:
     reference = harness.reference(*WRITERS[family])
     folder = harness.save_reference(reference, tmp_path / "theirs")
     rewrite(folder, lambda tensors: tensors.pop("final_logits_bias"))
@@ -123,7 +125,7 @@ def test_without_a_stored_bias_the_scores_have_none(family: str, tmp_path: Path)
     ],
     ids=["new", "old"],
 )
-def test_t5_with_a_head_of_its_own(config: dict[str, Any], tmp_path: Path) -> None:
+def test_t5_with_an_untied_head(config: dict[str, Any], tmp_path: Path) -> None:
     """Version 1.1: unscaled vectors, and scores by a matrix that is not the token matrix."""
     reference: Any = harness.reference(*T5[1])
     reference.lm_head.weight = torch.nn.Parameter(torch.randn(61, 24))
@@ -144,7 +146,7 @@ def test_t5_with_a_head_of_its_own(config: dict[str, Any], tmp_path: Path) -> No
             assert harness.worst(logits(bundle.model), theirs, None) < 1e-5
 
 
-def test_a_whole_t5_is_read_as_its_encoder(tmp_path: Path) -> None:
+def test_t5_encoder_is_read_from_a_full_checkpoint(tmp_path: Path) -> None:
     reference: Any = harness.reference(*T5[0])
     folder = harness.save_reference(reference, tmp_path)
     rewrite(folder, nothing, architectures=["T5EncoderModel"])

@@ -1,4 +1,4 @@
-"""Images and series: files as they were really published, settings that are refused, known sizes."""
+"""Published folders of image and series models, and their sizes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def images(model: Any) -> torch.Tensor:
     return torch.randn(2, model.embed.channels, *model.embed.image_size)
 
 
-def test_a_bare_encoder_without_a_pooler_is_read_saved_and_read_again(tmp_path: Path) -> None:
+def test_bare_encoder_without_pooler_round_trips(tmp_path: Path) -> None:
     def drop(tensors: dict[str, Any]) -> dict[str, Any]:
         return {name: t for name, t in tensors.items() if "pooler" not in name}
 
@@ -50,12 +50,12 @@ def test_a_bare_encoder_without_a_pooler_is_read_saved_and_read_again(tmp_path: 
         glassformer.save(saved, tmp_path / name)
         assert (tmp_path / name / "config.json").exists()
         assert glassformer.load(tmp_path / name).spec == bundle.spec
-    kept = json.loads((tmp_path / "kept" / "config.json").read_text())
-    assert kept.items() >= json.loads((folder / "config.json").read_text()).items()
+    stored = json.loads((tmp_path / "kept" / "config.json").read_text())
+    assert stored.items() >= json.loads((folder / "config.json").read_text()).items()
 
 
 @pytest.mark.parametrize("case", [VIT[0], DEIT[0]], ids=["one", "two"])
-def test_a_classifier_with_leftovers_of_other_training_is_read(case: Any, tmp_path: Path) -> None:
+def test_classifier_with_extra_tensors_is_read(case: Any, tmp_path: Path) -> None:
     def add(tensors: dict[str, Any]) -> dict[str, Any]:
         base = next(n for n in tensors if n.endswith("cls_token")).removesuffix("embeddings.cls_token")
         more = {
@@ -74,7 +74,7 @@ def test_a_classifier_with_leftovers_of_other_training_is_read(case: Any, tmp_pa
         assert (logits - reference(values).logits).abs().max() < 1e-5
 
 
-def test_layers_are_read_under_their_later_names_too(tmp_path: Path) -> None:
+def test_layers_with_newer_names_are_read(tmp_path: Path) -> None:
     reference = harness.reference(*VIT[1])
     reference.save_pretrained(tmp_path / "older")  # type: ignore[operator]
     reference.save_pretrained(tmp_path / "later")  # type: ignore[operator]
@@ -85,7 +85,7 @@ def test_layers_are_read_under_their_later_names_too(tmp_path: Path) -> None:
     assert torch.equal(one(images(one)), other(images(one)))
 
 
-def test_a_layer_for_each_channel_reads_its_own_weights(tmp_path: Path) -> None:
+def test_per_channel_layers_read_their_weights(tmp_path: Path) -> None:
     """The reference's own forward cannot run this head, so its layers are applied to its vectors by hand."""
     name, settings = PATCHTST[0]
     reference, folder = folder_of((name, {**settings, "share_projection": False}), tmp_path)

@@ -1,4 +1,4 @@
-"""Folders of models: what our own layout stores; damaged folders and mixed ones are refused."""
+"""Folders in our own layout; damaged and mixed folders are rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from glassformer.weights.checksums import ChecksumError
 from glassformer.weights.convert import WeightsMismatchError
 
 
-def test_the_file_that_does_not_fit_the_weights_is_named(tmp_path: Path) -> None:
+def test_mismatch_error_names_the_config_file(tmp_path: Path) -> None:
     for layout, name in (("glassformer", "spec.json"), ("hf", "config.json")):
         folder = glassformer.save(glassformer.tiny("gpt2"), tmp_path / layout, layout=layout)
         other = glassformer.save(
@@ -27,27 +27,25 @@ def test_the_file_that_does_not_fit_the_weights_is_named(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_table_that_is_a_formula_is_not_stored_but_one_that_is_not_is(
-    dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_only_modified_sinusoidal_tables_are_stored(dtype: torch.dtype, tmp_path: Path) -> None:
     """In our own layout; what is read back is the same to the bit, in the precision it was saved in."""
     model = glassformer.tiny("original").to(dtype)
     folder = glassformer.save(model, tmp_path / "formula", layout="glassformer")
     with safe_open(folder / "model.safetensors", "pt") as file:
         assert not [name for name in file.keys() if name.endswith("position.table")]  # noqa: SIM118
-    found = glassformer.load(folder, dtype="stored").model.state_dict()
+    actual = glassformer.load(folder, dtype="stored").model.state_dict()
     for name, tensor in model.state_dict().items():
-        assert found[name].dtype == dtype and torch.equal(found[name], tensor), name
+        assert actual[name].dtype == dtype and torch.equal(actual[name], tensor), name
 
     own = {name: t.clone() for name, t in model.named_buffers() if name.endswith("position.table")}
     assert own
     for name, table in own.items():
         model.get_buffer(name).copy_(table * 2)
-    found = glassformer.load(
+    actual = glassformer.load(
         glassformer.save(model, tmp_path / "own", layout="glassformer"), dtype="stored"
     ).model.state_dict()
     for name, table in own.items():
-        assert torch.equal(found[name], table * 2)
+        assert torch.equal(actual[name], table * 2)
 
 
 @pytest.fixture
@@ -55,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
     return glassformer.save(glassformer.tiny("bert"), tmp_path / "model")
 
 
-def test_truncated_config_is_refused(folder: Path) -> None:
+def test_truncated_config_is_rejected(folder: Path) -> None:
     path = folder / "config.json"
     path.write_text(path.read_text()[:-20])
     with pytest.raises(ChecksumError):
@@ -66,7 +64,7 @@ def test_truncated_config_is_refused(folder: Path) -> None:
     assert Path(caught.value.path) == path
 
 
-def test_truncated_weights_are_refused(folder: Path) -> None:
+def test_truncated_weights_are_rejected(folder: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     (folder / "checksums.json").unlink()

@@ -1,4 +1,4 @@
-"""The paper's model equals torch's own Transformer between a hand-written embedding and output."""
+"""The paper's model matches torch's Transformer between a hand-written embedding and head."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-def theirs_of(words: dict[str, Any]) -> nn.Transformer:
+def theirs_of(kwargs: dict[str, Any]) -> nn.Transformer:
     """torch's modules of the same sizes, every number drawn anew; the paper has no norm at a stack's end."""
-    sizes = (words["d_model"], words["num_heads"], words["d_ff"])
+    sizes = (kwargs["d_model"], kwargs["num_heads"], kwargs["d_ff"])
     options = {
-        "activation": words.get("activation", "relu"),
-        "norm_first": words.get("norm") == "pre",
+        "activation": kwargs.get("activation", "relu"),
+        "norm_first": kwargs.get("norm") == "pre",
         "batch_first": True,
-        "layer_norm_eps": words.get("norm_eps", 1e-5),
+        "layer_norm_eps": kwargs.get("norm_eps", 1e-5),
     }
     ends = [
         nn.LayerNorm(sizes[0], options["layer_norm_eps"]) if options["norm_first"] else None for _ in "ab"
     ]
-    count, reads = words["num_layers"], nn.TransformerEncoderLayer(*sizes, **options)
+    count, reads = kwargs["num_layers"], nn.TransformerEncoderLayer(*sizes, **options)
     encoder = nn.TransformerEncoder(reads, count, ends[0], enable_nested_tensor=False)
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(*sizes, **options), count, ends[1])
-    whole = nn.Transformer(*sizes[:2], custom_encoder=encoder, custom_decoder=decoder, batch_first=True)
+    full = nn.Transformer(*sizes[:2], custom_encoder=encoder, custom_decoder=decoder, batch_first=True)
     with torch.no_grad():
-        for value in whole.parameters():
+        for value in full.parameters():
             value.copy_(torch.randn_like(value) * (0.8 / value.shape[-1] ** 0.5 if value.dim() > 1 else 0.1))
-    return whole.eval()
+    return full.eval()
 
 
 @pytest.fixture(params=range(len(CASES)))
 def pair(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     torch.manual_seed(request.param)
-    words = CASES[request.param]
-    target = V1 if "source" in words.get("tied", ()) else V2
+    kwargs = CASES[request.param]
+    target = V1 if "source" in kwargs.get("tied", ()) else V2
     ours = glassformer.build(
-        "original", **words, src_vocab_size=V1, tgt_vocab_size=target, max_len=20, dropout=0.1
+        "original", **kwargs, src_vocab_size=V1, tgt_vocab_size=target, max_len=20, dropout=0.1
     )
-    theirs = theirs_of(words)
+    theirs = theirs_of(kwargs)
     state = glassformer.from_torch(theirs).state_dict()
     left = ours.load_state_dict(state, strict=False)
     assert not left.unexpected_keys
@@ -99,26 +99,26 @@ def batches(ours: Any, side: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("side", ["none", "right", "left"])
-def test_logits_gradients_and_cached_steps(pair: Any, side: str) -> None:
+def test_logits_gradients_and_cached_steps_match_the_reference(pair: Any, side: str) -> None:
     """Padding is read off the pad id; gradients are those of the token matrices."""
     ours, theirs = pair
     src, real, tgt = batches(ours, side)
-    wanted, found = by_hand(ours, theirs, src, real, tgt), ours(src, tgt)
-    assert found.shape == (BATCH, LENGTH, ours.head.weight.shape[0])
-    assert (found - wanted).abs().max() < 1e-5
+    expected, actual = by_hand(ours, theirs, src, real, tgt), ours(src, tgt)
+    assert actual.shape == (BATCH, LENGTH, ours.head.weight.shape[0])
+    assert (actual - expected).abs().max() < 1e-5
     matrices = {ours.src_embed.token.weight, ours.tgt_embed.token.weight}
     for matrix in matrices:
         mine, other = (
-            torch.autograd.grad((x**2).mean(), matrix, retain_graph=True)[0] for x in (found, wanted)
+            torch.autograd.grad((x**2).mean(), matrix, retain_graph=True)[0] for x in (actual, expected)
         )
         assert (mine - other).abs().max() < 1e-4
     with torch.no_grad():
         memory, cache = ours.encode(src), glassformer.KVCache.allocate(ours.spec, BATCH, LENGTH)
         steps = [ours.decode(tgt[:, [n]], memory, None, real, cache=cache) for n in range(LENGTH)]
-    assert (torch.cat(steps, 1) - wanted).abs().max() < 1e-5
+    assert (torch.cat(steps, 1) - expected).abs().max() < 1e-5
 
 
-def test_saved_under_our_own_names_beside_its_spec(pair: Any, tmp_path: Path) -> None:
+def test_original_is_saved_in_our_layout(pair: Any, tmp_path: Path) -> None:
     ours, _ = pair
     folder = glassformer.save(ours, tmp_path)
     assert {p.name for p in folder.iterdir()} == {"spec.json", "model.safetensors", "checksums.json"}

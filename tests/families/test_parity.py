@@ -1,4 +1,4 @@
-"""Our numbers are the reference's: every case, unpadded, padded right and left, cached, both ways saved."""
+"""Outputs, gradients, cached steps and saved folders match transformers in every case."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def run_encoder_decoder(reference: Any, model: EncoderDecoder, side: str, kernel
 
 
 @pytest.mark.parametrize("side", ["none", "right", "left"])
-def test_outputs_equal_the_reference(pair: Any, side: str) -> None:
+def test_outputs_match_transformers(pair: Any, side: str) -> None:
     if side != "none" and isinstance(getattr(pair[1].model, "embed", None), ImageInput):
         pytest.skip("an image has no padding")
     with torch.no_grad():
@@ -76,7 +76,7 @@ def test_outputs_equal_the_reference(pair: Any, side: str) -> None:
     assert harness.worst(explicit, theirs, real) < LOGITS
 
 
-def test_gradients_equal_the_reference(pair: Any, tmp_path: Path) -> None:
+def test_gradients_match_transformers(pair: Any, tmp_path: Path) -> None:
     """d(mean squares of outputs at real tokens) / d(token matrix), or / d(every parameter) by its name.
 
     The row of the pad token is left out: the reference keeps it from learning, even where a head reads it.
@@ -87,8 +87,8 @@ def test_gradients_equal_the_reference(pair: Any, tmp_path: Path) -> None:
     ours, theirs, real = run_both(pair, "left" if hasattr(source, "token") else "none")
 
     def loss_of(values: list[torch.Tensor]) -> torch.Tensor:
-        kept = [t[real] if real is not None and t.shape[:2] == real.shape else t for t in values]
-        return torch.stack([(t.float() ** 2).mean() for t in kept]).sum()
+        stored = [t[real] if real is not None and t.shape[:2] == real.shape else t for t in values]
+        return torch.stack([(t.float() ** 2).mean() for t in stored]).sum()
 
     loss = loss_of([t for _, t in harness.outputs(ours)])
     other = loss_of([harness.theirs(theirs, n) for n, _ in harness.outputs(ours)])
@@ -106,7 +106,7 @@ def test_gradients_equal_the_reference(pair: Any, tmp_path: Path) -> None:
         assert (all_mine[name] - all_theirs[name]).abs().max() < GRADIENTS, name
 
 
-def test_cached_steps_equal_the_reference(pair: Any) -> None:
+def test_cached_steps_match_transformers(pair: Any) -> None:
     """Left-padded rows continued token by token, and in uneven pieces, against the reference's full run."""
     _, bundle, _ = pair
     model = bundle.model
@@ -143,7 +143,7 @@ def steps(model: Any, pieces: list[int], side: str) -> torch.Tensor:
     return torch.cat(parts, 1)
 
 
-def test_saved_folder_is_read_back_by_the_reference(pair: Any, tmp_path: Path) -> None:
+def test_transformers_reads_the_saved_folder(pair: Any, tmp_path: Path) -> None:
     """No key missing, none unexpected, bit-equal tensors, the same output; and by us again."""
     reference, bundle, folder = pair
     glassformer.save(bundle, tmp_path / "ours")
@@ -161,7 +161,7 @@ def test_saved_folder_is_read_back_by_the_reference(pair: Any, tmp_path: Path) -
     assert harness.worst(ours, theirs, real) < LOGITS
 
 
-def test_config_is_written_anew_without_loss(pair: Any, tmp_path: Path) -> None:
+def test_rewritten_config_is_lossless(pair: Any, tmp_path: Path) -> None:
     """A model without its published config gets one from its spec, and it means the same.
 
     Two families may describe one model (a window wider than all is none), so the folder names the class.
@@ -178,7 +178,7 @@ def test_config_is_written_anew_without_loss(pair: Any, tmp_path: Path) -> None:
     assert harness.worst(ours, theirs, real) < LOGITS
 
 
-def test_every_head_of_every_family_is_held_to_enough_configurations() -> None:
+def test_every_head_of_every_family_has_enough_parity_cases() -> None:
     from glassformer.families.registry import families
     from glassformer.families.roberta import PREFIXES
 

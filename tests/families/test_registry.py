@@ -11,7 +11,7 @@ from glassformer.errors import InvalidValueError
 from glassformer.families.registry import FAMILIES_BY_MODEL_TYPE, NAMES, families
 
 
-def test_readers_are_the_families_that_name_the_type() -> None:
+def test_model_types_are_mapped_to_their_families() -> None:
     named: dict[str, tuple[str, ...]] = {}
     for name, family in families().items():
         for kind in family.model_types:
@@ -22,7 +22,7 @@ def test_readers_are_the_families_that_name_the_type() -> None:
 
 @pytest.mark.parametrize("family", NAMES)
 @pytest.mark.parametrize("size", [0, "64"])
-def test_invalid_width_is_refused(family: str, size: Any) -> None:
+def test_invalid_width_is_rejected(family: str, size: Any) -> None:
     with pytest.raises(InvalidValueError) as caught:
         glassformer.tiny(family, d_model=size)
     assert caught.value.name == "d_model"

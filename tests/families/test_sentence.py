@@ -1,4 +1,4 @@
-"""Sentence encoders: pooled by the definition, saved in the same layout; and one really published."""
+"""Sentence encoders: pooling, saved layout, and a published model."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ FOLDERS = [
 
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize(("name", "settings", "pooling", "pool"), FOLDERS, ids=lambda v: str(v)[:24])
-def test_vectors_are_pooled_by_the_definition(
+def test_embeddings_match_the_definition_of_pooling(
     name: str, settings: dict[str, Any], pooling: dict[str, Any], pool: str, normalize: bool, tmp_path: Path
 ) -> None:
     reference = harness.reference(name, settings)
@@ -83,9 +83,9 @@ def test_vectors_are_pooled_by_the_definition(
         vectors = bundle.model(ids, real)
         texts = zip(ids, real, strict=True)
         hidden = [encoder(input_ids=row[mask][None]).last_hidden_state[0] for row, mask in texts]
-        wanted = torch.stack([by_definition(row, pool) for row in hidden])
-        wanted = wanted / wanted.norm(dim=-1, keepdim=True) if normalize else wanted
-        assert (vectors - wanted).abs().max() < 1e-5
+        expected = torch.stack([by_definition(row, pool) for row in hidden])
+        expected = expected / expected.norm(dim=-1, keepdim=True) if normalize else expected
+        assert (vectors - expected).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize(("name", "settings", "pooling", "pool"), FOLDERS, ids=lambda v: str(v)[:24])
@@ -95,9 +95,9 @@ def test_saved_folder_has_the_same_layout(
     reference = harness.reference(name, settings)
     folder = folder_of(reference, tmp_path / "theirs", pooling, "Normalize")
     bundle = glassformer.load(folder)
-    kept = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json")
+    stored = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json")
     saved = glassformer.save(bundle, tmp_path / "ours")
-    for file in kept:
+    for file in stored:
         assert json.loads((saved / file).read_text()) == json.loads((folder / file).read_text())
     before, after = (load_file(f / "model.safetensors") for f in (folder, saved))
     prefix = "" if name.endswith("Model") else "roberta."
@@ -107,7 +107,7 @@ def test_saved_folder_has_the_same_layout(
 
     # without the files it came with, the spec alone gives a folder that means the same
     fresh = glassformer.save(bundle.model, tmp_path / "fresh")
-    assert all((fresh / file).is_file() for file in kept)
+    assert all((fresh / file).is_file() for file in stored)
     assert glassformer.load(fresh).spec == glassformer.load(saved).spec == bundle.spec
 
 
@@ -130,7 +130,7 @@ REMOTE = [module(0, "Transformer", ""), {"path": "1_Pooling", "type": "custom.Po
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task"),
     ],
 )
-def test_unsupported_config_is_refused(file: str, content: Any, fact: str, tmp_path: Path) -> None:
+def test_unsupported_config_is_rejected(file: str, content: Any, fact: str, tmp_path: Path) -> None:
     folder = folder_of(harness.reference("BertModel", _BERT), tmp_path, MEAN)
     write(folder / file, content)
     with pytest.raises(GlassformerError) as caught:
@@ -139,13 +139,13 @@ def test_unsupported_config_is_refused(file: str, content: Any, fact: str, tmp_p
 
 
 @pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason=f"{PACKAGE} is not installed")
-def test_the_published_minilm(tmp_path: Path) -> None:
+def test_published_minilm_embeddings(tmp_path: Path) -> None:
     """Real weights on real text: the reference's mean of real vectors, of length 1; and saved unchanged."""
     import transformers
 
-    found = importlib.util.find_spec(PACKAGE)
-    assert found is not None and found.origin is not None
-    folder = Path(found.origin).parent / "model"
+    actual = importlib.util.find_spec(PACKAGE)
+    assert actual is not None and actual.origin is not None
+    folder = Path(actual.origin).parent / "model"
     bundle = glassformer.load(folder)
     assert bundle.spec.head == spec.EmbedSpec(pool="mean", normalize=True, pooler=True)
     texts = ["The cat sits on the mat.", "유리로 만든 변환기", "A longer one, " * 9, ""]
@@ -159,10 +159,10 @@ def test_the_published_minilm(tmp_path: Path) -> None:
     reference = transformers.AutoModel.from_pretrained(folder).eval()
     with torch.no_grad():
         hidden = reference(**batch).last_hidden_state
-        wanted = torch.stack([h[m].mean(0) for h, m in zip(hidden, real, strict=True)])
-        wanted = wanted / wanted.norm(dim=-1, keepdim=True)
+        expected = torch.stack([h[m].mean(0) for h, m in zip(hidden, real, strict=True)])
+        expected = expected / expected.norm(dim=-1, keepdim=True)
         ours = bundle.model(ids, real)
-    assert (ours - wanted).abs().max() < 1e-5
+    assert (ours - expected).abs().max() < 1e-5
 
     saved = glassformer.save(bundle, tmp_path / "ours")
     before, after = (load_file(f / "model.safetensors") for f in (folder, saved))

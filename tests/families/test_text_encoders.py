@@ -1,4 +1,4 @@
-"""What published files of text encoders hold beside or instead of what the reference writes today."""
+"""Published text encoders: tensors that today's transformers does not write."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def both(reference: nn.Module, folder: Path) -> tuple[Any, Any]:
         return glassformer.load(folder).model(ids, real), theirs
 
 
-def test_old_file_with_what_its_head_does_not_read(tmp_path: Path) -> None:
+def test_old_file_with_unused_head_tensors_is_read(tmp_path: Path) -> None:
     """gamma and beta, position ids, a pooler, the sentence pair's head, the bias twice: as once published."""
     reference = harness.reference("BertForMaskedLM", _BERT)
     harness.save_reference(reference, tmp_path)
@@ -56,7 +56,7 @@ def test_old_file_with_what_its_head_does_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["BertForMaskedLM", "RobertaForMaskedLM"])
-def test_untied_head_adds_the_bias_that_takes_part(name: str, tmp_path: Path) -> None:
+def test_untied_head_uses_the_right_bias(name: str, tmp_path: Path) -> None:
     """Untied, the reference holds two biases and adds the decoder's; what we save reads the same there."""
     reference = harness.reference(name, {**_BERT, "tie_word_embeddings": False})
     folder = harness.save_reference(reference, tmp_path / "theirs")
@@ -72,7 +72,7 @@ def test_untied_head_adds_the_bias_that_takes_part(name: str, tmp_path: Path) ->
     assert (ours - theirs.logits)[0].abs().max() < 1e-5
 
 
-def test_bare_encoder_without_its_pooler(tmp_path: Path) -> None:
+def test_bare_encoder_without_pooler_is_read(tmp_path: Path) -> None:
     """The pooler is left out of the model where the file has none, and stays out when saved either way."""
     config = transformers.BertConfig(**_BERT)
     reference = transformers.BertModel(config, add_pooling_layer=False).eval()
@@ -95,9 +95,7 @@ CLASSIFIERS = [
 
 
 @pytest.mark.parametrize(("name", "settings"), CLASSIFIERS, ids=lambda v: v if isinstance(v, str) else "")
-def test_dropout_of_a_classifier_falls_where_the_reference_drops(
-    name: str, settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_classifier_dropout_matches_transformers(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
     reference = harness.reference(name, settings)
     model = glassformer.load(harness.save_reference(reference, tmp_path)).model
     head = model.head

@@ -55,14 +55,14 @@ def published(reference: Any, result: Any) -> Any:
         return result
     named = dict(zip(DISTRIBUTIONS[reference.config.distribution_output]._fields, raw, strict=True))
     if result.get("scale") is not None:
-        made = reference.distribution_output.distribution(
+        distribution = reference.distribution_output.distribution(
             [t.clone() for t in raw], loc=result["loc"], scale=result["scale"]
         )
         if "logits" in named:
-            named["logits"] = made.base_dist.logits
+            named["logits"] = distribution.base_dist.logits
         else:
             named["scale"] = named["scale"] * result["scale"]
-            named["loc"] = made.mean
+            named["loc"] = distribution.mean
     return named
 
 

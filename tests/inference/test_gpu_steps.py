@@ -1,4 +1,4 @@
-"""Writing by the kernels for GPUs is writing by the model's own: on a GPU, or by Triton's interpreter."""
+"""Generation with Triton kernels matches the model, on a GPU or in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if not HAS_GPU:  # the interpreter takes a minute for what a GPU does in a secon
     STEPS = 3
 
 
-def given(family: str) -> tuple[nn.Module, Tensor, Tensor, dict[str, Any]]:
+def inputs(family: str) -> tuple[nn.Module, Tensor, Tensor, dict[str, Any]]:
     model = model_of(family).to(DEVICE)
     ids = torch.tensor([[5, 9, 14, 33], [21, 6, PAD, PAD], [8, 30, 17, PAD]], device=DEVICE)
     starts = {"start_ids": [START]} if family in ("original", "marian", "bart", "t5") else {}
@@ -48,10 +48,10 @@ def given(family: str) -> tuple[nn.Module, Tensor, Tensor, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_kernels_write_what_the_model_writes(family: str) -> None:
-    model, ids, real, starts = given(family)
-    for name, words in SETTINGS.items():
-        settings = GenerationConfig(max_new_tokens=STEPS, **words)
+def test_triton_generation_matches_the_model(family: str) -> None:
+    model, ids, real, starts = inputs(family)
+    for name, options in SETTINGS.items():
+        settings = GenerationConfig(max_new_tokens=STEPS, **options)
         plain, quick = (
             generate_with(one, ids, real, config=settings, eos_token_id=[3, 40], pad_token_id=PAD, **starts)
             for one in (model, InferenceModel(model, TritonLinear))
@@ -63,25 +63,25 @@ def test_the_kernels_write_what_the_model_writes(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["original", "llama"])
-def test_low_precision_and_rounded_weights_stay_near(family: str) -> None:
-    model, ids, real, starts = given(family)
-    words: dict[str, Any] = {"start_ids": starts.get("start_ids"), "capacity": 4}
+def test_low_precision_and_int8_generation_stays_close(family: str) -> None:
+    model, ids, real, starts = inputs(family)
+    options: dict[str, Any] = {"start_ids": starts.get("start_ids"), "capacity": 4}
 
     def scores(one: nn.Module) -> Tensor:
         with torch.inference_mode():
-            begun = prefill(one, ids, real, **words)
+            prefilled = prefill(one, ids, real, **options)
             return torch.stack(
-                [begun.logits, *(begun.decoder.step(ids[:, n]).clone() for n in (0, 0))]
+                [prefilled.logits, *(prefilled.decoder.step(ids[:, n]).clone() for n in (0, 0))]
             ).float()
 
     exact = scores(model)
     rounded = scores(InferenceModel(model, TritonInt8Linear))
     low = scores(InferenceModel(model.to(LOW), TritonLinear))
-    for found, near in ((rounded, 0.05), (low, 0.03)):
-        assert 0 < float((found - exact).norm() / exact.norm()) < near
+    for actual, near in ((rounded, 0.05), (low, 0.03)):
+        assert 0 < float((actual - exact).norm() / exact.norm()) < near
 
 
-def test_a_model_the_kernels_do_not_know_is_written_without_them() -> None:
+def test_unsupported_model_generates_without_triton() -> None:
     block = spec.BlockSpec(
         attention=spec.AttentionSpec(num_heads=4, value_dim=6), feed_forward=spec.FeedForwardSpec(d_ff=48)
     )
@@ -93,7 +93,7 @@ def test_a_model_the_kernels_do_not_know_is_written_without_them() -> None:
     ids = torch.tensor([[5, 9, 14, 33]], device=DEVICE)
     for model, kind in ((model_of("llama"), CUDAGraphDecoder), (build_model(wide).eval(), CachedDecoder)):
         with torch.inference_mode():
-            begun = prefill(
+            prefilled = prefill(
                 InferenceModel(model.to(DEVICE), TritonLinear), ids, ids > 0, start_ids=None, capacity=4
             )
-        assert isinstance(begun.decoder, kind)
+        assert isinstance(prefilled.decoder, kind)

@@ -1,4 +1,4 @@
-"""QK-norm: as the reference has it, and in every way a model is run."""
+"""QK-norm matches transformers in every way a model is run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from glassformer.verify import perturb_parameters
 from tests.core.models import VOCAB, model_of
 from tests.generation.continuous.requests import requests
 from tests.generation.continuous.test_concurrent_requests import check_concurrent_requests
-from tests.inference.test_layouts import LAYOUTS, gaps
+from tests.inference.test_prepare import LAYOUTS, gaps
 
 EPS = 1e-3  # large, so that it shows
 
@@ -32,7 +32,7 @@ class NormAfterRotary(PositionTerms):
         return self.q_norm(q), self.k_norm(k)
 
 
-def test_it_is_the_references_and_not_a_norm_after_the_rotation() -> None:
+def test_qk_norm_matches_transformers_and_precedes_the_rotation() -> None:
     torch.manual_seed(0)
     config = reference.Qwen3Config(
         hidden_size=24, num_attention_heads=4, num_key_value_heads=2, head_dim=10, rms_norm_eps=EPS
@@ -52,46 +52,46 @@ def test_it_is_the_references_and_not_a_norm_after_the_rotation() -> None:
     hidden = torch.full((7, 7), -torch.inf).triu(1)[None, None]
     with torch.no_grad():
         expected, _ = theirs(x, (cos, sin), hidden)
-        found = ours(x, mask=Mask(causal=True), terms=terms)
+        actual = ours(x, mask=Mask(causal=True), terms=terms)
         wrong = NormAfterRotary(terms.rotary)
         wrong.q_norm, wrong.k_norm = ours.q_norm, ours.k_norm
         ours.q_norm = ours.k_norm = None
         other = ours(x, mask=Mask(causal=True), terms=wrong)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
     assert float((other - expected).abs().max()) > 0.01
 
 
 @pytest.fixture(scope="module", params=["decoder_only", "encoder_decoder"])
 def model(request: pytest.FixtureRequest) -> Any:
     torch.manual_seed(0)
-    made = model_of(
+    built = model_of(
         request.param, position="rotary", num_kv_heads=2, qk_norm=spec.RMSNormSpec(eps=EPS)
     ).eval()
-    perturb_parameters(made)
-    return made
+    perturb_parameters(built)
+    return built
 
 
-@pytest.mark.parametrize("lay", LAYOUTS, ids=str)
-def test_steps_of_every_layout_give_the_models_scores(lay: Any, model: Any) -> None:
-    allowed = 0.1 if lay is not None and "Int8" in lay.__name__ else 1e-5
-    assert max(gaps(lay, model, 3)) < allowed
+@pytest.mark.parametrize("factory", LAYOUTS, ids=str)
+def test_decode_steps_match_the_model_for_every_linear_layer_type(factory: Any, model: Any) -> None:
+    allowed = 0.1 if factory is not None and "Int8" in factory.__name__ else 1e-5
+    assert max(gaps(factory, model, 3)) < allowed
 
 
-def test_a_step_without_the_norm_is_noticed(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_qk_norm_is_detected(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from glassformer.generation import inference_model
 
     right = inference_model.fused_copy
 
     def without(stack: Any, make: Any) -> Any:
-        made = right(stack, make)
-        for attention in made.attentions:
+        built = right(stack, make)
+        for attention in built.attentions:
             attention.q_norm = None
-        return made
+        return built
 
     monkeypatch.setattr(inference_model, "fused_copy", without)
     assert max(gaps(None, model, 3)) > 1e-2
 
 
-def test_requests_of_a_batch_get_what_they_get_alone(model: Any) -> None:
-    begins = {"start_ids": [1]} if isinstance(model, EncoderDecoder) else {}
-    check_concurrent_requests(prepare_for_inference(model), requests(8, begins, vocab=VOCAB, most=12))
+def test_batched_requests_match_single_requests(model: Any) -> None:
+    starts = {"start_ids": [1]} if isinstance(model, EncoderDecoder) else {}
+    check_concurrent_requests(prepare_for_inference(model), requests(8, starts, vocab=VOCAB, most=12))

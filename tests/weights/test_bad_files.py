@@ -1,4 +1,4 @@
-"""Bad weight files are refused before a tensor is touched."""
+"""Bad weight files are rejected before a tensor is read."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_file_is_refused(tmp_path: Path, name: str) -> None:
+def test_bad_file_is_rejected(tmp_path: Path, name: str) -> None:
     path = tmp_path / WEIGHTS_FILE
     path.write_bytes(BAD[name])
     with pytest.raises(FileProblemError) as caught:
@@ -67,13 +67,13 @@ ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors
         (None, FileProblemError),
     ],
 )
-def test_bad_index_is_refused(tmp_path: Path, weight_map: object, error: type) -> None:
+def test_bad_index_is_rejected(tmp_path: Path, weight_map: object, error: type) -> None:
     write_index(tmp_path, weight_map)
     with pytest.raises(error):
         open_weights(tmp_path)
 
 
-def test_shard_with_an_unlisted_tensor_is_refused(tmp_path: Path) -> None:
+def test_shard_with_an_unlisted_tensor_is_rejected(tmp_path: Path) -> None:
     write_index(tmp_path, {"a": ONE, "b": TWO})
     save_weights(tmp_path / "other", {"b": torch.ones(3), "c": torch.ones(1)})
     (tmp_path / "other" / WEIGHTS_FILE).replace(tmp_path / TWO)
@@ -82,14 +82,14 @@ def test_shard_with_an_unlisted_tensor_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "weights.pt", "last.ckpt", "tf_model.h5"])
-def test_pickle_is_refused(tmp_path: Path, name: str) -> None:
+def test_pickle_is_rejected(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\x80\x02.")
     with pytest.raises(PickleRefusedError) as caught:
         open_weights(tmp_path)
     assert caught.value.path == tmp_path / name
 
 
-def test_folder_without_weights_is_refused(tmp_path: Path) -> None:
+def test_folder_without_weights_is_rejected(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(FileMissingError):
             open_weights(path)

@@ -1,4 +1,4 @@
-"""Checksums find every flipped bit, in every file and in themselves."""
+"""Checksums detect every flipped bit, in every file and in themselves."""
 
 import random
 from pathlib import Path
@@ -28,7 +28,7 @@ def flip(path: Path, bit: int) -> None:
     path.write_bytes(content)
 
 
-def test_a_sound_folder_passes_and_one_without_checksums_is_told_apart(folder: Path) -> None:
+def test_intact_folder_passes_and_missing_checksums_return_false(folder: Path) -> None:
     assert verify_checksums(folder)
     (folder / CHECKSUMS_FILE).unlink()
     assert not verify_checksums(folder)
@@ -50,7 +50,7 @@ def test_every_flipped_bit_is_detected(folder: Path) -> None:
     assert verify_checksums(folder)
 
 
-def test_missing_and_truncated_files_are_refused(folder: Path) -> None:
+def test_missing_and_truncated_files_are_rejected(folder: Path) -> None:
     path = folder / "config.json"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ChecksumError) as caught:
@@ -62,13 +62,13 @@ def test_missing_and_truncated_files_are_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"files": []}'])
-def test_damaged_checksums_are_refused(folder: Path, text: str) -> None:
+def test_damaged_checksums_are_rejected(folder: Path, text: str) -> None:
     (folder / CHECKSUMS_FILE).write_text(text)
     with pytest.raises(FileProblemError):
         verify_checksums(folder)
 
 
-def test_names_outside_the_folder_are_refused(folder: Path) -> None:
+def test_names_outside_the_folder_are_rejected(folder: Path) -> None:
     (folder / "secret").write_text("x")
     inner = folder / "parts"
     write_checksums(inner, ("../secret",))

@@ -1,4 +1,4 @@
-"""A whole table, both ways; what does not fit is said in one sentence."""
+"""Weight tables convert in both directions; mismatches are reported together."""
 
 import pytest
 import torch
@@ -65,7 +65,7 @@ def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("prefix", ["bert.", ""])
-def test_conversion_reverses_whatever_the_prefix(prefix: str) -> None:
+def test_conversion_round_trips_with_every_prefix(prefix: str) -> None:
     """The file's prefix is found out; saving uses the first one declared."""
     source = published(prefix)
     ours = to_ours(source, table("bert.", ""), expected(), where="X")
@@ -75,7 +75,7 @@ def test_conversion_reverses_whatever_the_prefix(prefix: str) -> None:
         assert same(to_theirs(ours, table(first)), again)
 
 
-def test_old_norm_names_and_needless_tensors_are_accepted() -> None:
+def test_old_norm_names_and_ignored_tensors_are_accepted() -> None:
     source = published("")
     ours = to_ours(source, table(""), expected(), where="X")
     for i in range(LAYERS):
@@ -85,7 +85,7 @@ def test_old_norm_names_and_needless_tensors_are_accepted() -> None:
     assert same(to_ours(source, table(""), expected(), where="X"), ours)
 
 
-def test_tied_names_may_come_in_any_number() -> None:
+def test_any_number_of_tied_names_is_accepted() -> None:
     source = published("")
     source["head.weight"] = source["wte.weight"].clone()
     ours = to_ours(source, table(""), expected(), where="X")
@@ -119,7 +119,7 @@ def test_mismatch_names_every_tensor() -> None:
     assert [text.split()[0] for text in error.wrong_shapes] == ["h.0.c_attn.weight", "h.0.c_proj.bias"]
 
 
-def test_tensors_that_no_row_explains_are_errors() -> None:
+def test_unmapped_tensors_are_rejected() -> None:
     with pytest.raises(ValueError):
         to_theirs({"odd": torch.zeros(1)}, table(""))
     with pytest.raises(WeightsMismatchError):

@@ -1,4 +1,4 @@
-"""Eight bits on disk: how far off they may be, that storing again changes nothing, what is refused."""
+"""Int8 storage: quantization error, exact requantization, rejected values."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def dequantized(numbers: Tensor, scale: Tensor) -> Tensor:
 
 @given(ROWS)
 @settings(max_examples=100)
-def test_every_number_is_within_half_a_step_and_storing_again_changes_nothing(
+def test_quantization_error_is_half_a_step_and_requantizing_is_exact(
     rows: list[list[float]],
 ) -> None:
-    given = torch.tensor(rows)
-    numbers, scale = quantize_rows(given)
+    inputs = torch.tensor(rows)
+    numbers, scale = quantize_rows(inputs)
     read = dequantized(numbers, scale)
-    far = (read.double() - given.double()).abs()
-    lost = given.abs().amax(1) < 128 * MIN_SCALE  # so near to nothing that it is stored as nothing
+    far = (read.double() - inputs.double()).abs()
+    lost = inputs.abs().amax(1) < 128 * MIN_SCALE  # so near to nothing that it is stored as nothing
     assert ((far <= 0.5 * (1 + 1e-9) * scale.double()[:, None]) | lost[:, None]).all()
     assert read.isfinite().all()
     again, same = quantize_rows(read)
@@ -46,7 +46,7 @@ def test_every_number_is_within_half_a_step_and_storing_again_changes_nothing(
 
 
 @pytest.mark.parametrize("family", sorted(families()))
-def test_a_saved_model_is_a_fixed_point_and_near_to_what_it_was(family: str, tmp_path: Path) -> None:
+def test_int8_model_is_close_and_saving_it_again_is_exact(family: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = glassformer.tiny(family)
     first, second = tmp_path / "first", tmp_path / "second"
@@ -65,9 +65,9 @@ def test_a_saved_model_is_a_fixed_point_and_near_to_what_it_was(family: str, tmp
             assert (far <= 0.5001 * step).all(), name
 
 
-def test_it_takes_a_byte_a_weight_and_leaves_out_what_is_a_formula(tmp_path: Path) -> None:
-    words = {"d_model": 64, "num_heads": 4, "d_ff": 256, "num_layers": 2, "src_vocab_size": 2000}
-    model = glassformer.build("original", **words)
+def test_int8_file_has_one_byte_per_weight_and_no_computed_tables(tmp_path: Path) -> None:
+    options = {"d_model": 64, "num_heads": 4, "d_ff": 256, "num_layers": 2, "src_vocab_size": 2000}
+    model = glassformer.build("original", **options)
     folder = glassformer.save(model, tmp_path / "eight", dtype="int8")
     count = sum(parameter.numel() for parameter in model.parameters())
     assert count < (folder / WEIGHTS_FILE).stat().st_size < 1.12 * count
@@ -77,7 +77,7 @@ def test_it_takes_a_byte_a_weight_and_leaves_out_what_is_a_formula(tmp_path: Pat
     assert tables and all(torch.equal(read[name], unique_state_dict(model)[name]) for name in tables)
 
 
-def test_averaging_reads_what_is_rounded(tmp_path: Path) -> None:
+def test_averaging_reads_int8_checkpoints(tmp_path: Path) -> None:
     from glassformer.training.checkpoint import average_folders
 
     models = [glassformer.tiny("original"), glassformer.tiny("original")]
@@ -90,14 +90,14 @@ def test_averaging_reads_what_is_rounded(tmp_path: Path) -> None:
         torch.testing.assert_close(mean[name], (one[name] + other[name]) / 2)
 
 
-def test_what_is_not_finite_is_refused(tmp_path: Path) -> None:
+def test_non_finite_weights_are_rejected(tmp_path: Path) -> None:
     model = glassformer.tiny("gpt2")
     next(model.parameters()).data.flatten()[0] = torch.nan
     with pytest.raises(NonFiniteError):
         glassformer.save(model, tmp_path / "x", dtype="int8")
 
 
-def test_wrong_scale_is_refused(tmp_path: Path) -> None:
+def test_wrong_scale_is_rejected(tmp_path: Path) -> None:
     folder = glassformer.save(glassformer.tiny("original"), tmp_path / "x", dtype="int8")
     good = {name: tensor.clone() for name, tensor in open_weights(folder).items()}
     name = next(name for name in good if name.endswith(".scale"))

@@ -1,4 +1,4 @@
-"""Every weight operation is its own reverse, both ways, and views stay views."""
+"""Weight operations are reversible, and views stay views."""
 
 import pytest
 import torch
@@ -73,7 +73,7 @@ def numbered(shapes: list[tuple[int, ...]]) -> list[Tensor]:
 
 @settings(deadline=None)  # a busy machine is no failure
 @given(rows())
-def test_ops_reverse_both_ways(row: tuple[Op, list[tuple[int, ...]]]) -> None:
+def test_ops_round_trip_in_both_directions(row: tuple[Op, list[tuple[int, ...]]]) -> None:
     op, shapes = row
     theirs = numbered(shapes)
     ours = op.load(theirs)
@@ -130,7 +130,7 @@ def test_split_groups_follows_the_published_layout() -> None:
 
 
 @pytest.mark.parametrize("width", [8, 6])
-def test_permuted_rotary_keeps_the_scores(width: int) -> None:
+def test_permuted_rotary_gives_the_same_scores(width: int) -> None:
     """Interleaved rotation of theirs and half-split rotation of ours give the same q . k."""
     heads, head_dim, d_model = 3, 8, 5
     angles = torch.randn(width // 2)
@@ -155,7 +155,7 @@ def test_permuted_rotary_keeps_the_scores(width: int) -> None:
     torch.testing.assert_close((halves(q) * k).sum(-1), expected)
 
 
-def test_tied_refuses_unequal_duplicates() -> None:
+def test_tied_rejects_unequal_duplicates() -> None:
     op = Tied("{a,b}.weight", "ours")
     nan = torch.tensor([float("nan"), 1.0])
     assert op.load([nan, nan.clone()])[0] is nan
@@ -165,7 +165,7 @@ def test_tied_refuses_unequal_duplicates() -> None:
         Tied("a", "{p,q}").save([torch.zeros(2), torch.ones(2)])
 
 
-def test_expand_and_within_write_out_every_row() -> None:
+def test_expand_and_add_prefix_list_every_operation() -> None:
     table = add_prefix(
         "{base}",
         "decoder.",

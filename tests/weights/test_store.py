@@ -1,4 +1,4 @@
-"""Folders of weights: the same as the safetensors library's, mapped not copied, replaced whole."""
+"""Weight files are compatible with safetensors, memory-mapped and replaced atomically."""
 
 import json
 import subprocess
@@ -50,7 +50,7 @@ def assert_same(one: dict[str, Tensor], two: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("max_shard_bytes", [10**9, 300])
-def test_saved_folders_read_back_bit_for_bit(tmp_path: Path, max_shard_bytes: int) -> None:
+def test_saved_folder_is_read_back_bit_identical(tmp_path: Path, max_shard_bytes: int) -> None:
     state = every_dtype()
     names = save_weights(tmp_path, state, max_shard_bytes=max_shard_bytes)
     assert sorted(names) == sorted(path.name for path in tmp_path.iterdir())
@@ -60,7 +60,7 @@ def test_saved_folders_read_back_bit_for_bit(tmp_path: Path, max_shard_bytes: in
         assert weights.shapes == {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
-def test_the_library_reads_what_we_write_and_we_what_it_writes(tmp_path: Path) -> None:
+def test_files_are_compatible_with_the_safetensors_library(tmp_path: Path) -> None:
     state = {
         name: tensor.contiguous()
         for name, tensor in every_dtype().items()
@@ -78,7 +78,7 @@ def test_the_library_reads_what_we_write_and_we_what_it_writes(tmp_path: Path) -
 
 @settings(deadline=None)  # a busy machine is no failure
 @given(st.dictionaries(st.text(max_size=5), st.integers(0, 40), max_size=8), st.integers(1, 100))
-def test_shards_hold_each_tensor_once_within_the_limit(
+def test_each_tensor_is_in_one_shard_within_the_limit(
     tmp_path_factory: pytest.TempPathFactory, sizes: dict[str, int], limit: int
 ) -> None:
     folder = tmp_path_factory.mktemp("shards")
@@ -90,7 +90,7 @@ def test_shards_hold_each_tensor_once_within_the_limit(
         assert len(shard) <= 1 or sum(tensor.nbytes for tensor in shard.values()) <= limit
 
 
-def test_unaligned_tensors_are_read_too(tmp_path: Path) -> None:
+def test_unaligned_tensors_are_read(tmp_path: Path) -> None:
     """The format allows a float at an odd byte, though good writers avoid it."""
     header = {
         "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
@@ -104,7 +104,7 @@ def test_unaligned_tensors_are_read_too(tmp_path: Path) -> None:
     assert torch.equal(open_weights(tmp_path)["b"], numbers)
 
 
-def test_saving_over_the_mapped_folder_is_safe(tmp_path: Path) -> None:
+def test_saving_over_a_memory_mapped_folder_is_safe(tmp_path: Path) -> None:
     first = {name: random_bits(torch.float32, 300) for name in "abc"}
     save_weights(tmp_path, first)
     for limit in (1000, 2000, 10**9):  # one file -> three shards -> two -> one file
@@ -115,7 +115,7 @@ def test_saving_over_the_mapped_folder_is_safe(tmp_path: Path) -> None:
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
 
 
-def test_a_failed_save_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+def test_failed_save_keeps_the_old_file_and_removes_temporary_ones(tmp_path: Path) -> None:
     first = {"a": random_bits(torch.float32, 8)}
     save_weights(tmp_path, first)
     with pytest.raises(NotImplementedError):  # numbers that are nowhere cannot be written
@@ -124,13 +124,13 @@ def test_a_failed_save_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None
     assert_same(dict(open_weights(tmp_path)), first)
 
 
-def test_writing_to_a_mapped_tensor_leaves_the_file_alone(tmp_path: Path) -> None:
+def test_writing_to_a_mapped_tensor_does_not_change_the_file(tmp_path: Path) -> None:
     save_weights(tmp_path, {"a": torch.ones(5)})
     open_weights(tmp_path)["a"].zero_()
     assert torch.equal(open_weights(tmp_path)["a"], torch.ones(5))
 
 
-def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
+def test_unsupported_tensors_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError):
         save_weights(tmp_path, {"wide": torch.zeros(1, dtype=torch.complex128)})
     (tmp_path / "file").write_text("")
@@ -164,7 +164,7 @@ print((peak() - before) / sum(tensor.nbytes for tensor in weights.values()))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
-def test_reading_every_number_takes_little_more_than_the_weights(tmp_path: Path) -> None:
+def test_loading_needs_little_more_memory_than_the_weights(tmp_path: Path) -> None:
     tensor = torch.ones(1000, 3000)  # 12 MB
     names = save_weights(tmp_path, {str(i): tensor for i in range(10)}, max_shard_bytes=50_000_000)
     write_checksums(tmp_path, names)

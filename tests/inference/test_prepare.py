@@ -1,4 +1,4 @@
-"""A model laid out for the machine is the model: in every layout, whatever became of it since."""
+"""A model prepared for inference matches the original, also after it changes."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ LAYOUTS += [PackedLinear] if _onednn() is not None else []
 LAYOUTS += [Int8Linear] if "fbgemm" in torch.backends.quantized.supported_engines else []
 
 
-def far(found: Tensor, expected: Tensor) -> float:
-    return float((found.float() - expected.float()).norm() / expected.float().norm())
+def far(actual: Tensor, expected: Tensor) -> float:
+    return float((actual.float() - expected.float()).norm() / expected.float().norm())
 
 
 def fresh(family: str) -> Any:
@@ -50,57 +50,60 @@ def fresh(family: str) -> Any:
 
 
 @torch.inference_mode()
-def gaps(lay: LinearFactory | None, model: Any, rows: int) -> list[float]:
+def gaps(factory: LinearFactory | None, model: Any, rows: int) -> list[float]:
     """How far the scores that steps give lie from those of the model's own forward, at every step."""
     lengths, steps = torch.tensor([5, 2, 4][:rows]), 6
-    given = torch.randint(3, 20, (rows, 5), generator=torch.Generator().manual_seed(1))
+    args = torch.randint(3, 20, (rows, 5), generator=torch.Generator().manual_seed(1))
     real = torch.arange(5) < lengths[:, None]
     more = torch.randint(3, 20, (rows, steps), generator=torch.Generator().manual_seed(2))
     sourced = isinstance(model, EncoderDecoder)
-    begun = prefill(
-        InferenceModel(model, lay), given, real, start_ids=[START] if sourced else None, capacity=steps
+    prefilled = prefill(
+        InferenceModel(model, factory), args, real, start_ids=[START] if sourced else None, capacity=steps
     )
-    found = [begun.logits, *(begun.decoder.step(more[:, n]).clone() for n in range(steps - 1))]
-    told = []
-    for n, logits in enumerate(found):
+    actual = [prefilled.logits, *(prefilled.decoder.step(more[:, n]).clone() for n in range(steps - 1))]
+    output = []
+    for n, logits in enumerate(actual):
         for row, length in enumerate(lengths.tolist()):
-            text, after = given[row : row + 1, :length], more[row : row + 1, :n]
+            text, after = args[row : row + 1, :length], more[row : row + 1, :n]
             if sourced:
                 after = torch.cat((torch.tensor([[START]]), after), 1)
                 own = model(text, after, torch.ones_like(text).bool(), torch.ones_like(after).bool())
             else:
-                whole = torch.cat((text, after), 1)
-                own = model(whole, torch.ones_like(whole).bool())
-            told.append(far(logits[row], own[0, -1]))
-    return told
+                complete = torch.cat((text, after), 1)
+                own = model(complete, torch.ones_like(complete).bool())
+            output.append(far(logits[row], own[0, -1]))
+    return output
 
 
-@pytest.mark.parametrize("lay", LAYOUTS, ids=str)
+@pytest.mark.parametrize("factory", LAYOUTS, ids=str)
 @pytest.mark.parametrize("family", families())
-def test_every_layout_gives_what_the_model_gives(family: str, lay: type) -> None:
-    near = INT8_TOLERANCE if lay is Int8Linear else 1e-4
+def test_every_linear_layer_type_matches_the_model(family: str, factory: type) -> None:
+    near = INT8_TOLERANCE if factory is Int8Linear else 1e-4
     model = fresh(family)
     if isinstance(model, EncoderDecoder | DecoderOnly):
-        worst = max(gaps(lay, model, rows=3) + gaps(lay, model, rows=1))
+        worst = max(gaps(factory, model, rows=3) + gaps(factory, model, rows=1))
     elif supports(model):
         sample = random_inputs(model, "right" if has_tokens(model) else "none")
         with torch.inference_mode():
             own, laid = (
-                drop_padding(model, sample, sample.run(one)) for one in (model, InferenceEncoder(model, lay))
+                drop_padding(model, sample, sample.run(one))
+                for one in (model, InferenceEncoder(model, factory))
             )  # type: ignore[arg-type]
         worst = max(far(laid[name], own[name]) for name in own)
     else:
         pytest.skip("run as it is")
-    assert worst < near and (lay is not Int8Linear or worst > 0)
+    assert worst < near and (factory is not Int8Linear or worst > 0)
 
 
-def texts(model: nn.Module, ids: Tensor, **words: Any) -> list[list[GenerationOutput]]:
-    asked = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 8, **words}
-    return generate_with(model, ids, config=GenerationConfig(**asked), eos_token_id=[3, 40], pad_token_id=PAD)
+def texts(model: nn.Module, ids: Tensor, **kwargs: Any) -> list[list[GenerationOutput]]:
+    requested = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 8, **kwargs}
+    return generate_with(
+        model, ids, config=GenerationConfig(**requested), eos_token_id=[3, 40], pad_token_id=PAD
+    )
 
 
-def same(found: list[list[GenerationOutput]], expected: list[list[GenerationOutput]]) -> None:
-    for some, others in zip(found, expected, strict=True):
+def same(actual: list[list[GenerationOutput]], expected: list[list[GenerationOutput]]) -> None:
+    for some, others in zip(actual, expected, strict=True):
         assert [(text.ids, text.finish_reason) for text in some] == [
             (text.ids, text.finish_reason) for text in others
         ]
@@ -124,7 +127,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_becomes_of_the_weights_is_noticed(name: str) -> None:
+def test_changed_weights_are_detected(name: str) -> None:
     model, ids = writer("gpt2"), padded(examples(3), "right")
     bundle = Bundle(model=model)
     before = texts(bundle.inference_model(), ids)
@@ -135,7 +138,7 @@ def test_what_becomes_of_the_weights_is_noticed(name: str) -> None:
         assert [t[0].ids for t in after] != [t[0].ids for t in before]
 
 
-def test_an_encoder_is_read_as_it_is_now() -> None:
+def test_inference_encoder_uses_changed_weights() -> None:
     model = fresh("bert")
     bundle, ids = Bundle(model=model), torch.tensor([[2, 9, 14, 5], [7, 6, 11, 3]])
     with torch.inference_mode():
@@ -147,12 +150,12 @@ def test_an_encoder_is_read_as_it_is_now() -> None:
     model.train()
     model.embed.dropout.p = model.encoder.blocks[0].dropout.p = 0.5
     with torch.inference_mode():
-        found = bundle.inference_model()(ids)
+        actual = bundle.inference_model()(ids)
         assert model.training and model.embed.dropout.training
-        assert far(found, model.eval()(ids)) < 1e-4
+        assert far(actual, model.eval()(ids)) < 1e-4
 
 
-def test_autocast_is_heeded_whenever_it_comes() -> None:
+def test_autocast_is_respected() -> None:
     model, ids = writer("gpt2"), padded(examples(3), "right")
     bundle = Bundle(model=model)
     before = texts(bundle.inference_model(), ids)
@@ -164,7 +167,7 @@ def test_autocast_is_heeded_whenever_it_comes() -> None:
 
 
 @pytest.mark.parametrize("weights", ["own", "int8"])
-def test_a_copy_has_a_life_of_its_own(weights: Any) -> None:
+def test_copied_model_is_independent(weights: Any) -> None:
     if weights == "int8" and Int8Linear not in LAYOUTS:
         pytest.skip("this build of torch has no int8 products")
     ids = padded(examples(3), "right")
@@ -175,26 +178,26 @@ def test_a_copy_has_a_life_of_its_own(weights: Any) -> None:
     changed(other.model)
     assert [t[0].ids for t in texts(other.inference_model(), ids)] != [t[0].ids for t in before]
     same(texts(bundle.inference_model(), ids), before)
-    encoder, words = InferenceEncoder(fresh("bert"), weights), torch.tensor([[2, 9, 14, 5]])
+    encoder, kwargs = InferenceEncoder(fresh("bert"), weights), torch.tensor([[2, 9, 14, 5]])
     with torch.inference_mode():
-        assert torch.equal(copy.deepcopy(encoder)(words), encoder(words))
+        assert torch.equal(copy.deepcopy(encoder)(kwargs), encoder(kwargs))
 
 
-def test_a_stack_that_looks_back_only_is_read_so() -> None:
+def test_causal_encoder_stays_causal() -> None:
     ids = torch.randint(1, 20, (2, 6), generator=torch.Generator().manual_seed(0))
     for shape in ("encoder_only", "encoder_decoder"):
-        asked: Any = spec_of(shape)
+        requested: Any = spec_of(shape)
         torch.manual_seed(0)
-        model: Any = build_model(replace(asked, encoder=replace(asked.encoder, causal=True))).eval()
+        model: Any = build_model(replace(requested, encoder=replace(requested.encoder, causal=True))).eval()
         with torch.inference_mode():
             if isinstance(model.spec, spec.EncoderOnlySpec):
                 assert far(InferenceEncoder(model)(ids), model(ids)) < 1e-5
             else:
-                begun = prefill(prepare_for_inference(model), ids, ids > 0, start_ids=START, capacity=2)
-                assert far(begun.logits, model(ids, torch.full((2, 1), START))[:, -1]) < 1e-5
+                prefilled = prefill(prepare_for_inference(model), ids, ids > 0, start_ids=START, capacity=2)
+                assert far(prefilled.logits, model(ids, torch.full((2, 1), START))[:, -1]) < 1e-5
 
 
-def test_sources_with_nothing_in_them() -> None:
+def test_empty_sources() -> None:
     model = writer("t5")
     options: dict[str, Any] = {
         "config": GenerationConfig(max_new_tokens=5, num_beams=2),
@@ -219,12 +222,12 @@ FORGETFUL: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("shape", ["decoder_only", "encoder_decoder"])
-@pytest.mark.parametrize("words", FORGETFUL, ids=str)
-def test_what_is_forgotten_was_seen_by_no_beam(
-    shape: str, words: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kwargs", FORGETFUL, ids=str)
+def test_compacting_the_beam_cache_does_not_change_the_output(
+    shape: str, kwargs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of unequal lengths and limits, some of which leave early, with and without forgetting."""
-    model: Any = core_model(shape, **words)
+    model: Any = core_model(shape, **kwargs)
     ids = padded([[1 + token % 22 for token in row] for row in examples(5)], "right")
     moved: list[bool] = []
     forget = BeamKVCache._compact
@@ -234,8 +237,8 @@ def test_what_is_forgotten_was_seen_by_no_beam(
         moved.append(self.recent_steps == 0)
 
     monkeypatch.setattr(BeamKVCache, "_compact", counted)
-    for asked in ({"num_return_sequences": 4}, {"do_sample": True, "seed": 1, "temperature": 1.3}):
-        settings = GenerationConfig(num_beams=4, max_new_tokens=18, **asked)
+    for requested in ({"num_return_sequences": 4}, {"do_sample": True, "seed": 1, "temperature": 1.3}):
+        settings = GenerationConfig(num_beams=4, max_new_tokens=18, **requested)
         options: dict[str, Any] = {
             "config": settings,
             "eos_token_id": [2, 7, 99],
@@ -263,7 +266,7 @@ class Halved(nn.Module):
         return -0.5 * self.base(x)
 
 
-def test_what_was_put_around_a_projection_is_heeded_and_hooks_elsewhere_are_refused() -> None:
+def test_wrapped_projections_are_called_and_hooks_elsewhere_rejected() -> None:
     model = fresh("original")
     bundle, ids = Bundle(model=model), padded(examples(), "right")
     options: dict[str, Any] = {
@@ -294,7 +297,7 @@ def test_what_was_put_around_a_projection_is_heeded_and_hooks_elsewhere_are_refu
 
 
 @pytest.mark.skipif(Int8Linear not in LAYOUTS, reason="this build of torch has no int8 products")
-def test_a_rounded_row_does_not_depend_on_the_others() -> None:
+def test_int8_row_does_not_depend_on_other_rows() -> None:
     torch.manual_seed(0)
     product, x = Int8Linear([(torch.randn(24, 16), torch.randn(24))]), torch.randn(5, 16)
     x[3] *= 100  # nor on a large one among them

@@ -1,4 +1,4 @@
-"""The names that checkpoints, observers and pages rely on, written out: a change breaks what was saved."""
+"""The names of parameters and observed tensors, which saved files depend on."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize(("shape", "wiring"), OBSERVED)
-def test_observed_names_in_the_order_data_flows(shape: str, wiring: spec.Wiring) -> None:
+def test_observed_names_follow_the_forward_pass(shape: str, wiring: spec.Wiring) -> None:
     record = observe(model_of(shape, wiring=wiring), inputs_of(shape))
     assert record.names() == OBSERVED[shape, wiring]
 
 
-def test_observed_names_of_the_other_parts() -> None:
+def test_observed_names_of_inputs_and_heads() -> None:
     parallel = observe(
         model_of("decoder_only", wiring="parallel", position="none"), inputs_of("decoder_only")
     )

@@ -1,4 +1,4 @@
-"""Vectors are pooled over real tokens alone."""
+"""Pooling ignores padding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REAL = torch.tensor([[False, True, True, False], [True, True, True, True]])
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize(
-    ("pool", "wanted"),
+    ("pool", "expected"),
     [
         ("mean", [3.0, 2.5]),
         ("first", [8.0, 3.0]),
@@ -27,21 +27,21 @@ REAL = torch.tensor([[False, True, True, False], [True, True, True, True]])
         ("mean_sqrt_len", [3.0 * math.sqrt(2), 5.0]),
     ],
 )
-def test_only_real_tokens_are_pooled(pool: Any, wanted: list[float], dtype: torch.dtype) -> None:
+def test_only_real_tokens_are_pooled(pool: Any, expected: list[float], dtype: torch.dtype) -> None:
     head = EmbedHead(1, spec.EmbedSpec(pool=pool))
     pooled = head(X.to(dtype), HeadContext(padding=REAL))
-    torch.testing.assert_close(pooled[:, 0], torch.tensor(wanted, dtype=dtype))
-    whole = head(X.to(dtype), HeadContext())
-    assert whole.dtype == dtype and torch.equal(whole[1], pooled[1])
+    torch.testing.assert_close(pooled[:, 0], torch.tensor(expected, dtype=dtype))
+    full = head(X.to(dtype), HeadContext())
+    assert full.dtype == dtype and torch.equal(full[1], pooled[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_a_text_without_a_real_token_is_zero(dtype: torch.dtype) -> None:
+def test_pooling_only_padding_gives_zeros(dtype: torch.dtype) -> None:
     nothing = HeadContext(padding=torch.zeros(2, 4, dtype=torch.bool))
     assert torch.equal(EmbedHead(1, spec.EmbedSpec())(X.to(dtype), nothing), torch.zeros(2, 1, dtype=dtype))
 
 
-def test_a_model_without_a_single_number_is_built() -> None:
+def test_model_without_parameters_is_built() -> None:
     block = spec.BlockSpec(
         attention=spec.AttentionSpec(num_heads=2), feed_forward=spec.FeedForwardSpec(d_ff=4)
     )

@@ -1,4 +1,4 @@
-"""A published config that asks for what is not implemented is refused, naming the key or value."""
+"""Published configs with unsupported settings are rejected, naming the key."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def read(case: tuple[str, dict[str, Any]], change: dict[str, Any]) -> None:
         (VIT[0], {"architectures": ["ViTForMaskedImageModeling"]}, "ViTForMaskedImageModeling"),
     ],
 )
-def test_unsupported_config_is_refused(case: Any, change: dict[str, Any], fact: str) -> None:
+def test_unsupported_config_is_rejected(case: Any, change: dict[str, Any], fact: str) -> None:
     read(case, {})
     with pytest.raises(GlassformerError) as caught:
         read(case, change)

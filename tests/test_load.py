@@ -1,4 +1,4 @@
-"""Whole published folders, from text to numbers: config, shards, tokenizer files, generation settings."""
+"""Published folders, from text to outputs: config, shards, tokenizer files, generation settings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def logits(model: Any, ids: torch.Tensor) -> Any:
 
 
 @pytest.mark.parametrize(("layout", "name", "settings"), FOLDERS, ids=[f"{f[0]}-{f[1]}" for f in FOLDERS])
-def test_text_gives_the_numbers_of_the_reference(
+def test_text_gives_the_outputs_of_transformers(
     layout: str, name: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     reference = published(tmp_path / "theirs", layout, name, settings)
@@ -65,21 +65,21 @@ def test_text_gives_the_numbers_of_the_reference(
         (tmp_path / "theirs", reference),
         (again, type(reference).from_pretrained(again).eval()),
     ):
-        found = glassformer.load(folder)
-        assert found.tokenizer is not None and found.generation == GENERATION
+        actual = glassformer.load(folder)
+        assert actual.tokenizer is not None and actual.generation == GENERATION
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         ids = tokenizer(TEXT, return_tensors="pt").input_ids
-        assert found.tokenizer.encode(TEXT).ids == ids[0].tolist() and ids.unique().numel() > 6
-        more = {"decoder_input_ids": ids} if isinstance(found.model, EncoderDecoder) else {}
+        assert actual.tokenizer.encode(TEXT).ids == ids[0].tolist() and ids.unique().numel() > 6
+        more = {"decoder_input_ids": ids} if isinstance(actual.model, EncoderDecoder) else {}
         with torch.no_grad():
             theirs = model(input_ids=ids, **more)
-        assert harness.worst(logits(found.model, ids), theirs, None) < 1e-5
-        assert found.tokenizer.decode(ids[0]) == tokenizer.decode(ids[0], skip_special_tokens=True)
+        assert harness.worst(logits(actual.model, ids), theirs, None) < 1e-5
+        assert actual.tokenizer.decode(ids[0]) == tokenizer.decode(ids[0], skip_special_tokens=True)
     read = transformers.GenerationConfig.from_pretrained(again)
     assert {key: getattr(read, key) for key in GENERATION} == GENERATION
 
 
-def test_shards_are_read_where_they_lie(tmp_path: Path) -> None:
+def test_shards_are_memory_mapped(tmp_path: Path) -> None:
     """Every tensor of every shard arrives; a shard that is missing or not listed is named."""
     published(tmp_path, "byte-level", "GPT2LMHeadModel", cases._GPT2)
     shards = sorted(tmp_path.glob("model-*.safetensors"))

@@ -1,4 +1,4 @@
-"""Layers of a stack may differ, an encoder need not read tokens, and any vocabulary head generates."""
+"""Stacks of different layers, encoders without tokens, and generation with every vocabulary head."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ def mixed(shape: str = "decoder_only") -> Any:
     return model
 
 
-def test_a_stack_is_its_different_blocks_one_after_another() -> None:
+def test_stack_with_a_pattern_alternates_its_blocks() -> None:
     model = mixed()
     stack, x = model.decoder, torch.randn(2, 9, D)
     assert [block.self_attn.window for block in stack.blocks] == [None, 3, None, None]
     assert [block.self_attn.num_kv_heads for block in stack.blocks] == [4, 4, 2, 4]
-    wanted, positions = x, torch.arange(9)[None]
+    expected, positions = x, torch.arange(9)[None]
     with torch.no_grad():
         for block in stack.blocks:
             position = stack.position if block.self_attn.window is None else stack.local_position
             terms: PositionTerms = position(positions)
-            wanted = block(wanted, mask=Mask(causal=True), terms=terms)
-        wanted = stack.final_norm(wanted)
-        torch.testing.assert_close(stack(x), wanted)
+            expected = block(expected, mask=Mask(causal=True), terms=terms)
+        expected = stack.final_norm(expected)
+        torch.testing.assert_close(stack(x), expected)
         stack.local_position = None
-        assert not torch.allclose(stack(x), wanted)
+        assert not torch.allclose(stack(x), expected)
 
 
-def test_a_cache_has_each_layers_shape() -> None:
+def test_cache_has_the_shape_of_each_layer() -> None:
     model = mixed()
     cache = KVCache.allocate(model.spec, batch=2, capacity=12)
     assert [layer.k.shape[1] for layer in cache.layers] == [4, 4, 2, 4]
@@ -72,7 +72,7 @@ SOURCES: dict[str, tuple[spec.InputSpec, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_text_is_generated_from_images_and_features(source: str) -> None:
+def test_generate_from_images_and_vectors(source: str) -> None:
     what: Any = spec_of("encoder_decoder")
     kind, shape = SOURCES[source]
     torch.manual_seed(0)
@@ -87,7 +87,7 @@ def test_text_is_generated_from_images_and_features(source: str) -> None:
             torch.testing.assert_close(torch.stack(logits, 1), model(inputs, ids), rtol=1e-4, atol=1e-5)
 
 
-def test_any_head_with_a_vocabulary_generates() -> None:
+def test_every_vocabulary_head_generates() -> None:
     what: Any = spec_of("decoder_only")
     head = spec.MaskedLanguageModelSpec(vocab_size=VOCAB, activation="gelu", norm=spec.LayerNormSpec())
     torch.manual_seed(0)
@@ -95,14 +95,14 @@ def test_any_head_with_a_vocabulary_generates() -> None:
     perturb_parameters(model)
     ids = torch.tensor([[3, 4, 5]])
     params = GenerationParams(config=GenerationConfig(max_new_tokens=4), pad_token_id=0)
-    ((found,),) = generate(prepare_for_inference(model), ids, params)
+    ((actual,),) = generate(prepare_for_inference(model), ids, params)
     with torch.no_grad():
-        for token in found.ids:
+        for token in actual.ids:
             assert int(model(ids)[0, -1].argmax()) == token
             ids = torch.cat((ids, torch.tensor([[token]])), 1)
 
 
-def test_a_head_without_a_vocabulary_does_not_generate() -> None:
+def test_head_without_vocabulary_cannot_generate() -> None:
     what: Any = spec_of("decoder_only")
     with pytest.raises(UnsupportedError):
         InferenceModel(build_model(replace(what, head=spec.ClassifySpec(num_labels=2))), None)

@@ -1,4 +1,4 @@
-"""Slots against attention over lists: whoever comes, goes and changes places, a row sees what it should."""
+"""The slot KV cache matches attention over lists while requests come, go and move."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ class Text:
     place: int
 
 
-def defined(attention: Any, position: Any, q: Tensor, seen: Seen, at: int) -> Tensor:
+def defined(attention: Any, position: Any, q: Tensor, recorded: Seen, at: int) -> Tensor:
     """softmax(q k * scale + bias) v for one query (H, K) at a place, written out."""
-    keys = torch.stack([k for k, _, _ in seen], 1)  # (G, S, K)
-    values = torch.stack([v for _, v, _ in seen], 1)
-    standing = torch.tensor([where for _, _, where in seen])
+    keys = torch.stack([k for k, _, _ in recorded], 1)  # (G, S, K)
+    values = torch.stack([v for _, v, _ in recorded], 1)
+    position_ids = torch.tensor([where for _, _, where in recorded])
     repeats = attention.num_heads // keys.shape[0]
     keys, values = (x.repeat_interleave(repeats, 0) for x in (keys, values))
     if isinstance(position, RotaryPositions):
         q = rotate(q[None, :, None], position(torch.tensor([[at]])).rotary)[0, :, 0]
-        keys = rotate(keys[None], position(standing[None]).rotary)[0]
+        keys = rotate(keys[None], position(position_ids[None]).rotary)[0]
     scores = (keys @ q[:, :, None])[..., 0] * attention.scale  # (H, S)
     if position is not None and not isinstance(position, RotaryPositions):
-        scores = scores + position(torch.tensor([[at]]), standing[None]).bias[0, :, 0]
+        scores = scores + position(torch.tensor([[at]]), position_ids[None]).bias[0, :, 0]
     if attention.window is not None:
-        scores = scores.masked_fill(standing <= at - attention.window, -torch.inf)
+        scores = scores.masked_fill(position_ids <= at - attention.window, -torch.inf)
     return (scores.softmax(-1)[:, None] @ values)[:, 0].reshape(-1)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @torch.inference_mode()
-def test_each_row_sees_its_own_text_and_nothing_else(kind: dict[str, Any]) -> None:
+def test_slot_cache_rows_are_independent(kind: dict[str, Any]) -> None:
     model: Any = core_model("encoder_decoder", **kind)
     decoder = fused_copy(model.decoder, None)
     own = SlotKVCache(decoder, torch.empty(0))
@@ -82,8 +82,10 @@ def test_each_row_sees_its_own_text_and_nothing_else(kind: dict[str, Any]) -> No
             slot = own.add(beams, *([x * (1 + n) for n in range(layers)] for x in (turned, v)))
             source = torch.randn(H, draw.choice((0, 3, 40)), cross.head_dim)
             there = across.add(beams, [source] * layers, [source + 1] * layers)
-            seen: Seen = [(k[:, s], v[:, s], s) for s in range(read)]
-            texts.append(Text(slot, there, [list(seen) for _ in range(beams)], (source, source + 1), read))
+            recorded: Seen = [(k[:, s], v[:, s], s) for s in range(read)]
+            texts.append(
+                Text(slot, there, [list(recorded) for _ in range(beams)], (source, source + 1), read)
+            )
         elif draw.random() < 0.08 and texts:
             gone = texts.pop(draw.randrange(len(texts)))
             own.remove(gone.slot)
@@ -106,23 +108,23 @@ def test_each_row_sees_its_own_text_and_nothing_else(kind: dict[str, Any]) -> No
         own.prepare()
         across.prepare()
         widths = [attention.num_heads * width, groups * width, groups * width]
-        found, _ = (
+        actual, _ = (
             own.attend(
                 n, attention, *(x.unflatten(-1, (-1, width)) for x in (qkv * (1 + n)).split(widths, -1))
             )
             for n in range(layers)
         )
-        asked = torch.randn(len(rows), H * cross.head_dim)
-        looked = across.attend(0, cross, asked.unflatten(-1, (H, -1)), None, None)
+        requested = torch.randn(len(rows), H * cross.head_dim)
+        looked = across.attend(0, cross, requested.unflatten(-1, (H, -1)), None, None)
         own.advance()
         for row, (text, beam) in enumerate(rows):
             q, k, v = qkv[row].split([attention.num_heads * width, groups * width, groups * width])
             text.beams[beam].append((k.view(groups, width), v.view(groups, width), text.place))
             expected = defined(attention, position, q.view(-1, width), text.beams[beam], text.place)
-            assert torch.allclose(found[row].flatten(), expected, atol=1e-5)
+            assert torch.allclose(actual[row].flatten(), expected, atol=1e-5)
             memory: Seen = [(*pair, 0) for pair in zip(*(x.unbind(1) for x in text.read), strict=True)]
             zeros = torch.zeros(H * cross.value_dim)
-            query = asked[row].view(H, -1)
+            query = requested[row].view(H, -1)
             expected = defined(cross, None, query, memory, 0) if memory else zeros
             assert torch.allclose(looked[row].flatten(), expected, atol=1e-5)
         for text in texts:
@@ -133,7 +135,7 @@ def test_each_row_sees_its_own_text_and_nothing_else(kind: dict[str, Any]) -> No
     assert not own.buckets and not across.buckets and own.rows == 0
 
 
-def test_buckets_hold_little_more_than_is_there() -> None:
+def test_buckets_waste_little_capacity() -> None:
     model: Any = core_model("decoder_only")
     own = SlotKVCache(fused_copy(model.decoder, None), torch.empty(0))
     nothing = [torch.empty(H, 0, D // H)] * len(model.decoder.blocks)
