@@ -1,8 +1,8 @@
-"""The core beside its peers, in one run, as ratios: python benchmarks/core.py [--only train,load]
+"""Compare the core with other libraries: python benchmarks/core.py [--only train,load]
 
 On a CPU: a training step of the base encoder-decoder, forwards of two published shapes, loading a folder,
-and what an absent observer costs. With a GPU: compiled training steps (`--nanogpt model.py` adds nanoGPT's,
-from a copy of its model.py). Above 1 in the last column, we are the faster.
+and the cost of an absent observer. With a GPU: compiled training steps (`--nanogpt model.py` adds nanoGPT's,
+from a copy of its model.py). Above 1 in the last column, Glassformer is faster.
 """
 
 from __future__ import annotations
@@ -24,27 +24,29 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import glassformer
-from benchmarks import peers
-from benchmarks.timing import gpu_seconds, show, turns
+from benchmarks import reference_models
+from benchmarks.timing import gpu_seconds, show, time_in_turns
 from glassformer.core import observe
 from glassformer.core.kernels import attend, prepare_mask
 
-SAME_DROPOUT = {"attention_dropout": 0.1, "ffn_dropout": 0.1}  # where torch.nn.Transformer puts it too
+SAME_DROPOUT = {"attention_dropout": 0.1, "ffn_dropout": 0.1}  # as in torch.nn.Transformer
 
 
-def base(vocab: int, length: int, **words: Any) -> nn.Module:
-    return glassformer.build("original", src_vocab_size=vocab, max_len=length, **peers.BASE, **words)
+def base(vocab: int, length: int, **options: Any) -> nn.Module:
+    return glassformer.build(
+        "original", src_vocab_size=vocab, max_len=length, **reference_models.BASE, **options
+    )
 
 
 def train_step(model: nn.Module, src: Tensor, tgt: Tensor) -> Any:
     model.train()
-    optimiser = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
 
     def step() -> None:
         loss = F.cross_entropy(model(src, tgt).flatten(0, 1), tgt.flatten(), ignore_index=0)
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
     return step
 
@@ -59,14 +61,14 @@ def cpu_train(rounds: int) -> None:
     models = {
         "glassformer": base(vocab, 32),
         "glassformer, dropout as nn.Transformer": base(vocab, 32, **SAME_DROPOUT),
-        "torch.nn.Transformer": peers.TorchTransformer(vocab, 32),
-        "transformers MarianMT": peers.Marian(vocab, 32),
+        "torch.nn.Transformer": reference_models.TorchTransformer(vocab, 32),
+        "transformers MarianMT": reference_models.Marian(vocab, 32),
     }
     steps = {name: train_step(model, src, tgt) for name, model in models.items()}
-    times = turns(steps, rounds=rounds)
+    times = time_in_turns(steps, rounds=rounds)
     show("training step, base encoder-decoder, 32 x 32 tokens, CPU", times, ours="glassformer")
     ratio = times["torch.nn.Transformer"] / times["glassformer, dropout as nn.Transformer"]
-    print(f"like for like in dropout: {ratio:.2f} x torch.nn.Transformer\n")
+    print(f"with the same dropout: {ratio:.2f} x torch.nn.Transformer\n")
 
 
 def cpu_forward(rounds: int) -> None:
@@ -75,12 +77,12 @@ def cpu_forward(rounds: int) -> None:
 
     jobs = {
         "BERT-base 16 x 128": (
-            transformers.BertModel(peers.bert_config()),
+            transformers.BertModel(reference_models.bert_config()),
             "input_ids",
             torch.randint(1, 30000, (16, 128)),
         ),
         "ViT-B/16 8 images": (
-            transformers.ViTForImageClassification(peers.vit_config()),
+            transformers.ViTForImageClassification(reference_models.vit_config()),
             "pixel_values",
             torch.randn(8, 3, 224, 224),
         ),
@@ -95,7 +97,7 @@ def cpu_forward(rounds: int) -> None:
                 "glassformer": lambda ours=ours, values=values: ours(values),
                 "transformers": lambda r=reference, n=name, v=values: r(**{n: v}),
             }
-            times = turns(steps, rounds=rounds)
+            times = time_in_turns(steps, rounds=rounds)
             show(f"forward, {title}, CPU", times, ours="glassformer")
             print(f"largest difference of the outputs: {float((mine - theirs).abs().max()):.1e}\n")
 
@@ -107,11 +109,11 @@ import torch
 def peak():
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
-before, begin = peak(), time.perf_counter()
+before, start = peak(), time.perf_counter()
 {load}
-loaded = time.perf_counter() - begin
+loaded = time.perf_counter() - start
 total = sum(float(p.detach().sum()) for p in model.parameters())
-print(json.dumps({{"seconds": loaded, "touched": time.perf_counter() - begin, "peak": peak() - before}}))
+print(json.dumps({{"seconds": loaded, "touched": time.perf_counter() - start, "peak": peak() - before}}))
 """
 PROBES = {
     "glassformer": ("import glassformer, glassformer.api", "model = glassformer.load(sys.argv[1]).model"),
@@ -123,13 +125,13 @@ PROBES = {
 
 
 def load(rounds: int) -> None:
-    """A GPT-2 folder of 498 MB, loaded by a fresh process each time, every number then read once."""
+    """A GPT-2 folder of 498 MB, loaded by a fresh process each time, then every parameter is read once."""
     import transformers
 
     with tempfile.TemporaryDirectory() as folder:
-        transformers.GPT2LMHeadModel(peers.gpt2_config()).save_pretrained(folder)
+        transformers.GPT2LMHeadModel(reference_models.gpt2_config()).save_pretrained(folder)
         size = (Path(folder) / "model.safetensors").stat().st_size
-        seen: dict[str, list[dict[str, float]]] = {name: [] for name in PROBES}
+        results: dict[str, list[dict[str, float]]] = {name: [] for name in PROBES}
         root = str(Path(__file__).parent.parent)
         compiled = {**os.environ, "PYTHONPATH": root, "PYTHONDONTWRITEBYTECODE": ""}  # as installed: once
         for number in range(rounds + 1):
@@ -137,46 +139,46 @@ def load(rounds: int) -> None:
                 command = [sys.executable, "-c", PROBE.format(setup=setup, load=line), folder]
                 done = subprocess.run(command, capture_output=True, text=True, check=True, env=compiled)
                 if number:
-                    seen[name].append(json.loads(done.stdout.splitlines()[-1]))
-    for key, what in (("seconds", "loading"), ("touched", "loading and reading every number")):
-        times = {n: sorted(r[key] for r in runs)[len(runs) // 2] for n, runs in seen.items()}
+                    results[name].append(json.loads(done.stdout.splitlines()[-1]))
+    for key, what in (("seconds", "loading"), ("touched", "loading and reading every parameter")):
+        times = {n: sorted(r[key] for r in runs)[len(runs) // 2] for n, runs in results.items()}
         show(f"{what}, {size / 1e6:.0f} MB folder", times, ours="glassformer")
-    for name, runs in seen.items():
+    for name, runs in results.items():
         print(f"{name}: peak memory {max(r['peak'] for r in runs) / size:.2f} x the weights")
     print()
 
 
 def observer(rounds: int) -> None:
-    """How often a forward asks whether anyone observes, and what asking costs."""
-    size = peers.TINY if peers.is_tiny() else {}
+    """The number of observation points of a forward, and the cost of each without an observer."""
+    size = reference_models.TINY if reference_models.is_tiny() else {}
     model = glassformer.build("bert-base-uncased", **size).eval()
     ids = torch.randint(1, 30000, (16, 128))
-    asked = glassformer.Observer()
+    recorder = glassformer.Observer()
     with torch.no_grad():
-        model(ids, obs=asked)
-        forward = turns({"forward": lambda: model(ids)}, rounds=rounds)["forward"]
+        model(ids, obs=recorder)
+        forward = time_in_turns({"forward": lambda: model(ids)}, rounds=rounds)["forward"]
     x, loops = torch.zeros(1), 200_000
-    begin = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(loops):
         observe.tap(None, "name", x)
-    cost = (time.perf_counter() - begin) / loops
-    calls = 2 * len(asked.record.names())  # a look and a step down for each name, at most
-    print(f"absent observer: {calls} questions of {cost * 1e9:.0f} ns in a forward of {forward * 1e3:.0f} ms")
+    cost = (time.perf_counter() - start) / loops
+    calls = 2 * len(recorder.record.names())  # a tap and a scope for each name, at most
+    print(f"absent observer: {calls} checks of {cost * 1e9:.0f} ns in a forward of {forward * 1e3:.0f} ms")
     print(f"= {calls * cost / forward:.2e} of its time\n")
 
 
 def gpu_step(model: nn.Module, loss: Any, mode: str | None) -> Any:
     """Forward, backward and AdamW, compiled, under bfloat16 autocast."""
     model.cuda().train()
-    optimiser = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
     compiled = torch.compile(loss, mode=mode)
 
     def step() -> None:
         with torch.autocast("cuda", torch.bfloat16):
             value = compiled()
         value.backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
     return step
 
@@ -198,12 +200,12 @@ def gpu_language_model(nanogpt: Path | None) -> None:
     ids, labels = (torch.randint(0, vocab, size, device="cuda") for _ in range(2))
 
     def ours() -> Any:
-        quiet = {"dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0}
-        model = glassformer.build("gpt2", vocab_size=vocab, **quiet)
+        no_dropout = {"dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0}
+        model = glassformer.build("gpt2", vocab_size=vocab, **no_dropout)
         return model, lambda: F.cross_entropy(model(ids).flatten(0, 1), labels.flatten())
 
     def theirs() -> Any:
-        model = peers.nanogpt(nanogpt, vocab)  # type: ignore[arg-type]
+        model = reference_models.nanogpt(nanogpt, vocab)  # type: ignore[arg-type]
         return model, lambda: model(ids, labels)[1]
 
     jobs: dict[str, Any] = {"glassformer": (ours, None)}
@@ -232,7 +234,7 @@ def gpu_kernels() -> None:
             times = {}
             for kernel in ("flex", "sdpa"):
                 torch._dynamo.reset()
-                held = prepare_mask(
+                prepared_mask = prepare_mask(
                     mask,
                     batch=rows,
                     queries=length,
@@ -242,7 +244,9 @@ def gpu_kernels() -> None:
                     kernel=kernel,  # type: ignore[arg-type]
                 )
                 times[kernel] = gpu_seconds(
-                    lambda q=q, k=k, v=v, held=held: attend(q, k, v, mask=held).sum().backward(),
+                    lambda q=q, k=k, v=v, prepared_mask=prepared_mask: (
+                        attend(q, k, v, mask=prepared_mask).sum().backward()
+                    ),
                     repeats=10,
                     warm=3,
                 )
@@ -254,14 +258,14 @@ def gpu_encoder_decoder() -> None:
     vocab, size = 32000, (256, 64)
     src, tgt, labels = (torch.randint(1, vocab, size, device="cuda") for _ in range(3))
 
-    def made(model: nn.Module) -> Any:
+    def with_loss(model: nn.Module) -> Any:
         return model, lambda: F.cross_entropy(model(src, tgt).flatten(0, 1), labels.flatten())
 
-    def ours(**words: Any) -> Any:
-        return lambda: made(base(vocab, 64, pad_id=None, **words))
+    def ours(**options: Any) -> Any:
+        return lambda: with_loss(base(vocab, 64, pad_id=None, **options))
 
     def theirs() -> Any:
-        return made(peers.TorchTransformer(vocab, 64, padded=False))
+        return with_loss(reference_models.TorchTransformer(vocab, 64, padded=False))
 
     fast = "reduce-overhead"
     jobs = {
@@ -279,29 +283,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", default="", help="train, forward, load, observer; kernels, gpt, base")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each step")
-    parser.add_argument("--nanogpt", type=Path, help="nanoGPT's model.py, to run it beside us")
+    parser.add_argument("--nanogpt", type=Path, help="nanoGPT's model.py, to compare with it")
     parser.add_argument("--tiny", action="store_true", help="tiny models: only checks that this runs")
-    given = parser.parse_args()
-    if given.tiny:
-        peers.shrink()
-    chosen = {
-        "train": lambda: cpu_train(given.rounds),
-        "forward": lambda: cpu_forward(given.rounds),
-        "load": lambda: load(given.rounds),
-        "observer": lambda: observer(given.rounds),
+    args = parser.parse_args()
+    if args.tiny:
+        reference_models.shrink()
+    cases = {
+        "train": lambda: cpu_train(args.rounds),
+        "forward": lambda: cpu_forward(args.rounds),
+        "load": lambda: load(args.rounds),
+        "observer": lambda: observer(args.rounds),
     }
     if torch.cuda.is_available():
         torch.set_float32_matmul_precision("high")
-        chosen = {
+        cases = {
             "kernels": gpu_kernels,
-            "gpt": lambda: gpu_language_model(given.nanogpt),
+            "gpt": lambda: gpu_language_model(args.nanogpt),
             "base": gpu_encoder_decoder,
         }
-    wanted = [name for name in given.only.split(",") if name] or list(chosen)
-    for name in wanted:
-        if name not in chosen:
-            parser.error(f"there is no benchmark '{name}' on this machine; there are {', '.join(chosen)}")
-        chosen[name]()
+    requested = [name for name in args.only.split(",") if name] or list(cases)
+    for name in requested:
+        if name not in cases:
+            parser.error(f"there is no benchmark '{name}' on this machine; there are {', '.join(cases)}")
+        cases[name]()
 
 
 if __name__ == "__main__":

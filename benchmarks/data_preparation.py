@@ -1,9 +1,9 @@
-"""What comes before the first step: python benchmarks/data_preparation.py TRAIN.tsv DEV.tsv [--tokenizer DIR]
+"""Time data preparation: python benchmarks/data_preparation.py TRAIN.tsv DEV.tsv [--tokenizer DIR]
 
-Trains a tiny translator on the pairs for one step, and then for one more, and tells how long the command took
-until it was about to step: first with everything to be read and encoded, then going on. Then how long one
-batch of 65,536 tokens takes to be planned and made. `--against` names another checkout, measured turn by turn
-with this one. On a busy machine look at the seconds of a processor.
+Trains a tiny translator for one step, then resumes it for one more, and reports the time until the first
+step: first with all data to read and encode, then resumed. Also reports how long it takes to plan and build
+one batch of 65,536 tokens. `--against` names another checkout to measure in turns with this one. On a busy
+machine, compare the CPU seconds.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ class Spent(NamedTuple):
     cpu: float
 
 
-def until_ready(tree: Path, words: Sequence[str], steps: int, threads: int) -> Spent:
+def until_ready(tree: Path, command_args: Sequence[str], steps: int, threads: int) -> Spent:
     """From the command to its first step; the rest of the run is waited for."""
-    command = [sys.executable, "-m", "glassformer", "train", "translate", *words]
+    command = [sys.executable, "-m", "glassformer", "train", "translate", *command_args]
     command += ["--set", f"training.max_steps={steps}"]
     environment = {**os.environ, "RAYON_NUM_THREADS": str(threads), "OMP_NUM_THREADS": "1"}
-    begun, spent = time.perf_counter(), None
+    start, spent = time.perf_counter(), None
     run = subprocess.Popen(command, cwd=tree, env=environment, stderr=subprocess.PIPE, text=True)
     assert run.stderr is not None
-    told = []
+    output = []
     for line in run.stderr:
-        told.append(line)
+        output.append(line)
         if spent is None and any(sign in line for sign in READY):
-            spent = Spent(time.perf_counter() - begun, _processor_seconds(run.pid))
+            spent = Spent(time.perf_counter() - start, _processor_seconds(run.pid))
     if run.wait() or spent is None:
-        raise SystemExit("".join(told))
+        raise SystemExit("".join(output))
     return spent
 
 
@@ -81,20 +81,20 @@ def batch_times(store: Path) -> dict[str, float]:
     task: Any = SimpleNamespace(train=pairs, row_width=WIDTH)
     found = {}
     for name in ("rows", "lengths"):
-        words: Any = SimpleNamespace(batch=TOKENS, packing=name == "rows")
-        batches, source = make_batches(task, words, 1)
-        seen = []
+        options: Any = SimpleNamespace(batch=TOKENS, packing=name == "rows")
+        batches, source = make_batches(task, options, 1)
+        times = []
         for pool in range(3):
-            begin = time.process_time()
+            start = time.process_time()
             plan = batches.plan(0, pool % max(1, len(pairs) // batches.pool))
             for each in plan:
                 source.batch(each, epoch=0)
-            seen.append((time.process_time() - begin) / len(plan))
-        found[name] = median(seen) * 1e3
+            times.append((time.process_time() - start) / len(plan))
+        found[name] = median(times) * 1e3
     return found
 
 
-def measured(trees: dict[str, Path], words: Sequence[str], rounds: int) -> dict[str, dict[str, str]]:
+def measured(trees: dict[str, Path], command_args: Sequence[str], rounds: int) -> dict[str, dict[str, str]]:
     """Cells by what is measured and by tree."""
     times: dict[str, dict[str, list[Spent]]] = {}
     batches: dict[str, dict[str, float]] = {}
@@ -102,7 +102,7 @@ def measured(trees: dict[str, Path], words: Sequence[str], rounds: int) -> dict[
         for threads in (1, len(os.sched_getaffinity(0))):
             for name, tree in trees.items():
                 with tempfile.TemporaryDirectory() as place:
-                    here = [*words, "--out", f"{place}/run"]
+                    here = [*command_args, "--out", f"{place}/run"]
                     first = until_ready(tree, here, 1, threads)
                     again = until_ready(tree, here, 2, threads)
                     part = f"to the first step, {threads} thread{'s' * (threads > 1)}"
@@ -115,8 +115,8 @@ def measured(trees: dict[str, Path], words: Sequence[str], rounds: int) -> dict[
                     batches[name] = json.loads(found.stdout)
     cells = {
         part: {
-            name: f"{median(one.wall for one in seen):.1f} s ({median(one.cpu for one in seen):.1f})"
-            for name, seen in of.items()
+            name: f"{median(one.wall for one in times):.1f} s ({median(one.cpu for one in times):.1f})"
+            for name, times in of.items()
         }
         for part, of in times.items()
     }
@@ -129,33 +129,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("train", nargs="?")
     parser.add_argument("valid", nargs="?")
-    parser.add_argument("--tokenizer", help="a trained tokenizer's folder; without it one is learnt")
-    parser.add_argument("--to", help="the column that names the language, where there is one")
+    parser.add_argument("--tokenizer", help="a trained tokenizer's folder; by default one is trained")
+    parser.add_argument("--to", help="the column with the target language, if there is one")
     parser.add_argument("--against", type=Path, help="another checkout")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--batches", type=Path, help=argparse.SUPPRESS)  # what a child measures
-    given = parser.parse_args()
-    if given.batches is not None:
+    args = parser.parse_args()
+    if args.batches is not None:
         sys.path.insert(0, os.environ["TREE"])
-        print(json.dumps(batch_times(given.batches)))
+        print(json.dumps(batch_times(args.batches)))
         return
-    if given.train is None or given.valid is None:
+    if args.train is None or args.valid is None:
         parser.error("name the pairs to learn from, and those to validate with")
-    words = [f"--train={Path(given.train).resolve()}", f"--valid={Path(given.valid).resolve()}"]
+    command_args = [f"--train={Path(args.train).resolve()}", f"--valid={Path(args.valid).resolve()}"]
     settings: dict[str, object] = dict(TINY)
-    if given.tokenizer:
-        settings["tokenizer.folder"] = Path(given.tokenizer).resolve()
-    if given.to:
-        settings |= {"data.language_column": given.to, "data.columns": "[source,target]"}
+    if args.tokenizer:
+        settings["tokenizer.folder"] = Path(args.tokenizer).resolve()
+    if args.to:
+        settings |= {"data.language_column": args.to, "data.columns": "[source,target]"}
     for name, value in settings.items():
-        words += ["--set", f"{name}={value}"]
+        command_args += ["--set", f"{name}={value}"]
     trees = {"this checkout": HERE}
-    if given.against:
-        trees["the other"] = given.against.resolve()
+    if args.against:
+        trees["the other"] = args.against.resolve()
     table = Table(title="seconds (of processors)", title_justify="left")
     for name in ("what", *trees):
         table.add_column(name, justify="left" if name == "what" else "right")
-    for part, cells in measured(trees, words, given.rounds).items():
+    for part, cells in measured(trees, command_args, args.rounds).items():
         table.add_row(part, *cells.values())
     Console(width=100).print(table)
     print(f"load of the machine: {os.getloadavg()[0]:.1f}; peak memory of a run: {_peak():.0f} MB")

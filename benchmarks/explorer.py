@@ -27,14 +27,14 @@ from playwright.sync_api import Page, sync_playwright
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import glassformer
-from benchmarks import peers
+from benchmarks import reference_models
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
     "--no-first-run --enable-precise-memory-info"
 ).split()
-STATIONS = ("tokens", "embed", "position", "self", "ffn", "norm_self", "head")
+STAGES = ("tokens", "embed", "position", "self", "ffn", "norm_self", "head")
 
 
 def model(folder: Path, tokens: int) -> str:
@@ -45,9 +45,9 @@ def model(folder: Path, tokens: int) -> str:
         [" ".join(words)], TokenizerPlan(kind="word", vocab_size=2100, template="none")
     )
     torch.manual_seed(0)
-    size = peers.TINY if peers.is_tiny() else {}
-    made = glassformer.build("gpt2", vocab_size=50_257, **size).eval()
-    glassformer.save(glassformer.Bundle(model=made, tokenizer=tokenizer, family="gpt2"), folder)
+    size = reference_models.TINY if reference_models.is_tiny() else {}
+    gpt2 = glassformer.build("gpt2", vocab_size=50_257, **size).eval()
+    glassformer.save(glassformer.Bundle(model=gpt2, tokenizer=tokenizer, family="gpt2"), folder)
     return " ".join(words[n * 37 % len(words)] for n in range(tokens))
 
 
@@ -61,27 +61,27 @@ def opening(page: Page, station: str) -> float:
     return page.evaluate(
         """async (id) => {
           const element = document.querySelector(`[data-station="${id}"]`);
-          const begun = performance.now();
+          const start = performance.now();
           element.dispatchEvent(new MouseEvent('click', { bubbles: true }));
           while (!document.querySelector(`[data-open="${id}"] [data-figure]`))
             await new Promise(requestAnimationFrame);
           await new Promise(requestAnimationFrame);
-          return performance.now() - begun;
+          return performance.now() - start;
         }""",
         station,
     )
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--tokens", type=int, default=512)
-    asked.add_argument("--tiny", action="store_true", help="tiny models: only checks that this runs")
-    words = asked.parse_args()
-    if words.tiny:
-        peers.shrink()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--tiny", action="store_true", help="tiny models: only checks that this runs")
+    args = parser.parse_args()
+    if args.tiny:
+        reference_models.shrink()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "long"
-        text = model(folder, words.tokens)
+        text = model(folder, args.tokens)
         server = subprocess.Popen(
             [sys.executable, "-m", "glassformer", "serve", str(folder), "--port", "0"],
             stdout=subprocess.PIPE,
@@ -130,7 +130,7 @@ def measure(url: str, text: str) -> None:
         print(f"first paint                  {painted:8.0f} ms  (bound 1000 ms)")
         print(f"sent before the first view   {sum(sent) / 1e6:8.2f} MB  (bound 2 MB)")
         ids = page.evaluate("[...document.querySelectorAll('[data-station]')].map(e => e.dataset.station)")
-        for kind in STATIONS:
+        for kind in STAGES:
             of_kind = [one for one in ids if one.endswith(f".{kind}") or one == kind][:3]
             if not of_kind:
                 continue
@@ -154,12 +154,12 @@ def scrubbing(page: Page) -> float:
           const count = () => { window.painted++; if (window.going) requestAnimationFrame(count); };
           requestAnimationFrame(count); }"""
     )
-    begun = time.perf_counter()
+    start = time.perf_counter()
     for n in range(120):
         page.mouse.move(
             box["x"] + 4 + n * (box["width"] - 8) / 120, box["y"] + 4 + n * (box["height"] - 8) / 120
         )
-    took = time.perf_counter() - begun
+    took = time.perf_counter() - start
     painted = page.evaluate("() => { window.going = false; return window.painted; }")
     return painted / took
 

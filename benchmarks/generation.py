@@ -26,7 +26,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import glassformer
-from benchmarks import peers
+from benchmarks import reference_models
 from benchmarks.timing import Rate, show_rates
 from glassformer.generation import GenerationConfig, GenerationParams, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
@@ -70,7 +70,7 @@ def converted(folder: Path, names: Names) -> Path:
 
 
 def run_ours(model: torch.nn.Module, job: Job, *, eos_id: int, pad_id: int, never: tuple[int, ...]) -> Any:
-    asked = GenerationConfig(
+    config = GenerationConfig(
         max_new_tokens=job.length,
         min_new_tokens=job.length,
         num_beams=job.beams,
@@ -78,10 +78,10 @@ def run_ours(model: torch.nn.Module, job: Job, *, eos_id: int, pad_id: int, neve
     )
 
     def write() -> Texts:
-        found = generate_batched(
-            model, job.examples, GenerationParams(config=asked, eos_token_id=eos_id, pad_token_id=pad_id)
+        outputs = generate_batched(
+            model, job.examples, GenerationParams(config=config, eos_token_id=eos_id, pad_token_id=pad_id)
         )
-        return [texts[0].ids for texts in found]
+        return [texts[0].ids for texts in outputs]
 
     return write
 
@@ -90,7 +90,7 @@ def run_theirs(model: Any, job: Job, *, pad_id: int, never: tuple[int, ...]) -> 
     width = max(map(len, job.examples))
     ids = torch.tensor([[*one, *[pad_id] * (width - len(one))] for one in job.examples])
     real = torch.tensor([[n < len(one) for n in range(width)] for one in job.examples]).long()
-    words = {
+    options = {
         "max_new_tokens": job.length,
         "min_new_tokens": job.length,
         "num_beams": job.beams,
@@ -100,8 +100,8 @@ def run_theirs(model: Any, job: Job, *, pad_id: int, never: tuple[int, ...]) -> 
 
     def write() -> Texts:
         with torch.inference_mode():
-            found = model.generate(input_ids=ids, attention_mask=real, **words)
-        return [row[-job.length :] for row in found.tolist()]
+            outputs = model.generate(input_ids=ids, attention_mask=real, **options)
+        return [row[-job.length :] for row in outputs.tolist()]
 
     return write
 
@@ -112,11 +112,11 @@ def run_translator(folder: Path, kind: str, job: Job) -> Any:
     threads = torch.get_num_threads()
     peer = ctranslate2.Translator(str(folder), compute_type=kind, inter_threads=1, intra_threads=threads)
     examples = [[str(token) for token in one] for one in job.examples]
-    words = {"beam_size": job.beams, "max_decoding_length": job.length, "min_decoding_length": job.length}
+    options = {"beam_size": job.beams, "max_decoding_length": job.length, "min_decoding_length": job.length}
 
     def write() -> Texts:
-        found = peer.translate_batch(examples, **words)
-        return [[int(token) for token in one.hypotheses[0]] for one in found]
+        outputs = peer.translate_batch(examples, **options)
+        return [[int(token) for token in one.hypotheses[0]] for one in outputs]
 
     return write
 
@@ -127,10 +127,10 @@ def run_generator(folder: Path, kind: str, job: Job) -> Any:
     threads = torch.get_num_threads()
     peer = ctranslate2.Generator(str(folder), compute_type=kind, inter_threads=1, intra_threads=threads)
     examples = [[str(token) for token in one] for one in job.examples]
-    words = {"max_length": job.length, "min_length": job.length, "include_prompt_in_result": False}
+    options = {"max_length": job.length, "min_length": job.length, "include_prompt_in_result": False}
 
     def write() -> Texts:
-        return [one.sequences_ids[0] for one in peer.generate_batch(examples, beam_size=job.beams, **words)]
+        return [one.sequences_ids[0] for one in peer.generate_batch(examples, beam_size=job.beams, **options)]
 
     return write
 
@@ -147,8 +147,8 @@ def contender(name: str, folder: Path, job: Job, never: tuple[int, ...]) -> Call
         kind = transformers.AutoModelForSeq2SeqLM if never else transformers.AutoModelForCausalLM
         run = run_theirs(kind.from_pretrained(folder).eval(), job, pad_id=pad_id, never=never)
     else:
-        made = run_translator if never else run_generator
-        run = made(folder / "ctranslate2", "int8" if name == CT2_INT8 else "float32", job)
+        runner = run_translator if never else run_generator
+        run = runner(folder / "ctranslate2", "int8" if name == CT2_INT8 else "float32", job)
     return cast(Callable[[], Texts], run)
 
 
@@ -165,11 +165,11 @@ class Apart:
         """Seconds, and what was written."""
         assert self.child.stdin is not None and self.child.stdout is not None
         print(file=self.child.stdin, flush=True)
-        told = self.child.stdout.readline()
-        if not told:
+        line = self.child.stdout.readline()
+        if not line:
             self.errors.seek(0)
             raise SystemExit(f"{self.child.args} failed:\n{self.errors.read()[-2000:]}")
-        seconds, texts = json.loads(told)
+        seconds, texts = json.loads(line)
         return seconds, texts
 
     def leave(self) -> None:
@@ -181,9 +181,9 @@ def play(name: str, folder: Path) -> None:
     about = json.loads((folder / CASE).read_text())
     write = contender(name, folder, Job(**about["job"]), tuple(about["never"]))
     for _ in sys.stdin:
-        begin = time.perf_counter()
+        start = time.perf_counter()
         texts = write()
-        print(json.dumps([time.perf_counter() - begin, texts]), flush=True)
+        print(json.dumps([time.perf_counter() - start, texts]), flush=True)
 
 
 def compare(job: Job, folder: Path, names: list[str], rounds: int) -> None:
@@ -199,25 +199,25 @@ def compare(job: Job, folder: Path, names: list[str], rounds: int) -> None:
     times: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(rounds + 1):
         for name, one in apart.items():
-            time.sleep(0.3)  # threads spin for a while after their work, which is no one else's cost
+            time.sleep(0.3)  # threads spin for a while after their work, which the others must not pay for
             times[name].append(one.write()[0])
     for one in apart.values():
         one.leave()
     work = job.length * len(job.examples)
-    rates = {name: Rate(work, median(found[1:]), job.length) for name, found in times.items()}
+    rates = {name: Rate(work, median(outputs[1:]), job.length) for name, outputs in times.items()}
     rounded = {OURS_INT8, CT2_INT8}
     exact = {name: rate for name, rate in rates.items() if name not in rounded}
-    show_rates(job.title, exact, ours=OURS, what="output tokens")
+    show_rates(job.title, exact, ours=OURS, unit="output tokens")
     rest = {name: rate for name, rate in rates.items() if name in rounded}
-    show_rates(f"{job.title}, int8", rest, ours=OURS_INT8, what="output tokens")
+    show_rates(f"{job.title}, int8", rest, ours=OURS_INT8, unit="output tokens")
 
 
 def profile(write: Callable[[], Texts], title: str) -> None:
     """The operators that take most of our time, themselves without what they call."""
     write()
-    begin = time.perf_counter()
+    start = time.perf_counter()
     write()
-    plain = time.perf_counter() - begin
+    plain = time.perf_counter() - start
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
         write()
     events = seen.key_averages()
@@ -226,33 +226,31 @@ def profile(write: Callable[[], Texts], title: str) -> None:
     print(events.table(sort_by="self_cpu_time_total", row_limit=14, max_name_column_width=40))
 
 
-def base(title: str, beams: int, given: argparse.Namespace) -> None:
+def base(title: str, beams: int, args: argparse.Namespace) -> None:
     """The Marian shape, whose padding is the last token and starts the target."""
     vocab = 8000
     torch.manual_seed(0)
     lengths = torch.randint(12, 25, (32,)).tolist()
     examples = [torch.randint(1, vocab - 1, (length,)).tolist() for length in lengths]
-    job = Job(title, examples, given.length, beams)
-    reference = peers.marian(vocab, 256, pad_id=vocab - 1, eos_id=0, start_id=vocab - 1)
+    job = Job(title, examples, args.length, beams)
+    reference = reference_models.marian(vocab, 256, pad_id=vocab - 1, eos_id=0, start_id=vocab - 1)
     reference.generation_config.forced_eos_token_id = reference.config.forced_eos_token_id = None
-    measure(job, reference, Names(vocab, vocab - 1), (vocab - 1,), given)
+    measure(job, reference, Names(vocab, vocab - 1), (vocab - 1,), args)
 
 
-def gpt(title: str, count: int, given: argparse.Namespace) -> None:
+def gpt(title: str, count: int, args: argparse.Namespace) -> None:
     import transformers
 
     torch.manual_seed(0)
-    config = peers.gpt2_config(bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    config = reference_models.gpt2_config(bos_token_id=0, eos_token_id=0, pad_token_id=0)
     examples = torch.randint(1, config.vocab_size, (count, 16)).tolist()
     reference = transformers.GPT2LMHeadModel(config)
-    measure(Job(title, examples, given.length), reference, Names(config.vocab_size), (), given)
+    measure(Job(title, examples, args.length), reference, Names(config.vocab_size), (), args)
 
 
-def measure(
-    job: Job, reference: Any, names: Names, never: tuple[int, ...], given: argparse.Namespace
-) -> None:
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+def measure(job: Job, reference: Any, names: Names, never: tuple[int, ...], args: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         reference.eval().save_pretrained(folder)
         (folder / CASE).write_text(json.dumps({"job": job._asdict(), "never": never}))
         running = [OURS, OURS_INT8, THEIRS]
@@ -261,17 +259,17 @@ def measure(
             running += [CT2, CT2_INT8]
         else:
             print("CTranslate2 is not installed: left out")
-        if not given.profile:
-            compare(job, folder, running, given.rounds)
-        for name in (OURS, OURS_INT8) if given.profile else ():
+        if not args.profile:
+            compare(job, folder, running, args.rounds)
+        for name in (OURS, OURS_INT8) if args.profile else ():
             profile(contender(name, folder, job, never), f"{job.title}, {name}")
 
 
 JOBS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "base": lambda given: base("base encoder-decoder, 32 sentences, greedy, CPU", 1, given),
-    "base4": lambda given: base("base encoder-decoder, 32 sentences, 4 beams, CPU", 4, given),
-    "gpt": lambda given: gpt("GPT-2 124M, 1 prompt, greedy, CPU", 1, given),
-    "gpt8": lambda given: gpt("GPT-2 124M, 8 prompts, greedy, CPU", 8, given),
+    "base": lambda args: base("base encoder-decoder, 32 sentences, greedy, CPU", 1, args),
+    "base4": lambda args: base("base encoder-decoder, 32 sentences, 4 beams, CPU", 4, args),
+    "gpt": lambda args: gpt("GPT-2 124M, 1 prompt, greedy, CPU", 1, args),
+    "gpt8": lambda args: gpt("GPT-2 124M, 8 prompts, greedy, CPU", 8, args),
 }
 
 
@@ -284,16 +282,16 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="tiny models: only checks that this runs")
     parser.add_argument("--as", dest="name", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.name:
-        play(given.name, given.folder)
+    args = parser.parse_args()
+    if args.name:
+        play(args.name, args.folder)
         return
-    if given.tiny:
-        peers.shrink()
-    for name in [name for name in given.only.split(",") if name] or list(JOBS):
+    if args.tiny:
+        reference_models.shrink()
+    for name in [name for name in args.only.split(",") if name] or list(JOBS):
         if name not in JOBS:
             parser.error(f"there is no benchmark '{name}'; there are {', '.join(JOBS)}")
-        JOBS[name](given)
+        JOBS[name](args)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks import peers
-from benchmarks.timing import Rate, show_rates, turns
+from benchmarks import reference_models
+from benchmarks.timing import Rate, show_rates, time_in_turns
 from glassformer.core.build import build_model
 from glassformer.families.llama import llama
 from glassformer.generation import GenerationConfig, GenerationParams, generate
@@ -47,7 +47,7 @@ def device_name() -> str:
     return torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
 
 
-def synchronised(step: Callable[[], object]) -> Callable[[], None]:
+def synchronized(step: Callable[[], object]) -> Callable[[], None]:
     def run() -> None:
         step()
         synchronize()
@@ -63,23 +63,25 @@ class Ours:
 
     def __init__(self, batch: int) -> None:
         with torch.device(DEVICE):
-            model = build_model(llama(**(TINY if peers.is_tiny() else {**SHAPE, "num_layers": LAYERS})))
+            model = build_model(
+                llama(**(TINY if reference_models.is_tiny() else {**SHAPE, "num_layers": LAYERS}))
+            )
         self.model = prepare_for_inference(model.to(DTYPE).eval())
         self.prompt = torch.randint(0, TINY["vocab_size"], (batch, PROMPT), device=DEVICE)
 
-    def whole(self) -> object:
-        asked = GenerationConfig(max_new_tokens=LENGTH)
+    def generate_all(self) -> object:
+        config = GenerationConfig(max_new_tokens=LENGTH)
         real = torch.ones_like(self.prompt, dtype=torch.bool)
         return generate(
             self.model,
             self.prompt,
-            GenerationParams(config=asked, eos_token_id=None, pad_token_id=0),
+            GenerationParams(config=config, eos_token_id=None, pad_token_id=0),
             attention_mask=real,
         )
 
 
 class Fast:
-    """gpt-fast as its own command runs it, asked for the likeliest token."""
+    """gpt-fast as its own command runs it, config for the most likely token."""
 
     def __init__(self, batch: int) -> None:
         sys.path.insert(0, str(PEER))
@@ -104,7 +106,7 @@ class Fast:
         generate.decode_one_token = torch.compile(generate.plain_step, mode="reduce-overhead", fullgraph=True)
         self.prompt = torch.randint(0, SHAPE["vocab_size"], (PROMPT,), device=DEVICE, dtype=torch.int32)
 
-    def whole(self) -> Tensor:
+    def generate_all(self) -> Tensor:
         written, _ = self.generate.generate(
             self.model,
             self.prompt,
@@ -124,42 +126,46 @@ class Fast:
         self.generate.decode_n_tokens(self.model, token, place, LENGTH, temperature=1.0, top_k=1)
 
 
-def decoder(batch: int, given: argparse.Namespace) -> None:
+def decoder(batch: int, args: argparse.Namespace) -> None:
     ours = Ours(batch)
-    runs: dict[str, Callable[[], object]] = {OURS: ours.whole}
+    runs: dict[str, Callable[[], object]] = {OURS: ours.generate_all}
     if (PEER / "generate.py").is_file():
         fast = Fast(batch)
-        runs |= {FAST: fast.whole, f"{FAST}, its steps alone": fast.steps}
+        runs |= {FAST: fast.generate_all, f"{FAST}, its steps alone": fast.steps}
     else:
         print(f"gpt-fast is not in {PEER.relative_to(HOME)}: left out")
-    times = turns({name: synchronised(run) for name, run in runs.items()}, rounds=given.rounds, warm=2)
+    times = time_in_turns({name: synchronized(run) for name, run in runs.items()}, rounds=args.rounds, warm=2)
     speeds = {name: Rate(batch * LENGTH, seconds, LENGTH) for name, seconds in times.items()}
     title = f"LLaMA 1.1B, bfloat16, {batch} texts, {device_name()}"
-    show_rates(title, speeds, ours=OURS, what="tokens")
-    if given.profile:
-        profile(ours.whole)
+    show_rates(title, speeds, ours=OURS, unit="tokens")
+    if args.profile:
+        profile(ours.generate_all)
 
 
 def profile(run: Callable[[], object]) -> None:
     """The kernels that take most of our time."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         run()
         synchronize()
-    print(seen.key_averages().table(sort_by="self_device_time_total", row_limit=14, max_name_column_width=60))
+    print(
+        profiler.key_averages().table(
+            sort_by="self_device_time_total", row_limit=14, max_name_column_width=60
+        )
+    )
 
 
 # ---- an encoder-decoder -------------------------------------------------------------------------------
 
 
-def translator(sentences: int, given: argparse.Namespace) -> None:
+def translator(sentences: int, args: argparse.Namespace) -> None:
     """The Marian shape, whose padding is the last token and starts the target; every text equally long."""
     import tempfile
 
     import glassformer
 
-    vocab, length = (500, 8) if peers.is_tiny() else (32000, 64)
+    vocab, length = (500, 8) if reference_models.is_tiny() else (32000, 64)
     torch.manual_seed(0)
-    reference = peers.marian(vocab, 256, pad_id=vocab - 1, eos_id=0, start_id=vocab - 1)
+    reference = reference_models.marian(vocab, 256, pad_id=vocab - 1, eos_id=0, start_id=vocab - 1)
     reference.generation_config.forced_eos_token_id = None
     with tempfile.TemporaryDirectory() as folder:
         reference.eval().save_pretrained(folder)
@@ -171,7 +177,7 @@ def translator(sentences: int, given: argparse.Namespace) -> None:
     ids = torch.randint(1, vocab - 1, (sentences, 24), device=DEVICE)
     real = torch.arange(24, device=DEVICE) < lengths
     ids = ids.masked_fill(~real, vocab - 1)
-    asked = GenerationConfig(
+    config = GenerationConfig(
         max_new_tokens=length, min_new_tokens=length, num_beams=4, suppress_tokens=(vocab - 1,)
     )
 
@@ -179,7 +185,7 @@ def translator(sentences: int, given: argparse.Namespace) -> None:
         return generate(
             model,
             ids,
-            GenerationParams(config=asked, eos_token_id=0, pad_token_id=vocab - 1),
+            GenerationParams(config=config, eos_token_id=0, pad_token_id=vocab - 1),
             attention_mask=real,
         )
 
@@ -195,19 +201,19 @@ def translator(sentences: int, given: argparse.Namespace) -> None:
             suppress_tokens=[vocab - 1],
         )
 
-    times = turns({OURS: synchronised(ours), THEIRS: synchronised(theirs)}, rounds=given.rounds)
+    times = time_in_turns({OURS: synchronized(ours), THEIRS: synchronized(theirs)}, rounds=args.rounds)
     speeds = {name: Rate(sentences * length, seconds, length) for name, seconds in times.items()}
     title = f"base encoder-decoder, bfloat16, {sentences} sentences, 4 beams, {device_name()}"
-    show_rates(title, speeds, ours=OURS, what="output tokens")
-    if given.profile:
+    show_rates(title, speeds, ours=OURS, unit="output tokens")
+    if args.profile:
         profile(ours)
 
 
 JOBS: dict[str, Callable[[argparse.Namespace], Any]] = {
-    "llama1": lambda given: decoder(1, given),
-    "llama32": lambda given: decoder(32, given),
-    "base64": lambda given: translator(64, given),
-    "base512": lambda given: translator(512, given),
+    "llama1": lambda args: decoder(1, args),
+    "llama32": lambda args: decoder(32, args),
+    "base64": lambda args: translator(64, args),
+    "base512": lambda args: translator(512, args),
 }
 
 
@@ -217,18 +223,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="turns of each")
     parser.add_argument("--profile", action="store_true", help="where our own time goes")
     parser.add_argument("--tiny", action="store_true", help="tiny models: only checks that this runs")
-    given = parser.parse_args()
-    if given.tiny:
-        peers.shrink()
+    args = parser.parse_args()
+    if args.tiny:
+        reference_models.shrink()
         SHAPE.update(vocab_size=100, d_model=32, num_heads=4, num_kv_heads=2, d_ff=64)
     elif DEVICE == "cpu":
         parser.error("this benchmark needs a CUDA GPU; benchmarks/generation.py is the one for a CPU")
-    for name in [name for name in given.only.split(",") if name] or list(JOBS):
+    for name in [name for name in args.only.split(",") if name] or list(JOBS):
         if name not in JOBS:
             parser.error(f"there is no benchmark '{name}'; there are {', '.join(JOBS)}")
-        begin = time.perf_counter()
-        JOBS[name](given)
-        print(f"({name}: {time.perf_counter() - begin:.0f} s, compiling counted)", flush=True)
+        start = time.perf_counter()
+        JOBS[name](args)
+        print(f"({name}: {time.perf_counter() - start:.0f} s, compiling counted)", flush=True)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import glassformer
-from benchmarks import peers
+from benchmarks import reference_models
 from glassformer.tokenization.train import Template, TokenizerPlan, train_tokenizer
 
 VOCAB, LENGTH, CLIENTS = 8000, 40, 32
@@ -69,10 +69,10 @@ class Server(NamedTuple):
     def cpu(self) -> float:
         """The seconds of a processor that its process has had; only Linux tells."""
         try:
-            told = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         except OSError:
             return float("nan")
-        return (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def ask(self, prompt: str, line: http.client.HTTPConnection | None = None) -> str:
         """The answer, as it came."""
@@ -98,11 +98,11 @@ class Server(NamedTuple):
 
         shares = [prompts[n::clients] for n in range(clients)]
         with ThreadPoolExecutor(clients) as pool:
-            begin, spent = time.perf_counter(), self.cpu()
+            start, spent = time.perf_counter(), self.cpu()
             for done in [pool.submit(client, own) for own in shares]:
                 done.result()
             work = LENGTH * len(prompts)
-            return Rate(work / (time.perf_counter() - begin), work / max(self.cpu() - spent, 0.01))
+            return Rate(work / (time.perf_counter() - start), work / max(self.cpu() - spent, 0.01))
 
 
 @contextmanager
@@ -115,13 +115,13 @@ def serving(command: list[str], question: Question, first: str) -> Iterator[Serv
     here = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
     process = subprocess.Popen([*command, "--port", str(port)], stdout=log, stderr=log, env=here)
     try:
-        begin, server = time.perf_counter(), Server(port, process.pid, question)
+        start, server = time.perf_counter(), Server(port, process.pid, question)
         while True:
             try:
                 server.ask(first)
                 break
             except OSError:
-                if process.poll() is not None or time.perf_counter() - begin > STARTING:
+                if process.poll() is not None or time.perf_counter() - start > STARTING:
                     log.seek(0)
                     raise SystemExit(f"{' '.join(command)} does not serve:\n{log.read()[-2000:]}") from None
                 time.sleep(0.3)
@@ -136,32 +136,34 @@ def serving(command: list[str], question: Question, first: str) -> Iterator[Serv
         log.close()
 
 
-def words(count: int, draw: random.Random) -> list[str]:
+def random_words(count: int, rng: random.Random) -> list[str]:
     """Made-up words, all different."""
     letters = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
     found: set[str] = set()
     while len(found) < count:
-        found.add("".join(draw.choice(letters) for _ in range(3)))
+        found.add("".join(rng.choice(letters) for _ in range(3)))
     return sorted(found)
 
 
-def made(folder: Path, shape: str) -> list[str]:
+def save_model(folder: Path, shape: str) -> list[str]:
     """A random model with a tokenizer of whole words, and prompts for it."""
-    draw = random.Random(0)
-    known = words(VOCAB - 10, draw)
+    rng = random.Random(0)
+    known = random_words(VOCAB - 10, rng)
     template: Template = "none" if shape == "gpt" else "eos"
     plan = TokenizerPlan(kind="word", vocab_size=VOCAB, min_frequency=1, template=template)
     tokenizer = train_tokenizer([" ".join(known)], plan)
     torch.manual_seed(0)
     size = tokenizer.vocab_size
     if shape == "gpt":
-        model = glassformer.build("gpt2", vocab_size=size, **(peers.TINY if peers.is_tiny() else {}))
+        model = glassformer.build(
+            "gpt2", vocab_size=size, **(reference_models.TINY if reference_models.is_tiny() else {})
+        )
     else:
         model = glassformer.build(
-            "original", src_vocab_size=size, tgt_vocab_size=size, start_id=1, **peers.BASE
+            "original", src_vocab_size=size, tgt_vocab_size=size, start_id=1, **reference_models.BASE
         )
     glassformer.save(glassformer.Bundle(model=model.eval(), tokenizer=tokenizer), folder)
-    return [" ".join(draw.choices(known, k=draw.randint(12, 24))) for _ in range(CLIENTS)]
+    return [" ".join(rng.choices(known, k=rng.randint(12, 24))) for _ in range(CLIENTS)]
 
 
 def completing(model: str) -> Question:
@@ -187,7 +189,7 @@ def compare(
     """`asking`: from what a server calls the model to how it is asked."""
     with tempfile.TemporaryDirectory() as place, ExitStack() as running:
         folder = Path(place) / "model"
-        prompts = made(folder, shape)
+        prompts = save_model(folder, shape)
         peer = Path(sys.executable).with_name("transformers")
         theirs = [str(peer), "serve", str(folder), "--device", "cpu"]
         commands = {
@@ -230,7 +232,7 @@ def show(title: str, rates: dict[str, tuple[Rate, Rate]]) -> None:
 
 
 def gpt(rounds: int) -> None:
-    names = (OURS,) if peers.is_tiny() else (OURS, THEIRS, THEIRS_BATCHED)
+    names = (OURS,) if reference_models.is_tiny() else (OURS, THEIRS, THEIRS_BATCHED)
     compare("GPT-2, 12 layers", "gpt", names, completing, rounds, CLIENTS)
 
 
@@ -251,12 +253,12 @@ def main() -> None:
     parser.add_argument("--only", help=f"of {', '.join(CASES)}, by commas")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tiny", action="store_true", help="tiny models: only checks that this runs")
-    given = parser.parse_args()
-    if given.tiny:
-        peers.shrink()
+    args = parser.parse_args()
+    if args.tiny:
+        reference_models.shrink()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no server outlives this
-    for name in given.only.split(",") if given.only else CASES:
-        CASES[name](given.rounds)
+    for name in args.only.split(",") if args.only else CASES:
+        CASES[name](args.rounds)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Time several things in one run, turn by turn, so that a noisy machine disturbs all of them alike."""
+"""Time several functions in turns, so that noise on the machine affects all of them equally."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from rich.table import Table
 Step = Callable[[], object]
 
 
-def turns(steps: dict[str, Step], *, rounds: int, warm: int = 1) -> dict[str, float]:
-    """The median seconds of each step, the steps taken in turn."""
-    seen: dict[str, list[float]] = {name: [] for name in steps}
+def time_in_turns(steps: dict[str, Step], *, rounds: int, warm: int = 1) -> dict[str, float]:
+    """The median seconds of each step; the steps run in turns."""
+    samples: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(rounds + warm):
         for name, step in steps.items():
-            begin = time.perf_counter()
+            start = time.perf_counter()
             step()
             if number >= warm:
-                seen[name].append(time.perf_counter() - begin)
-    return {name: median(times) for name, times in seen.items()}
+                samples[name].append(time.perf_counter() - start)
+    return {name: median(times) for name, times in samples.items()}
 
 
 def gpu_seconds(step: Step, *, repeats: int = 20, warm: int = 6) -> float:
-    """The median seconds of a step on a GPU, by its own events."""
+    """The median seconds of a step on a GPU, measured with CUDA events."""
     for _ in range(warm):
         step()
     torch.cuda.synchronize()
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-    marks[0].record()
-    for mark in marks[1:]:
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    events[0].record()
+    for event in events[1:]:
         step()
-        mark.record()
+        event.record()
     torch.cuda.synchronize()
-    return median(a.elapsed_time(b) for a, b in pairwise(marks)) / 1e3
+    return median(a.elapsed_time(b) for a, b in pairwise(events)) / 1e3
 
 
 def show(title: str, times: dict[str, float], *, ours: str, unit: str = "ms", work: float = 0.0) -> None:
-    """A table of times, with each peer's time over ours: above 1 we are the faster."""
+    """Print a table of times and ratios; above 1, ours is faster."""
     table = Table(title=title, title_justify="left")
-    table.add_column("what")
+    table.add_column("implementation")
     table.add_column(unit, justify="right")
     if work:
         table.add_column("k/s", justify="right")
@@ -59,7 +59,7 @@ def show(title: str, times: dict[str, float], *, ours: str, unit: str = "ms", wo
 
 
 class Rate(NamedTuple):
-    """How much was done in how many seconds and steps."""
+    """Amount of work, and the seconds and steps it took."""
 
     work: float
     seconds: float
@@ -69,29 +69,29 @@ class Rate(NamedTuple):
 def rates(
     steps: dict[str, Callable[[], tuple[float, int]]], *, rounds: int, warm: int = 2
 ) -> dict[str, Rate]:
-    """Steps taken in turn; each says how many sentences and tokens it learned, and the sentences count.
+    """Measure steps in turns. A step returns its numbers of sentences and tokens; sentences count.
 
-    Batches differ in size, so all work is added up and divided by all seconds.
+    Batches differ in size, so the rate is total work over total seconds.
     """
-    done = {name: [0.0, 0.0] for name in steps}
+    totals = {name: [0.0, 0.0] for name in steps}
     for number in range(rounds + warm):
         for name, step in steps.items():
-            begin = time.perf_counter()
+            start = time.perf_counter()
             sentences, _ = step()
             if number >= warm:
-                done[name][0] += sentences
-                done[name][1] += time.perf_counter() - begin
-    return {name: Rate(work, seconds, rounds) for name, (work, seconds) in done.items()}
+                totals[name][0] += sentences
+                totals[name][1] += time.perf_counter() - start
+    return {name: Rate(work, seconds, rounds) for name, (work, seconds) in totals.items()}
 
 
-def show_rates(title: str, found: dict[str, Rate], *, ours: str, what: str) -> None:
-    """A table of rates, with ours over each peer's: above 1 we are the faster."""
+def show_rates(title: str, results: dict[str, Rate], *, ours: str, unit: str) -> None:
+    """Print a table of rates and ratios; above 1, ours is faster."""
     table = Table(title=title, title_justify="left")
-    for column in ("what", f"{what}/s", "ms a step", "ours / its"):
-        table.add_column(column, justify="left" if column == "what" else "right")
-    mine = found[ours].work / found[ours].seconds
-    for name, rate in found.items():
+    for column in ("implementation", f"{unit}/s", "ms per step", "ours / its"):
+        table.add_column(column, justify="left" if column == "implementation" else "right")
+    our_speed = results[ours].work / results[ours].seconds
+    for name, rate in results.items():
         speed = rate.work / rate.seconds
-        ratio = "1" if name == ours else f"{mine / speed:.2f}"
+        ratio = "1" if name == ours else f"{our_speed / speed:.2f}"
         table.add_row(name, f"{speed:,.1f}", f"{rate.seconds / rate.steps * 1e3:.1f}", ratio)
     Console(width=110).print(table)

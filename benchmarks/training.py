@@ -5,7 +5,7 @@
 On a CPU: sentences a second at base size on real sentence pairs, in turn with a plain torch.nn.Transformer
 loop and with MarianMT under its own trainer; what a token costs in small and large batches; and memory
 against the size of the corpus. With a GPU: GPT-2 124M and the base encoder-decoder, compiled side by side in
-processes of their own and then timed one after another. Above 1 in the last column, we are the faster.
+processes of their own and then timed one after another. Above 1 in the last column, Glassformer is faster.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks import loops, ours, peers
+from benchmarks import reference_loops, reference_models, training_setup
 from benchmarks.timing import Rate, rates, show_rates
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-Step = Callable[[], tuple[float, int]]  # does one step; how many sentences and tokens it learned
+Step = Callable[[], tuple[float, int]]  # does one step; returns its numbers of sentences and tokens
 
 
 class Noting:
@@ -60,56 +60,65 @@ def our_step(loop: Any, ahead: Any) -> Step:
 # ---- on a CPU ----------------------------------------------------------------------------------------------
 
 
-def sentences(given: argparse.Namespace) -> None:
+def sentences(args: argparse.Namespace) -> None:
     """Sentences a second: ours, a plain loop, the reference library's trainer; steps in turn."""
     import transformers
 
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        job = ours.prepared(ours.translating(given.data, batch=given.batch, device=CPU), root / "run")
-        loop = ours.loop_for(job, CPU)
+        job = training_setup.prepare(
+            training_setup.translation_recipe(args.data, batch=args.batch, device=CPU), root / "run"
+        )
+        loop = training_setup.trainer_of_job(job, CPU)
         plan = loop.loader.batches.plan(0, 0)
         count = round(float(np.mean([len(rows) for rows in plan])))
         vocab, longest = job.corpus.tokenizer.vocab_size, 128
-        sources, targets = ours.sentences(job.corpus.train)
+        sources, targets = training_setup.sentences(job.corpus.train)
         ids = {"pad_id": job.corpus.pad_id, "eos_id": job.corpus.tokenizer.eos_id, "start_id": job.start_id}
-        words = transformers.PreTrainedTokenizerFast(
+        tokenizer = transformers.PreTrainedTokenizerFast(
             tokenizer_file=str(root / "run" / "tokenizer" / "tokenizer.json"), pad_token="<pad>"
         )
-        marian = loops.TrainerSteps(
-            peers.marian(vocab, longest, **ids), sources, targets, count, words, root / "marian"
+        marian = reference_loops.TrainerSteps(
+            reference_models.marian(vocab, longest, **ids),
+            sources,
+            targets,
+            count,
+            tokenizer,
+            root / "marian",
         )
-        plain = loops.plain_step(
-            peers.TorchTransformer(vocab, longest, pad_id=job.corpus.pad_id),
-            loops.shuffled(sources, targets, count, pad_id=job.corpus.pad_id),
+        plain = reference_loops.plain_step(
+            reference_models.TorchTransformer(vocab, longest, pad_id=job.corpus.pad_id),
+            reference_loops.shuffled(sources, targets, count, pad_id=job.corpus.pad_id),
             CPU,
             pad_id=job.corpus.pad_id,
             start_id=job.start_id,
         )
-        with ours.stepping(loop) as ahead:
+        with training_setup.prefetching(loop) as ahead:
             steps: dict[str, Step] = {
                 "glassformer train": our_step(loop, ahead),
                 "torch.nn.Transformer, padded": plain,
                 "MarianMT, Seq2SeqTrainer": marian,
             }
-            found = rates(steps, rounds=given.rounds)
+            results = rates(steps, rounds=args.rounds)
         marian.close()
     title = f"real sentences, base size, about {count} a batch, CPU"
-    show_rates(title, found, ours="glassformer train", what="sentences")
+    show_rates(title, results, ours="glassformer train", unit="sentences")
 
 
-def linear(given: argparse.Namespace) -> None:
+def linear(args: argparse.Namespace) -> None:
     """What a token costs as batches grow: flat, where the cost is linear."""
-    found: dict[str, Rate] = {}
-    for batch in (given.batch // 2, given.batch, given.batch * 2, given.batch * 4):
+    results: dict[str, Rate] = {}
+    for batch in (args.batch // 2, args.batch, args.batch * 2, args.batch * 4):
         with tempfile.TemporaryDirectory() as name:
-            job = ours.prepared(ours.translating(given.data, batch=batch, device=CPU), Path(name) / "run")
-            loop = ours.loop_for(job, CPU)
-            with ours.stepping(loop) as ahead:
+            job = training_setup.prepare(
+                training_setup.translation_recipe(args.data, batch=batch, device=CPU), Path(name) / "run"
+            )
+            loop = training_setup.trainer_of_job(job, CPU)
+            with training_setup.prefetching(loop) as ahead:
                 label = f"batches of {batch} tokens"
-                found |= rates({label: our_step(loop, ahead)}, rounds=max(3, given.rounds // 2))
+                results |= rates({label: our_step(loop, ahead)}, rounds=max(3, args.rounds // 2))
     title = "the cost of a sentence, CPU"
-    show_rates(title, found, ours=f"batches of {given.batch} tokens", what="sentences")
+    show_rates(title, results, ours=f"batches of {args.batch} tokens", unit="sentences")
 
 
 MEMORY = """
@@ -117,31 +126,32 @@ import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
-from benchmarks import ours
-recipe = ours.translating(Path(sys.argv[2]), batch=1024, device=torch.device("cpu"))
-print(json.dumps(ours.memory_of(recipe, Path(sys.argv[3]), Path(sys.argv[4]), int(sys.argv[5]))))
+from benchmarks import training_setup
+recipe = training_setup.translation_recipe(Path(sys.argv[2]), batch=1024, device=torch.device("cpu"))
+run, store, steps = Path(sys.argv[3]), Path(sys.argv[4]), int(sys.argv[5])
+print(json.dumps(training_setup.measure_memory(recipe, run, store, steps)))
 """
 
 
-def memory(given: argparse.Namespace) -> None:
+def memory(args: argparse.Namespace) -> None:
     """A tiny model trained on the corpus once, ten and a hundred times over, each in a fresh process."""
     root = str(Path(__file__).parent.parent)
-    print(
-        "memory against the size of the corpus (own: what is the process's alone, mapped files not counted)"
-    )
+    print("memory by corpus size (private: memory of the process without mapped files)")
     with tempfile.TemporaryDirectory() as name:
         run = Path(name) / "run"
-        job = ours.prepared(ours.translating(given.data, batch=1024, device=CPU), run)
-        for times in given.scales:
-            store = ours.repeated(job, times, Path(name) / f"{times}-times")
-            command = [sys.executable, "-c", MEMORY, root, given.data, run, store, given.steps]
+        job = training_setup.prepare(
+            training_setup.translation_recipe(args.data, batch=1024, device=CPU), run
+        )
+        for times in args.scales:
+            store = training_setup.repeat_store(job, times, Path(name) / f"{times}-times")
+            command = [sys.executable, "-c", MEMORY, root, args.data, run, store, args.steps]
             done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
             if done.returncode:
                 sys.exit(done.stderr[-2000:])
-            seen = json.loads(done.stdout.splitlines()[-1])
+            result = json.loads(done.stdout.splitlines()[-1])
             print(
-                f"  {times:4d} x  {seen['rows']:>10,} pairs  store {seen['bytes'] / 1e6:7.1f} MB  "
-                f"own {seen['own'] / 1e6:7.1f} MB  waited for data {seen['waited']:.2%}",
+                f"  {times:4d} x  {result['rows']:>10,} pairs  store {result['bytes'] / 1e6:7.1f} MB  "
+                f"private {result['private'] / 1e6:7.1f} MB  waited for data {result['waited']:.2%}",
                 flush=True,
             )
 
@@ -149,20 +159,22 @@ def memory(given: argparse.Namespace) -> None:
 # ---- on a GPU ----------------------------------------------------------------------------------------------
 
 
-def gpu_ours_gpt(given: argparse.Namespace) -> Any:
+def gpu_ours_gpt(args: argparse.Namespace) -> Any:
     with tempfile.TemporaryDirectory() as name:
         size = {"tokens": 8_000_000, "vocab": 50304, "length": 1024, "rows": 32}
-        yield from _our_gpu(ours.speaking(Path(name), device=GPU, **size))
+        yield from _our_gpu(training_setup.language_model_trainer(Path(name), device=GPU, **size))
 
 
-def gpu_ours_pairs(given: argparse.Namespace) -> Any:
+def gpu_ours_pairs(args: argparse.Namespace) -> Any:
     with tempfile.TemporaryDirectory() as name:
-        recipe = ours.translating(given.data, batch=given.batch, device=GPU)
-        yield from _our_gpu(ours.loop_for(ours.prepared(recipe, Path(name) / "run"), GPU))
+        recipe = training_setup.translation_recipe(args.data, batch=args.batch, device=GPU)
+        yield from _our_gpu(
+            training_setup.trainer_of_job(training_setup.prepare(recipe, Path(name) / "run"), GPU)
+        )
 
 
 def _our_gpu(loop: Any) -> Any:
-    with ours.stepping(loop) as ahead:
+    with training_setup.prefetching(loop) as ahead:
         step = our_step(loop, ahead)
         for _ in range(8):
             step()
@@ -170,12 +182,12 @@ def _our_gpu(loop: Any) -> Any:
         yield gpu_rate(step, waited=lambda: loop.data_seconds)
 
 
-def gpu_nanogpt(given: argparse.Namespace) -> Any:
+def gpu_nanogpt(args: argparse.Namespace) -> Any:
     """nanoGPT's compiled step: its forward, backward, clipping and fused AdamW."""
     torch.set_float32_matmul_precision("high")
-    model = peers.nanogpt(given.nanogpt, 50304).cuda().train()
+    model = reference_models.nanogpt(args.nanogpt, 50304).cuda().train()
     ids, labels = (torch.randint(0, 50304, (32, 1024), device="cuda") for _ in range(2))
-    optimiser = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
     compiled = torch.compile(model)
 
     def step() -> tuple[int, int]:
@@ -183,8 +195,8 @@ def gpu_nanogpt(given: argparse.Namespace) -> Any:
             loss = compiled(ids, labels)[1]
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         return 32, ids.numel()
 
     for _ in range(8):
@@ -193,20 +205,20 @@ def gpu_nanogpt(given: argparse.Namespace) -> Any:
     yield gpu_rate(step)
 
 
-def gpu_torch(given: argparse.Namespace, batching: Callable[..., Any]) -> Any:
+def gpu_torch(args: argparse.Namespace, batching: Callable[..., Any]) -> Any:
     """torch.nn.Transformer compiled for any shape, on batches made beforehand: it never waits for data."""
     torch.set_float32_matmul_precision("high")
     with tempfile.TemporaryDirectory() as name:
-        recipe = ours.translating(given.data, batch=given.batch, device=CPU)
-        job = ours.prepared(recipe, Path(name) / "run")
-        sources, targets = ours.sentences(job.corpus.train)
-    count = round(given.batch / np.mean([len(a) + len(b) for a, b in zip(sources, targets, strict=True)]))
+        recipe = training_setup.translation_recipe(args.data, batch=args.batch, device=CPU)
+        job = training_setup.prepare(recipe, Path(name) / "run")
+        sources, targets = training_setup.sentences(job.corpus.train)
+    count = round(args.batch / np.mean([len(a) + len(b) for a, b in zip(sources, targets, strict=True)]))
     batches = batching(sources, targets, count, multiple=8, pad_id=job.corpus.pad_id)
-    made = [tuple(part.cuda() for part in next(batches)) for _ in range(24)]
-    endless = (made[n % len(made)] for n in range(10**9))
-    model = peers.TorchTransformer(job.corpus.tokenizer.vocab_size, 128, pad_id=job.corpus.pad_id)
+    cached = [tuple(part.cuda() for part in next(batches)) for _ in range(24)]
+    endless = (cached[n % len(cached)] for n in range(10**9))
+    model = reference_models.TorchTransformer(job.corpus.tokenizer.vocab_size, 128, pad_id=job.corpus.pad_id)
     ids = {"pad_id": job.corpus.pad_id, "start_id": job.start_id}
-    step = loops.plain_step(model, endless, GPU, compiled={"dynamic": True}, **ids)
+    step = reference_loops.plain_step(model, endless, GPU, compiled={"dynamic": True}, **ids)
     for _ in range(26):
         step()
     yield None
@@ -218,12 +230,12 @@ def gpu_rate(step: Step, *, seconds: float = 4.0, waited: Callable[[], float] = 
     best: dict[str, float] = {}
     for _ in range(3):
         torch.cuda.synchronize()
-        began, before, steps, tokens = time.perf_counter(), waited(), 0, 0
-        while time.perf_counter() - began < seconds / 3:
+        start, before, steps, tokens = time.perf_counter(), waited(), 0, 0
+        while time.perf_counter() - start < seconds / 3:
             tokens += step()[1]
             steps += 1
         torch.cuda.synchronize()
-        spent = time.perf_counter() - began
+        spent = time.perf_counter() - start
         if not best or tokens / spent > best["tokens"] / best["seconds"]:
             best = {"tokens": tokens, "seconds": spent, "steps": steps, "waited": (waited() - before) / spent}
     return best
@@ -233,14 +245,14 @@ WORKERS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "gpt: glassformer train": gpu_ours_gpt,
     "gpt: nanoGPT": gpu_nanogpt,
     "pairs: glassformer train": gpu_ours_pairs,
-    "pairs: torch.nn.Transformer, random batches": lambda given: gpu_torch(given, loops.shuffled),
-    "pairs: torch.nn.Transformer, by length": lambda given: gpu_torch(given, loops.sorted_by_length),
+    "pairs: torch.nn.Transformer, random batches": lambda args: gpu_torch(args, reference_loops.shuffled),
+    "pairs: torch.nn.Transformer, by length": lambda args: gpu_torch(args, reference_loops.sorted_by_length),
 }
 
 
-def work(given: argparse.Namespace) -> None:
-    """One contender: gets ready, waits for its turn, tells what it found."""
-    contender = WORKERS[given.worker](given)
+def work(args: argparse.Namespace) -> None:
+    """One contender: gets ready, waits for its turn, tells what it results."""
+    contender = WORKERS[args.worker](args)
     next(contender)
     torch.cuda.empty_cache()
     print("READY", flush=True)
@@ -248,10 +260,10 @@ def work(given: argparse.Namespace) -> None:
     print("FOUND " + json.dumps(next(contender)), flush=True)
 
 
-def gpu(given: argparse.Namespace) -> None:
+def gpu(args: argparse.Namespace) -> None:
     """All contenders compile at the same time and are timed in turn; one that is not ready is left out."""
-    names = [n for n in WORKERS if (given.nanogpt or "nano" not in n) and n.startswith(given.kind)]
-    kept: dict[str, list[str]] = {name: [] for name in names}
+    names = [n for n in WORKERS if (args.nanogpt or "nano" not in n) and n.startswith(args.kind)]
+    output: dict[str, list[str]] = {name: [] for name in names}
     running: dict[str, Any] = {}
     for name in names:
         command = [sys.executable, *sys.argv, "--worker", name]
@@ -260,37 +272,37 @@ def gpu(given: argparse.Namespace) -> None:
 
         def read(name: str = name) -> None:
             for line in running[name].stdout:
-                kept[name].append(line.rstrip())
+                output[name].append(line.rstrip())
 
         threading.Thread(target=read, daemon=True).start()
-    until = time.monotonic() + given.ready
-    settled: set[str] = set()
-    while time.monotonic() < until and len(settled) < len(names):
+    until = time.monotonic() + args.ready
+    ready: set[str] = set()
+    while time.monotonic() < until and len(ready) < len(names):
         time.sleep(0.2)
-        for name in set(names) - settled:
-            if "READY" in kept[name] or running[name].poll() is not None:
-                settled.add(name)
-                print(f"{name}: ready after {given.ready - (until - time.monotonic()):.0f} s", flush=True)
-    found: dict[str, Rate] = {}
+        for name in set(names) - ready:
+            if "READY" in output[name] or running[name].poll() is not None:
+                ready.add(name)
+                print(f"{name}: ready after {args.ready - (until - time.monotonic()):.0f} s", flush=True)
+    results: dict[str, Rate] = {}
     for name in names:
-        if "READY" in kept[name] and running[name].poll() is None:
+        if "READY" in output[name] and running[name].poll() is None:
             running[name].stdin.write("go\n")
             running[name].stdin.flush()
             running[name].wait(60)
             time.sleep(0.2)
-        told = [line for line in kept[name] if line.startswith("FOUND ")]
-        if told:
-            seen = json.loads(told[0].removeprefix("FOUND "))
-            print(f"{name}: {seen}", flush=True)
-            found[name] = Rate(seen["tokens"], seen["seconds"], seen["steps"])
+        lines = [line for line in output[name] if line.startswith("FOUND ")]
+        if lines:
+            result = json.loads(lines[0].removeprefix("FOUND "))
+            print(f"{name}: {result}", flush=True)
+            results[name] = Rate(result["tokens"], result["seconds"], result["steps"])
         else:
             running[name].kill()
-            print(f"{name}: not ready in {given.ready:.0f} s", *kept[name][-8:], sep="\n  ", flush=True)
+            print(f"{name}: not ready in {args.ready:.0f} s", *output[name][-8:], sep="\n  ", flush=True)
     for kind in ("gpt", "pairs"):
         mine = f"{kind}: glassformer train"
-        these = {name: rate for name, rate in found.items() if name.startswith(kind)}
+        these = {name: rate for name, rate in results.items() if name.startswith(kind)}
         if mine in these:
-            show_rates(f"training on {torch.cuda.get_device_name()}", these, ours=mine, what="target tokens")
+            show_rates(f"training on {torch.cuda.get_device_name()}", these, ours=mine, unit="target tokens")
 
 
 def main() -> None:
@@ -306,21 +318,21 @@ def main() -> None:
     parser.add_argument("--ready", type=float, default=240, help="seconds to compile on a GPU")
     parser.add_argument("--tiny", action="store_true", help="tiny models: only checks that this runs")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.tiny:
-        peers.shrink()
+    args = parser.parse_args()
+    if args.tiny:
+        reference_models.shrink()
     on_gpu = torch.cuda.is_available()
-    given.batch = given.batch or (25_000 if on_gpu else 2048)
-    if given.worker:
-        work(given)
+    args.batch = args.batch or (25_000 if on_gpu else 2048)
+    if args.worker:
+        work(args)
         return
-    chosen = {"gpu": gpu} if on_gpu else {}
-    chosen |= {"sentences": sentences, "linear": linear, "memory": memory}
-    wanted = [n for n in given.only.split(",") if n] or (["gpu"] if on_gpu else list(chosen))
-    for name in wanted:
-        if name not in chosen:
-            parser.error(f"there is no benchmark '{name}' on this machine; there are {', '.join(chosen)}")
-        chosen[name](given)
+    cases = {"gpu": gpu} if on_gpu else {}
+    cases |= {"sentences": sentences, "linear": linear, "memory": memory}
+    requested = [n for n in args.only.split(",") if n] or (["gpu"] if on_gpu else list(cases))
+    for name in requested:
+        if name not in cases:
+            parser.error(f"there is no benchmark '{name}' on this machine; there are {', '.join(cases)}")
+        cases[name](args)
 
 
 if __name__ == "__main__":

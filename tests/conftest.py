@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from glassformer.training.logging.report import Panels, Points
 
-# The suite runs in several processes, so one thread each is fastest. A forked child would also wait forever for
-# threads that exist only in its parent.
+# The suite runs in several processes, so one thread each is fastest. A forked child would also wait forever
+# for threads that exist only in its parent.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("MPLBACKEND", "Agg")
 # No test may depend on a download: transformers then fails at once instead of waiting.

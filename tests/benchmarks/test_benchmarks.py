@@ -11,13 +11,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "benchmarks"
-LIBRARIES = {"loops.py", "ours.py", "peers.py", "timing.py"}  # imported by the others
+LIBRARIES = {"reference_loops.py", "reference_models.py", "timing.py", "training_setup.py"}
 WORDS = "the cat sat on a mat and then it ran far away".split()
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory) -> Path:
-    """A corpus laid out as Multi30k is, and the same as tables."""
+    """A corpus with the file layout of Multi30k, and the same pairs as tables."""
     folder = tmp_path_factory.mktemp("pairs")
     lines = [" ".join([*WORDS[n % 11 : n % 11 + 1 + n % 7], str(n)]) for n in range(400)]
     for split in ("train", "val"):
@@ -39,7 +39,7 @@ RUNS = {
 }
 
 
-def test_every_script_is_run():
+def test_every_script_has_a_test():
     assert {path.name for path in SCRIPTS.glob("[!_]*.py")} == set(RUNS) | LIBRARIES
 
 
@@ -47,7 +47,7 @@ def test_every_script_is_run():
 def test_benchmark_runs(script, pairs):
     if script == "explorer.py" and not shutil.which("chromium"):
         pytest.skip("needs Chromium")
-    command = [sys.executable, str(SCRIPTS / script), *(word.format(pairs=pairs) for word in RUNS[script])]
+    command = [sys.executable, str(SCRIPTS / script), *(arg.format(pairs=pairs) for arg in RUNS[script])]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=pairs, timeout=400)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]

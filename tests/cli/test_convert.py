@@ -30,7 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [None, "int8"])
-def test_a_classifier_in_our_layout_keeps_its_labels(
+def test_labels_survive_the_glassformer_layout(
     kind: str, dtype: str | None, run: Run, tmp_path: Path
 ) -> None:
     model, folder = bert("BertForSequenceClassification", tmp_path / "theirs", **KINDS[kind])
@@ -54,7 +54,7 @@ def test_a_classifier_in_our_layout_keeps_its_labels(
         assert all(torch.equal(a, b) for a, b in zip(theirs.parameters(), model.parameters(), strict=True))
 
 
-def test_words_and_pictures_keep_their_labels_too(run: Run, tmp_path: Path) -> None:
+def test_token_and_image_classifiers_keep_their_labels(run: Run, tmp_path: Path) -> None:
     """A tagger's tags; and digits, whose names only job.json has."""
     _, folder = bert("BertForTokenClassification", tmp_path / "tagger", id2label={0: "O", 1: "B", 2: "I"})
     run("convert", folder, tmp_path / "ours", "--layout", "glassformer")
@@ -69,7 +69,7 @@ def test_words_and_pictures_keep_their_labels_too(run: Run, tmp_path: Path) -> N
     assert config["label2id"] == {name: n for n, name in enumerate(classes)}
 
 
-def test_a_writer_in_our_layout_keeps_its_tasks_and_its_ends(run: Run, tmp_path: Path) -> None:
+def test_generation_settings_survive_the_glassformer_layout(run: Run, tmp_path: Path) -> None:
     """What older folders say among the rest of config.json."""
     said = {"task_specific_params": {"summarization": {"prefix": "the cat "}}, "num_beams": 3}
     model = harness.reference("T5ForConditionalGeneration", {**_T5, **ENDS})
@@ -91,7 +91,7 @@ THEIRS["MistralForCausalLM"] = {**_LLAMA, "num_key_value_heads": 3, "sliding_win
 
 
 @pytest.mark.parametrize("name", [*THEIRS, "tiny:sentence"])
-def test_there_and_back_is_the_same_folder(name: str, run: Run, tmp_path: Path) -> None:
+def test_round_trip_gives_the_same_folder(name: str, run: Run, tmp_path: Path) -> None:
     """Every file of the published layout, by way of ours."""
     source, first, ours, back = (tmp_path / part for part in ("source", "first", "ours", "back"))
     if name in THEIRS:

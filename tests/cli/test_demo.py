@@ -28,7 +28,7 @@ main(sys.argv[1:])
 """
 
 
-def test_exits_by_itself_without_a_terminal(tmp_path: Path) -> None:
+def test_exits_without_a_terminal(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     done = subprocess.run(
         [*COMMAND, "--out", str(out), "--steps", "12"],

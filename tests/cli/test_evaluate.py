@@ -54,7 +54,7 @@ def test_written_outputs_give_the_same_scores(run, trained, place):
     assert found["metrics"]["chrf"] == pytest.approx(metric.corpus_score(answers, [expected]).score)
 
 
-def test_target_language_is_like_a_column_that_names_it(run, place, tmp_path_factory):
+def test_target_language_option_equals_a_language_column(run, place, tmp_path_factory):
     """A header, none, or two plain files; the tag in capitals too."""
     options = ("--train", "several.tsv", "--set", "data.language_column=to", *quick())
     multilingual = train(tmp_path_factory.mktemp("multilingual"), *options) / "model"
@@ -70,7 +70,7 @@ def test_target_language_is_like_a_column_that_names_it(run, place, tmp_path_fac
     assert other["metrics"] != expected["metrics"]
 
 
-def test_average_is_the_mean(run, trained, place):
+def test_average_is_the_mean_of_the_weights(run, trained, place):
     """Of the folders named, of a run's last, of its best; the run's own model is such a one too."""
     kept = sorted((trained / "averaged").iterdir())
     assert len(kept) == 2

@@ -18,7 +18,7 @@ from tests.tasks.test_forecast import NAMES, STEPS, table, written
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
-def test_table_is_that_of_the_library(run: Any, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_table_matches_the_library(run: Any, folders: dict[str, Path], tmp_path: Path) -> None:
     model = folders["forecast"]
     data = written(tmp_path / "data.csv", table())
     told = glassformer.load(model).forecast(data)

@@ -73,7 +73,7 @@ def test_ctrl_c_ends_a_stream_quietly(tmp_path):
     assert (child.returncode, err) == (130, b"")
 
 
-def test_doubtful_inputs_are_noted_once_with_a_count(run):
+def test_input_warnings_are_printed_once_with_a_count(run):
     args = ["translate", "pocket", "--to", "de", "--num-beams", 1]
     done = run(*args, "--json", "Привет, how are you?", "Where is the library?", "Ελλάδα is nice.")
     assert [json.loads(line)["warnings"] for line in done.out.splitlines()] == [

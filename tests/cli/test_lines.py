@@ -102,7 +102,7 @@ def test_warnings_are_limited(run, folders, tmp_path):
 
 
 @pytest.mark.parametrize("command", [["translate", "pocket", "--to", "de"], ["classify", "pocket-digits"]])
-def test_empty_input_is_noted_and_succeeds(run, stdin, command, tmp_path):
+def test_empty_input_prints_a_warning_and_succeeds(run, stdin, command, tmp_path):
     stdin(b"")
     done = run(*command)
     assert (done.code, done.out) == (0, "") and done.err.startswith("warning: ")

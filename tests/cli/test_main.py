@@ -51,7 +51,7 @@ def test_wrong_command_line_exits_2(run, args):
     assert done.code == 2 and not done.out and "Traceback" not in done.err
 
 
-def test_interrupt_is_quiet(run, monkeypatch):
+def test_interrupt_prints_nothing(run, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -68,13 +68,13 @@ def test_bug_prints_traceback(run, monkeypatch):
 
 
 @pytest.mark.parametrize("allocate", [torch.empty, np.empty, bytearray])
-def test_out_of_memory_is_an_error_of_one_line(run, monkeypatch, allocate):
+def test_out_of_memory_is_a_one_line_error(run, monkeypatch, allocate):
     monkeypatch.setattr("glassformer.cli.env.environment", lambda: allocate(10**17))
     assert "out of memory" in run("env").error()
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_closed_pipe_is_quiet_and_a_full_disk_an_error():
+def test_closed_pipe_is_silent_and_a_full_disk_is_an_error():
     models = f"{sys.executable} -m glassformer models --json"
     for command, code, errors in (("| true; exit ${PIPESTATUS[0]}", 141, 0), ("> /dev/full", 2, 1)):
         done = subprocess.run(["bash", "-c", f"{models} {command}"], capture_output=True, text=True)

@@ -66,7 +66,7 @@ def test_fill_and_answer(run, folders, stdin, tmp_path):
     assert (found["start"], found["end"], found["text"]) == (expected.start, expected.end, expected.text)
 
 
-def test_bad_candidates_are_skipped(run, folders, tmp_path):
+def test_invalid_corpus_lines_are_skipped(run, folders, tmp_path):
     (tmp_path / "pool").write_bytes(b"a cat\n" + LONG + b"\nbad \xff\n\na dog\n")
     (tmp_path / "good").write_text("a cat\na dog\n")
     args = ["similar", folders["similar"], "a dog", "--top", 9, "--json", "--corpus"]
@@ -80,7 +80,7 @@ def test_bad_candidates_are_skipped(run, folders, tmp_path):
     assert run(*args, tmp_path / "none").code == 2
 
 
-def test_images_unlike_the_training_data_are_noted(run, tmp_path):
+def test_images_that_differ_from_the_training_data_cause_a_note(run, tmp_path):
     example = example_input(glassformer.load("pocket-digits")).image
     assert example is not None
     seven = Image.open(io.BytesIO(base64.b64decode(example.partition(",")[2]))).convert("L")

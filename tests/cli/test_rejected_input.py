@@ -150,7 +150,7 @@ def workspace(tmp_path_factory, folders, finished):
 
 
 @pytest.mark.parametrize("line", CASES, ids=[line[:60] for line in CASES])
-def test_rejected_with_one_line(run, folders, workspace, monkeypatch, capsys, line):
+def test_invalid_input_is_a_one_line_error(run, folders, workspace, monkeypatch, capsys, line):
     monkeypatch.chdir(workspace)
     capsys.readouterr()  # building the models prints
     before = {path: path.stat().st_mtime_ns for path in workspace.rglob("*") if path.is_file()}

@@ -22,13 +22,13 @@ def files(tmp_path):
     return tmp_path
 
 
-def test_choices_are_those_of_the_library():
+def test_choices_match_the_library():
     assert get_args(command.Kind) == get_args(train.Kind)
     assert get_args(command.Template) == get_args(train.Template)
 
 
 @pytest.mark.parametrize("kind", get_args(train.Kind))
-def test_writes_what_the_library_trains(run, files, kind):
+def test_tokenizer_matches_the_library(run, files, kind):
     out = files / "out"
     options = (
         "--kind",

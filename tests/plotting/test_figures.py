@@ -91,7 +91,7 @@ def test_korean_is_romanized_if_no_font_has_it(monkeypatch: pytest.MonkeyPatch) 
     assert fonts.label("안녕") == "안녕"
 
 
-def test_saved_files_are_the_same_every_time(tmp_path: Path) -> None:
+def test_saved_files_are_deterministic(tmp_path: Path) -> None:
     mask = torch.ones(4, 4).tril()
     files = [plotting.save(plotting.mask_map(mask), tmp_path / "a" / f"{n}.png") for n in range(2)]
     assert files[0].read_bytes() == files[1].read_bytes()

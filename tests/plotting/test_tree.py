@@ -115,7 +115,7 @@ def test_bands_hold_every_candidate_once_and_the_parent_of_each(columns: int) ->
             assert band.repeats(tree.nodes[n]) or parent in band.columns or (parent is None and n in own)
 
 
-def test_what_is_left_out_is_noted() -> None:
+def test_omitted_candidates_are_noted() -> None:
     tree = tree_of(num_beams=12, min_new_tokens=9, max_new_tokens=9)
     shown = texts(plotting.search_tree(tree, spelled, max_steps=5))
     assert shown["(steps 6 to 9 are not drawn)"] == 1
@@ -124,7 +124,7 @@ def test_what_is_left_out_is_noted() -> None:
     assert not shown["step 6"]
 
 
-def test_files_are_the_same_every_time_and_have_all_letters(tmp_path: Path) -> None:
+def test_files_are_deterministic_and_have_all_glyphs(tmp_path: Path) -> None:
     tree = tree_of(num_beams=4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a letter that no font has is a warning

@@ -77,7 +77,7 @@ def _answer(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
 
 
 @pytest.mark.slow
-def test_results_under_load_are_those_of_a_lone_client(server, report):
+def test_results_under_load_match_those_of_a_single_client(server, report):
     requests = _requests()
     with server.client() as client:
         expected = [_answer(client, *one) for one in requests]
@@ -112,7 +112,7 @@ def _idle(server: Server) -> bool:
 
 
 @pytest.mark.slow
-def test_disconnected_clients_leave_nothing_behind(server, report):
+def test_disconnected_clients_free_their_resources(server, report):
     """Before, during or after the body, or in mid-response: slots, threads, files and memory come back."""
     draw = random.Random(3)
     process = psutil.Process(server.process.pid)
@@ -171,7 +171,7 @@ def small(folders):
         yield running
 
 
-def test_the_queue_limit_and_the_time_limit(small):
+def test_request_limit_and_timeout(small):
     server = small
     responses: list[httpx.Response] = []
 

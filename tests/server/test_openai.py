@@ -53,7 +53,7 @@ def test_token_ids_echo_stop_and_n(client, bundles):
     assert found.choices[0].finish_reason == "stop"
 
 
-def test_a_seed_samples_as_the_library_does(client, bundles):
+def test_seeded_sampling_matches_the_library(client, bundles):
     options = {"max_new_tokens": 16, "do_sample": True, "temperature": 0.9, "top_p": 0.9}
     found = client.completions.create(
         model="writer", prompt=PROMPT, max_tokens=16, temperature=0.9, top_p=0.9, seed=7, n=3
@@ -65,7 +65,7 @@ def test_a_seed_samples_as_the_library_does(client, bundles):
 
 @pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.0, "seed": 3}])
 @pytest.mark.parametrize("model", ["writer", "translator"])
-def test_stream_pieces_join_to_the_whole_text(client, model, options):
+def test_stream_pieces_concatenate_to_the_full_text(client, model, options):
     prompts = [PROMPT, "안녕 세계", "🙂 naïve"]
     request = {"model": model, "prompt": prompts, "max_tokens": 40, "n": 2, **options}
     whole = client.completions.create(**request)
@@ -138,7 +138,7 @@ def test_a_multilingual_translator_generates_the_requested_language(client, bund
         assert caught.value.code == "unsupported"
 
 
-def test_without_a_name_the_best_fitting_model_answers(server):
+def test_default_model_is_the_first_suitable_one(server):
     with server.client() as client:
 
         def who(path: str, **body: object) -> str:
@@ -186,7 +186,7 @@ def test_errors_carry_code_and_param(client, options, error, code, param):
     assert (caught.value.code, caught.value.param) == (code, param)
 
 
-def test_models_that_do_not_generate_are_refused(client):
+def test_models_that_do_not_generate_are_rejected(client):
     with pytest.raises(openai.UnprocessableEntityError):
         client.completions.create(model="encoder", prompt=PROMPT)
     with pytest.raises(openai.UnprocessableEntityError):

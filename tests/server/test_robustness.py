@@ -34,7 +34,7 @@ BODIES = [
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: repr(body[:40]))
-def test_invalid_bodies_are_refused(server, body):
+def test_invalid_bodies_are_rejected(server, body):
     with server.client() as client:
         response = client.post("/translate", content=body, headers={"Content-Type": "application/json"})
     assert response.status_code == 422, response.text
@@ -42,7 +42,7 @@ def test_invalid_bodies_are_refused(server, body):
     assert error["message"] and error["code"]
 
 
-def test_overlong_inputs_are_refused_even_if_the_model_has_no_limit(bundles):
+def test_long_inputs_are_rejected_even_if_the_model_has_no_limit(bundles):
     """T5 has no table of positions: it would encode everything in one step while all others wait."""
     tokenizer = bundles["translator"].tokenizer
     bundle = glassformer.Pipeline(
@@ -79,7 +79,7 @@ def test_a_chunked_body_is_limited_while_it_is_read(server):
     assert server.gauge("memory_bytes") - before < 200 << 20
 
 
-def test_an_excessive_content_length_is_refused_at_once(server):
+def test_excessive_content_length_is_rejected_at_once(server):
     head = f"POST /translate HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Length: 99999999999\r\n\r\n"
     assert server.send(head.encode(), half=False).split(b" ", 2)[1] == b"413"
 

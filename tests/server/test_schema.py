@@ -22,42 +22,45 @@ from glassformer.interpret import schema
 from glassformer.server.explorer import ModelsResponse
 from tests.server.harness import KINDS, part
 
-WHOLE = 5000
+ALL_REQUESTS = 5000
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_generated_requests_never_cause_a_server_error(server, report):
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
-    operations = [found.ok() for found in schema.get_all_operations()]
+    operations = [result.ok() for result in schema.get_all_operations()]
     modes = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
-    takes = [one for one in operations if len(one.body) or len(one.query) or len(one.path_parameters)]
-    each = math.ceil(1.2 * part(WHOLE) / (len(takes) * len(modes)))  # some operations have fewer cases
+    with_parameters = [o for o in operations if len(o.body) or len(o.query) or len(o.path_parameters)]
+    total = 1.2 * part(ALL_REQUESTS)  # some operations have fewer cases
+    max_examples = math.ceil(total / (len(with_parameters) * len(modes)))
     with server.client() as client:
-        traced = client.post("/trace", json={"model": "writer", "text": "the cat"}).json()["id"]
+        trace_id = client.post("/trace", json={"model": "writer", "text": "the cat"}).json()["id"]
     failures: list[str] = []
     tried = 0
     with requests.Session() as session:
 
-        def ask(case: schemathesis.Case) -> None:
+        def send(case: schemathesis.Case) -> None:
             nonlocal tried
             if tried % 2:  # half of them with a known name, so that they get further
                 if isinstance(case.body, dict):
                     case.body["model"] = KINDS[tried // 2 % len(KINDS)]
                 if isinstance(case.path_parameters, dict) and "id" in case.path_parameters:
-                    case.path_parameters["id"] = traced
+                    case.path_parameters["id"] = trace_id
             try:
-                answer = case.call(base_url=server.url, session=session, timeout=60)
+                response = case.call(base_url=server.url, session=session, timeout=60)
             except (requests.exceptions.InvalidHeader, ValueError):
                 return  # the client refuses to send it
             tried += 1
-            if answer.status_code >= 500 or (answer.status_code >= 400 and not _has_message(answer)):
-                failures.append(f"{case.as_curl_command()[:600]} -> {answer.status_code} {answer.text[:200]}")
+            if response.status_code >= 500 or (response.status_code >= 400 and not _has_message(response)):
+                failures.append(
+                    f"{case.as_curl_command()[:600]} -> {response.status_code} {response.text[:200]}"
+                )
 
         for operation, mode in product(operations, modes):
-            run = given(operation.as_strategy(generation_mode=mode))(ask)
+            run = given(operation.as_strategy(generation_mode=mode))(send)
             run = settings(
-                max_examples=each,
+                max_examples=max_examples,
                 phases=[Phase.generate],
                 database=None,
                 deadline=None,
@@ -66,13 +69,13 @@ def test_generated_requests_never_cause_a_server_error(server, report):
             with suppress(Unsatisfiable):  # a request without parameters cannot be invalid
                 seed(3)(run)()
     report("requests from the schema", tried, failures)
-    assert tried >= part(WHOLE)
+    assert tried >= part(ALL_REQUESTS)
     assert server.alive()
 
 
-def _has_message(answer: schemathesis.Response) -> bool:
+def _has_message(response: schemathesis.Response) -> bool:
     try:
-        return bool(answer.json()["error"]["message"])
+        return bool(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return False
 

@@ -35,7 +35,7 @@ def test_only_local_host_names_are_accepted_without_a_token(server):
     assert server.send(b"GET /health HTTP/1.0\r\n\r\n", half=False).split(b" ", 2)[1] == b"400"
 
 
-def test_pages_of_other_origins_are_refused(server):
+def test_pages_of_other_origins_are_rejected(server):
     own = f"http://127.0.0.1:{server.port}"
     with server.client() as client:
         for origin, status in (
@@ -54,7 +54,7 @@ def test_pages_of_other_origins_are_refused(server):
             assert not [name for name in response.headers if name.startswith("access-control")]
 
 
-def test_bodies_that_a_page_may_send_without_preflight_do_nothing(server):
+def test_requests_without_preflight_have_no_effect(server):
     with server.client() as client:
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
             content = b'{"model":"encoder","input":"a"}'
@@ -115,7 +115,7 @@ def test_the_token_protects_every_path(folders):
         ({"token": "sesame sesame sesame"}, "token"),
     ],
 )
-def test_unsafe_addresses_are_refused(address, name):
+def test_unsafe_addresses_are_rejected(address, name):
     with pytest.raises(GlassformerError) as caught:
         Address(**address)
     assert caught.value.fields["name"] == name and address.get("token", "?") not in str(caught.value)

@@ -158,7 +158,7 @@ def test_models_get_unique_names(tmp_path):
     assert bundles["run-one"] == str(run / "model") and runs == {"run-one": run}
 
 
-def test_generation_parameters_are_those_of_the_library():
+def test_generation_parameters_match_the_library():
     known = {field.name for field in fields(GenerationConfig)}
     internal = {"num_return_sequences", "max_length", "min_length", "forced_bos_token_id"}
     internal |= {"forced_eos_token_id", "suppress_tokens", "renormalize_logits"}

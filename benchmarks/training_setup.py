@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import peers
+from benchmarks import reference_models
 from glassformer.data.store import Store, write_store
 from glassformer.training.data_loader import Prefetcher
 from glassformer.training.distributed import SingleProcess
@@ -24,34 +24,34 @@ from glassformer.training.run import prepare_job
 from glassformer.training.signals import StopSignals
 from glassformer.training.trainer import Trainer
 
-ENDLESS = 1_000_000  # steps: nothing here trains to an end
+UNLIMITED = 1_000_000  # steps; the benchmarks stop earlier
 
 
-def translating(data: Path, *, batch: int, device: torch.device, **words: Any) -> Recipe:
-    """Multi30k, English to German, at base size, one vocabulary of 8000; all else as the job chooses."""
+def translation_recipe(data: Path, *, batch: int, device: torch.device, **options: Any) -> Recipe:
+    """Multi30k, English to German, at base size, vocabulary of 8000; otherwise the job's defaults."""
     files = {
         "train": [str(data / "train.en.gz"), str(data / "train.de.gz")],
         "valid": [str(data / "val.en.gz"), str(data / "val.de.gz")],
     }
-    rare = dict.fromkeys(("max_steps", "eval_steps", "save_steps"), ENDLESS)
-    training = {"batch_tokens": batch, "device": str(device), **rare, **words}
+    never = dict.fromkeys(("max_steps", "eval_steps", "save_steps"), UNLIMITED)
+    training = {"batch_tokens": batch, "device": str(device), **never, **options}
     return parse_recipe(
         {
             "job": "translate",
             "data": files,
             "tokenizer": {"kind": "bpe", "vocab_size": 8000},
-            "model": {"preset": "original", **peers.BASE, "dropout": 0.1},
+            "model": {"preset": "original", **reference_models.BASE, "dropout": 0.1},
             "training": training,
         }
     )
 
 
-def prepared(recipe: Recipe, folder: Path) -> Any:
+def prepare(recipe: Recipe, folder: Path) -> Any:
     """The job with its data written, its tokenizer trained and every setting filled in."""
-    return prepare_job(recipe, folder, torch.device(recipe.training.device), lambda sentence: None)
+    return prepare_job(recipe, folder, torch.device(recipe.training.device), lambda message: None)
 
 
-def speaking(
+def language_model_trainer(
     folder: Path, *, tokens: int, vocab: int, length: int, rows: int, device: torch.device
 ) -> Trainer:
     """GPT-2 124M without dropout on a store of random ids, as one document."""
@@ -63,9 +63,9 @@ def speaking(
 
     ids = np.random.default_rng(0).integers(0, vocab, tokens)
     store = write_store(folder / "data", ["text"], [[ids]], max_id=vocab - 1)
-    quiet = {"dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0}
+    no_dropout = {"dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0}
     task = TrainingTask(
-        learner=TextLearner(api.build("gpt2", vocab_size=vocab, **quiet)),
+        learner=TextLearner(api.build("gpt2", vocab_size=vocab, **no_dropout)),
         train=Blocks(store, length=length, seed=0),
         unit="tokens",
         count=count_labels,
@@ -73,21 +73,21 @@ def speaking(
         validate=lambda device: ValidationResult(metrics={}),
         save=lambda path: None,
     )
-    rare = dict.fromkeys(("max_steps", "eval_steps", "save_steps"), ENDLESS)
-    words = TrainingOptions(
-        batch_tokens=rows * length, lr=1e-4, lr_scheduler="constant", device=str(device), **rare
+    never = dict.fromkeys(("max_steps", "eval_steps", "save_steps"), UNLIMITED)
+    options = TrainingOptions(
+        batch_tokens=rows * length, lr=1e-4, lr_scheduler="constant", device=str(device), **never
     )
-    return loop_of(task, words, folder, device)
+    return make_trainer(task, options, folder, device)
 
 
-def loop_of(task: Any, words: Any, folder: Path, device: torch.device, seed: int = 1) -> Trainer:
-    """The loop of a task, its log in the folder."""
-    configure_torch(words, device)
-    log = RunLog(folder, total_steps=ENDLESS, unit=task.unit, every=words.logging_steps or 50)
+def make_trainer(task: Any, options: Any, folder: Path, device: torch.device, seed: int = 1) -> Trainer:
+    """The trainer of a task, with its log in the folder."""
+    configure_torch(options, device)
+    log = RunLog(folder, total_steps=UNLIMITED, unit=task.unit, every=options.logging_steps or 50)
     task.learner.to(device)
     return Trainer(
         task,
-        words,
+        options,
         seed=seed,
         folder=folder,
         parallel=SingleProcess(device=device),
@@ -96,17 +96,17 @@ def loop_of(task: Any, words: Any, folder: Path, device: torch.device, seed: int
     )
 
 
-def loop_for(job: Job[Any], device: torch.device) -> Trainer:
+def trainer_of_job(job: Job[Any], device: torch.device) -> Trainer:
     torch.manual_seed(job.recipe.seed)
-    return loop_of(job.task(), job.recipe.training, job.folder, device, job.recipe.seed)
+    return make_trainer(job.task(), job.recipe.training, job.folder, device, job.recipe.seed)
 
 
 @contextmanager
-def stepping(loop: Trainer) -> Iterator[Prefetcher]:
-    """The loop's data being read ahead, as `Trainer.run` has it."""
-    loop.learner.train()
-    with Prefetcher(loop.loader, loop.state.position) as ahead:
-        yield ahead
+def prefetching(trainer: Trainer) -> Iterator[Prefetcher]:
+    """Prefetch the trainer's data, as `Trainer.run` does."""
+    trainer.learner.train()
+    with Prefetcher(trainer.loader, trainer.state.position) as prefetcher:
+        yield prefetcher
 
 
 def sentences(store: Store) -> tuple[list[list[int]], list[list[int]]]:
@@ -119,34 +119,34 @@ def sentences(store: Store) -> tuple[list[list[int]], list[list[int]]]:
     )
 
 
-def own_memory() -> int:
-    """Bytes that are this process's alone: files mapped into it, which the system may drop, not counted."""
+def private_memory() -> int:
+    """Private memory of this process in bytes, without mapped files."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))
 
 
-def repeated(job: Any, times: int, folder: Path) -> Path:
-    """The job's training pairs, so many times over, as a store of their own."""
+def repeat_store(job: Any, times: int, folder: Path) -> Path:
+    """The job's training pairs, repeated, as a store."""
     pairs = list(zip(*sentences(job.corpus.train), strict=True))
-    again = (pair for _ in range(times) for pair in pairs)
-    return write_store(folder, job.corpus.train.fields, again, max_id=job.corpus.max_id).folder
+    repetitions = (pair for _ in range(times) for pair in pairs)
+    return write_store(folder, job.corpus.train.fields, repetitions, max_id=job.corpus.max_id).folder
 
 
-def memory_of(recipe: Recipe, run: Path, store: Path, steps: int) -> dict[str, float]:
+def measure_memory(recipe: Recipe, run: Path, store: Path, steps: int) -> dict[str, float]:
     """A tiny model trained for some steps from a prepared store: its pairs, bytes, memory and waiting."""
     torch.set_num_threads(1)
     cpu, small = torch.device("cpu"), {"d_model": 32, "num_heads": 2, "d_ff": 64, "num_layers": 1}
-    job = prepared(recipe, run)
+    job = prepare(recipe, run)
     job.recipe = replace(
         job.recipe, model=replace(job.recipe.model, overrides={**job.recipe.model.overrides, **small})
     )
     job.corpus = replace(job.corpus, train=Store(store))
-    loop = loop_for(job, cpu)
-    most, began = 0, time.perf_counter()
-    with stepping(loop) as ahead:
+    trainer = trainer_of_job(job, cpu)
+    peak, start = 0, time.perf_counter()
+    with prefetching(trainer) as prefetcher:
         for _ in range(steps):
-            loop._run_step(ahead)
-            most = max(most, own_memory())
-    waited = loop.data_seconds / (time.perf_counter() - began)
+            trainer._run_step(prefetcher)
+            peak = max(peak, private_memory())
+    waited = trainer.data_seconds / (time.perf_counter() - start)
     size = sum(file.stat().st_size for file in store.iterdir())
-    return {"rows": len(job.corpus.train), "bytes": size, "own": most, "waited": waited}
+    return {"rows": len(job.corpus.train), "bytes": size, "private": peak, "waited": waited}

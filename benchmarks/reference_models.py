@@ -88,7 +88,7 @@ class TorchTransformer(nn.Module):
 
 
 def marian(vocab: int, length: int, *, pad_id: int = 0, eos_id: int = 1, start_id: int = 0) -> Any:
-    """The reference library's MarianMT at base size."""
+    """transformers' MarianMT at base size."""
     import transformers
 
     sides = {}
@@ -114,22 +114,24 @@ def marian(vocab: int, length: int, *, pad_id: int = 0, eos_id: int = 1, start_i
 
 
 class Marian(nn.Module):
-    """MarianMT called as the others are."""
+    """MarianMT with the same call signature as the others."""
 
     def __init__(self, vocab: int, length: int) -> None:
         super().__init__()
         self.inner = marian(vocab, length)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        real = (src != 0).long()
-        return self.inner(input_ids=src, attention_mask=real, decoder_input_ids=tgt, use_cache=False).logits
+        attention_mask = (src != 0).long()
+        return self.inner(
+            input_ids=src, attention_mask=attention_mask, decoder_input_ids=tgt, use_cache=False
+        ).logits
 
 
 def nanogpt(path: Path, vocab: int) -> Any:
-    """nanoGPT's model, from its own model.py lying at `path`."""
-    found = importlib.util.spec_from_file_location("nanogpt_model", path)
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules[found.name] = module  # the compiler looks it up there
-    found.loader.exec_module(module)
+    """nanoGPT's model, from its model.py at `path`."""
+    module_spec = importlib.util.spec_from_file_location("nanogpt_model", path)
+    assert module_spec is not None and module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_spec.name] = module  # the compiler looks it up there
+    module_spec.loader.exec_module(module)
     return module.GPT(module.GPTConfig(vocab_size=vocab, dropout=0.0, bias=True))

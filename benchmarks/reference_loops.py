@@ -1,4 +1,4 @@
-"""The peers' loops over the same sentences: a plain one, and the reference library's own trainer."""
+"""Training loops to compare with, on the same sentences: a plain one, and transformers' Trainer."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ Batches = Iterator[tuple[Tensor, Tensor]]  # sources and targets, padded, withou
 
 
 def padded(rows: Rows, pad_id: int, multiple: int = 1) -> Tensor:
-    """Rows filled up to the longest, rounded up to a multiple: (B, T)."""
+    """Rows padded to the longest, rounded up to a multiple: (B, T)."""
     width = -(-max(map(len, rows)) // multiple) * multiple
     return torch.tensor([row + [pad_id] * (width - len(row)) for row in rows])
 
 
 def shuffled(sources: Rows, targets: Rows, count: int, *, pad_id: int, multiple: int = 1) -> Batches:
     """Batches of `count` sentences in random order."""
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     while True:
-        order = draw.permutation(len(sources))
-        for begin in range(0, len(order) - count + 1, count):
-            rows = order[begin : begin + count]
+        order = rng.permutation(len(sources))
+        for start in range(0, len(order) - count + 1, count):
+            rows = order[start : start + count]
             yield tuple(padded([side[n] for n in rows], pad_id, multiple) for side in (sources, targets))
 
 
 def sorted_by_length(sources: Rows, targets: Rows, count: int, *, pad_id: int, multiple: int = 1) -> Batches:
-    """Batches of `count` sentences of like length, in random order."""
-    draw = np.random.default_rng(0)
+    """Batches of `count` sentences of similar length, in random order."""
+    rng = np.random.default_rng(0)
     by_length = sorted(range(len(sources)), key=lambda n: (len(targets[n]), len(sources[n])))
     batches = [by_length[n : n + count] for n in range(0, len(by_length) - count + 1, count)]
     while True:
-        for n in draw.permutation(len(batches)):
+        for n in rng.permutation(len(batches)):
             rows = batches[n]
             yield tuple(padded([side[n] for n in rows], pad_id, multiple) for side in (sources, targets))
 
@@ -52,9 +52,9 @@ def plain_step(
     start_id: int,
     compiled: dict[str, Any] | None = None,
 ) -> Callable[[], tuple[int, int]]:
-    """A loop as people write it: forward, cross-entropy, backward, Adam. Gives sentences and tokens."""
+    """A plain training step: forward, cross-entropy, backward, Adam. Returns sentences and tokens."""
     model.to(device).train()
-    optimiser = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
 
     def loss_of(src: Tensor, tgt: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(model(src, tgt).flatten(0, 1), labels.flatten(), ignore_index=pad_id)
@@ -68,33 +68,33 @@ def plain_step(
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             loss = run(src.to(device), tgt.to(device), labels.to(device))
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         return len(src), tokens
 
     return step
 
 
 class TrainerSteps:
-    """The reference library's Seq2SeqTrainer with its own collator, stopped after every step.
+    """transformers' Seq2SeqTrainer with its own collator, stopped after every step.
 
-    It runs in a thread of its own and waits there, so that steps can be taken in turn with others.
+    It runs in its own thread and waits after each step, so that steps can be timed in turns.
     """
 
     def __init__(self, model: Any, sources: Rows, targets: Rows, count: int, tokenizer: Any, out: Path):
         import transformers
 
-        steps, mine, yours = self, threading.Semaphore(0), threading.Semaphore(0)
-        self._mine, self._yours, self._over = mine, yours, False
+        steps, resume, step_done = self, threading.Semaphore(0), threading.Semaphore(0)
+        self._resume, self._step_done, self._stopped = resume, step_done, False
         self._error: BaseException | None = None
         self._count = count
         data = [{"input_ids": a, "labels": b} for a, b in zip(sources, targets, strict=True)]
 
-        class Waiting(transformers.TrainerCallback):  # type: ignore[misc]
+        class PauseCallback(transformers.TrainerCallback):  # type: ignore[misc]
             def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-                yours.release()
-                mine.acquire()
-                control.should_training_stop = steps._over
+                step_done.release()
+                resume.acquire()
+                control.should_training_stop = steps._stopped
                 return control
 
         settings = transformers.Seq2SeqTrainingArguments(
@@ -112,29 +112,29 @@ class TrainerSteps:
             args=settings,
             train_dataset=data,
             data_collator=transformers.DataCollatorForSeq2Seq(tokenizer, model=model),
-            callbacks=[Waiting()],
+            callbacks=[PauseCallback()],
         )
 
         def work() -> None:
-            mine.acquire()
+            resume.acquire()
             try:
                 trainer.train()
             except BaseException as error:
                 self._error = error
             finally:
-                yours.release()
+                step_done.release()
 
         self._thread = threading.Thread(target=work, daemon=True)
         self._thread.start()
 
     def __call__(self) -> tuple[int, int]:
-        self._mine.release()
-        self._yours.acquire()
+        self._resume.release()
+        self._step_done.acquire()
         if self._error is not None:
             raise self._error
         return self._count, 0
 
     def close(self) -> None:
-        self._over = True
-        self._mine.release()
+        self._stopped = True
+        self._resume.release()
         self._thread.join()
