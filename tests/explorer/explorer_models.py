@@ -35,8 +35,8 @@ INPUTS: dict[str, dict[str, Any]] = {  # empty: the default example
 
 def save_models(folder: Path) -> dict[str, Path]:
     """Save the models; return their folders by name."""
-    bundles: dict[str, Bundle] = {name: models.bundle(family) for name, family in KINDS.items()}
-    bundles["writer"] = models.bundle("gpt2", max_len=256)
+    bundles: dict[str, Bundle] = {name: models.tiny_bundle(family) for name, family in KINDS.items()}
+    bundles["writer"] = models.tiny_bundle("gpt2", max_len=256)
     bundles["labels"] = models.classifier()
     bundles["translator"].family = None  # the paper's model has no published layout
     folders = {name: glassformer.save(bundle, folder / name) for name, bundle in bundles.items()}

@@ -66,7 +66,7 @@ def _save_image(path: Path) -> Path:
 
 
 def test_a_local_folder_takes_precedence_with_a_note(run: Any, shipped: Shipped, tmp_path: Path) -> None:
-    other = tiny.bundle("gpt2")
+    other = tiny.tiny_bundle("gpt2")
     glassformer.save(other, tmp_path / "pocket")
     assert glassformer.load("pocket").family == "gpt2"
     done = run("inspect", "pocket")
@@ -80,9 +80,9 @@ def test_a_run_folder_means_its_model(run: Any, shipped: Shipped, tmp_path: Path
     for args in (["inspect"], ["generate", "a"], ["evaluate", "lines.txt"], ["verify", "--no-reference"]):
         done = run(args[0], "runs/mine", *args[1:])
         assert done.code == 2 and "no model yet" in done.err, (args, done.err)
-    glassformer.save(tiny.bundle("gpt2"), tmp_path / "runs" / "mine" / "best")  # the best so far
+    glassformer.save(tiny.tiny_bundle("gpt2"), tmp_path / "runs" / "mine" / "best")  # the best so far
     assert glassformer.load("runs/mine").folder == Path("runs/mine/best")
-    glassformer.save(tiny.bundle("gpt2"), tmp_path / "runs" / "mine" / "model")
+    glassformer.save(tiny.tiny_bundle("gpt2"), tmp_path / "runs" / "mine" / "model")
     assert glassformer.load("runs/mine").folder == Path("runs/mine/model")
     (tmp_path / "lines.txt").write_text("the cat\na dog\n")
     for args in (["inspect"], ["evaluate", "lines.txt", "--job", "lm"], ["verify", "--no-reference"]):

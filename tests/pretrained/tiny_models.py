@@ -25,7 +25,7 @@ def save_models(root: Path) -> Path:
     tokenizer = train_tokenizer(
         tiny.LINES, TokenizerPlan(kind="word", vocab_size=60, tags=(">>de<<", ">>en<<", ">>ko<<"))
     )
-    translator = tiny.bundle(
+    translator = tiny.tiny_bundle(
         "original", src_vocab_size=tokenizer.vocab_size, tgt_vocab_size=tokenizer.vocab_size
     )
     translator.tokenizer, translator.family = tokenizer, None
@@ -35,9 +35,9 @@ def save_models(root: Path) -> Path:
     translator.job = JobInfo.from_dict(job)
     bundles = {
         "pocket": (translator, "Translates.", "de, en, ko"),
-        "pocket-lm": (tiny.bundle("gpt2", max_len=128), "Writes.", "en"),
-        "pocket-digits": (tiny.bundle("vit"), "Reads digits.", ""),
-        "pocket-series": (tiny.bundle("patchtst"), "Forecasts.", ""),
+        "pocket-lm": (tiny.tiny_bundle("gpt2", max_len=128), "Writes.", "en"),
+        "pocket-digits": (tiny.tiny_bundle("vit"), "Reads digits.", ""),
+        "pocket-series": (tiny.tiny_bundle("patchtst"), "Forecasts.", ""),
     }
     for name, (bundle, task, languages) in bundles.items():
         folder = glassformer.save(bundle, root / name, dtype="int8" if name == "pocket" else None)
