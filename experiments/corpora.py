@@ -41,8 +41,7 @@ class Corpus:
         return f"model={{preset: gpt2, {size}, {dropouts}}}"
 
     def units(self, text: str) -> int:
-        """Letters, each of which stands for a byte; or words, and one for the end of each line, as
-        perplexities are told by."""
+        """The number of bytes; or of words and line ends, by which perplexity is reported."""
         return len(text) if self.unit == "byte" else len(text.split()) + text.count("\n")
 
 

@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--tables", type=Path, required=True)
     parser.add_argument("--data", type=Path, default=data_folder())
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--most", type=int, help="only so many sentences of each set")
+    parser.add_argument("--most", type=int, help="maximum number of sentences per set")
     parser.add_argument("--beams", type=int, default=4)
     parser.add_argument("--out", type=Path, help="a .tsv.gz for what was written")
     args = parser.parse_args()

@@ -85,7 +85,7 @@ def _learned(workspace: Workspace, flu_file: Path) -> Path:
     series = {f"made-{n}": one.values for n, one in enumerate(generate_series(1, SERIES, STEPS))}
     flu = _columns(flu_file)[:FLU_LEARNED].astype(np.float64)
     scaled = (flu - flu.mean(0)) / flu.std(0)
-    for column in range(scaled.shape[1]):  # several times over: it is little beside so many made ones
+    for column in range(scaled.shape[1]):  # repeated, since there are many more synthetic series
         series |= {f"flu-{column}-{time}": scaled[:, column] for time in range(FLU_TIMES)}
     part = path.with_suffix(".part")
     with part.open("w", encoding="utf-8", newline="") as file:

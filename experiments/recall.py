@@ -42,7 +42,7 @@ MODELS: dict[str, tuple[str, Sequence[str]]] = {  # recipe and changes, for para
 FOR_TASK = {("copy", "transformer"): ("model.position=sinusoidal", "training.lr=0.001")}
 STEPS = {"copy": 3000, "recall": 4000, "few": 2000, "many": 2000}  # the same for every model
 LEARNED, HELD, TESTED = 100_000, 128, 200  # pairs to learn from, to validate with, to test with for each size
-DONE = 0.99  # a task counts as learned from the first validation on with so many exact answers
+DONE = 0.99  # a task counts as learned at the first validation with this fraction of exact answers
 
 
 def run(workspace: Workspace, name: str) -> None:

@@ -13,7 +13,7 @@ SEASON = 7
 
 
 class ConstantForecaster(nn.Module):
-    """A forecaster that repeats the last so many steps, sure to a width."""
+    """A forecaster that repeats the last `season` steps with a constant scale."""
 
     def __init__(self, season: int, width: float) -> None:
         super().__init__()

@@ -133,7 +133,7 @@ def test_packed_documents_do_not_share_state() -> None:
 
 
 def plain(model: Any, row: list[int], most: int) -> list[int]:
-    """The whole sequence read anew for every token."""
+    """Decode by running the full sequence again for every token."""
     pairs = isinstance(model, LSTMEncoderDecoder)
     out = [START] if pairs else list(row)
     start = len(out)

@@ -64,9 +64,9 @@ def test_blocks_depend_only_on_seed_epoch_and_row(tmp_path: Path) -> None:
     blocks = Blocks(store, length=16, seed=3)
     rows = np.array([5, 0, 24, 5])
     together = blocks.batch(rows, epoch=2)
-    anew = Blocks(Store(store.folder), length=16, seed=3)
+    reopened = Blocks(Store(store.folder), length=16, seed=3)
     for n, row in enumerate(rows):
-        alone = anew.batch(np.array([row]), epoch=2)
+        alone = reopened.batch(np.array([row]), epoch=2)
         for name, array in alone.items():
             assert (array[0] == together[name][n]).all()
     offsets = {blocks.offset(epoch) for epoch in range(200)}

@@ -132,7 +132,7 @@ def test_time_step_is_detected(tmp_path: Path, name: str) -> None:
     count = list(range(len(stamps)))
     series = read(tmp_path, table(stamps, count, count))
     assert str(series.step) == step and series.values[:, 0].tolist() == count
-    for row in range(len(stamps) - 1):  # going on from any row gives the next
+    for row in range(len(stamps) - 1):  # advancing from any row gives the next
         assert advance(int(series.stamps[row]), series.step, 1) == series.stamps[row + 1]
 
 
@@ -219,8 +219,8 @@ def test_repeated_timestamps_are_skipped_or_ignored_on_request(tmp_path: Path) -
     stamps = hours(30)
     text = table([*stamps[:9], stamps[8], *stamps[9:]], list(range(31)), list(range(31)))
     errors = RowErrors()
-    mended = read(tmp_path, text, fill="linear", errors=errors)
-    assert mended.values[:, 0].tolist() == [*range(9), *range(10, 31)]
+    filled = read(tmp_path, text, fill="linear", errors=errors)
+    assert filled.values[:, 0].tolist() == [*range(9), *range(10, 31)]
     assert [error.line for error in errors.first] == [11]
     as_it_is = read(tmp_path, text, fill="ignore")
     assert len(as_it_is.values) == 31 and len(as_it_is.notes) == 1

@@ -88,9 +88,9 @@ def test_bpe_dropout_keeps_the_text_and_the_length_bound(tmp_path: Path, tokeniz
         assert pair[0][0] == stored_pair[0][0]  # the tag
     together, lengths = learned.gather(rows[::-1], 1)
     for n, split_ids in enumerate(together):
-        beside = np.split(split_ids, lengths[:, n].cumsum()[:-1])[::-1]
+        in_batch = np.split(split_ids, lengths[:, n].cumsum()[:-1])[::-1]
         one, other = ([pair[n].tolist() for pair in epoch] for epoch in epochs)
-        assert [row.tolist() for row in beside] == other
+        assert [row.tolist() for row in in_batch] == other
         assert sum(a != b for a, b in zip(one, other, strict=True)) > len(rows) / 2
 
 

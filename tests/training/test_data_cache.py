@@ -170,7 +170,7 @@ def test_touched_file_keeps_the_cache_valid(
     assert REUSED in prepare()[1]
     os.utime(tmp_path / "train.tsv", ns=(3, 3))
     monkeypatch.undo()
-    shutil.rmtree(tmp_path / "run" / "data")  # deleted to make room: the same data is made anew
+    shutil.rmtree(tmp_path / "run" / "data")  # deleted to free space: the same data is prepared again
     assert REBUILT in prepare()[1]
     assert REUSED in prepare()[1]
 

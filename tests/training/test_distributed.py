@@ -132,7 +132,7 @@ def test_a_checkpoint_of_another_model_is_an_error(runs: tuple[Path, dict[str, A
 
 
 def test_a_killed_worker_ends_the_job_or_restarts_it(tmp_path: Path, launch: Launcher) -> None:
-    """SIGKILL of one of two ranks after step 3: the job fails at once, or goes on from its checkpoint."""
+    """SIGKILL of one of two ranks after step 3: the job fails at once, or restarts from its checkpoint."""
     # by the one that was killed, or by the other that no longer hears it: whichever is seen first
     with pytest.raises(Failed, match=r"SIGKILL|[Cc]onnection (reset|closed)"):
         launch(2, "killed", tmp_path)

@@ -278,7 +278,7 @@ def test_corruption_moves_and_removes_whole_words_only(tmp_path: Path, kind: Any
         gaps += gap in damaged
         assert examples.row(n, 0)[0].tolist() == damaged.tolist()
     assert changed > 40 and gaps > 15
-    rows = np.array([7, 2, 59, 0])  # a sentence is damaged alike whatever stands beside it
+    rows = np.array([7, 2, 59, 0])  # corruption does not depend on the rest of the batch
     sides, lengths = examples.gather(rows, 3)
     for side, corrupted in enumerate(sides):
         alone = [examples.row(int(n), 3)[side].tolist() for n in rows]

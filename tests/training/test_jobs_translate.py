@@ -20,7 +20,7 @@ MODEL = {"d_model": 64, "num_heads": 4, "d_ff": 128, "num_layers": 2, "dropout":
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Letters to be written as they are ("same") or from the end ("back"): only the tag tells which."""
+    """Copy letters ("same") or reverse them ("back"): only the tag says which."""
     folder = tmp_path_factory.mktemp("tags")
     words = ["".join(letters) for length in (2, 3, 4) for letters in product("abcd", repeat=length)]
     rows = [(word, word[::turn], to) for word in words for to, turn in (("same", 1), ("back", -1))]

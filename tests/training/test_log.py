@@ -52,7 +52,7 @@ def test_log_of_a_resumed_run_equals_that_of_an_uninterrupted_one(tmp_path: Path
     train(tmp_path / "killed", 0, 12)
     with (tmp_path / "killed" / "metrics.jsonl").open("ab") as file:
         file.write(torn)
-    read_history(tmp_path / "killed")  # what is torn can be read past before it is mended
+    read_history(tmp_path / "killed")  # incomplete lines are skipped
     train(tmp_path / "killed", 10, 14)
     train(tmp_path / "killed", 5, 20)
     assert story(tmp_path / "killed") == story(tmp_path / "whole")
@@ -237,7 +237,7 @@ def on_terminal(tmp_path: Path, *args: str, env: dict[str, str], interrupt: bool
 
 
 def _interruptible() -> None:
-    """Whoever runs the tests in the background had this signal ignored, and children inherit that."""
+    """Tests in the background may ignore this signal, and children inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

@@ -92,7 +92,7 @@ def test_ignored_signals_stay_ignored(tmp_path: Path) -> None:
 
 
 def hang_up() -> None:
-    """Whoever read what is said has gone."""
+    """The reader of standard error is gone."""
     reads, writes = os.pipe()
     os.dup2(writes, 2)
     os.close(reads)
