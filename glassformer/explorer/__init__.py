@@ -37,7 +37,7 @@ PAGE = """<!doctype html>
 </head>
 <body>
 <div id="app"></div>
-<script type="text/plain" id="kept">{data}</script>
+<script type="text/plain" id="trace-data">{data}</script>
 <script>{script}</script>
 </body>
 </html>

@@ -287,7 +287,7 @@ def test_residual_norms_and_units_match_the_library(
 
 
 def test_units_without_vocabulary_explain_why(open_page: OpenPage, expected_trace: ExpectedTrace) -> None:
-    whys = {RUN: "only through the decoder", "labels": "head has no vocabulary"}
+    whys = {RUN: "only through the decoder", "labels": "has no vocabulary"}
     with open_page(address(RUN, **INPUTS[RUN])) as page:
         for name, why in whys.items():
             vocabulary = describe_model(expected_trace(name).bundle, name).outline.head.vocab_size

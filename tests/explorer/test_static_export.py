@@ -65,7 +65,7 @@ def test_content_security_policy_allows_only_the_inline_script(exported: dict[st
     text = exported["translator"].read_text("utf-8")
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
     assert policy is not None and "default-src &#x27;none&#x27;" in policy[1] and "sha256-" in policy[1]
-    assert text.count("<script>") == 1 and "http://" not in text.split('id="kept"')[0].replace(
+    assert text.count("<script>") == 1 and "http://" not in text.split('id="trace-data"')[0].replace(
         "http://www.w3.org", ""
     )
 
@@ -81,7 +81,7 @@ def test_export_takes_the_first_sentence_of_a_paragraph(folders: dict[str, Path]
 
 def _trace_data(page: Path) -> dict[str, Any]:
     """What a page holds."""
-    (data,) = re.findall(r'id="kept">([^<]+)<', page.read_text("utf-8"))
+    (data,) = re.findall(r'id="trace-data">([^<]+)<', page.read_text("utf-8"))
     return dict(json.loads(gzip.decompress(base64.b64decode(data))))
 
 

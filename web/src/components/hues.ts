@@ -43,7 +43,7 @@ export function hueTable(theme: Theme, hue: Hue): Uint8ClampedArray {
     for (let i = 0; i < 256; i++) {
       const at = i / 127.5 - 1;
       const end = at < 0 ? below : above;
-      const share = Math.abs(at) ** 0.85; // so that small values are not lost in the ground
+      const share = Math.abs(at) ** 0.85; // keeps small values visible
       for (let c = 0; c < 3; c++) colors[4 * i + c] = none[c] + share * (end[c] - none[c]);
       colors[4 * i + 3] = 255;
     }

@@ -1,9 +1,9 @@
 // Shows a long sequence page by page: the page with the selected token.
 
 const PAGE = 100;
-const AROUND = 10; // of the pages before and after
+const AROUND = 10; // tokens of the previous and next page
 
-/** The first token on show and one past the last. */
+/** The first token of the page, and the last + 1. */
 export function pageOf(count: number, chosen: number): [number, number] {
   if (count <= 2 * PAGE) return [0, count];
   const first = Math.floor(chosen / PAGE) * PAGE;

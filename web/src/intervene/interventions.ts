@@ -5,7 +5,7 @@ import type { Intervention, TraceInfo } from '../lib/types';
 import { lookup, t } from '../lib/i18n.svelte';
 import { visibleText } from '../components/tokenText';
 
-export const MOST = 256; // that the server takes at once
+export const MOST = 256; // the server's limit
 
 export function keep(changes: Intervention[], step = true): void {
   router.go({ params: { changes: changes.length ? JSON.stringify(changes) : null } }, step);
@@ -17,12 +17,12 @@ const told = (change: Intervention): string => JSON.stringify(Object.entries(cha
 export const isOn = (changes: Intervention[], change: Intervention): boolean =>
   changes.some((one) => same(one, change));
 
-/** With this change if it is not among them, without it if it is. */
+/** Add this change, or remove it if it is there. */
 export function toggled(changes: Intervention[], change: Intervention): Intervention[] {
   return isOn(changes, change) ? changes.filter((one) => !same(one, change)) : [...changes, change].slice(0, MOST);
 }
 
-/** What a change is made to: two of the same place are not made together. */
+/** What a change applies to; there is at most one change for each. */
 export const whereOf = (one: Intervention): string =>
   one.kind === 'scale_residual'
     ? `r ${one.name} ${one.position}`
@@ -30,7 +30,7 @@ export const whereOf = (one: Intervention): string =>
       ? `p ${one.stack}`
       : told(one);
 
-/** With this change in place of another of the same place: a slider's last value counts. */
+/** Add this change, replacing one with the same target, e.g. the last value of a slider. */
 export function replaced(changes: Intervention[], change: Intervention): Intervention[] {
   return [...changes.filter((one) => whereOf(one) !== whereOf(change)), change].slice(0, MOST);
 }
@@ -40,7 +40,7 @@ export function pieceAt(trace: TraceInfo, sequence: string, position: number): s
   return token ? visibleText(token.piece).trim() : `${position}`;
 }
 
-/** The layer and kind of an attention: "decoder 3, cross". */
+/** The layer and kind of an attention, in words. */
 export function attentionNamed(trace: TraceInfo, name: string): string {
   const attention = trace.attentions.find((one) => one.name === name);
   if (!attention) return name;
@@ -55,7 +55,7 @@ export function blockNamed(block: string): string {
   return t('intervene.block', { stack: lookup(`intervene.stack.${stack}`), layer: Number(layer) + 1 });
 }
 
-/** A residual's name in words: after which part of which layer. */
+/** A point of the residual stream in words: layer and sublayer. */
 export function siteNamed(name: string): string {
   const block = name.slice(0, name.lastIndexOf('.'));
   const site = name.slice(name.lastIndexOf('.') + 1);

@@ -1,6 +1,6 @@
 // A row of buttons with one tab stop; arrow keys move the focus (roving tabindex).
 
-/** Use on the element around the buttons. */
+/** An action for the element that contains the buttons. */
 export function rovingFocus(row: HTMLElement): { destroy: () => void } {
   const buttons = (): HTMLButtonElement[] => [...row.querySelectorAll<HTMLButtonElement>('button:not(:disabled)')];
   const only = (one: HTMLElement | undefined): void => {

@@ -7,12 +7,12 @@ import type { TraceInfo } from '../lib/types';
 export class ThumbnailLoader {
   #of = $state.raw(new Map<string, Tensor>());
 
-  /** Of one head; null until it is there. */
+  /** The thumbnail of a head; null until it is loaded. */
   of(attention: string, head: number): Tensor | null {
     return this.#of.get(attention)?.of(head) ?? null;
   }
 
-  /** Have those of a trace brought; what is returned stops it. */
+  /** Load the thumbnails of a trace; returns a function that stops it. */
   bring(trace: TraceInfo): () => void {
     let wanted = true;
     this.#of = new Map();
@@ -23,7 +23,7 @@ export class ThumbnailLoader {
           const pictures = await session.source.tensor(trace.id, `${name}.thumbnails`);
           if (wanted) this.#of = new Map(this.#of).set(name, pictures);
         } catch {
-          return; // the switches work without
+          return; // the switches work without thumbnails
         }
       }
     })();

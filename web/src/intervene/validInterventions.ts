@@ -11,10 +11,10 @@ const FIELDS: Record<Intervention['kind'], string[]> = {
   scale_residual: ['name', 'position', 'scale'],
   scale_positions: ['stack', 'scale'],
 };
-const LARGEST = 1000; // that the server multiplies a residual by
-const FARTHEST = 64; // and a position
+const LARGEST = 1000; // the server's limit for the scale of a residual
+const FARTHEST = 64; // and for the factor of positions
 
-/** The changes that fit, each place once, and whether any was left out. */
+/** The valid changes, at most one per target, and whether any was ignored. */
 export function validInterventions(
   word: string | undefined,
   trace: TraceInfo,

@@ -12,7 +12,7 @@ export class LiveRun {
   filming = $state(false);
   problem = $state.raw<Problem | null>(null);
 
-  /** Make it while a component is set up; what the functions read is followed. */
+  /** Create it while a component is set up; it follows what the functions read. */
   constructor(id: () => string | null, text: () => string | undefined) {
     $effect(() => {
       const now = id();
@@ -43,7 +43,7 @@ export class LiveRun {
       };
     });
 
-    // A new film for another run, another text, and each new checkpoint; the old one stays on show meanwhile.
+    // Requested again for another run, another text and each new checkpoint; the old data stays visible meanwhile.
     const kept = $derived(JSON.stringify(this.run && [this.run.id, this.run.checkpoints.map((one) => one.step)]));
     let shown: string | null = null;
     $effect(() => {

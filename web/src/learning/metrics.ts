@@ -7,7 +7,7 @@ export interface Metric {
   lines: { of: 'train' | 'valid'; curve: { step: number[]; value: number[] } }[];
 }
 
-/** `train.loss` and `valid.loss` become one metric, `loss`; a name without either is of the training. */
+/** `train.loss` and `valid.loss` become one metric, `loss`; names without a prefix belong to training. */
 export function curvesOf(curves: RunInfo['curves']): Metric[] {
   const found = new Map<string, Metric>();
   for (const [key, curve] of Object.entries(curves)) {

@@ -3,13 +3,13 @@
 import type { Tensor } from './tensor';
 import type { Theme } from './theme.svelte';
 
-export type Scale = 'much' | 'signed';
+export type Scale = 'sequential' | 'signed';
 type Rgb = readonly [number, number, number];
 
-// Stops are chosen so that lightness falls (on light) or rises (on dark) evenly.
+// Chosen so that lightness falls (light theme) or rises (dark theme) evenly.
 const STOPS: Record<Theme, Record<Scale, readonly Rgb[]>> = {
   light: {
-    much: [
+    sequential: [
       [255, 255, 255],
       [214, 219, 250],
       [150, 158, 236],
@@ -28,7 +28,7 @@ const STOPS: Record<Theme, Record<Scale, readonly Rgb[]>> = {
     ],
   },
   dark: {
-    much: [
+    sequential: [
       [22, 22, 30],
       [45, 42, 92],
       [84, 80, 180],
@@ -53,35 +53,35 @@ const tables = new Map<string, Uint8ClampedArray>();
 /** 256 colors as r, g, b, 255. */
 export function colorTable(theme: Theme, scale: Scale): Uint8ClampedArray {
   const name = `${theme} ${scale}`;
-  let made = tables.get(name);
-  if (!made) {
+  let entries = tables.get(name);
+  if (!entries) {
     const stops = STOPS[theme][scale];
-    made = new Uint8ClampedArray(256 * 4);
+    entries = new Uint8ClampedArray(256 * 4);
     for (let i = 0; i < 256; i++) {
       const at = (i / 255) * (stops.length - 1);
       const n = Math.min(Math.floor(at), stops.length - 2);
-      for (let c = 0; c < 3; c++) made[4 * i + c] = stops[n][c] + (at - n) * (stops[n + 1][c] - stops[n][c]);
-      made[4 * i + 3] = 255;
+      for (let c = 0; c < 3; c++) entries[4 * i + c] = stops[n][c] + (at - n) * (stops[n + 1][c] - stops[n][c]);
+      entries[4 * i + 3] = 255;
     }
-    tables.set(name, made);
+    tables.set(name, entries);
   }
-  return made;
+  return entries;
 }
 
-/** Where a value lies in a table: 0 to 255. Signed scales keep zero in the middle. */
+/** The index of a value in a color table, 0 to 255; -1 for masked values. Zero is the middle of a signed scale. */
 export function colorIndex(value: number, scale: Scale, low: number, high: number): number {
-  if (!Number.isFinite(value)) return -1; // masked: drawn as hatching or nothing
+  if (!Number.isFinite(value)) return -1; // masked
   if (scale === 'signed') {
-    const most = Math.max(Math.abs(low), Math.abs(high)) || 1;
-    return Math.round(127.5 + (127.5 * Math.max(-most, Math.min(most, value))) / most);
+    const limit = Math.max(Math.abs(low), Math.abs(high)) || 1;
+    return Math.round(127.5 + (127.5 * Math.max(-limit, Math.min(limit, value))) / limit);
   }
   return Math.round((255 * (Math.max(low, Math.min(high, value)) - low)) / (high - low || 1));
 }
 
-const words = (bytes: Uint8ClampedArray): Uint32Array =>
+const pixels = (bytes: Uint8ClampedArray): Uint32Array =>
   new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4);
 
-/** Paint numbers, one a pixel, onto a canvas that has their size; `hidden` is the color where there is no number. */
+/** Paint values on a canvas of the same size, one per pixel; `hidden` is the color of masked values. */
 export function paintCells(
   canvas: HTMLCanvasElement,
   values: ArrayLike<number>,
@@ -92,9 +92,9 @@ export function paintCells(
 ): void {
   const context = canvas.getContext('2d')!;
   const image = context.createImageData(canvas.width, canvas.height);
-  const cells = words(image.data);
-  const colorTable = words(colors);
-  const [none] = words(Uint8ClampedArray.from(hidden));
+  const cells = pixels(image.data);
+  const colorTable = pixels(colors);
+  const [none] = pixels(Uint8ClampedArray.from(hidden));
   for (let i = 0; i < cells.length; i++) {
     const n = colorIndex(values[i], scale, low, high);
     cells[i] = n < 0 ? none : colorTable[n];
@@ -102,13 +102,13 @@ export function paintCells(
   context.putImageData(image, 0, 0);
 }
 
-/** Paint bytes, from nothing to much, onto a canvas, which takes their size: a head's thumbnail. */
+/** Paint the thumbnail of a head, bytes from 0 to 255, on a canvas, which is resized. */
 export function paintBytes(canvas: HTMLCanvasElement, { data, shape: [high, wide] }: Tensor, theme: Theme): void {
   if (canvas.width !== wide || canvas.height !== high) [canvas.width, canvas.height] = [wide, high];
   const context = canvas.getContext('2d')!;
   const image = context.createImageData(wide, high);
-  const cells = words(image.data);
-  const colors = words(colorTable(theme, 'much'));
+  const cells = pixels(image.data);
+  const colors = pixels(colorTable(theme, 'sequential'));
   for (let i = 0; i < cells.length; i++) cells[i] = colors[data[i]];
   context.putImageData(image, 0, 0);
 }
@@ -121,13 +121,13 @@ export function colorOf(value: number, scale: Scale, low: number, high: number, 
   return `rgb(${t[4 * n]} ${t[4 * n + 1]} ${t[4 * n + 2]})`;
 }
 
-/** Black or white, whichever can be read on that color. */
+/** Black or white, whichever has more contrast on that color. */
 export function textColor(value: number, scale: Scale, low: number, high: number, theme: Theme): string {
   const n = colorIndex(value, scale, low, high);
   if (n < 0) return 'inherit';
   const t = colorTable(theme, scale);
   const light = 0.2126 * linear(t[4 * n]) + 0.7152 * linear(t[4 * n + 1]) + 0.0722 * linear(t[4 * n + 2]);
-  return (light + 0.05) ** 2 > 1.05 * 0.05 ? '#000000' : '#ffffff'; // where both contrasts are equal: 4.6 to 1
+  return (light + 0.05) ** 2 > 1.05 * 0.05 ? '#000000' : '#ffffff'; // equal contrast with black and white, 4.6 : 1
 }
 
 const linear = (byte: number): number => (byte <= 10 ? byte / 255 / 12.92 : ((byte / 255 + 0.055) / 1.055) ** 2.4);

@@ -1,33 +1,33 @@
 // Whether the server responds. While it does not, retries, and repeats failed requests afterwards.
 
-const EVERY = 3000; // milliseconds
+const RETRY_MS = 3000;
 
-class Server {
-  /** How often it came back: read it to run again when it does. */
-  returns = $state(0);
-  #away = false;
+class Connection {
+  /** How many times the connection was restored; read it to run again when it is. */
+  restored = $state(0);
+  #lost = false;
 
-  lost(): void {
-    if (this.#away) return;
-    this.#away = true;
-    this.#call();
+  fail(): void {
+    if (this.#lost) return;
+    this.#lost = true;
+    this.#retry();
   }
 
-  heard(): void {
-    if (!this.#away) return;
-    this.#away = false;
-    this.returns++;
+  succeed(): void {
+    if (!this.#lost) return;
+    this.#lost = false;
+    this.restored++;
   }
 
-  #call(): void {
+  #retry(): void {
     setTimeout(() => {
-      if (this.#away)
+      if (this.#lost)
         void fetch('health').then(
-          () => this.heard(),
-          () => this.#call(),
+          () => this.succeed(),
+          () => this.#retry(),
         );
-    }, EVERY);
+    }, RETRY_MS);
   }
 }
 
-export const connection = new Server();
+export const connection = new Connection();

@@ -1,6 +1,6 @@
 // Number formatting: short, with a true minus sign.
 
-/** Three or so digits that matter. */
+/** About three significant digits. */
 export function formatNumber(x: number, digits = 3): string {
   if (x === -Infinity) return '−∞';
   if (!Number.isFinite(x)) return String(x);
@@ -10,14 +10,13 @@ export function formatNumber(x: number, digits = 3): string {
   return text.replace('-', '−');
 }
 
-/** As `short`, but where `x` is far larger than the `swing` it lies in, with the digits that tell it from its neighbours. */
-export function formatInRange(x: number, swing: number): string {
-  const above =
-    swing > 0 && Math.abs(x) > swing ? Math.floor(Math.log10(Math.abs(x))) - Math.floor(Math.log10(swing)) : 0;
-  return above < 3 ? formatNumber(x) : x.toPrecision(Math.min(17, 3 + above)).replace('-', '−');
+/** Like `formatNumber`, with more digits if the values in view differ by much less than their size. `span`: their range. */
+export function formatInRange(x: number, span: number): string {
+  const extra = span > 0 && Math.abs(x) > span ? Math.floor(Math.log10(Math.abs(x))) - Math.floor(Math.log10(span)) : 0;
+  return extra < 3 ? formatNumber(x) : x.toPrecision(Math.min(17, 3 + extra)).replace('-', '−');
 }
 
-/** A share as a percentage. */
+/** A fraction as a percentage. */
 export function formatPercent(x: number): string {
   const p = 100 * x;
   if (p === 0) return '0%';

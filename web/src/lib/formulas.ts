@@ -4,7 +4,7 @@ import type { ModelOutline, StackInfo } from './types';
 
 const added = (there: boolean, name: string): string => (there ? ` + ${name}` : '');
 
-/** Two projections with the activation between them, or a gate, an up and a down. */
+/** Two projections with an activation between them, or gate, up and down projections. */
 export function feedForward(stack: Pick<StackInfo, 'gated' | 'biases'> | null, activation = '\\sigma'): string {
   const bias = (part: string, name: string): string => added(stack?.biases.includes(part) ?? false, name);
   if (!stack?.gated) return `W_2\\,${activation}(W_1 x${bias('up', 'b_1')})${bias('down', 'b_2')}`;
@@ -12,21 +12,21 @@ export function feedForward(stack: Pick<StackInfo, 'gated' | 'biases'> | null, a
   return `W_\\text{down}\\big(${activation}(W_\\text{gate}\\,x${bias('gate', 'b_\\text{gate}')}) \\odot ${stack.biases.includes('up') ? `(${up})` : up}\\big)${bias('down', 'b_\\text{down}')}`;
 }
 
-/** What the head makes of a vector before the softmax. */
+/** The logits of the output head. */
 export const scores = (head: ModelOutline['head'] | undefined, x: string): string =>
   `W\\,${x}${added(head?.bias ?? false, 'b')}`;
 
-/** What is added to a token's vector for its place. */
+/** The positional encoding. */
 export const PE = '\\mathrm{PE}';
 
-/** The two halves of the table of sines and cosines, or its even and odd columns. */
+/** Sine and cosine, as two halves of the table or as even and odd columns. */
 export function waves(position: StackInfo['position']): [string, string] {
   const angle = `t / ${position.base ?? 10000}^{2i/d}`;
   const [sines, cosines] = position.layout === 'halves' ? ['i', 'i+d/2'] : ['2i', '2i+1'];
   return [`${PE}(t,\\,${sines}) = \\sin(${angle})`, `${PE}(t,\\,${cosines}) = \\cos(${angle})`];
 }
 
-/** What the other schemes do with a query at place t and a key at place s. */
+/** The other schemes, for a query at position t and a key at position s. */
 export const POSITIONS: Record<Exclude<StackInfo['position']['kind'], 'sinusoidal' | 'none'>, string> = {
   learned: `x_t \\leftarrow x_t + ${PE}(t)`,
   rotary: 'q_t^\\top k_s = (R_t\\, q)^\\top (R_s\\, k) = q^\\top R_{s-t}\\, k',

@@ -46,16 +46,16 @@ class Locale {
 
 export const locale = new Locale();
 
-/** A text in the reader's language, with `{name}` filled in. */
+/** A text in the language of the page, with `{name}` filled in. */
 export function t(key: Key, fill: Record<string, string | number> = {}): string {
   return messages[key][locale.language].replace(/\{(\w+)\}/g, (_, name: string) => String(fill[name] ?? ''));
 }
 
-/** The same for a key that is put together at run time. */
+/** Like `t`, for a key that is built at run time. */
 export function lookup(key: string, fill?: Record<string, string | number>): string {
   if (!has(key)) throw new Error(`no text for '${key}'`);
   return t(key, fill);
 }
 
-/** Whether a name that the server gives has a text. */
+/** Whether there is a text for a key. */
 export const has = (key: string): key is Key => key in messages;

@@ -2,8 +2,7 @@
 
 import { has, lookup, locale } from './i18n.svelte';
 
-/** The name of a language; a code that has none stays a code. A variant that browsers do not know (`ko-bible`),
- * which they would shout, is called what our words call it, else stands as it is written. */
+/** The name of a language, or its code. Browsers show an unknown variant in capitals (`ko-bible`: BIBLE); it is replaced. */
 export function languageName(code: string): string {
   try {
     const name = new Intl.DisplayNames([locale.language], { type: 'language' }).of(code) ?? code;

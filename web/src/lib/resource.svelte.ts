@@ -11,41 +11,41 @@ export class Resource<T> {
 }
 
 /**
- * Run `ask` whenever what it reads changes, and when the server is back; it returns null if there is nothing to load.
+ * Run `load` whenever what it reads changes, and when the server is back; it returns null if there is nothing to load.
  * The last value stays until the next one arrives, but never longer than the traces it was loaded for. Late answers to
  * earlier requests are ignored. Call it while a component is set up.
  */
-export function resource<T>(ask: () => Promise<T> | null): Resource<T> {
-  const made = new Resource<T>();
-  let asked = 0;
+export function resource<T>(load: () => Promise<T> | null): Resource<T> {
+  const result = new Resource<T>();
+  let latest = 0;
   let traces = '';
   $effect(() => {
-    const mine = ++asked;
-    void connection.returns;
-    const current = `${session.trace?.id} ${session.beside?.id}`;
-    if (current !== traces) made.value = null;
+    const request = ++latest;
+    void connection.restored;
+    const current = `${session.trace?.id} ${session.comparison?.id}`;
+    if (current !== traces) result.value = null;
     traces = current;
-    const coming = ask();
-    if (!coming) {
-      made.value = null;
-      made.problem = null;
-      made.loading = false;
+    const promise = load();
+    if (!promise) {
+      result.value = null;
+      result.problem = null;
+      result.loading = false;
       return;
     }
-    made.loading = true;
-    coming.then(
+    result.loading = true;
+    promise.then(
       (value) => {
-        if (mine !== asked) return;
-        made.value = value;
-        made.problem = null;
-        made.loading = false;
+        if (request !== latest) return;
+        result.value = value;
+        result.problem = null;
+        result.loading = false;
       },
       (error: unknown) => {
-        if (mine !== asked) return;
-        made.problem = describe(error);
-        made.loading = false;
+        if (request !== latest) return;
+        result.problem = describe(error);
+        result.loading = false;
       },
     );
   });
-  return made;
+  return result;
 }

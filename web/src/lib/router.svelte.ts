@@ -5,8 +5,8 @@
 export const VIEWS = ['model', 'heads', 'decoding', 'change', 'learning'] as const;
 export type View = (typeof VIEWS)[number];
 
-/** Decode, or leave as it is what was typed wrong. */
-function plain(text: string): string {
+/** Decode; leave invalid input unchanged. */
+function decode(text: string): string {
   try {
     return decodeURIComponent(text);
   } catch {
@@ -14,9 +14,9 @@ function plain(text: string): string {
   }
 }
 
-function read(hash: string): { model: string; view: View; params: Record<string, string> } {
+function parseHash(hash: string): { model: string; view: View; params: Record<string, string> } {
   const [path, search] = hash.replace(/^#\/?/, '').split('?');
-  const [model = '', view = 'model'] = path.split('/').map(plain);
+  const [model = '', view = 'model'] = path.split('/').map(decode);
   return {
     model,
     view: (VIEWS as readonly string[]).includes(view) ? (view as View) : 'model',
@@ -24,7 +24,7 @@ function read(hash: string): { model: string; view: View; params: Record<string,
   };
 }
 
-const WRITTEN_AFTER = 100; // ms
+const URL_DELAY = 100; // ms
 
 class Router {
   model = $state('');
@@ -32,16 +32,16 @@ class Router {
   params = $state<Record<string, string>>({});
 
   constructor() {
-    this.#take(location.hash);
+    this.#apply(location.hash);
     addEventListener('hashchange', () => {
-      clearTimeout(this.#late);
-      this.#late = undefined;
-      this.#take(location.hash);
+      clearTimeout(this.#timer);
+      this.#timer = undefined;
+      this.#apply(location.hash);
     });
   }
 
-  #take(hash: string): void {
-    const { model, view, params } = read(hash);
+  #apply(hash: string): void {
+    const { model, view, params } = parseHash(hash);
     if (model !== this.model) this.model = model;
     if (view !== this.view) this.view = view;
     // One by one, so that only readers of a changed parameter are updated.
@@ -50,13 +50,13 @@ class Router {
   }
 
   /** A parameter of the URL, or its default. */
-  param(name: string, otherwise = ''): string {
-    return this.params[name] ?? otherwise;
+  param(name: string, fallback = ''): string {
+    return this.params[name] ?? fallback;
   }
 
-  number(name: string, otherwise: number): number {
+  number(name: string, fallback: number): number {
     const n = Number(this.params[name] ?? NaN);
-    return Number.isFinite(n) ? n : otherwise;
+    return Number.isFinite(n) ? n : fallback;
   }
 
   /** The URL with these changes; null removes a parameter. */
@@ -73,27 +73,27 @@ class Router {
 
   /** Navigate. With `step` the current URL stays in the history. */
   go(change: { model?: string; view?: View; params?: Record<string, string | number | null> }, step = true): void {
-    const here = this.href({});
+    const current = this.href({});
     const href = this.href(change);
-    if (href === here) return;
-    if (this.#late !== undefined) {
-      clearTimeout(this.#late);
-      this.#late = undefined;
-      if (step) history.replaceState(null, '', here);
+    if (href === current) return;
+    if (this.#timer !== undefined) {
+      clearTimeout(this.#timer);
+      this.#timer = undefined;
+      if (step) history.replaceState(null, '', current);
     }
     if (step) history.pushState(null, '', href);
     else {
       const from = location.hash;
-      this.#late = setTimeout(() => this.#write(from), WRITTEN_AFTER);
+      this.#timer = setTimeout(() => this.#write(from), URL_DELAY);
     }
-    this.#take(href);
+    this.#apply(href);
   }
 
   // Browsers limit how often the URL may change (Safari: 100 times in 10 seconds), and a slider moves more often: the
   // page follows at once, the URL when the slider rests.
-  #late: ReturnType<typeof setTimeout> | undefined;
+  #timer: ReturnType<typeof setTimeout> | undefined;
   #write(from: string): void {
-    this.#late = undefined;
+    this.#timer = undefined;
     // The user navigated in the meantime; that URL wins.
     if (location.hash !== from) return;
     history.replaceState(null, '', this.href({}));

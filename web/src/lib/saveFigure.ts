@@ -2,7 +2,7 @@
 
 import { toSvg } from './svgExport';
 
-function give(blob: Blob, name: string): void {
+function download(blob: Blob, name: string): void {
   const link = document.createElement('a');
   link.href = URL.createObjectURL(blob);
   link.download = name;
@@ -12,14 +12,14 @@ function give(blob: Blob, name: string): void {
 
 export async function saveSvg(view: HTMLElement, name: string): Promise<void> {
   const { text } = await toSvg(view);
-  give(new Blob([text], { type: 'image/svg+xml' }), `${name}.svg`);
+  download(new Blob([text], { type: 'image/svg+xml' }), `${name}.svg`);
 }
 
-const LONGEST = 8192; // pixels that every browser can paint on one side
+const MAX_PIXELS = 8192; // per side, supported by every browser
 
 export async function savePng(view: HTMLElement, name: string): Promise<void> {
   const { text, width, height } = await toSvg(view);
-  const scale = Math.min(2, LONGEST / Math.max(width, height));
+  const scale = Math.min(2, MAX_PIXELS / Math.max(width, height));
   const image = new Image();
   const address = URL.createObjectURL(new Blob([text], { type: 'image/svg+xml' }));
   image.src = address;
@@ -33,5 +33,5 @@ export async function savePng(view: HTMLElement, name: string): Promise<void> {
   context.drawImage(image, 0, 0, width, height);
   URL.revokeObjectURL(address);
   const blob = await new Promise<Blob | null>((done) => canvas.toBlob(done, 'image/png'));
-  if (blob) give(blob, `${name}.png`);
+  if (blob) download(blob, `${name}.png`);
 }

@@ -3,15 +3,15 @@
 import type { Attachment } from 'svelte/attachments';
 
 export const scrollable: Attachment<HTMLElement> = (element) => {
-  const heed = (): void => {
+  const update = (): void => {
     if (element.scrollWidth > element.clientWidth + 1) element.tabIndex = 0;
     else element.removeAttribute('tabindex');
   };
-  const watch = new ResizeObserver(heed);
-  watch.observe(element);
-  document.fonts.addEventListener('loadingdone', heed); // letters that come late make a formula wider
+  const observer = new ResizeObserver(update);
+  observer.observe(element);
+  document.fonts.addEventListener('loadingdone', update); // a late font may make a formula wider
   return () => {
-    watch.disconnect();
-    document.fonts.removeEventListener('loadingdone', heed);
+    observer.disconnect();
+    document.fonts.removeEventListener('loadingdone', update);
   };
 };

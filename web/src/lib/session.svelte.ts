@@ -7,138 +7,139 @@ import { describe, PageError, type Problem } from './errors';
 import { ServerSource, type Source } from './source';
 import type { ModelInfo, RunInfo, TraceInfo, TraceInput } from './types';
 
-/** The words of the address that say what the model is given: others change without its being read again. */
+/** The URL parameters of the input; when one changes, the model runs again. */
 export const INPUT_PARAMS = ['in', 'sentence', 'out', 'to', 'question', 'context', 'held'].flatMap((name) => [
   name,
   `${name}_b`,
 ]);
 
-/** Of two inputs that are compared, the first or the second: what their words of the address end with. */
+/** The first or second input of a comparison: the suffix of its URL parameters. */
 export type Side = '' | '_b';
 
-/** What was read of an input: the trace, and all the sentences that it is one of. */
-interface Read {
+/** The trace of an input, and all sentences of the input. */
+interface TracedInput {
   trace: TraceInfo;
   sentences: string[];
 }
 
-/** An input as the address carries it: text and target plainly, anything larger by a name. */
-export function inputOf(words: Record<string, string>, model: ModelInfo, suffix = ''): TraceInput {
+/** The input in the URL; images and series are stored under a name. */
+export function inputOf(params: Record<string, string>, model: ModelInfo, suffix = ''): TraceInput {
   const input: TraceInput = { ...model.example };
-  const text = words[`in${suffix}`];
+  const text = params[`in${suffix}`];
   if (text !== undefined) {
     input.text = text;
     delete input.target;
   }
-  const target = words[`out${suffix}`];
+  const target = params[`out${suffix}`];
   if (target !== undefined) input.target = target.split('.').filter(Boolean).map(Number);
   for (const name of ['to', 'question', 'context'] as const) {
-    const given = words[`${name}${suffix}`];
-    if (given !== undefined) input[name] = given;
+    const value = params[`${name}${suffix}`];
+    if (value !== undefined) input[name] = value;
   }
-  const held = words[`held${suffix}`];
+  const held = params[`held${suffix}`];
   if (held !== undefined && storedInputs.has(held)) Object.assign(input, storedInputs.get(held));
   return input;
 }
 
-/** Which of the sentences of a text is on show, from 0; the address counts from 1. */
-export function sentenceAt(words: Record<string, string | null>, suffix: Side, count: number): number {
-  const asked = Math.round(Number(words[`sentence${suffix}`] ?? 1));
-  return asked >= 1 && asked <= count ? asked - 1 : 0;
+/** The index of the selected sentence; the URL counts from 1. */
+export function sentenceAt(params: Record<string, string | null>, suffix: Side, count: number): number {
+  const number = Math.round(Number(params[`sentence${suffix}`] ?? 1));
+  return number >= 1 && number <= count ? number - 1 : 0;
 }
 
-/** Pictures and series given in this visit, by the name the address holds. */
+/** Images and series of this visit, by their name in the URL. */
 export const storedInputs = new Map<string, TraceInput>();
 
-/** What a page that was written to disk holds; a served page has none. */
-const kept = document.getElementById('kept')?.textContent;
+/** The data of an exported page; a served page has none. */
+const exported = document.getElementById('trace-data')?.textContent;
 
 class Session {
-  source: Source = kept ? new StaticSource(kept) : new ServerSource();
+  source: Source = exported ? new StaticSource(exported) : new ServerSource();
   models = $state.raw<ModelInfo[]>([]);
   runs = $state.raw<RunInfo[]>([]);
   trace = $state.raw<TraceInfo | null>(null);
-  /** The second input's trace where two are compared, else null. */
-  beside = $state.raw<TraceInfo | null>(null);
-  /** Of each input what the model reads one by one; fewer than two where it is read whole. */
+  /** The trace of the second input while comparing. */
+  comparison = $state.raw<TraceInfo | null>(null);
+  /** The sentences of each input; fewer than two if it is not split. */
   sentences = $state.raw<Record<Side, string[]>>({ '': [], _b: [] });
-  /** The address's words for what is on show; null where it had none. */
-  given = $state.raw<Record<string, string | null>>({});
+  /** The input parameters of the current trace. */
+  inputParams = $state.raw<Record<string, string | null>>({});
   busy = $state(false);
-  /** Why what was last given is not what is on show; null where it is. */
+  /** Why the last input was rejected. */
   problem = $state.raw<Problem | null>(null);
-  /** Counts how often the model was asked to read, whether or not the address changed. */
+  /** Counts the runs, also those without a change of the URL. */
   turn = $state(0);
 
   model: ModelInfo | null = $derived(this.models.find((m) => m.id === router.model) ?? this.models[0] ?? null);
 
   /** Whether the trace on show belongs to an earlier input: the current one is being read, or was rejected. */
   stale: boolean = $derived(
-    this.trace !== null && INPUT_PARAMS.some((name) => (router.params[name] ?? null) !== (this.given[name] ?? null)),
+    this.trace !== null &&
+      INPUT_PARAMS.some((name) => (router.params[name] ?? null) !== (this.inputParams[name] ?? null)),
   );
 
   async begin(): Promise<void> {
-    await this.#doing(this.source.models(), ({ models, runs }) => {
+    await this.#load(this.source.models(), ({ models, runs }) => {
       this.models = models;
       this.runs = runs;
     });
   }
 
-  /** Have the model read what the address says. */
+  /** Run the model on the input in the URL. */
   async read(): Promise<void> {
     const model = this.model;
     if (!model) return;
     const b = router.params['in_b'] !== undefined || router.params['held_b'] !== undefined;
-    const given = Object.fromEntries(INPUT_PARAMS.map((name) => [name, router.params[name] ?? null]));
-    await this.#doing(this.#reading(model, b), ([first, second]) => {
+    const inputParams = Object.fromEntries(INPUT_PARAMS.map((name) => [name, router.params[name] ?? null]));
+    await this.#load(this.#traceAll(model, b), ([first, second]) => {
       this.trace = first.trace;
-      this.beside = second?.trace ?? null;
+      this.comparison = second?.trace ?? null;
       this.sentences = { '': first.sentences, _b: second?.sentences ?? [] };
-      this.given = given;
+      this.inputParams = inputParams;
     });
   }
 
-  async #reading(model: ModelInfo, b: boolean): Promise<Read[]> {
-    const words = { ...router.params };
+  async #traceAll(model: ModelInfo, b: boolean): Promise<TracedInput[]> {
+    const params = { ...router.params };
     const which: Side[] = b ? ['', '_b'] : [''];
-    const inputs = which.map((suffix) => inputOf(words, model, suffix));
-    const lack = this.source.live
+    const inputs = which.map((suffix) => inputOf(params, model, suffix));
+    const missing = this.source.live
       ? inputs.map((input) => missingInput(input, model)).find((one) => one !== null)
       : null;
-    if (lack) throw new PageError(lack);
+    if (missing) throw new PageError(missing);
     return Promise.all(
-      which.map((suffix, n) => this.#alone(model, inputs[n], (count) => sentenceAt(words, suffix, count))),
+      which.map((suffix, n) => this.#traceOne(model, inputs[n], (count) => sentenceAt(params, suffix, count))),
     );
   }
 
-  /** The trace of an input: of a text that a translator reads by its sentences, that of the chosen one. */
-  async #alone(model: ModelInfo, input: TraceInput, chosen: (count: number) => number): Promise<Read> {
+  /** Trace an input: of a text with several sentences, the selected one. */
+  async #traceOne(model: ModelInfo, input: TraceInput, chosen: (count: number) => number): Promise<TracedInput> {
     const cut = this.source.live && model.kind === 'translate' && input.text !== undefined;
     const sentences = cut ? await this.source.sentences(model.id, input) : [];
     const text = sentences[chosen(sentences.length)] ?? input.text;
     return { trace: await this.source.trace({ ...input, text, model: model.id }), sentences };
   }
 
-  /** Let go of what was refused: what is on show is what is given again. */
+  /** Restore the input of the current trace. */
   keepEarlier(): void {
     this.problem = null;
-    router.go({ params: this.given });
+    router.go({ params: this.inputParams });
   }
 
-  #asked = 0;
+  #requests = 0;
 
-  /** Wait for an answer and take it; the answer to an older question is let go, and so is its failure. */
-  async #doing<T>(coming: Promise<T>, take: (answer: T) => void): Promise<void> {
-    const mine = ++this.#asked;
+  /** Await a response and apply it unless a newer request was started. */
+  async #load<T>(promise: Promise<T>, take: (answer: T) => void): Promise<void> {
+    const request = ++this.#requests;
     this.busy = true;
     let problem: Problem | null = null;
     try {
-      const answer = await coming;
-      if (mine === this.#asked) take(answer);
+      const answer = await promise;
+      if (request === this.#requests) take(answer);
     } catch (error) {
       problem = describe(error);
     }
-    if (mine !== this.#asked) return;
+    if (request !== this.#requests) return;
     this.problem = problem;
     this.busy = false;
   }

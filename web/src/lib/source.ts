@@ -29,13 +29,13 @@ export interface TensorQuery {
 }
 
 export interface Source {
-  /** False: what is shown was kept in the page; nothing new can be asked of a model. */
+  /** False: the data is embedded in the page, and no model can be run. */
   readonly live: boolean;
   models(): Promise<ModelsResponse>;
-  /** What a translator reads one by one of a text. */
+  /** The sentences that a translation model translates one by one. */
   sentences(model: string, input: TraceInput): Promise<string[]>;
   trace(request: TraceRequest): Promise<TraceInfo>;
-  tensor(trace: string, name: string, asked?: TensorQuery): Promise<Tensor>;
+  tensor(trace: string, name: string, query?: TensorQuery): Promise<Tensor>;
   heads(trace: string): Promise<HeadsInfo>;
   ablation(trace: string, attention: string): Promise<HeadAblation>;
   lens(trace: string, position: number, top?: number): Promise<LensInfo>;
@@ -53,15 +53,15 @@ export interface Source {
   snapshots(id: string, input: TraceInput): Promise<RunSnapshots>;
 }
 
-async function answered(path: string, init?: RequestInit): Promise<Response> {
+async function fetchChecked(path: string, init?: RequestInit): Promise<Response> {
   let response: Response;
   try {
     response = await fetch(path, init);
   } catch {
-    connection.lost();
+    connection.fail();
     throw new PageError({ key: 'problem.no_server' });
   }
-  connection.heard();
+  connection.succeed();
   if (response.ok) return response;
   let info: ErrorInfo = {
     code: '',
@@ -78,30 +78,30 @@ async function answered(path: string, init?: RequestInit): Promise<Response> {
   throw new ServerError(info, response.status);
 }
 
-const json = async <T>(path: string): Promise<T> => (await answered(path)).json();
+const json = async <T>(path: string): Promise<T> => (await fetchChecked(path)).json();
 
 const post = async <T>(path: string, body: unknown): Promise<T> =>
   (
-    await answered(path, {
+    await fetchChecked(path, {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
       body: JSON.stringify(body),
     })
   ).json();
 
-const query = (words: object): string => {
-  const given = Object.entries(words).filter(([, value]) => value !== undefined);
-  return new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+const queryString = (params: object): string => {
+  const entries = Object.entries(params).filter(([, value]) => value !== undefined);
+  return new URLSearchParams(entries.map(([name, value]) => [name, String(value)])).toString();
 };
 
-const KEPT_BYTES = 96 * 2 ** 20; // tensors kept so that going back to a stage is immediate
-const KEPT_REQUESTS = 64; // a request may hold a whole picture
+const CACHE_BYTES = 96 * 2 ** 20; // of tensors, so that going back to a stage is immediate
+const MAX_REQUESTS = 64; // a request may contain an image
 
 export class ServerSource implements Source {
   readonly live = true;
-  #kept = new Map<string, { made: Promise<Tensor>; bytes: number }>(); // the most recent last; 0 bytes while on its way
+  #cache = new Map<string, { promise: Promise<Tensor>; bytes: number }>(); // most recent last; 0 bytes while pending
   #bytes = 0;
-  #requests = new Map<string, TraceRequest>(); // to ask again for a trace that the connection has dropped
+  #requests = new Map<string, TraceRequest>(); // to compute a trace again after the server has evicted it
 
   models(): Promise<ModelsResponse> {
     return json('models');
@@ -120,79 +120,79 @@ export class ServerSource implements Source {
   #remember(trace: string, request: TraceRequest): void {
     this.#requests.delete(trace);
     this.#requests.set(trace, request);
-    if (this.#requests.size > KEPT_REQUESTS) this.#requests.delete(this.#requests.keys().next().value!);
+    if (this.#requests.size > MAX_REQUESTS) this.#requests.delete(this.#requests.keys().next().value!);
   }
 
-  tensor(trace: string, name: string, asked: TensorQuery = {}): Promise<Tensor> {
-    const path = `trace/${trace}/tensor?${query({ name, ...asked })}`;
-    const kept = this.#kept.get(path);
-    if (kept) {
-      this.#kept.delete(path);
-      this.#kept.set(path, kept);
-      return kept.made;
+  tensor(trace: string, name: string, query: TensorQuery = {}): Promise<Tensor> {
+    const path = `trace/${trace}/tensor?${queryString({ name, ...query })}`;
+    const entry = this.#cache.get(path);
+    if (entry) {
+      this.#cache.delete(path);
+      this.#cache.set(path, entry);
+      return entry.promise;
     }
-    const ask = async (): Promise<Tensor> => {
-      const response = await answered(path);
+    const load = async (): Promise<Tensor> => {
+      const response = await fetchChecked(path);
       const buffer = await response.arrayBuffer();
       const shape = response.headers.get('x-shape') ?? '';
       const kind = KINDS[response.headers.get('x-dtype') ?? 'float32'];
       return new Tensor(new kind(buffer), shape === '' ? [] : shape.split(',').map(Number));
     };
-    const { minus } = asked;
-    const made = this.#again(trace, minus ? () => this.#again(minus, ask) : ask);
-    const mine = { made, bytes: 0 };
-    this.#kept.set(path, mine);
-    made.then(
+    const { minus } = query;
+    const promise = this.#retry(trace, minus ? () => this.#retry(minus, load) : load);
+    const added = { promise, bytes: 0 };
+    this.#cache.set(path, added);
+    promise.then(
       (tensor) => {
-        mine.bytes = tensor.data.byteLength;
-        this.#bytes += mine.bytes;
-        this.#forget();
+        added.bytes = tensor.data.byteLength;
+        this.#bytes += added.bytes;
+        this.#evict();
       },
-      () => this.#kept.delete(path),
+      () => this.#cache.delete(path),
     );
-    return made;
+    return promise;
   }
 
-  /** Let go of what was not asked for longest; what is on its way has no size yet, and stays. */
-  #forget(): void {
-    for (const [path, { bytes }] of this.#kept) {
-      if (this.#bytes <= KEPT_BYTES) return;
+  /** Evict the least recently used tensors; pending ones have no size yet and stay. */
+  #evict(): void {
+    for (const [path, { bytes }] of this.#cache) {
+      if (this.#bytes <= CACHE_BYTES) return;
       if (bytes === 0) continue;
-      this.#kept.delete(path);
+      this.#cache.delete(path);
       this.#bytes -= bytes;
     }
   }
 
-  /** Do it; where the server has dropped the trace meanwhile, have it made once more first. */
-  async #again<T>(trace: string, ask: () => Promise<T>): Promise<T> {
+  /** Send a request; if the server has evicted the trace, compute it again first. */
+  async #retry<T>(trace: string, load: () => Promise<T>): Promise<T> {
     try {
-      return await ask();
+      return await load();
     } catch (error) {
       const request = this.#requests.get(trace);
       if (!(error instanceof ServerError) || error.status !== 404 || !request) throw error;
       await post('trace', request);
       this.#remember(trace, request);
-      return ask();
+      return load();
     }
   }
 
   heads(trace: string): Promise<HeadsInfo> {
-    return this.#again(trace, () => json(`trace/${trace}/heads`));
+    return this.#retry(trace, () => json(`trace/${trace}/heads`));
   }
   ablation(trace: string, attention: string): Promise<HeadAblation> {
-    return this.#again(trace, () => json(`trace/${trace}/ablation?${query({ attention })}`));
+    return this.#retry(trace, () => json(`trace/${trace}/ablation?${queryString({ attention })}`));
   }
   lens(trace: string, position: number, top = 5): Promise<LensInfo> {
-    return this.#again(trace, () => json(`trace/${trace}/logit_lens?${query({ position, top })}`));
+    return this.#retry(trace, () => json(`trace/${trace}/logit_lens?${queryString({ position, top })}`));
   }
   next(trace: string, position: number, top = 100): Promise<NextInfo> {
-    return this.#again(trace, () => json(`trace/${trace}/next?${query({ position, top })}`));
+    return this.#retry(trace, () => json(`trace/${trace}/next?${queryString({ position, top })}`));
   }
   unit(trace: string, ffn: string, unit: number): Promise<UnitInfo> {
-    return this.#again(trace, () => json(`trace/${trace}/unit?${query({ ffn, unit })}`));
+    return this.#retry(trace, () => json(`trace/${trace}/unit?${queryString({ ffn, unit })}`));
   }
   difference(before: string, after: string): Promise<DifferenceInfo> {
-    return this.#again(before, () => this.#again(after, () => json(`trace/${before}/difference/${after}`)));
+    return this.#retry(before, () => this.#retry(after, () => json(`trace/${before}/difference/${after}`)));
   }
   step(model: string, input: TraceInput, generatedIds: number[], parameters = {}): Promise<StepInfo> {
     return post('trace/step', { ...input, model, generated_ids: generatedIds, parameters });
@@ -204,6 +204,6 @@ export class ServerSource implements Source {
     return json(`runs/${encodeURIComponent(id)}`);
   }
   snapshots(id: string, input: TraceInput): Promise<RunSnapshots> {
-    return json(`runs/${encodeURIComponent(id)}/snapshots?${query({ text: input.text, target: input.target })}`);
+    return json(`runs/${encodeURIComponent(id)}/snapshots?${queryString({ text: input.text, target: input.target })}`);
   }
 }

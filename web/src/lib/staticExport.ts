@@ -19,7 +19,7 @@ import type {
   UnitInfo,
 } from './types';
 
-interface Kept {
+interface TraceData {
   model: ModelInfo;
   trace: TraceInfo;
   heads: HeadsInfo;
@@ -31,30 +31,30 @@ interface Kept {
 
 const bytes = (base64: string): Uint8Array<ArrayBuffer> => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
 
-const refused = (): Promise<never> => Promise.reject(new PageError({ key: 'problem.static' }));
+const reject = (): Promise<never> => Promise.reject(new PageError({ key: 'problem.static' }));
 
 export class StaticSource implements Source {
   readonly live = false;
-  #kept: Promise<Kept>;
+  #data: Promise<TraceData>;
   #tensors = new Map<string, Tensor>();
 
   /** packed: base64 of gzipped JSON. */
   constructor(packed: string) {
     const plain = new Blob([bytes(packed)]).stream().pipeThrough(new DecompressionStream('gzip'));
-    this.#kept = new Response(plain).json();
+    this.#data = new Response(plain).json();
   }
 
   async models(): Promise<ModelsResponse> {
-    return { models: [(await this.#kept).model], runs: [] };
+    return { models: [(await this.#data).model], runs: [] };
   }
   async trace(): Promise<TraceInfo> {
-    return (await this.#kept).trace;
+    return (await this.#data).trace;
   }
   async tensor(_trace: string, name: string, asked: TensorQuery = {}): Promise<Tensor> {
     let whole = this.#tensors.get(name);
     if (!whole) {
-      const kept = (await this.#kept).tensors[name];
-      if (!kept || asked.minus) return refused();
+      const kept = (await this.#data).tensors[name];
+      if (!kept || asked.minus) return reject();
       whole = new Tensor(new KINDS[kept.dtype](bytes(kept.data).buffer), kept.shape);
       this.#tensors.set(name, whole);
     }
@@ -62,36 +62,36 @@ export class StaticSource implements Source {
     return asked.pool ? part.pooled(asked.pool) : part;
   }
   async heads(): Promise<HeadsInfo> {
-    return (await this.#kept).heads;
+    return (await this.#data).heads;
   }
   ablation(): Promise<HeadAblation> {
-    return refused();
+    return reject();
   }
   async lens(_trace: string, position: number): Promise<LensInfo> {
-    return (await this.#kept).lens.find((one) => one.position === position) ?? refused();
+    return (await this.#data).lens.find((one) => one.position === position) ?? reject();
   }
   async next(_trace: string, position: number): Promise<NextInfo> {
-    return (await this.#kept).next.find((one) => one.position === position) ?? refused();
+    return (await this.#data).next.find((one) => one.position === position) ?? reject();
   }
   sentences(): Promise<string[]> {
-    return refused();
+    return reject();
   }
   unit(): Promise<UnitInfo> {
-    return refused();
+    return reject();
   }
   difference(): Promise<DifferenceInfo> {
-    return refused();
+    return reject();
   }
   step(): Promise<StepInfo> {
-    return refused();
+    return reject();
   }
   async search(): Promise<SearchInfo> {
-    return (await this.#kept).search ?? refused();
+    return (await this.#data).search ?? reject();
   }
   run(): Promise<RunInfo> {
-    return refused();
+    return reject();
   }
   snapshots(): Promise<RunSnapshots> {
-    return refused();
+    return reject();
   }
 }

@@ -1,6 +1,6 @@
 // Colors in the notation that all SVG readers understand.
 
-/** A computed color as #rrggbb or rgb(); 'none' where nothing is to be seen. */
+/** A computed color as #rrggbb or rgb(); 'none' if transparent. */
 export function toSvgColor(color: string): string {
   if (color === 'transparent' || color === 'none' || color === '') return 'none';
   const wide = color.match(/^color\(srgb\s+([\d.e+-]+)\s+([\d.e+-]+)\s+([\d.e+-]+)(?:\s*\/\s*([\d.]+))?\)$/);

@@ -7,25 +7,25 @@ import { inlineSvg, stripControlCharacters } from './svgInline';
 const MARGIN = 14;
 
 interface Frame {
-  left: number; // the page's coordinates of the picture's origin
+  left: number; // page coordinates of the origin
   top: number;
   out: string[];
-  right: number; // what was toSvg reaches this far
+  right: number; // extent of the content
   bottom: number;
   fonts: Set<string>;
   ids: number;
 }
 
-const escaped = (text: string): string =>
+const escapeXml = (text: string): string =>
   stripControlCharacters(text).replace(
     /[&<>"]/g,
     (c) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[c]!,
   );
 const n = (x: number): string => String(Math.round(x * 100) / 100);
 
-/** The view as one SVG document. */
+/** A figure as an SVG document. */
 export async function toSvg(view: HTMLElement): Promise<{ text: string; width: number; height: number }> {
-  const restore = unrolled(view);
+  const restore = expandScrolling(view);
   const box = view.getBoundingClientRect();
   const frame: Frame = {
     left: box.left - MARGIN,
@@ -37,7 +37,7 @@ export async function toSvg(view: HTMLElement): Promise<{ text: string; width: n
     ids: 0,
   };
   try {
-    walk(view, frame);
+    drawElement(view, frame);
   } finally {
     restore();
   }
@@ -52,8 +52,8 @@ export async function toSvg(view: HTMLElement): Promise<{ text: string; width: n
   return { text, width, height };
 }
 
-/** Let what scrolls stand in full while it is measured; gives back the way to undo it. */
-function unrolled(view: HTMLElement): () => void {
+/** Show scrolling content in full while it is measured; returns a function that restores it. */
+function expandScrolling(view: HTMLElement): () => void {
   const changed: [HTMLElement, string][] = [];
   for (const element of [view, ...view.querySelectorAll<HTMLElement>('*')]) {
     if (!(element instanceof HTMLElement) || element instanceof HTMLTextAreaElement) continue;
@@ -65,19 +65,19 @@ function unrolled(view: HTMLElement): () => void {
   return () => changed.forEach(([element, css]) => (element.style.cssText = css));
 }
 
-function reach(frame: Frame, box: { right: number; bottom: number }): void {
+function extend(frame: Frame, box: { right: number; bottom: number }): void {
   frame.right = Math.max(frame.right, box.right - frame.left);
   frame.bottom = Math.max(frame.bottom, box.bottom - frame.top);
 }
 
-function walk(element: Element, frame: Frame): void {
+function drawElement(element: Element, frame: Frame): void {
   const style = getComputedStyle(element);
   if (style.display === 'none' || style.opacity === '0') return;
-  if (style.display === 'contents') return children(element, frame, style);
+  if (style.display === 'contents') return drawChildren(element, frame, style);
   if (style.transform !== 'none' && element instanceof HTMLElement)
-    return turned(element, style.transform, style.transformOrigin, frame);
+    return drawTransformed(element, style.transform, style.transformOrigin, frame);
   const box = element.getBoundingClientRect();
-  // Words for readers of screens stand in a box of one pixel.
+  // Text for screen readers is in a box of one pixel.
   if (
     (style.position === 'absolute' || style.position === 'fixed') &&
     box.width <= 1.5 &&
@@ -92,17 +92,17 @@ function walk(element: Element, frame: Frame): void {
       frame.out.push(
         inlineSvg(element, box.left - frame.left, box.top - frame.top, box.width, box.height, frame.fonts),
       );
-      if (box.width > 0) reach(frame, box);
+      if (box.width > 0) extend(frame, box);
     } else {
-      ground(style, box, frame);
+      drawBox(style, box, frame);
       if (element instanceof HTMLCanvasElement || element instanceof HTMLImageElement)
-        picture(element, style, box, frame);
+        drawPicture(element, style, box, frame);
       else if (
         element instanceof HTMLInputElement ||
         element instanceof HTMLSelectElement ||
         element instanceof HTMLTextAreaElement
       )
-        control(element, style, box, frame);
+        drawControl(element, style, box, frame);
     }
   }
   const leaf = element instanceof SVGElement || /^(CANVAS|IMG|INPUT|SELECT|TEXTAREA|MATH)$/i.test(element.tagName);
@@ -114,21 +114,21 @@ function walk(element: Element, frame: Frame): void {
       const id = `cut${frame.ids++}`;
       frame.out.push(`<clipPath id="${id}">${rect(box, frame)}</clipPath><g clip-path="url(#${id})">`);
     }
-    children(element, frame, style);
+    drawChildren(element, frame, style);
     if (cut) frame.out.push('</g>');
   }
   if (faint) frame.out.push('</g>');
 }
 
-function children(element: Element, frame: Frame, style: CSSStyleDeclaration): void {
+function drawChildren(element: Element, frame: Frame, style: CSSStyleDeclaration): void {
   for (const child of element.childNodes) {
-    if (child instanceof Text) words(child, style, frame);
-    else if (child instanceof Element) walk(child, frame);
+    if (child instanceof Text) drawText(child, style, frame);
+    else if (child instanceof Element) drawElement(child, frame);
   }
 }
 
-/** An element that is turned or moved: drawn as if it were not, inside the transformation. */
-function turned(element: HTMLElement, transform: string, origin: string, frame: Frame): void {
+/** A transformed element: drawn without its transform, inside a group with it. */
+function drawTransformed(element: HTMLElement, transform: string, origin: string, frame: Frame): void {
   const css = element.style.cssText;
   element.style.cssText += ';transform:none;transition:none;animation:none';
   const box = element.getBoundingClientRect();
@@ -139,31 +139,31 @@ function turned(element: HTMLElement, transform: string, origin: string, frame: 
   frame.out.push(
     `<g transform="translate(${n(x)} ${n(y)}) matrix(${[matrix.a, matrix.b, matrix.c, matrix.d, matrix.e, matrix.f].map((v) => v.toFixed(5)).join(' ')}) translate(${n(-x)} ${n(-y)})">`,
   );
-  const kept = { right: frame.right, bottom: frame.bottom };
-  walk(element, frame);
+  const extent = { right: frame.right, bottom: frame.bottom };
+  drawElement(element, frame);
   frame.out.push('</g>');
-  Object.assign(frame, kept); // where it reaches is measured as it really stands
+  Object.assign(frame, extent); // the extent is measured with the transform
   element.style.cssText = css;
-  reach(frame, element.getBoundingClientRect());
+  extend(frame, element.getBoundingClientRect());
 }
 
 const rect = (box: { left: number; top: number; width: number; height: number }, frame: Frame, more = ''): string =>
   `<rect x="${n(box.left - frame.left)}" y="${n(box.top - frame.top)}" width="${n(Math.max(0, box.width))}" height="${n(Math.max(0, box.height))}"${more}/>`;
 
 /** Background, border and outline. */
-function ground(style: CSSStyleDeclaration, box: DOMRect, frame: Frame): void {
+function drawBox(style: CSSStyleDeclaration, box: DOMRect, frame: Frame): void {
   if (box.width === 0 || box.height === 0) return;
   const radius = Math.min(parseFloat(style.borderTopLeftRadius) || 0, box.width / 2, box.height / 2);
   const round = radius ? ` rx="${n(radius)}"` : '';
   const fill = toSvgColor(style.backgroundColor);
   if (fill !== 'none') {
     frame.out.push(rect(box, frame, ` fill="${fill}"${round}`));
-    reach(frame, box);
+    extend(frame, box);
   }
   const fading = toSvgGradient(style.backgroundImage, `fade${frame.ids++}`);
   if (fading) {
     frame.out.push(fading.definition, rect(box, frame, ` fill="url(#${fading.id})"${round}`));
-    reach(frame, box);
+    extend(frame, box);
   }
   const sides = (['Top', 'Right', 'Bottom', 'Left'] as const).map((side) => ({
     side,
@@ -174,7 +174,7 @@ function ground(style: CSSStyleDeclaration, box: DOMRect, frame: Frame): void {
   const [first] = sides;
   if (sides.every((one) => one.width === first.width && one.color === first.color)) {
     if (first.width > 0 && first.color !== 'none')
-      edge(box, first.width, -first.width / 2, radius, first.color, first.dashed, frame);
+      drawBorder(box, first.width, -first.width / 2, radius, first.color, first.dashed, frame);
   } else {
     for (const { side, width, color, dashed } of sides) {
       if (width === 0 || color === 'none') continue;
@@ -184,12 +184,12 @@ function ground(style: CSSStyleDeclaration, box: DOMRect, frame: Frame): void {
       frame.out.push(
         `<path d="M${n(x)} ${n(y)}${across ? `h${n(box.width)}` : `v${n(box.height)}`}" stroke="${color}" stroke-width="${n(width)}"${dashed ? ' stroke-dasharray="3 3"' : ''}/>`,
       );
-      reach(frame, box);
+      extend(frame, box);
     }
   }
   const outline = style.outlineStyle === 'none' || style.outlineStyle === 'auto' ? 0 : parseFloat(style.outlineWidth);
   if (outline > 0)
-    edge(
+    drawBorder(
       box,
       outline,
       parseFloat(style.outlineOffset) + outline / 2,
@@ -200,7 +200,7 @@ function ground(style: CSSStyleDeclaration, box: DOMRect, frame: Frame): void {
     );
 }
 
-function edge(
+function drawBorder(
   box: DOMRect,
   width: number,
   grow: number,
@@ -222,10 +222,10 @@ function edge(
       ` fill="none" stroke="${color}" stroke-width="${n(width)}"${radius ? ` rx="${n(Math.max(0, radius + grow))}"` : ''}${dashed ? ' stroke-dasharray="3 3"' : ''}`,
     ),
   );
-  reach(frame, { right: grown.left + grown.width, bottom: grown.top + grown.height });
+  extend(frame, { right: grown.left + grown.width, bottom: grown.top + grown.height });
 }
 
-function picture(
+function drawPicture(
   element: HTMLCanvasElement | HTMLImageElement,
   style: CSSStyleDeclaration,
   box: DOMRect,
@@ -244,12 +244,12 @@ function picture(
     `<image x="${n(box.left - frame.left)}" y="${n(box.top - frame.top)}" width="${n(box.width)}" height="${n(box.height)}" preserveAspectRatio="none"` +
       `${sharp ? ' image-rendering="optimizeSpeed" style="image-rendering:pixelated"' : ''} href="${canvas.toDataURL('image/png')}"/>`,
   );
-  reach(frame, box);
+  extend(frame, box);
 }
 
 let measuring: CanvasRenderingContext2D | null = null;
 
-/** How far the letters of a font rise above the line, of their whole height. */
+/** The ascent and height of a font. */
 function rise(style: CSSStyleDeclaration): { up: number; whole: number } {
   measuring ??= document.createElement('canvas').getContext('2d')!;
   measuring.font = `${style.fontStyle} ${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
@@ -277,37 +277,37 @@ function set(
   ].join('');
   frame.fonts.add(style.fontFamily);
   frame.out.push(
-    `<text x="${n(left - frame.left)}" y="${n(top - frame.top + (height - whole) / 2 + up)}" font-family="${escaped(style.fontFamily).replaceAll('&quot;', "'")}" font-size="${style.fontSize}" fill="${toSvgColor(style.color)}" xml:space="preserve"${more}>${escaped(shown)}</text>`,
+    `<text x="${n(left - frame.left)}" y="${n(top - frame.top + (height - whole) / 2 + up)}" font-family="${escapeXml(style.fontFamily).replaceAll('&quot;', "'")}" font-size="${style.fontSize}" fill="${toSvgColor(style.color)}" xml:space="preserve"${more}>${escapeXml(shown)}</text>`,
   );
-  reach(frame, { right: left + width, bottom: top + height });
+  extend(frame, { right: left + width, bottom: top + height });
 }
 
-/** A run of text, one element for each line it takes. */
-function words(node: Text, style: CSSStyleDeclaration, frame: Frame): void {
+/** A text node, one element per line. */
+function drawText(node: Text, style: CSSStyleDeclaration, frame: Frame): void {
   if (style.visibility === 'hidden' || parseFloat(style.fontSize) === 0) return;
-  const kept = /pre|break-spaces/.test(style.whiteSpace);
-  if (!kept && node.data.trim() === '') return;
+  const extent = /pre|break-spaces/.test(style.whiteSpace);
+  if (!extent && node.data.trim() === '') return;
   const range = document.createRange();
   const at = (from: number, to: number): DOMRect => {
     range.setStart(node, from);
     range.setEnd(node, to);
     return range.getBoundingClientRect();
   };
-  // Letters that stand on one line, found by where each begins: a line breaks where the next letter lies lower.
+  // A line ends where the next character is lower.
   let from = 0;
   let line: DOMRect | null = null;
   const flush = (to: number): void => {
-    const text = kept ? node.data.slice(from, to).replace(/\n/g, '') : node.data.slice(from, to).replace(/\s+/g, ' ');
-    const start = kept
+    const text = extent ? node.data.slice(from, to).replace(/\n/g, '') : node.data.slice(from, to).replace(/\s+/g, ' ');
+    const start = extent
       ? from
       : from + (node.data.slice(from, to).length - node.data.slice(from, to).trimStart().length);
-    const box = at(kept ? from : start, to);
+    const box = at(extent ? from : start, to);
     if (text.trim() !== '' && box.width > 0)
       set(
-        kept ? text : text.trim(),
+        extent ? text : text.trim(),
         box.left,
         box.top,
-        at(start, kept ? to : start + node.data.slice(start, to).trimEnd().length).width,
+        at(start, extent ? to : start + node.data.slice(start, to).trimEnd().length).width,
         box.height,
         style,
         frame,
@@ -330,8 +330,8 @@ function words(node: Text, style: CSSStyleDeclaration, frame: Frame): void {
   flush(node.data.length);
 }
 
-/** A control as it stands: what it says, and how far it is drawn. */
-function control(
+/** An input, select or textarea: its value and state. */
+function drawControl(
   element: HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement,
   style: CSSStyleDeclaration,
   box: DOMRect,
@@ -351,7 +351,7 @@ function control(
       ),
     );
     frame.out.push(`<circle cx="${n(x - frame.left)}" cy="${n(y - frame.top)}" r="7" fill="${accent}"/>`);
-    return reach(frame, box);
+    return extend(frame, box);
   }
   if (element instanceof HTMLInputElement && (element.type === 'checkbox' || element.type === 'radio')) {
     const color = toSvgColor(style.accentColor === 'auto' ? style.color : style.accentColor);
@@ -362,7 +362,7 @@ function control(
         ` rx="${element.type === 'radio' ? n(box.width / 2) : 3}" fill="${element.checked ? color : 'none'}" stroke="${color}"`,
       ),
     );
-    return reach(frame, box);
+    return extend(frame, box);
   }
   const text = element instanceof HTMLSelectElement ? (element.selectedOptions[0]?.text ?? '') : element.value;
   const left = box.left + parseFloat(style.paddingLeft) + parseFloat(style.borderLeftWidth);

@@ -1,15 +1,15 @@
 // Embeds the fonts of formulas in an exported SVG.
 
-const asked = new Map<string, Promise<string>>();
+const requests = new Map<string, Promise<string>>();
 
-async function embedded(address: string): Promise<string> {
+async function toDataUrl(address: string): Promise<string> {
   const bytes = new Uint8Array(await (await fetch(address)).arrayBuffer());
   let text = '';
   for (let i = 0; i < bytes.length; i += 8192) text += String.fromCharCode(...bytes.subarray(i, i + 8192));
   return `data:font/woff2;base64,${btoa(text)}`;
 }
 
-/** @font-face rules for those of the named families that the page brings along. */
+/** The @font-face rules of those families that the page ships. */
 export async function fontFaces(families: Set<string>): Promise<string> {
   const wanted = new Set(
     [...families].flatMap((list) => list.split(',').map((one) => one.trim().replace(/["']/g, ''))),
@@ -20,7 +20,7 @@ export async function fontFaces(families: Set<string>): Promise<string> {
     try {
       rules = sheet.cssRules;
     } catch {
-      continue; // a sheet that may not be read is not ours
+      continue; // a foreign style sheet
     }
     for (const rule of rules) {
       if (!(rule instanceof CSSFontFaceRule)) continue;
@@ -40,9 +40,9 @@ export async function fontFaces(families: Set<string>): Promise<string> {
         )
       )
         continue;
-      if (!asked.has(address)) asked.set(address, embedded(address));
+      if (!requests.has(address)) requests.set(address, toDataUrl(address));
       faces.push(
-        asked.get(address)!.then(
+        requests.get(address)!.then(
           (data) => `@font-face{font-family:'${family}';font-weight:${weight};font-style:${slant};src:url(${data})}`,
           () => '',
         ),

@@ -2,8 +2,8 @@
 
 import { toSvgColor } from './svgColor';
 
-/** What may be said by the style sheet, and what it is when nothing is said. */
-const SAID: Record<string, string> = {
+/** The styles to copy, and their defaults. */
+const STYLES: Record<string, string> = {
   fill: 'rgb(0, 0, 0)',
   'fill-opacity': '1',
   stroke: 'none',
@@ -17,7 +17,7 @@ const SAID: Record<string, string> = {
   'paint-order': 'normal',
   'vector-effect': 'none',
 };
-const OF_TEXT: Record<string, string> = {
+const TEXT_STYLES: Record<string, string> = {
   'font-family': '',
   'font-size': '',
   'font-weight': '400',
@@ -28,7 +28,7 @@ const OF_TEXT: Record<string, string> = {
 };
 const DROPPED = /^(class|style|role|tabindex|data-.*|aria-.*)$/;
 
-/** Text without the signs that no XML may hold; a token may be any of them. */
+/** Remove characters that XML does not allow; a token may contain any. */
 export const stripControlCharacters = (text: string): string =>
   text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g, '');
 
@@ -41,14 +41,14 @@ export function inlineSvg(
   fonts: Set<string>,
 ): string {
   const copy = svg.cloneNode(true) as SVGSVGElement;
-  say(svg, copy, fonts);
+  copyStyles(svg, copy, fonts);
   for (const [name, value] of Object.entries({ x, y, width, height }))
     copy.setAttribute(name, String(Math.round(value * 100) / 100));
   copy.setAttribute('overflow', getComputedStyle(svg).overflow === 'visible' ? 'visible' : 'hidden');
   return stripControlCharacters(new XMLSerializer().serializeToString(copy));
 }
 
-function say(from: Element, to: Element, fonts: Set<string>): void {
+function copyStyles(from: Element, to: Element, fonts: Set<string>): void {
   const style = getComputedStyle(from);
   if (style.display === 'none') {
     to.remove();
@@ -65,23 +65,23 @@ function say(from: Element, to: Element, fonts: Set<string>): void {
   if (from instanceof SVGGraphicsElement) {
     if (from.tagName === 'g' || from.tagName === 'svg') {
       if (style.opacity !== '1') to.setAttribute('opacity', style.opacity);
-    } else write(SAID);
+    } else write(STYLES);
     if (from instanceof SVGTextContentElement) {
-      write(OF_TEXT);
+      write(TEXT_STYLES);
       fonts.add(style.fontFamily);
       if (style.whiteSpace.startsWith('pre')) to.setAttribute('xml:space', 'preserve');
     }
     if (from instanceof SVGImageElement && style.imageRendering === 'pixelated')
       to.setAttribute('style', 'image-rendering:pixelated');
-    if (style.transform !== 'none' && !(from instanceof SVGSVGElement)) moved(style, to);
+    if (style.transform !== 'none' && !(from instanceof SVGSVGElement)) copyTransform(style, to);
   }
   const [ours, theirs] = [[...from.children], [...to.children]];
-  for (let k = 0; k < ours.length; k++) say(ours[k], theirs[k], fonts);
+  for (let k = 0; k < ours.length; k++) copyStyles(ours[k], theirs[k], fonts);
   for (const node of [...to.childNodes]) if (node.nodeType === Node.COMMENT_NODE) node.remove();
 }
 
-/** What CSS moves or turns, as the attribute that every reader knows. */
-function moved(style: CSSStyleDeclaration, to: Element): void {
+/** A CSS transform as an attribute. */
+function copyTransform(style: CSSStyleDeclaration, to: Element): void {
   const { a, b, c, d, e, f } = new DOMMatrix(style.transform);
   const [x, y] = style.transformOrigin.split(' ').map(parseFloat);
   const matrix = `matrix(${[a, b, c, d, e, f].map((v) => Number(v.toFixed(5))).join(' ')})`;

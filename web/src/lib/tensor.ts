@@ -2,7 +2,7 @@
 
 export type Numbers = Float32Array | Float64Array | Uint8Array | Int32Array;
 
-/** What holds numbers of a kind that the server names. */
+/** The typed array of each dtype. */
 export const KINDS: Record<string, new (buffer: ArrayBuffer) => Numbers> = {
   float32: Float32Array,
   float64: Float64Array,
@@ -16,21 +16,21 @@ export class Tensor {
     readonly shape: readonly number[],
   ) {}
 
-  /** The value at an index of every dimension. */
+  /** The value at an index. */
   at(...index: number[]): number {
     let flat = 0;
     for (let d = 0; d < this.shape.length; d++) flat = flat * this.shape[d] + index[d];
     return this.data[flat];
   }
 
-  /** What lies at index `i` of the first dimension; shares memory. */
+  /** Select index `i` of the first dimension; shares memory. */
   of(i: number): Tensor {
     const rest = this.shape.slice(1);
     const size = rest.reduce((a, b) => a * b, 1);
     return new Tensor(this.data.subarray(i * size, (i + 1) * size), rest);
   }
 
-  /** The mean over the first dimension: over heads, say. */
+  /** The mean over the first dimension, e.g. over heads. */
   mean(): Tensor {
     const rest = this.shape.slice(1);
     const size = rest.reduce((a, b) => a * b, 1);
@@ -40,7 +40,7 @@ export class Tensor {
     return new Tensor(sum, rest);
   }
 
-  /** As the server slices: `i`, `a:b`, `a:b:step` or `:` for each dimension; missing ones whole. */
+  /** Slice like the server: `i`, `a:b`, `a:b:step` or `:` per dimension; missing ones are complete. */
   slice(text: string): Tensor {
     const items = text.split(',').map((item) => item.trim());
     const ranges = this.shape.map((size, d) => range(items[d] ?? ':', size));
@@ -58,7 +58,7 @@ export class Tensor {
     return new Tensor(data, shape);
   }
 
-  /** The last two dimensions reduced to at most `most` each by the largest of equal patches, as the server does. */
+  /** Max-pool the last two dimensions to at most `most` each, like the server. */
   pooled(most: number): Tensor {
     const [height, width] = this.shape.slice(-2);
     const [down, across] = [Math.ceil(height / most), Math.ceil(width / most)]; // of a patch
@@ -88,7 +88,7 @@ function range(item: string, size: number): { single: boolean; at: number[] } {
   return { single: false, at };
 }
 
-/** Smallest and largest finite value; [0, 0] where there is none. */
+/** The smallest and largest finite value; [0, 0] if there is none. */
 export function extent(data: ArrayLike<number>): [number, number] {
   let low = Infinity;
   let high = -Infinity;

@@ -5,7 +5,7 @@ import type { Source } from '../lib/source';
 import { extent, type Tensor } from '../lib/tensor';
 import type { AttentionInfo, TraceInfo } from '../lib/types';
 
-/** Whose look is on show, as the address says it: `look` a layer or "roll", `by` a head or "mean". */
+/** The selected attention: URL parameters `look` (a layer or "roll") and `by` (a head or "mean"). */
 export interface AttentionChoice {
   layer: number | 'roll';
   head: number | 'mean';
@@ -24,11 +24,11 @@ export function attentionChoice(trace: TraceInfo): AttentionChoice {
   return { layer, head: by === 'mean' ? 'mean' : Math.max(0, Math.min(heads - 1, Math.trunc(router.number('by', 0)))) };
 }
 
-/** Where every head of one layer looks from one place: (H, S). */
+/** The attention of all heads of a layer from one query position, (H, S). */
 export const attentionRows = (source: Source, trace: TraceInfo, layer: number, at: number, row = 0): Promise<Tensor> =>
   source.tensor(trace.id, `${selfAttentions(trace)[layer].name}.weights`, { slice: `${row},:,${at}` });
 
-/** The weights (S) that a place gives to every place, as the look says. */
+/** The attention weights (S) of a query position for the selected layer and head. */
 export async function patchAttention(
   source: Source,
   trace: TraceInfo,
@@ -44,15 +44,15 @@ export async function patchAttention(
 const EVEN = 3;
 
 /**
- * The weight that is drawn in full: the largest, but no less than three times what even attention would give each place, so
- * that a look at nothing in particular is faint all over.
+ * The weight with the full tint: the largest, but at least three times uniform attention, so that
+ * diffuse attention looks faint.
  */
 export const overlayScale = (weights: ArrayLike<number>): number =>
   Math.max(extent(weights)[1], EVEN / (weights.length || 1));
 
 const kept = new WeakMap<TraceInfo, Map<number, Promise<Float32Array[]>>>();
 
-/** Every layer's weights averaged over its heads, flat (T * T); asked for once, a layer at a time. */
+/** The weights of each layer averaged over its heads, flat (T * T); requested once, layer by layer. */
 function means(source: Source, trace: TraceInfo, row: number): Promise<Float32Array[]> {
   const rows = kept.get(trace) ?? new Map<number, Promise<Float32Array[]>>();
   kept.set(trace, rows);
@@ -73,9 +73,9 @@ function means(source: Source, trace: TraceInfo, row: number): Promise<Float32Ar
 }
 
 /**
- * Attention rollout (Abnar and Zuidema, 2020): half of what a place holds after a layer is what it held before, half is
- * mixed by the heads' mean, so the whole way is the product of (A + I) / 2 over the layers. Only one row is asked for: it
- * is carried from the last layer to the first.
+ * Attention rollout (Abnar and Zuidema, 2020): the product of (A + I) / 2 over all layers, where A is the mean of the
+ * heads and I accounts for the residual connection. Only one row is needed: it is multiplied from the last layer
+ * to the first.
  */
 export function rollout(layers: Float32Array[], at: number): Float32Array {
   const size = Math.sqrt(layers[0]?.length ?? 0);

@@ -8,7 +8,7 @@ import type { TraceInput } from '../lib/types';
 export type Suffix = '' | '_b';
 const STORE = 'given ';
 
-/** A short name that is the same for the same input. */
+/** A hash of the input as its name. */
 function named(text: string): string {
   let hash = 0x811c9dc5; // FNV-1a
   for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193);

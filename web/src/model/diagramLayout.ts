@@ -12,15 +12,15 @@ export interface Stop {
   y: number;
   w: number;
   h: number;
-  mini: boolean; // drawn without words
-  after?: string; // the stage whose data passes here first: a norm that stands before its part
+  mini: boolean; // drawn without text
+  after?: string; // the stage that precedes it in the data flow: a pre-norm
 }
 export interface Line {
   d: string;
   role: 'branch' | 'memory' | 'position';
-  id: string; // lit when the data has come to this stage
+  id: string; // highlighted when the data has reached this stage
 }
-/** A layer, or several folded together (`to` > `layer`). Its stops and lines lie within it: (0, 0) is its corner. */
+/** A layer, or several folded together (`to` > `layer`). Its stops and lines are relative to its corner. */
 export interface Pane {
   key: string;
   stack: StackInfo;
@@ -38,26 +38,26 @@ export interface Column {
   stack: StackInfo;
   x: number;
   w: number;
-  stream: { x: number; top: number; bottom: number }; // the residual
+  stream: { x: number; top: number; bottom: number }; // the residual stream
   panes: Pane[];
   stops: Stop[]; // outside the layers
   lines: Line[];
   tokens: { x: number; y: number; w: number; h: number };
-  answer: { x: number; y: number; w: number; h: number } | null; // where what the head says is written
+  answer: { x: number; y: number; w: number; h: number } | null; // the box of the output tokens
 }
 export interface DiagramLayout {
   width: number;
   height: number;
   columns: Column[];
-  memory: { d: string; rail: number; taps: { id: string; d: string }[] } | null; // what the encoder hands over
+  memory: { d: string; rail: number; taps: { id: string; d: string }[] } | null; // the encoder's keys and values
 }
 
 export interface Sizes {
   column: number;
   gutter: number;
   tokens: number[]; // height of the tokens below each stack
-  answer: number; // height of what comes out
-  compact: boolean; // no layer is opened; everything smaller
+  answer: number; // height of the output
+  compact: boolean; // no open layer; smaller shapes
 }
 
 const ANSWER_GAP = 24;
@@ -70,12 +70,12 @@ const FEED = 38;
 const MANY = 14; // layers beyond this are folded
 
 const added = (stack: StackInfo): boolean => stack.position.kind === 'sinusoidal' || stack.position.kind === 'learned';
-/** Position that acts inside the attentions, not on what enters the stack. */
+/** Positions that act inside attention instead of on the embedding. */
 const inside = (stack: StackInfo): boolean => stack.position.name !== null && !added(stack);
 const subs = (stack: StackInfo): ('self' | 'cross' | 'ffn')[] =>
   stack.cross ? ['self', 'cross', 'ffn'] : ['self', 'ffn'];
 
-/** Which layers stand alone, and which are folded together: pairs [first, last]. */
+/** Groups of layers as pairs [first, last]; single layers and folded ranges. */
 export function folds(layers: number, open: number, unfolded: boolean): [number, number][] {
   const alone = (n: number): boolean =>
     unfolded || layers <= MANY || n < 2 || n >= layers - 2 || Math.abs(n - open) <= 1;
@@ -88,7 +88,7 @@ export function folds(layers: number, open: number, unfolded: boolean): [number,
   return runs;
 }
 
-/** How high an open layer is. */
+/** The height of an open layer. */
 function openHeight(stack: StackInfo): number {
   if (stack.wiring === 'parallel') return 30 + ATTEND + 22 + 8;
   const one = (part: string): number =>
@@ -96,7 +96,7 @@ function openHeight(stack: StackInfo): number {
   return 8 + subs(stack).reduce((sum, part) => sum + one(part), 0);
 }
 
-/** The inside of an open layer, drawn from its bottom upwards. */
+/** The inside of an open layer, from bottom to top. */
 function opened(stack: StackInfo, layer: number, height: number, stream: number): Pick<Pane, 'stops' | 'lines'> {
   const stops: Stop[] = [];
   const lines: Line[] = [];
@@ -161,7 +161,7 @@ function opened(stack: StackInfo, layer: number, height: number, stream: number)
   return { stops, lines };
 }
 
-/** A layer that is not open: its parts in their order, small, from left to right. */
+/** A closed layer: its parts, small, from left to right. */
 function closed(stack: StackInfo, layer: number, height: number, stream: number): Pick<Pane, 'stops' | 'lines'> {
   const stops: Stop[] = [];
   const list = subs(stack);
@@ -188,7 +188,7 @@ function closed(stack: StackInfo, layer: number, height: number, stream: number)
   return { stops, lines: [] };
 }
 
-/** One stack from its tokens at the bottom upwards; y = 0 is its bottom, upwards negative, until it is set into the whole. */
+/** One stack from the tokens at the bottom upwards; y = 0 is its bottom, upwards negative, until it is placed. */
 function column(
   stack: StackInfo,
   x: number,
@@ -250,7 +250,7 @@ function column(
     panes.push({ key: `${stack.name}.${layer}`, stack, layer, to, open: isOpen, x, y, w, h, ...within });
     y -= many ? 4 : 6;
   }
-  // A scheme that works inside the attentions runs along them.
+  // Positions that act inside attention run along the attention layers.
   if (inside(stack) && panes.length > 0) {
     lines.push({
       d: `M${x + 5} ${y + 8} V${from + POSITION / 2 - 6} Q${x + 5} ${from + POSITION / 2} ${x + 11} ${from + POSITION / 2} H${x + 14}`,
@@ -279,7 +279,7 @@ function column(
   return { stack, x, w, stream: { x: stream, top: y - 6, bottom }, panes, stops, lines, tokens: strip, answer };
 }
 
-/** The whole model. `open`: the layer of each stack that is drawn in full, null for none. */
+/** The complete model. `open`: the open layer of each stack, or null. */
 export function layoutDiagram(
   model: ModelInfo,
   sizes: Sizes,
@@ -325,7 +325,7 @@ export function layoutDiagram(
   return { width: last.x + last.w, height, columns, memory };
 }
 
-/** Set a column into the whole: its bottom at y. Lines outside layers are moved with it by the one who draws them. */
+/** Place a column with its bottom at y. Lines outside layers are moved by the caller. */
 function shift(one: Column, y: number): void {
   one.tokens.y += y;
   if (one.answer) one.answer.y += y;
@@ -336,7 +336,7 @@ function shift(one: Column, y: number): void {
   one.lines = one.lines.map((line) => ({ ...line, d: moved(line.d, y) }));
 }
 
-/** A path of M, V, H and Q with every y moved. */
+/** A path of M, V, H and Q commands, moved vertically. */
 function moved(d: string, by: number): string {
   return d.replace(/([MVHQ])([^MVHQ]*)/g, (_, letter: string, rest: string) => {
     const n = rest

@@ -14,7 +14,7 @@ const said = (piece: string, special = false): TraceToken => ({
   special,
 });
 
-/** `next`: the likeliest next words where nothing was written yet. */
+/** `next`: the predictions for a prompt without generated tokens. */
 export function outputTokens(trace: TraceInfo, next: NextInfo | null): TraceToken[] {
   const { outcome } = trace;
   if (next)

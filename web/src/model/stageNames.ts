@@ -6,10 +6,10 @@ import type { ModelInfo, StackInfo, Stage, TraceInfo } from '../lib/types';
 export const stackOf = (model: ModelInfo, stage: Stage): StackInfo | null =>
   model.outline.stacks.find((stack) => stack.name === stage.stack) ?? null;
 
-/** The last word of a stage's id: self, cross, ffn, norm_self, embed, ... */
+/** The last part of a stage's id: self, cross, ffn, norm_self, embed, ... */
 export const partOf = (id: string): string => id.split('.').at(-1) ?? id;
 
-/** Its name, as a heading. */
+/** The name of a stage. */
 export function stageName(id: string, stack: StackInfo | null, trace: TraceInfo | null): string {
   const part = partOf(id);
   if (part === 'tokens') {
@@ -21,7 +21,7 @@ export function stageName(id: string, stack: StackInfo | null, trace: TraceInfo 
   return lookup(`part.${part}`);
 }
 
-/** Where it stands: the stack, and the layer where it has one. */
+/** Its location: the stack and layer. */
 export function stageWhere(id: string, stack: StackInfo | null): string {
   if (!stack) return '';
   const name = t(`diagram.${stack.name}`);
@@ -29,7 +29,7 @@ export function stageWhere(id: string, stack: StackInfo | null): string {
   return /^\d+$/.test(layer) ? t('panel.where', { stack: name, layer: Number(layer) + 1, layers: stack.layers }) : name;
 }
 
-/** Name and place in one, for a list or a reader of screens. */
+/** Name and location, for a list or a screen reader. */
 export function stageLabel(id: string, stack: StackInfo | null, trace: TraceInfo | null): string {
   const where = stageWhere(id, stack);
   return where ? `${stageName(id, stack, trace)}, ${where}` : stageName(id, stack, trace);
@@ -43,7 +43,7 @@ export function count(n: number): string {
   return n.toLocaleString('en-US');
 }
 
-/** How many parameters one layer of a stack has: its share of what the stack's layers have together. */
+/** The number of parameters of one layer of a stack. */
 export function layerParameters(stack: StackInfo): number {
   const of = stack.parameters;
   const norms = stack.cross ? 3 : stack.wiring === 'parallel' ? 1 : 2;

@@ -13,7 +13,7 @@ export interface Chip {
 }
 export interface Chips {
   chips: Chip[];
-  left: number; // tokens that found no room
+  left: number; // number of tokens that did not fit
   height: number;
 }
 
@@ -38,7 +38,7 @@ function width(text: string): number {
   return known;
 }
 
-/** Lines of chips, each line centred. */
+/** Lay out tokens in centered lines. */
 export function layoutTokens(tokens: TraceToken[], room: number, lines: number): Chips {
   const made: Chip[][] = [[]];
   let x = 0;

@@ -26,7 +26,7 @@ export function sharpest(crosses: AttentionInfo[], { attentions }: HeadsInfo): A
   return crosses.toSorted((a, b) => sharpness(a.name) - sharpness(b.name)).at(-1) ?? null;
 }
 
-/** A role in the reader's language; a role that the page does not know keeps its name. */
+/** The display name of a role; an unknown role keeps its name. */
 export function roleName(role: string | null): string {
   if (role === null) return t('heads.role_none');
   return has(`heads.role_${role}`) ? lookup(`heads.role_${role}`) : role;

@@ -11,7 +11,7 @@ export class LensLoader {
   problem = $state.raw<Problem | null>(null);
   #trace = '';
 
-  /** Ask for these places in this order; returns what stops it. */
+  /** Load these positions in this order; returns a function that stops it. */
   ask(trace: string, places: number[]): () => void {
     if (trace !== this.#trace) {
       this.#trace = trace;
@@ -20,7 +20,7 @@ export class LensLoader {
     let stopped = false;
     void (async () => {
       for (const place of places) {
-        if (untrack(() => this.found.has(place))) continue; // what asks need not ask again when an answer comes
+        if (untrack(() => this.found.has(place))) continue; // no dependency: an answer must not restart the loop
         try {
           const lens = await session.source.lens(trace, place, 5);
           if (stopped || trace !== this.#trace) return;

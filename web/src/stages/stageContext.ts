@@ -9,7 +9,7 @@ import { defaultPosition } from './defaultPosition';
 export const sequenceOf = (trace: TraceInfo, name: string): TokenSequence =>
   trace.sequences.find((one) => one.name === name) ?? trace.sequences[0];
 
-/** The tokens' pieces, as labels of rows and columns. */
+/** The token texts, as labels of rows and columns. */
 export const tokenLabels = (sequence: TokenSequence): string[] =>
   sequence.tokens.map((token) => tokenLabel(token.piece));
 
@@ -26,26 +26,26 @@ export const attentionOf = (trace: TraceInfo, stage: Stage): AttentionInfo | nul
 
 const within = (n: number, count: number): number => Math.max(0, Math.min(count - 1, Math.round(n)));
 
-/** Where in a sequence the reader looks: the address's word `pos` (the queries' side), kept inside the sequence. */
+/** The selected query position: URL parameter `pos`, clamped to the sequence. */
 export const positionIn = (sequence: TokenSequence, otherwise = defaultPosition(sequence)): number =>
   within(router.number('pos', otherwise), sequence.tokens.length);
 
-/** The same on the side of the keys: `key`. */
+/** The selected key position: URL parameter `key`. */
 export const keyIn = (sequence: TokenSequence, otherwise: number): number =>
   within(router.number('key', otherwise), sequence.tokens.length);
 
 export const headOf = (attention: AttentionInfo): number => within(router.number('head', 0), attention.heads);
 
-/** The key and value head that serves a query head. */
+/** The key/value head of a query head. */
 export const kvHeadOf = (attention: AttentionInfo, head: number): number =>
   Math.floor((head * attention.kv_heads) / attention.heads);
 
-/** Which row of the batch is shown: a series has one for each channel. */
+/** The selected row of the batch: a series has one per channel. */
 export const rowOf = (trace: TraceInfo): number => within(router.number('channel', 0), trace.channels?.length ?? 1);
 
-export const MOST = 512; // cells along one side of a matrix that are still worth painting
+export const MOST = 512; // cells per side; larger matrices are pooled
 
-/** How a tensor of this shape is asked for so that a side has at most `MOST` cells, and what one cell then holds. */
+/** How to pool a tensor of this shape to at most `MOST` cells per side, and how many values a cell then contains. */
 export function pooling(rows: number, columns: number): { pool: number | undefined; step: [number, number] } {
   if (rows <= MOST && columns <= MOST * 2) return { pool: undefined, step: [1, 1] };
   return { pool: MOST, step: [Math.ceil(rows / MOST), Math.ceil(columns / MOST)] };

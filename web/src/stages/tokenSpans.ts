@@ -4,10 +4,10 @@ import type { TraceToken } from '../lib/types';
 
 export interface TokenSpan {
   text: string;
-  tokens: number[]; // those that cover it: none (nothing reads it), one, or several that share a letter's bytes
+  tokens: number[]; // that cover it: none, one, or several that share the bytes of a character
 }
 
-/** Positions count characters as people do, not UTF-16 units. */
+/** Positions count code points, not UTF-16 units. */
 export function tokenSpans(text: string, tokens: TraceToken[]): TokenSpan[] {
   const letters = [...text];
   const covering: number[][] = letters.map(() => []);

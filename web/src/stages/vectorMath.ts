@@ -29,7 +29,7 @@ export function cosines(x: Tensor): Tensor {
   for (let a = 0; a < count; a++) {
     for (let b = 0; b <= a; b++) {
       const [i, j] = [a * width, b * width];
-      let [s, t, u, v] = [0, 0, 0, 0]; // four sums that need not wait for each other
+      let [s, t, u, v] = [0, 0, 0, 0]; // four independent sums, for speed
       for (let d = 0; d < whole; d += 4) {
         s += data[i + d] * data[j + d];
         t += data[i + d + 1] * data[j + d + 1];
@@ -49,7 +49,7 @@ export function cosine(a: Numbers, b: Numbers): number {
   return sum / (moments(a).norm * moments(b).norm || 1);
 }
 
-/** How many values fall into each of `bins` equal stretches between the ends. */
+/** A histogram with `bins` equal bins. */
 export function histogram(x: Numbers, low: number, high: number, bins: number): Float32Array {
   const counts = new Float32Array(bins);
   for (let i = 0; i < x.length; i++) {
@@ -59,7 +59,7 @@ export function histogram(x: Numbers, low: number, high: number, bins: number): 
   return counts;
 }
 
-/** Indices of the values furthest from zero, the furthest first. */
+/** Indices of the largest values by magnitude. */
 export function strongest(x: Numbers, count: number): number[] {
   return Array.from(x.keys())
     .sort((a, b) => Math.abs(x[b]) - Math.abs(x[a]))
