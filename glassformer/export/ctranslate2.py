@@ -56,21 +56,21 @@ def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float
     if dtype not in get_args(Dtype):
         raise InvalidValueError("dtype", dtype, f"one of {', '.join(get_args(Dtype))}")
     library()
-    path, what = require_new_folder(folder), bundle.spec
+    path, model_spec = require_new_folder(folder), bundle.spec
     if dtype == "int8":  # CTranslate2 scales weights in place before it quantizes them
         bundle = replace(bundle, model=copy.deepcopy(bundle.model))
     head: dict[str, Any] = {}
-    if isinstance(what, spec.EncoderOnlySpec) and isinstance(what.input, spec.TokensSpec):
-        ct2_spec, head, notes = _encoder_spec(bundle, what)
+    if isinstance(model_spec, spec.EncoderOnlySpec) and isinstance(model_spec.input, spec.TokensSpec):
+        ct2_spec, head, notes = _encoder_spec(bundle, model_spec)
         runtime = "Encoder"
-    elif isinstance(what, spec.EncoderDecoderSpec | spec.DecoderOnlySpec) and isinstance(
-        what.head, spec.LanguageModelSpec
+    elif isinstance(model_spec, spec.EncoderDecoderSpec | spec.DecoderOnlySpec) and isinstance(
+        model_spec.head, spec.LanguageModelSpec
     ):
-        ct2_spec, notes = _generation_spec(bundle, what)
-        runtime = "Translator" if isinstance(what, spec.EncoderDecoderSpec) else "Generator"
+        ct2_spec, notes = _generation_spec(bundle, model_spec)
+        runtime = "Translator" if isinstance(model_spec, spec.EncoderDecoderSpec) else "Generator"
     else:
-        raise UnsupportedError("CTranslate2", f"a {what.kind} of this kind", hint="export to ONNX")
-    ct2_spec.config.layer_norm_epsilon = epsilon_of(what)
+        raise UnsupportedError("CTranslate2", f"a {model_spec.kind} of this kind", hint="export to ONNX")
+    ct2_spec.config.layer_norm_epsilon = epsilon_of(model_spec)
     ct2_spec.validate()
     ct2_spec.optimize(quantization=dtype)
     with atomic_folder(path) as temporary:
@@ -82,27 +82,27 @@ def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float
 
 
 def _generation_spec(
-    bundle: Bundle, what: spec.EncoderDecoderSpec | spec.DecoderOnlySpec
+    bundle: Bundle, model_spec: spec.EncoderDecoderSpec | spec.DecoderOnlySpec
 ) -> tuple[Any, tuple[str, ...]]:
     """The specification of a model that generates text, with its vocabularies, and notes for the caller."""
     model: Any = bundle.model
     eos, unk, never = end_tokens(bundle), special_token_id(bundle, "unk"), suppressed_tokens(bundle)
-    assert isinstance(what.head, spec.LanguageModelSpec)
+    assert isinstance(model_spec.head, spec.LanguageModelSpec)
     if not eos:
         hint = "add the tokenizer to the folder, or eos_token_id to generation_config.json"
         raise MissingValueError("eos_token_id", "to export to CTranslate2", hint=hint)
     for name in ("eos_token_id", "decoder_start_token_id", "suppress_tokens"):
         for index in config_values(bundle, name):
-            if not isinstance(index, int) or not 0 <= index < what.head.vocab_size:
-                raise InvalidValueError(name, index, f"an id from 0 to {what.head.vocab_size - 1}")
-    decoder = decoder_of(what, model, dict.fromkeys(never, SUPPRESSED))
-    if isinstance(what, spec.EncoderDecoderSpec):
-        encoder = encoder_of(what.encoder, what.source, model.src_embed, model.encoder)
+            if not isinstance(index, int) or not 0 <= index < model_spec.head.vocab_size:
+                raise InvalidValueError(name, index, f"an id from 0 to {model_spec.head.vocab_size - 1}")
+    decoder = decoder_of(model_spec, model, dict.fromkeys(never, SUPPRESSED))
+    if isinstance(model_spec, spec.EncoderDecoderSpec):
+        encoder = encoder_of(model_spec.encoder, model_spec.source, model.src_embed, model.encoder)
         ct2_spec = library().TransformerSpec(encoder, decoder)
-        target = vocabulary_of(bundle, what.target, "target")
-        ct2_spec.register_source_vocabulary(vocabulary_of(bundle, what.source, "source"))
+        target = vocabulary_of(bundle, model_spec.target, "target")
+        ct2_spec.register_source_vocabulary(vocabulary_of(bundle, model_spec.source, "source"))
         ct2_spec.register_target_vocabulary(target)
-        starts = start_tokens(bundle, what)
+        starts = start_tokens(bundle, model_spec)
         if len(starts) != 1:
             hint = "add it to generation_config.json"
             raise MissingValueError("decoder_start_token_id", "to export to CTranslate2", hint=hint)
@@ -110,7 +110,7 @@ def _generation_spec(
         ct2_spec.config.decoder_start_token = target[bos]
     else:
         ct2_spec = library().TransformerDecoderModelSpec(decoder)
-        target = vocabulary_of(bundle, what.input, "target")
+        target = vocabulary_of(bundle, model_spec.input, "target")
         ct2_spec.register_vocabulary(target)
         bos_id = special_token_id(bundle, "bos")
         bos = eos[0] if bos_id is None else bos_id
@@ -119,22 +119,24 @@ def _generation_spec(
     return ct2_spec, _notes(bundle, eos)
 
 
-def _encoder_spec(bundle: Bundle, what: spec.EncoderOnlySpec) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
+def _encoder_spec(
+    bundle: Bundle, model_spec: spec.EncoderOnlySpec
+) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
     """The specification of an encoder with its vocabulary, its head's weights, and notes for the caller."""
     model: Any = bundle.model
-    encoder = encoder_of(what.encoder, what.input, model.embed, model.encoder)
-    ct2_spec = pooled_of(encoder, what.head, model.head)
-    vocabulary = vocabulary_of(bundle, what.input, "source")
+    encoder = encoder_of(model_spec.encoder, model_spec.input, model.embed, model.encoder)
+    ct2_spec = pooled_of(encoder, model_spec.head, model.head)
+    vocabulary = vocabulary_of(bundle, model_spec.input, "source")
     ct2_spec.register_vocabulary(vocabulary)
     unk = special_token_id(bundle, "unk")
     ct2_spec.config.unk_token = "" if unk is None else vocabulary[unk]
-    if isinstance(what.head, spec.FeaturesSpec):
+    if isinstance(model_spec.head, spec.FeaturesSpec):
         return ct2_spec, {}, ()
-    if isinstance(what.head, spec.EmbedSpec):
-        normalize = ", then normalize" if what.head.normalize else ""
-        return ct2_spec, {}, (f"pooling ('{what.head.pool}'{normalize}) is left to the caller",)
+    if isinstance(model_spec.head, spec.EmbedSpec):
+        normalize = ", then normalize" if model_spec.head.normalize else ""
+        return ct2_spec, {}, (f"pooling ('{model_spec.head.pool}'{normalize}) is left to the caller",)
     weights = {name: value.float().cpu().contiguous() for name, value in model.head.state_dict().items()}
-    return ct2_spec, weights, (f"the head ({what.head.kind}) is left to the caller; weights in {HEAD}",)
+    return ct2_spec, weights, (f"the head ({model_spec.head.kind}) is left to the caller; weights in {HEAD}",)
 
 
 def vocabulary_of(bundle: Bundle, tokens: spec.InputSpec, side: Side) -> list[str]:
@@ -207,22 +209,25 @@ def pooled_of(encoder: Any, head: spec.HeadSpec, own: Any) -> Any:
 
 
 def decoder_of(
-    what: spec.EncoderDecoderSpec | spec.DecoderOnlySpec, model: Any, shifts: Mapping[int, float]
+    model_spec: spec.EncoderDecoderSpec | spec.DecoderOnlySpec, model: Any, shifts: Mapping[int, float]
 ) -> Any:
     """The specification of a decoder with its weights. shifts: added to the logits of single tokens."""
-    cross_attends = isinstance(what, spec.EncoderDecoderSpec)
-    tokens = what.target if isinstance(what, spec.EncoderDecoderSpec) else what.input
-    cross = what.decoder.block.cross_attention
-    if isinstance(what, spec.EncoderDecoderSpec) and getattr(what.source, "types", None) is not None:
+    cross_attends = isinstance(model_spec, spec.EncoderDecoderSpec)
+    tokens = model_spec.target if isinstance(model_spec, spec.EncoderDecoderSpec) else model_spec.input
+    cross = model_spec.decoder.block.cross_attention
+    if (
+        isinstance(model_spec, spec.EncoderDecoderSpec)
+        and getattr(model_spec.source, "types", None) is not None
+    ):
         _raise_unsupported("token types in an encoder-decoder")
-    if cross is not None and cross.num_heads != what.decoder.block.attention.num_heads:
+    if cross is not None and cross.num_heads != model_spec.decoder.block.attention.num_heads:
         _raise_unsupported("cross-attention with another number of heads than self-attention")
-    options = _options(what.decoder, tokens)
+    options = _options(model_spec.decoder, tokens)
     ct2_spec = library().TransformerDecoderSpec(
-        what.decoder.num_layers, with_encoder_attention=cross_attends, **options
+        model_spec.decoder.num_layers, with_encoder_attention=cross_attends, **options
     )
     _fill_input(ct2_spec, ct2_spec.embeddings, model.tgt_embed if cross_attends else model.embed)
-    _fill_stack(ct2_spec, what.decoder, model.decoder)
+    _fill_stack(ct2_spec, model_spec.decoder, model.decoder)
     ct2_spec.projection.weight = _to_float32(model.head.weight)
     bias = model.head.bias
     if bias is not None or shifts:
@@ -235,12 +240,17 @@ def decoder_of(
     return ct2_spec
 
 
-def epsilon_of(what: spec.ModelSpec) -> float:
+def epsilon_of(model_spec: spec.ModelSpec) -> float:
     """The eps of all norms; CTranslate2 supports only one."""
-    if isinstance(what, spec.EncoderDecoderSpec):
-        sides = [(what.source, what.encoder), (what.target, what.decoder)]
+    if isinstance(model_spec, spec.EncoderDecoderSpec):
+        sides = [(model_spec.source, model_spec.encoder), (model_spec.target, model_spec.decoder)]
     else:
-        sides = [(what.input, what.decoder if isinstance(what, spec.DecoderOnlySpec) else what.encoder)]
+        sides = [
+            (
+                model_spec.input,
+                model_spec.decoder if isinstance(model_spec, spec.DecoderOnlySpec) else model_spec.encoder,
+            )
+        ]
     norms = [(getattr(tokens, "norm", None), stack.block.norm, stack.final_norm) for tokens, stack in sides]
     values = {norm.eps for side in norms for norm in side if norm is not None}
     if len(values) > 1:
@@ -262,17 +272,17 @@ def _options(stack: spec.StackSpec, tokens: spec.InputSpec) -> dict[str, Any]:
         _raise_unsupported(f"{block.wiring} wiring")
     if isinstance(norm, spec.BatchNormSpec):
         _raise_unsupported("batch norms")
-    kinds = {type(one) for one in (norm, stack.final_norm, tokens.norm) if one is not None}
+    kinds = {type(part) for part in (norm, stack.final_norm, tokens.norm) if part is not None}
     if len(kinds) > 1:
         _raise_unsupported("two kinds of norm in one stack")
     if block.wiring == "post" and stack.final_norm is not None:
         _raise_unsupported("a final norm after post-norm blocks")
-    for one in filter(None, (attention, block.cross_attention)):
-        if one.window is not None:
+    for part in filter(None, (attention, block.cross_attention)):
+        if part.window is not None:
             _raise_unsupported("sliding windows")
-        if one.qk_norm is not None:
+        if part.qk_norm is not None:
             _raise_unsupported("normalized queries and keys")
-        if one.value_dim not in (None, one.head_dim or stack.d_model // one.num_heads):
+        if part.value_dim not in (None, part.head_dim or stack.d_model // part.num_heads):
             _raise_unsupported("values of another width than keys")
     if stack.num_layers == 0:
         _raise_unsupported("a stack without layers")

@@ -102,12 +102,12 @@ def end_tokens(bundle: Bundle) -> list[int]:
     return config_values(bundle, "eos_token_id") or ([] if eos is None else [eos])
 
 
-def start_tokens(bundle: Bundle, what: spec.ModelSpec) -> list[int]:
+def start_tokens(bundle: Bundle, model_spec: spec.ModelSpec) -> list[int]:
     """The tokens that a target starts with; none for a decoder-only model."""
-    if not isinstance(what, spec.EncoderDecoderSpec):
+    if not isinstance(model_spec, spec.EncoderDecoderSpec):
         return []
     return config_values(bundle, "decoder_start_token_id") or (
-        [] if what.start_id is None else [what.start_id]
+        [] if model_spec.start_id is None else [model_spec.start_id]
     )
 
 
@@ -117,8 +117,8 @@ def language_tokens(bundle: Bundle) -> dict[str, Any]:
     ids: a token id for each language. in: whether it goes into the source or the target.
     position: its position there; in a target, after the start tokens.
     """
-    tokenizer, what = bundle.tokenizer, bundle.spec
-    if tokenizer is None or not isinstance(what, spec.EncoderDecoderSpec):
+    tokenizer, model_spec = bundle.tokenizer, bundle.spec
+    if tokenizer is None or not isinstance(model_spec, spec.EncoderDecoderSpec):
         return {}
     job = bundle.job  # a model trained here lists its languages
     if known := tag_languages(tokenizer) if job.name is None else job.languages:
@@ -130,7 +130,7 @@ def language_tokens(bundle: Bundle) -> dict[str, Any]:
         }
     if job.name is None and (known := code_languages(tokenizer)):
         ids = tag_ids(tokenizer, known)
-        position = len(start_tokens(bundle, what))
+        position = len(start_tokens(bundle, model_spec))
         return {"in": "target", "position": position, "ids": dict(zip(known, ids, strict=True))}
     return {}
 

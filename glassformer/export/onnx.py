@@ -310,25 +310,25 @@ class DecodeStep(nn.Module):
 
 
 def _encoder_graph(model: EncoderDecoder) -> Graph:
-    what = model.spec
+    model_spec = model.spec
     return Graph(
         name="encoder",
         module=EncodeSource(model),
-        inputs=_input_ports(what.source, "source"),
-        outputs=("memory", *(port.name for port in _cross_ports(what))),
+        inputs=_input_ports(model_spec.source, "source"),
+        outputs=("memory", *(port.name for port in _cross_ports(model_spec))),
     )
 
 
 def _decode_step_graph(model: EncoderDecoder | DecoderOnly, tokens: spec.InputSpec) -> Graph:
-    what = model.spec
-    if not what.decoder.num_layers:
+    model_spec = model.spec
+    if not model_spec.decoder.num_layers:
         raise UnsupportedError("export to ONNX", "a decoder without layers")
     ids = _input_ports(tokens, "length")[0]
     mask = Port("mask", "bool", ("batch", "keys"))
-    past = _kv_ports(what.decoder, "attention", "past", "past")
+    past = _kv_ports(model_spec.decoder, "attention", "past", "past")
     source: tuple[Port, ...] = ()
-    if isinstance(what, spec.EncoderDecoderSpec):
-        source = (Port("memory_mask", "bool", ("batch", "source")), *_cross_ports(what))
+    if isinstance(model_spec, spec.EncoderDecoderSpec):
+        source = (Port("memory_mask", "bool", ("batch", "source")), *_cross_ports(model_spec))
     return Graph(
         name="decoder" if source else "model",
         module=DecodeStep(model),
@@ -337,8 +337,8 @@ def _decode_step_graph(model: EncoderDecoder | DecoderOnly, tokens: spec.InputSp
     )
 
 
-def _cross_ports(what: spec.EncoderDecoderSpec) -> tuple[Port, ...]:
-    return _kv_ports(what.decoder, "cross_attention", "cross", "source")
+def _cross_ports(model_spec: spec.EncoderDecoderSpec) -> tuple[Port, ...]:
+    return _kv_ports(model_spec.decoder, "cross_attention", "cross", "source")
 
 
 def _kv_ports(stack: spec.StackSpec, kind: str, prefix: str, length: str) -> tuple[Port, ...]:
@@ -375,16 +375,16 @@ class FullForward(nn.Module):
 
 
 def _forward_graph(model: AnyModel) -> Graph:
-    what = model.spec
-    if isinstance(what, spec.EncoderDecoderSpec):
-        inputs = _input_ports(what.source, "source")
-        same = "length" if isinstance(what.head, spec.FeaturesSpec) else "source"
-        for port, name in zip(_input_ports(what.target, same), ("target", "target_mask"), strict=False):
+    model_spec = model.spec
+    if isinstance(model_spec, spec.EncoderDecoderSpec):
+        inputs = _input_ports(model_spec.source, "source")
+        same = "length" if isinstance(model_spec.head, spec.FeaturesSpec) else "source"
+        for port, name in zip(_input_ports(model_spec.target, same), ("target", "target_mask"), strict=False):
             inputs += (replace(port, name=name),)
     else:
-        inputs = _input_ports(what.input, "length", what.head)
+        inputs = _input_ports(model_spec.input, "length", model_spec.head)
     module = FullForward(model, tuple(port.name for port in inputs))
-    return Graph(name="model", module=module, inputs=inputs, outputs=_output_names(what.head))
+    return Graph(name="model", module=module, inputs=inputs, outputs=_output_names(model_spec.head))
 
 
 def _output_names(head: spec.HeadSpec) -> tuple[str, ...]:
@@ -401,19 +401,23 @@ def _output_names(head: spec.HeadSpec) -> tuple[str, ...]:
     return (OUTPUT_NAMES.get(type(head), "logits"),)
 
 
-def _input_ports(what: spec.InputSpec, length: str, head: spec.HeadSpec | None = None) -> tuple[Port, ...]:
+def _input_ports(
+    input_spec: spec.InputSpec, length: str, head: spec.HeadSpec | None = None
+) -> tuple[Port, ...]:
     """The ports of one input of the model."""
     ports: tuple[Port, ...]
-    match what:
+    match input_spec:
         case spec.TokensSpec():
             ports = (Port("ids", "int64", ("batch", length)), Port("mask", "bool", ("batch", length)))
-            return ports if what.types is None else (*ports, Port("types", "int64", ("batch", length)))
+            return ports if input_spec.types is None else (*ports, Port("types", "int64", ("batch", length)))
         case spec.ImagePatchesSpec():
-            return (Port("images", "float32", ("batch", what.channels, *what.image_size)),)
+            return (Port("images", "float32", ("batch", input_spec.channels, *input_spec.image_size)),)
         case spec.SeriesPatchesSpec():
-            size = ("batch", what.context_length, what.channels)
+            size = ("batch", input_spec.context_length, input_spec.channels)
             ports = (Port("values", "float32", size), Port("observed", "bool", size))
             if isinstance(head, spec.PatchReconstructSpec):
-                ports += (Port("masked_patches", "bool", ("batch", what.channels, what.num_patches)),)
+                ports += (
+                    Port("masked_patches", "bool", ("batch", input_spec.channels, input_spec.num_patches)),
+                )
             return ports
     raise UnsupportedError("export to ONNX", "models that read vectors")

@@ -70,8 +70,8 @@ class Results:
         scores, order = torch.cat((self.scores, new.scores), 1).topk(self.scores.shape[1])
         self.scores.copy_(scores)
         self.logprobs.copy_(torch.cat((self.logprobs, new.logprobs), 1).gather(1, order))
-        every = torch.cat((self.last, new.last), 1)
-        self.last.copy_(every.gather(1, order[..., None].expand_as(self.last)))
+        last = torch.cat((self.last, new.last), 1)
+        self.last.copy_(last.gather(1, order[..., None].expand_as(self.last)))
 
     def select(self, rows: Tensor) -> Results:
         return Results(*(value.index_select(0, rows) for value in vars(self).values()))
@@ -95,7 +95,7 @@ class BeamStep(NamedTuple):
 
     ids: Tensor  # (B * W,), the beams' new tokens
     parents: Tensor  # (B * W,), the row that each of them continues
-    kept: Tensor  # (B, W), index of each among the candidates
+    indices: Tensor  # (B, W), index of each among the candidates
     status: Tensor  # (B, C), a finish reason or OPEN
 
 
@@ -131,7 +131,7 @@ class BeamState:
             status = status.masked_fill(stopped, STOP)
         status = status.masked_fill((tokens[:, :, None] == self.eos_ids).any(-1), END)
         over = status < OPEN
-        open_scores, kept = (scores + over * LOW).topk(width)  # (B, W)
+        open_scores, indices = (scores + over * LOW).topk(width)  # (B, W)
         finished = over & self.may_finish & self.active[:, None]
         steps = torch.where(finished, self.n, -1)
         order = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
@@ -142,15 +142,15 @@ class BeamState:
                 torch.stack((steps, beams, tokens, order, status), -1),
             )
         )
-        parents, ids = beams.gather(1, kept), tokens.gather(1, kept)
+        parents, ids = beams.gather(1, indices), tokens.gather(1, indices)
         at = (self.n.expand_as(self.rows), self.rows)
         self.tokens.index_put_(at, torch.stack((ids, parents), -1))
-        self.logprobs.index_put_(at, logprobs.gather(1, kept))
+        self.logprobs.index_put_(at, logprobs.gather(1, indices))
         self.scores.copy_(open_scores)
         self.active &= ~over.all(1) & self._may_improve(length)
         self.n += 1
         firsts = torch.arange(0, ids.numel(), width, device=ids.device)[:, None]
-        return BeamStep(ids.view(-1), (firsts + parents).view(-1), kept, status)
+        return BeamStep(ids.view(-1), (firsts + parents).view(-1), indices, status)
 
     def _may_improve(self, length: Tensor) -> Tensor:
         """For which inputs (B,) an open beam might still beat the worst result."""
@@ -217,22 +217,22 @@ class BeamSearch(Search):
         scores = self.state.scores
         inputs, width = scores.shape
         if self.config.do_sample:
-            each = logits.shape[1]
+            count = logits.shape[1]
             logprobs = self.processors(logits.float().log_softmax(-1), n)
-            tokens = torch.arange(each, device=logits.device).expand_as(logprobs)
+            tokens = torch.arange(count, device=logits.device).expand_as(logprobs)
         else:
             # what is not among the best of its beam is not among the best of its input
-            each = min(self.count, logits.shape[1])
-            logprobs, tokens = self.processors.top(logits, n, each)  # (B * W, each)
-        logprobs = logprobs.view(inputs, width * each)
-        totals = (logprobs.view(inputs, width, each) + scores[:, :, None]).view(inputs, width * each)
+            count = min(self.count, logits.shape[1])
+            logprobs, tokens = self.processors.top(logits, n, count)  # (B * W, each)
+        logprobs = logprobs.view(inputs, width * count)
+        totals = (logprobs.view(inputs, width, count) + scores[:, :, None]).view(inputs, width * count)
         if self.config.do_sample:
             index = sample(totals, self.count, self.generator)
             best = totals.gather(1, index)
         else:
             best, index = totals.topk(self.count)
-        tokens = tokens.reshape(inputs, width * each).gather(1, index)
-        return Candidates(best, index // each, tokens, logprobs.gather(1, index))
+        tokens = tokens.reshape(inputs, width * count).gather(1, index)
+        return Candidates(best, index // count, tokens, logprobs.gather(1, index))
 
     def active(self) -> Tensor:
         return self.state.active
@@ -262,20 +262,20 @@ class BeamSearch(Search):
             return None
         before, width = self.processors.new_tokens(n), self.group_size
         columns = (candidates.beams, candidates.tokens, self.state.active)
-        found = [
+        stopped = [
             [
                 active and completes_stop([*before[row * width + beam], token], stops, decode)
                 for beam, token in zip(beams, tokens, strict=True)
             ]
             for row, (beams, tokens, active) in enumerate(zip(*(x.tolist() for x in columns), strict=True))
         ]
-        return torch.tensor(found, device=candidates.tokens.device)
+        return torch.tensor(stopped, device=candidates.tokens.device)
 
     def _record(self, candidates: Candidates, step: BeamStep, n: int, before: Tensor) -> None:
         """Store the step for the tree."""
         status = step.status
-        order = torch.arange(step.kept.shape[1], device=status.device).expand_as(step.kept)
-        beams = torch.full_like(status, -1).scatter(1, step.kept, order).masked_fill(status < OPEN, -1)
+        order = torch.arange(step.indices.shape[1], device=status.device).expand_as(step.indices)
+        beams = torch.full_like(status, -1).scatter(1, step.indices, order).masked_fill(status < OPEN, -1)
         ended = torch.where(self.state.may_finish, search_tree.END + status, search_tree.ENDED_BELOW)
         open_ones = torch.where(beams >= 0, search_tree.KEPT, search_tree.BELOW)
         self.tree_steps.append(

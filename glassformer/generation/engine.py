@@ -96,8 +96,8 @@ def generate_batched(
                 ids[row, : lengths[n]] = torch.as_tensor(window[n][0], dtype=torch.long)
             mask = torch.arange(width) < torch.tensor([lengths[n] for n in batch])[:, None]
             own_limits = [limits[n] for n in batch]
-            found = _generate(model, ids.to(device), params, mask.to(device), own_limits, generator)
-            for n, group in zip(batch, found, strict=True):
+            groups = _generate(model, ids.to(device), params, mask.to(device), own_limits, generator)
+            for n, group in zip(batch, groups, strict=True):
                 outputs[n] = group
             if on_batch is not None:
                 on_batch([first + n for n in batch])

@@ -215,11 +215,11 @@ class TokenSearch(Search):
         return greedy_selector(self.sequences, suppressed)
 
     def outputs(self) -> list[list[GenerationOutput]]:
-        found, size = self.sequences, self.config.num_return_sequences
-        count = len(found.tokens)
+        sequences, size = self.sequences, self.config.num_return_sequences
+        count = len(sequences.tokens)
         trees: list[SearchTree | None] = [*self._trees(count)] if self.params.return_tree else [None] * count
-        table = (found.tokens[:, : self.longest].tolist(), found.logprobs.tolist())
-        rows = zip(*table, found.finish_reasons.tolist(), trees, strict=True)
+        table = (sequences.tokens[:, : self.longest].tolist(), sequences.logprobs.tolist())
+        rows = zip(*table, sequences.finish_reasons.tolist(), trees, strict=True)
         outputs = [_output(*row) for row in rows]
         groups = [outputs[n : n + size] for n in range(0, count, size)]
         return [sorted(group, key=lambda output: -output.score) for group in groups]
@@ -230,8 +230,10 @@ class TokenSearch(Search):
         if not stops or decode is None:
             return None
         rows = zip(self.processors.new_tokens(n), ids.tolist(), ignored.tolist(), strict=True)
-        found = [not skip and completes_stop([*before, token], stops, decode) for before, token, skip in rows]
-        return torch.tensor(found, device=ids.device)
+        stopped = [
+            not skip and completes_stop([*before, token], stops, decode) for before, token, skip in rows
+        ]
+        return torch.tensor(stopped, device=ids.device)
 
     def _report(self, choice: Choice, ignored: Tensor) -> None:
         assert self.params.on_token is not None

@@ -59,10 +59,10 @@ class SearchTree:
 
     def path(self, node: SearchNode) -> list[SearchNode]:
         """From the first token to this node."""
-        found = [node]
-        while found[-1].parent is not None:
-            found.append(self.nodes[found[-1].parent])
-        return found[::-1]
+        path = [node]
+        while path[-1].parent is not None:
+            path.append(self.nodes[path[-1].parent])
+        return path[::-1]
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists and numbers."""
@@ -100,7 +100,7 @@ def build_trees(
         for row, index in enumerate(step.inputs.tolist()):
             if not active[row]:
                 continue
-            tree, before, now, found = trees[index], last[index], {}, {}
+            tree, before, now, by_candidate = trees[index], last[index], {}, {}
             candidates = zip(*(column[row] for column in table), strict=True)
             for c, (token, parent, logprob, score, outcome, beam, rank) in enumerate(candidates):
                 if not score > LOWEST_SCORE:
@@ -108,7 +108,7 @@ def build_trees(
                 state, reason = OUTCOMES[outcome]
                 if state == "kept":
                     now[beam] = len(tree.nodes)
-                found[c] = len(tree.nodes)
+                by_candidate[c] = len(tree.nodes)
                 tree.nodes.append(
                     SearchNode(
                         step=n,
@@ -123,7 +123,7 @@ def build_trees(
                     )
                 )
             last[index] = now
-            nodes[index].append(found)
+            nodes[index].append(by_candidate)
     for tree, open_beams in zip(trees, last, strict=True):
         for index in open_beams.values():
             tree.nodes[index].state, tree.nodes[index].reason = "pruned", "search over"

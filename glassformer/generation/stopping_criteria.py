@@ -51,5 +51,5 @@ def truncate_at_stop(text: str, stops: Sequence[str]) -> str:
     >>> truncate_at_stop("yes. Q: why", ["Q:", "A:"])
     'yes. '
     """
-    found = [text.find(stop) for stop in stops]
-    return text[: min((at for at in found if at >= 0), default=len(text))]
+    starts = [text.find(stop) for stop in stops]
+    return text[: min((at for at in starts if at >= 0), default=len(text))]

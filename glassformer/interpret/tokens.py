@@ -42,10 +42,10 @@ def encoded_sequence(
 
     Spans include all characters of a composed letter; tokenizers may report only the first.
     """
-    shifts = [second if part else 0 for part in encoded.sequences]
+    shifts = [second if part else 0 for part in encoded.sequence_ids]
     starts = {start + shift for (start, _), shift in zip(encoded.offsets, shifts, strict=True)}
     tokens = []
-    parts = zip(tokens_of(tokenizer, encoded.ids), encoded.offsets, encoded.sequences, shifts, strict=True)
+    parts = zip(tokens_of(tokenizer, encoded.ids), encoded.offsets, encoded.sequence_ids, shifts, strict=True)
     for token, (start, end), part, shift in parts:
         if part is None:
             tokens.append(replace(token, special=True))

@@ -136,9 +136,12 @@ def _embed_ids(bundle: Bundle, rows: Sequence[list[int]]) -> Tensor:
     )
     encoded = []
     for ids in rows:
-        zeros, offsets = [0] * len(ids), [(0, 0)] * len(ids)
-        word_ids: list[int | None] = [None] * len(ids)
-        encoded.append(Encoded(ids=ids, types=zeros, offsets=offsets, sequences=list(zeros), words=word_ids))
+        n = len(ids)
+        encoded.append(
+            Encoded(
+                ids=ids, type_ids=[0] * n, offsets=[(0, 0)] * n, sequence_ids=[0] * n, word_ids=[None] * n
+            )
+        )
     vectors = Embedder(bundle).run_batches(encoded)
     return torch.stack([vector for vector in vectors if vector is not None])
 

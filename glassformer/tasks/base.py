@@ -265,14 +265,14 @@ class TokenBatch:
 def collate(bundle: Bundle, encoded: Sequence[Encoded]) -> TokenBatch:
     """Texts of any length as one batch, right-padded, on the model's device."""
     read = token_input(bundle)
-    longest = max(len(one) for one in encoded)
+    longest = max(len(encoding) for encoding in encoded)
     ids = torch.full((len(encoded), longest), read.pad_id or 0)
     types = torch.zeros_like(ids)
     mask = torch.zeros_like(ids, dtype=torch.bool)
-    for row, one in enumerate(encoded):
-        ids[row, : len(one)] = torch.tensor(one.ids)
-        types[row, : len(one)] = torch.tensor(one.types)
-        mask[row, : len(one)] = True
+    for row, encoding in enumerate(encoded):
+        ids[row, : len(encoding)] = torch.tensor(encoding.ids)
+        types[row, : len(encoding)] = torch.tensor(encoding.type_ids)
+        mask[row, : len(encoding)] = True
     return TokenBatch(
         ids=ids.to(bundle.device),
         mask=None if bool(mask.all()) else mask.to(bundle.device),
@@ -280,21 +280,21 @@ def collate(bundle: Bundle, encoded: Sequence[Encoded]) -> TokenBatch:
     )
 
 
-def truncated(one: Encoded, limit: int) -> Encoded:
+def truncated(encoded: Encoded, limit: int) -> Encoded:
     """The first tokens of a text, with all special tokens."""
-    if len(one) <= limit:
-        return one
-    special = [n for n, sequence in enumerate(one.sequences) if sequence is None]
-    text = [n for n, sequence in enumerate(one.sequences) if sequence is not None]
-    return select_tokens(one, sorted([*special, *text[: max(0, limit - len(special))]]))
+    if len(encoded) <= limit:
+        return encoded
+    special = [n for n, sequence in enumerate(encoded.sequence_ids) if sequence is None]
+    text = [n for n, sequence in enumerate(encoded.sequence_ids) if sequence is not None]
+    return select_tokens(encoded, sorted([*special, *text[: max(0, limit - len(special))]]))
 
 
-def select_tokens(one: Encoded, indices: Sequence[int]) -> Encoded:
+def select_tokens(encoded: Encoded, indices: Sequence[int]) -> Encoded:
     """Some of a text's tokens."""
     return Encoded(
-        ids=[one.ids[n] for n in indices],
-        types=[one.types[n] for n in indices],
-        offsets=[one.offsets[n] for n in indices],
-        sequences=[one.sequences[n] for n in indices],
-        words=[one.words[n] for n in indices],
+        ids=[encoded.ids[n] for n in indices],
+        type_ids=[encoded.type_ids[n] for n in indices],
+        offsets=[encoded.offsets[n] for n in indices],
+        sequence_ids=[encoded.sequence_ids[n] for n in indices],
+        word_ids=[encoded.word_ids[n] for n in indices],
     )

@@ -107,7 +107,7 @@ class Classifier(EncoderTask[Tensor, Classification]):
             logits = output.logits if isinstance(output, DistilledLogits) else output
         return list(check_finite(self.bundle, logits.cpu()))
 
-    def postprocess(self, one: Any, item: Any, raw: Tensor | None) -> Classification:
+    def postprocess(self, input: Any, item: Any, raw: Tensor | None) -> Classification:
         return Classification(labels=self.labels(raw), warnings=getattr(item, "warnings", ()))
 
 

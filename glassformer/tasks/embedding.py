@@ -72,7 +72,7 @@ class Embedder(EncoderTask[Tensor, Tensor]):
             vectors = x[:, 0] if self.images.read.prefix else x.mean(1)
         return list(check_finite(self.bundle, vectors.float().cpu()))
 
-    def postprocess(self, one: Any, item: Any, raw: Tensor | None) -> Tensor:
+    def postprocess(self, input: Any, item: Any, raw: Tensor | None) -> Tensor:
         return torch.full((embedding_size(self.bundle),), torch.nan) if raw is None else raw
 
 

@@ -87,42 +87,44 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
         """Run the model on a batch."""
 
     @abstractmethod
-    def postprocess(self, one: Any, item: Item | None, raw: Raw | None) -> Out:
+    def postprocess(self, input: Any, item: Item | None, raw: Raw | None) -> Out:
         """The result for one input."""
 
     def preprocess(self, inputs: Sequence[Any], first: int, callbacks: Callbacks) -> list[Item | None]:
         """Encode inputs, the first of which has the number `first`; None for rejected or skipped ones."""
-        kept = {n: one for n, one in enumerate(inputs, first) if not callbacks.skips(one)}
-        found = self._encode(kept, callbacks) if self.images is None else self._decode(kept, callbacks)
-        return [found.get(n) for n in range(first, first + len(inputs))]
+        selected = {n: input for n, input in enumerate(inputs, first) if not callbacks.skips(input)}
+        items = (
+            self._encode(selected, callbacks) if self.images is None else self._decode(selected, callbacks)
+        )
+        return [items.get(n) for n in range(first, first + len(inputs))]
 
     def _encode(self, texts: dict[int, str], callbacks: Callbacks) -> dict[int, Encoded]:
-        vocab_size, found = token_input(self.bundle).vocab_size, dict[int, Encoded]()
+        vocab_size, items = token_input(self.bundle).vocab_size, dict[int, Encoded]()
         prepared = [self.prepare_text(check_text(text, "text", number)) for number, text in texts.items()]
         tokenizer = require_tokenizer(self.bundle)
         encoded = tokenizer.encode_batch(prepared, parse_special=self.parse_special)
-        for number, one in zip(texts, encoded, strict=True):
-            if max(one.ids, default=0) >= vocab_size:
+        for number, encoding in zip(texts, encoded, strict=True):
+            if max(encoding.ids, default=0) >= vocab_size:
                 hint = "use the tokenizer of this model"
-                raise InvalidValueError("token id", max(one.ids), f"at most {vocab_size - 1}", hint=hint)
-            if not one.ids:
+                raise InvalidValueError("token id", max(encoding.ids), f"at most {vocab_size - 1}", hint=hint)
+            if not encoding.ids:
                 callbacks.reject("text", number, EmptyInputError("text"))
-            elif len(one) > self.max_tokens and not self.truncate:
-                error = InputTooLongError(len(one), self.max_tokens, hint="shorten or truncate it")
+            elif len(encoding) > self.max_tokens and not self.truncate:
+                error = InputTooLongError(len(encoding), self.max_tokens, hint="shorten or truncate it")
                 callbacks.reject("text", number, error)
             else:
-                found[number] = truncated(one, self.max_tokens)
-        return found
+                items[number] = truncated(encoding, self.max_tokens)
+        return items
 
     def _decode(self, files: dict[int, Image], callbacks: Callbacks) -> dict[int, ProcessedImage]:
         assert self.images is not None
-        found: dict[int, ProcessedImage] = {}
+        items: dict[int, ProcessedImage] = {}
         for number, image in files.items():
             try:
-                found[number] = self.images.process(image)
+                items[number] = self.images.process(image)
             except (FileMissingError, FileProblemError) as error:
                 callbacks.reject("image", number, error)
-        return found
+        return items
 
     def run(self, inputs: Iterable[Any], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Out]:
         first = 1
@@ -137,13 +139,13 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
         self, items: Sequence[Item | None], callbacks: Callbacks = NO_CALLBACKS
     ) -> list[Raw | None]:
         """The raw outputs of items, in their order."""
-        found: list[Raw | None] = [None] * len(items)
+        results: list[Raw | None] = [None] * len(items)
         known = [(n, item) for n, item in enumerate(items) if item is not None]
         callbacks.on_done(len(items) - len(known))
         lengths = [len(item) if self.images is None else self.images.num_tokens for _, item in known]
         for rows in batches(lengths, self.batch_tokens):
             outputs = self.forward([known[row][1] for row in rows])
             for row, raw in zip(rows, outputs, strict=True):
-                found[known[row][0]] = raw
+                results[known[row][0]] = raw
             callbacks.on_done(len(rows))
-        return found
+        return results

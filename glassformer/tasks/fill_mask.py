@@ -73,10 +73,10 @@ class MaskFiller(EncoderTask[Prediction, FilledText]):
 
     def preprocess(self, inputs: Sequence[str], first: int, callbacks: Callbacks) -> list[Encoded | None]:
         encoded = super().preprocess(inputs, first, callbacks)
-        for n, (text, one) in enumerate(zip(inputs, encoded, strict=True)):
-            if one is None:
+        for n, (text, encoding) in enumerate(zip(inputs, encoded, strict=True)):
+            if encoding is None:
                 continue
-            masks, spelled = one.ids.count(self.mask_id), self.prepare_text(text)
+            masks, spelled = encoding.ids.count(self.mask_id), self.prepare_text(text)
             if masks != spelled.count(self.mask_token) or (spelled.strip() and not masks):
                 hint = "put it where a word is to be predicted"
                 callbacks.reject("text", first + n, MissingValueError(MASK, "in the text", hint=hint))
@@ -88,23 +88,23 @@ class MaskFiller(EncoderTask[Prediction, FilledText]):
         batch = collate(self.bundle, items)
         x, context = model.hidden_states(batch.ids, batch.mask, **batch.kwargs())
         masked = batch.ids.eq(self.mask_id)  # (B, T)
-        found: list[Prediction] = [[] for _ in items]
+        predictions: list[Prediction] = [[] for _ in items]
         # the head looks at each position alone, so only the masks' hidden states (masks, 1, D) go through it
         logits: Tensor = model.head(x[masked][:, None], context)[:, 0].float()
         scores, tokens = check_finite(self.bundle, logits).softmax(-1).topk(self.top, dim=-1)
         rows = masked.nonzero()[:, 0].tolist()
         for row, ids, likely in zip(rows, tokens.tolist(), scores.tolist(), strict=True):
-            found[row].append(list(zip(ids, likely, strict=True)))
-        return found
+            predictions[row].append(list(zip(ids, likely, strict=True)))
+        return predictions
 
-    def postprocess(self, one: str, item: Encoded | None, raw: Prediction | None) -> FilledText:
+    def postprocess(self, input: str, item: Encoded | None, raw: Prediction | None) -> FilledText:
         if raw is None:
             return FilledText(text="", masks=[])
         masks = [
             [TokenScore(token=id, text=token_text(self.tokenizer, id), score=score) for id, score in scores]
             for scores in raw
         ]
-        parts = self.prepare_text(one).split(self.mask_token)
+        parts = self.prepare_text(input).split(self.mask_token)
         return FilledText(text=fill(parts, [scores[0].text for scores in masks]), masks=masks)
 
 
@@ -121,14 +121,14 @@ def token_text(tokenizer: Tokenizer, token: int) -> str:
     return own if own.startswith(_CONTINUATION) else tokenizer.decode([token], skip_special=False).strip()
 
 
-def fill(parts: list[str], words: list[str]) -> str:
+def fill(parts: list[str], tokens: list[str]) -> str:
     """The text between the masks with words put in.
 
     >>> fill(["two cat ", " sleep"], ["##s"])
     'two cats sleep'
     """
     text = parts[0]
-    for word, after in zip(words, parts[1:], strict=True):
-        continues = word.startswith(_CONTINUATION) and len(word) > len(_CONTINUATION)
-        text = (text.rstrip() + word.removeprefix(_CONTINUATION) if continues else text + word) + after
+    for token, after in zip(tokens, parts[1:], strict=True):
+        continues = token.startswith(_CONTINUATION) and len(token) > len(_CONTINUATION)
+        text = (text.rstrip() + token.removeprefix(_CONTINUATION) if continues else text + token) + after
     return text

@@ -23,13 +23,13 @@ MAX_LABEL = 18  # characters
 def plot_forecast(forecast: Forecast, *, series: int = 0) -> Figure:
     """Plot one series: a panel per column, at most eight."""
     past, steps = forecast.past, forecast.values.shape[1]
-    shown = min(len(forecast.names), MAX_PANELS)
+    count = min(len(forecast.names), MAX_PANELS)
     shown_past = min(int(past.lengths[series]), max(MIN_PAST, PAST_HORIZONS * steps))
     end = int(past.ends[series])
     before, after = past.stamps[end - shown_past : end], forecast.stamps[series]
     with figure_style():
-        figure = new_figure(9.0, 1.0 + (2.6 if shown == 1 else 1.7) * shown)
-        panels = figure.subplots(shown, 1, sharex=True, squeeze=False)[:, 0]
+        figure = new_figure(9.0, 1.0 + (2.6 if count == 1 else 1.7) * count)
+        panels = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
         for column, axes in enumerate(panels):
             values = past.values[end - shown_past : end, column]
             axes.plot(_times(forecast, before), values, color=INK, linewidth=1.1, label="past")
@@ -45,7 +45,7 @@ def plot_forecast(forecast: Forecast, *, series: int = 0) -> Figure:
         )
         if past.step.kind != "numbers":
             _format_dates(panels[-1])
-        more = f" (and {len(forecast.names) - shown} more columns)" if len(forecast.names) > shown else ""
+        more = f" (and {len(forecast.names) - count} more columns)" if len(forecast.names) > count else ""
         which = f"{_label(forecast.ids[series])}: " if len(forecast.ids) > 1 else ""
         figure.suptitle(f"{which}the next {steps} steps of {past.step}{more}", fontsize=11, fontweight="bold")
     return figure

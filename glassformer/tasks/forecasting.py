@@ -75,9 +75,9 @@ class Forecast:
 
     def rows(self) -> Iterator[list[str | float]]:
         """The table's rows, by series and time."""
-        for s, one in enumerate(self.ids):
+        for s, series_id in enumerate(self.ids):
             for n in range(self.values.shape[1]):
-                first: list[str | float] = [one] if len(self.ids) > 1 else []
+                first: list[str | float] = [series_id] if len(self.ids) > 1 else []
                 levels = self.quantiles[:, s, n].T.reshape(-1).tolist()  # (C * Q,)
                 yield [*first, self.timestamp(s, n), *self.values[s, n].tolist(), *levels]
 
@@ -89,7 +89,7 @@ class Forecast:
             spreads = [*spread[0].tolist(), *np.repeat(spread[0], len(self.quantile_levels)).tolist()]
             for row in islice(rows, self.values.shape[1]):
                 texts, numbers = row[: -len(spreads)], row[-len(spreads) :]
-                formatted = (format_value(float(x), one) for x, one in zip(numbers, spreads, strict=True))
+                formatted = (format_value(float(x), unit) for x, unit in zip(numbers, spreads, strict=True))
                 yield [*map(str, texts), *formatted]
 
 

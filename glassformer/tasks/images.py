@@ -175,20 +175,20 @@ class ImageProcessor:
         flat = fitted.reshape(-1, read.channels)
         if (np.ptp(flat, 0) < BLANK_RANGE).all():
             return ("blank",)
-        found: list[ImageWarning] = []
+        warnings: list[ImageWarning] = []
         if read.channels == 1:
             spread = color.max(-1).astype(np.int16) - color.min(-1)
             if (spread > COLOR_RANGE).mean() > COLOR_SHARE:
-                found.append("color")
+                warnings.append("color")
         if all(
             side > LARGE_FACTOR * most for side, most in zip(color.shape[:2], read.image_size, strict=True)
         ):
-            found.append("large")
+            warnings.append("large")
         if job.mean is not None and job.std is not None:  # a published folder's may be of other data
             distance = float(((flat.mean(0) / 255 - np.asarray(job.mean)) / np.asarray(job.std)).mean())
             if abs(distance) > BRIGHTNESS_STDS:
-                found.append("light" if distance > 0 else "dark")
-        return tuple(found)
+                warnings.append("light" if distance > 0 else "dark")
+        return tuple(warnings)
 
 
 def _height_and_width(name: str, size: Any) -> tuple[int, int]:
@@ -202,11 +202,11 @@ def _height_and_width(name: str, size: Any) -> tuple[int, int]:
 
 def image_warning_message(bundle: Bundle, warning: ImageWarning, images: int) -> str:
     """The message of a warning about a number of images."""
-    each, name = f"{images:,} image{'s' if images > 1 else ''}", bundle.display_name
+    subject, name = f"{images:,} image{'s' if images > 1 else ''}", bundle.display_name
     brightness = f"much {warning}er than the training data of {name}; invert the brightness if needed"
     problems = {
         "blank": "of one shade, without anything to recognize; the label is a guess",
         "color": f"in color, but {name} was trained on grayscale images",
         "large": f"more than {LARGE_FACTOR} times as large as {name} reads; crop to the object",
     }
-    return f"{each} {problems.get(warning, brightness)}"
+    return f"{subject} {problems.get(warning, brightness)}"

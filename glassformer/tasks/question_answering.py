@@ -91,7 +91,9 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
         self.window = min(window or WINDOW, max_input_tokens(bundle))
 
     def is_single(self, inputs: Any) -> bool:
-        return isinstance(inputs, tuple) and len(inputs) == 2 and all(isinstance(one, str) for one in inputs)
+        return (
+            isinstance(inputs, tuple) and len(inputs) == 2 and all(isinstance(part, str) for part in inputs)
+        )
 
     def run(
         self, inputs: Iterable[tuple[str, str]], callbacks: Callbacks = NO_CALLBACKS
@@ -120,15 +122,15 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
     @torch.inference_mode()
     def forward(self, item: EncodedQuestion) -> list[SpanScores]:
         """The scores of each window."""
-        found: dict[int, SpanScores] = {}
+        scores: dict[int, SpanScores] = {}
         for rows in batches([len(window) for window in item.windows], self.batch_tokens):
             batch = collate(self.bundle, [select_tokens(item.encoded, item.windows[n]) for n in rows])
             span: SpanLogits = encoder_model(self.bundle)(batch.ids, batch.mask, **batch.kwargs())
             both = torch.stack((span.start, span.end), 1).float().cpu()  # (B, 2, T)
             for row, n in enumerate(rows):
                 start, end = check_finite(self.bundle, both[row, :, : len(item.windows[n])])
-                found[n] = (start, end)
-        return [found[n] for n in range(len(item.windows))]
+                scores[n] = (start, end)
+        return [scores[n] for n in range(len(item.windows))]
 
     def postprocess(self, item: EncodedQuestion, scores: Sequence[SpanScores]) -> Answer:
         """The most likely span, by the scores of each window."""
@@ -137,7 +139,7 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
         none = (float("inf"), 0.0, 0.0)  # the window that most denies "no answer" decides it
         starts, ends = list[Tensor](), list[Tensor]()
         for window, (start, end) in zip(item.windows, scores, strict=True):
-            in_context = torch.tensor([encoded.sequences[n] == 1 for n in window])
+            in_context = torch.tensor([encoded.sequence_ids[n] == 1 for n in window])
             if cls_id is not None and cls_id in (ids := [encoded.ids[n] for n in window]):
                 at = ids.index(cls_id)
                 none = min(none, (float(start[at] + end[at]), float(start[at]), float(end[at])))
@@ -146,14 +148,14 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
             ends.append(end)
             first = window[int(in_context.long().argmax())]
             score, left, right = _best_span(start, end, self.max_answer_tokens)
-            best = max(best, (score, first + left, first + right), key=lambda found: found[0])
+            best = max(best, (score, first + left, first + right), key=lambda span: span[0])
         known = none[0] < float("inf")
         total = sum(
             float(torch.cat([*logits, torch.tensor([none[side]])] if known else logits).double().logsumexp(0))
             for side, logits in ((1, starts), (2, ends))
         )
         score, left, right = best
-        left, right = whole_words(encoded, left, right, item.context)
+        left, right = extend_to_words(encoded, left, right, item.context)
         first, last = encoded.offsets[left][0], encoded.offsets[right][1]
         text = item.context[first:last]
         first += len(text) - len(text.lstrip())
@@ -168,8 +170,8 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
 
 def context_windows(encoded: Encoded, size: int, stride: int) -> list[list[int]]:
     """The tokens of each window: the question, the special tokens and a part of the context."""
-    context = [n for n, sequence in enumerate(encoded.sequences) if sequence == 1]
-    question = [n for n, sequence in enumerate(encoded.sequences) if sequence != 1]
+    context = [n for n, sequence in enumerate(encoded.sequence_ids) if sequence == 1]
+    question = [n for n, sequence in enumerate(encoded.sequence_ids) if sequence != 1]
     if not context:
         raise EmptyInputError("context", hint="the tokenizer knows none of its characters")
     capacity = size - len(question)
@@ -186,23 +188,26 @@ def _best_span(start: Tensor, end: Tensor, longest: int) -> tuple[float, int, in
     for length in range(min(longest, len(start))):
         sums = start[: len(start) - length] + end[length:]
         at = int(sums.argmax())
-        best = max(best, (float(sums[at]), at, at + length), key=lambda found: found[0])
+        best = max(best, (float(sums[at]), at, at + length), key=lambda span: span[0])
     return best
 
 
-def whole_words(encoded: Encoded, left: int, right: int, context: str) -> tuple[int, int]:
-    """The span extended to whole words.
+def extend_to_words(encoded: Encoded, left: int, right: int, context: str) -> tuple[int, int]:
+    """Extend the span to whole words.
 
-    Some tokenizers take a whole text for one word, so a space ends one too.
+    Some tokenizers give all tokens of a text the same word id, so a space ends a word too.
     """
 
-    def same_word(one: int, other: int) -> bool:
-        if not 0 <= one < other < len(encoded) or {encoded.sequences[one], encoded.sequences[other]} != {1}:
+    def same_word(first: int, second: int) -> bool:
+        if first < 0 or second >= len(encoded):
             return False
-        between = encoded.offsets[other][0]
-        around = context[max(0, between - 1) : between + 1]
-        apart = encoded.offsets[one][1] < between or any(character.isspace() for character in around)
-        return not apart and encoded.words[one] is not None and encoded.words[one] == encoded.words[other]
+        if encoded.sequence_ids[first] != 1 or encoded.sequence_ids[second] != 1:
+            return False
+        start = encoded.offsets[second][0]
+        if encoded.offsets[first][1] < start or any(map(str.isspace, context[max(0, start - 1) : start + 1])):
+            return False
+        word = encoded.word_ids[first]
+        return word is not None and word == encoded.word_ids[second]
 
     while same_word(left - 1, left):
         left -= 1

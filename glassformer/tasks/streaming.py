@@ -144,12 +144,12 @@ class TextStream(Iterator[str]):
         thread = threading.Thread(target=work)
         thread.start()
         try:
-            while not isinstance(found := tokens.get(), list):
-                if isinstance(found, BaseException):
+            while not isinstance(item := tokens.get(), list):
+                if isinstance(item, BaseException):
                     with memory_errors():
-                        raise found
-                yield found
-            self.result = task.postprocess(self._document, [found])
+                        raise item
+                yield item
+            self.result = task.postprocess(self._document, [item])
         finally:
             closed.set()
             thread.join()

@@ -192,39 +192,44 @@ class TextGenerationTask(Task[str, GeneratedText]):
     def warnings(self, document: Document) -> tuple[InputWarning, ...]:
         """What in a document the model was not trained to read."""
         segments, trained = segments_of(document), self.bundle.job.usual_len
-        found: list[InputWarning] = []
-        if trained is not None and any(len(one.ids) > trained for one in segments):
-            found.append("longer_than_trained")
-        if any(one.split_word for one in segments):
-            found.append("split_word")
-        if not all(self._unknown_ids.isdisjoint(one.ids) for one in segments):
-            found.append("unknown_characters")
-        return tuple(found)
+        warnings: list[InputWarning] = []
+        if trained is not None and any(len(segment.ids) > trained for segment in segments):
+            warnings.append("longer_than_trained")
+        if any(segment.split_word for segment in segments):
+            warnings.append("split_word")
+        if not all(self._unknown_ids.isdisjoint(segment.ids) for segment in segments):
+            warnings.append("unknown_characters")
+        return tuple(warnings)
 
     def postprocess(
         self, document: Document, outputs: Sequence[Sequence[GenerationOutput]], seconds: float = 0.0
     ) -> GeneratedText:
         """The result of a document from the outputs of its segments, each best first."""
         count = len(outputs[0]) if outputs else 1
-        ranked = [self._ranked(document, [one[rank] for one in outputs], seconds) for rank in range(count)]
+        ranked = [
+            self._ranked(document, [candidates[rank] for candidates in outputs], seconds)
+            for rank in range(count)
+        ]
         return replace(ranked[0], alternatives=tuple(ranked[1:]))
 
     def _ranked(self, document: Document, outputs: list[GenerationOutput], seconds: float) -> GeneratedText:
-        reasons = {one.finish_reason for one in outputs}
+        reasons = {output.finish_reason for output in outputs}
         pairs = zip(segments_of(document), outputs, strict=True)
         return GeneratedText(
-            text=assemble(document, [self.decode(segment, one.ids) for segment, one in pairs]),
-            score=sum((one.score for one in outputs), 0.0),
-            num_tokens=sum(len(one.ids) for one in outputs),
+            text=assemble(document, [self.decode(segment, output.ids) for segment, output in pairs]),
+            score=sum((output.score for output in outputs), 0.0),
+            num_tokens=sum(len(output.ids) for output in outputs),
             seconds=seconds,
             finish_reason="length" if "length" in reasons else "stop" if "stop" in reasons else "end",
             warnings=self.warnings(document),
-            trees=tuple(one.tree for one in outputs if one.tree is not None),
+            trees=tuple(output.tree for output in outputs if output.tree is not None),
         )
 
     def run(self, inputs: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[GeneratedText]:
-        waiting: deque[_Waiting] = deque()  # documents in order; `generate_batched` bounds their number
-        by_segment: dict[int, _Waiting] = {}
+        pending: deque[_PendingDocument] = (
+            deque()
+        )  # documents in order; `generate_batched` bounds their number
+        by_segment: dict[int, _PendingDocument] = {}
 
         def segments() -> Iterator[list[int]]:
             numbers = count()
@@ -232,25 +237,25 @@ class TextGenerationTask(Task[str, GeneratedText]):
                 own = segments_of(document)
                 if not own:
                     callbacks.on_done(1)
-                    if waiting and waiting[-1].document == document:
-                        waiting[-1].repeats += 1  # a million empty lines in a row take one entry
+                    if pending and pending[-1].document == document:
+                        pending[-1].repeats += 1  # a million empty lines in a row take one entry
                         continue
-                waiting.append(_Waiting(document, len(own), len(own)))
+                pending.append(_PendingDocument(document, len(own), len(own)))
                 for segment in own:
-                    by_segment[next(numbers)] = waiting[-1]
+                    by_segment[next(numbers)] = pending[-1]
                     yield segment.ids
 
         def on_batch(numbers: Sequence[int]) -> None:
             for number in numbers:
-                one = by_segment.pop(number)
-                one.not_generated -= 1
-                callbacks.on_done(int(one.not_generated == 0))
+                entry = by_segment.pop(number)
+                entry.not_generated -= 1
+                callbacks.on_done(int(entry.not_generated == 0))
 
         def finished() -> Iterator[GeneratedText]:
-            while waiting and waiting[0].missing == 0:
-                one = waiting.popleft()
-                result = self.postprocess(one.document, one.outputs, time.perf_counter() - one.since)
-                yield from repeat(result, one.repeats)
+            while pending and pending[0].missing == 0:
+                entry = pending.popleft()
+                result = self.postprocess(entry.document, entry.outputs, time.perf_counter() - entry.since)
+                yield from repeat(result, entry.repeats)
 
         default = BATCH_TOKENS_CPU if self.bundle.device.type == "cpu" else BATCH_TOKENS_GPU
         batch_tokens, model = self.batch_tokens or default, self.bundle.inference_model()
@@ -259,14 +264,14 @@ class TextGenerationTask(Task[str, GeneratedText]):
                 model, segments(), self.params, batch_tokens=batch_tokens, on_batch=on_batch
             ):
                 yield from finished()  # documents without segments, such as empty lines
-                waiting[0].outputs.append(output)
-                waiting[0].missing -= 1
+                pending[0].outputs.append(output)
+                pending[0].missing -= 1
                 yield from finished()
         yield from finished()
 
 
 @dataclass
-class _Waiting:
+class _PendingDocument:
     """A document whose segments are being generated; missing: outputs that were not yielded yet."""
 
     document: Document
@@ -318,11 +323,15 @@ def special_tokens(bundle: Bundle) -> SpecialTokens:
     starts = generation_architecture(bundle) == "encoder-decoder"
     start = _config_ids(bundle, "decoder_start_token_id") if starts else ()
     for name, ids, needed in (("eos_token_id", eos, 1), ("decoder_start_token_id", start, len(start))):
-        if ids and sum(one < vocab_size for one in ids) < needed:
+        if ids and sum(token < vocab_size for token in ids) < needed:
             raise InvalidValueError(name, max(ids), f"a token id below {vocab_size}")
-    pad = tuple(one for one in _config_ids(bundle, "pad_token_id") if one >= 0)  # some publish -1 for none
+    pad = tuple(
+        token for token in _config_ids(bundle, "pad_token_id") if token >= 0
+    )  # some publish -1 for none
     known = (*pad, *(() if tokenizer.pad_id is None else (tokenizer.pad_id,)), *eos, 0)
-    pad_id = next(one for one in known if one < vocab_size)  # some folders name one that was never trained
+    pad_id = next(
+        token for token in known if token < vocab_size
+    )  # some folders name one that was never trained
     return SpecialTokens(start or None, eos, pad_id)
 
 
@@ -330,17 +339,17 @@ def max_source_tokens(bundle: Bundle) -> int | None:
     """The most tokens of a source or a prompt; None: no bound."""
     spec: Any = bundle.spec
     position = getattr(getattr(spec, "source", getattr(spec, "input", None)), "position", None)
-    found: int | None = getattr(position, "max_len", None) or getattr(spec, "max_len", None)
-    return found or require_tokenizer(bundle).max_length
+    length: int | None = getattr(position, "max_len", None) or getattr(spec, "max_len", None)
+    return length or require_tokenizer(bundle).max_length
 
 
 def _config_ids(bundle: Bundle, name: str) -> tuple[int, ...]:
-    found = bundle.generation.get(name)
-    found = bundle.config.get(name) if found is None else found
-    ids = tuple(found) if isinstance(found, list) else () if found is None else (found,)
-    for one in ids:
-        if one < 0 and name != "pad_token_id":
-            raise InvalidValueError(name, one, "a token id")
+    value = bundle.generation.get(name)
+    value = bundle.config.get(name) if value is None else value
+    ids = tuple(value) if isinstance(value, list) else () if value is None else (value,)
+    for token in ids:
+        if token < 0 and name != "pad_token_id":
+            raise InvalidValueError(name, token, "a token id")
     return ids
 
 
@@ -383,11 +392,11 @@ def target_languages(bundle: Bundle) -> list[str]:
         return list(bundle.job.languages)
     if bundle.tokenizer is None:
         return []
-    found = [*tag_languages(bundle.tokenizer), *code_languages(bundle.tokenizer)]
+    languages = [*tag_languages(bundle.tokenizer), *code_languages(bundle.tokenizer)]
     for name in _task_params(bundle):
         if name.startswith("translation_") and "_to_" in name:
-            found.append(name.rpartition("_to_")[2])
-    return list(dict.fromkeys(found))
+            languages.append(name.rpartition("_to_")[2])
+    return list(dict.fromkeys(languages))
 
 
 def target_language(bundle: Bundle, to: str | None) -> TargetLanguage:
@@ -402,8 +411,8 @@ def target_language(bundle: Bundle, to: str | None) -> TargetLanguage:
         return NO_LANGUAGE
     languages = target_languages(bundle)
     for spelling in (to, spell_language(languages, to)):
-        if spelling is not None and (found := _by_spelling(bundle, spelling)) is not None:
-            return found
+        if spelling is not None and (selection := _by_spelling(bundle, spelling)) is not None:
+            return selection
     raise UnknownNameError("language", to, languages)
 
 
@@ -437,8 +446,8 @@ def spell_language(languages: Sequence[str], to: str) -> str | None:
     >>> spell_language(["de", "ko-label", "fr_XX"], "KO-Label"), spell_language(["de"], "da")
     ('ko-label', None)
     """
-    alike = [language for language in languages if language.casefold() == to.casefold()]
-    return to if to in alike else next(iter(alike), None)
+    matches = [language for language in languages if language.casefold() == to.casefold()]
+    return to if to in matches else next(iter(matches), None)
 
 
 class TextGenerator(TextGenerationTask):
@@ -510,7 +519,7 @@ class TextGenerator(TextGenerationTask):
 
 def without_end(encoded: Encoded) -> list[int]:
     """The ids without the special tokens that close a text."""
-    text = [n for n, sequence in enumerate(encoded.sequences) if sequence is not None]
+    text = [n for n, sequence in enumerate(encoded.sequence_ids) if sequence is not None]
     return encoded.ids[: text[-1] + 1] if text else encoded.ids
 
 
@@ -521,18 +530,18 @@ def decode_continuation(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequen
     return text[common_prefix(before, text) :]
 
 
-def common_prefix(one: str, other: str) -> int:
+def common_prefix(first: str, second: str) -> int:
     """How many characters both begin with."""
-    pairs = zip(one, other, strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+    pairs = zip(first, second, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def warning_message(bundle: Bundle, warning: InputWarning, texts: int) -> str:
     """The message of a warning about a number of texts."""
-    name, each = bundle.display_name, f"{texts:,} text{'s' if texts > 1 else ''}"
+    name, subject = bundle.display_name, f"{texts:,} text{'s' if texts > 1 else ''}"
     problems = {
         "longer_than_trained": f"longer than the {bundle.job.usual_len} tokens {name} was trained on",
         "split_word": f"with a word longer than {name} reads at once; it was split into parts",
         "unknown_characters": f"with characters outside the vocabulary of {name}; the output may be wrong",
     }
-    return f"{each} {problems[warning]}"
+    return f"{subject} {problems[warning]}"

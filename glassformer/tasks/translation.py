@@ -175,7 +175,7 @@ def source_encoder(tokenizer: Tokenizer, *, prefix: str = "", tag: str | None = 
     def encode(texts: Sequence[str]) -> list[list[int]]:
         sources = [prefix + text for text in texts]
         encoded = tokenizer.encode_batch(sources) if tag is None else encode_tagged(tokenizer, sources, tag)
-        return [one.ids for one in encoded]
+        return [encoding.ids for encoding in encoded]
 
     return encode
 
@@ -212,18 +212,18 @@ def gap_encoder(tokenizer: Tokenizer, gap: str | None, before: str | None) -> En
     if gap is None or index is None or before is None:
         raise InvalidValueError("job.json: gap", gap, "a token of the tokenizer")
     empty = tokenizer.encode("a")
-    inside = [n for n, sequence in enumerate(empty.sequences) if sequence is not None]
+    inside = [n for n, sequence in enumerate(empty.sequence_ids) if sequence is not None]
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
-        found = []
+        sources = []
         for text in texts:
             ids = list(empty.ids[: inside[0]])
             for n, part in enumerate(text.split(gap)):
                 ids += [index] if n else []
-                if words := " ".join(part.split()):
-                    ids += tokenizer.encode(before + words, special=False).ids
-            found.append([*ids, *empty.ids[inside[-1] + 1 :]])
-        return found
+                if stripped := " ".join(part.split()):
+                    ids += tokenizer.encode(before + stripped, special=False).ids
+            sources.append([*ids, *empty.ids[inside[-1] + 1 :]])
+        return sources
 
     return encode
 
@@ -262,8 +262,8 @@ class Segmenter:
                 ids = [next(encoded) if isinstance(line, _Line) else [] for line in row]
                 try:
                     document: Document = []
-                    for line, one in zip(row, ids, strict=True):
-                        document += self._segment_line(line, one) if isinstance(line, _Line) else [line]
+                    for line, line_ids in zip(row, ids, strict=True):
+                        document += self._segment_line(line, line_ids) if isinstance(line, _Line) else [line]
                 except GlassformerError as error:
                     callbacks.reject("text", number, error)
                     document = []
@@ -273,13 +273,13 @@ class Segmenter:
         """A document's lines; spaces before each are copied, those at its end dropped."""
         if self.unit == "document":
             return [_Line("", body)] if (body := text.strip()) else []
-        found: list[str | _Line] = []
+        lines: list[str | _Line] = []
         for at, line in enumerate(text.split("\n")):
-            found += ["\n"] if at else []
+            lines += ["\n"] if at else []
             if body := line.strip():
                 prefix = self.prefix_of(body)
-                found += [line[: line.index(body[0])], self._lowered(_Line(prefix, body[len(prefix) :]))]
-        return found
+                lines += [line[: line.index(body[0])], self._lowered(_Line(prefix, body[len(prefix) :]))]
+        return lines
 
     def _lowered(self, line: _Line) -> _Line:
         """A line in capitals in lower case, if the vocabulary has longer pieces for it."""
@@ -298,25 +298,27 @@ class Segmenter:
         most = len(ids) if self.max_tokens is None else self.max_tokens
         if self.split == "never" and len(ids) > most:
             raise InputTooLongError(len(ids), most)
-        whole = self.split == "never" or (
+        unsplit = self.split == "never" or (
             self.split == "long" and len(ids) <= min(most, LINE_TOKENS, self._sentence_limit)
         )
-        parts = [(line.body, "")] if whole else split_sentences(line.body)
+        parts = [(line.body, "")] if unsplit else split_sentences(line.body)
         cleaned = [self._without_symbols(sentence) for sentence, _ in parts]
         changed = [text for _, text, _ in cleaned if text and text != line.body]
         encoded = iter(self.encode([line.prefix + text for text in changed])) if changed else iter(())
-        found: Document = []
+        document: Document = []
         for (_, gap), (before, text, after) in zip(parts, cleaned, strict=True):
-            found.append(before)
+            document.append(before)
             if text:
-                one = ids if text == line.body else next(encoded)
-                found += (
-                    [Segment(one, line.prefix + text)] if whole else self._fit(line.prefix, text, one, most)
+                sentence_ids = ids if text == line.body else next(encoded)
+                document += (
+                    [Segment(sentence_ids, line.prefix + text)]
+                    if unsplit
+                    else self._fit(line.prefix, text, sentence_ids, most)
                 )
-            found += [after, gap]
+            document += [after, gap]
         return [
             replace(part, uppercase=True) if line.uppercase and isinstance(part, Segment) else part
-            for part in found
+            for part in document
             if part
         ]
 
@@ -353,8 +355,8 @@ class Segmenter:
                 raise InputTooLongError(len(sentence), LONGEST_WORD, unit="characters without a space")
             return list(self._fit_word(prefix, sentence, ids, most))
         left, gap, right = cut
-        one, other = self.encode([prefix + left, prefix + right])
-        return [*self._fit(prefix, left, one, most), gap, *self._fit(prefix, right, other, most)]
+        left_ids, right_ids = self.encode([prefix + left, prefix + right])
+        return [*self._fit(prefix, left, left_ids, most), gap, *self._fit(prefix, right, right_ids, most)]
 
     def _fit_word(self, prefix: str, word: str, ids: list[int], most: int) -> Iterator[Segment]:
         cut = split_word(word) if len(ids) > min(most, self._sentence_limit) else None
@@ -363,8 +365,8 @@ class Segmenter:
         if cut is None:
             yield Segment(ids, prefix + word, split_word=True)
             return
-        for part, one in zip(cut, self.encode([prefix + part for part in cut]), strict=True):
-            yield from self._fit_word(prefix, part, one, most)
+        for part, part_ids in zip(cut, self.encode([prefix + part for part in cut]), strict=True):
+            yield from self._fit_word(prefix, part, part_ids, most)
 
 
 @dataclass(frozen=True)

@@ -78,17 +78,17 @@ def incomplete_parts(parts: Sequence[Part]) -> set[int]:
     >>> incomplete_parts([b"sea", wave[:2], wave[:2], wave[2:]])
     {1}
     """
-    found = list(_characters(parts))
-    whole = {index for holders, char, _ in found if char for index in holders}
-    return {index for holders, _, _ in found for index in holders} - whole
+    characters = list(_characters(parts))
+    complete = {index for holders, char, _ in characters if char for index in holders}
+    return {index for holders, _, _ in characters for index in holders} - complete
 
 
 def display_parts(parts: Sequence[Part]) -> list[str]:
     """One string to show per part; a character split over several parts is shown in each with its share."""
-    shown = [part if isinstance(part, str) else "" for part in parts]
+    strings = [part if isinstance(part, str) else "" for part in parts]
     for holders, char, data in _characters(parts):
         for share, holder in enumerate(holders, start=1):
             text = f"<0x{data[0]:02X}>" if char is None else char
-            shown[holder] += text if len(holders) == 1 else f"{text}({share}/{len(holders)})"
+            strings[holder] += text if len(holders) == 1 else f"{text}({share}/{len(holders)})"
     # Uncased vocabularies may decompose Hangul (NFD): compose it again.
-    return [unicodedata.normalize("NFC", text).translate(_CONTROL) for text in shown]
+    return [unicodedata.normalize("NFC", text).translate(_CONTROL) for text in strings]

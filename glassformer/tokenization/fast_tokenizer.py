@@ -69,13 +69,13 @@ class FastTokenizer(Tokenizer):
             encodings = backend.encode_batch(inputs, add_special_tokens=special)
         return [
             Encoded(
-                ids=one.ids,
-                types=one.type_ids,
-                offsets=one.offsets,
-                sequences=one.sequence_ids,
-                words=one.word_ids,
+                ids=encoding.ids,
+                type_ids=encoding.type_ids,
+                offsets=encoding.offsets,
+                sequence_ids=encoding.sequence_ids,
+                word_ids=encoding.word_ids,
             )
-            for one in encodings
+            for encoding in encodings
         ]
 
     def _encode_ids(self, texts: list[str], side: Side) -> list[list[int]]:
@@ -86,7 +86,10 @@ class FastTokenizer(Tokenizer):
         with backend_errors("the text", "cannot be encoded"):
             encodings = self._plain.encode_batch(texts, add_special_tokens=False)
         # asking for one token's offsets is faster than for all
-        return [(one.ids, (one.token_to_chars(0) or (0, 0))[1] if len(one) else 0) for one in encodings]
+        return [
+            (encoding.ids, (encoding.token_to_chars(0) or (0, 0))[1] if len(encoding) else 0)
+            for encoding in encodings
+        ]
 
     def _decode(self, ids: list[int], *, skip_special: bool, side: Side) -> str:
         with backend_errors("the ids", "cannot be decoded"):
@@ -124,10 +127,10 @@ class FastTokenizer(Tokenizer):
     def _spelling(self) -> str:
         """How the vocabulary spells spaces and bytes: "bytes", "metaspace" or ""."""
         decoder = self._backend.decoder
-        described = decoder.__getstate__() if decoder is not None else b""
-        if b'"ByteLevel"' in described:
+        state = decoder.__getstate__() if decoder is not None else b""
+        if b'"ByteLevel"' in state:
             return "bytes"
-        return "metaspace" if "▁".encode() in described else ""
+        return "metaspace" if "▁".encode() in state else ""
 
     def _role_token(self, index: int) -> Any:
         token = self._backend.get_added_tokens_decoder().get(index)

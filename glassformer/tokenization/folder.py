@@ -194,20 +194,20 @@ class TokenizerConfig:
 def _added(
     folder: Path, config: dict[str, Any], special_map: dict[str, Any]
 ) -> list[tuple[int | None, AddedToken]]:
-    found: dict[str, tuple[int | None, AddedToken]] = {}
+    tokens: dict[str, tuple[int | None, AddedToken]] = {}
 
     path = folder / CONFIG
     for key, value in (config.get("added_tokens_decoder") or {}).items():
         if not key.isdecimal():
             raise InvalidValueError(f"{path}: added_tokens_decoder", key, "ids")
         token = _token(value, path, f"added_tokens_decoder.{key}", special=False)
-        found[token.content] = (int(key), token)
+        tokens[token.content] = (int(key), token)
 
     for content, index in read_json(folder / ADDED).items():
         if not isinstance(index, int):
             raise InvalidValueError(f"{folder / ADDED}: {content}", index, "an id")
-        if content not in found:
-            found[content] = (index, AddedToken(content, special=False, normalized=False))
+        if content not in tokens:
+            tokens[content] = (index, AddedToken(content, special=False, normalized=False))
 
     for name, source in ((SPECIAL_MAP, special_map), (CONFIG, config)):
         for key in ("additional_special_tokens", "extra_special_tokens"):
@@ -218,11 +218,11 @@ def _added(
                 raise InvalidValueError(f"{folder / name}: {key}", values, "a list")
             for value in values:
                 token = _token(value, folder / name, key, special=True)
-                index = found[token.content][0] if token.content in found else None
-                if index is None or not found[token.content][1].special:
-                    found[token.content] = (index, token)
+                index = tokens[token.content][0] if token.content in tokens else None
+                if index is None or not tokens[token.content][1].special:
+                    tokens[token.content] = (index, token)
 
-    return sorted(found.values(), key=lambda pair: (pair[0] is None, pair[0] or 0))
+    return sorted(tokens.values(), key=lambda pair: (pair[0] is None, pair[0] or 0))
 
 
 def _token(value: Any, path: Path, key: str, *, special: bool) -> AddedToken:

@@ -112,8 +112,8 @@ def _role_id(backend: Backend, config: TokenizerConfig, role: str) -> int | None
     named = isinstance(template, processors.BertProcessing | processors.RobertaProcessing)
     if named and role in ("cls", "sep"):
         return int(getattr(template, role)[1])
-    found = (backend.token_to_id(name) for name in _COMMON_NAMES[role])
-    return next((index for index in found if index is not None), None)
+    candidates = (backend.token_to_id(name) for name in _COMMON_NAMES[role])
+    return next((index for index in candidates if index is not None), None)
 
 
 def _load_wordpiece(config: TokenizerConfig) -> Tokenizer:
@@ -168,10 +168,10 @@ def _load_byte_level_bpe(config: TokenizerConfig) -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     backend.decoder = decoders.ByteLevel()
 
-    marked = _is_roberta(config, vocabulary)
-    defaults = _ROBERTA_SPECIAL_TOKENS if marked else _GPT2_SPECIAL_TOKENS
+    roberta = _is_roberta(config, vocabulary)
+    defaults = _ROBERTA_SPECIAL_TOKENS if roberta else _GPT2_SPECIAL_TOKENS
     tokens = {role: config.role(role, defaults.get(role)) for role in ROLES}
-    if marked and "mask" not in config.roles:
+    if roberta and "mask" not in config.roles:
         # These models learned the mask in place of a word together with the space before it.
         tokens["mask"] = AddedToken("<mask>", lstrip=True, normalized=False, special=True)
     known = {role: token for role, token in tokens.items() if token is not None}
@@ -179,17 +179,17 @@ def _load_byte_level_bpe(config: TokenizerConfig) -> Tokenizer:
         _add_declared(backend, config)
         _add_known(backend, list(known.values()))
     role_ids = {role: backend.token_to_id(token.content) for role, token in known.items()}
-    if not marked:
+    if not roberta:
         backend.post_processor = _bos_eos_template(backend, config, role_ids)
         return FastTokenizer(backend, config, role_ids)
-    around = []
+    separators = []
     for role in ("sep", "cls"):
         index = role_ids.get(role)
         if index is None:
             raise config.missing_token(path, role, tokens[role])
-        around.append((known[role].content, index))
+        separators.append((known[role].content, index))
     trim_offsets = config.flag("trim_offsets", True)
-    sep, cls = around
+    sep, cls = separators
     backend.post_processor = processors.RobertaProcessing(sep, cls, trim_offsets, prefix)
     return FastTokenizer(backend, config, role_ids)
 
@@ -259,13 +259,13 @@ def _bos_eos_template(
         role_ids[role] if config.flag(f"add_{role}_token", False) else None for role in ("bos", "eos")
     )
 
-    def around(sequence: str, kind: int) -> list[str]:
+    def template(sequence: str, kind: int) -> list[str]:
         names = [None if bos is None else backend.id_to_token(bos), sequence]
         names.append(None if eos is None else backend.id_to_token(eos))
         return [f"{name}:{kind}" for name in names if name is not None]
 
     return processors.TemplateProcessing(
-        single=around("$A", 0),
-        pair=around("$A", 0) + around("$B", 1),
+        single=template("$A", 0),
+        pair=template("$A", 0) + template("$B", 1),
         special_tokens=[(backend.id_to_token(i), i) for i in (bos, eos) if i is not None],
     )

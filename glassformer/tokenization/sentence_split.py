@@ -52,16 +52,16 @@ def split_sentences(text: str) -> list[tuple[str, str]]:
     >>> split_sentences("Dr. Kim left at 5 p.m. that day. It rained!  비가 왔다.")
     [('Dr. Kim left at 5 p.m. that day.', ' '), ('It rained!', '  '), ('비가 왔다.', '')]
     """
-    found: list[tuple[str, str]] = []
+    sentences: list[tuple[str, str]] = []
     start = 0
     for end, after in _breaks(text):
-        found.append((text[start:end], text[end:after]))
+        sentences.append((text[start:end], text[end:after]))
         start = after
     if start < len(text):
         rest = text[start:]
         last = rest.rstrip()
-        found.append((last, rest[len(last) :]))
-    return found
+        sentences.append((last, rest[len(last) :]))
+    return sentences
 
 
 def has_several_sentences(text: str) -> bool:

@@ -59,23 +59,23 @@ class SentencePieceModel:
     def encode(self, text: str, *, prefix: bool = True) -> list[Piece]:
         """Pieces of a text. prefix: encode it as if a space stood before it."""
         model = self._with_prefix if prefix else self._without_prefix
-        found = _parse(model.encode_as_serialized_proto(text))
+        pieces = _parse(model.encode_as_serialized_proto(text))
         if not text.isascii():  # the model counts bytes
             widths = (len(char.encode("utf-8")) for char in text)
             position = {byte: at for at, byte in enumerate(accumulate(widths, initial=0))}
-            found = [Piece(p.text, p.number, position[p.start], position[p.end]) for p in found]
-        return _widen_byte_pieces(found) if self._byte_fallback else found
+            pieces = [Piece(p.text, p.number, position[p.start], position[p.end]) for p in pieces]
+        return _widen_byte_pieces(pieces) if self._byte_fallback else pieces
 
 
-def _widen_byte_pieces(found: list[Piece]) -> list[Piece]:
+def _widen_byte_pieces(pieces: list[Piece]) -> list[Piece]:
     """Give each byte of a byte-fallback character the offsets of the whole character."""
-    pieces: list[Piece] = []
+    widened: list[Piece] = []
     end = 0
-    for piece in reversed(found):
+    for piece in reversed(pieces):
         spelled = len(piece.text) == 6 and piece.text.startswith("<0x")
         end = end if spelled and piece.start == piece.end else piece.end
-        pieces.append(piece._replace(end=end) if end != piece.end else piece)
-    return pieces[::-1]
+        widened.append(piece._replace(end=end) if end != piece.end else piece)
+    return widened[::-1]
 
 
 def _parse(data: bytes) -> list[Piece]:
@@ -84,7 +84,7 @@ def _parse(data: bytes) -> list[Piece]:
     The outer message has a piece per field 2; a piece has its text in field 1, id in 2, begin in 4, end in 5.
     Parsed by hand for speed: this runs for every token of every text.
     """
-    found = []
+    pieces = []
     at, size = 0, len(data)
     while at < size:
         outer = data[at]
@@ -106,8 +106,8 @@ def _parse(data: bytes) -> list[Piece]:
                 at += value
             else:
                 values[key >> 3] = value
-        found.append(Piece(text.decode("utf-8"), values[2], values[4], values[5]))
-    return found
+        pieces.append(Piece(text.decode("utf-8"), values[2], values[4], values[5]))
+    return pieces
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -204,31 +204,31 @@ class SentencePieceBase(Tokenizer):
         self, texts: list[str], pairs: list[str] | None, *, special: bool, parse_special: bool, side: Side
     ) -> list[Encoded]:
         before, after, last = self._around(side) if special else ([], [], [])
-        found = []
+        encodings = []
         for both in zip(texts, strict=True) if pairs is None else zip(texts, pairs, strict=True):
-            encoded = Encoded(ids=[], types=[], offsets=[], sequences=[], words=[])
+            encoded = Encoded(ids=[], type_ids=[], offsets=[], sequence_ids=[], word_ids=[])
             for sequence, text in enumerate(both):
                 kind = self._pair_type if sequence else 0
                 pieces = self._pieces(text, parse_special, side)
                 starts = (n == 0 or piece.text[:1] == "▁" for n, piece in enumerate(pieces))
                 _add_special(encoded, before, kind)
                 encoded.ids.extend([piece.number for piece in pieces])
-                encoded.types.extend([kind] * len(pieces))
+                encoded.type_ids.extend([kind] * len(pieces))
                 encoded.offsets.extend([(piece.start, piece.end) for piece in pieces])
-                encoded.sequences.extend([sequence] * len(pieces))
-                encoded.words.extend([word - 1 for word in accumulate(starts)])
+                encoded.sequence_ids.extend([sequence] * len(pieces))
+                encoded.word_ids.extend([word - 1 for word in accumulate(starts)])
                 _add_special(encoded, after, kind)
             _add_special(encoded, last, 0)
-            found.append(encoded)
-        return found
+            encodings.append(encoded)
+        return encodings
 
 
 def _add_special(encoded: Encoded, ids: list[int], kind: int) -> None:
     encoded.ids.extend(ids)
-    encoded.types.extend([kind] * len(ids))
+    encoded.type_ids.extend([kind] * len(ids))
     encoded.offsets.extend([(0, 0)] * len(ids))
-    encoded.sequences.extend([None] * len(ids))
-    encoded.words.extend([None] * len(ids))
+    encoded.sequence_ids.extend([None] * len(ids))
+    encoded.word_ids.extend([None] * len(ids))
 
 
 class SentencePieceTokenizer(SentencePieceBase):
@@ -266,14 +266,14 @@ class SentencePieceTokenizer(SentencePieceBase):
                 for role, token in tokens.items()
             },
         )
-        around = []
+        special = []
         for role in ("bos", "eos"):
-            wanted = config.flag(f"add_{role}_token", role in layout.adds)
-            index = self._role_ids[role] if wanted else None
-            if wanted and index is None and role in layout.adds:
+            enabled = config.flag(f"add_{role}_token", role in layout.adds)
+            index = self._role_ids[role] if enabled else None
+            if enabled and index is None and role in layout.adds:
                 raise config.missing_token(config.folder / name, role, None)
-            around.append([] if index is None else [index])
-        self._before, self._after = around
+            special.append([] if index is None else [index])
+        self._before, self._after = special
         self._prefix = config.flag("add_prefix_space", True)
         self._spaced_parts = config.flag("legacy", layout.spaced_parts) or layout.spaced_parts
 
@@ -292,18 +292,18 @@ class SentencePieceTokenizer(SentencePieceBase):
         return self._before, self._after, []
 
     def _pieces(self, text: str, parse_special: bool, side: Side) -> list[Piece]:
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         # Added tokens that are not special are ordinary words, which are parsed in any text.
         tokens = [token for token in self._special.values() if parse_special or not token.special]
         for part, start, matched in split_special(text, tokens):
             if matched:
                 index = self._id(part, "source")
                 assert index is not None
-                found.append(Piece(part, index, start, start + len(part)))
+                pieces.append(Piece(part, index, start, start + len(part)))
                 continue
             prefix = self._prefix and (start == 0 or self._spaced_parts)
-            found += shift_pieces(self._spm.encode(part, prefix=prefix), start)
-        return found
+            pieces += shift_pieces(self._spm.encode(part, prefix=prefix), start)
+        return pieces
 
     def _decode(self, ids: list[int], *, skip_special: bool, side: Side) -> str:
         known = [i for i in ids if i < self.vocab_size]
@@ -318,8 +318,8 @@ class SentencePieceTokenizer(SentencePieceBase):
         return self._spm.pieces[index] if index < self._spm.size else None
 
     def _id(self, token: str, side: Side) -> int | None:
-        found = self._extra.get(token)
-        return self._spm.index.get(token) if found is None else found
+        index = self._extra.get(token)
+        return self._spm.index.get(token) if index is None else index
 
     def _part(self, index: int, side: Side) -> Part:
         token = self._token(index, side)
@@ -363,8 +363,8 @@ def _count_sentinels(config: TokenizerConfig, layout: VocabularyLayout) -> int:
     return named or layout.sentinels
 
 
-def shift_pieces(pieces: list[Piece], by: int) -> list[Piece]:
+def shift_pieces(pieces: list[Piece], offset: int) -> list[Piece]:
     """Shift the offsets of pieces."""
-    if by == 0:
+    if offset == 0:
         return pieces
-    return [Piece(text, number, start + by, end + by) for text, number, start, end in pieces]
+    return [Piece(text, number, start + offset, end + offset) for text, number, start, end in pieces]

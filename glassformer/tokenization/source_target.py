@@ -146,25 +146,25 @@ class MarianTokenizer(SentencePieceBase):
         return True
 
     def _pieces(self, text: str, parse_special: bool, side: Side) -> list[Piece]:
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         tokens: list[AddedToken] = list(self._special.values()) if parse_special else []
         for part, start, matched in split_special(text, tokens):
             if matched:
-                found.append(Piece(part, -1, start, start + len(part)))
+                pieces.append(Piece(part, -1, start, start + len(part)))
                 continue
             if part.startswith(">>") and (close := part.find("<<")) >= 0:
                 code, part = part[: close + 2], part[close + 2 :]
                 end = start + len(code)
-                found.append(Piece(code, -1, start, end))
+                pieces.append(Piece(code, -1, start, end))
                 start = end
-            pieces = shift_pieces(self._spm[side].encode(part), start)
+            part_pieces = shift_pieces(self._spm[side].encode(part), start)
             # Unknown characters are pieces of their own: if they spell a special token, it is not one.
-            found += [
+            pieces += [
                 piece._replace(text=self._unknown) if piece.text in self._special else piece
-                for piece in pieces
+                for piece in part_pieces
             ]
         ids, unknown = self._ids[side], self._ids[side][self._unknown]
-        return [piece._replace(number=ids.get(piece.text, unknown)) for piece in found]
+        return [piece._replace(number=ids.get(piece.text, unknown)) for piece in pieces]
 
     def _decode(self, ids: list[int], *, skip_special: bool, side: Side) -> str:
         names = self._names[side]
@@ -205,8 +205,8 @@ class MarianTokenizer(SentencePieceBase):
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        found = {self._ids["source"].get(token) for token in self._special}
-        return frozenset(index for index in found if index is not None)
+        ids = {self._ids["source"].get(token) for token in self._special}
+        return frozenset(index for index in ids if index is not None)
 
 
 def _read_vocabulary(path: Path, config: TokenizerConfig, roles: dict[str, AddedToken]) -> dict[str, int]:

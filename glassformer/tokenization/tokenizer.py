@@ -33,18 +33,18 @@ _CODE = re.compile(r"[a-z]{2,3}_[A-Za-z]{2,4}")
 class Encoded:
     """One encoded text (or pair of texts): five lists of the same length, one entry per token.
 
-    ids        the token ids
-    types      0 or 1, token types of the two texts
-    offsets    (start, end) in characters of the text the token came from; (0, 0) for added tokens
-    sequences  0 for the text, 1 for the pair, None for tokens added around them
-    words      number of the word in its text, None for tokens added around them
+    ids           the token ids
+    type_ids      0 or 1, token types of the two texts
+    offsets       (start, end) in characters of the text the token came from; (0, 0) for added tokens
+    sequence_ids  0 for the text, 1 for the pair, None for tokens added around them
+    word_ids      number of the word in its text, None for tokens added around them
     """
 
     ids: list[int]
-    types: list[int] = field(repr=False)
+    type_ids: list[int] = field(repr=False)
     offsets: list[tuple[int, int]] = field(repr=False)
-    sequences: list[int | None] = field(repr=False)
-    words: list[int | None] = field(repr=False)
+    sequence_ids: list[int | None] = field(repr=False)
+    word_ids: list[int | None] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -111,15 +111,17 @@ class Tokenizer(ABC):
         Equal texts share one list, so do not modify it.
         """
         texts = _check_texts(texts)
-        once = list(dict.fromkeys(texts))
-        ids = self._encode_ids(once, side) if once else []
-        if len(once) == len(texts):
+        distinct = list(dict.fromkeys(texts))
+        ids = self._encode_ids(distinct, side) if distinct else []
+        if len(distinct) == len(texts):
             return ids
-        found = dict(zip(once, ids, strict=True))
-        return [found[text] for text in texts]
+        by_text = dict(zip(distinct, ids, strict=True))
+        return [by_text[text] for text in texts]
 
     def _encode_ids(self, texts: list[str], side: Side) -> list[list[int]]:
-        return [one.ids for one in self._encode(texts, None, special=True, parse_special=False, side=side)]
+        return [
+            encoded.ids for encoded in self._encode(texts, None, special=True, parse_special=False, side=side)
+        ]
 
     def encode_ids_with_first_end(self, texts: Sequence[str]) -> list[tuple[list[int], int]]:
         """The ids of many texts without special tokens, and where in the text the first token ends."""
@@ -127,8 +129,8 @@ class Tokenizer(ABC):
         return self._encode_ids_with_first_end(texts) if texts else []
 
     def _encode_ids_with_first_end(self, texts: list[str]) -> list[tuple[list[int], int]]:
-        encoded = self._encode(texts, None, special=False, parse_special=False, side="source")
-        return [(one.ids, one.offsets[0][1] if one.offsets else 0) for one in encoded]
+        encodings = self._encode(texts, None, special=False, parse_special=False, side="source")
+        return [(encoded.ids, encoded.offsets[0][1] if encoded.offsets else 0) for encoded in encodings]
 
     @property
     def sides_differ(self) -> bool:
@@ -185,8 +187,8 @@ class Tokenizer(ABC):
     def max_length(self) -> int | None:
         """The longest input of the model, if the folder says so."""
         value = self._config.config.get("model_max_length")
-        sane = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**9
-        return value if sane else None
+        plausible = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**9
+        return value if plausible else None
 
     # Ids of special tokens; None if the tokenizer has none.
     pad_id, bos_id, eos_id, unk_id = _RoleId(), _RoleId(), _RoleId(), _RoleId()
@@ -218,8 +220,8 @@ class Tokenizer(ABC):
 
         Byte-level vocabularies have none. ASCII bytes are characters, so they do not count.
         """
-        found = (self._id(f"<0x{byte:02X}>", "source") for byte in range(0x80, 0x100))
-        return self.unknown_ids.union(index for index in found if index is not None)
+        byte_ids = (self._id(f"<0x{byte:02X}>", "source") for byte in range(0x80, 0x100))
+        return self.unknown_ids.union(index for index in byte_ids if index is not None)
 
     # What a backend supplies.
     _class_name: str  # the class of transformers that reads the saved files
@@ -327,27 +329,27 @@ def encode_tagged(
     [[4, 5, 6, 3], [4, 1, 1, 1, 1, 1, 1, 3]]
     """
     (index,) = tag_ids(tokenizer, [tag], side=side)
-    found = []
-    for one in tokenizer.encode_batch(texts, side=side):
-        at = _count_bos(one, tokenizer)
-        one.ids.insert(at, index)
-        one.types.insert(at, 0)
-        one.offsets.insert(at, (0, 0))
-        one.sequences.insert(at, None)
-        one.words.insert(at, None)
-        found.append(one)
-    return found
+    tagged = []
+    for encoded in tokenizer.encode_batch(texts, side=side):
+        at = _count_bos(encoded, tokenizer)
+        encoded.ids.insert(at, index)
+        encoded.type_ids.insert(at, 0)
+        encoded.offsets.insert(at, (0, 0))
+        encoded.sequence_ids.insert(at, None)
+        encoded.word_ids.insert(at, None)
+        tagged.append(encoded)
+    return tagged
 
 
 def tag_ids(tokenizer: Tokenizer, tags: Iterable[str], *, side: Side = "source") -> list[int]:
     """The id of each tag."""
-    found = []
+    ids = []
     for tag in tags:
         index = tokenizer.token_id(tag, side=side)
         if index is None:
             raise UnknownNameError(f"tag of the {side} side", tag)
-        found.append(index)
-    return found
+        ids.append(index)
+    return ids
 
 
 def tag_position(tokenizer: Tokenizer, *, side: Side = "source") -> int:
@@ -357,4 +359,4 @@ def tag_position(tokenizer: Tokenizer, *, side: Side = "source") -> int:
 
 def _count_bos(encoded: Encoded, tokenizer: Tokenizer) -> int:
     first = encoded.ids[:1]
-    return int(first in ([tokenizer.bos_id], [tokenizer.cls_id]) and encoded.sequences[0] is None)
+    return int(first in ([tokenizer.bos_id], [tokenizer.cls_id]) and encoded.sequence_ids[0] is None)

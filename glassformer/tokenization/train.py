@@ -190,12 +190,12 @@ def _repeat_words(counts: Counter[str]) -> Iterator[list[str]]:
 
 def _split_at_unknown(counts: Counter[str], alphabet: set[str]) -> Counter[str]:
     """The same counts with each word split at characters outside the alphabet."""
-    found: Counter[str] = Counter()
+    parts: Counter[str] = Counter()
     for word, count in counts.items():
         for part in "".join(char if char in alphabet else "\0" for char in word).split("\0"):
             if part:
-                found[part] += count
-    return found
+                parts[part] += count
+    return parts
 
 
 def _number(plan: TokenizerPlan, learned: Iterable[str]) -> dict[str, int]:
@@ -204,8 +204,8 @@ def _number(plan: TokenizerPlan, learned: Iterable[str]) -> dict[str, int]:
 
 def _check_tag(tag: str) -> None:
     """Punctuation at both ends and letters between: then no learned token can spell it."""
-    fits = len(tag) >= 3 and not (tag[0].isalnum() or tag[-1].isalnum())
-    if not fits or not any(map(str.isalnum, tag)) or any(c.isspace() or c == SPACE for c in tag):
+    delimited = len(tag) >= 3 and not (tag[0].isalnum() or tag[-1].isalnum())
+    if not delimited or not any(map(str.isalnum, tag)) or any(c.isspace() or c == SPACE for c in tag):
         raise InvalidValueError("tokenizer.tags", tag, "punctuation around letters, e.g. <gap> or >>de<<")
 
 
@@ -336,10 +336,12 @@ def metaspace_splitter(*, max_punctuation: int = MAX_LENGTH) -> Splitter:
 def byte_level_splitter() -> Splitter:
     """Every byte is a character of its own, so that any text is restored exactly."""
     split = pre_tokenizers.Split(Regex(_pattern(" ", MAX_LENGTH)), "isolated")
-    whole = pre_tokenizers.Sequence(
+    split_to_bytes = pre_tokenizers.Sequence(
         [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
-    return Splitter(pre_tokenizer=whole, decoder=decoders.ByteLevel(), chunk=whole, space=" ", prefix="")
+    return Splitter(
+        pre_tokenizer=split_to_bytes, decoder=decoders.ByteLevel(), chunk=split_to_bytes, space=" ", prefix=""
+    )
 
 
 def _pattern(space: str, max_punctuation: int) -> str:
@@ -379,21 +381,21 @@ def count_pretokens(texts: Iterable[str], splitter: Splitter) -> Counter[str]:
     """
     firsts: Counter[str] = Counter()
     chunks: Counter[str] = Counter()
-    found: Counter[str] = Counter()
+    pretokens: Counter[str] = Counter()
     for text in texts:
         text = text.replace(splitter.space, " ")
         first, *rest = (splitter.prefix + text.removeprefix(splitter.prefix)).split(" ")
         if len(first) > MAX_CACHED:
-            found.update(splitter.split(first))
+            pretokens.update(splitter.split(first))
         else:
             firsts[first] += 1
         if len(text) > MAX_CACHED:
             for chunk in rest:
                 if len(chunk) > MAX_CACHED:
-                    found.update(splitter.split(splitter.space + chunk))
+                    pretokens.update(splitter.split(splitter.space + chunk))
             rest = [chunk for chunk in rest if len(chunk) <= MAX_CACHED]
         chunks.update(rest)
-        for counts in (firsts, chunks, found):
+        for counts in (firsts, chunks, pretokens):
             if len(counts) > MAX_DISTINCT:
                 common = {key: counts[key] for key in most_common(counts, MAX_DISTINCT // 2)}
                 counts.clear()
@@ -401,8 +403,8 @@ def count_pretokens(texts: Iterable[str], splitter: Splitter) -> Counter[str]:
     for before, counts in (("", firsts), (splitter.space, chunks)):
         for chunk, count in counts.items():
             for pretoken in splitter.split(before + chunk):
-                found[pretoken] += count
-    return found
+                pretokens[pretoken] += count
+    return pretokens
 
 
 def most_common(counts: Counter[str], limit: int, *, min_count: int = 1) -> list[str]:

@@ -91,7 +91,7 @@ def perturb_parameters(model: AnyModel, seed: int = 0) -> None:
 
 def has_tokens(model: AnyModel) -> bool:
     """Whether the model reads token ids, which can be padded."""
-    return all(isinstance(what, spec.TokensSpec) for what, _ in _input_specs(model.spec))
+    return all(isinstance(input_spec, spec.TokensSpec) for input_spec, _ in _input_specs(model.spec))
 
 
 def random_inputs(
@@ -155,12 +155,15 @@ def _input_specs(model: spec.ModelSpec) -> list[tuple[spec.InputSpec, int]]:
     return [(model.input, stack.d_model)]
 
 
-def fitting_length(model: spec.ModelSpec, wanted: int = LENGTH) -> int:
-    """`wanted`, or more if an attention window is about as long, but at most the position table."""
-    tables = [getattr(getattr(what, "position", None), "max_len", None) for what, _ in _input_specs(model)]
+def fitting_length(model: spec.ModelSpec, length: int = LENGTH) -> int:
+    """`length`, or more if an attention window is about as long, but at most the position table."""
+    tables = [
+        getattr(getattr(input_spec, "position", None), "max_len", None)
+        for input_spec, _ in _input_specs(model)
+    ]
     stacks = [getattr(model, name) for name in ("encoder", "decoder") if hasattr(model, name)]
     windows = [b.attention.window for s in stacks for b in s.blocks if b.attention.window]
-    enough = max([wanted, *(w + 5 for w in windows if w <= 4 * wanted)])
+    enough = max([length, *(w + 5 for w in windows if w <= 4 * length)])
     return min([enough, *(table for table in tables if isinstance(table, int))])
 
 

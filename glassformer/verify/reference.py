@@ -114,10 +114,10 @@ def _compare(reference: Any, model: AnyModel, sample: RandomInputs) -> Iterator[
         yield relative_error(_last_hidden_states(model, sample)[mask], theirs["last_hidden_state"][mask])
         return
     for key, ours in drop_padding(model, sample, sample.run(model)).items():
-        other = _reference_output(theirs, key)
+        expected = _reference_output(theirs, key)
         if mask is not None and is_per_token(model.spec.head, key):
-            other = other[mask]
-        yield relative_error(ours, other)
+            expected = expected[mask]
+        yield relative_error(ours, expected)
 
 
 def _parameters(head: Any, result: Any) -> Any:
@@ -131,10 +131,10 @@ def _parameters(head: Any, result: Any) -> Any:
     return result
 
 
-def _named_inputs(what: spec.ModelSpec, sample: RandomInputs) -> dict[str, Tensor]:
+def _named_inputs(model_spec: spec.ModelSpec, sample: RandomInputs) -> dict[str, Tensor]:
     """Our inputs under the reference's names."""
     first, mask = sample.inputs[0], sample.masks[0]
-    source = what.source if isinstance(what, spec.EncoderDecoderSpec) else what.input
+    source = model_spec.source if isinstance(model_spec, spec.EncoderDecoderSpec) else model_spec.input
     match source:
         case spec.ImagePatchesSpec():
             return {"pixel_values": first}
@@ -142,7 +142,7 @@ def _named_inputs(what: spec.ModelSpec, sample: RandomInputs) -> dict[str, Tenso
             return {"past_values": first}
     assert mask is not None
     named = {"input_ids": first, "attention_mask": mask.long()}
-    if isinstance(what, spec.EncoderDecoderSpec):
+    if isinstance(model_spec, spec.EncoderDecoderSpec):
         named["decoder_input_ids"] = sample.inputs[1]
     return named
 

@@ -19,7 +19,7 @@ from glassformer.baselines.spec import LSTMLanguageModelSpec
 from glassformer.bundle import Bundle
 from glassformer.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from glassformer.tasks import Classifier, Embedder, QuestionAnswerer, RejectedInputError, images
-from glassformer.tasks.question_answering import context_windows, whole_words
+from glassformer.tasks.question_answering import context_windows, extend_to_words
 from glassformer.tokenization import Encoded
 from tests.families import harness
 from tests.families.cases import _BERT, _GPT2, _IMAGES, _TWO_STACKS
@@ -260,7 +260,7 @@ def test_windows_cover_a_long_context(tmp_path: Path) -> None:
     whole = bundle.tokenizer.encode("where?", context)
     for room, stride in ((60, 20), (17, 128), (9, 0), (1000, 5)):
         parts = context_windows(whole, room, stride)
-        around = {n for n, part in enumerate(whole.sequences) if part != 1}
+        around = {n for n, part in enumerate(whole.sequence_ids) if part != 1}
         assert set().union(*parts) == set(range(len(whole))) and max(map(len, parts)) <= room
         assert all(around <= set(part) for part in parts)
         body = [[n for n in part if n not in around] for part in parts]
@@ -284,10 +284,14 @@ def test_answers_are_complete_words(tmp_path: Path) -> None:
         assert not (before[-1:].isalpha() and found.text[0].isalpha())
         assert not (after[:1].isalpha() and found.text[-1].isalpha())
     one = Encoded(
-        ids=[1, 2, 3], types=[0] * 3, offsets=[(0, 2), (2, 4), (4, 6)], sequences=[1] * 3, words=[0] * 3
+        ids=[1, 2, 3],
+        type_ids=[0] * 3,
+        offsets=[(0, 2), (2, 4), (4, 6)],
+        sequence_ids=[1] * 3,
+        word_ids=[0] * 3,
     )
-    assert whole_words(one, 1, 1, "ab c d") == (1, 1)  # a tokenizer to which all is one word
-    assert whole_words(one, 1, 1, "abcdef") == (0, 2)
+    assert extend_to_words(one, 1, 1, "ab c d") == (1, 1)  # a tokenizer to which all is one word
+    assert extend_to_words(one, 1, 1, "abcdef") == (0, 2)
 
 
 def test_truncation_matches_transformers(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_pairs_equal_the_reference(both: Both, folder: Path) -> None:
             got = ours.encode(text, pair)
             assert got.ids == expected["input_ids"]
             if not (folder / "source.spm").exists():  # such models have no token types
-                assert got.types == expected["token_type_ids"]
+                assert got.type_ids == expected["token_type_ids"]
 
 
 def test_decoded_text_equals_the_reference(both: Both) -> None:
@@ -119,7 +119,7 @@ def test_offsets_cover_the_text(both: Both) -> None:
     ours, _ = both
     for text in TEXTS:
         got = ours.encode(text)
-        places = [o for o, s in zip(got.offsets, got.sequences, strict=True) if s is not None]
+        places = [o for o, s in zip(got.offsets, got.sequence_ids, strict=True) if s is not None]
         assert places == sorted(places)
         seen = {at for start, end in places for at in range(start, end)}
         assert all(at < len(text) for at in seen)

@@ -142,7 +142,7 @@ def test_saved_files_are_read_by_other_libraries(tmp_path: Path, kind: Kind, tem
         if "</s>" not in text:  # which the reference takes for a mark
             assert reference(text)["input_ids"] == ids
             assert reference.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
-            assert reference(text, "the sea", return_token_type_ids=True)["token_type_ids"] == pair.types
+            assert reference(text, "the sea", return_token_type_ids=True)["token_type_ids"] == pair.type_ids
     roles = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
     mine = [getattr(tokenizer, f"{role}_id") for role in roles]
     assert mine[:4] == [0, 1, 2, 3] and [getattr(loaded, f"{role}_id") for role in roles] == mine
@@ -282,7 +282,10 @@ def test_tag_precedes_the_text(kind: Kind, template: Template) -> None:
         (tagged,) = encode_tagged(tokenizer, [text], ">>de<<")
         assert tagged.ids == [*begin, 4, *tokenizer.encode(text, special=False).ids, *end]
         assert tagged.ids.index(4) == tag_position(tokenizer) and tag_ids(tokenizer, [">>de<<"]) == [4]
-        assert len({len(tagged.types), len(tagged.offsets), len(tagged.sequences), len(tagged.words)}) == 1
+        assert (
+            len({len(tagged.type_ids), len(tagged.offsets), len(tagged.sequence_ids), len(tagged.word_ids)})
+            == 1
+        )
         assert tokenizer.decode(tagged.ids) == tokenizer.decode(tokenizer.encode(text).ids)
     with pytest.raises(UnknownNameError):
         encode_tagged(tokenizer, ["a"], ">>fr<<")

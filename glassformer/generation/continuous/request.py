@@ -184,24 +184,24 @@ def _max_new_tokens(model: InferenceModel, ids: Sequence[int], starts: Sequence[
         if not starts:
             raise MissingValueError("start_ids", "to start the decoder")
         _check_ids(inner.src_embed, ids, "source")
-        embed, before, what = inner.tgt_embed, starts, "start"
+        embed, before, name = inner.tgt_embed, starts, "start"
     else:
         if starts:
             raise ConflictError(("start_ids", "prompt"), "a decoder-only model continues its prompt")
         if not ids:
             raise EmptyInputError("prompt", hint="start it with the BOS token")
-        embed, before, what = inner.embed, ids, "prompt"
-    table = _check_ids(embed, before, what)
+        embed, before, name = inner.embed, ids, "prompt"
+    table = _check_ids(embed, before, name)
     return 1 << 62 if table is None else max(0, table + 1 - len(before))
 
 
-def _check_ids(embed: nn.Module, ids: Sequence[int], what: str) -> int | None:
+def _check_ids(embed: nn.Module, ids: Sequence[int], name: str) -> int | None:
     """Every id must be in the vocabulary, at a position that the model knows; return the positions."""
     assert isinstance(embed, TokenInput)
     size, table = embed.token.num_embeddings, max_positions(embed)
     for token in ids:
         if not 0 <= token < size:
-            raise InvalidValueError(f"token of the {what}", token, f"a token id from 0 to {size - 1}")
+            raise InvalidValueError(f"token of the {name}", token, f"a token id from 0 to {size - 1}")
     if table is not None and len(ids) > table:
         raise InputTooLongError(len(ids), table)
     return table

@@ -89,9 +89,9 @@ class RequestSampler:
             return scores.argmax(-1)
         if len(self.sampled) == len(self.active):
             return sample(scores, 1, self.generator)[:, 0]
-        here = torch.tensor([self.sampled.index(row) for row in self.active], device=self.device)
-        every = scores.new_zeros(len(self.sampled), scores.shape[1]).index_copy_(0, here, scores)
-        return sample(every, 1, self.generator)[here, 0]
+        indices = torch.tensor([self.sampled.index(row) for row in self.active], device=self.device)
+        all_scores = scores.new_zeros(len(self.sampled), scores.shape[1]).index_copy_(0, indices, scores)
+        return sample(all_scores, 1, self.generator)[indices, 0]
 
     def append(self, choice: SampledTokens) -> tuple[list[GeneratedToken], list[int]]:
         """Record the tokens of the active rows -> those to report, and which of the rows are finished."""
@@ -173,8 +173,8 @@ def choose_tokens(
     choices: dict[int, SampledTokens] = {}
     for members in groups.values():
         rows = [offsets[n] + row for n in members for row in range(len(samplers[n].active))]
-        found = _choose_together([samplers[n] for n in members], _rows(logits, rows))
-        choices.update(zip(members, found, strict=True))
+        sampled = _choose_together([samplers[n] for n in members], _rows(logits, rows))
+        choices.update(zip(members, sampled, strict=True))
     return [choices[n] for n in range(len(samplers))]
 
 
@@ -196,9 +196,9 @@ def _choose_together(samplers: list[RequestSampler], logits: Tensor) -> list[Sam
         choice = with_logprobs(scores, torch.cat([sampler.choose(part) for sampler, part in parts]))
     count = first.request.params.top_logprobs
     ids, logprobs, tops = choice.ids.tolist(), choice.logprobs.tolist(), choice.top(count) if count else None
-    found, start = [], 0
+    sampled, start = [], 0
     for size in sizes:
         end = start + size
-        found.append(SampledTokens(ids[start:end], logprobs[start:end], tops[start:end] if tops else None))
+        sampled.append(SampledTokens(ids[start:end], logprobs[start:end], tops[start:end] if tops else None))
         start = end
-    return found
+    return sampled

@@ -140,20 +140,20 @@ class SlotBatch:
         lengths = [len(ids) for ids in sources]
         x = self._embeddings(inner.src_embed, sources, [0] * len(sources))
         memory = run_varlen(model.encoder, x, lengths) if len(x) else x
-        found: list[tuple[ByLayer, ByLayer]] = [([], []) for _ in sources]
+        caches: list[tuple[ByLayer, ByLayer]] = [([], []) for _ in sources]
         for attention in model.decoder.cross_attentions:
             keys, values = attention.keys_values(memory)  # (N, G, K), (N, G, V)
-            for own, k, v in zip(found, keys.split(lengths), values.split(lengths), strict=True):
-                own[0].append(k.transpose(0, 1))
-                own[1].append(v.transpose(0, 1))
-        return found
+            for cache, k, v in zip(caches, keys.split(lengths), values.split(lengths), strict=True):
+                cache[0].append(k.transpose(0, 1))
+                cache[1].append(v.transpose(0, 1))
+        return caches
 
     def read_prompts(self, pieces: Sequence[Sequence[int]], pasts: Sequence[DynamicKVCache]) -> Tensor:
         """Pieces of prompts, which `pasts` grow by -> hidden states (M, D) of the last token of each."""
         x = self._embeddings(self.embed, pieces, [int(past.length) for past in pasts])
         lengths = [len(ids) for ids in pieces]
-        found = run_varlen(self.model.decoder, x, lengths, pasts)
-        return found.index_select(0, torch.tensor(lengths, device=found.device).cumsum(0) - 1)
+        hidden = run_varlen(self.model.decoder, x, lengths, pasts)
+        return hidden.index_select(0, torch.tensor(lengths, device=hidden.device).cumsum(0) - 1)
 
     def _embeddings(self, embed: nn.Module, texts: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
         """Embeddings (N, D) of texts that begin at these positions, one after another."""
@@ -165,7 +165,9 @@ class SlotBatch:
     def join(self, width: int, past: DynamicKVCache | tuple[ByLayer, ByLayer]) -> Slot:
         """Continue with `width` rows after a prompt, or from a source whose start is yet to be read."""
         if isinstance(past, DynamicKVCache):
-            return self.cache.add(width, *zip(*((one.k[0], one.v[0]) for one in past.layers), strict=True))
+            return self.cache.add(
+                width, *zip(*((layer.k[0], layer.v[0]) for layer in past.layers), strict=True)
+            )
         assert self.sources is not None
         slot = self.cache.add(width)
         slot.source = self.sources.add(width, *past)
@@ -226,7 +228,7 @@ class SlotRunner:
     @property
     def rows(self) -> int:
         """Rows in use, or soon to be."""
-        return self.batch.cache.rows + sum(one.request.rows for one in list(self.prefilling))
+        return self.batch.cache.rows + sum(entry.request.rows for entry in list(self.prefilling))
 
     def stop(self) -> None:
         """Drop everything at the next turn; called from any thread."""
@@ -257,17 +259,17 @@ class SlotRunner:
     def _turn(self, next_request: NextRequest) -> None:
         if self._stopping:
             self.end()
-        for one in [one for one in (*self.prefilling, *self.running) if one.request.cancelled]:
-            self._finish(one, RequestCancelledError())
+        for entry in [entry for entry in (*self.prefilling, *self.running) if entry.request.cancelled]:
+            self._finish(entry, RequestCancelledError())
         self._admit(next_request)
         self._prefill()
         if self.running:
-            logits = self.batch.step([token for one in self.running for token in one.ids])
+            logits = self.batch.step([token for entry in self.running for token in entry.ids])
             self.counts.steps += 1
             self._choose(self.running, logits)
 
     def _requests(self) -> list[Request]:
-        return [one.request for one in (*self._joining, *self.prefilling, *self.running)]
+        return [entry.request for entry in (*self._joining, *self.prefilling, *self.running)]
 
     def _fail_all(self, error: Exception) -> None:
         requests = self._requests()
@@ -289,17 +291,19 @@ class SlotRunner:
             tokens -= request.tokens
             if request.limit:
                 starts = request.starts
-                one = RunningRequest(request, sampler, ids=[*starts[:1]] * request.rows, starts=[*starts[1:]])
-                self.prefilling.append(one)
+                entry = RunningRequest(
+                    request, sampler, ids=[*starts[:1]] * request.rows, starts=[*starts[1:]]
+                )
+                self.prefilling.append(entry)
             else:
                 request.finish(sampler.outputs())
 
-    def _finish(self, one: RunningRequest, error: Exception | None = None) -> None:
+    def _finish(self, entry: RunningRequest, error: Exception | None = None) -> None:
         """Its rows are free from now on."""
-        for slot in one.slots:
+        for slot in entry.slots:
             self.batch.leave(slot)
-        (self.running if one in self.running else self.prefilling).remove(one)
-        one.request.finish(finite(one.sampler.outputs()) if error is None else error)
+        (self.running if entry in self.running else self.prefilling).remove(entry)
+        entry.request.finish(finite(entry.sampler.outputs()) if error is None else error)
 
     def _prefill(self) -> None:
         """Process what fits between two steps: a chunk of each request in turn."""
@@ -310,25 +314,25 @@ class SlotRunner:
             budget -= len(batch[-1].chunk())
         if not batch:
             return
-        chunks = [one.chunk() for one in batch]
+        chunks = [entry.chunk() for entry in batch]
         try:
             if self.batch.sources is not None:
                 sources = self.batch.read_sources(chunks)
             else:
-                last = self.batch.read_prompts(chunks, [one.past for one in batch])  # (M, D)
+                last = self.batch.read_prompts(chunks, [entry.past for entry in batch])  # (M, D)
         except Exception as error:
             _log.exception("prefill failed")
-            for one in batch:
-                one.request.finish(failure("prefill", error))
+            for entry in batch:
+                entry.request.finish(failure("prefill", error))
             return
         self.counts.prompt_tokens += sum(map(len, chunks))
         self._joining = batch
         if self.batch.sources is not None:
-            for one, source in zip(batch, sources, strict=True):
-                self._join(one, source)
+            for entry, source in zip(batch, sources, strict=True):
+                self._join(entry, source)
         else:
-            complete = [n for n, one in enumerate(batch) if one.past.length == len(one.request.ids)]
-            self.prefilling.extend(one for n, one in enumerate(batch) if n not in complete)
+            complete = [n for n, entry in enumerate(batch) if entry.past.length == len(entry.request.ids)]
+            self.prefilling.extend(entry for n, entry in enumerate(batch) if n not in complete)
             for n in complete:
                 self._join(batch[n], batch[n].past)
             rows = [n for n in complete for _ in range(batch[n].request.rows)]
@@ -338,13 +342,13 @@ class SlotRunner:
                 self._choose([batch[n] for n in complete], logits.index_select(0, repeats))
         self._joining = []
 
-    def _join(self, one: RunningRequest, past: DynamicKVCache | tuple[ByLayer, ByLayer]) -> None:
+    def _join(self, entry: RunningRequest, past: DynamicKVCache | tuple[ByLayer, ByLayer]) -> None:
         """Its beams take one slot, its samples one each."""
-        rows = one.request.rows
-        widths = [rows] if one.request.searches else [1] * rows
-        one.slots = [self.batch.join(width, past) for width in widths]
-        one.past = DynamicKVCache()
-        self.running.append(one)
+        rows = entry.request.rows
+        widths = [rows] if entry.request.searches else [1] * rows
+        entry.slots = [self.batch.join(width, past) for width in widths]
+        entry.past = DynamicKVCache()
+        self.running.append(entry)
 
     def _choose(self, requests: list[RunningRequest], logits: Tensor) -> None:
         """Choose the next tokens by logits (R, V) of these requests, whose rows are the last of the batch."""
@@ -352,46 +356,46 @@ class SlotRunner:
         before = self.batch.cache.rows - len(logits)
         order, start = list(range(before + len(logits))), 0
         finished: list[tuple[RunningRequest, Exception | None]] = []
-        for one in requests:
-            count = len(one.ids) or one.request.rows
-            if one.starts:
-                one.ids = [one.starts.pop(0)] * count
-            elif isinstance(one.sampler, RequestSampler):
-                rows.append((one, one.sampler, start))
+        for entry in requests:
+            count = len(entry.ids) or entry.request.rows
+            if entry.starts:
+                entry.ids = [entry.starts.pop(0)] * count
+            elif isinstance(entry.sampler, RequestSampler):
+                rows.append((entry, entry.sampler, start))
             else:
                 try:
-                    found = one.sampler.choose(logits[start : start + count])
+                    step = entry.sampler.choose(logits[start : start + count])
                     self.counts.new_tokens += 1
-                    if found is None:
-                        finished.append((one, None))
+                    if step is None:
+                        finished.append((entry, None))
                     else:
-                        one.ids, parents = found
+                        entry.ids, parents = step
                         first = before + start
                         order[first : first + count] = [first + beam for beam in parents]
                 except Exception as error:
-                    finished.append((one, failure("decoding", error)))
+                    finished.append((entry, failure("decoding", error)))
             start += count
         if order != list(range(len(order))):
             self.batch.cache.reorder(torch.tensor(order, device=logits.device))
         if rows:
-            choices = choose_tokens([one for _, one, _ in rows], [start for _, _, start in rows], logits)
-            for (one, sampler, _), choice in zip(rows, choices, strict=True):
-                self._append(one, sampler, choice)
-        for one, problem in finished:
-            self._finish(one, problem)
+            choices = choose_tokens([entry for _, entry, _ in rows], [start for _, _, start in rows], logits)
+            for (entry, sampler, _), choice in zip(rows, choices, strict=True):
+                self._append(entry, sampler, choice)
+        for entry, problem in finished:
+            self._finish(entry, problem)
 
-    def _append(self, one: RunningRequest, sampler: RequestSampler, choice: SampledTokens) -> None:
+    def _append(self, entry: RunningRequest, sampler: RequestSampler, choice: SampledTokens) -> None:
         try:
             tokens, finished = sampler.append(choice)
         except Exception as error:  # stop strings are found with the caller's own decode function
-            self._finish(one, failure("decoding", error))
+            self._finish(entry, failure("decoding", error))
             return
         self.counts.new_tokens += len(choice.ids)
         if not any(map(isnan, choice.logprobs)):
             for token in tokens:
-                one.request.report(token)
+                entry.request.report(token)
             for index in reversed(finished):
-                self.batch.leave(one.slots.pop(index))
-            one.ids = [token for index, token in enumerate(choice.ids) if index not in finished]
-        if not one.slots or any(map(isnan, choice.logprobs)):
-            self._finish(one)
+                self.batch.leave(entry.slots.pop(index))
+            entry.ids = [token for index, token in enumerate(choice.ids) if index not in finished]
+        if not entry.slots or any(map(isnan, choice.logprobs)):
+            self._finish(entry)

@@ -155,7 +155,7 @@ class Scheduler:
         """A waiting request that fits."""
         with self._changed:
             cancelled = self._queue.pop_cancelled()
-            found = self._queue.pop(free_rows, free_tokens)
-        for request in cancelled:
-            request.finish(RequestCancelledError())
-        return found
+            request = self._queue.pop(free_rows, free_tokens)
+        for cancelled_request in cancelled:
+            cancelled_request.finish(RequestCancelledError())
+        return request
