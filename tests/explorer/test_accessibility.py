@@ -45,14 +45,14 @@ VIEWS: list[tuple[str, str, dict[str, Any]]] = [
 UNTIL = "main [data-figure], main pre"
 
 
-def every(page: Page, name: str, view: str, words: dict[str, Any]) -> str:
+def every(page: Page, name: str, view: str, params: dict[str, Any]) -> str:
     """Go there and say where that is."""
-    to = address(name, view, **INPUTS[name], **words)
+    to = address(name, view, **INPUTS[name], **params)
     navigate(page, to, UNTIL)
     return to
 
 
-def seen_in(language: str, views: list[tuple[str, str, dict[str, Any]]] = VIEWS) -> Any:
+def views_for(language: str, views: list[tuple[str, str, dict[str, Any]]] = VIEWS) -> Any:
     """The views to look at: here each in one of the two languages, all in both in `make test-slow`."""
     return views if WHOLE else views[["en", "ko"].index(language) :: 2]
 
@@ -63,8 +63,8 @@ def test_axe_reports_no_violations(open_page: OpenPage, language: str, theme: st
     found = []
     with open_page(address(RUN, **INPUTS[RUN]), language=language, theme=theme) as page:
         page.evaluate(Axe().axe_script)
-        for name, view, words in seen_in(language):
-            where = every(page, name, view, words)
+        for name, view, params in views_for(language):
+            where = every(page, name, view, params)
             for one in page.evaluate("axe.run({ resultTypes: ['violations'] })")["violations"]:
                 parts = [str(node["target"]) + node["failureSummary"] for node in one["nodes"][:3]]
                 found.append(f"{where}: {one['id']}: {one['help']}: {parts}")
@@ -94,8 +94,8 @@ def test_views_fit_a_phone(open_page: OpenPage, expected_trace: ExpectedTrace, l
     found = []
     stages = [(RUN, "model", {"at": one["id"]}) for one in to_json(expected_trace(RUN).info())["stages"]]
     with open_page(address(RUN, **INPUTS[RUN]), language=language, width=390, height=844) as page:
-        for name, view, words in seen_in(language, VIEWS + stages):
-            where = every(page, name, view, words)
+        for name, view, params in views_for(language, VIEWS + stages):
+            where = every(page, name, view, params)
             over, parts = page.evaluate(WIDE)
             if over > 0 or parts:
                 found.append(f"{where}: {over} pixels: {parts}")
@@ -113,7 +113,7 @@ LOOKS = """async one => {
 
 
 def tab(page: Page) -> dict[str, str]:
-    """Go on by one stop; it must be seen to have the keyboard. What it is, in the page's own words."""
+    """Go on by one stop; it must be focused to have the keyboard. What it is, in the page's own params."""
     page.keyboard.press("Tab")
     here = page.evaluate_handle("document.activeElement").as_element()
     assert here is not None
@@ -134,11 +134,11 @@ def test_keyboard_reaches_and_moves_through_the_diagram(
 ) -> None:
     stages = [one["id"] for one in to_json(expected_trace(RUN).info())["stages"]]
     with open_page(address(RUN, **INPUTS[RUN])) as page:
-        seen = [tab(page)]
-        while "stage" not in seen[-1] and len(seen) < 40:
-            seen.append(tab(page))
-        assert {"go", "input", "language", "compare", "stage"} <= {key for one in seen for key in one}
-        assert seen[-1]["stage"] == stages[0]
+        focused = [tab(page)]
+        while "stage" not in focused[-1] and len(focused) < 40:
+            focused.append(tab(page))
+        assert {"go", "input", "language", "compare", "stage"} <= {key for one in focused for key in one}
+        assert focused[-1]["stage"] == stages[0]
         for key, stage in [
             ("Enter", stages[0]),
             ("ArrowRight", stages[1]),

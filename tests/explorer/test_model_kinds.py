@@ -85,8 +85,8 @@ def test_attention_cell_matches_the_library(
         for score in ("dot", "scaled", "masked")
     }
     weights = trace.record.weights(attention, head)[0, query]
-    words = {"at": stage, "tab": "scores", "head": head, "pos": query, "key": key}
-    with open_page(address(name, **INPUTS[name], **words)) as page:
+    params = {"at": stage, "tab": "scores", "head": head, "pos": query, "key": key}
+    with open_page(address(name, **INPUTS[name], **params)) as page:
         cell = page.locator('[data-figure$="-cell"]')
         for score in ("dot", "scaled"):
             assert number(cell.locator(f"[data-score={score}]")) == approx(scores[score], abs=1e-5)
@@ -94,7 +94,7 @@ def test_attention_cell_matches_the_library(
         assert ("−∞" in cell.inner_text()) == (scores["masked"] == float("-inf"))
         matrices = page.locator(f'[data-figure^="{attention}-h{head}-"] .at [data-value]')
         assert numbers(matrices) == approx([*scores.values(), float(weights[key])], abs=1e-5)
-        navigate(page, address(name, **INPUTS[name], **{**words, "tab": "weights"}), '[data-figure$="-row"]')
+        navigate(page, address(name, **INPUTS[name], **{**params, "tab": "weights"}), '[data-figure$="-row"]')
         best, order = weights.sort(descending=True)
         row = page.locator(f'[data-figure="{attention}-h{head}-row"] li')
         assert numbers(row.locator("[data-value]")) == approx(best[:12].tolist(), abs=1e-6)
@@ -143,8 +143,8 @@ def test_next_token_probabilities_match_the_library(
     shown = '[data-figure="next-2"]'
     with open_page(address(name, **INPUTS[name], at="head", pos=2)) as page:
         for temperature, top_k, top_p in [(1.0, 0, 1.0), (0.7, 3, 0.6), (0.7, 0, 0.6), (2.0, 3, 1.0)]:
-            words = {"temp": temperature, "topk": top_k, "topp": top_p}
-            navigate(page, address(name, **INPUTS[name], at="head", pos=2, **words), shown)
+            params = {"temp": temperature, "topk": top_k, "topp": top_p}
+            navigate(page, address(name, **INPUTS[name], at="head", pos=2, **params), shown)
             probabilities = sampling_probabilities(logits, temperature, top_k, top_p)
             tempered = (logits / temperature).softmax(-1)
             kept = probabilities > 0

@@ -45,7 +45,7 @@ def url_params(page: Page) -> dict[str, str]:
 
 @torch.inference_mode()
 def greedy(expected_trace: ExpectedTrace, written: list[int]) -> list[int]:
-    """How the reversing model goes on by itself, worked out with nothing but its forward."""
+    """Greedy continuation of the reversing model, computed with its forward only."""
     trace = expected_trace(RUN)
     inputs, start = trace.prepared.inputs, trace.sequence("target").prefix
     first = inputs["tgt"][0, :start].tolist()
@@ -265,9 +265,9 @@ SAVED = [
 
 def test_figures_are_saved_as_svg_and_png(open_page: OpenPage, tmp_path: Path) -> None:
     with open_page(address(RUN, text=TEXT)) as page:
-        for name, words, view, figure in SAVED:
+        for name, params, view, figure in SAVED:
             shown = f'[data-figure="{figure}"]'
-            navigate(page, address(name, view, **INPUTS[name], **words), shown)
+            navigate(page, address(name, view, **INPUTS[name], **params), shown)
             output = page.locator(f"{shown} > .body").inner_text().split()
             folded = " ".join(page.locator(f"{shown} option").all_text_contents()).split()
             paths = {}
