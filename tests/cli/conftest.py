@@ -19,7 +19,7 @@ from tests.families import harness
 from tests.families.cases import _SERIES
 from tests.recipes.synthetic_data import text_files
 from tests.tasks.folders import bert
-from tests.tasks.reversing import reverser, speaker
+from tests.tasks.tiny_models import reversal_model, save_language_model
 
 HEADS = {
     "classify": "BertForSequenceClassification",
@@ -87,10 +87,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A model for each command."""
     root = tmp_path_factory.mktemp("models")
     found = {command: bert(name, root / command)[1] for command, name in HEADS.items()}
-    found |= {"translate": reverser(), "summarize": reverser(), "restore": restorer(root / "restore")}
+    found |= {
+        "translate": reversal_model(),
+        "summarize": reversal_model(),
+        "restore": restorer(root / "restore"),
+    }
     series = harness.reference("PatchTSTForPrediction", {**_SERIES, "loss": "nll"})
     found["forecast"] = harness.save_reference(series, root / "forecast")
-    return found | {"generate": speaker(root / "generate", max_len=64)}
+    return found | {"generate": save_language_model(root / "generate", max_len=64)}
 
 
 @pytest.fixture

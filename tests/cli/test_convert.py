@@ -17,7 +17,7 @@ from glassformer.tasks.text_generation import published_generation_config, speci
 from tests.cli.conftest import Done
 from tests.families import harness
 from tests.families.cases import _BERT, _LLAMA, _T5
-from tests.tasks.folders import TEXTS, bert, words
+from tests.tasks.folders import TEXTS, bert, write_tokenizer
 
 Run = Callable[..., Done]
 MOODS = {0: "bad", 1: "fair", 2: "good"}
@@ -74,7 +74,7 @@ def test_generation_settings_survive_the_glassformer_layout(run: Run, tmp_path: 
     said = {"task_specific_params": {"summarization": {"prefix": "the cat "}}, "num_beams": 3}
     model = harness.reference("T5ForConditionalGeneration", {**_T5, **ENDS})
     folder = harness.save_reference(model, tmp_path / "theirs")
-    words(folder)
+    write_tokenizer(folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | said))
     (folder / "generation_config.json").unlink(missing_ok=True)

@@ -13,7 +13,7 @@ import pytest
 
 import glassformer
 from glassformer.tasks import Translator
-from tests.tasks.reversing import ROWS, speaker
+from tests.tasks.tiny_models import ROWS, save_language_model
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -24,7 +24,7 @@ def folder(folders):
 
 
 @pytest.fixture
-def talker(folders):
+def language_model(folders):
     return folders["generate"]
 
 
@@ -48,21 +48,22 @@ def test_json_has_scores_and_alternatives(run, folder):
         ]
 
 
-def test_generate_streams_one_prompt(run, talker, stdin):
-    expected = glassformer.load(talker).generate(["the old", "바다"], max_new_tokens=9)
-    streamed = run("generate", talker, "the old", "--max-new-tokens", 9)
+def test_generate_streams_one_prompt(run, language_model, stdin):
+    expected = glassformer.load(language_model).generate(["the old", "바다"], max_new_tokens=9)
+    streamed = run("generate", language_model, "the old", "--max-new-tokens", 9)
     assert (streamed.code, streamed.out) == (0, f"{expected[0]}\n")
     assert "--max-new-tokens" in streamed.err  # the limit was reached
     assert (
-        run("generate", talker, "the old", "--echo", "--max-new-tokens", 9).out == f"the old{expected[0]}\n"
+        run("generate", language_model, "the old", "--echo", "--max-new-tokens", 9).out
+        == f"the old{expected[0]}\n"
     )
     stdin("the old\n바다\n".encode())
-    lines = run("generate", talker, "--max-new-tokens", 9, "--json").out.splitlines()
+    lines = run("generate", language_model, "--max-new-tokens", 9, "--json").out.splitlines()
     assert [json.loads(line)["text"] for line in lines] == expected
 
 
 def test_ctrl_c_ends_a_stream_quietly(tmp_path):
-    folder = speaker(tmp_path / "model", "llama")
+    folder = save_language_model(tmp_path / "model", "llama")
     args = ["generate", str(folder), "the", "--max-new-tokens", "90000", "--min-new-tokens", "90000"]
     child = subprocess.Popen(
         [sys.executable, "-m", "glassformer", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -16,12 +16,12 @@ import pytest
 from glassformer.cli.main import main
 from tests.faults.scale import WHOLE, trials
 from tests.forked import Forked, command
-from tests.tasks.reversing import ROWS, reverser
+from tests.tasks.tiny_models import ROWS, reversal_model
 
 
 @pytest.fixture(scope="module")
 def folder():
-    return reverser()
+    return reversal_model()
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def cwd(folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 @pytest.mark.parametrize("case", COMMANDS)
 def test_existing_file_is_overwritten_only_with_overwrite(run, cwd, case):
     args, files = COMMANDS[case]
-    args = [str(reverser()) if arg == "MODEL" else arg for arg in args]
+    args = [str(reversal_model()) if arg == "MODEL" else arg for arg in args]
     for name in files:
         Path(name).write_text(MINE)
         error = run(*args, files[0]).error()

@@ -11,7 +11,7 @@ from PIL import Image
 import glassformer
 from tests.interpret.models import tiny_bundle
 from tests.recipes.synthetic_data import all_files
-from tests.tasks.reversing import reverser, speaker
+from tests.tasks.tiny_models import reversal_model, save_language_model
 
 RECIPE = """job: translate
 data: {train: [pairs.tsv]}
@@ -29,8 +29,8 @@ def create_workspace(folder: Path, page: str) -> None:
             shutil.rmtree(data)
     Image.new("L", (28, 28)).save(folder / "digit.png")
     if not re.search(r"--out runs/mine(\s|$)", page, re.MULTILINE):
-        shutil.copytree(reverser().parent, folder / "runs/mine")
-    speaker(folder / "runs/text/model", max_len=64)
+        shutil.copytree(reversal_model().parent, folder / "runs/mine")
+    save_language_model(folder / "runs/text/model", max_len=64)
     (folder / "runs/text/recipe.yaml").write_text("job: lm\ndata: {train: [book.txt]}\n")
     if "=bert-base-uncased" in page:
         glassformer.save(tiny_bundle("bert", max_len=128), folder / "bert-base-uncased")

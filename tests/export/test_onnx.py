@@ -20,7 +20,7 @@ from glassformer.generation import GenerationConfig, GenerationParams, generate
 from glassformer.tokenization import load_tokenizer
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
 from tests.export.randomized import randomize_parameters
-from tests.tasks.reversing import ROWS, reverser
+from tests.tasks.tiny_models import ROWS, reversal_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -260,10 +260,10 @@ def test_encoder_decoder_classifier_matches_onnx_runtime(tmp_path):
 
 def test_exported_translator_gives_the_same_translations(tmp_path, run):  # noqa: F811
     """Export from the command line, with the tokenizer of the exported folder."""
-    done = run("export", reverser(), "--format", "onnx", "--out", tmp_path / "out", "--json")
+    done = run("export", reversal_model(), "--format", "onnx", "--out", tmp_path / "out", "--json")
     assert done.code == 0, done.err
     assert {"encoder.onnx", "decoder.onnx", "export.json"} < set(json.loads(done.out)["files"])
-    bundle, tokenizer = glassformer.load(reverser()), load_tokenizer(tmp_path / "out")
+    bundle, tokenizer = glassformer.load(reversal_model()), load_tokenizer(tmp_path / "out")
     metadata, translations = json.loads((tmp_path / "out" / "export.json").read_text()), []
     for row in ROWS:
         ids = torch.tensor([tokenizer.encode(row).ids])

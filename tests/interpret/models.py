@@ -26,8 +26,8 @@ from glassformer.interpret.schema import FillOutcome, Intervention, Kind, TraceI
 from glassformer.interpret.trace import Trace, trace_model
 from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer
 from glassformer.verify.inputs import perturb_parameters
-from tests.tasks.folders import VOCABULARY, words
-from tests.tasks.reversing import bytewise
+from tests.tasks.folders import VOCABULARY, write_tokenizer
+from tests.tasks.tiny_models import byte_tokenizer
 
 TEXT = "the cat sat on the mat."
 LINES = [TEXT, "a dog ran, and the cat ran after", "where is the glass? on the mat"] * 3
@@ -45,7 +45,7 @@ def wordwise() -> Tokenizer:
 @cache
 def wordpieces() -> Tokenizer:
     with TemporaryDirectory() as folder:
-        words(Path(folder))
+        write_tokenizer(Path(folder))
         return load_tokenizer(folder)
 
 
@@ -75,7 +75,9 @@ def tiny_bundle(family: str, **settings: Any) -> Bundle:
             }
             return bundle
         case "gpt2" | "llama" | "mistral" | "falcon" | "palm":
-            return _random_bundle(family, bytewise(), vocab_size=bytewise().vocab_size, **settings)
+            return _random_bundle(
+                family, byte_tokenizer(), vocab_size=byte_tokenizer().vocab_size, **settings
+            )
         case "vit" | "deit":
             bundle = _random_bundle(family, **settings)
             bundle.files[IMAGE_PROCESSOR_FILE] = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.5]}

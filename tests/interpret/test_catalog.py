@@ -28,7 +28,7 @@ from tests.interpret.models import (
     trace_of,
     wordwise,
 )
-from tests.tasks.reversing import KOREAN
+from tests.tasks.tiny_models import KOREAN
 
 
 @pytest.mark.parametrize("family", [*WRITERS, *CONTINUERS, *ENCODERS, "sentence", "vit", "patchtst"])

@@ -33,7 +33,7 @@ from glassformer.tokenization import TokenizerPlan, train_tokenizer
 from tests.interpret.models import (
     ENCODERS,
     TEXT,
-    bytewise,
+    byte_tokenizer,
     classifier,
     columns,
     example_values,
@@ -44,7 +44,7 @@ from tests.interpret.models import (
     wordpieces,
     wordwise,
 )
-from tests.tasks.reversing import KOREAN
+from tests.tasks.tiny_models import KOREAN
 
 
 def test_outcome_equals_classify() -> None:
@@ -173,7 +173,7 @@ def test_token_spans_cover_the_text() -> None:
     """Korean and pictures in pieces of bytes: spans, and bytes only where letters are broken."""
     bundle = tiny_bundle("gpt2", max_len=200)
     read, written = KOREAN[:20], KOREAN[20:]
-    trace = trace_of(bundle, {"text": read, "target": bytewise().encode(written).ids})
+    trace = trace_of(bundle, {"text": read, "target": byte_tokenizer().encode(written).ids})
     (sequence,) = trace.sequences
     assert sequence.text == KOREAN
     covered = set()

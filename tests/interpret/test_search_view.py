@@ -12,7 +12,7 @@ from glassformer.errors import GlassformerError, InputTooLongError, InvalidValue
 from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.tasks.text_generation import TextGenerator
 from glassformer.tasks.translation import Translator
-from tests.tasks.reversing import KOREAN, ROWS, reverser, speaker
+from tests.tasks.tiny_models import KOREAN, ROWS, reversal_model, save_language_model
 
 
 def walked(bundle: Any, text: str, settings: dict[str, Any]) -> tuple[str, list[int]]:
@@ -30,7 +30,7 @@ def walked(bundle: Any, text: str, settings: dict[str, Any]) -> tuple[str, list[
     "settings", [{}, {"repetition_penalty": 1.7}, {"min_new_tokens": 3}, {"max_new_tokens": 2}]
 )
 def test_first_candidate_of_every_step_equals_translate(settings: dict[str, Any]) -> None:
-    bundle = glassformer.load(reverser())
+    bundle = glassformer.load(reversal_model())
     for text in ROWS[-3:]:
         (plain,) = bundle.translate([text], num_beams=1, **settings)
         assert walked(bundle, text, settings)[0] == plain
@@ -38,7 +38,7 @@ def test_first_candidate_of_every_step_equals_translate(settings: dict[str, Any]
 
 @pytest.mark.parametrize("settings", [{}, {"no_repeat_ngram_size": 2}, {"suppress_tokens": (40, 41)}])
 def test_first_candidate_of_every_step_equals_generate(settings: dict[str, Any], tmp_path: Path) -> None:
-    bundle = glassformer.load(speaker(tmp_path / "model", max_len=64))
+    bundle = glassformer.load(save_language_model(tmp_path / "model", max_len=64))
     settings = {"max_new_tokens": 12, **settings}
     for text in ("the old", KOREAN[:6], ""):
         (plain,) = bundle.generate([text], **settings)
@@ -46,7 +46,7 @@ def test_first_candidate_of_every_step_equals_generate(settings: dict[str, Any],
 
 
 def test_steps_report_the_models_logits_and_the_end() -> None:
-    bundle = glassformer.load(reverser())
+    bundle = glassformer.load(reversal_model())
     text = ROWS[-1]
     step = next_step(bundle, text=text, top=10_000)
     total = sum(word.probability for word in step.predictions)
@@ -66,7 +66,7 @@ def test_steps_report_the_models_logits_and_the_end() -> None:
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 0.6])
 def test_search_results_equal_translate_and_scores_add_up(beams: int, penalty: float) -> None:
-    bundle = glassformer.load(reverser())
+    bundle = glassformer.load(reversal_model())
     options: dict[str, Any] = {"num_beams": beams, "length_penalty": penalty}
     for text in (ROWS[-2], ROWS[5]):
         search = search_tree(bundle, text=text, **options)
@@ -89,7 +89,7 @@ def test_search_results_equal_translate_and_scores_add_up(beams: int, penalty: f
 
 
 def test_search_of_a_language_model_decodes_characters_of_several_tokens(tmp_path: Path) -> None:
-    bundle = glassformer.load(speaker(tmp_path / "model", max_len=64))
+    bundle = glassformer.load(save_language_model(tmp_path / "model", max_len=64))
     result = search_tree(bundle, text=KOREAN[:5], num_beams=2, max_new_tokens=6)
     output = TextGenerator(bundle, num_beams=2, max_new_tokens=6)(KOREAN[:5])
     assert result.results[0].text == output.text
@@ -110,7 +110,7 @@ def test_search_of_a_language_model_decodes_characters_of_several_tokens(tmp_pat
 )
 def test_impossible_searches_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(GlassformerError):
-        search_tree(glassformer.load(reverser()), **{"text": ROWS[0], **options})
+        search_tree(glassformer.load(reversal_model()), **{"text": ROWS[0], **options})
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_impossible_searches_are_rejected(options: dict[str, Any]) -> None:
 )
 def test_generated_ids_must_be_in_the_vocabulary(written: list[int]) -> None:
     with pytest.raises(InvalidValueError):
-        next_step(glassformer.load(reverser()), text=ROWS[0], generated_ids=written)
+        next_step(glassformer.load(reversal_model()), text=ROWS[0], generated_ids=written)
 
 
 def test_steps_end_at_stop_strings_and_at_the_length_limit(tmp_path: Path) -> None:
-    bundle = glassformer.load(speaker(tmp_path / "model", max_len=4096))
+    bundle = glassformer.load(save_language_model(tmp_path / "model", max_len=4096))
     settings = {"max_new_tokens": 12, "stop_strings": bundle.generate(["the old"], max_new_tokens=12)[0][2:4]}
     (plain,) = bundle.generate(["the old"], **settings)
     assert walked(bundle, "the old", settings)[0] == plain

@@ -20,7 +20,7 @@ from tests.interpret.models import (
     ENCODERS,
     TEXT,
     WRITERS,
-    bytewise,
+    byte_tokenizer,
     example_values,
     tiny_bundle,
     trace_of,
@@ -118,9 +118,9 @@ def test_endless_outputs_stop_at_the_position_limit(changes: Any) -> None:
 
 def test_prompts_may_contain_the_pad_token() -> None:
     bundle = tiny_bundle("llama")
-    ids = bytewise().encode("sos").ids
+    ids = byte_tokenizer().encode("sos").ids
     read = dataclasses.replace(bundle.spec.input, pad_id=ids[0])
     padded = build_model(dataclasses.replace(bundle.spec, input=read)).eval()
     padded.load_state_dict(bundle.model.state_dict())
-    trace = trace_of(Bundle(model=padded, tokenizer=bytewise(), family="llama"), {"text": "sos"})
+    trace = trace_of(Bundle(model=padded, tokenizer=byte_tokenizer(), family="llama"), {"text": "sos"})
     assert torch.equal(trace.record.output, trace_of(bundle, {"text": "sos"}).record.output)

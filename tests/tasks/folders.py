@@ -1,4 +1,4 @@
-"""Tiny random folders of the reference library, with a tokenizer of a few words."""
+"""Folders with tiny random models of transformers and a tokenizer of a few words."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ TEXTS = [
 ]
 
 
-def words(folder: Path, **config: Any) -> None:
-    """Put a tokenizer of whole words and letters into a folder."""
+def write_tokenizer(folder: Path, **config: Any) -> None:
+    """Write a WordPiece tokenizer of words and letters into a folder."""
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    about = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 60, **config}
-    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 60, **config}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def bert(name: str, folder: Path, **settings: Any) -> tuple[Any, Path]:
-    """A random model of the reference and its folder, which has a tokenizer."""
+    """A random model of transformers and its folder, which has a tokenizer."""
     sizes = {"vocab_size": len(VOCABULARY), "max_position_embeddings": 60, "pad_token_id": 0}
     model = harness.reference(name, {**_BERT, **sizes, **settings})
     harness.save_reference(model, folder)
-    words(folder)
+    write_tokenizer(folder)
     return model, folder

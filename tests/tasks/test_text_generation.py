@@ -16,13 +16,15 @@ from glassformer.tasks import TextGenerator, TextStream, Translator
 from glassformer.tasks.streaming import IncrementalDecoder
 from glassformer.tasks.text_generation import decode_continuation, segments_of
 from glassformer.tokenization import TokenizerPlan, load_tokenizer, train_tokenizer
-from tests.tasks.reversing import KOREAN, ROWS, bytewise, reverser, speaker
+from tests.tasks.tiny_models import KOREAN, ROWS, byte_tokenizer, reversal_model, save_language_model
 from tests.tokenization.layouts import LAYOUTS
 
 
 @pytest.fixture(scope="module")
-def talker(tmp_path_factory):
-    return glassformer.load(speaker(tmp_path_factory.mktemp("speaker") / "model", max_len=600))
+def language_model(tmp_path_factory):
+    return glassformer.load(
+        save_language_model(tmp_path_factory.mktemp("language-model") / "model", max_len=600)
+    )
 
 
 @settings(max_examples=30)
@@ -43,7 +45,7 @@ def test_streamed_pieces_join_to_the_text(kind, text, cut):
 @cache
 def by_kind(kind):
     plan = TokenizerPlan(kind=kind, vocab_size=300, min_frequency=1)
-    return bytewise() if kind == "byte" else train_tokenizer([KOREAN, "the old sea"] * 3, plan)
+    return byte_tokenizer() if kind == "byte" else train_tokenizer([KOREAN, "the old sea"] * 3, plan)
 
 
 @pytest.mark.parametrize(
@@ -56,33 +58,33 @@ def by_kind(kind):
     ],
     ids=str,
 )
-def test_stream_equals_generate(talker, options):
-    task = TextGenerator(talker, **options)
+def test_stream_equals_generate(language_model, options):
+    task = TextGenerator(language_model, **options)
     for prompt in ("the old 바다", "🌊", ""):
         whole, stream = task(prompt), TextStream(task, prompt)
-        assert "".join(stream) == whole.text == talker.generate(prompt, **options)
+        assert "".join(stream) == whole.text == language_model.generate(prompt, **options)
         assert stream.result is not None
         streamed = (stream.result.text, stream.result.finish_reason, stream.result.num_tokens)
         assert streamed == (whole.text, whole.finish_reason, whole.num_tokens)
         assert not options.get("stop_strings") or (whole.finish_reason == "stop" and "e" not in whole.text)
 
 
-def test_closing_a_stream_stops_it(talker):
-    stream = talker.stream("the", do_sample=True, seed=0, max_new_tokens=500)
+def test_closing_a_stream_stops_it(language_model):
+    stream = language_model.stream("the", do_sample=True, seed=0, max_new_tokens=500)
     next(stream)
     stream.close()
     assert stream.result is None and list(stream) == []
     with pytest.raises(UnsupportedError):
-        talker.stream("the", num_beams=2)
+        language_model.stream("the", num_beams=2)
 
 
-def test_special_tokens_in_a_prompt_are_text_by_default(talker):
+def test_special_tokens_in_a_prompt_are_text_by_default(language_model):
     """So that a prompt from strangers cannot end a turn, but one from a chat template can."""
-    tokenizer = talker.tokenizer
+    tokenizer = language_model.tokenizer
     prompt = f"the{tokenizer.tokens([tokenizer.eos_id])[0]}sea"
     counts = {}
     for parse in (False, True):
-        task = TextGenerator(talker, parse_special=parse, max_new_tokens=6)
+        task = TextGenerator(language_model, parse_special=parse, max_new_tokens=6)
         (document,) = task.preprocess([prompt])
         counts[parse] = segments_of(document)[0].ids.count(tokenizer.eos_id)
         assert "".join(TextStream(task, prompt)) == task(prompt).text
@@ -99,7 +101,7 @@ def test_run_reads_a_bounded_number_ahead():
             read += 1
             yield row
 
-    results = Translator(glassformer.load(reverser()), num_beams=1, batch_tokens=512).run(endless())
+    results = Translator(glassformer.load(reversal_model()), num_beams=1, batch_tokens=512).run(endless())
     for done, _ in enumerate(itertools.islice(results, 3000), 1):
         ahead.append(read - done)
     assert max(ahead[1000:]) <= max(ahead[:1000]) < 1000
@@ -120,7 +122,7 @@ def test_language_models_read_bytes(tmp_path: Path, family: str, warnings: tuple
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_search_trees_lead_to_the_texts(beams: int) -> None:
-    bundle = glassformer.load(reverser())
+    bundle = glassformer.load(reversal_model())
     texts = ["", *ROWS[-7:], "red\n\nblue gold"]
     plain = Translator(bundle, num_beams=beams)(texts)
     found = Translator(bundle, num_beams=beams, return_tree=True)(texts)

@@ -11,7 +11,7 @@ from glassformer.tasks import TextGenerator, Translator
 from glassformer.tasks.text_generation import target_language
 from glassformer.tasks.translation import gap_encoder, source_encoder, tag_reader
 from glassformer.tokenization import TokenizerPlan, encode_tagged, load_tokenizer, train_tokenizer
-from tests.tasks.reversing import ROWS, bytewise, reverse, reverser
+from tests.tasks.tiny_models import ROWS, byte_tokenizer, reversal_model, reverse
 from tests.tokenization import layouts
 
 SENTENCES = (
@@ -26,7 +26,7 @@ KOREAN = ("어제 우리는 공원에 갔다.", "날씨가 아주 좋았다.", "
 
 @pytest.fixture(scope="module")
 def bundle():
-    return glassformer.load(reverser())
+    return glassformer.load(reversal_model())
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_recurrent_models_generate_too():
     from glassformer.baselines.spec import LSTMEncoderDecoderSpec, LSTMLanguageModelSpec
     from glassformer.bundle import build_from_spec
 
-    tokenizer = bytewise()
+    tokenizer = byte_tokenizer()
     size = tokenizer.vocab_size
     torch.manual_seed(0)
     pairs = build_from_spec(

@@ -1,4 +1,4 @@
-"""A model that reverses short rows of words, trained on the spot, and a byte-level language model."""
+"""Tiny models for tests: one trained to reverse rows of words, and a random byte-level language model."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def reverse(row: str) -> str:
 
 
 @cache
-def reverser() -> Path:
-    """The folder of a model taught to reverse `ROWS`; taught once a process, in seconds."""
-    place = Path(mkdtemp(prefix="glassformer-reverser-"))
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
-    drawn = random.Random(0).choices(ROWS[:20], k=300) + random.Random(1).choices(ROWS, k=700)
-    (place / "pairs.tsv").write_text("".join(f"{row}\t{reverse(row)}\n" for row in drawn))
+def reversal_model() -> Path:
+    """The folder of a model trained to reverse `ROWS`; trained once per process, in seconds."""
+    folder = Path(mkdtemp(prefix="glassformer-reversal-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    samples = random.Random(0).choices(ROWS[:20], k=300) + random.Random(1).choices(ROWS, k=700)
+    (folder / "pairs.tsv").write_text("".join(f"{row}\t{reverse(row)}\n" for row in samples))
     recipe = {
         "job": "translate",
         "seed": 1,
-        "data": {"train": str(place / "pairs.tsv")},
+        "data": {"train": str(folder / "pairs.tsv")},
         "tokenizer": {"kind": "word"},
         "model": {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 1, "dropout": 0.0},
         "training": {
@@ -46,22 +46,22 @@ def reverser() -> Path:
         }
         | {"eval_steps": 180, "device": "cpu"},
     }
-    glassformer.train(recipe, place / "run", log=lambda message: None)
-    return place / "run" / "model"
+    glassformer.train(recipe, folder / "run", log=lambda message: None)
+    return folder / "run" / "model"
 
 
 @cache
-def bytewise() -> Tokenizer:
-    """A byte-level tokenizer that knows few whole letters of Korean and none of the pictures."""
+def byte_tokenizer() -> Tokenizer:
+    """A byte-level tokenizer with few complete Korean syllables and no emoji."""
     plan = TokenizerPlan(kind="byte", vocab_size=300, template="none")
     return train_tokenizer([KOREAN[:9], "the old captain sang to the sea"] * 3, plan)
 
 
-def speaker(folder: Path, family: str = "gpt2", **words: object) -> Path:
-    """The folder of a language model of random numbers over bytes."""
+def save_language_model(folder: Path, family: str = "gpt2", **overrides: object) -> Path:
+    """Save a byte-level language model with random weights into a folder."""
     torch.manual_seed(3)
-    tokenizer = bytewise()
-    model = glassformer.tiny(family, vocab_size=tokenizer.vocab_size, **words)
+    tokenizer = byte_tokenizer()
+    model = glassformer.tiny(family, vocab_size=tokenizer.vocab_size, **overrides)
     generation = {"eos_token_id": tokenizer.eos_id}
     bundle = glassformer.Pipeline(model=model, tokenizer=tokenizer, family=family, generation=generation)
     return glassformer.save(bundle, folder)
