@@ -252,7 +252,7 @@ def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
 def relative_position_bucket(
     distance: Tensor, *, buckets: int, max_distance: int, bidirectional: bool
 ) -> Tensor:
-    """Key position minus query position -> bucket (T5): exact for near keys, logarithmic for far ones."""
+    """Key position minus query position -> bucket: exact for near keys, logarithmic for far ones."""
     start = torch.zeros_like(distance)
     if bidirectional:
         buckets //= 2
@@ -267,7 +267,7 @@ def relative_position_bucket(
 
 
 class RelativeBias(nn.Module):
-    """A learned bias for each head and bucket of distance, shared by all layers of the stack (T5).
+    """A learned bias for each head and bucket of distance, shared by all layers of the stack.
 
     buckets: number of distance buckets
     max_distance: all keys from here on share the last bucket

@@ -1,4 +1,4 @@
-"""Time series as patches (PatchTST): the input, and heads for forecasts, labels and values.
+"""Time series as patches: the input, and heads for forecasts, labels and values.
 
 Every channel is a sequence of its own: channels are folded into the batch on the way in, and each head
 unfolds them. B series, C channels, T time steps, P patches (and prefix tokens), L patch length, D d_model.

@@ -107,7 +107,7 @@ class RotarySpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeSpec(Spec):
-    """Relative position bias (T5): a learned bias on the scores per head and bucket of distance."""
+    """Relative position bias: a learned bias on the scores per head and bucket of distance."""
 
     buckets: int = 32
     max_distance: int = 128
