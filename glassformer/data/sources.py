@@ -161,6 +161,11 @@ class TableSource(Source):
         return ", ".join(f"{field} from {column}" for field, column in zip(self.fields, columns, strict=True))
 
     @property
+    def column_summary(self) -> str:
+        """Which columns are read, and which are not."""
+        return f"{self.description}; ignored: {', '.join(map(repr, self.unused_columns))}"
+
+    @property
     def unused_columns(self) -> list[Column]:
         """The columns of the first table that are not read."""
         head = self.tables[0].head(1)

@@ -19,7 +19,7 @@ from glassformer.data.examples import BpeDropout, Examples, LabeledExamples, cla
 from glassformer.data.image_files import list_files, list_names, single_path
 from glassformer.data.images import Augment, ImageExamples, ImageSet, channel_statistics, prepare_images
 from glassformer.data.row_errors import RowErrors
-from glassformer.data.sources import Source, Stamp, fingerprint_files, labeled_texts
+from glassformer.data.sources import Source, Stamp, TableSource, fingerprint_files, labeled_texts
 from glassformer.data.store import Ragged
 from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError, UnsupportedError
 from glassformer.families.family import named_label_config
@@ -142,7 +142,7 @@ class ClassifyJob(Job[LabeledData]):
             raise InvalidValueError("data.max_len", data.max_len, f"at most {limit} for this model")
         self.corpus = corpus = prepare_corpus(
             self,
-            lambda files: labeled_texts(files, columns=data.columns),
+            self._read,
             self._write,
             cache_key=(data.max_len, self.recipe.training.max_generate_samples),
             template="cls_sep",
@@ -156,6 +156,12 @@ class ClassifyJob(Job[LabeledData]):
         if truncated := corpus.total("truncated"):
             self.facts["truncated texts"] = truncated
             self.log(f"{truncated:,} texts are longer than {data.max_len} tokens and are truncated")
+
+    def _read(self, files: Sequence[str]) -> TableSource:
+        source = labeled_texts(files, columns=self.data.columns)
+        if files == self.data.train and self.data.columns is None and source.unused_columns:
+            self.log(source.column_summary)
+        return source
 
     def _write(
         self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors

@@ -44,6 +44,7 @@ CONTEXTS = (336, 192, 96, 64, 48, 32, 24, 16, 12, 8)
 SMALL_DATA = 1_000_000  # training values below which a small model does better
 SATURATING_WIDTH = 128  # model width from which the hardware is busy
 SAMPLE_STEPS, SAMPLE_DIGITS = 6, 4
+LISTED_COLUMNS = 8
 
 
 class ForecastJob(Job[SeriesData]):
@@ -91,9 +92,9 @@ class ForecastJob(Job[SeriesData]):
                 f"{len(weak):,} of {len(series):,} series, e.g. '{weak[0]}', have less than a hundredth of "
                 "the overall variance and will hardly be learned; rescale them or train them separately"
             )
+        names = ", ".join(series.names[:LISTED_COLUMNS]) + ", ..." * (len(series.names) > LISTED_COLUMNS)
         self.log(
-            f"{len(series):,} series of {len(series.names)} columns with a step of {series.step}: "
-            f"{len(series.values):,} rows"
+            f"{len(series):,} series of {names} with a step of {series.step}: {len(series.values):,} rows"
         )
 
     def _split(self) -> None:

@@ -248,7 +248,7 @@ class TranslateJob(Seq2SeqJob[PairData]):
                     f"set data.language_column={column} if it names the target language, or set data.columns",
                 )
             if unread:
-                self.log(f"{source.description}; ignored: {', '.join(map(repr, unread.values()))}")
+                self.log(source.column_summary)
         return source
 
     def _write(
