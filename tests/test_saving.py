@@ -32,7 +32,7 @@ def test_interrupted_save_is_detected(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(bundle, "clear_folder", stopped)
     with pytest.raises(KeyboardInterrupt):
         glassformer.save(glassformer.tiny("gpt2"), folder)  # the same sizes, other numbers
-    with pytest.raises(glassformer.GlassformerError, match="damaged"):
+    with pytest.raises(glassformer.GlassformerError, match="checksum"):
         glassformer.load(folder)
 
 

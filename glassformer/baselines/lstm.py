@@ -348,7 +348,7 @@ class LSTMLanguageModel(_LSTMModel):
     ) -> PrefillResult:
         """Read the prompts (B, P); see `generation.step_decoder`."""
         if start_ids:
-            raise UnsupportedError("a model without a source", "start_ids", hint="put them into the prompt")
+            raise UnsupportedError("a decoder-only model", "start_ids", hint="prepend them to the prompt")
         counts = mask.sum(1)
         if not bool(counts.all()) or not inputs.shape[1]:
             raise EmptyInputError("prompt", hint="start it with the BOS token")

@@ -42,7 +42,10 @@ def evaluate(
     model: Model,
     data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Test files, as for training.")],
     job: Annotated[
-        str | None, typer.Option(help="Job of the model, e.g. translate or lm (default: from its folder).")
+        str | None,
+        typer.Option(
+            help="Job the model was trained for, e.g. translate or lm (default: read from the model folder)."
+        ),
     ] = None,
     columns: Columns = None,
     to: To = None,

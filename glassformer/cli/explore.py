@@ -35,7 +35,7 @@ def explore(
     text: Annotated[str | None, typer.Option(help="Initial input text.")] = None,
     to: To = None,
     image: Annotated[
-        Path | None, typer.Option(help="Input image, with --export.", exists=True, dir_okay=False)
+        Path | None, typer.Option(help="Input image (only with --export).", exists=True, dir_okay=False)
     ] = None,
     port: Port = 8017,
     browser: Annotated[bool, typer.Option(help="Open the browser.")] = True,

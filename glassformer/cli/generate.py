@@ -41,7 +41,7 @@ def translate(
     prefix: Prefix = None,
     split: Annotated[
         Literal["long", "always", "never"] | None,
-        typer.Option(help="Which lines to split into sentences (default: from the model)."),
+        typer.Option(help="Which lines to split into sentences (default: set by the model)."),
     ] = None,
     *,
     options: GenerateOptions,

@@ -30,7 +30,7 @@ def inspect(
     ],
     batch_size: Annotated[int, typer.Option(min=1, help="Batch size of the shapes.")] = 2,
     length: Annotated[
-        int | None, typer.Option(min=1, help="Sequence length of the shapes (default: 16).")
+        int | None, typer.Option(min=1, help="Sequence length for the printed shapes (default: 16).")
     ] = None,
     as_json: Json = False,
 ) -> None:

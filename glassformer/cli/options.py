@@ -102,7 +102,7 @@ class GenerateOptions(LineOptions):
     )
     overwrite: Overwrite = False
     tree: Annotated[
-        Path | None, _output(help="Write the search tree of one text as .svg, .png or .json.")
+        Path | None, _output(help="Save the beam search tree as .svg, .png or .json (single input only).")
     ] = None
     max_new_tokens: Annotated[int | None, _gen(help="Maximum number of generated tokens per text.")] = None
     min_new_tokens: Annotated[int | None, _gen(help="Minimum number of generated tokens per text.")] = None
@@ -110,9 +110,10 @@ class GenerateOptions(LineOptions):
     do_sample: Annotated[bool | None, _gen(help="Sample instead of taking the most likely token.")] = None
     temperature: Annotated[float | None, _gen(help="Sampling temperature.")] = None
     top_k: Annotated[int | None, _gen(help="Sample from the k most likely tokens.")] = None
-    top_p: Annotated[float | None, _gen(help="Sample from the top tokens with this total probability.")] = (
-        None
-    )
+    top_p: Annotated[
+        float | None,
+        _gen(help="Sample from the smallest set of top tokens with this cumulative probability."),
+    ] = None
     min_p: Annotated[
         float | None, _gen(help="Sample from tokens with at least this fraction of the top probability.")
     ] = None
@@ -127,9 +128,9 @@ class GenerateOptions(LineOptions):
     early_stopping: Annotated[str | None, _gen(help="When beam search stops: true, false or never.")] = None
     num_return_sequences: Annotated[int | None, _gen(help="Number of texts per input; needs --json.")] = None
     seed: Annotated[int | None, _gen(help="Random seed for sampling.")] = None
-    stop_strings: Annotated[list[str] | None, _gen("--stop", help="Stop before this text. Repeatable.")] = (
-        None
-    )
+    stop_strings: Annotated[
+        list[str] | None, _gen("--stop", help="Stop at this string, which is not printed. Repeatable.")
+    ] = None
 
     def task_kwargs(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in GENERATION_OPTIONS}

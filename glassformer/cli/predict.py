@@ -60,10 +60,11 @@ def classify(
     *,
     options: LineOptions,
 ) -> None:
-    """Classify texts or images: label, tab, probability per line.
+    """Classify texts or images.
 
+    Prints one line per input: label, tab, probability.
     Empty lines stay empty. --json prints the probabilities of all labels.
-    Images unlike the training data are noted on stderr.
+    Warns on stderr about images unlike the training data.
     """
     source, bundle = _open(model, inputs, options)
     from glassformer.tasks.classification import Classifier
@@ -136,7 +137,7 @@ def similar(
     model: Model,
     inputs: TextsOrImages = None,
     corpus: Annotated[
-        Path, typer.Option("--corpus", help="File to search, one text or image file per line.")
+        Path, typer.Option("--corpus", help="File to search: one text or image path per line.")
     ] = ...,  # type: ignore[assignment]
     top: Top = 1,
     truncate: Truncate = False,
@@ -248,7 +249,7 @@ def forecast(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write a CSV file, and a figure with the same name.",
+            help="Write the forecast to this CSV file, and a plot with the same base name.",
             show_default=False,
             rich_help_panel=OUTPUT_PANEL,
         ),

@@ -40,7 +40,8 @@ def train(
     ] = None,
     settings: Settings = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and an estimate from a few timed steps.")
+        bool,
+        typer.Option("--dry-run", help="Print the plan and the estimated training time, without training."),
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Fail unless there is a run to resume.")] = False,
 ) -> None:

@@ -25,7 +25,9 @@ def verify(
     model: ModelOrTiny,
     reference: Annotated[
         bool | None,
-        typer.Option(help="Require or skip the comparison with transformers (default: if installed)."),
+        typer.Option(
+            help="Require or skip the comparison with transformers (default: compare if installed)."
+        ),
     ] = None,
     exported: Annotated[
         Path | None, typer.Option(help="Exported folder of this model to compare with.")

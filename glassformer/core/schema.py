@@ -64,7 +64,7 @@ def _bound(name: str, value: Any) -> str | None:
     numbers = [number for number in values if matches_type(number, float)]
     limit = LIMITS.get(name, MAX_INT)
     if name in SIZES:
-        return None if all(0 < n <= limit for n in numbers) else f"a whole number from 1 to {limit}"
+        return None if all(0 < n <= limit for n in numbers) else f"an integer from 1 to {limit}"
     if name == "dropout":
         return None if all(0 <= n < 1 for n in numbers) else "at least 0 and less than 1"
     if name in POSITIVE:

@@ -154,7 +154,9 @@ def _write(path: Path, fields: Sequence[str], chunks: Iterable[Sequence[Chunk]],
             for n, (name, chunk) in enumerate(zip(fields, field_chunks, strict=True)):
                 if len(chunk.ids) and not 0 <= chunk.ids.min() <= chunk.ids.max() <= max_id:
                     raise InvalidValueError(
-                        f"{name} ids", [int(chunk.ids.min()), int(chunk.ids.max())], f"0 to {max_id}"
+                        f"range of {name} ids",
+                        [int(chunk.ids.min()), int(chunk.ids.max())],
+                        f"within 0 to {max_id}",
                     )
                 ids[n].write(chunk.ids.astype(dtype).tobytes())
                 ends[n].write((chunk.ends + sizes[n]).astype(np.int64).tobytes())
@@ -225,7 +227,7 @@ class Store:
     def concatenated(self, field: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """All ids of a field, and where each row ends; both are memory-mapped."""
         if field not in self.fields:
-            raise UnknownNameError(f"field of {self.folder}", field, self.fields)
+            raise UnknownNameError(f"field in {self.folder.name}", field, self.fields)
         index = self.fields.index(field)
         return self._ids[index], self._ends[index]
 

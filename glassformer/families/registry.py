@@ -70,7 +70,7 @@ def _build(family: Family, options: dict[str, Any]) -> ModelSpec:
     for name in sorted(SIZES & options.keys()):
         value = options[name]
         if value is not None and not (matches_type(value, int) and 0 < value <= MAX_INT):
-            raise InvalidValueError(name, value, f"a whole number from 1 to {MAX_INT}")
+            raise InvalidValueError(name, value, f"an integer from 1 to {MAX_INT}")
     try:
         return family.build(**options)
     except GlassformerError:

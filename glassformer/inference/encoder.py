@@ -94,7 +94,7 @@ class InferenceEncoder(nn.Module):
             or full_mask.causal
         ):
             raise UnsupportedError(
-                "fast encoding", "masks that hide more than padding", hint="use the model itself"
+                "the inference encoder", "masks other than padding masks", hint="call the original model"
             )
         positions = position_ids(full_mask, 0, inputs, "mask") if tokens else None
         options = {} if types is None else {"types": types}

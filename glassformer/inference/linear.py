@@ -31,7 +31,7 @@ def choose_linear(weights: WeightFormat, like: Tensor) -> LinearFactory | None:
     device, dtype = like.device, like.dtype
     if torch.is_autocast_enabled(device.type):
         if weights == "int8":
-            raise ConflictError(("int8 weights", "autocast"), "int8 products ignore autocast")
+            raise ConflictError(("int8 weights", "autocast"), "int8 matrix multiplication ignores autocast")
         return None
     if device.type == "cuda" and dtype in _GPU_DTYPES and has_triton():
         from glassformer.inference.gpu.linear import TritonInt8Linear, TritonLinear
@@ -40,7 +40,7 @@ def choose_linear(weights: WeightFormat, like: Tensor) -> LinearFactory | None:
     if weights == "int8":
         if device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines:
             return Int8Linear
-        raise UnsupportedError(f"this {device.type} device", "int8 products", hint="use float32")
+        raise UnsupportedError(f"this {device.type} device", "int8 matrix multiplication", hint="use float32")
     if device.type == "cpu" and dtype == torch.float32 and _onednn() is not None:
         return PackedLinear
     return None

@@ -23,7 +23,7 @@ from glassformer.core.positions import (
     RotaryPositions,
     SinusoidalPositions,
 )
-from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
+from glassformer.errors import InvalidValueError, ShapeError
 from glassformer.interpret.comparison import residual_change
 from glassformer.interpret.head_patterns import thumbnails
 from glassformer.interpret.logit_lens import lens_table
@@ -252,7 +252,7 @@ def _added(vectors: Tensor, table: str) -> Tensor:
     products = rows @ rows.T  # (L, L)
     means = torch.stack([products.diagonal(d).mean() for d in range(len(rows))])
     if not means[0] > 0:
-        raise UnsupportedError("a position table of zeros", "similarities")
+        raise InvalidValueError("the position table", "all zeros", "nonzero rows, to compute similarities")
     return means / means[0]
 
 

@@ -244,7 +244,7 @@ def encoder_model(bundle: Bundle) -> Any:
         raise UnsupportedError(
             bundle.display_name,
             f"{bundle.weights} weights in this task",
-            hint="they are for encoders of text and images, and for text generation",
+            hint="supported are text and image encoders, and text generation",
         )
     return bundle.model
 

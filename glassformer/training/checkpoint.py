@@ -216,7 +216,9 @@ class CheckpointManager:
         step = -1 if checkpoint is None else checkpoint.step
         if self.parallel.any(int(self.parallel.sum(torch.tensor(step))) != step * self.parallel.ranks):
             raise ConflictError(
-                ("ranks",), f"they find different checkpoints in {self.root}", "share the folder"
+                ("ranks",),
+                f"they see different checkpoints in {self.root}",
+                "use a filesystem shared by all ranks",
             )
         return checkpoint
 

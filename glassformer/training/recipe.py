@@ -25,6 +25,7 @@ from glassformer.errors import (
     InvalidValueError,
     MissingValueError,
     UnknownNameError,
+    UnsupportedError,
 )
 
 Paths = tuple[str, ...]
@@ -523,7 +524,7 @@ class Recipe:
                     f"the batch size of {self.job} is training.{batch_key(self.job)}",
                 )
         if training.r_drop and self.job in ("lm", "forecast"):
-            raise InvalidValueError("training.r_drop", training.r_drop, f"0 for {self.job}")
+            raise UnsupportedError(f"the job {self.job}", "R-Drop", hint="set training.r_drop to 0")
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as its file has it."""
@@ -598,7 +599,7 @@ def parse_recipe(data: Mapping[str, Any]) -> Recipe:
     if not isinstance(job, str) or job not in DATA_SECTIONS:
         raise UnknownNameError("job", str(job), DATA_SECTIONS)
     if "data" not in data:
-        raise MissingValueError("data", "in a recipe", "name the files to train on, e.g. data.train")
+        raise MissingValueError("data", "in a recipe", "set data.train to the training files")
     model = data.get("model") or {}
     if not isinstance(model, Mapping):
         model = {"preset": model}  # `model: lstm` for short

@@ -100,7 +100,10 @@ def open_onnx(folder: Path) -> Measure:
         try:
             sessions[path.stem] = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime has a class for each kind of damage
-            raise FileProblemError(path, str(error).splitlines()[0], hint="export the model again") from None
+            reason = str(error).partition("\n")[0]
+            raise FileProblemError(
+                path, f"cannot be loaded ({reason})", hint="export the model again"
+            ) from None
 
     def measure(bundle: Bundle) -> tuple[list[float], str]:
         graphs = graphs_of(bundle.model)
@@ -218,12 +221,15 @@ def open_ctranslate2(folder: Path) -> Measure:
     if kind not in ("Translator", "Generator", "Encoder"):
         raise FileProblemError(folder, f"unknown CTranslate2 runtime {kind!r}", hint="export the model again")
     try:
-        # float32 checks the stored weights alone: int8 products differ between CPUs and backends
+        # float32 checks the stored weights alone: int8 matrix multiplications differ between CPUs and backends
         runtime = getattr(library, kind)(
             str(folder), device="cpu", compute_type="float32", intra_threads=torch.get_num_threads()
         )
     except (RuntimeError, ValueError) as error:
-        raise FileProblemError(folder, str(error).splitlines()[0], hint="export the model again") from None
+        reason = str(error).partition("\n")[0]
+        raise FileProblemError(
+            folder, f"cannot be loaded ({reason})", hint="export the model again"
+        ) from None
 
     def measure(bundle: Bundle) -> tuple[list[float], str]:
         if (kind, type(bundle.model)) not in (

@@ -26,7 +26,7 @@ class ChecksumError(GlassformerError):
 
     path: str | Path
     hint: str = f"copy the folder again, or delete {CHECKSUMS_FILE} if you changed the file yourself"
-    template: ClassVar[str] = "{path} is damaged: its checksum does not match"
+    template: ClassVar[str] = "{path} does not match its checksum"
 
 
 def write_checksums(folder: str | Path, names: Iterable[str]) -> Path:
@@ -93,7 +93,9 @@ def _read(path: Path) -> dict[str, dict[str, int | str]]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         valid = False
     if not valid:
-        raise FileProblemError(path, "is damaged", hint="copy the folder again")
+        raise FileProblemError(
+            path, "is not a valid list of checksums", hint="copy or download the folder again"
+        )
     return files
 
 

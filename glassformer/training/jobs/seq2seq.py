@@ -139,8 +139,8 @@ class Seq2SeqJob(Job[Data]):
         if self.recipe.tokenizer.separate_vocabs:
             raise ConflictError(
                 ("tokenizer.separate_vocabs", "model.preset"),
-                f"{self.preset} has one vocabulary",
-                "use a joint vocabulary, or the preset original",
+                f"{self.preset} has a single vocabulary",
+                "set tokenizer.separate_vocabs to false, or model.preset to original",
             )
         return {"vocab_size": self.corpus.tokenizer.vocab_size}
 

@@ -10,7 +10,7 @@ export default {
   'heads.decoder_cross': { en: 'Cross-attention', ko: '크로스 어텐션' },
   'heads.encoder_cross': { en: 'Cross-attention', ko: '크로스 어텐션' },
   'heads.layer': { en: 'Layer {layer}', ko: '레이어 {layer}' },
-  'heads.which': { en: 'Attention shown', ko: '표시할 어텐션' },
+  'heads.which': { en: 'Displayed attention', ko: '표시할 어텐션' },
   'heads.all': { en: 'all', ko: '전체' },
   'heads.sort': { en: 'Sort', ko: '정렬' },
   'heads.by_place': { en: 'by layer', ko: '레이어 순서' },

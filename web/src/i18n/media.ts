@@ -113,7 +113,7 @@ export default {
     en: 'Needs {context} steps of input, plus {horizon} for comparison.',
     ko: '입력 {context}스텝이 필요하고, 비교하려면 {horizon}스텝이 더 필요합니다.',
   },
-  'upload.reading': { en: '{rows} rows of {columns}', ko: '{columns} {rows}행' },
+  'upload.reading': { en: '{rows} rows, columns: {columns}', ko: '{rows}행, 열: {columns}' },
   'csv.empty': {
     en: 'The file is empty. It needs a header line and one line per step.',
     ko: '내용이 없습니다. 첫 줄에 열 이름, 다음 줄부터 스텝마다 한 줄씩 넣어 주세요.',

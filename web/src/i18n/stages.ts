@@ -326,11 +326,11 @@ export default {
   },
 
   'ffn.intro': {
-    en: 'Each token passes on its own through {width} hidden units: projected up, {activation}, projected down. Much of a model’s knowledge is stored here.',
+    en: 'Each token passes independently through {width} hidden units: projected up, {activation}, projected down. Much of a model’s knowledge is stored here.',
     ko: '토큰마다 따로 은닉 유닛 {width}개를 거칩니다. 차원을 넓히고, {activation}를 적용하고, 다시 줄입니다. 모델의 지식 상당 부분이 여기에 저장됩니다.',
   },
   'ffn.intro_gated': {
-    en: 'Each token passes on its own through {width} hidden units. A gate ({activation}) controls how much of each unit passes.',
+    en: 'Each token passes independently through {width} hidden units. A gate ({activation}) controls how much of each unit passes.',
     ko: '토큰마다 따로 은닉 유닛 {width}개를 거칩니다. 게이트({activation})가 유닛마다 얼마나 통과시킬지 정합니다.',
   },
   'ffn.strongest': { en: 'Most active units for “{token}”', ko: '“{token}”에서 가장 활성화된 유닛' },
