@@ -13,14 +13,14 @@ import pytest
 import glassformer
 from tests.families import harness
 from tests.families.cases import _SERIES
-from tests.tasks.test_forecast import NAMES, STEPS, table, written
+from tests.tasks.test_forecast import NAMES, STEPS, random_table, write_csv
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def test_table_matches_the_library(run: Any, folders: dict[str, Path], tmp_path: Path) -> None:
     model = folders["forecast"]
-    data = written(tmp_path / "data.csv", table())
+    data = write_csv(tmp_path / "data.csv", random_table())
     told = glassformer.load(model).forecast(data)
     done = run("forecast", model, data, "--out", tmp_path / "next.csv", "--threads", 1)
     assert done.code == 0 and not done.out
@@ -43,7 +43,7 @@ def test_figure_of_many_columns_with_odd_names(run: Any, tmp_path: Path) -> None
     names = ["$price$", "가격", "a very long name of a column indeed", *(f"c{n}" for n in range(8))]
     made = harness.reference("PatchTSTForPrediction", {**_SERIES, "num_input_channels": len(names)})
     harness.save_reference(made, tmp_path / "model")
-    rows = table()
-    data = written(tmp_path / "d.csv", {"date": rows["date"], **dict.fromkeys(names, rows["a"])})
+    rows = random_table()
+    data = write_csv(tmp_path / "d.csv", {"date": rows["date"], **dict.fromkeys(names, rows["a"])})
     done = run("forecast", tmp_path / "model", data, "--figure", tmp_path / "p.png")
     assert done.code == 0 and (tmp_path / "p.png").stat().st_size > 10_000

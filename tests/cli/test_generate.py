@@ -111,7 +111,7 @@ def test_search_tree_is_written_and_the_output_unchanged(run, folder, tmp_path):
     result = Translator(glassformer.load(folder), num_beams=3, return_tree=True)(text)
     values = json.loads((tmp_path / "new/tree.json").read_text())
     assert [node["token"] for node in values["nodes"]] == [node.token for node in result.trees[0].nodes]
-    best = next(node for node in values["nodes"] if node["place"] == 0)
+    best = next(node for node in values["nodes"] if node["result_rank"] == 0)
     assert best["score"] / best["length_term"] == pytest.approx(result.score, abs=1e-5)
     pieces = []
     while best["parent"] is not None:

@@ -12,7 +12,7 @@ from glassformer.baselines import build_baseline
 from glassformer.baselines.spec import RepeatLastSpec
 from tests.cli.conftest import quick
 from tests.recipes.synthetic_data import text_files
-from tests.tasks.test_forecast import table, written
+from tests.tasks.test_forecast import random_table, write_csv
 
 LONG = f"'{'a ' * 100}'"
 # a command line -> what the error must contain; {command} is the model for a command
@@ -127,8 +127,8 @@ def workspace(tmp_path_factory, folders, finished):
     root = tmp_path_factory.mktemp("workspace")
     text_files(root)
     shutil.copytree(finished, root / "run")
-    written(root / "data.csv", table())
-    written(root / "short.csv", table(20))
+    write_csv(root / "data.csv", random_table())
+    write_csv(root / "short.csv", random_table(20))
     (root / "broken.yaml").write_text("job: translate\nseed: 1\ndata: }\n")
     (root / "full").mkdir()
     (root / "full" / "notes").touch()

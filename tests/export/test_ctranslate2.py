@@ -176,9 +176,9 @@ def test_quantized_weights_give_similar_scores(tmp_path, dtype, smaller, within)
     ],
 )
 def test_rotary_scaling_matches_ctranslate2(tmp_path, scaling):
-    what = glassformer.tiny("llama").spec
-    position = replace(what.decoder.position, scaling=scaling)
-    model = glassformer.build(replace(what, decoder=replace(what.decoder, position=position)))
+    model_spec = glassformer.tiny("llama").spec
+    position = replace(model_spec.decoder.position, scaling=scaling)
+    model = glassformer.build(replace(model_spec, decoder=replace(model_spec.decoder, position=position)))
     check_same(model, tmp_path / "out")
 
 
@@ -250,8 +250,8 @@ def test_missing_eos_token_existing_folder_and_missing_package(tmp_path, run, mo
     bundle = glassformer.Pipeline(model=glassformer.tiny("gpt2"), generation={"eos_token_id": 101})
     with pytest.raises(InvalidValueError):
         export_ctranslate2(bundle, tmp_path / "out")
-    there = run("export", model, "--format", "ctranslate2", "--out", model)
-    assert there.code == 2 and "already exists" in there.err and glassformer.load(model)
+    existing = run("export", model, "--format", "ctranslate2", "--out", model)
+    assert existing.code == 2 and "already exists" in existing.err and glassformer.load(model)
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
     absent = run("export", model, "--format", "ctranslate2", "--out", tmp_path / "out")

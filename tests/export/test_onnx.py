@@ -182,23 +182,25 @@ def test_tabulated_buckets_equal_computed_ones(bidirectional):
 
 def random_inputs(model, batch, generator):
     """Random inputs by their names in the export: padded, with token types, gaps and masked patches."""
-    what = model.spec.source if isinstance(model.spec, spec.EncoderDecoderSpec) else model.spec.input
-    match what:
+    input_spec = model.spec.source if isinstance(model.spec, spec.EncoderDecoderSpec) else model.spec.input
+    match input_spec:
         case spec.TokensSpec():
-            ids, mask = rows(what.vocab_size, batch, 11 + 6 * batch, "right", generator)
+            ids, mask = rows(input_spec.vocab_size, batch, 11 + 6 * batch, "right", generator)
             inputs = {"ids": ids, "mask": mask}
-            if what.types is not None:
-                inputs["types"] = torch.randint(what.types, ids.shape, generator=generator)
+            if input_spec.types is not None:
+                inputs["types"] = torch.randint(input_spec.types, ids.shape, generator=generator)
             return inputs
         case spec.ImagePatchesSpec():
-            return {"images": torch.randn(batch, what.channels, *what.image_size, generator=generator)}
+            return {
+                "images": torch.randn(batch, input_spec.channels, *input_spec.image_size, generator=generator)
+            }
         case spec.SeriesPatchesSpec():
-            size = (batch, what.context_length, what.channels)
+            size = (batch, input_spec.context_length, input_spec.channels)
             inputs = {"values": 50 * torch.randn(size, generator=generator).cumsum(1) + 300}
             inputs["observed"] = torch.rand(size, generator=generator) > 0.2
             if isinstance(model.spec.head, spec.PatchReconstructSpec):
                 inputs["masked_patches"] = (
-                    torch.rand(batch, what.channels, what.num_patches, generator=generator) > 0.5
+                    torch.rand(batch, input_spec.channels, input_spec.num_patches, generator=generator) > 0.5
                 )
             return inputs
 
@@ -209,9 +211,9 @@ def check_forward(model, folder):
     generator = torch.Generator().manual_seed(1)
     for batch in (3, 1):
         inputs = random_inputs(model, batch, generator)
-        first, *others = inputs
-        plain = [inputs[name] for name in others if name == "mask"]
-        ours = model(inputs[first], *plain, **{name: inputs[name] for name in others if name != "mask"})
+        first, *names = inputs
+        plain = [inputs[name] for name in names if name == "mask"]
+        ours = model(inputs[first], *plain, **{name: inputs[name] for name in names if name != "mask"})
         ours = ours._asdict() if hasattr(ours, "_asdict") else {None: ours}
         outputs = forward(**inputs)
         assert len(outputs) == len(ours)

@@ -104,7 +104,7 @@ def varied_eos_ids(family: str) -> tuple[int, int]:
     return first, second
 
 
-def generated(
+def reference_generate(
     theirs: Any, ids: Tensor, mask: Tensor, ends: tuple[int, ...] = (EOS,), **kwargs: Any
 ) -> tuple[list[list[int]], Tensor]:
     """What transformers generates, without end tokens, and the scores as we define them."""
@@ -122,7 +122,7 @@ def generated(
         texts.append(row[: next((n for n, token in enumerate(row) if token in ends), len(row))])
     if kwargs.get("num_beams", 1) > 1:
         return texts, out.sequences_scores
-    each = theirs.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)
+    logprobs = theirs.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)
     is_end = torch.isin(out.sequences[:, start:], torch.tensor(ends)).int()
     after_end = is_end.cumsum(1) - is_end > 0
-    return texts, each.masked_fill(after_end, 0.0).sum(1)
+    return texts, logprobs.masked_fill(after_end, 0.0).sum(1)

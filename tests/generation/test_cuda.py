@@ -33,8 +33,8 @@ def test_gpu_matches_cpu_and_rarely_synchronizes(family: str, form: str, beams: 
 
     def generated(inputs: Tensor, most: int) -> list[list[int]]:
         settings = GenerationConfig(num_beams=beams, max_new_tokens=most)
-        found = generate_with(model, inputs, config=settings, eos_token_id=-5, pad_token_id=PAD, **kwargs)
-        return [texts[0].ids for texts in found]
+        outputs = generate_with(model, inputs, config=settings, eos_token_id=-5, pad_token_id=PAD, **kwargs)
+        return [texts[0].ids for texts in outputs]
 
     expected = generated(ids, 12)
     model.cuda()
@@ -55,6 +55,6 @@ def test_gpu_matches_cpu_and_rarely_synchronizes(family: str, form: str, beams: 
             torch.cuda.set_sync_debug_mode("default")
         return sum("synchroniz" in str(warning.message) for warning in received)
 
-    few, many = synchronizations(2 * CHECK_EVERY), synchronizations(6 * CHECK_EVERY)
-    assert few > 0, "synchronizations are not detected here"
-    assert many - few <= 4, f"{many - few} more synchronizations in 4 more checks"
+    short, long = synchronizations(2 * CHECK_EVERY), synchronizations(6 * CHECK_EVERY)
+    assert short > 0, "synchronizations are not detected here"
+    assert long - short <= 4, f"{long - short} more synchronizations in 4 more checks"

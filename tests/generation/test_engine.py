@@ -103,22 +103,26 @@ def varied_eos_ids(model: nn.Module, ids: torch.Tensor, start_kwargs: dict[str, 
     tokens = {token for texts in free for text in texts for token in text.ids}
 
     def lengths(end: int) -> int:
-        found = generate_with(model, ids, config=settings, eos_token_id=end, pad_token_id=PAD, **start_kwargs)
-        return len({len(text.ids) for texts in found for text in texts})
+        outputs = generate_with(
+            model, ids, config=settings, eos_token_id=end, pad_token_id=PAD, **start_kwargs
+        )
+        return len({len(text.ids) for texts in outputs for text in texts})
 
     first, second, *_ = sorted(tokens, key=lambda end: (-lengths(end), end))
     return first, second
 
 
-def same(found: list[list[GenerationOutput]], expected: list[list[GenerationOutput]]) -> None:
-    assert [[text.ids for text in texts] for texts in found] == [
+def assert_same_outputs(
+    outputs: list[list[GenerationOutput]], expected: list[list[GenerationOutput]]
+) -> None:
+    assert [[text.ids for text in texts] for texts in outputs] == [
         [text.ids for text in texts] for texts in expected
     ]
-    pairs = [(a, b) for x, y in zip(found, expected, strict=True) for a, b in zip(x, y, strict=True)]
-    for ours, theirs in pairs:
-        assert ours.finish_reason == theirs.finish_reason
-        assert ours.score == pytest.approx(theirs.score, abs=1e-4)
-        assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
+    pairs = [(a, b) for x, y in zip(outputs, expected, strict=True) for a, b in zip(x, y, strict=True)]
+    for output, reference in pairs:
+        assert output.finish_reason == reference.finish_reason
+        assert output.score == pytest.approx(reference.score, abs=1e-4)
+        assert output.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -137,8 +141,8 @@ def test_beam_search_matches_an_uncached_search(family: str) -> None:
             "pad_token_id": PAD,
             **start_kwargs,
         }
-        found = generate_with(model, ids, **options)
-        for row, texts in zip(rows, found, strict=True):
+        outputs = generate_with(model, ids, **options)
+        for row, texts in zip(rows, outputs, strict=True):
             expected = uncached_beam_search(model, row, set(ends), 3, penalty, start_kwargs)
             assert [text.ids for text in texts] == [out for _, out in expected]
             assert [text.score for text in texts] == pytest.approx([score for score, _ in expected], abs=1e-4)
@@ -147,12 +151,12 @@ def test_beam_search_matches_an_uncached_search(family: str) -> None:
                     text.score, abs=1e-4
                 )
                 assert len(text.logprobs) == len(text.ids) + (text.finish_reason == "end")
-    same(generate_with(model, padded(rows, "left"), **options), found)
-    same([generate_with(model, torch.tensor([row]), **options)[0] for row in rows], found)
+    assert_same_outputs(generate_with(model, padded(rows, "left"), **options), outputs)
+    assert_same_outputs([generate_with(model, torch.tensor([row]), **options)[0] for row in rows], outputs)
     for tokens in (1, 150, 10_000):
-        same(
+        assert_same_outputs(
             list(generate_batched(model, iter(rows), GenerationParams(**options), batch_tokens=tokens)),
-            found,
+            outputs,
         )
     limits = dict(zip(map(len, rows), (0, 1, 3, MAX_NEW_TOKENS), strict=True))
     shorter = generate_with(model, ids, **options, max_new_tokens=limits.__getitem__)
@@ -160,7 +164,7 @@ def test_beam_search_matches_an_uncached_search(family: str) -> None:
         generate_with(model, torch.tensor([row]), **options, max_new_tokens=most)[0]
         for row, most in zip(rows, limits.values(), strict=True)
     ]
-    same(shorter, generate_alone)
+    assert_same_outputs(shorter, generate_alone)
     assert [text.ids for text in shorter[0]] == [[]] and shorter[0][0].finish_reason == "length"
 
 
@@ -180,10 +184,10 @@ def test_search_tree_leads_to_the_outputs(family: str, kwargs: dict[str, Any]) -
     settings = GenerationConfig(**kwargs, max_new_tokens=MAX_NEW_TOKENS)
     options: dict[str, Any] = {"config": settings, "eos_token_id": ends, "pad_token_id": PAD, **start_kwargs}
     options["decode"] = lambda tokens: "".join(f"<{token}" for token in tokens)
-    found = generate_with(model, ids, **options, return_tree=True)
-    same(generate_with(model, ids, **options), found)  # recording does not change outputs
+    outputs = generate_with(model, ids, **options, return_tree=True)
+    assert_same_outputs(generate_with(model, ids, **options), outputs)  # recording does not change outputs
     beams = settings.num_beams
-    for texts in found:
+    for texts in outputs:
         for rank, text in enumerate(texts):
             tree = text.tree
             assert tree is not None
@@ -215,11 +219,11 @@ def test_search_tree_leads_to_the_outputs(family: str, kwargs: dict[str, Any]) -
             assert [node.rank for node in level] == list(range(len(level)))
             scores = [node.score for node in level]
             assert scores == sorted(scores, reverse=True)
-            kept = [node for node in level if node.state == "kept" or node.reason == "search over"]
-            assert len(kept) <= beams
+            open_nodes = [node for node in level if node.state == "kept" or node.reason == "search over"]
+            assert len(open_nodes) <= beams
             pruned = [node for node in level if node.reason == "below the beam"]
-            if kept and pruned and (not settings.do_sample or beams > 1):
-                assert min(node.score for node in kept) >= max(node.score for node in pruned)
+            if open_nodes and pruned and (not settings.do_sample or beams > 1):
+                assert min(node.score for node in open_nodes) >= max(node.score for node in pruned)
 
 
 def test_sampling_follows_the_processed_probabilities() -> None:
@@ -232,19 +236,21 @@ def test_sampling_follows_the_processed_probabilities() -> None:
     top = order[:20]
     inside = tempered[top] / tempered[top].sum()
     top = top[: int((inside.cumsum(0) < 0.9).sum()) + 1]
-    kept = tempered[top]
-    kept, top = kept[kept >= 0.02 * kept.max()], top[kept >= 0.02 * kept.max()]
-    expected = kept / kept.sum()
+    probs = tempered[top]
+    probs, top = probs[probs >= 0.02 * probs.max()], top[probs >= 0.02 * probs.max()]
+    expected = probs / probs.sum()
     count = 4000
     settings = GenerationConfig(
         do_sample=True, temperature=1.5, top_k=20, top_p=0.9, min_p=0.02, seed=0,
         num_return_sequences=count, max_new_tokens=1,
     )  # fmt: skip
-    (found,) = generate_with(model, torch.tensor([row]), config=settings, eos_token_id=None, pad_token_id=PAD)
-    samples = torch.tensor([text.ids[0] for text in found])
+    (outputs,) = generate_with(
+        model, torch.tensor([row]), config=settings, eos_token_id=None, pad_token_id=PAD
+    )
+    samples = torch.tensor([text.ids[0] for text in outputs])
     assert set(samples.tolist()) <= set(top.tolist()) and len(top) > 3
     counts = torch.tensor([float((samples == token).sum()) for token in top])
-    scores = {text.ids[0]: text.score for text in found}
+    scores = {text.ids[0]: text.score for text in outputs}
     for token, logprob in zip(top.tolist(), expected.tolist(), strict=True):
         if token in scores:
             assert scores[token] == pytest.approx(math.log(logprob), abs=1e-4)
@@ -252,7 +258,7 @@ def test_sampling_follows_the_processed_probabilities() -> None:
     freedom = len(top) - 1
     assert statistic < freedom + 5 * math.sqrt(2 * freedom), "further off than one seed in thousands"
     again = generate_with(model, torch.tensor([row]), config=settings, eos_token_id=None, pad_token_id=PAD)
-    assert again == [found]
+    assert again == [outputs]
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"num_beams": 3, "num_return_sequences": 3}], ids=["one", "beams"])
@@ -272,10 +278,10 @@ def test_rare_checks_for_finished_rows_change_nothing(
             **kwargs, max_new_tokens=MAX_NEW_TOKENS, no_repeat_ngram_size=3, forced_eos_token_id=7
         )
         limits = dict(zip(LENGTHS, (0, 1, 2, 5, MAX_NEW_TOKENS, MAX_NEW_TOKENS), strict=True))
-        found = []
+        runs = []
         for interval in (1, 5, 100):
             monkeypatch.setattr("glassformer.generation.loop.check_interval", lambda _, n=interval: n)
-            found.append(
+            runs.append(
                 generate_with(
                     model,
                     ids,
@@ -285,14 +291,14 @@ def test_rare_checks_for_finished_rows_change_nothing(
                     return_tree=True,
                 )
             )
-        for other in found[1:]:
-            same(other, found[0])
-            for texts, expected in zip(other, found[0], strict=True):
-                ours, theirs = texts[0].tree, expected[0].tree
-                assert ours is not None and theirs is not None
+        for outputs in runs[1:]:
+            assert_same_outputs(outputs, runs[0])
+            for texts, expected in zip(outputs, runs[0], strict=True):
+                tree, expected_tree = texts[0].tree, expected[0].tree
+                assert tree is not None and expected_tree is not None
                 nodes = [
                     [(n.step, n.token, n.state, n.reason, n.result_rank) for n in t.nodes]
-                    for t in (ours, theirs)
+                    for t in (tree, expected_tree)
                 ]
                 assert nodes[0] == nodes[1]
 
@@ -329,9 +335,9 @@ def test_stop_string_may_start_and_end_inside_tokens(beams: int) -> None:
     free = generate_with(model, ids, config=GenerationConfig(**kwargs), **options)
     stop = decode(free[0][0].ids)[3:10]  # the end of one token and all of the next three
     stopping = GenerationConfig(**kwargs, stop_strings=(stop,))
-    found = generate_with(model, ids, config=stopping, **options)
-    assert any(text.finish_reason == "stop" for texts in found for text in texts)
-    for texts, long in zip(found, free, strict=True):
+    outputs = generate_with(model, ids, config=stopping, **options)
+    assert any(text.finish_reason == "stop" for texts in outputs for text in texts)
+    for texts, long in zip(outputs, free, strict=True):
         for text in texts:
             decoded = decode(text.ids)
             assert (stop in decoded) == (text.finish_reason == "stop")
@@ -353,10 +359,10 @@ def test_tokens_are_reported_and_examples_read_a_bounded_number_ahead() -> None:
     options: dict[str, Any] = {"eos_token_id": ends, "pad_token_id": PAD, **start_kwargs}
     received: dict[int, list[int]] = {n: [] for n in range(len(rows))}
     settings = GenerationConfig(max_new_tokens=MAX_NEW_TOKENS)
-    found = generate_with(
+    outputs = generate_with(
         model, ids, config=settings, **options, on_token=lambda token: received[token.row].append(token.id)
     )
-    assert list(received.values()) == [text.ids for (text,) in found]
+    assert list(received.values()) == [text.ids for (text,) in outputs]
     with pytest.raises(UnsupportedError):
         generate_with(
             model, ids, config=GenerationConfig(num_beams=2, max_new_tokens=3), **options, on_token=print
@@ -370,11 +376,11 @@ def test_tokens_are_reported_and_examples_read_a_bounded_number_ahead() -> None:
             read += 1
             yield rows[n % len(rows)]
 
-    outputs = generate_batched(
+    batched = generate_batched(
         model, endless(), GenerationParams(config=settings, **options), batch_tokens=60
     )
-    for n, texts in enumerate(outputs):
-        assert texts[0].ids == found[n % len(rows)][0].ids
+    for n, texts in enumerate(batched):
+        assert texts[0].ids == outputs[n % len(rows)][0].ids
         assert read - n <= 100
     assert read == 400
 
@@ -442,10 +448,10 @@ def test_published_generation_config_is_honored_or_rejected() -> None:
         suppress_tokens=(58100,), forced_eos_token_id=0, max_length=512, num_beams=6,
         renormalize_logits=True, early_stopping=True,
     )  # fmt: skip
-    other = merge_generation_config(
+    merged = merge_generation_config(
         published, {"num_beams": 1, "max_new_tokens": 20, "top_k": None, "stop_strings": "Q:"}
     )
-    assert (other.num_beams, other.max_new_tokens, other.max_length, other.stop_strings) == (
+    assert (merged.num_beams, merged.max_new_tokens, merged.max_length, merged.stop_strings) == (
         1,
         20,
         None,
@@ -461,14 +467,14 @@ def test_published_generation_config_is_honored_or_rejected() -> None:
     ids = padded(examples(3), "right")
     options: dict[str, Any] = {"eos_token_id": None, "pad_token_id": PAD, **start_kwargs}
     # the start is counted in these bounds; for a prompt, the prompt is
-    found = generate_with(model, ids, config=merge_generation_config({"max_length": 9}, {}), **options)
-    assert {len(text.ids) for (text,) in found} == {8}
+    outputs = generate_with(model, ids, config=merge_generation_config({"max_length": 9}, {}), **options)
+    assert {len(text.ids) for (text,) in outputs} == {8}
     prompted, _ = model_for("gpt2")
-    found = generate_with(
+    outputs = generate_with(
         prompted,
         ids,
         config=merge_generation_config({"max_length": 9}, {}),
         eos_token_id=None,
         pad_token_id=PAD,
     )
-    assert [len(text.ids) for (text,) in found] == [9 - len(row) for row in examples(3)]
+    assert [len(text.ids) for (text,) in outputs] == [9 - len(row) for row in examples(3)]

@@ -128,20 +128,20 @@ def test_padding_does_not_shift_relative_positions_or_windows(kwargs: dict[str, 
     rows = [[1 + token % 22 for token in row] for row in examples()]
     expected = [uncached_greedy(model, row) for row in rows]
     for side in ("right", "left"):
-        found = greedy(
+        outputs = greedy(
             model, padded(rows, side), eos_token_id=-5, pad_token_id=PAD, max_new_tokens=MAX_NEW_TOKENS
         )
-        assert found == expected, side
+        assert outputs == expected, side
 
 
 def test_generation_ends_with_the_position_table() -> None:
     rows = examples()
     prompted = model_of("gpt2", max_len=10)
-    found = greedy(prompted, padded(rows, "right"), eos_token_id=-5, pad_token_id=PAD, max_new_tokens=50)
-    assert [len(row) for row in found] == [11 - len(row) for row in rows]
-    assert found == [uncached_greedy(prompted, row, most=11 - len(row)) for row in rows]
+    outputs = greedy(prompted, padded(rows, "right"), eos_token_id=-5, pad_token_id=PAD, max_new_tokens=50)
+    assert [len(row) for row in outputs] == [11 - len(row) for row in rows]
+    assert outputs == [uncached_greedy(prompted, row, most=11 - len(row)) for row in rows]
     sourced = model_of("original", max_len=10)
-    found = greedy(
+    outputs = greedy(
         sourced,
         padded(rows, "right"),
         start_ids=[START, 7],
@@ -149,7 +149,7 @@ def test_generation_ends_with_the_position_table() -> None:
         pad_token_id=PAD,
         max_new_tokens=50,
     )
-    assert {len(row) for row in found} == {9}
+    assert {len(row) for row in outputs} == {9}
 
 
 def test_training_mode_is_restored_after_generation() -> None:

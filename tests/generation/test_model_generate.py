@@ -13,7 +13,7 @@ from glassformer.generation import GenerationConfig
 from glassformer.generation.continuous import Scheduler
 from glassformer.generation.inference_model import InferenceModel
 from tests.generation.continuous.requests import send
-from tests.generation.references import generated, padded, pair, rows, varied_eos_ids
+from tests.generation.references import padded, pair, reference_generate, rows, varied_eos_ids
 from tests.generation.test_greedy import generate_with, model_of
 
 
@@ -26,9 +26,9 @@ def test_model_generate_matches_transformers(family: str, options: dict[str, Any
     side = "right" if theirs.config.is_encoder_decoder else "left"
     ids, mask = padded(rows(), side, theirs.config.pad_token_id)
     ends = varied_eos_ids(family)
-    expected, _ = generated(theirs, ids, mask, ends, max_new_tokens=9, **options)
-    found = ours.generate(ids, attention_mask=mask.long(), eos_token_id=ends, max_new_tokens=9, **options)
-    assert found == expected
+    expected, _ = reference_generate(theirs, ids, mask, ends, max_new_tokens=9, **options)
+    outputs = ours.generate(ids, attention_mask=mask.long(), eos_token_id=ends, max_new_tokens=9, **options)
+    assert outputs == expected
 
 
 def test_model_generate_needs_a_bound() -> None:
@@ -53,12 +53,12 @@ def test_any_head_with_scores_over_a_vocabulary_generates(weights: Any) -> None:
     options: dict[str, Any] = {"config": GenerationConfig(max_new_tokens=6, num_beams=2), "eos_token_id": 3}
     (expected,) = generate_with(model, ids, **options)
     model.head = ScoresHead(model.head)
-    ((found,),) = generate_with(InferenceModel(model, weights), ids, **options)
-    assert found.ids and found.score != pytest.approx(expected[0].score)
+    ((output,),) = generate_with(InferenceModel(model, weights), ids, **options)
+    assert output.ids and output.score != pytest.approx(expected[0].score)
     with torch.no_grad():
-        logits = model(torch.tensor([[*ids[0].tolist(), *found.ids]]))[0, 2:].log_softmax(-1)
-    chosen = logits[torch.arange(len(found.ids)), torch.tensor(found.ids)]
-    assert found.logprobs[: len(found.ids)] == pytest.approx(chosen.tolist(), abs=1e-4)
+        logits = model(torch.tensor([[*ids[0].tolist(), *output.ids]]))[0, 2:].log_softmax(-1)
+    chosen = logits[torch.arange(len(output.ids)), torch.tensor(output.ids)]
+    assert output.logprobs[: len(output.ids)] == pytest.approx(chosen.tolist(), abs=1e-4)
     scheduler = Scheduler(InferenceModel(model, weights))
-    assert send(scheduler, [5, 9, 14], **options).result(20)[0].ids == found.ids
+    assert send(scheduler, [5, 9, 14], **options).result(20)[0].ids == output.ids
     scheduler.close()

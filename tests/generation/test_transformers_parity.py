@@ -9,7 +9,7 @@ import torch
 
 from glassformer.generation import GenerationConfig, GenerationOutput
 from glassformer.generation.inference_model import prepare_for_inference
-from tests.generation.references import CONFIGS, EOS, generated, padded, pair, rows, varied_eos_ids
+from tests.generation.references import CONFIGS, EOS, padded, pair, reference_generate, rows, varied_eos_ids
 from tests.generation.test_greedy import generate_with
 
 MAX_NEW_TOKENS = 14
@@ -45,8 +45,8 @@ def with_end(kwargs: dict[str, Any], end: int) -> dict[str, Any]:
     return {**kwargs, "forced_eos_token_id": end} if "forced_eos_token_id" in kwargs else kwargs
 
 
-def flat(found: list[list[GenerationOutput]]) -> list[GenerationOutput]:
-    return [text for texts in found for text in texts]
+def flatten(outputs: list[list[GenerationOutput]]) -> list[GenerationOutput]:
+    return [text for texts in outputs for text in texts]
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -70,8 +70,10 @@ def test_generation_matches_transformers(family: str) -> None:
             batches = [[row] for row in prompts]
         for batch in batches:
             ids, mask = padded(batch, side, config.pad_token_id)
-            expected, scores = generated(theirs, ids, mask, ends, max_new_tokens=MAX_NEW_TOKENS, **kwargs)
-            found = flat(
+            expected, scores = reference_generate(
+                theirs, ids, mask, ends, max_new_tokens=MAX_NEW_TOKENS, **kwargs
+            )
+            outputs = flatten(
                 generate_with(
                     ours,
                     ids,
@@ -81,13 +83,13 @@ def test_generation_matches_transformers(family: str) -> None:
                     pad_token_id=config.pad_token_id,
                 )
             )
-            assert [text.ids for text in found] == expected, name
+            assert [text.ids for text in outputs] == expected, name
             torch.testing.assert_close(
-                torch.tensor([text.score for text in found]), scores, atol=1e-4, rtol=1e-4, msg=name
+                torch.tensor([text.score for text in outputs]), scores, atol=1e-4, rtol=1e-4, msg=name
             )
             reported.setdefault(name, []).extend(expected)
-            endings |= {text.finish_reason for text in found}
-            lengths |= {len(text.ids) for text in found}
+            endings |= {text.finish_reason for text in outputs}
+            lengths |= {len(text.ids) for text in outputs}
     assert endings == {"end", "length"} and len(lengths) > 4, "the outputs are too uniform to compare"
     if config.is_encoder_decoder:  # the stopping criteria only matter for short outputs
         assert reported["early, two ends"] != reported["never, two ends"]
@@ -103,18 +105,20 @@ def test_forced_prefix_matches_transformers(family: str, beams: int) -> None:
     options: dict[str, Any] = {"eos_token_id": EOS, "pad_token_id": config.pad_token_id}
     settings = GenerationConfig(**kwargs, max_new_tokens=MAX_NEW_TOKENS)
     # a forced token is part of the output; start tokens are not
-    expected, scores = generated(
+    expected, scores = reference_generate(
         theirs, ids, mask, max_new_tokens=MAX_NEW_TOKENS, forced_bos_token_id=17, **kwargs
     )
-    found = flat(generate_with(ours, ids, mask, config=settings, prefix_ids=[17], **options))
-    assert [text.ids for text in found] == expected
-    assert {text.ids[0] for text in found} == {17} and {text.logprobs[0] for text in found} == {0.0}
-    torch.testing.assert_close(torch.tensor([text.score for text in found]), scores, atol=1e-4, rtol=1e-4)
+    outputs = flatten(generate_with(ours, ids, mask, config=settings, prefix_ids=[17], **options))
+    assert [text.ids for text in outputs] == expected
+    assert {text.ids[0] for text in outputs} == {17} and {text.logprobs[0] for text in outputs} == {0.0}
+    torch.testing.assert_close(torch.tensor([text.score for text in outputs]), scores, atol=1e-4, rtol=1e-4)
     forced = GenerationConfig(**kwargs, max_new_tokens=MAX_NEW_TOKENS, forced_bos_token_id=17)
-    assert [text.ids for text in flat(generate_with(ours, ids, mask, config=forced, **options))] == expected
+    assert [
+        text.ids for text in flatten(generate_with(ours, ids, mask, config=forced, **options))
+    ] == expected
 
     start = [config.decoder_start_token_id, 17, 23]
-    expected, scores = generated(
+    expected, scores = reference_generate(
         theirs,
         ids,
         mask,
@@ -122,9 +126,9 @@ def test_forced_prefix_matches_transformers(family: str, beams: int) -> None:
         decoder_input_ids=torch.tensor([start] * len(ids)),
         **kwargs,
     )
-    found = flat(generate_with(ours, ids, mask, config=settings, start_ids=start, **options))
-    assert [text.ids for text in found] == expected
-    torch.testing.assert_close(torch.tensor([text.score for text in found]), scores, atol=1e-4, rtol=1e-4)
+    outputs = flatten(generate_with(ours, ids, mask, config=settings, start_ids=start, **options))
+    assert [text.ids for text in outputs] == expected
+    torch.testing.assert_close(torch.tensor([text.score for text in outputs]), scores, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -146,12 +150,12 @@ def test_sampling_matches_transformers(family: str) -> None:
         settings = GenerationConfig(
             **kwargs, do_sample=True, max_new_tokens=MAX_NEW_TOKENS, seed=11, min_new_tokens=MAX_NEW_TOKENS
         )
-        found = generate_with(
+        outputs = generate_with(
             ours, ids, mask, config=settings, eos_token_id=EOS, pad_token_id=config.pad_token_id
         )
         torch.manual_seed(11)
         # no row ends early, so both sample the same number of rows at every step
-        expected, scores = generated(
+        expected, scores = reference_generate(
             theirs,
             ids,
             mask,
@@ -164,11 +168,11 @@ def test_sampling_matches_transformers(family: str) -> None:
         for n in range(0, len(expected), size):
             group = zip(expected[n : n + size], scores[n : n + size].tolist(), strict=True)
             best_first.append(sorted(group, key=lambda pair: -pair[1]))
-        assert [[text.ids for text in texts] for texts in found] == [
+        assert [[text.ids for text in texts] for texts in outputs] == [
             [tokens for tokens, _ in group] for group in best_first
         ], kwargs
         torch.testing.assert_close(
-            torch.tensor([text.score for text in flat(found)]),
+            torch.tensor([text.score for text in flatten(outputs)]),
             torch.tensor([score for group in best_first for _, score in group]),
             atol=1e-4,
             rtol=1e-4,

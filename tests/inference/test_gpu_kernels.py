@@ -41,7 +41,7 @@ def random_tensor(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 @pytest.fixture(autouse=True)
-def _same_chance() -> None:
+def _fixed_seed() -> None:
     torch.manual_seed(0)
 
 
@@ -62,17 +62,17 @@ def plain_product(x: Tensor, weight: Tensor, **options: Any) -> Tensor:
         y = y * options["scale"].double()
     if options.get("bias") is not None:
         y = y + options["bias"].double()
-    bend = ACTIVATIONS[options["activation"]] if options.get("activation") else lambda z: z
+    activation = ACTIVATIONS[options["activation"]] if options.get("activation") else lambda z: z
     if options.get("gated"):
         gate, up = y.chunk(2, -1)
-        y = bend(gate) * up
+        y = activation(gate) * up
     else:
-        y = bend(y)
+        y = activation(y)
     return y if options.get("residual") is None else y + options["residual"].double()
 
 
 SHAPES = [(1, 96, 40), (1, 2816, 12), (5, 96, 40), (32, 704, 64), (40, 64, 48)]
-WORDS: list[dict[str, Any]] = [
+OPTIONS: list[dict[str, Any]] = [
     {},
     {"bias": True, "activation": "relu"},
     {"activation": "quick_gelu"},
@@ -85,7 +85,7 @@ WORDS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, LOW], ids=str)
 @pytest.mark.parametrize(("rows", "width", "outs"), SHAPES)
-@pytest.mark.parametrize("options", WORDS, ids=lambda options: "-".join(options) or "plain")
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "plain")
 def test_product_matches_torch(
     rows: int, width: int, outs: int, options: dict[str, Any], dtype: torch.dtype
 ) -> None:
@@ -121,41 +121,41 @@ def test_normalize_matches_torch(kind: Any) -> None:
 def plain_attention(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, bias: Tensor | float = 0.0
 ) -> Tensor:
-    """q (B, W, H, K), k and v (B, G, S, K), seen (B, W, S), bias (H, S) -> (B, W, H, K), in float64."""
-    each = q.shape[2] // k.shape[1]
-    k, v = (t.double().repeat_interleave(each, 1) for t in (k, v))
+    """q (B, W, H, K), k and v (B, G, S, K), visible (B, W, S), bias (H, S) -> (B, W, H, K), in float64."""
+    repeats = q.shape[2] // k.shape[1]
+    k, v = (t.double().repeat_interleave(repeats, 1) for t in (k, v))
     scores = torch.einsum("bwhk,bhsk->bwhs", q.double(), k) * scale + bias
     weights = scores.masked_fill(~visible[:, :, None], float("-inf")).softmax(-1).nan_to_num()
     return torch.einsum("bwhs,bhsk->bwhk", weights, v)
 
 
-def sentences(crowd: str) -> int:
-    """A few, for whom a look fetches ahead, or as many as make it spare the registers."""
-    return 2 if crowd == "few" else num_sms(torch.empty(0, device=DEVICE)) + 1
+def batch_size(batch_kind: str) -> int:
+    """A small batch, for which the kernel prefetches, or one that fills the GPU."""
+    return 2 if batch_kind == "small" else num_sms(torch.empty(0, device=DEVICE)) + 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, LOW], ids=str)
-@pytest.mark.parametrize("crowd", ["few", "many"])
-@pytest.mark.parametrize(("room", "turned"), [(70, 0), (70, 24), (1100, 8)])
+@pytest.mark.parametrize("batch_kind", ["small", "large"])
+@pytest.mark.parametrize(("capacity", "rotary_dim"), [(70, 0), (70, 24), (1100, 8)])
 def test_decode_attention_matches_torch_and_appends_the_new_key(
-    room: int, turned: int, crowd: str, dtype: torch.dtype
+    capacity: int, rotary_dim: int, batch_kind: str, dtype: torch.dtype
 ) -> None:
-    batch, heads, groups, width, filled = sentences(crowd), 6, 2, 24, room - 3
-    cache_k, cache_v = (random_tensor(batch, groups, room, width, dtype=dtype) for _ in range(2))
+    batch, heads, groups, width, filled = batch_size(batch_kind), 6, 2, 24, capacity - 3
+    cache_k, cache_v = (random_tensor(batch, groups, capacity, width, dtype=dtype) for _ in range(2))
     fused = random_tensor(batch, 1, heads + 2 * groups, width, dtype=dtype)
     q, k, v = fused.split((heads, groups, groups), 2)
     rotary = None
     want_q, want_k = q, k
-    if turned:
-        angle = torch.rand(batch, turned // 2, device=DEVICE).repeat(1, 2)
+    if rotary_dim:
+        angle = torch.rand(batch, rotary_dim // 2, device=DEVICE).repeat(1, 2)
         rotary = angle.cos()[:, None, None], angle.sin()[:, None, None]  # (B, 1, 1, R)
         want_q, want_k = (rotate(t.transpose(1, 2), rotary).transpose(1, 2) for t in (q, k))
-    real = torch.rand(batch, room, device=DEVICE) > 0.3
+    real = torch.rand(batch, capacity, device=DEVICE) > 0.3
     keys, values = cache_k.clone(), cache_v.clone()
     keys[:, :, filled], values[:, :, filled] = want_k[:, 0], v[:, 0]
     length = torch.tensor(filled, device=DEVICE)
     actual = decode_attention(q, k, v, cache_k, cache_v, length, scale=0.3, mask=real, rotary=rotary)
-    visible = torch.arange(room, device=DEVICE)[None, None] < filled
+    visible = torch.arange(capacity, device=DEVICE)[None, None] < filled
     visible = visible & real[:, None]
     visible[:, :, filled] = True
     assert error(cache_k, keys) < bound(dtype) and torch.equal(cache_v, values)
@@ -163,19 +163,19 @@ def test_decode_attention_matches_torch_and_appends_the_new_key(
 
 
 @pytest.mark.parametrize("kind", ["slopes", "table", "window"])
-@pytest.mark.parametrize("crowd", ["few", "many"])
+@pytest.mark.parametrize("batch_kind", ["small", "large"])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_decode_attention_of_beams_with_window_and_bias(beams: int, crowd: str, kind: str) -> None:
-    batch, heads, groups, width = sentences(crowd), 4, 2, 96
+def test_decode_attention_of_beams_with_window_and_bias(beams: int, batch_kind: str, kind: str) -> None:
+    batch, heads, groups, width = batch_size(batch_kind), 4, 2, 96
     shared, steps = 37, 30  # so the new slots lie on two tiles
-    room = shared + beams * (steps + 1) + 5
+    capacity = shared + beams * (steps + 1) + 5
     filled = shared + beams * steps
-    cache_k, cache_v = (random_tensor(batch, groups, room, width) for _ in range(2))
+    cache_k, cache_v = (random_tensor(batch, groups, capacity, width) for _ in range(2))
     q, k, v = (random_tensor(batch, beams, n, width) for n in (heads, groups, groups))
-    ancestors = torch.rand(batch, beams, room, device=DEVICE) > 0.4
+    ancestors = torch.rand(batch, beams, capacity, device=DEVICE) > 0.4
     new = torch.arange(filled, filled + beams, device=DEVICE)
     ancestors[:, :, new] = torch.eye(beams, device=DEVICE).bool()
-    slots = torch.arange(room, device=DEVICE)
+    slots = torch.arange(capacity, device=DEVICE)
     position = torch.where(slots < shared, slots, shared + (slots - shared) // beams)
     distance = shared + steps - position
     options: dict[str, Any] = {}

@@ -52,14 +52,16 @@ def test_triton_generation_matches_the_model(family: str) -> None:
     model, ids, real, starts = inputs(family)
     for name, options in SETTINGS.items():
         settings = GenerationConfig(max_new_tokens=STEPS, **options)
-        plain, quick = (
-            generate_with(one, ids, real, config=settings, eos_token_id=[3, 40], pad_token_id=PAD, **starts)
-            for one in (model, InferenceModel(model, TritonLinear))
+        plain, fast = (
+            generate_with(
+                module, ids, real, config=settings, eos_token_id=[3, 40], pad_token_id=PAD, **starts
+            )
+            for module in (model, InferenceModel(model, TritonLinear))
         )
-        for texts, others in zip(plain, quick, strict=True):
-            assert [text.ids for text in texts] == [text.ids for text in others], name
-            for text, other in zip(texts, others, strict=True):
-                assert text.score == pytest.approx(other.score, abs=1e-3), name
+        for expected, actual in zip(plain, fast, strict=True):
+            assert [reference.ids for reference in expected] == [reference.ids for reference in actual], name
+            for reference, output in zip(expected, actual, strict=True):
+                assert reference.score == pytest.approx(output.score, abs=1e-3), name
 
 
 @pytest.mark.parametrize("family", ["original", "llama"])
@@ -67,9 +69,9 @@ def test_low_precision_and_int8_generation_stays_close(family: str) -> None:
     model, ids, real, starts = inputs(family)
     options: dict[str, Any] = {"start_ids": starts.get("start_ids"), "capacity": 4}
 
-    def scores(one: nn.Module) -> Tensor:
+    def scores(module: nn.Module) -> Tensor:
         with torch.inference_mode():
-            prefilled = prefill(one, ids, real, **options)
+            prefilled = prefill(module, ids, real, **options)
             return torch.stack(
                 [prefilled.logits, *(prefilled.decoder.step(ids[:, n]).clone() for n in (0, 0))]
             ).float()
@@ -77,8 +79,8 @@ def test_low_precision_and_int8_generation_stays_close(family: str) -> None:
     exact = scores(model)
     rounded = scores(InferenceModel(model, TritonInt8Linear))
     low = scores(InferenceModel(model.to(LOW), TritonLinear))
-    for actual, near in ((rounded, 0.05), (low, 0.03)):
-        assert 0 < float((actual - exact).norm() / exact.norm()) < near
+    for actual, tolerance in ((rounded, 0.05), (low, 0.03)):
+        assert 0 < float((actual - exact).norm() / exact.norm()) < tolerance
 
 
 def test_unsupported_model_generates_without_triton() -> None:

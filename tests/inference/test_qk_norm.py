@@ -19,7 +19,7 @@ from glassformer.verify import perturb_parameters
 from tests.core.models import VOCAB, model_of
 from tests.generation.continuous.requests import requests
 from tests.generation.continuous.test_concurrent_requests import check_concurrent_requests
-from tests.inference.test_prepare import LAYOUTS, gaps
+from tests.inference.test_prepare import LAYOUTS, step_errors
 
 EPS = 1e-3  # large, so that it shows
 
@@ -56,9 +56,9 @@ def test_qk_norm_matches_transformers_and_precedes_the_rotation() -> None:
         wrong = NormAfterRotary(terms.rotary)
         wrong.q_norm, wrong.k_norm = ours.q_norm, ours.k_norm
         ours.q_norm = ours.k_norm = None
-        other = ours(x, mask=Mask(causal=True), terms=wrong)
+        unnormalized = ours(x, mask=Mask(causal=True), terms=wrong)
     torch.testing.assert_close(actual, expected)
-    assert float((other - expected).abs().max()) > 0.01
+    assert float((unnormalized - expected).abs().max()) > 0.01
 
 
 @pytest.fixture(scope="module", params=["decoder_only", "encoder_decoder"])
@@ -74,7 +74,7 @@ def model(request: pytest.FixtureRequest) -> Any:
 @pytest.mark.parametrize("factory", LAYOUTS, ids=str)
 def test_decode_steps_match_the_model_for_every_linear_layer_type(factory: Any, model: Any) -> None:
     allowed = 0.1 if factory is not None and "Int8" in factory.__name__ else 1e-5
-    assert max(gaps(factory, model, 3)) < allowed
+    assert max(step_errors(factory, model, 3)) < allowed
 
 
 def test_missing_qk_norm_is_detected(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_missing_qk_norm_is_detected(model: Any, monkeypatch: pytest.MonkeyPatch
         return built
 
     monkeypatch.setattr(inference_model, "fused_copy", without)
-    assert max(gaps(None, model, 3)) > 1e-2
+    assert max(step_errors(None, model, 3)) > 1e-2
 
 
 def test_batched_requests_match_single_requests(model: Any) -> None:

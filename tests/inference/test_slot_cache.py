@@ -1,4 +1,4 @@
-"""The slot KV cache matches attention over lists while requests come, go and move."""
+"""The slot KV cache matches attention over lists while requests join, leave and reorder their beams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glassformer.inference.slot_cache import MIN_SLOTS, Slot, SlotKVCache, capac
 from tests.core.models import D, H
 from tests.core.models import model_of as core_model
 
-Seen = list[tuple[Tensor, Tensor, int]]  # key (G, K), value (G, V), where it stands
+Entries = list[tuple[Tensor, Tensor, int]]  # key (G, K), value (G, V), position
 KINDS: tuple[dict[str, Any], ...] = (
     {"position": "none"},
     {"position": "rotary", "num_kv_heads": 1},
@@ -28,21 +28,21 @@ KINDS: tuple[dict[str, Any], ...] = (
 
 
 @dataclass
-class Text:
-    """One slot, and for each of its beams all that it may look at."""
+class Sequence:
+    """One slot, and the entries that each of its beams attends to."""
 
     slot: Slot
     source: Slot
-    beams: list[Seen]
+    beams: list[Entries]
     read: tuple[Tensor, Tensor]  # of the source (G, S, K), of the first layer
-    place: int
+    position: int
 
 
-def defined(attention: Any, position: Any, q: Tensor, recorded: Seen, at: int) -> Tensor:
-    """softmax(q k * scale + bias) v for one query (H, K) at a place, written out."""
+def reference_attention(attention: Any, position: Any, q: Tensor, recorded: Entries, at: int) -> Tensor:
+    """softmax(q k * scale + bias) v for one query (H, K) at one position."""
     keys = torch.stack([k for k, _, _ in recorded], 1)  # (G, S, K)
     values = torch.stack([v for _, v, _ in recorded], 1)
-    position_ids = torch.tensor([where for _, _, where in recorded])
+    position_ids = torch.tensor([position_id for _, _, position_id in recorded])
     repeats = attention.num_heads // keys.shape[0]
     keys, values = (x.repeat_interleave(repeats, 0) for x in (keys, values))
     if isinstance(position, RotaryPositions):
@@ -62,51 +62,53 @@ def test_slot_cache_rows_are_independent(kind: dict[str, Any]) -> None:
     model: Any = core_model("encoder_decoder", **kind)
     decoder = fused_copy(model.decoder, None)
     own = SlotKVCache(decoder, torch.empty(0))
-    across = SlotKVCache(decoder, torch.empty(0), cross=True)
+    sources = SlotKVCache(decoder, torch.empty(0), cross=True)
     assert isinstance(own, KVCache)
     attention, cross = decoder.attentions[0], decoder.cross_attentions[0]
     position = model.decoder.position
     groups, width, layers = attention.num_kv_heads, attention.head_dim, len(decoder.blocks)
-    draw = random.Random(0)
+    rng = random.Random(0)
     torch.manual_seed(0)
-    texts: list[Text] = []
+    sequences: list[Sequence] = []
     most = 0
     for _ in range(120):
-        if draw.random() < 0.25 and len(texts) < 9:
-            beams, read = draw.choice((1, 1, 1, 3)), draw.choice((0, 1, 7, 31))
+        if rng.random() < 0.25 and len(sequences) < 9:
+            beams, read = rng.choice((1, 1, 1, 3)), rng.choice((0, 1, 7, 31))
             k, v = torch.randn(groups, read, width), torch.randn(groups, read, width)
-            turned = k
+            rotated = k
             if isinstance(position, RotaryPositions) and read:
-                turned = rotate(k[None], position(torch.arange(read)[None]).rotary)[0]
-            # the second layer holds other numbers, so that it shows when one takes the other's
-            slot = own.add(beams, *([x * (1 + n) for n in range(layers)] for x in (turned, v)))
-            source = torch.randn(H, draw.choice((0, 3, 40)), cross.head_dim)
-            there = across.add(beams, [source] * layers, [source + 1] * layers)
-            recorded: Seen = [(k[:, s], v[:, s], s) for s in range(read)]
-            texts.append(
-                Text(slot, there, [list(recorded) for _ in range(beams)], (source, source + 1), read)
+                rotated = rotate(k[None], position(torch.arange(read)[None]).rotary)[0]
+            # the layers differ, so that a mix-up of layers is detected
+            slot = own.add(beams, *([x * (1 + n) for n in range(layers)] for x in (rotated, v)))
+            source = torch.randn(H, rng.choice((0, 3, 40)), cross.head_dim)
+            source_slot = sources.add(beams, [source] * layers, [source + 1] * layers)
+            recorded: Entries = [(k[:, s], v[:, s], s) for s in range(read)]
+            sequences.append(
+                Sequence(
+                    slot, source_slot, [list(recorded) for _ in range(beams)], (source, source + 1), read
+                )
             )
-        elif draw.random() < 0.08 and texts:
-            gone = texts.pop(draw.randrange(len(texts)))
-            own.remove(gone.slot)
-            across.remove(gone.source)
-        if not texts:
+        elif rng.random() < 0.08 and sequences:
+            finished = sequences.pop(rng.randrange(len(sequences)))
+            own.remove(finished.slot)
+            sources.remove(finished.source)
+        if not sequences:
             continue
         order: list[int] = []
-        for text in texts:
-            moved = list(range(text.slot.width))
-            if draw.random() < 0.5:
-                moved = [draw.randrange(text.slot.width) for _ in moved]
-            text.beams = [list(text.beams[beam]) for beam in moved]
+        for sequence in sequences:
+            parents = list(range(sequence.slot.width))
+            if rng.random() < 0.5:
+                parents = [rng.randrange(sequence.slot.width) for _ in parents]
+            sequence.beams = [list(sequence.beams[beam]) for beam in parents]
             first = len(order)
-            order += [first + beam for beam in moved]
+            order += [first + beam for beam in parents]
         own.reorder(torch.tensor(order))
-        rows = [(text, beam) for text in texts for beam in range(text.slot.width)]
+        rows = [(sequence, beam) for sequence in sequences for beam in range(sequence.slot.width)]
         most = max(most, len(own.buckets))
-        assert own.next_positions().tolist() == [text.place for text, _ in rows]
+        assert own.next_positions().tolist() == [sequence.position for sequence, _ in rows]
         qkv = torch.randn(len(rows), (attention.num_heads + 2 * groups) * width)
         own.prepare()
-        across.prepare()
+        sources.prepare()
         widths = [attention.num_heads * width, groups * width, groups * width]
         actual, _ = (
             own.attend(
@@ -114,33 +116,35 @@ def test_slot_cache_rows_are_independent(kind: dict[str, Any]) -> None:
             )
             for n in range(layers)
         )
-        requested = torch.randn(len(rows), H * cross.head_dim)
-        looked = across.attend(0, cross, requested.unflatten(-1, (H, -1)), None, None)
+        queries = torch.randn(len(rows), H * cross.head_dim)
+        cross_output = sources.attend(0, cross, queries.unflatten(-1, (H, -1)), None, None)
         own.advance()
-        for row, (text, beam) in enumerate(rows):
+        for row, (sequence, beam) in enumerate(rows):
             q, k, v = qkv[row].split([attention.num_heads * width, groups * width, groups * width])
-            text.beams[beam].append((k.view(groups, width), v.view(groups, width), text.place))
-            expected = defined(attention, position, q.view(-1, width), text.beams[beam], text.place)
+            sequence.beams[beam].append((k.view(groups, width), v.view(groups, width), sequence.position))
+            expected = reference_attention(
+                attention, position, q.view(-1, width), sequence.beams[beam], sequence.position
+            )
             assert torch.allclose(actual[row].flatten(), expected, atol=1e-5)
-            memory: Seen = [(*pair, 0) for pair in zip(*(x.unbind(1) for x in text.read), strict=True)]
+            memory: Entries = [(*pair, 0) for pair in zip(*(x.unbind(1) for x in sequence.read), strict=True)]
             zeros = torch.zeros(H * cross.value_dim)
-            query = requested[row].view(H, -1)
-            expected = defined(cross, None, query, memory, 0) if memory else zeros
-            assert torch.allclose(looked[row].flatten(), expected, atol=1e-5)
-        for text in texts:
-            text.place += 1
-    assert most > 2  # texts were in several buckets at once
+            query = queries[row].view(H, -1)
+            expected = reference_attention(cross, None, query, memory, 0) if memory else zeros
+            assert torch.allclose(cross_output[row].flatten(), expected, atol=1e-5)
+        for sequence in sequences:
+            sequence.position += 1
+    assert most > 2  # sequences were in several buckets at once
     own.select(torch.empty(0, dtype=torch.long))
-    across.select(torch.empty(0, dtype=torch.long))
-    assert not own.buckets and not across.buckets and own.rows == 0
+    sources.select(torch.empty(0, dtype=torch.long))
+    assert not own.buckets and not sources.buckets and own.rows == 0
 
 
 def test_buckets_waste_little_capacity() -> None:
     model: Any = core_model("decoder_only")
     own = SlotKVCache(fused_copy(model.decoder, None), torch.empty(0))
     nothing = [torch.empty(H, 0, D // H)] * len(model.decoder.blocks)
-    held = [own.add(1, nothing, nothing) for _ in range(40)]
+    slots = [own.add(1, nothing, nothing) for _ in range(40)]
     (bucket,) = own.buckets.values()
     assert len(bucket.visible) == 64 and capacity_for(1) == bucket.capacity == own.capacity // 40
     own.select(torch.arange(2))
-    assert len(bucket.visible) <= 2 * MIN_SLOTS and own.slots == held[:2]
+    assert len(bucket.visible) <= 2 * MIN_SLOTS and own.slots == slots[:2]

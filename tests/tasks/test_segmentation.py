@@ -27,10 +27,10 @@ def pocket():
     return glassformer.load("pocket")
 
 
-def test_lines_stay_lines():
+def test_line_breaks_are_preserved():
     bundle = glassformer.load(reversal_model())
-    one, two, three = bundle.translate(["red blue", "gold", "blue blue red"])
-    assert bundle.translate("red blue\n\n  gold\n \nblue blue red\n") == f"{one}\n\n  {two}\n\n{three}\n"
+    first, second, third = bundle.translate(["red blue", "gold", "blue blue red"])
+    assert bundle.translate("red blue\n\n  gold\n \nblue blue red\n") == f"{first}\n\n  {second}\n\n{third}\n"
     parts = [f"{row}。" for row in ROWS[20:60]]
     text, expected = " ".join(parts), " ".join(bundle.translate(parts))
     assert len(bundle.tokenizer.encode(text).ids) > LINE_TOKENS
@@ -43,12 +43,12 @@ def test_segments_fit_and_nothing_is_lost(words):
     text_of: dict[tuple[int, ...], str] = {}
 
     def encode(texts):
-        found = []
+        encoded = []
         for text in texts:
             ids = [hash(word) % 1000 for word in text.split()]
             text_of[tuple(ids)] = text
-            found.append(ids)
-        return found
+            encoded.append(ids)
+        return encoded
 
     (document,) = Segmenter(encode=encode, max_tokens=7, split="long").segment([" ".join(words)])
     assert all(len(segment.ids) <= 7 for segment in segments_of(document))
@@ -82,12 +82,12 @@ def test_no_segment_is_longer_than_the_model_was_trained_on(pocket, text, warnin
         assert assemble(document, ["sea"] * len(ids)) == " ".join(["sea"] * len(ids))
 
 
-def test_a_character_with_too_many_marks_is_rejected_alone(pocket) -> None:
+def test_character_with_too_many_combining_marks_is_rejected(pocket) -> None:
     lines = ["Hello.", "a" + "\u0301" * 3000, "Bye."]
     rejected: list[tuple[int, GlassformerError]] = []
     callbacks = Callbacks(on_reject=lambda number, reason: rejected.append((number, reason)))
     task = Translator(pocket, to="de")
-    assert [bool(one) for one in task.preprocess(lines, callbacks)] == [True, False, True]
+    assert [bool(document) for document in task.preprocess(lines, callbacks)] == [True, False, True]
     ((number, reason),) = rejected
     assert number == 2 and isinstance(reason, InputTooLongError) and reason.limit == 5000
     with pytest.raises(RejectedInputError) as caught:
@@ -136,9 +136,9 @@ def test_capitals_are_translated_like_lower_case(pocket) -> None:
     ],
 )  # fmt: skip
 def test_sentence_boundaries(text, expected):
-    found = split_sentences(text)
-    assert len(found) == expected, found
-    assert "".join(sentence + gap for sentence, gap in found) == text
+    sentences = split_sentences(text)
+    assert len(sentences) == expected, sentences
+    assert "".join(sentence + gap for sentence, gap in sentences) == text
 
 
 @pytest.mark.skipif(not (DATA / "flores").is_dir(), reason="GLASSFORMER_DATA has no flores")
@@ -158,11 +158,13 @@ def test_real_sentences_are_found(name, recall, precision):
     hits = joints = ends = 0
     for at in range(0, len(lines) - 4, 5):
         group = lines[at : at + 5]
-        true = {*itertools.accumulate(len(line) + 1 for line in group[:-1])}
-        got = {
-            *itertools.accumulate(len(one) + len(gap) for one, gap in split_sentences(" ".join(group))[:-1])
+        expected = {*itertools.accumulate(len(line) + 1 for line in group[:-1])}
+        predicted = {
+            *itertools.accumulate(
+                len(sentence) + len(gap) for sentence, gap in split_sentences(" ".join(group))[:-1]
+            )
         }
-        hits, joints, ends = hits + len(true & got), joints + len(true), ends + len(got)
+        hits, joints, ends = hits + len(expected & predicted), joints + len(expected), ends + len(predicted)
     assert hits / joints >= recall and hits / ends >= precision
 
 

@@ -1,4 +1,4 @@
-"""Continue prompts, whole and streamed."""
+"""Continue prompts, at once and streamed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def language_model(tmp_path_factory):
 )
 @pytest.mark.parametrize("kind", ["byte", "bpe", "unigram", "word", "char"])
 def test_streamed_pieces_join_to_the_text(kind, text, cut):
-    tokenizer = by_kind(kind)
+    tokenizer = tokenizer_of(kind)
     ids = tokenizer.encode(text, special=False).ids
     decoder = IncrementalDecoder(tokenizer, ids[:cut])
     pieces = [*(decoder.push(token) for token in ids[cut:]), decoder.end()]
@@ -43,7 +43,7 @@ def test_streamed_pieces_join_to_the_text(kind, text, cut):
 
 
 @cache
-def by_kind(kind):
+def tokenizer_of(kind):
     plan = TokenizerPlan(kind=kind, vocab_size=300, min_frequency=1)
     return byte_tokenizer() if kind == "byte" else train_tokenizer([KOREAN, "the old sea"] * 3, plan)
 
@@ -61,12 +61,12 @@ def by_kind(kind):
 def test_stream_equals_generate(language_model, options):
     task = TextGenerator(language_model, **options)
     for prompt in ("the old 바다", "🌊", ""):
-        whole, stream = task(prompt), TextStream(task, prompt)
-        assert "".join(stream) == whole.text == language_model.generate(prompt, **options)
+        result, stream = task(prompt), TextStream(task, prompt)
+        assert "".join(stream) == result.text == language_model.generate(prompt, **options)
         assert stream.result is not None
         streamed = (stream.result.text, stream.result.finish_reason, stream.result.num_tokens)
-        assert streamed == (whole.text, whole.finish_reason, whole.num_tokens)
-        assert not options.get("stop_strings") or (whole.finish_reason == "stop" and "e" not in whole.text)
+        assert streamed == (result.text, result.finish_reason, result.num_tokens)
+        assert not options.get("stop_strings") or (result.finish_reason == "stop" and "e" not in result.text)
 
 
 def test_closing_a_stream_stops_it(language_model):
@@ -79,7 +79,7 @@ def test_closing_a_stream_stops_it(language_model):
 
 
 def test_special_tokens_in_a_prompt_are_text_by_default(language_model):
-    """So that a prompt from strangers cannot end a turn, but one from a chat template can."""
+    """A user's prompt cannot end a turn, but a chat template can."""
     tokenizer = language_model.tokenizer
     prompt = f"the{tokenizer.tokens([tokenizer.eos_id])[0]}sea"
     counts = {}
@@ -109,7 +109,7 @@ def test_run_reads_a_bounded_number_ahead():
 
 @pytest.mark.parametrize(("family", "warnings"), [("llama", ()), ("t5", ("unknown_characters",))])
 def test_language_models_read_bytes(tmp_path: Path, family: str, warnings: tuple[str, ...]) -> None:
-    """Published language models read what has no piece as bytes; translators make words up for it."""
+    """Language models were trained on byte tokens; translation models invent words for them."""
     LAYOUTS["byte-fallback"](tmp_path)
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer is not None and "<0xF0>" in tokenizer.tokens(tokenizer.encode("🎉").ids)
@@ -125,11 +125,11 @@ def test_search_trees_lead_to_the_texts(beams: int) -> None:
     bundle = glassformer.load(reversal_model())
     texts = ["", *ROWS[-7:], "red\n\nblue gold"]
     plain = Translator(bundle, num_beams=beams)(texts)
-    found = Translator(bundle, num_beams=beams, return_tree=True)(texts)
-    assert [one.text for one in found] == [one.text for one in plain]
-    assert [len(one.trees) for one in found] == [0, *[1] * 7, 2]  # one per line
-    assert not any(one.trees for one in plain)
-    for result in found[1:-1]:
+    results = Translator(bundle, num_beams=beams, return_tree=True)(texts)
+    assert [result.text for result in results] == [result.text for result in plain]
+    assert [len(result.trees) for result in results] == [0, *[1] * 7, 2]  # one per line
+    assert not any(result.trees for result in plain)
+    for result in results[1:-1]:
         (tree,) = result.trees
         last = tree.result()
         path = tree.path(last)

@@ -36,12 +36,14 @@ def pocket():
 
 @pytest.mark.parametrize("beams", [None, 1])
 def test_results_come_in_order(bundle, beams):
-    """A slip here and there is the small model's; answers in another order would be nearly all wrong."""
-    found = bundle.translate(ROWS, num_beams=beams)
-    assert sum(got == reverse(row) for got, row in zip(found, ROWS, strict=True)) >= 0.85 * len(ROWS)
+    """The small model makes some mistakes; results in another order would be nearly all wrong."""
+    translations = bundle.translate(ROWS, num_beams=beams)
+    assert sum(
+        translation == reverse(row) for translation, row in zip(translations, ROWS, strict=True)
+    ) >= 0.85 * len(ROWS)
     small = Translator(bundle, num_beams=beams, batch_tokens=300)
-    assert found == [result.text for result in small.run(iter(ROWS))]
-    assert found[5:8] == [bundle.translate(row, num_beams=beams) for row in ROWS[5:8]]
+    assert translations == [result.text for result in small.run(iter(ROWS))]
+    assert translations[5:8] == [bundle.translate(row, num_beams=beams) for row in ROWS[5:8]]
 
 
 def test_score_is_the_log_probability(bundle):
@@ -65,8 +67,8 @@ def test_generation_config_matches_transformers(tmp_path, bundle):
     generation = {"num_beams": 3, "no_repeat_ngram_size": 2, "max_length": 9, "length_penalty": 0.6}
     generation |= {"forced_bos_token_id": 5, "decoder_start_token_id": 3, "eos_token_id": 3}
     generation |= {"pad_token_id": tokenizer.pad_id}
-    made = glassformer.Bundle(model=model, tokenizer=tokenizer, family="bart", generation=generation)
-    folder = glassformer.save(made, tmp_path / "bart")
+    bart = glassformer.Bundle(model=model, tokenizer=tokenizer, family="bart", generation=generation)
+    folder = glassformer.save(bart, tmp_path / "bart")
     ours = glassformer.load(folder)
     theirs = transformers.BartForConditionalGeneration.from_pretrained(folder).eval()
     for options in ({}, {"num_beams": 2}, {"max_new_tokens": 4}):
@@ -80,19 +82,21 @@ def test_generation_config_matches_transformers(tmp_path, bundle):
 def test_language_is_a_tag_a_prefix_or_the_first_token(bundle):
     plan = TokenizerPlan(kind="word", vocab_size=50, min_frequency=1, tags=(">>fra<<", "<de>"))
     tokenizer = train_tokenizer(["red blue"], plan)
-    made = glassformer.Bundle(model=bundle.model, tokenizer=tokenizer)
-    french = target_language(made, "fra")
+    tagged_bundle = glassformer.Bundle(model=bundle.model, tokenizer=tokenizer)
+    french = target_language(tagged_bundle, "fra")
     assert french.tag == ">>fra<<"
     tagged = encode_tagged(tokenizer, ["red"], ">>fra<<")[0].ids
     assert source_encoder(tokenizer, tag=french.tag)(["red"]) == [tagged]
     assert tagged[0] == tokenizer.token_id(">>fra<<")
-    german = target_language(made, "<de>")
+    german = target_language(tagged_bundle, "<de>")
     assert german.options == {"forced_bos_token_id": tokenizer.token_id("<de>")}
-    made.config = {"task_specific_params": {"translation_en_to_ro": {"prefix": "translate to Romanian: "}}}
-    assert target_language(made, "ro").prefix == "translate to Romanian: "
-    assert target_language(made, "FRA") == french and target_language(made, "RO").prefix
+    tagged_bundle.config = {
+        "task_specific_params": {"translation_en_to_ro": {"prefix": "translate to Romanian: "}}
+    }
+    assert target_language(tagged_bundle, "ro").prefix == "translate to Romanian: "
+    assert target_language(tagged_bundle, "FRA") == french and target_language(tagged_bundle, "RO").prefix
     with pytest.raises(UnknownNameError) as caught:
-        target_language(made, "French")
+        target_language(tagged_bundle, "French")
     assert {"fra", "ro"} <= set(caught.value.known)
 
 
@@ -115,18 +119,18 @@ def test_batching_changes_nothing_in_any_family(tmp_path, family, layout):
     size = {"vocab_size": tokenizer.vocab_size}
     if family == "original":
         size = {"src_vocab_size": tokenizer.vocab_size, "start_id": 1}
-    made = glassformer.Bundle(model=glassformer.tiny(family, **size).eval(), tokenizer=tokenizer)
+    bundle = glassformer.Bundle(model=glassformer.tiny(family, **size).eval(), tokenizer=tokenizer)
     texts = ["the old captain", "바다에", "the sea. 🌊 The captain sang to the old sea!", "a"]
     kind = TextGenerator if family in ("gpt2", "llama") else Translator
     for beams in (1, 3):
-        task = kind(made, max_new_tokens=8, num_beams=beams)
+        task = kind(bundle, max_new_tokens=8, num_beams=beams)
         for text, result in zip(texts, task(texts), strict=True):
             alone = task(text)
             assert (alone.text, alone.num_tokens) == (result.text, result.num_tokens)
             assert alone.score == pytest.approx(result.score, abs=1e-4)
 
 
-def test_recurrent_models_generate_too():
+def test_lstm_models_generate():
     from glassformer.baselines.spec import LSTMEncoderDecoderSpec, LSTMLanguageModelSpec
     from glassformer.bundle import build_from_spec
 
@@ -143,9 +147,9 @@ def test_recurrent_models_generate_too():
     assert "".join(writes.stream("the", max_new_tokens=9)) == writes.generate("the", max_new_tokens=9)
 
 
-def test_tag_at_the_beginning_of_a_line_is_recognized(bundle, tmp_path):
+def test_tag_at_the_start_of_a_line_is_recognized(bundle, tmp_path):
     plan = TokenizerPlan(kind="word", vocab_size=50, min_frequency=1, tags=(">>fra<<",))
-    assert tag_reader(train_tokenizer(["red"], plan))(">>fra<< red") == ""  # text to this tokenizer
+    assert tag_reader(train_tokenizer(["red"], plan))(">>fra<< red") == ""  # plain text for this tokenizer
     layouts.LAYOUTS["marian"](tmp_path)
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer is not None
@@ -153,20 +157,24 @@ def test_tag_at_the_beginning_of_a_line_is_recognized(bundle, tmp_path):
     assert tags == [">>fra<<  ", ">>fra<<", "", ""]
 
 
-def test_a_gap_is_one_token_in_text_encoded_as_in_training():
+def test_gap_is_one_token_and_text_is_encoded_as_in_training():
     plan = TokenizerPlan(kind="bpe", vocab_size=200, template="eos", tags=("<gap>",))
     tokenizer = train_tokenizer(["the old captain sang to the sea"] * 3, plan)
-    whole = tokenizer.encode(" the old captain sang").ids
+    complete = tokenizer.encode(" the old captain sang").ids
     middle = tokenizer.encode(" old captain", special=False).ids
-    at = next(n for n in range(len(whole)) if whole[n : n + len(middle)] == middle)
-    expected = [*whole[:at], tokenizer.token_id("<gap>"), *whole[at + len(middle) :]]
+    at = next(n for n in range(len(complete)) if complete[n : n + len(middle)] == middle)
+    expected = [*complete[:at], tokenizer.token_id("<gap>"), *complete[at + len(middle) :]]
     encode = gap_encoder(tokenizer, "<gap>", " ")
-    assert encode(["the <gap>  sang", "the<gap>sang", "the old captain sang"]) == [expected, expected, whole]
+    assert encode(["the <gap>  sang", "the<gap>sang", "the old captain sang"]) == [
+        expected,
+        expected,
+        complete,
+    ]
     assert "</s>" not in tokenizer.decode(encode(["</s> <gap>"])[0][:-2], skip_special=True)
 
 
 @pytest.mark.parametrize(("texts", "to"), [(SENTENCES, "de"), (SENTENCES, "ko"), (KOREAN, "en")])
-def test_a_model_of_sentences_translates_paragraphs_by_sentence(pocket, texts, to):
+def test_sentence_model_translates_paragraphs_by_sentence(pocket, texts, to):
     paragraph = Translator(pocket, to=to)(" ".join(texts))
     assert paragraph.text == " ".join(pocket.translate(texts, to=to)) and not paragraph.warnings
     assert pocket.translate(" ".join(texts), to=to, split="never") != paragraph.text

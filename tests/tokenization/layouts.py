@@ -103,8 +103,8 @@ def byte_fallback(folder: Path, **config: object) -> None:
         character_coverage=0.99,
     )
     (folder / "tokenizer.model").write_bytes(model)
-    given = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": False}
-    _write(folder / "tokenizer_config.json", {**given, "legacy": False, **config})
+    defaults = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": False}
+    _write(folder / "tokenizer_config.json", {**defaults, "legacy": False, **config})
 
 
 def marian(folder: Path, *, separate: bool, **config: object) -> None:
@@ -124,8 +124,8 @@ def marian(folder: Path, *, separate: bool, **config: object) -> None:
     if separate:
         order = ["</s>", "<unk>", "<pad>", *target]
         _write(folder / "target_vocab.json", {token: index for index, token in enumerate(order)})
-    given = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
-    _write(folder / "tokenizer_config.json", {**given, **config})
+    defaults = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
+    _write(folder / "tokenizer_config.json", {**defaults, **config})
 
 
 def published_unigram(folder: Path) -> None:

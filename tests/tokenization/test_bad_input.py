@@ -29,7 +29,7 @@ def change_json(name: str, change: Callable[[dict[str, Any]], object]) -> Callab
     return run
 
 
-def put(name: str, content: bytes) -> Callable[[Path], None]:
+def write_bytes(name: str, content: bytes) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_bytes(content) and None
 
 
@@ -46,20 +46,20 @@ def pop(key: str) -> Callable[[dict[str, Any]], object]:
 
 
 BAD = [
-    ("wordpiece", put("tokenizer_config.json", b"{"), FileProblemError),
-    ("wordpiece", put("vocab.txt", b"\xff\xfe"), FileProblemError),
-    ("wordpiece", put("vocab.txt", b"[UNK]\n[CLS]\n[SEP]\na\nb\na\n"), FileProblemError),
+    ("wordpiece", write_bytes("tokenizer_config.json", b"{"), FileProblemError),
+    ("wordpiece", write_bytes("vocab.txt", b"\xff\xfe"), FileProblemError),
+    ("wordpiece", write_bytes("vocab.txt", b"[UNK]\n[CLS]\n[SEP]\na\nb\na\n"), FileProblemError),
     ("wordpiece", setting(do_lower_case="yes"), InvalidValueError),
     ("wordpiece", setting(cls_token=None), FileProblemError),
     ("wordpiece", setting(added_tokens_decoder={"9999": "<w>"}), FileProblemError),
     ("wordpiece", drop("vocab.txt"), FileMissingError),
     ("byte-level", drop("merges.txt"), FileMissingError),
-    ("byte-level", put("merges.txt", b"#version: 0.2\na b c\n"), FileProblemError),
+    ("byte-level", write_bytes("merges.txt", b"#version: 0.2\na b c\n"), FileProblemError),
     ("byte-level", change_json("vocab.json", pop("a")), FileProblemError),
     ("byte-level", change_json("vocab.json", lambda v: v.update(a=v["b"])), FileProblemError),
     ("byte-level", setting(tokenizer_class="CLIPTokenizer"), FileMissingError),
     ("byte-level-roberta", setting(sep_token=None), FileProblemError),
-    ("unigram", put("spiece.model", b"not a model" * 9), FileProblemError),
+    ("unigram", write_bytes("spiece.model", b"not a model" * 9), FileProblemError),
     ("unigram", setting(tokenizer_class="AlbertTokenizer"), FileMissingError),
     ("unigram", setting(eos_token=None), FileProblemError),
     ("marian", drop("target.spm"), FileMissingError),
@@ -89,29 +89,29 @@ def test_folder_without_a_tokenizer(tmp_path: Path) -> None:
 
 def test_saving_next_to_a_file_that_would_be_loaded_instead(tmp_path: Path) -> None:
     LAYOUTS["unigram"](tmp_path)
-    ours = load_tokenizer(tmp_path)
-    assert ours is not None
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer is not None
     published_unigram(tmp_path)
     with pytest.raises(FileExistsAlreadyError):
-        ours.save(tmp_path)
+        tokenizer.save(tmp_path)
 
 
 def test_invalid_arguments_raise(tmp_path: Path) -> None:
     LAYOUTS["wordpiece"](tmp_path)
-    ours = load_tokenizer(tmp_path)
-    assert ours is not None
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer is not None
     calls: list[Callable[[], object]] = [
-        lambda: ours.encode(5),  # type: ignore[arg-type]
-        lambda: ours.encode("half \ud800 pair"),
-        lambda: ours.encode_batch("abc"),
-        lambda: ours.decode([-1]),
-        lambda: ours.decode([1.5]),  # type: ignore[list-item]
+        lambda: tokenizer.encode(5),  # type: ignore[arg-type]
+        lambda: tokenizer.encode("half \ud800 pair"),
+        lambda: tokenizer.encode_batch("abc"),
+        lambda: tokenizer.decode([-1]),
+        lambda: tokenizer.decode([1.5]),  # type: ignore[list-item]
     ]
     for call in calls:
         with pytest.raises(InvalidValueError):
             call()
     with pytest.raises(ShapeError):
-        ours.encode_batch(["a"], ["b", "c"])
+        tokenizer.encode_batch(["a"], ["b", "c"])
     with pytest.raises(FileProblemError):
-        ours.save(tmp_path / "vocab.txt")
-    assert ours.decode([10**6]) == "" and ours.tokens([10**6]) == ["<id 1000000>"]
+        tokenizer.save(tmp_path / "vocab.txt")
+    assert tokenizer.decode([10**6]) == "" and tokenizer.tokens([10**6]) == ["<id 1000000>"]

@@ -1,4 +1,4 @@
-"""Pieces shown to a person: complete, readable, one per id."""
+"""Readable pieces: complete, and one per id."""
 
 import re
 from itertools import pairwise
@@ -15,18 +15,18 @@ from tests.tokenization.layouts import LAYOUTS
 
 @pytest.mark.parametrize("name", ["byte-level", "byte-fallback", "unigram", "marian"])
 def test_pieces_spell_the_text(tmp_path: Path, name: str) -> None:
-    """Korean, letters outside the vocabulary and spaces are shown as they are, not as codes."""
+    """Korean, characters outside the vocabulary and spaces are readable, not escaped."""
     LAYOUTS[name](tmp_path)
-    ours = load_tokenizer(tmp_path)
-    assert ours is not None
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer is not None
     text = "The captain 나는 학교에"
-    ids = ours.encode(text, special=False).ids
-    pieces = ours.pieces(ids)
+    ids = tokenizer.encode(text, special=False).ids
+    pieces = tokenizer.pieces(ids)
     assert len(pieces) == len(ids)
     assert not re.search("[▁Ġ]|<0x", "".join(pieces))
-    whole = re.sub(r"(.)\(1/\d\)", r"\1", "".join(pieces))
-    whole = re.sub(r".\(\d/\d\)", "", whole)
-    assert whole.strip() == text
+    spelled = re.sub(r"(.)\(1/\d\)", r"\1", "".join(pieces))
+    spelled = re.sub(r".\(\d/\d\)", "", spelled)
+    assert spelled.strip() == text
 
 
 def test_split_characters_show_their_share() -> None:

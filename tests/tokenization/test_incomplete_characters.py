@@ -1,4 +1,4 @@
-"""Bytes that make no letter are left out of a text, whichever library spells it, whole or as it comes."""
+"""Decoding drops incomplete UTF-8 characters, at once and streamed."""
 
 from functools import cache
 from typing import Any
@@ -13,23 +13,23 @@ from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, t
 from glassformer.tokenization.display import Part
 from tests.tokenization.layouts import CORPUS, LAYOUTS
 
-KINDS = ("byte-level", "byte-fallback", "learnt", "pocket")
+KINDS = ("byte-level", "byte-fallback", "trained", "pocket")
 
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
-    made = {}
+    loaded = {}
     for name in KINDS[:2]:
         folder = tmp_path_factory.mktemp(name)
         LAYOUTS[name](folder)
-        made[name] = load_tokenizer(folder)
-    made["learnt"] = train_tokenizer(CORPUS, TokenizerPlan(kind="byte", vocab_size=700))
-    made["pocket"] = load_tokenizer(models.folder_of("pocket"))
-    return {name: tokenizer for name, tokenizer in made.items() if tokenizer is not None}
+        loaded[name] = load_tokenizer(folder)
+    loaded["trained"] = train_tokenizer(CORPUS, TokenizerPlan(kind="byte", vocab_size=700))
+    loaded["pocket"] = load_tokenizer(models.folder_of("pocket"))
+    return {name: tokenizer for name, tokenizer in loaded.items() if tokenizer is not None}
 
 
 def byte_token_id(tokenizer: Tokenizer, byte: int) -> int:
-    """The id of the token that is this byte alone."""
+    """The id of the token for this single byte."""
     return next(n for n, part in enumerate(parts_of(tokenizer)) if part == bytes([byte]))
 
 
@@ -40,20 +40,20 @@ def parts_of(tokenizer: Tokenizer) -> list[Part]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_incomplete_characters_are_dropped(kind: str, tokenizers: dict[str, Tokenizer]) -> None:
-    """A whole letter among stray bytes stays, and so does a U+FFFD that was really written."""
+    """A complete character among stray bytes is decoded, and so is an encoded U+FFFD."""
     tokenizer = tokenizers[kind]
-    first, whole = (tokenizer.encode(text, special=False).ids for text in ("The sea", "The sea sang"))
-    last = whole[len(first) :]
+    first, both = (tokenizer.encode(text, special=False).ids for text in ("The sea", "The sea sang"))
+    last = both[len(first) :]
     wave = "🌊".encode()
-    for run, shown in (
+    for run, decoded in (
         (wave[:3], ""),
         (wave[:2] + wave, "🌊"),
         (wave + b"\xff\x80", "🌊"),
         ("\ufffd".encode() + wave[:1], "\ufffd"),
     ):
         bytes_of = [byte_token_id(tokenizer, byte) for byte in run]
-        assert tokenizer.decode([*first, *bytes_of]) == f"The sea{shown}"
-        assert tokenizer.decode([*first, *bytes_of, *last]) == f"The sea{shown} sang"
+        assert tokenizer.decode([*first, *bytes_of]) == f"The sea{decoded}"
+        assert tokenizer.decode([*first, *bytes_of, *last]) == f"The sea{decoded} sang"
     ids = [*first, *(byte_token_id(tokenizer, byte) for byte in wave)]
     assert tokenizer.decode(ids) == "The sea🌊"
 

@@ -1,4 +1,4 @@
-"""tokenizer.json, alone and with files beside it; roles, settings and keys that are handed on."""
+"""tokenizer.json, alone and with other files; roles, options and unknown keys are preserved."""
 
 import json
 from pathlib import Path
@@ -24,50 +24,50 @@ def write(path: Path, value: object) -> None:
 
 def test_lone_tokenizer_json_without_truncation_or_padding(tmp_path: Path) -> None:
     published_unigram(tmp_path)
-    ours = load(tmp_path)
-    assert (ours.pad_id, ours.eos_id, ours.unk_id, ours.bos_id) == (0, 1, 2, None)
+    tokenizer = load(tmp_path)
+    assert (tokenizer.pad_id, tokenizer.eos_id, tokenizer.unk_id, tokenizer.bos_id) == (0, 1, 2, None)
     long = "The old captain sang " * 10
-    ids = ours.encode(long).ids
-    assert ids[-1] == ours.eos_id and len(ids) > 16 and ours.pad_id not in ids
-    assert ours.decode(ids) == long
+    ids = tokenizer.encode(long).ids
+    assert ids[-1] == tokenizer.eos_id and len(ids) > 16 and tokenizer.pad_id not in ids
+    assert tokenizer.decode(ids) == long
     backend = Backend.from_file(str(tmp_path / "tokenizer.json"))
     backend.no_truncation()
     backend.no_padding()
     assert ids == backend.encode(long).ids
 
-    ours.save(tmp_path / "again")
+    tokenizer.save(tmp_path / "again")
     assert (tmp_path / "again/tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
 
 
 def test_unigram_does_not_encode_text_as_special_tokens(tmp_path: Path) -> None:
     published_unigram(tmp_path)
-    ours = load(tmp_path)
+    tokenizer = load(tmp_path)
     raw = Backend.from_file(str(tmp_path / "tokenizer.json"))
     raw.no_padding()
     raw.encode_special_tokens = True
     text = "the</s>captain <pad>"
     assert 1 in raw.encode(text, add_special_tokens=False).ids  # what a plain switch would give
-    assert not {0, 1} & set(ours.encode(text, special=False).ids)
-    assert {0, 1} <= set(ours.encode(text, special=False, parse_special=True).ids)
+    assert not {0, 1} & set(tokenizer.encode(text, special=False).ids)
+    assert {0, 1} <= set(tokenizer.encode(text, special=False, parse_special=True).ids)
 
 
 def test_word_level_does_not_encode_text_as_special_tokens(tmp_path: Path) -> None:
-    words = {"[UNK]": 0, "[PAD]": 1, "[MASK]": 2, "a": 3}
-    backend = Backend(models.WordLevel(words, unk_token="[UNK]"))
+    vocabulary = {"[UNK]": 0, "[PAD]": 1, "[MASK]": 2, "a": 3}
+    backend = Backend(models.WordLevel(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.add_special_tokens(["[UNK]", "[PAD]", "[MASK]"])
     backend.save(str(tmp_path / "tokenizer.json"))
-    ours = load(tmp_path)
-    assert ours.encode("a [MASK] b a").ids == [3, 0, 0, 3]
-    assert ours.encode("a [MASK] b a", parse_special=True).ids == [3, 2, 0, 3]
+    tokenizer = load(tmp_path)
+    assert tokenizer.encode("a [MASK] b a").ids == [3, 0, 0, 3]
+    assert tokenizer.encode("a [MASK] b a", parse_special=True).ids == [3, 2, 0, 3]
 
 
 @pytest.mark.parametrize("where", ["config.json", "generation_config.json"])
 def test_roles_come_from_the_model_files(tmp_path: Path, where: str) -> None:
     published_unigram(tmp_path)
     write(tmp_path / where, {"bos_token_id": 7, "eos_token_id": [1, 2], "pad_token_id": -1})
-    ours = load(tmp_path)
-    assert (ours.bos_id, ours.eos_id, ours.pad_id) == (7, 1, 0)
+    tokenizer = load(tmp_path)
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id) == (7, 1, 0)
 
 
 def test_old_and_new_spellings_of_special_tokens_agree(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_old_and_new_spellings_of_special_tokens_agree(tmp_path: Path) -> None:
             "added_tokens.json": {"<w>": "SIZE", "<p>": "SIZE+1"},
         },
     }
-    found = []
+    results = []
     for name, files in spellings.items():
         folder = tmp_path / name
         folder.mkdir()
@@ -103,21 +103,23 @@ def test_old_and_new_spellings_of_special_tokens_agree(tmp_path: Path) -> None:
                 text = text.replace('"SIZE+1"', str(size + 1)).replace('"SIZE"', str(size))
             text = text.replace("SIZE+1", str(size + 1)).replace("SIZE", str(size))
             (folder / file).write_text(text, encoding="utf-8")
-        ours = load(folder)
-        ids = ours.encode("a<w>b<p>", parse_special=True).ids
-        found.append((ids, ours.pad_id == size + 1, ours.token_id("<w>") == size, ours.special_ids))
-    assert all(entry == found[0] for entry in found)
-    assert found[0][1:3] == (True, True)
+        tokenizer = load(folder)
+        ids = tokenizer.encode("a<w>b<p>", parse_special=True).ids
+        results.append(
+            (ids, tokenizer.pad_id == size + 1, tokenizer.token_id("<w>") == size, tokenizer.special_ids)
+        )
+    assert all(entry == results[0] for entry in results)
+    assert results[0][1:3] == (True, True)
 
 
 def test_mask_in_text_takes_the_space_before_it(tmp_path: Path) -> None:
     byte_level(tmp_path, roberta=True)
-    ours = load(tmp_path)
-    ids = ours.encode("The <mask> sang", parse_special=True).ids
-    tokens = ours.tokens(ids)
+    tokenizer = load(tmp_path)
+    ids = tokenizer.encode("The <mask> sang", parse_special=True).ids
+    tokens = tokenizer.tokens(ids)
     at = tokens.index("<mask>")
     assert tokens[at - 1] != "Ġ"
-    ours.save(tmp_path / "again")
+    tokenizer.save(tmp_path / "again")
     reference = AutoTokenizer.from_pretrained(tmp_path / "again")
     assert reference("The <mask> sang")["input_ids"] == ids
 

@@ -25,11 +25,11 @@ def load(folder: Path) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    made = {}
+    folders = {}
     for name, make in LAYOUTS.items():
-        made[name] = tmp_path_factory.mktemp(name)
-        make(made[name])
-    return made
+        folders[name] = tmp_path_factory.mktemp(name)
+        make(folders[name])
+    return folders
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -94,10 +94,10 @@ def test_special_tokens_in_text(both: Both, folder: Path) -> None:
     for index in sorted(ours.special_ids)[:8]:
         name = ours.tokens([index])[0]
         for text in (f"The {name} sang", f"{name}The captain{name}", f"나는{name}{name}x", name):
-            kept = ours.encode(text, parse_special=True).ids
+            parsed = ours.encode(text, parse_special=True).ids
             if not folder.name.startswith("byte-fallback-legacy"):  # the leading space again
-                assert kept == reference(text)["input_ids"], text
-            assert kept.count(index) >= text.count(name)
+                assert parsed == reference(text)["input_ids"], text
+            assert parsed.count(index) >= text.count(name)
             plain = set(ours.encode(text, special=False).ids)
             assert not (plain - {ours.unk_id}) & ours.special_ids, text
 
@@ -119,11 +119,11 @@ def test_offsets_cover_the_text(both: Both) -> None:
     ours, _ = both
     for text in TEXTS:
         got = ours.encode(text)
-        places = [o for o, s in zip(got.offsets, got.sequence_ids, strict=True) if s is not None]
-        assert places == sorted(places)
-        seen = {at for start, end in places for at in range(start, end)}
-        assert all(at < len(text) for at in seen)
-        missed = {text[at] for at in range(len(text)) if at not in seen}
+        spans = [o for o, s in zip(got.offsets, got.sequence_ids, strict=True) if s is not None]
+        assert spans == sorted(spans)
+        covered = {at for start, end in spans for at in range(start, end)}
+        assert all(at < len(text) for at in covered)
+        missed = {text[at] for at in range(len(text)) if at not in covered}
         unseen = {c for c in missed if not c.isspace() and c.isprintable()}
         assert all(unicodedata.category(c).startswith("M") for c in unseen), unseen
 

@@ -106,9 +106,9 @@ def test_unknown_characters_become_unk(trained: dict[str, Tokenizer]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_decomposed_hangul_is_composed(trained: dict[str, Tokenizer], kind: Kind) -> None:
-    loose = unicodedata.normalize("NFD", SENTENCES[2])
-    assert loose != SENTENCES[2]
-    assert trained[kind].encode(loose).ids == trained[kind].encode(SENTENCES[2]).ids
+    decomposed = unicodedata.normalize("NFD", SENTENCES[2])
+    assert decomposed != SENTENCES[2]
+    assert trained[kind].encode(decomposed).ids == trained[kind].encode(SENTENCES[2]).ids
     again = train(kind, [unicodedata.normalize("NFD", text) for text in TEXTS])
     assert again._files() == trained[kind]._files()
 
@@ -122,8 +122,8 @@ def test_text_never_becomes_a_special_token(trained: dict[str, Tokenizer], kind:
     assert tokenizer.special_ids == special | {1}
     for text in [*names, "".join(names), " ".join(names), "</s>the", "sea</s>", "the >>de<< sea"]:
         assert not special & set(tokenizer.encode(text, special=False).ids), text
-        kept = set(tokenizer.encode(text, special=False, parse_special=True).ids)
-        assert kept & special == {tokenizer.token_id(name) for name in names if name in text}
+        parsed = set(tokenizer.encode(text, special=False, parse_special=True).ids)
+        assert parsed & special == {tokenizer.token_id(name) for name in names if name in text}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -139,7 +139,7 @@ def test_saved_files_are_read_by_other_libraries(tmp_path: Path, kind: Kind, tem
         assert loaded.encode(text).ids == ids and loaded.decode(ids) == tokenizer.decode(ids)
         pair = tokenizer.encode(text, "the sea")
         assert loaded.encode(text, "the sea") == pair
-        if "</s>" not in text:  # which the reference takes for a mark
+        if "</s>" not in text:  # which transformers parses as a special token
             assert reference(text)["input_ids"] == ids
             assert reference.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
             assert reference(text, "the sea", return_token_type_ids=True)["token_type_ids"] == pair.type_ids
@@ -181,8 +181,10 @@ def test_same_texts_give_the_same_file() -> None:
 )
 def test_counting_chunks_matches_splitting_whole_texts(splitter: Splitter, texts: list[str]) -> None:
     texts = [*filter(None, texts), "ab" * 300 + " c " + "." * 400, "x " * 200]
-    whole = Counter(cut for text in texts for cut, _ in splitter.pre_tokenizer.pre_tokenize_str(text))
-    assert count_pretokens(texts, splitter) == whole
+    expected = Counter(
+        pretoken for text in texts for pretoken, _ in splitter.pre_tokenizer.pre_tokenize_str(text)
+    )
+    assert count_pretokens(texts, splitter) == expected
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,10 +198,10 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("text", ["a" * 10**6, *(sign * 100_000 for sign in (" ", ".", "\u0301"))])
 def test_hostile_text_takes_bounded_time(kind: Kind, text: str) -> None:
-    began = time.process_time()
+    start = time.process_time()
     tokenizer = train(kind, [text, "the sea"])
     assert tokenizer.encode(text).ids
-    assert time.process_time() - began < 20
+    assert time.process_time() - start < 20
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -216,11 +218,11 @@ def test_vocabulary_size_is_a_maximum(kind: Kind) -> None:
     letters = ["".join(chr(0x4E00 + n) for n in range(2000)), *TEXTS * 5]
     tokenizer = train(kind, letters, 300)
     assert tokenizer.vocab_size <= 300
-    assert tokenizer.vocab_size == 300 or kind in ("unigram", "word")  # which may find nothing more to learn
+    assert tokenizer.vocab_size == 300 or kind in ("unigram", "word")  # which may have nothing more to learn
     assert 1 not in tokenizer.encode("t", special=False).ids or kind == "word"
     large = train(kind, letters, 1200)
     assert large.vocab_size <= 1200
-    if kind in ("bpe", "unigram"):  # letters left room for words
+    if kind in ("bpe", "unigram"):  # characters leave space for words
         assert len(large.encode("the captain sang", special=False).ids) == 3
 
 
@@ -267,20 +269,20 @@ def test_encode_ids_matches_encode(kind: Kind, template: Template) -> None:
     texts = [*TEXTS, *ODD, *TEXTS]  # what comes twice is encoded once
     tokenizer = train(kind, template=template)
     ids = tokenizer.encode_ids(texts)
-    assert ids == [one.ids for one in tokenizer.encode_batch(texts)]
+    assert ids == [encoded.ids for encoded in tokenizer.encode_batch(texts)]
     plain = tokenizer.encode_batch(texts, special=False)
-    begun = [(one.ids, one.offsets[0][1] if one.offsets else 0) for one in plain]
-    assert tokenizer.encode_ids_with_first_end(texts) == begun
+    expected = [(encoded.ids, encoded.offsets[0][1] if encoded.offsets else 0) for encoded in plain]
+    assert tokenizer.encode_ids_with_first_end(texts) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("template", get_args(Template))
 def test_tag_precedes_the_text(kind: Kind, template: Template) -> None:
     tokenizer = train(kind, template=template)
-    begin, end = [2] if template in ("bos_eos", "cls_sep") else [], [] if template == "none" else [3]
+    start, end = [2] if template in ("bos_eos", "cls_sep") else [], [] if template == "none" else [3]
     for text in [*SENTENCES, *ODD]:
         (tagged,) = encode_tagged(tokenizer, [text], ">>de<<")
-        assert tagged.ids == [*begin, 4, *tokenizer.encode(text, special=False).ids, *end]
+        assert tagged.ids == [*start, 4, *tokenizer.encode(text, special=False).ids, *end]
         assert tagged.ids.index(4) == tag_position(tokenizer) and tag_ids(tokenizer, [">>de<<"]) == [4]
         assert (
             len({len(tagged.type_ids), len(tagged.offsets), len(tagged.sequence_ids), len(tagged.word_ids)})

@@ -31,14 +31,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def same(job: Job, expected: list[Any]) -> None:
+def assert_outputs_match(job: Job, expected: list[Any]) -> None:
     outputs = job.result(60)
-    assert [(text.ids, text.finish_reason) for text in outputs] == [
-        (text.ids, text.finish_reason) for text in expected
+    assert [(output.ids, output.finish_reason) for output in outputs] == [
+        (output.ids, output.finish_reason) for output in expected
     ]
-    assert [text.score for text in outputs] == pytest.approx([text.score for text in expected], abs=1e-4)
-    for text, other in zip(outputs, expected, strict=True):
-        assert text.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    assert [output.score for output in outputs] == pytest.approx(
+        [output.score for output in expected], abs=1e-4
+    )
+    for output, reference in zip(outputs, expected, strict=True):
+        assert output.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
 
 
 def check_concurrent_requests(model: nn.Module, submitted: list[Request], *, seed: int = 0) -> None:
@@ -60,7 +62,7 @@ def check_concurrent_requests(model: nn.Module, submitted: list[Request], *, see
         if cancelled and rng.random() < 0.5:
             rng.choice(cancelled).cancel()
     for job, texts in zip(jobs, expected, strict=True):
-        same(job, texts)
+        assert_outputs_match(job, texts)
     scheduler.close()
     stats = scheduler.stats()
     assert stats.rows == stats.waiting == 0 and not scheduler._runner.busy
@@ -158,7 +160,7 @@ def test_cancelled_request_frees_its_rows() -> None:
         time.sleep(0.001)
     queued.cancel()
     running.cancel()
-    same(waiting, generate_alone(model, ([4], kwargs)))
+    assert_outputs_match(waiting, generate_alone(model, ([4], kwargs)))
     for job in (running, queued):
         with pytest.raises(RequestCancelledError):
             job.result(5)
