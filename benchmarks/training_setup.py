@@ -56,7 +56,7 @@ def language_model_trainer(
 ) -> Trainer:
     """GPT-2 124M without dropout on a store of random ids, as one document."""
     from glassformer import api
-    from glassformer.data.examples import Blocks
+    from glassformer.data.examples import PackedBlocks
     from glassformer.training.learner import TextLearner, count_labels
     from glassformer.training.recipe import TrainingOptions
     from glassformer.training.task import TrainingTask, ValidationResult
@@ -66,7 +66,7 @@ def language_model_trainer(
     no_dropout = {"dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0}
     task = TrainingTask(
         learner=TextLearner(api.build("gpt2", vocab_size=vocab, **no_dropout)),
-        train=Blocks(store, length=length, seed=0),
+        train=PackedBlocks(store, length=length, seed=0),
         unit="tokens",
         count=count_labels,
         metric="loss",

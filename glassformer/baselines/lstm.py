@@ -144,7 +144,7 @@ def _layout(mask: Mask, ids: Tensor, what: str, *, packed: bool = True) -> Docum
 
 
 @dataclass
-class Memory:
+class EncodedSource:
     """The encoded source: a vector for each token, and the encoder's final state."""
 
     x: Tensor  # (B, S, D)
@@ -157,9 +157,9 @@ class Memory:
         mask = None if self.real is None else self.real[:, None]
         return F.scaled_dot_product_attention(queries, x, x, attn_mask=mask, scale=1.0)
 
-    def select(self, rows: Tensor) -> Memory:
+    def select(self, rows: Tensor) -> EncodedSource:
         real = None if self.real is None else self.real.index_select(0, rows)
-        return Memory(self.x.index_select(0, rows), real, self.state.select(rows))
+        return EncodedSource(self.x.index_select(0, rows), real, self.state.select(rows))
 
 
 class _LSTMModel(nn.Module):
@@ -196,7 +196,7 @@ class LSTMDecoder:
 
     model: _LSTMModel
     state: LSTMState
-    memory: Memory | None = None
+    memory: EncodedSource | None = None
 
     def step(self, ids: Tensor) -> Tensor:
         return self.read(ids[:, None])
@@ -269,19 +269,21 @@ class LSTMEncoderDecoder(_LSTMModel):
         x, _ = self.decode(tgt if layout is None else layout.scatter(tgt), memory.state, memory)
         return x if layout is None else layout.gather(x), HeadContext(ids=src, padding=padding)
 
-    def encode(self, src: Tensor, src_mask: MaskLike = None) -> Memory:
+    def encode(self, src: Tensor, src_mask: MaskLike = None) -> EncodedSource:
         """src (B, S) -> its vectors, and the state that the decoder starts from."""
         mask = infer_mask(self.src_embed, src, src_mask, "src_mask")
         layout = _layout(mask, src, "src_mask", packed=False)
         if layout is None:
             x, state = self.encoder(self.src_embed(src).x)
-            return Memory(x, None, state)
+            return EncodedSource(x, None, state)
         lengths = layout.lengths()
         x, state = self.encoder(self.src_embed(layout.scatter(src)).x, lengths=lengths)
-        return Memory(x, torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None], state)
+        return EncodedSource(
+            x, torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None], state
+        )
 
     def decode(
-        self, ids: Tensor, state: LSTMState | None, memory: Memory | None = None
+        self, ids: Tensor, state: LSTMState | None, memory: EncodedSource | None = None
     ) -> tuple[Tensor, LSTMState]:
         x, state = self.decoder(self.tgt_embed(ids).x, state)
         if self.combine is not None and memory is not None:
@@ -338,7 +340,7 @@ class LSTMLanguageModel(_LSTMModel):
         return x if layout is None else layout.gather(x), HeadContext(ids=ids, padding=known.padding)
 
     def decode(
-        self, ids: Tensor, state: LSTMState | None, memory: Memory | None = None
+        self, ids: Tensor, state: LSTMState | None, memory: EncodedSource | None = None
     ) -> tuple[Tensor, LSTMState]:
         x, state = self.decoder(self.embed(ids).x, state)
         return self.decoder.dropout(x), state

@@ -61,7 +61,7 @@ def extract_patches(values: Tensor, patch_length: int, stride: int) -> Tensor:
     return values[:, unused:].unfold(1, patch_length, stride).transpose(1, 2)
 
 
-def small_sinusoids(rows: int, d_model: int) -> Tensor:
+def scaled_sinusoids(rows: int, d_model: int) -> Tensor:
     """The sinusoidal table (rows, D), with mean 0 and standard deviation 0.1."""
     table = sinusoids(rows, d_model)
     table = table - table.mean()
@@ -92,7 +92,7 @@ class SeriesInput(nn.Module):
         else:
             self.register_buffer("position", torch.empty(rows, d_model))
             if not self.position.is_meta:
-                self.position.copy_(small_sinusoids(rows, d_model))
+                self.position.copy_(scaled_sinusoids(rows, d_model))
         self.dropout = Dropout(spec.dropout)
 
     def forward(

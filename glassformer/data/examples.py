@@ -1,31 +1,26 @@
 """Training examples by number, with known lengths, returned as padded arrays.
 
-BPE dropout: each time a text is read, some tokens are split into the two shorter ones that spell them, so a
-model sees a word in many segmentations. The splits depend only on seed, epoch and row.
-Letters: N tokens of some rows concatenated, V vocabulary.
+N tokens of some rows concatenated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.randomness import position_keys, uniform
-from glassformer.data.store import Ragged, Store
+from glassformer.data.store import Store
 from glassformer.errors import EmptyInputError, InvalidValueError
+
+if TYPE_CHECKING:
+    from glassformer.data.bpe_dropout import BpeDropout
 
 IGNORE_INDEX = -100  # the label of a token without loss
 _BLOCK_SALT = 0xB10C
 Arrays = dict[str, NDArray[Any]]
 Ids = NDArray[np.int64]
-ROUNDS = 3  # how often a token, and then its halves, may be split
-# The growth that a row may have, as a multiple of the probability. Texts of common words grow by 2.6 times
-# the probability on average: a larger bound pads most rows, a smaller one keeps many from the last round.
-MAX_GROWTH = 3
-NO_SPLIT = -1
 
 
 class Examples(Protocol):
@@ -120,7 +115,7 @@ class LabeledExamples:
         return {"inputs": pad(ids, lengths, self.pad_id, self.multiple), "labels": labels}
 
 
-class Blocks:
+class PackedBlocks:
     """Packing: documents concatenated and cut into blocks; every id but a document's first is a label once
     per epoch.
 
@@ -164,7 +159,7 @@ class Blocks:
         return int(np.random.default_rng([self.seed, epoch, _BLOCK_SALT]).integers(self.length))
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> dict[str, NDArray[np.int64]]:
-        """Blocks by number, each array (B, L):
+        """PackedBlocks by number, each array (B, L):
 
         ids: padded with `pad_id`.
         labels: the next id of the same document, or IGNORE_INDEX.
@@ -190,99 +185,6 @@ class Blocks:
             if (segments != 1).any():
                 batch["segments"] = segments
         return batch
-
-
-def split_table(spellings: Sequence[str], special: Collection[int] = ()) -> Ids:
-    """For each token the two tokens that spell it together, (V, 2), or NO_SPLIT twice.
-
-    Of several splits it is the one whose rarer half has the lower id, i.e. is more frequent.
-
-    >>> split_table(["a", "b", "c", "ab", "abc"]).tolist()
-    [[-1, -1], [-1, -1], [-1, -1], [0, 1], [3, 2]]
-    """
-    ids = {spelling: n for n, spelling in enumerate(spellings) if n not in special}
-    table = np.full((len(spellings), 2), NO_SPLIT, np.int64)
-    for spelling, number in ids.items():
-        cuts = [(spelling[:n], spelling[n:]) for n in range(1, len(spelling))]
-        splits = [(ids[left], ids[right]) for left, right in cuts if left in ids and right in ids]
-        if splits:
-            table[number] = min(splits, key=max)
-    return table
-
-
-class BpeDropout:
-    """BPE dropout: split each token with a probability, in each of three rounds.
-
-    table: from `split_table`.    max_length: the most tokens of a row.
-    """
-
-    def __init__(self, table: Ids, prob: float, *, max_length: int, seed: int) -> None:
-        self.table, self.prob, self.max_length, self.seed = table, prob, max_length, seed
-
-    def __call__(self, ids: Ids, lengths: Ids, rows: Ids, *, epoch: int) -> tuple[Ids, Ids]:
-        """The ids (N,) of some rows concatenated and their lengths, split; longer rows are truncated."""
-        split = self._split(ids, lengths, rows, epoch, bound=None).truncate(self.max_length)
-        return split.ids, split.lengths
-
-    def without_truncation(self, ids: Ids, lengths: Ids, rows: Ids, *, epoch: int) -> tuple[Ids, Ids]:
-        """The same, but a row skips a round in which it would outgrow its bound."""
-        split = self._split(ids, lengths, rows, epoch, bound=self.bound(lengths))
-        return split.ids, split.lengths
-
-    def bound(self, lengths: Ids) -> Ids:
-        """The maximum number of tokens that rows of these lengths have after splitting."""
-        longest = np.ceil(lengths * (1 + MAX_GROWTH * self.prob)).astype(np.int64) + 1
-        return np.minimum(longest, self.max_length)
-
-    def _split(self, ids: Ids, lengths: Ids, rows: Ids, epoch: int, *, bound: Ids | None) -> Ragged:
-        for round_number in range(ROUNDS):
-            draws = uniform(self.seed + round_number, epoch, position_keys(rows, lengths), 1)[:, 0]
-            chosen = (self.table[ids, 0] != NO_SPLIT) & (draws < self.prob)
-            row = np.repeat(np.arange(len(rows)), lengths)
-            added = np.bincount(row[chosen], minlength=len(rows))
-            if bound is not None:
-                fits = lengths + added <= bound
-                chosen, added = chosen & fits[row], np.where(fits, added, 0)
-            repeats = 1 + chosen
-            first = (repeats.cumsum() - repeats)[chosen]
-            halves, ids, lengths = self.table[ids[chosen]], np.repeat(ids, repeats), lengths + added
-            ids[first], ids[first + 1] = halves[:, 0], halves[:, 1]
-        return Ragged(ids=ids, lengths=lengths)
-
-
-class BpeDropoutPairs(PairExamples):
-    """Pairs with BPE dropout on both sides, without truncation.
-
-    The length of a row is known only when it is read, so `lengths` are bounds that it stays within.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        *,
-        source: BpeDropout,
-        target: BpeDropout,
-        pad_id: int,
-        start_id: int,
-        multiple: int = 1,
-    ) -> None:
-        super().__init__(store, pad_id=pad_id, start_id=start_id, multiple=multiple)
-        self.sides = source, target
-
-    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The most tokens of each side in any epoch."""
-        stored = self.store.lengths(rows)
-        return np.stack([dropout.bound(stored[:, n]) for n, dropout in enumerate(self.sides)], 1)
-
-    def gather(
-        self, rows: NDArray[np.int64], epoch: int
-    ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-        fields, stored = self.store.gather(rows)
-        split = [
-            dropout.without_truncation(ids, stored[:, n], rows, epoch=epoch)
-            for n, (ids, dropout) in enumerate(zip(fields, self.sides, strict=True))
-        ]
-        return [ids for ids, _ in split], np.stack([lengths for _, lengths in split], 1)
 
 
 def class_names(classes: Sequence[str] | None, config: Mapping[str, Any], count: int = 0) -> list[str] | None:

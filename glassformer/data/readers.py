@@ -218,7 +218,7 @@ def find_column(names: Sequence[str], common: Sequence[str]) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Head:
+class TablePreview:
     """The first rows. `names` is None if the first line may or may not be a header."""
 
     names: tuple[str, ...] | None
@@ -247,7 +247,7 @@ class TableReader(ABC):
         self.path = require_file(path)
 
     @abstractmethod
-    def head(self, count: int = HEAD_ROWS) -> Head:
+    def head(self, count: int = HEAD_ROWS) -> TablePreview:
         """The first `count` good rows."""
 
     @abstractmethod
@@ -275,12 +275,12 @@ class DelimitedReader(TableReader):
     def cells(self, counter: RowCounter) -> Iterator[tuple[int, list[str]]]:
         """Every row that is not blank, with its line."""
 
-    def head(self, count: int = HEAD_ROWS) -> Head:
+    def head(self, count: int = HEAD_ROWS) -> TablePreview:
         counter = RowCounter(str(self.path))
         rows: list[tuple[object, ...]] = [tuple(row) for _, row in islice(self.cells(counter), count)]
         if not rows:
             counter.finish()
-        return Head(names=None, rows=rows)
+        return TablePreview(names=None, rows=rows)
 
     def rows(self, columns: Sequence[Column], counter: RowCounter) -> Iterator[tuple[int, Sequence[object]]]:
         rows = self.cells(counter)
@@ -376,13 +376,13 @@ class JsonlReader(TableReader):
                 else:
                     counter.add_error(number, "is JSON, but not an object")
 
-    def head(self, count: int = HEAD_ROWS) -> Head:
+    def head(self, count: int = HEAD_ROWS) -> TablePreview:
         counter = RowCounter(str(self.path))
         objects = [_flatten(value) for _, value in islice(self.objects(counter), count)]
         if not objects:
             counter.finish()
         names = tuple(dict.fromkeys(key for flat in objects for key in flat))
-        return Head(names=names, rows=[tuple(flat.get(name) for name in names) for flat in objects])
+        return TablePreview(names=names, rows=[tuple(flat.get(name) for name in names) for flat in objects])
 
     def rows(self, columns: Sequence[Column], counter: RowCounter) -> Iterator[tuple[int, Sequence[object]]]:
         for column in columns:
@@ -430,11 +430,11 @@ class ParquetReader(TableReader):
         self.metadata: dict[bytes, bytes] = schema.metadata or {}
         self.names = tuple(schema.empty_table().flatten().column_names)
 
-    def head(self, count: int = HEAD_ROWS) -> Head:
+    def head(self, count: int = HEAD_ROWS) -> TablePreview:
         rows = [tuple(values) for _, values in islice(self._values(self.names), count)]
         if not rows:
             RowCounter(str(self.path)).finish()
-        return Head(names=self.names, rows=rows)
+        return TablePreview(names=self.names, rows=rows)
 
     def rows(self, columns: Sequence[Column], counter: RowCounter) -> Iterator[tuple[int, Sequence[object]]]:
         names = []

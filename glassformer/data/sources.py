@@ -21,7 +21,7 @@ from glassformer.data.readers import (
     LANGUAGE_COLUMN,
     TEXT_NAMES,
     Column,
-    Head,
+    TablePreview,
     TableReader,
     file_format,
     find_column,
@@ -244,7 +244,7 @@ def _text_column(table: TableReader) -> Column:
     return found
 
 
-def _textual_columns(head: Head) -> list[str]:
+def _textual_columns(head: TablePreview) -> list[str]:
     """The columns that contain only text and missing values."""
     columns = zip(head.names or (), zip(*head.rows, strict=True), strict=bool(head.rows))
     return [name for name, values in columns if {type(value) for value in values} - {type(None)} == {str}]

@@ -32,7 +32,7 @@ Doubles = NDArray[np.float64]
 # are divided by a power of two first, which is exact.
 
 
-def exponents(values: Doubles) -> NDArray[np.int32]:
+def power_of_two_scales(values: Doubles) -> NDArray[np.int32]:
     """The power of two just above the largest of each column: (..., T, C) -> (..., 1, C)."""
     return np.frexp(np.abs(values).max(-2, keepdims=True))[1]
 
@@ -44,7 +44,7 @@ def mean_and_std(values: Doubles) -> tuple[Doubles, Doubles]:
     >>> mean[0].tolist(), std[0].tolist()
     ([2e+300, 5.0], [1e+300, 0.0])
     """
-    power = exponents(values)
+    power = power_of_two_scales(values)
     scaled = np.ldexp(values, -power)
     first = scaled[..., :1, :]
     mean = first + (scaled - first).mean(-2, keepdims=True)
@@ -55,7 +55,7 @@ def mean_and_std(values: Doubles) -> tuple[Doubles, Doubles]:
 
 def mean_abs(values: Doubles) -> Doubles:
     """The mean absolute value of each column: (..., T, C) -> (..., 1, C)."""
-    power = exponents(values)
+    power = power_of_two_scales(values)
     return np.ldexp(np.abs(np.ldexp(values, -power)).mean(-2, keepdims=True), power)
 
 
@@ -147,7 +147,7 @@ class Scaler:
         count = sum(map(len, blocks))
         if not count:
             raise EmptyInputError("training split")
-        power = np.max([exponents(block)[0] for block in blocks], 0)  # (C,)
+        power = np.max([power_of_two_scales(block)[0] for block in blocks], 0)  # (C,)
         first = np.ldexp(blocks[0][0], -power)  # differences to it are exactly 0 for a constant channel
         mean = first + sum((np.ldexp(block, -power) - first).sum(0) for block in blocks) / count
         squares = sum(np.square(np.ldexp(block, -power) - mean).sum(0) for block in blocks)

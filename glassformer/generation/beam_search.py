@@ -45,7 +45,7 @@ def length_term(config: GenerationConfig, length: int | Tensor) -> float | Tenso
 
 
 @dataclass
-class Results:
+class FinishedBeams:
     """The best finished sequences of each input, W of them at most."""
 
     scores: Tensor  # (B, W), best first; LOW if there is none yet
@@ -55,7 +55,7 @@ class Results:
     last: Tensor
 
     @classmethod
-    def empty(cls, inputs: int, beams: int, device: torch.device) -> Results:
+    def empty(cls, inputs: int, beams: int, device: torch.device) -> FinishedBeams:
         scores = torch.full((inputs, beams), LOW, device=device)
         last = torch.full((inputs, beams, 5), -1, device=device)
         return cls(scores, torch.zeros_like(scores), last)
@@ -65,7 +65,7 @@ class Results:
         """Inputs (B,) that have W results."""
         return (self.last[..., 0] >= 0).all(1)
 
-    def merge(self, new: Results) -> None:
+    def merge(self, new: FinishedBeams) -> None:
         """Keep the best of both."""
         scores, order = torch.cat((self.scores, new.scores), 1).topk(self.scores.shape[1])
         self.scores.copy_(scores)
@@ -73,10 +73,10 @@ class Results:
         last = torch.cat((self.last, new.last), 1)
         self.last.copy_(last.gather(1, order[..., None].expand_as(self.last)))
 
-    def select(self, rows: Tensor) -> Results:
-        return Results(*(value.index_select(0, rows) for value in vars(self).values()))
+    def select(self, rows: Tensor) -> FinishedBeams:
+        return FinishedBeams(*(value.index_select(0, rows) for value in vars(self).values()))
 
-    def put(self, rows: Tensor, these: Results) -> None:
+    def put(self, rows: Tensor, these: FinishedBeams) -> None:
         for own, value in zip(vars(self).values(), vars(these).values(), strict=True):
             own[rows] = value
 
@@ -112,8 +112,8 @@ class BeamState:
         self.scores = torch.full((count, width), LOW, device=device)
         self.scores[:, 0] = 0.0  # the beams are alike at first, so only one of them continues
         self.active = limits > 0  # (B,)
-        self.results = Results.empty(count, width, device)
-        self.all_results = Results.empty(count, width, device)
+        self.results = FinishedBeams.empty(count, width, device)
+        self.all_results = FinishedBeams.empty(count, width, device)
         self.may_finish = torch.arange(candidates, device=device) < width  # only these may become results
         # (L, B, W, 2): token, and the beam that it continues
         self.tokens = torch.zeros(
@@ -136,7 +136,7 @@ class BeamState:
         steps = torch.where(finished, self.n, -1)
         order = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         self.results.merge(
-            Results(
+            FinishedBeams(
                 (scores / length_term(self.config, length)).masked_fill(~finished, LOW),
                 logprobs,
                 torch.stack((steps, beams, tokens, order, status), -1),
@@ -169,7 +169,7 @@ class BeamState:
         self.rows, self.limits = self.rows[inputs], self.limits[inputs]
         self.active, self.scores = self.active[inputs], self.scores[inputs]
 
-    def finish(self) -> Results:
+    def finish(self) -> FinishedBeams:
         """The results of all inputs."""
         self.all_results.put(self.rows, self.results)
         return self.all_results
@@ -293,7 +293,7 @@ class BeamSearch(Search):
         )
 
     def _with_trees(
-        self, outputs: list[list[GenerationOutput]], results: Results
+        self, outputs: list[list[GenerationOutput]], results: FinishedBeams
     ) -> list[list[GenerationOutput]]:
         trees, nodes = build_trees(self.tree_steps, len(outputs), self.group_size)
         for tree, steps, lasts in zip(trees, nodes, results.last.tolist(), strict=True):
@@ -304,7 +304,9 @@ class BeamSearch(Search):
         return [[replace(output, tree=tree) for output in group] for group, tree in pairs]
 
 
-def backtrace(results: Results, tokens: Tensor, logprobs: Tensor, best: int) -> list[list[GenerationOutput]]:
+def backtrace(
+    results: FinishedBeams, tokens: Tensor, logprobs: Tensor, best: int
+) -> list[list[GenerationOutput]]:
     """The best results of each input, followed from their last tokens back to the first.
 
     tokens (L, B, W, 2): tokens and the beams that they continue; logprobs (L, B, W).

@@ -1,4 +1,4 @@
-"""Sampling and greedy decoding: choose the next token of each row from its processed logits.
+"""The sampler: choose the next token of each row from its processed logits, by sampling or greedily.
 
 B rows, V vocabulary.
 """

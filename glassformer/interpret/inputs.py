@@ -28,7 +28,7 @@ from glassformer.errors import (
 from glassformer.generation import GenerationOptions, generate_batched
 from glassformer.generation.inference_model import max_positions
 from glassformer.generation.step_decoder import decoder_start_ids
-from glassformer.interpret.interventions import IntervenedModel, all_real_mask
+from glassformer.interpret.interventions import IntervenedModel, no_padding_mask
 from glassformer.interpret.outline import model_kind
 from glassformer.interpret.schema import Intervention, Kind, TokenSequence, TraceInput
 from glassformer.interpret.tokens import (
@@ -164,7 +164,7 @@ def _single_stack_inputs(bundle: Bundle, encoded: Encoded) -> dict[str, Any]:
     batch = collate(bundle, [encoded])
     spec: Any = bundle.spec
     name = "ids" if isinstance(spec, specs.DecoderOnlySpec) else "inputs"
-    return {name: batch.ids, **all_real_mask("mask", batch.ids, spec.input), **batch.kwargs()}
+    return {name: batch.ids, **no_padding_mask("mask", batch.ids, spec.input), **batch.kwargs()}
 
 
 def _prepare_question(bundle: Bundle, input: TraceInput) -> PreparedInput:
@@ -294,8 +294,8 @@ def _prepare_source(
             _target_sequence(task.tokenizer, [*starts, *target], len(starts), text),
         ),
         inputs={
-            **{"src": src, **all_real_mask("src_mask", src, spec.source)},
-            **{"tgt": tgt, **all_real_mask("tgt_mask", tgt, spec.target, first=1)},
+            **{"src": src, **no_padding_mask("src_mask", src, spec.source)},
+            **{"tgt": tgt, **no_padding_mask("tgt_mask", tgt, spec.target, first=1)},
         },
         start=len(starts),
         finish_reason=finish_reason,
@@ -387,7 +387,7 @@ def _prepare_prompt(bundle: Bundle, input: TraceInput) -> PreparedInput:
         kind="generate",
         input=input,
         sequences=(TokenSequence(name="input", kind="text", text=whole, tokens=(*read, *after)),),
-        inputs={"ids": ids, **all_real_mask("mask", ids, spec.input)},
+        inputs={"ids": ids, **no_padding_mask("mask", ids, spec.input)},
         start=len(prompt),
         finish_reason="end" if target and target[-1] in task.params.eos_ids else None,
     )

@@ -53,7 +53,7 @@ Edit = Callable[[Tensor], Tensor]
 Part = TypeVar("Part", bound=nn.Module)
 
 
-def all_real_mask(name: str, ids: Tensor, read: specs.InputSpec, *, first: int = 0) -> dict[str, Tensor]:
+def no_padding_mask(name: str, ids: Tensor, read: specs.InputSpec, *, first: int = 0) -> dict[str, Tensor]:
     """The argument `name` marking all ids (1, T) as real tokens, if one of them is the pad id; else nothing.
 
     Without a mask a model takes pad ids from position `first` on for padding; nothing here is padded.
@@ -250,8 +250,8 @@ class IntervenedModel(nn.Module):
     def intervened(self, src: Tensor, tgt: Tensor) -> IntervenedForward:
         """The forward of src (B, S) and tgt (B, T), with the interventions whose positions exist so far."""
         inputs = {
-            **{"src": src, **all_real_mask("src_mask", src, self.spec.source)},
-            **{"tgt": tgt, **all_real_mask("tgt_mask", tgt, self.spec.target, first=1)},
+            **{"src": src, **no_padding_mask("src_mask", src, self.spec.source)},
+            **{"tgt": tgt, **no_padding_mask("tgt_mask", tgt, self.spec.target, first=1)},
         }
         length = tgt.shape[1]
         applicable = [change for change in self.interventions if _target_length(change) <= length]

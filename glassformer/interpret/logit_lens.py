@@ -85,13 +85,13 @@ def lens_table(trace: Trace, stack: str, positions: Sequence[int] | None = None)
 
 
 @torch.inference_mode()
-def next_tokens(trace: Trace, position: int | None = None, top: int = 50) -> schema.NextInfo:
+def next_tokens(trace: Trace, position: int | None = None, top: int = 50) -> schema.NextTokenInfo:
     """The model's own best predictions at one position, by default the last."""
     readout = head_readout(trace.bundle)
     at = _check_position(trace, readout.stack, position)
     logits = trace.record["head.logits"][0].float()
     logits = logits if readout.whole_input else logits[at]
-    return schema.NextInfo(
+    return schema.NextTokenInfo(
         position=at,
         vocab_size=len(logits),
         logsumexp=float(logits.logsumexp(-1)),
@@ -117,7 +117,7 @@ def _check_position(trace: Trace, stack: str, position: int | None) -> int:
 
 
 @torch.inference_mode()
-def unit_tokens(trace: Trace, ffn: str, unit: int, top: int = 12) -> schema.UnitInfo:
+def unit_tokens(trace: Trace, ffn: str, unit: int, top: int = 12) -> schema.FeedForwardUnitInfo:
     """The tokens whose logits a feed-forward unit raises and lowers most.
 
     The unit's output vector (D,) goes through the linear part of the norms that follow (centred, weighted)
@@ -132,9 +132,9 @@ def unit_tokens(trace: Trace, ffn: str, unit: int, top: int = 12) -> schema.Unit
     try:
         readout = head_readout(trace.bundle)
     except UnsupportedError:
-        return schema.UnitInfo()
+        return schema.FeedForwardUnitInfo()
     if readout.labels is not None or readout.stack != ffn.split(".")[0]:
-        return schema.UnitInfo()
+        return schema.FeedForwardUnitInfo()
     logits = _unit_logits(readout, ffn, layer.down.weight[:, unit].float())
 
     def extreme(largest: bool) -> tuple[schema.Prediction, ...]:
@@ -142,7 +142,7 @@ def unit_tokens(trace: Trace, ffn: str, unit: int, top: int = 12) -> schema.Unit
         rows = zip(ids.tolist(), readout.texts(ids.tolist()), values.tolist(), strict=True)
         return tuple(schema.Prediction(id=n, text=text, logit=value) for n, text, value in rows)
 
-    return schema.UnitInfo(promotes=extreme(True), suppresses=extreme(False))
+    return schema.FeedForwardUnitInfo(promotes=extreme(True), suppresses=extreme(False))
 
 
 def _unit_logits(readout: HeadReadout, ffn: str, vector: Tensor) -> Tensor:

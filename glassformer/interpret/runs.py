@@ -121,14 +121,14 @@ def _curves(history: History) -> dict[str, schema.Curve]:
         for name, value in values.items():
             if isinstance(value, int | float) and math.isfinite(value):
                 points.setdefault(name, []).append((step, float(value)))
-    curves = {name: zip(*thin_out(many, MAX_POINTS), strict=True) for name, many in points.items()}
+    curves = {name: zip(*subsample_evenly(many, MAX_POINTS), strict=True) for name, many in points.items()}
     return {name: schema.Curve(step=step, value=value) for name, (step, value) in curves.items()}
 
 
-def thin_out(items: list[Item], limit: int) -> list[Item]:
+def subsample_evenly(items: list[Item], limit: int) -> list[Item]:
     """At most `limit` of the items, evenly spread, including the first and the last.
 
-    >>> thin_out(list(range(10)), 4)
+    >>> subsample_evenly(list(range(10)), 4)
     [0, 3, 6, 9]
     """
     if len(items) <= limit:
@@ -146,7 +146,7 @@ def _samples(history: History) -> tuple[schema.ValidationSamples, ...]:
 
     return tuple(
         schema.ValidationSamples(step=line["step"], samples=tuple(map(sample, line["samples"])))
-        for line in thin_out(validations, MAX_VALIDATIONS)
+        for line in subsample_evenly(validations, MAX_VALIDATIONS)
     )
 
 
@@ -318,7 +318,7 @@ def _spread(snapshots: list[Snapshot], limit: int) -> list[Snapshot]:
     for snapshot in snapshots:
         with suppress(SnapshotUnreadableError):
             sizes.append(snapshot.stamp_and_size()[1])
-    return thin_out(snapshots, max(2, min(limit, MAX_WEIGHT_BYTES // max(sizes, default=1))))
+    return subsample_evenly(snapshots, max(2, min(limit, MAX_WEIGHT_BYTES // max(sizes, default=1))))
 
 
 def _choose_input(root: Path, bundle: Bundle, text: str | None, target: str | None) -> schema.TraceInput:

@@ -422,7 +422,7 @@ class TraceInfo(Schema):
 # Views of a trace
 
 
-class NextInfo(Schema):
+class NextTokenInfo(Schema):
     """The model's prediction at one position, best first. logits: the tensor that holds all of them."""
 
     position: int
@@ -450,7 +450,7 @@ class LensInfo(Schema):
     layers: tuple[LensLayer, ...]
 
 
-class UnitInfo(Schema):
+class FeedForwardUnitInfo(Schema):
     """The tokens whose logits a feed-forward unit raises and lowers most."""
 
     promotes: tuple[Prediction, ...] = ()

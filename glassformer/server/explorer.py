@@ -132,7 +132,7 @@ def trace_router(catalog: Catalog) -> APIRouter:
         headers = {"X-Shape": ",".join(map(str, part.shape)), "X-Dtype": part.dtype}
         return Response(part.data(), media_type="application/octet-stream", headers=headers)
 
-    @router.get("/trace/{id}/next", response_model=schema.NextInfo)
+    @router.get("/trace/{id}/next", response_model=schema.NextTokenInfo)
     def next_predictions(id: TraceId, position: Position = None, top: Count = 50) -> JSONResponse:
         """The most likely next tokens at a position."""
         return _json(next_tokens(catalog.store.get(id), position, top))
@@ -152,7 +152,7 @@ def trace_router(catalog: Catalog) -> APIRouter:
         """The logit lens: what the output head predicts after each layer."""
         return _json(logit_lens(catalog.store.get(id), position, top))
 
-    @router.get("/trace/{id}/unit", response_model=schema.UnitInfo)
+    @router.get("/trace/{id}/unit", response_model=schema.FeedForwardUnitInfo)
     def unit(
         id: TraceId,
         ffn: Annotated[str, Query(max_length=200)],

@@ -21,7 +21,7 @@ ACQUIRE_TIMEOUT = 0.5  # seconds; `holder_of` holds the lock for an instant
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holder:
+class LockHolder:
     """The process that holds a run folder."""
 
     pid: int
@@ -37,7 +37,7 @@ class RunInUseError(GlassformerError):
     """Another process trains in the run folder."""
 
     folder: Path
-    holder: Holder | None
+    holder: LockHolder | None
     hint: str = "wait for it, stop it, or use another folder"
     template: ClassVar[str] = "{folder} is in use by another run ({holder})"
 
@@ -63,7 +63,7 @@ class RunLock:
             raise RunInUseError(self.folder, _read_holder(self.folder)) from None
         except OSError as error:
             raise FileProblemError(self.folder, f"cannot be used ({error.strerror or error})") from error
-        holder = Holder(
+        holder = LockHolder(
             pid=os.getpid(), host=socket.gethostname(), started=time.strftime("%Y-%m-%d %H:%M:%S %z")
         )
         with suppress(OSError):  # a full disk; the lock holds all the same
@@ -76,7 +76,7 @@ class RunLock:
         self._lock.release()
 
 
-def holder_of(folder: str | Path) -> Holder | None:
+def holder_of(folder: str | Path) -> LockHolder | None:
     """The process that holds a run folder now, or None; on another machine it is assumed to be alive."""
     holder = _read_holder(Path(folder))
     if holder is None or holder.host != socket.gethostname():
@@ -91,8 +91,8 @@ def holder_of(folder: str | Path) -> Holder | None:
         return holder
 
 
-def _read_holder(folder: Path) -> Holder | None:
+def _read_holder(folder: Path) -> LockHolder | None:
     try:
-        return Holder(**json.loads((folder / HOLDER).read_bytes()))
+        return LockHolder(**json.loads((folder / HOLDER).read_bytes()))
     except (OSError, ValueError, TypeError):
         return None

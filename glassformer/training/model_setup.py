@@ -152,13 +152,13 @@ def check_overrides(preset: str, overrides: Mapping[str, Any]) -> None:
     raise errors[0]
 
 
-def fresh_spec(options: ModelOptions, fixed: Mapping[str, Any]) -> specs.ModelSpec:
+def new_model_spec(options: ModelOptions, fixed: Mapping[str, Any]) -> specs.ModelSpec:
     """The spec of a preset or family with the recipe's overrides, and options that the data fixes."""
     name, _ = find_preset(options.preset or "")
     return preset_spec(name, **{**options.overrides, **fixed})
 
 
-def fresh(spec: specs.ModelSpec) -> AnyModel:
+def build_initialized(spec: specs.ModelSpec) -> AnyModel:
     """A newly initialized model; the published std of 0.02 is scaled up for widths below 768."""
     model = build_model(spec)
     width = spec.decoder.d_model if isinstance(spec, specs.DecoderOnlySpec) else spec.encoder.d_model

@@ -605,7 +605,7 @@ def parse_recipe(data: Mapping[str, Any]) -> Recipe:
         model = {"preset": model}  # `model: lstm` for short
     own = {name: model[name] for name in ("preset", "folder") if name in model}
     overrides = {name: value for name, value in model.items() if name not in own}
-    seed = convert(data.get("seed", 1), int, "seed")
+    seed = coerce_value(data.get("seed", 1), int, "seed")
     if not 0 <= seed < 1 << 63:
         raise InvalidValueError("seed", seed, "an integer from 0 to 2**63 - 1")
     return Recipe(
@@ -637,7 +637,7 @@ def parse_section(kind: type[SectionType], data: Any) -> SectionType:
     for key, value in data.items():
         if key not in hints:
             raise UnknownNameError(f"key in {kind.section}", str(key), hints)
-        values[key] = convert(value, hints[key], f"{kind.section}.{key}")
+        values[key] = coerce_value(value, hints[key], f"{kind.section}.{key}")
     for key in fields:
         required = key.default is REQUIRED and key.default_factory is dataclasses.MISSING
         if required and key.name not in values:
@@ -645,7 +645,7 @@ def parse_section(kind: type[SectionType], data: Any) -> SectionType:
     return kind(**values)
 
 
-def convert(value: Any, hint: Any, name: str) -> Any:
+def coerce_value(value: Any, hint: Any, name: str) -> Any:
     """A value as its field declares it: a list becomes a tuple, a single path a tuple of one.
 
     YAML 1.1 reads `off` as a boolean and `1e-3` as text; both are converted where the field expects them.
@@ -665,5 +665,5 @@ def convert(value: Any, hint: Any, name: str) -> Any:
     if sequence is not None and value is not None:
         inner = typing.get_args(sequence)[0]
         items = value if isinstance(value, list | tuple) else [value]
-        return tuple(convert(item, inner, name) for item in items)
+        return tuple(coerce_value(item, inner, name) for item in items)
     raise InvalidValueError(name, value, describe_type(hint))

@@ -1,4 +1,4 @@
-"""Blocks teach every id once an epoch, never across documents, and depend on nothing but seed and epoch."""
+"""PackedBlocks teach every id once an epoch, never across documents, and depend on nothing but seed and epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from glassformer.data import Batches, DataPosition, Store, write_store
 from glassformer.data.batches import Batch
-from glassformer.data.examples import IGNORE_INDEX, Blocks
+from glassformer.data.examples import IGNORE_INDEX, PackedBlocks
 from glassformer.data.store import Chunk, write_chunks
 from tests.data.files import rows_of
 
@@ -33,7 +33,7 @@ def test_every_id_is_an_input_once_and_a_label_once_unless_it_is_the_first(
     lengths: list[int], length: int, seed: int, epoch: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     store = store_of(lengths, tmp_path_factory.mktemp("blocks"))
-    blocks = Blocks(store, length=length, seed=seed, pad_id=PAD)
+    blocks = PackedBlocks(store, length=length, seed=seed, pad_id=PAD)
     batch = blocks.batch(np.arange(len(blocks)), epoch=epoch)
     ids, labels = batch["ids"], batch["labels"]
     segments = batch.get("segments", np.ones_like(ids))
@@ -61,26 +61,26 @@ def test_every_id_is_an_input_once_and_a_label_once_unless_it_is_the_first(
 
 def test_blocks_depend_only_on_seed_epoch_and_row(tmp_path: Path) -> None:
     store = store_of([40, 1, 0, 300, 59], tmp_path)
-    blocks = Blocks(store, length=16, seed=3)
+    blocks = PackedBlocks(store, length=16, seed=3)
     rows = np.array([5, 0, 24, 5])
     together = blocks.batch(rows, epoch=2)
-    reopened = Blocks(Store(store.folder), length=16, seed=3)
+    reopened = PackedBlocks(Store(store.folder), length=16, seed=3)
     for n, row in enumerate(rows):
         alone = reopened.batch(np.array([row]), epoch=2)
         for name, array in alone.items():
             assert (array[0] == together[name][n]).all()
     offsets = {blocks.offset(epoch) for epoch in range(200)}
-    assert offsets == set(range(16)) == {Blocks(store, length=16, seed=4).offset(e) for e in range(200)}
+    assert offsets == set(range(16)) == {PackedBlocks(store, length=16, seed=4).offset(e) for e in range(200)}
     firsts = {int(blocks.batch(np.array([0]), epoch=epoch)["ids"][0, 0]) for epoch in range(200)}
     assert firsts == offsets
-    fixed = Blocks(store, length=16, seed=None)
+    fixed = PackedBlocks(store, length=16, seed=None)
     assert all(
         fixed.batch(np.array([1]), epoch=e)["ids"][0].tolist() == list(range(16, 32)) for e in range(5)
     )
 
 
 def test_blocks_can_be_batched_and_resumed(tmp_path: Path) -> None:
-    blocks = Blocks(store_of([1000, 500], tmp_path), length=10, seed=0)
+    blocks = PackedBlocks(store_of([1000, 500], tmp_path), length=10, seed=0)
     batches = Batches(data=blocks, tokens=45, pool=40)
     full = list(batches.epoch(DataPosition(1)))
     assert {len(batch.rows) for batch in full} == {4, 2}  # pools of 40, 40, 40 and 30 rows
@@ -92,7 +92,7 @@ def test_blocks_can_be_batched_and_resumed(tmp_path: Path) -> None:
 
 
 def test_a_batch_within_one_document_has_no_segments(tmp_path: Path) -> None:
-    blocks = Blocks(store_of([100, 3], tmp_path), length=10, seed=None)
+    blocks = PackedBlocks(store_of([100, 3], tmp_path), length=10, seed=None)
     assert "segments" not in blocks.batch(np.arange(10), epoch=0)
     assert blocks.batch(np.array([9, 10]), epoch=0)["segments"].tolist() == [[1] * 10, [1] * 3 + [0] * 7]
 

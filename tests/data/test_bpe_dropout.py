@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from glassformer.data.examples import BpeDropout, split_table
+from glassformer.data.bpe_dropout import BpeDropout, split_table
 
 LETTERS = "abcd"
 PAIRS = [one + two for one in LETTERS for two in LETTERS]

@@ -18,7 +18,7 @@ from glassformer.core.backend import ACTIVATIONS  # noqa: E402
 from glassformer.core.positions import rotate  # noqa: E402
 from glassformer.inference.gpu.decode_attention import decode_attention  # noqa: E402
 from glassformer.inference.gpu.launch import num_sms  # noqa: E402
-from glassformer.inference.gpu.linear import product  # noqa: E402
+from glassformer.inference.gpu.linear import fused_linear  # noqa: E402
 from glassformer.inference.gpu.linear_kernels import NormWeights, normalize  # noqa: E402
 from glassformer.inference.gpu.top_k import top_k  # noqa: E402
 
@@ -106,7 +106,7 @@ def test_product_matches_torch(
             kind=options["norm"], weight=random_tensor(width, dtype=dtype), bias=shift, eps=1e-5
         )
         x = x * 3 + 2
-    actual = product(x, weight, **options)
+    actual = fused_linear(x, weight, **options)
     assert actual.shape == (rows, outs) and actual.dtype == dtype
     assert error(actual, plain_product(x, weight, **options)) < bound(dtype)
 

@@ -16,7 +16,7 @@ from glassformer.errors import ConflictError, InvalidValueError, UnsupportedErro
 from glassformer.interpret import logit_lens as lens
 from glassformer.interpret.comparison import compare_traces, residual_change
 from glassformer.interpret.logit_lens import lens_table, logit_lens, next_tokens, unit_tokens
-from glassformer.interpret.schema import ItemNotFoundError, UnitInfo
+from glassformer.interpret.schema import FeedForwardUnitInfo, ItemNotFoundError
 from glassformer.interpret.tensors import read_tensor
 from tests.interpret.models import inputs_for, random_model, trace_forward
 
@@ -147,7 +147,7 @@ def test_unit_tokens_equal_the_output_vector_through_norms_and_head(family: str)
 def test_units_that_reach_no_token_head_promote_nothing() -> None:
     model = random_model("original")
     trace = trace_forward(model, inputs_for(model))
-    nothing = UnitInfo()
+    nothing = FeedForwardUnitInfo()
     assert unit_tokens(trace, "encoder.blocks.0.ffn", 0) == nothing
     picture = random_model("vit")
     assert unit_tokens(trace_forward(picture, inputs_for(picture)), "encoder.blocks.0.ffn", 0) == nothing

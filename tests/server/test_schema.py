@@ -122,7 +122,7 @@ def test_responses_match_their_schema(server, model):
         check(schema.DifferenceInfo, "GET", f"/trace/{id}/difference/{id}")
         if trace["kind"] in ("translate", "generate"):
             check(schema.LensInfo, "GET", f"/trace/{id}/logit_lens")
-            check(schema.NextInfo, "GET", f"/trace/{id}/next")
+            check(schema.NextTokenInfo, "GET", f"/trace/{id}/next")
             body = {"model": model, "text": "a cat", "to": info["example"].get("to")}
             check(schema.StepInfo, "POST", "/trace/step", json=body)
             check(schema.SearchInfo, "POST", "/trace/search", json={**body, "num_beams": 2})

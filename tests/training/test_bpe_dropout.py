@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.data.examples import IGNORE_INDEX, NO_SPLIT, PairExamples
+from glassformer.data.bpe_dropout import NO_SPLIT
+from glassformer.data.examples import IGNORE_INDEX, PairExamples
 from glassformer.errors import UnsupportedError
 from glassformer.tokenization import Side, TokenizerPlan, load_tokenizer, train_tokenizer
 from glassformer.training.data_cache import no_log

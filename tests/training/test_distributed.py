@@ -76,7 +76,7 @@ def test_two_ranks_equal_one(kind: str, runs: tuple[Path, dict[str, Any]]) -> No
 def test_resume_is_bit_identical_on_the_same_number_of_ranks(
     kind: str, runs: tuple[Path, dict[str, Any]]
 ) -> None:
-    """Blocks recomputed where they were not before."""
+    """PackedBlocks recomputed where they were not before."""
     _, results = runs
     assert results[kind]["changed"] == []
     assert results[kind]["resumed"][kind] == results[kind]["losses"][2 * SAVED :]

@@ -12,7 +12,7 @@ from glassformer.data.examples import IGNORE_INDEX
 from glassformer.errors import InvalidValueError
 from glassformer.families.registry import preset_spec
 from glassformer.training.learner import ImageLearner, PairLearner, TextLabelLearner, cutmix, r_drop_loss
-from glassformer.training.model_setup import classification_head, fresh
+from glassformer.training.model_setup import build_initialized, classification_head
 from glassformer.training.recipe import parse_recipe
 
 PAD, BLANK, BEGIN, END = range(4)
@@ -26,7 +26,7 @@ def encoder(**options):
         "bert-base-uncased", vocab_size=50, dropout=0.0, attention_dropout=0.0, **sizes, **options
     )
     spec = replace(spec, head=classification_head(spec, 2), tied=())
-    return fresh(spec)
+    return build_initialized(spec)
 
 
 def texts() -> torch.Tensor:

@@ -78,7 +78,7 @@ class GenerationFailedError(GlassformerError):
     template: ClassVar[str] = "{stage} failed: {cause}"
 
 
-def failure(stage: str, error: Exception) -> GenerationFailedError:
+def generation_error(stage: str, error: Exception) -> GenerationFailedError:
     """Describe an exception raised while serving a request."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return GenerationFailedError(stage, "out of memory", hint="request fewer or shorter sequences")

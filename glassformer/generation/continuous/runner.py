@@ -1,4 +1,4 @@
-"""RunningRequest requests: all of them in one batch of slots, or one after another.
+"""Runners: generate for all queued requests in one batch of slots, or for one request after another.
 
 Between two looks at the queue a runner drops cancelled requests, admits new ones, prefills a little and takes
 one step.
@@ -25,7 +25,7 @@ from glassformer.generation.continuous.request import (
     Request,
     RequestCancelledError,
     SchedulerClosedError,
-    failure,
+    generation_error,
 )
 from glassformer.generation.continuous.request_sampling import (
     RequestBeamSearch,
@@ -58,7 +58,7 @@ class Counts:
     requests: int = 0
 
 
-def finite(outputs: list[GenerationOutput]) -> list[GenerationOutput] | NonFiniteError:
+def outputs_or_error(outputs: list[GenerationOutput]) -> list[GenerationOutput] | NonFiniteError:
     """The outputs, or the error that their scores are not numbers."""
     try:
         for output in outputs:
@@ -95,7 +95,7 @@ class SequentialRunner:
             with evaluation_mode(self.model):
                 result = self._run(request)
         except Exception as error:
-            result = failure("decoding", error)
+            result = generation_error("decoding", error)
         self.rows = 0
         request.finish(result)
 
@@ -117,7 +117,7 @@ class SequentialRunner:
             return RequestCancelledError()
         outputs = search.outputs()[0]
         self.counts.new_tokens += sum(len(output.logprobs) for output in outputs)
-        return finite(outputs)
+        return outputs_or_error(outputs)
 
 
 class SlotBatch:
@@ -249,7 +249,7 @@ class SlotRunner:
                 self._turn(next_request)
             except Exception as error:  # the cache cannot be trusted any more
                 _log.exception("a step failed")
-                failed = failure("decoding", error)
+                failed = generation_error("decoding", error)
                 if not self._requests() and (first := next_request(self.slots, self.tokens)) is not None:
                     first.finish(failed)  # nothing can be started: the first in the queue must hear of it
                 self._fail_all(failed)
@@ -286,7 +286,7 @@ class SlotRunner:
             try:
                 sampler = kind(request, self.model.vocab_size, self.batch.parameter.device)
             except Exception as error:  # caused by its own options
-                request.finish(failure("prefill", error))
+                request.finish(generation_error("prefill", error))
                 continue
             tokens -= request.tokens
             if request.limit:
@@ -303,7 +303,7 @@ class SlotRunner:
         for slot in entry.slots:
             self.batch.leave(slot)
         (self.running if entry in self.running else self.prefilling).remove(entry)
-        entry.request.finish(finite(entry.sampler.outputs()) if error is None else error)
+        entry.request.finish(outputs_or_error(entry.sampler.outputs()) if error is None else error)
 
     def _prefill(self) -> None:
         """Process what fits between two steps: a chunk of each request in turn."""
@@ -323,7 +323,7 @@ class SlotRunner:
         except Exception as error:
             _log.exception("prefill failed")
             for entry in batch:
-                entry.request.finish(failure("prefill", error))
+                entry.request.finish(generation_error("prefill", error))
             return
         self.counts.prompt_tokens += sum(map(len, chunks))
         self._joining = batch
@@ -373,7 +373,7 @@ class SlotRunner:
                         first = before + start
                         order[first : first + count] = [first + beam for beam in parents]
                 except Exception as error:
-                    finished.append((entry, failure("decoding", error)))
+                    finished.append((entry, generation_error("decoding", error)))
             start += count
         if order != list(range(len(order))):
             self.batch.cache.reorder(torch.tensor(order, device=logits.device))
@@ -388,7 +388,7 @@ class SlotRunner:
         try:
             tokens, finished = sampler.append(choice)
         except Exception as error:  # stop strings are found with the caller's own decode function
-            self._finish(entry, failure("decoding", error))
+            self._finish(entry, generation_error("decoding", error))
             return
         self.counts.new_tokens += len(choice.ids)
         if not any(map(isnan, choice.logprobs)):

@@ -31,7 +31,7 @@ import triton.language as tl
 from torch import Tensor
 
 from glassformer.inference.gpu.launch import (
-    counters,
+    completion_counters,
     is_last_program,
     num_sms,
     supports_pdl,
@@ -90,7 +90,7 @@ def decode_attention(
     partial = counter = None
     if splits > 1:
         size = batch * groups * splits * block_q * (block_d + 2)
-        partial, counter = torch.empty(size, dtype=torch.float32, device=q.device), counters(q)
+        partial, counter = torch.empty(size, dtype=torch.float32, device=q.device), completion_counters(q)
     cos = sin = None
     rotary_rows = 0
     if rotary is not None:

@@ -41,7 +41,7 @@ def _num_sms(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def counters(x: Tensor) -> Tensor:
+def completion_counters(x: Tensor) -> Tensor:
     """Counters (int32) of finished programs, which kernels reset to zero; one buffer per stream."""
     stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
     key = (x.device, stream)
@@ -84,7 +84,7 @@ class CudaGraph(Generic[Out]):
     """Capture `step()` as a CUDA graph; a call replays it.
 
     The step may read and write any tensors in place, but no shape or branch may depend on their values. It
-    runs `warmups` times here, so counters must be reset afterwards. A call overwrites the output of the
+    runs `warmups` times here, so completion_counters must be reset afterwards. A call overwrites the output of the
     previous one, and does not synchronize.
     """
 
@@ -93,7 +93,7 @@ class CudaGraph(Generic[Out]):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.inference_mode(), torch.cuda.stream(stream):
-            counters(
+            completion_counters(
                 torch.empty(0, device="cuda")
             )  # allocated before the capture, whose allocations belong to the graph
             for _ in range(warmups):

@@ -53,9 +53,9 @@ class TritonLinear:
         if norm is not None and fused is None:
             x = norm(x)
         if activation is not None and activation not in FUSED_ACTIVATIONS:
-            y = product(x, self.weight, bias=self.bias, scale=self.scale, norm=fused)
+            y = fused_linear(x, self.weight, bias=self.bias, scale=self.scale, norm=fused)
             return apply_epilogue(y, activation, gated, residual)
-        return product(
+        return fused_linear(
             x,
             self.weight,
             bias=self.bias,
@@ -78,7 +78,7 @@ class TritonInt8Linear(TritonLinear):
         self.scale = scale
 
 
-def product(
+def fused_linear(
     x: Tensor,
     weight: Tensor,
     *,

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from glassformer.core.norms import LayerNorm, RMSNorm
 from glassformer.inference.gpu.launch import (
-    counters,
+    completion_counters,
     is_last_program,
     num_sms,
     supports_pdl,
@@ -341,7 +341,7 @@ def matrix_product(
         partial = torch.empty(
             blocks * splits * num_halves * shape.out_features * padded, dtype=torch.float32, device=x.device
         )
-        counter = counters(x)
+        counter = completion_counters(x)
     pdl = supports_pdl(x)
     _matrix_kernel[(blocks, splits)](
         *(x, weight, scale, bias, residual, out, partial, counter, rows, out_features),

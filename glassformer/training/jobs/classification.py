@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from glassformer.bundle import Bundle, save
 from glassformer.core import spec as specs
-from glassformer.data.examples import BpeDropout, Examples, LabeledExamples, class_names
+from glassformer.data.bpe_dropout import BpeDropout
+from glassformer.data.examples import Examples, LabeledExamples, class_names
 from glassformer.data.image_files import list_files, list_names, single_path
 from glassformer.data.images import Augment, ImageExamples, ImageSet, channel_statistics, prepare_images
 from glassformer.data.row_errors import RowErrors
@@ -42,11 +43,11 @@ from glassformer.training.jobs.text import (
 )
 from glassformer.training.learner import ImageLearner, LabelLearner, TextLabelLearner, count_labels
 from glassformer.training.model_setup import (
+    build_initialized,
     choose_size,
     classification_head,
-    fresh,
-    fresh_spec,
     max_input_length,
+    new_model_spec,
     supported_options,
     with_head,
 )
@@ -233,9 +234,9 @@ class ClassifyJob(Job[LabeledData]):
         if base is None:
             ids = {"vocab_size": corpus.tokenizer.vocab_size, "pad_id": corpus.pad_id}
             fixed = supported_options(self.preset, {**ids, "max_len": self.data.max_len})
-            spec = self._encoder(fresh_spec(self.recipe.model, fixed))
+            spec = self._encoder(new_model_spec(self.recipe.model, fixed))
             head = classification_head(spec, len(self.classes))
-            bundle = Bundle(model=fresh(replace(spec, head=head, tied=())))
+            bundle = Bundle(model=build_initialized(replace(spec, head=head, tied=())))
         else:
             spec = self._encoder(base.spec)
             assert isinstance(spec.input, specs.TokensSpec)
@@ -438,7 +439,7 @@ class ImagesJob(Job[ImageData]):
             fixed = {"image_size": (height, width), "channels": channels, "num_labels": len(classes)}
             if not supported_options(self.preset, {"image_size": 1}):
                 raise self.unsupported_model("use vit or deit")
-            bundle = Bundle(model=fresh(fresh_spec(self.recipe.model, fixed)))
+            bundle = Bundle(model=build_initialized(new_model_spec(self.recipe.model, fixed)))
         else:
             expected = (*self.base_input.image_size, self.base_input.channels)
             if expected != (height, width, channels):

@@ -35,7 +35,7 @@ from glassformer.training.hardware import Hardware
 from glassformer.training.jobs.base import Job
 from glassformer.training.learner import SeriesLearner, count_values, point_forecast
 from glassformer.training.logging.console import format_duration
-from glassformer.training.model_setup import TIME_BUDGET, fresh_spec, supported_options
+from glassformer.training.model_setup import TIME_BUDGET, new_model_spec, supported_options
 from glassformer.training.recipe import SeriesData
 from glassformer.training.task import Sample, TrainingTask, ValidationResult, forecast_metrics
 
@@ -168,7 +168,7 @@ class ForecastJob(Job[SeriesData]):
             fixed = {**sizes, "channels": channels}
             if len(supported_options(self.preset, fixed)) < len(fixed):
                 raise self.unsupported_model(f"use patchtst, {', '.join(BASELINES)}")
-            bundle = Bundle(model=build_from_spec(fresh_spec(options, fixed)))
+            bundle = Bundle(model=build_from_spec(new_model_spec(options, fixed)))
         info = JobInfo(
             name=self.recipe.job,
             columns=tuple(self.series.names),

@@ -13,7 +13,7 @@ import torch
 from glassformer import baselines
 from glassformer.bundle import Bundle, save
 from glassformer.core import spec as specs
-from glassformer.data.examples import Blocks
+from glassformer.data.examples import PackedBlocks
 from glassformer.data.readers import file_format
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source, TextSource, texts
@@ -121,14 +121,14 @@ class LanguageModelingJob(Job[TextData]):
             lr=5e-5 if tuning else min(2e-3, 0.3 / size.d_model + 2e-4),
         )
 
-    def blocks(self, store: Store, *, seed: int | None) -> Blocks:
+    def blocks(self, store: Store, *, seed: int | None) -> PackedBlocks:
         """A store as examples; without a seed the block boundaries are fixed."""
         recurrent = self.recipe.model.preset == "lstm" or (
             self.base is not None and not isinstance(self.base.spec, specs.DecoderOnlySpec)
         )
         # a single document needs no segment ids, and all its batches then have the same arrays
         segments = not recurrent and len(store) > 1
-        return Blocks(
+        return PackedBlocks(
             store, length=self.context_length, seed=seed, pad_id=self.corpus.pad_id, segments=segments
         )
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from glassformer import baselines
 from glassformer.bundle import Bundle, save
 from glassformer.core import spec as specs
+from glassformer.data.bpe_dropout import BpeDropout, BpeDropoutPairs
 from glassformer.data.denoising import Corruption, DenoisingExamples
-from glassformer.data.examples import BpeDropout, BpeDropoutPairs, PairExamples
+from glassformer.data.examples import PairExamples
 from glassformer.data.readers import LANGUAGE_COLUMN
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source, TableSource, pairs, texts

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from glassformer import baselines
 from glassformer.bundle import Bundle, build_from_spec
 from glassformer.core.heads import LanguageModelHead
-from glassformer.data.examples import NO_SPLIT, split_table
+from glassformer.data.bpe_dropout import NO_SPLIT, split_table
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source, Stamp
 from glassformer.data.split import split_source
@@ -39,7 +39,7 @@ from glassformer.tokenization.train import Template, TokenizerPlan, train_tokeni
 from glassformer.training.checkpoint import replace_folder
 from glassformer.training.data_cache import DataCache, Log
 from glassformer.training.jobs.base import Job
-from glassformer.training.model_setup import fresh_spec
+from glassformer.training.model_setup import new_model_spec
 from glassformer.training.recipe import TokenizerOptions
 from glassformer.weights.atomic_write import atomic_write
 
@@ -392,7 +392,7 @@ def build_text_bundle(
         kind, fixed = lstm
         model = baselines.build_baseline(baselines.lstm_spec(kind, options.overrides, **fixed))
     else:
-        model = build_from_spec(fresh_spec(options, overrides()))
+        model = build_from_spec(new_model_spec(options, overrides()))
     return Bundle(model=model, tokenizer=tokenizer, generation=generation, job=job_info)
 
 

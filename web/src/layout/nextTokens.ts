@@ -1,12 +1,12 @@
 // The next-token predictions of a prompt without generated tokens; requested once per trace.
 
 import { session } from '../lib/session.svelte';
-import type { NextInfo, TraceInfo } from '../lib/types';
+import type { NextTokenInfo, TraceInfo } from '../lib/types';
 
-const asked = new WeakMap<TraceInfo, Promise<NextInfo>>();
+const asked = new WeakMap<TraceInfo, Promise<NextTokenInfo>>();
 
 /** Null where the model has already said something, or does not write. */
-export function nextTokens(trace: TraceInfo | null): Promise<NextInfo> | null {
+export function nextTokens(trace: TraceInfo | null): Promise<NextTokenInfo> | null {
   if (trace?.outcome.kind !== 'generate' || trace.outcome.text !== '') return null;
   let coming = asked.get(trace);
   if (!coming) {

@@ -359,7 +359,7 @@ export interface ModelsResponse {
 }
 
 /** The model's prediction at one position, best first. logits: the tensor that holds all of them. */
-export interface NextInfo {
+export interface NextTokenInfo {
   position: number;
   vocab_size: number;
   logsumexp: number;
@@ -740,7 +740,7 @@ export interface Translation {
 }
 
 /** The tokens whose logits a feed-forward unit raises and lowers most. */
-export interface UnitInfo {
+export interface FeedForwardUnitInfo {
   promotes: Prediction[];
   suppresses: Prediction[];
 }

@@ -10,7 +10,7 @@ import type {
   HeadsInfo,
   LensInfo,
   ModelsResponse,
-  NextInfo,
+  NextTokenInfo,
   RunInfo,
   SearchInfo,
   SentencesResponse,
@@ -19,7 +19,7 @@ import type {
   TraceInfo,
   TraceInput,
   TraceRequest,
-  UnitInfo,
+  FeedForwardUnitInfo,
 } from './types';
 
 export interface TensorQuery {
@@ -39,8 +39,8 @@ export interface Source {
   heads(trace: string): Promise<HeadsInfo>;
   ablation(trace: string, attention: string): Promise<HeadAblation>;
   lens(trace: string, position: number, top?: number): Promise<LensInfo>;
-  next(trace: string, position: number, top?: number): Promise<NextInfo>;
-  unit(trace: string, ffn: string, unit: number): Promise<UnitInfo>;
+  next(trace: string, position: number, top?: number): Promise<NextTokenInfo>;
+  unit(trace: string, ffn: string, unit: number): Promise<FeedForwardUnitInfo>;
   difference(before: string, after: string): Promise<DifferenceInfo>;
   step(
     model: string,
@@ -185,10 +185,10 @@ export class ServerSource implements Source {
   lens(trace: string, position: number, top = 5): Promise<LensInfo> {
     return this.#retry(trace, () => json(`trace/${trace}/logit_lens?${queryString({ position, top })}`));
   }
-  next(trace: string, position: number, top = 100): Promise<NextInfo> {
+  next(trace: string, position: number, top = 100): Promise<NextTokenInfo> {
     return this.#retry(trace, () => json(`trace/${trace}/next?${queryString({ position, top })}`));
   }
-  unit(trace: string, ffn: string, unit: number): Promise<UnitInfo> {
+  unit(trace: string, ffn: string, unit: number): Promise<FeedForwardUnitInfo> {
     return this.#retry(trace, () => json(`trace/${trace}/unit?${queryString({ ffn, unit })}`));
   }
   difference(before: string, after: string): Promise<DifferenceInfo> {

@@ -10,13 +10,13 @@ import type {
   LensInfo,
   ModelInfo,
   ModelsResponse,
-  NextInfo,
+  NextTokenInfo,
   RunInfo,
   SearchInfo,
   RunSnapshots,
   StepInfo,
   TraceInfo,
-  UnitInfo,
+  FeedForwardUnitInfo,
 } from './types';
 
 interface TraceData {
@@ -24,7 +24,7 @@ interface TraceData {
   trace: TraceInfo;
   heads: HeadsInfo;
   lens: LensInfo[]; // by position
-  next: NextInfo[];
+  next: NextTokenInfo[];
   search: SearchInfo | null;
   tensors: Record<string, { shape: number[]; dtype: string; data: string }>; // base64, little-endian
 }
@@ -70,13 +70,13 @@ export class StaticSource implements Source {
   async lens(_trace: string, position: number): Promise<LensInfo> {
     return (await this.#data).lens.find((one) => one.position === position) ?? reject();
   }
-  async next(_trace: string, position: number): Promise<NextInfo> {
+  async next(_trace: string, position: number): Promise<NextTokenInfo> {
     return (await this.#data).next.find((one) => one.position === position) ?? reject();
   }
   sentences(): Promise<string[]> {
     return reject();
   }
-  unit(): Promise<UnitInfo> {
+  unit(): Promise<FeedForwardUnitInfo> {
     return reject();
   }
   difference(): Promise<DifferenceInfo> {

@@ -2,7 +2,7 @@
 
 import { formatPercent } from '../lib/format';
 import { t } from '../lib/i18n.svelte';
-import type { NextInfo, TraceToken, TraceInfo } from '../lib/types';
+import type { NextTokenInfo, TraceToken, TraceInfo } from '../lib/types';
 
 const said = (piece: string, special = false): TraceToken => ({
   id: null,
@@ -15,7 +15,7 @@ const said = (piece: string, special = false): TraceToken => ({
 });
 
 /** `next`: the predictions for a prompt without generated tokens. */
-export function outputTokens(trace: TraceInfo, next: NextInfo | null): TraceToken[] {
+export function outputTokens(trace: TraceInfo, next: NextTokenInfo | null): TraceToken[] {
   const { outcome } = trace;
   if (next)
     return next.predictions
