@@ -1,4 +1,4 @@
-"""PackedBlocks teach every id once an epoch, never across documents, and depend on nothing but seed and epoch."""
+"""Packed blocks hold every token once per epoch, never cross documents, and depend only on seed and epoch."""
 
 from __future__ import annotations
 

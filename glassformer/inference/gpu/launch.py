@@ -84,7 +84,7 @@ class CudaGraph(Generic[Out]):
     """Capture `step()` as a CUDA graph; a call replays it.
 
     The step may read and write any tensors in place, but no shape or branch may depend on their values. It
-    runs `warmups` times here, so completion_counters must be reset afterwards. A call overwrites the output of the
+    runs `warmups` times here, so counters must be reset afterwards. A call overwrites the output of the
     previous one, and does not synchronize.
     """
 
