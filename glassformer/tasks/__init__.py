@@ -1,6 +1,6 @@
 """One object per task: `preprocess -> model -> postprocess`, used by API, CLI, server and explorer.
 
-See `glassformer.tasks.base` for what they share.
+See `glassformer.tasks.base` for the common base class.
 """
 
 from importlib import import_module
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.text_generation import GeneratedText, TextGenerator
     from glassformer.tasks.translation import Restorer, Summarizer, Translator
 
-# imported when first used, so that translating does not import the code of other tasks
+# imported on first use, so that translating does not import the code of other tasks
 _MODULE_OF = {
     **dict.fromkeys(("Callbacks", "RejectedInputError", "Task"), "base"),
     **dict.fromkeys(("Classification", "Classifier", "Label"), "classification"),

@@ -1,4 +1,4 @@
-"""What all tasks share: `preprocess -> model -> postprocess` for one model and one set of options.
+"""Base class of all tasks: `preprocess -> model -> postprocess` for one model and one set of options.
 
 >>> import glassformer
 >>> from glassformer.tasks import Translator
@@ -38,7 +38,7 @@ from glassformer.inference.encoder import supports
 from glassformer.tokenization import Encoded, Tokenizer
 
 READ_AHEAD_CHARACTERS = 1 << 22
-BATCH_TOKENS = 16_384  # of an encoder's batch, padding counted
+BATCH_TOKENS = 16_384  # per batch of an encoder, including padding
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -48,7 +48,7 @@ Numbers = TypeVar("Numbers", Tensor, NDArray[np.float32], NDArray[np.float64])
 
 @dataclass(eq=False)
 class RejectedInputError(GlassformerError):
-    """One of several inputs cannot be processed. number: from 1. The code is that of the reason."""
+    """One of several inputs cannot be processed. number: counted from 1. reason: the original error."""
 
     kind: str
     number: int
@@ -79,7 +79,7 @@ class Callbacks:
     skip_blank: bool = False
 
     def skips(self, item: object) -> bool:
-        """Whether an input is left out.
+        """Whether to skip an input because it is blank.
 
         >>> Callbacks(skip_blank=True).skips(" "), Callbacks().skips("")
         (True, False)
@@ -87,7 +87,7 @@ class Callbacks:
         return self.skip_blank and isinstance(item, str) and not item.strip()
 
     def reject(self, kind: str, number: int, reason: GlassformerError) -> None:
-        """Report an input that cannot be processed, or raise."""
+        """Pass the error of an input to `on_reject`; without that callback, raise it."""
         if self.on_reject is None:
             raise RejectedInputError(kind, number, reason)
         self.on_reject(number, reason)
@@ -112,7 +112,7 @@ class Task(ABC, Generic[In, Out]):
     def __call__(self, inputs: Iterable[In]) -> list[Out]: ...
 
     def __call__(self, inputs: Any) -> Out | list[Out]:
-        """One result for one input, a list for several."""
+        """Return one result for one input, and a list of results for several."""
         if not self.is_single(inputs):
             if not isinstance(inputs, Iterable):
                 raise InvalidValueError(
@@ -126,12 +126,12 @@ class Task(ABC, Generic[In, Out]):
         return result
 
     def is_single(self, inputs: Any) -> bool:
-        """Whether this is one input and not several."""
+        """Whether `inputs` is a single input rather than several."""
         return isinstance(inputs, str | bytes | PathLike)
 
 
 def chunks(inputs: Iterable[In], size: int) -> Iterator[list[In]]:
-    """The inputs in order, at most `size` and not too many characters at a time."""
+    """Yield the inputs in lists of at most `size`, in order; long texts make a list shorter."""
     chunk: list[In] = []
     characters = 0
     for item in inputs:
@@ -145,7 +145,9 @@ def chunks(inputs: Iterable[In], size: int) -> Iterator[list[In]]:
 
 
 def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Indices of inputs to batch, the longest first: if the first batch fits into memory, all do.
+    """Yield batches of input indices, longest inputs first: if the first batch fits into memory, all do.
+
+    tokens: maximum number of tokens per batch, including padding.
 
     >>> list(batches([2, 9, 3, 8], tokens=18))
     [[1, 3], [2, 0]]
@@ -159,7 +161,7 @@ def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
 
 
 def check_at_least(name: str, value: int | None, least: int = 1, most: int | None = None) -> None:
-    """Raise unless an option is an integer in its range; None is not given."""
+    """Raise unless an option is None or an integer of at least `least` and at most `most`."""
     valid = isinstance(value, int) and value >= least and (most is None or value <= most)
     if value is not None and not valid:
         expected = f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}"
@@ -167,9 +169,9 @@ def check_at_least(name: str, value: int | None, least: int = 1, most: int | Non
 
 
 def check_text(text: object, kind: str = "text", number: int = 1) -> str:
-    """Return the text if it is a string of whole Unicode characters.
+    """Return the text if it is a string of valid Unicode, else raise.
 
-    The command line passes bytes that are not UTF-8 on as lone surrogates, which no tokenizer reads.
+    The command line decodes invalid UTF-8 bytes as lone surrogates, which no tokenizer accepts.
     """
     if not isinstance(text, str):
         raise InvalidValueError(f"{kind} {number}", type(text).__name__, "a string")
@@ -182,7 +184,7 @@ def check_text(text: object, kind: str = "text", number: int = 1) -> str:
 
 
 def check_finite(bundle: Bundle, output: Numbers) -> Numbers:
-    """Return a model's output unless it contains NaN or infinity."""
+    """Return a model's output; raise if it contains NaN or infinity."""
     finite = output.isfinite() if isinstance(output, Tensor) else np.isfinite(output)
     if not finite.all():
         raise NonFiniteError(
@@ -193,17 +195,17 @@ def check_finite(bundle: Bundle, output: Numbers) -> Numbers:
 
 
 def require_tokenizer(bundle: Bundle) -> Tokenizer:
-    """The model's tokenizer."""
+    """Return the model's tokenizer; raise if it has none."""
     if bundle.tokenizer is not None:
         return bundle.tokenizer
     if input_kind(bundle.spec) != "text":
-        token_input(bundle)  # raises with what the model reads instead
+        token_input(bundle)  # raises an error that says what the model reads
     hint = "put its tokenizer.json (or vocab.txt, ...) into its folder"
     raise MissingValueError(f"the tokenizer of {bundle.display_name}", "to encode text", hint=hint)
 
 
 def token_input(bundle: Bundle) -> specs.TokensSpec:
-    """The token embedding of a model that reads text; any other model is unsupported."""
+    """Return the token embedding spec of a model that reads text; raise for any other model."""
     spec: Any = bundle.spec
     read = getattr(spec, "input", getattr(spec, "source", None))
     if isinstance(read, specs.TokensSpec):
@@ -214,7 +216,7 @@ def token_input(bundle: Bundle) -> specs.TokensSpec:
 
 
 def input_kind(spec: Any) -> str:
-    """What a model reads."""
+    """Return the kind of input a model reads: text, images, time series or vectors."""
     if hasattr(spec, "prediction_length"):  # a forecasting baseline
         return "time series"
     read = getattr(spec, "input", getattr(spec, "source", None))
@@ -228,7 +230,7 @@ def input_kind(spec: Any) -> str:
 
 
 def max_input_tokens(bundle: Bundle) -> int:
-    """The most tokens a model reads at once; a very large number if nothing bounds it."""
+    """Return the maximum input length in tokens; a very large number if there is no limit."""
     declared = bundle.tokenizer.max_length if bundle.tokenizer is not None else None
     bounds = [getattr(token_input(bundle).position, "max_len", None), getattr(bundle.spec, "max_len", None)]
     return min(
@@ -237,7 +239,7 @@ def max_input_tokens(bundle: Bundle) -> int:
 
 
 def encoder_model(bundle: Bundle) -> Any:
-    """The model as encoder tasks run it: prepared for inference if it is an encoder."""
+    """Return the model for encoder tasks: prepared for inference if it is encoder-only."""
     if isinstance(bundle.model, EncoderOnly) and supports(bundle.model):
         return bundle.inference_model()
     if bundle.weights != "own":
@@ -251,19 +253,19 @@ def encoder_model(bundle: Bundle) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenBatch:
-    """Texts as a model takes them: ids (B, T), mask (None: no padding), token types if it has them."""
+    """A batch of texts: ids (B, T), mask (None: no padding), token types (None if the model has none)."""
 
     ids: Tensor
     mask: Tensor | None
     types: Tensor | None
 
     def kwargs(self) -> dict[str, Tensor]:
-        """What an encoder takes besides ids and mask."""
+        """Return the arguments of an encoder besides ids and mask."""
         return {} if self.types is None else {"types": self.types}
 
 
 def collate(bundle: Bundle, encoded: Sequence[Encoded]) -> TokenBatch:
-    """Texts of any length as one batch, right-padded, on the model's device."""
+    """Pad texts of any length on the right to one batch on the model's device."""
     read = token_input(bundle)
     longest = max(len(encoding) for encoding in encoded)
     ids = torch.full((len(encoded), longest), read.pad_id or 0)
@@ -281,7 +283,7 @@ def collate(bundle: Bundle, encoded: Sequence[Encoded]) -> TokenBatch:
 
 
 def truncated(encoded: Encoded, limit: int) -> Encoded:
-    """The first tokens of a text, with all special tokens."""
+    """Truncate a text to `limit` tokens, keeping all special tokens."""
     if len(encoded) <= limit:
         return encoded
     special = [n for n, sequence in enumerate(encoded.sequence_ids) if sequence is None]
@@ -290,7 +292,7 @@ def truncated(encoded: Encoded, limit: int) -> Encoded:
 
 
 def select_tokens(encoded: Encoded, indices: Sequence[int]) -> Encoded:
-    """Some of a text's tokens."""
+    """Return the tokens of a text at `indices`."""
     return Encoded(
         ids=[encoded.ids[n] for n in indices],
         type_ids=[encoded.type_ids[n] for n in indices],

@@ -21,7 +21,7 @@ from glassformer.tasks.images import ImageWarning
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """A label and its probability; of a regression model, the predicted number."""
+    """A label and its probability; for a regression model, the predicted value."""
 
     label: str
     score: float
@@ -29,7 +29,7 @@ class Label:
 
 @dataclass(frozen=True, kw_only=True)
 class Classification:
-    """labels: the most likely first; none if the input was rejected. warnings: of images."""
+    """The labels of an input, most likely first; empty if it was rejected. warnings: only for images."""
 
     labels: list[Label]
     warnings: tuple[ImageWarning, ...] = ()
@@ -37,7 +37,7 @@ class Classification:
 
 @dataclass(frozen=True)
 class LabelScorer:
-    """From logits (L,) to labels, most likely first."""
+    """Convert logits (L,) to the `top` labels (None: all), most likely first."""
 
     names: Sequence[str]
     activation: Literal["softmax", "sigmoid", "none"]
@@ -45,7 +45,7 @@ class LabelScorer:
 
     @classmethod
     def of(cls, bundle: Bundle, top: int | None = None) -> LabelScorer:
-        """The labels of a classifier, and what it was trained to predict."""
+        """Create the scorer of a classifier from its label names and its problem type."""
         head = getattr(bundle.spec, "head", None)
         if not isinstance(head, specs.ClassifySpec | specs.DistilledClassifySpec):
             hint = f"its head is {getattr(head, 'kind', 'missing')}"
@@ -54,7 +54,7 @@ class LabelScorer:
         return cls(label_names(bundle, head.num_labels), label_activation(bundle, head.num_labels), top)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Logits (..., L) -> probabilities, or the numbers themselves for regression."""
+        """Convert logits (..., L) to probabilities; for regression, return them unchanged."""
         match self.activation:
             case "softmax":
                 return logits.softmax(-1)
@@ -71,7 +71,7 @@ class LabelScorer:
 
 
 def label_names(bundle: Bundle, count: int) -> list[str]:
-    """The names of a classifier's labels: from job.json, else config.json, else LABEL_0, LABEL_1, ..."""
+    """Return a classifier's label names from job.json, else config.json, else LABEL_0, LABEL_1, ..."""
     names = class_names(bundle.job.classes, bundle.config, count)
     if names is None:
         return [f"LABEL_{n}" for n in range(count)]
@@ -83,7 +83,7 @@ def label_names(bundle: Bundle, count: int) -> list[str]:
 
 
 def label_activation(bundle: Bundle, count: int) -> Literal["softmax", "sigmoid", "none"]:
-    """softmax for one label of many, sigmoid for each label independently, none for regression."""
+    """Return softmax for single-label, sigmoid for multi-label classification, none for regression."""
     kind = bundle.config.get("problem_type")
     if kind == "regression":
         return "none"
@@ -91,7 +91,7 @@ def label_activation(bundle: Bundle, count: int) -> Literal["softmax", "sigmoid"
 
 
 class Classifier(EncoderTask[Tensor, Classification]):
-    """Label texts, or image files if the model reads images. top: how many labels, None: all."""
+    """Classify texts, or image files if the model reads images. top: number of labels; None: all."""
 
     def __init__(
         self, bundle: Bundle, *, top: int | None = None, **options: Unpack[EncoderTaskOptions]
@@ -112,7 +112,7 @@ class Classifier(EncoderTask[Tensor, Classification]):
 
 
 def text_logits(bundle: Bundle, batch: TokenBatch) -> Tensor:
-    """Logits (B, L) of a batch of texts. An encoder-decoder reads the same text on both sides."""
+    """Return logits (B, L) of a batch of texts. An encoder-decoder reads the same text on both sides."""
     model = encoder_model(bundle)
     if not isinstance(bundle.spec, specs.EncoderDecoderSpec):
         logits: Tensor = model(batch.ids, batch.mask, **batch.kwargs())

@@ -1,4 +1,4 @@
-"""Embed texts or images as vectors, and find the nearest of many."""
+"""Embed texts or images as vectors, and search for the nearest ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROMPTS_FILE = "config_sentence_transformers.json"
 
 
 def embedding_size(bundle: Bundle) -> int:
-    """The length D of a model's vectors."""
+    """Return the embedding dimension D of a model."""
     spec: Any = bundle.spec
     stack = spec.decoder if isinstance(spec, specs.DecoderOnlySpec) else spec.encoder
     size: int = stack.d_model
@@ -42,9 +42,9 @@ def embedding_size(bundle: Bundle) -> int:
 class Embedder(EncoderTask[Tensor, Tensor]):
     """Embed texts or image files as vectors (D,), float32, on the CPU; all NaN if rejected or skipped.
 
-    A sentence encoder pools, normalizes, lower-cases and truncates as its folder says; any other model gives
-    the mean of its last hidden states, or the hidden state of an image's class token.
-    prompt: the name of one of the folder's prompts, put before each text.
+    A sentence encoder pools, normalizes, lowercases and truncates as configured in its folder; any other
+    model returns the mean of its last hidden states, or the hidden state of an image's class token.
+    prompt: name of a prompt in the folder's config; its text is prepended to each input.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Embedder(EncoderTask[Tensor, Tensor]):
             raise UnsupportedError(bundle.display_name, "a prompt", hint="it reads images")
         self.prompt = prompt_text(bundle, prompt)
         configs = (bundle.files[name] for name in bundle.files if name.startswith("sentence_"))
-        self.config: dict[str, Any] = next(filter(None, configs), {})  # how texts are cut and lower-cased
+        self.config: dict[str, Any] = next(filter(None, configs), {})  # truncation and lowercasing
 
     @property
     def max_tokens(self) -> int:
@@ -77,7 +77,7 @@ class Embedder(EncoderTask[Tensor, Tensor]):
 
 
 def prompt_text(bundle: Bundle, prompt: str | None) -> str:
-    """What is put before each text: the folder's prompt of this name, or its default one."""
+    """Return the text to prepend to each input: the folder's prompt of this name, or its default."""
     config: dict[str, Any] = bundle.files.get(PROMPTS_FILE) or {}
     prompts: dict[str, str | None] = config.get("prompts") or {}
     name = config.get("default_prompt_name") if prompt is None else prompt
@@ -89,7 +89,7 @@ def prompt_text(bundle: Bundle, prompt: str | None) -> str:
 
 
 def text_vectors(bundle: Bundle, batch: TokenBatch) -> Tensor:
-    """Vectors (B, D) of a batch of texts."""
+    """Return the vectors (B, D) of a batch of texts."""
     model = encoder_model(bundle)
     spec: Any = bundle.spec
     if isinstance(spec, specs.EncoderDecoderSpec):
@@ -103,7 +103,7 @@ def text_vectors(bundle: Bundle, batch: TokenBatch) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """A candidate: its index, itself, and its cosine similarity to the query."""
+    """A candidate, its index, and its cosine similarity to the query."""
 
     index: int
     text: str
@@ -113,8 +113,9 @@ class Match:
 class SimilaritySearch(Task[Any, list[Match]]):
     """Rank candidates (texts or image files) by cosine similarity to each query, the nearest first.
 
-    top: how many candidates, None: all. on_candidates: callbacks for the candidates, which are embedded here;
-    a rejected one is never found. Memory holds one vector per candidate, however many queries there are.
+    top: number of candidates to return; None: all. on_candidates: callbacks for embedding the candidates,
+    which happens in the constructor; rejected candidates are never returned. Memory use is one vector per
+    candidate, independent of the number of queries.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The base of tasks that run a model once per batch of texts or image files."""
+"""Base class of tasks with one forward pass per batch of texts or images."""
 
 from __future__ import annotations
 
@@ -40,18 +40,19 @@ Item = Any  # an encoded text or a processed image
 
 
 class EncoderTaskOptions(TypedDict, total=False):
-    """truncate: read only the beginning of texts that are too long. batch_tokens: padding counted."""
+    """truncate: truncate texts that are too long. batch_tokens: tokens per batch, including padding."""
 
     truncate: bool
     batch_tokens: int
 
 
 class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
-    """A task of one forward pass per batch: inputs of similar length are batched within a token budget.
+    """A task with one forward pass per batch; inputs of similar length are batched within a token budget.
 
-    Inputs are texts, or images if the model reads images: paths of files, their contents or PIL images.
-    forward: a batch of items -> raw outputs of the model, one per item.
-    postprocess: an item and its raw output -> a result; both None if the input was rejected or skipped.
+    Inputs are texts, or images if the model reads images: file paths, file contents (bytes) or PIL images.
+    forward: run the model on a batch of items and return one raw output per item.
+    postprocess: convert an item and its raw output to a result; both are None if the input was rejected or
+    skipped.
     """
 
     read_ahead = 1024  # inputs that are sorted by length together
@@ -75,11 +76,11 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
 
     @property
     def max_tokens(self) -> int:
-        """The most tokens of a text."""
+        """Maximum number of tokens per text."""
         return max_input_tokens(self.bundle)
 
     def prepare_text(self, text: str) -> str:
-        """A text as it is tokenized."""
+        """Return the text to tokenize, e.g. with a prompt prepended."""
         return text
 
     @abstractmethod
@@ -88,10 +89,10 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
 
     @abstractmethod
     def postprocess(self, input: Any, item: Item | None, raw: Raw | None) -> Out:
-        """The result for one input."""
+        """Convert the raw output for one input to a result."""
 
     def preprocess(self, inputs: Sequence[Any], first: int, callbacks: Callbacks) -> list[Item | None]:
-        """Encode inputs, the first of which has the number `first`; None for rejected or skipped ones."""
+        """Encode inputs; None for those rejected or skipped. first: number of the first input, for errors."""
         selected = {n: input for n, input in enumerate(inputs, first) if not callbacks.skips(input)}
         items = (
             self._encode(selected, callbacks) if self.images is None else self._decode(selected, callbacks)
@@ -138,7 +139,7 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
     def run_batches(
         self, items: Sequence[Item | None], callbacks: Callbacks = NO_CALLBACKS
     ) -> list[Raw | None]:
-        """The raw outputs of items, in their order."""
+        """Run the model on items in batches; return the raw outputs in the order of the items."""
         results: list[Raw | None] = [None] * len(items)
         known = [(n, item) for n, item in enumerate(items) if item is not None]
         callbacks.on_done(len(items) - len(known))

@@ -1,4 +1,4 @@
-"""Predict the masked words of texts with a masked language model."""
+"""Predict masked words with a masked language model."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from glassformer.tasks.encoder import EncoderTask
 from glassformer.tokenization import Encoded, Tokenizer
 
 MASK = "[MASK]"  # accepted for every model, whatever its own mask token is
-_CONTINUATION = "##"  # how WordPiece begins a piece within a word
+_CONTINUATION = "##"  # prefix of a WordPiece token within a word
 Prediction = list[list[tuple[int, float]]]  # for each mask, tokens and their probabilities
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenScore:
-    """A token for a mask: its id, its text and its probability."""
+    """A token predicted for a mask: its id, text and probability."""
 
     token: int
     text: str
@@ -40,7 +40,7 @@ class TokenScore:
 
 @dataclass(frozen=True, kw_only=True)
 class FilledText:
-    """A text with the most likely token at each mask, and the tokens predicted for each."""
+    """A text with the most likely token at each mask, and the predictions for each mask."""
 
     text: str
     masks: list[list[TokenScore]]
@@ -49,7 +49,7 @@ class FilledText:
 class MaskFiller(EncoderTask[Prediction, FilledText]):
     """Predict the `top` most likely tokens for every [MASK] (or the model's own mask token), independently.
 
-    Other special tokens that a text spells ("[SEP]") are tokens too. An empty text stays empty.
+    Other special tokens written in a text (e.g. "[SEP]") are parsed as tokens. An empty text stays empty.
     """
 
     parse_special = True
@@ -89,7 +89,7 @@ class MaskFiller(EncoderTask[Prediction, FilledText]):
         x, context = model.hidden_states(batch.ids, batch.mask, **batch.kwargs())
         masked = batch.ids.eq(self.mask_id)  # (B, T)
         predictions: list[Prediction] = [[] for _ in items]
-        # the head looks at each position alone, so only the masks' hidden states (masks, 1, D) go through it
+        # the head is applied per position, so only the hidden states of masks (masks, 1, D) go through it
         logits: Tensor = model.head(x[masked][:, None], context)[:, 0].float()
         scores, tokens = check_finite(self.bundle, logits).softmax(-1).topk(self.top, dim=-1)
         rows = masked.nonzero()[:, 0].tolist()
@@ -109,20 +109,20 @@ class MaskFiller(EncoderTask[Prediction, FilledText]):
 
 
 def mask_token(tokenizer: Tokenizer) -> str:
-    """How a tokenizer spells its mask token."""
+    """Return the mask token as the tokenizer spells it."""
     if tokenizer.mask_id is None:
         raise MissingValueError("a mask token", "in the tokenizer to fill masks")
     return tokenizer.tokens([tokenizer.mask_id])[0]
 
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:
-    """A token as it stands in a text; a piece within a word keeps its ##."""
+    """Return the text of a token; a WordPiece continuation keeps its ##."""
     own = tokenizer.tokens([token])[0]
     return own if own.startswith(_CONTINUATION) else tokenizer.decode([token], skip_special=False).strip()
 
 
 def fill(parts: list[str], tokens: list[str]) -> str:
-    """The text between the masks with words put in.
+    """Join the text between the masks with the predicted tokens; a token with ## continues a word.
 
     >>> fill(["two cat ", " sleep"], ["##s"])
     'two cats sleep'

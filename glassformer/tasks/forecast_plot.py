@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_PANELS = 8  # columns drawn, the first ones
-PAST_HORIZONS = 4  # the past that is drawn, in lengths of the forecast
+MAX_PANELS = 8  # only the first columns are drawn
+PAST_HORIZONS = 4  # length of the plotted past, relative to the forecast
 MIN_PAST = 48  # steps
 MAX_LABEL = 18  # characters
 
@@ -52,7 +52,7 @@ def plot_forecast(forecast: Forecast, *, series: int = 0) -> Figure:
 
 
 def _plot_future(axes: Axes, forecast: Forecast, series: int, column: int, times: Any, last: float) -> None:
-    """The predicted values from the last known one on, and a band per pair of quantiles."""
+    """Draw the predicted values, starting at the last known value, and a band per pair of quantiles."""
     line = np.append(last, forecast.values[series, :, column])
     levels, pairs = forecast.quantile_levels, len(forecast.quantile_levels) // 2
     for n in range(pairs):
@@ -66,7 +66,7 @@ def _plot_future(axes: Axes, forecast: Forecast, series: int, column: int, times
 
 
 def _label(name: str) -> str:
-    """A name that fits and that the font can draw."""
+    """Shorten a name, and replace characters that the font lacks."""
     short = " ".join(name.split())
     short = short if len(short) <= MAX_LABEL else f"{short[: MAX_LABEL - 1]}…"
     return " ".join(label(word, MAX_LABEL) for word in short.split(" "))

@@ -1,8 +1,8 @@
 """Forecast time series from a CSV or Parquet file, or from a table in memory.
 
-A model trained on scaled values has its scale in job.json. One that normalizes every window itself adds a
-small epsilon to the variance; in units that make the variance small (returns, rates) the epsilon would
-dominate. So each window is scaled to unit size first: the forecast does not depend on the units.
+A model trained on scaled values stores the scale in job.json. A model that normalizes each window adds a
+small epsilon to the variance; if the values are small (returns, rates), the epsilon would dominate. So each
+window is scaled to unit size first, and the forecast does not depend on the units.
 
 Letters: S series, B windows, T steps read, N steps predicted, C columns, Q quantiles.
 """
@@ -37,18 +37,19 @@ from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks, Task, check_finite, encoder_model
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-SERIES_TOGETHER = 256  # in a batch
-SAMPLES = 2000  # of a negative binomial, with a fixed seed
+SERIES_TOGETHER = 256  # series per batch
+SAMPLES = 2000  # drawn from a negative binomial, with a fixed seed
 _NEWTON_STEPS = 60
-_NODES = 64  # of the quadrature
+_NODES = 64  # of the Gauss-Legendre quadrature
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """The predicted steps of each series, in its own units.
+    """The predicted steps of each series, in the units of the data.
 
     values (S, N, C): the means. quantiles (Q, S, N, C) at `quantile_levels`, if the model predicts a
-    distribution. stamps (S, N): when. past: the series it was predicted from. notes: for a person to know.
+    distribution. stamps (S, N): timestamps. past: the input series. context: number of steps read.
+    notes: messages for the user, e.g. about repaired values.
     """
 
     names: tuple[str, ...]
@@ -62,19 +63,19 @@ class Forecast:
     notes: tuple[str, ...]
 
     def timestamp(self, series: int, step: int) -> str:
-        """The timestamp of a step."""
+        """Return the timestamp of a predicted step as text."""
         return format_timestamp(
             int(self.stamps[series, step]), self.past.step.kind != "numbers", self.past.step
         )
 
     def header(self) -> list[str]:
-        """The columns of the table: [unique_id,] ds, the series' own, and each at every level."""
+        """Return the table header: [unique_id,] ds, the columns, and each column at every quantile level."""
         first = ["unique_id"] if len(self.ids) > 1 else []
         levels = (f"{name}_{level:g}" for name in self.names for level in self.quantile_levels)
         return [*first, "ds", *self.names, *levels]
 
     def rows(self) -> Iterator[list[str | float]]:
-        """The table's rows, by series and time."""
+        """Yield the rows of the table, by series and time."""
         for s, series_id in enumerate(self.ids):
             for n in range(self.values.shape[1]):
                 first: list[str | float] = [series_id] if len(self.ids) > 1 else []
@@ -82,7 +83,7 @@ class Forecast:
                 yield [*first, self.timestamp(s, n), *self.values[s, n].tolist(), *levels]
 
     def formatted_rows(self) -> Iterator[list[str]]:
-        """The rows as text, with seven digits relative to a column's deviation."""
+        """Yield the rows as text, with seven digits relative to the standard deviation of a column."""
         rows = self.rows()
         for end in self.past.ends:
             _, spread = mean_and_std(self.past.values[end - self.context : end])  # (1, C)
@@ -96,7 +97,7 @@ class Forecast:
 class Forecaster(Task[Any, Forecast]):
     """Forecast the series in a file or a table in memory (a data frame, or a dict of columns).
 
-    time: the timestamp column. columns: those to forecast; by default those the model was trained on.
+    time: the timestamp column. columns: columns to forecast; by default those the model was trained on.
     fill: what to do about missing values. quantile_levels: used if the model predicts a distribution.
     """
 
@@ -148,7 +149,7 @@ class Forecaster(Task[Any, Forecast]):
 
     @torch.inference_mode()
     def forward(self, past: SeriesSet) -> tuple[Doubles, Doubles]:
-        """Expected values (S, N, C) and quantiles (Q, S, N, C), in the series' own units."""
+        """Predict the means (S, N, C) and quantiles (Q, S, N, C), in the units of the data."""
         model, bundle = encoder_model(self.bundle), self.bundle
         means, levels = list[Doubles](), list[Doubles]()
         for at in range(0, len(past), SERIES_TOGETHER):
@@ -167,7 +168,7 @@ class Forecaster(Task[Any, Forecast]):
         return values, check_finite(bundle, np.concatenate(levels, 1))
 
     def postprocess(self, past: SeriesSet, notes: list[str], values: Doubles, levels: Doubles) -> Forecast:
-        """The forecast with its timestamps."""
+        """Create the forecast with its timestamps."""
         if not len(levels):
             notes = [
                 *notes,
@@ -189,7 +190,7 @@ class Forecaster(Task[Any, Forecast]):
 
 
 def forecast_steps(bundle: Bundle) -> tuple[int | None, int]:
-    """How many steps a forecaster reads (None: any number) and predicts."""
+    """Return the number of steps a forecaster reads (None: any number) and predicts."""
     spec: Any = bundle.spec
     if isinstance(spec, specs.EncoderOnlySpec):
         if isinstance(spec.input, specs.SeriesPatchesSpec) and isinstance(spec.head, specs.ForecastSpec):
@@ -201,7 +202,7 @@ def forecast_steps(bundle: Bundle) -> tuple[int | None, int]:
 
 @contextmanager
 def _as_file(series: Any) -> Iterator[Any]:
-    """A file as it is; a table in memory written to one, so that it is validated in the same way."""
+    """Yield the path of a file; write a table to a temporary file, so that it is validated alike."""
     if isinstance(series, str | PathLike):
         yield series
         return
@@ -227,24 +228,25 @@ def _as_file(series: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowScale:
-    """What each window's columns are shifted and divided by: both (..., 1, C), in double precision."""
+    """Shift and divisor (`size`) of each window's columns: both (..., 1, C), float64."""
 
     shift: Doubles
     size: Doubles
 
     def transform(self, values: Doubles) -> NDArray[np.float32]:
-        """(..., T, C) -> (..., T, C)."""
+        """Scale values (..., T, C)."""
         return ((values - self.shift) / self.size).astype(np.float32)
 
     def inverse(self, values: NDArray[np.float32]) -> Doubles:
-        """Predictions (..., N, C) for scaled values, in the series' own units."""
+        """Convert scaled predictions (..., N, C) back to the units of the data."""
         return values.astype(np.float64) * self.size + self.shift
 
 
 def scale_of(bundle: Bundle, windows: Doubles) -> Scaler | WindowScale:
-    """What these windows (..., T, C) are scaled by: the scale of the training data, else their own.
+    """Return the scale for windows (..., T, C): that of the training data, else computed from the windows.
 
-    Not scaled: windows for a model that does not normalize, and counts, which have no units.
+    Windows are not scaled if the model does not normalize them, or if it predicts counts, which have no
+    units.
     """
     job = bundle.job
     if job.mean is not None and job.std is not None:
@@ -252,7 +254,7 @@ def scale_of(bundle: Bundle, windows: Doubles) -> Scaler | WindowScale:
     read, head = (getattr(bundle.spec, name, None) for name in ("input", "head"))
     counts = isinstance(head, specs.ForecastSpec) and head.distribution == "negative_binomial"
     if isinstance(read, specs.SeriesPatchesSpec) and not counts:
-        if read.scaling == "std":  # to mean 0 and deviation 1; a constant column is divided by its value
+        if read.scaling == "std":  # to mean 0 and std 1; a constant column is divided by its value
             mean, spread = mean_and_std(windows)
             size = np.where(spread == 0, np.abs(mean), spread)
             return WindowScale(shift=mean, size=np.where(size == 0, 1.0, size))
@@ -276,7 +278,7 @@ def check_columns(bundle: Bundle, names: Sequence[str]) -> None:
 
 
 def quantiles(predicted: DistributionParameters, levels: Sequence[float]) -> Tensor:
-    """The quantiles of each value: parameters of any shape -> (levels, *shape), float64.
+    """Return the quantiles of the predicted distributions: (levels, *shape of the parameters), float64.
 
     >>> normal = Gaussian(loc=torch.zeros(1), scale=torch.ones(1))
     >>> [round(float(q), 3) for q in quantiles(normal, (0.1, 0.5, 0.9))]
@@ -299,7 +301,7 @@ def quantiles(predicted: DistributionParameters, levels: Sequence[float]) -> Ten
 
 
 def _student_t_quantile(df: Tensor, level: float) -> Tensor:
-    """A quantile of Student's t for degrees of freedom of any shape.
+    """Return a quantile of Student's t distribution, for degrees of freedom of any shape.
 
     Above the median the CDF is concave, so Newton's method converges from the normal quantile, which is too
     low, without overshooting.

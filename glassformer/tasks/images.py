@@ -1,4 +1,4 @@
-"""Image input: files decoded, resized and normalized as the model's `preprocessor_config.json` says.
+"""Decode, resize and normalize images according to the model's `preprocessor_config.json`.
 
 B images, H x W pixels, C channels.
 """
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 Image: TypeAlias = "str | PathLike[str] | bytes | PillowImage"  # a file's path or contents, or decoded pixels
 Pixels = NDArray[np.uint8]
 
-# In what an image differs from the training data: blank (one shade), in color for a grayscale model, much
-# larger than what the model reads, much lighter or darker.
+# How an image differs from the training data: it is blank (one shade), in color for a grayscale model, much
+# larger than the model's input size, or much lighter or darker.
 ImageWarning = Literal["blank", "color", "large", "light", "dark"]
-BLANK_RANGE = 8  # of 255, between the lightest and the darkest pixel of a blank image
+BLANK_RANGE = 8  # of 255: maximum range between the lightest and darkest pixel of a blank image
 COLOR_SHARE, COLOR_RANGE = 0.05, 48  # of pixels in an image with color; between the channels of such a pixel
-LARGE_FACTOR = 16  # times as high and wide as what is read: details are lost
-BRIGHTNESS_STDS = 1.5  # from the mean of the training pixels
+LARGE_FACTOR = 16  # times as high and wide as the model's input: details are lost
+BRIGHTNESS_STDS = 1.5  # standard deviations from the mean of the training pixels
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessedImage:
-    """pixels (H, W, C): as the model reads them, before normalization."""
+    """pixels (H, W, C): decoded and resized, before normalization."""
 
     pixels: Pixels
     warnings: tuple[ImageWarning, ...]
@@ -67,7 +67,7 @@ def reads_images(bundle: Bundle) -> bool:
 
 
 class ImageProcessor:
-    """Images as a model takes them."""
+    """Convert images to the input of a model."""
 
     def __init__(self, bundle: Bundle) -> None:
         read = getattr(bundle.spec, "input", None)
@@ -97,11 +97,11 @@ class ImageProcessor:
         return np.broadcast_to(values, (self.read.channels,))
 
     def collate(self, images: Sequence[ProcessedImage]) -> Tensor:
-        """Images as one batch (B, C, H, W)."""
+        """Stack images to one normalized batch (B, C, H, W)."""
         return self.normalize(np.stack([image.pixels for image in images]))
 
     def normalize(self, pixels: Pixels) -> Tensor:
-        """(B, H, W, C) -> (B, C, H, W), on the model's device and in its dtype."""
+        """Normalize pixels (B, H, W, C) -> (B, C, H, W), on the model's device and in its dtype."""
         scaled = (pixels.astype(np.float32) * self.factor - self.mean) / self.std
         batch = torch.from_numpy(np.ascontiguousarray(scaled.transpose(0, 3, 1, 2)))
         return batch.to(self.bundle.device, next(self.bundle.model.parameters()).dtype)
@@ -132,7 +132,7 @@ class ImageProcessor:
         return ProcessedImage(pixels=fitted, warnings=self._warnings(color, fitted))
 
     def _resize(self, image: Pixels) -> Pixels:
-        """To the configured height and width, or length of the shorter side."""
+        """Resize to the configured height and width, or shorter side."""
         if self.config.get("do_resize") is False:
             return image
         height, width = image.shape[:2]
@@ -158,7 +158,7 @@ class ImageProcessor:
         return np.asarray(resized).reshape(*target, image.shape[2])
 
     def _crop(self, image: Pixels) -> Pixels:
-        """The center, if the config asks for it."""
+        """Crop the center, if configured."""
         if not self.config.get("do_center_crop"):
             return image
         high, wide = _height_and_width("crop_size", self.config.get("crop_size", self.read.image_size))
@@ -170,7 +170,7 @@ class ImageProcessor:
         return image[top : top + high, left : left + wide]
 
     def _warnings(self, color: Pixels, fitted: Pixels) -> tuple[ImageWarning, ...]:
-        """In what an image differs from the training data. color (H, W, 3): the original image."""
+        """Return how an image differs from the training data. color (H, W, 3): the original image."""
         read, job = self.read, self.bundle.job
         flat = fitted.reshape(-1, read.channels)
         if (np.ptp(flat, 0) < BLANK_RANGE).all():
@@ -184,7 +184,9 @@ class ImageProcessor:
             side > LARGE_FACTOR * most for side, most in zip(color.shape[:2], read.image_size, strict=True)
         ):
             warnings.append("large")
-        if job.mean is not None and job.std is not None:  # a published folder's may be of other data
+        if (
+            job.mean is not None and job.std is not None
+        ):  # the values of a published folder may come from other data
             distance = float(((flat.mean(0) / 255 - np.asarray(job.mean)) / np.asarray(job.std)).mean())
             if abs(distance) > BRIGHTNESS_STDS:
                 warnings.append("light" if distance > 0 else "dark")
@@ -201,7 +203,7 @@ def _height_and_width(name: str, size: Any) -> tuple[int, int]:
 
 
 def image_warning_message(bundle: Bundle, warning: ImageWarning, images: int) -> str:
-    """The message of a warning about a number of images."""
+    """Return the message of a warning that concerns `images` images."""
     subject, name = f"{images:,} image{'s' if images > 1 else ''}", bundle.display_name
     brightness = f"much {warning}er than the training data of {name}; invert the brightness if needed"
     problems = {

@@ -1,4 +1,4 @@
-"""Answer questions with a span of a text, however long the text is."""
+"""Answer questions with a span of a text of any length."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from glassformer.tasks.base import (
 )
 from glassformer.tokenization import Encoded
 
-WINDOW = 384  # tokens read at a time, as such models are trained
-STRIDE = 128  # tokens that two neighbouring windows share
+WINDOW = 384  # tokens per window, as usual in training
+STRIDE = 128  # tokens that two neighboring windows share
 MAX_ANSWER_TOKENS = 15
 SpanScores = tuple[Tensor, Tensor]  # logits (tokens,) of an answer's start and end
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A span of the context: its text, its characters [start, end) and its probability.
+    """A span of the context: its text, character offsets [start, end) and probability.
 
-    no_answer: the probability that the context has no answer, if the model was trained to tell.
+    no_answer: the probability that the context has no answer, if the model was trained to predict this.
     """
 
     text: str
@@ -53,7 +53,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedQuestion:
-    """A question with its context as one sequence, and the tokens of each window that the model reads."""
+    """A question and its context as one sequence, and the token indices of each window."""
 
     encoded: Encoded
     windows: list[list[int]]
@@ -63,9 +63,9 @@ class EncodedQuestion:
 class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
     """Find the most likely answer to a question in a context; inputs are (question, context).
 
-    max_answer_tokens: of an answer, which is extended to whole words.
+    max_answer_tokens: maximum length of an answer, before it is extended to whole words.
     window, stride: a long context is read in windows of `window` tokens that overlap by `stride`.
-    Probabilities are normalized over all windows, so that one without an answer does not outweigh the others.
+    Probabilities are normalized over all windows, so a window without an answer does not outweigh the others.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
             callbacks.on_done(1)
 
     def preprocess(self, question: str, context: str) -> EncodedQuestion:
-        """Tokenize a question with its context, and cut the context into windows."""
+        """Tokenize a question with its context, and split the context into windows."""
         for name, text in (("question", question), ("context", context)):
             if not check_text(text, name).strip():
                 raise EmptyInputError(name)
@@ -121,7 +121,7 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
 
     @torch.inference_mode()
     def forward(self, item: EncodedQuestion) -> list[SpanScores]:
-        """The scores of each window."""
+        """Compute the start and end logits of each window."""
         scores: dict[int, SpanScores] = {}
         for rows in batches([len(window) for window in item.windows], self.batch_tokens):
             batch = collate(self.bundle, [select_tokens(item.encoded, item.windows[n]) for n in rows])
@@ -133,7 +133,7 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
         return [scores[n] for n in range(len(item.windows))]
 
     def postprocess(self, item: EncodedQuestion, scores: Sequence[SpanScores]) -> Answer:
-        """The most likely span, by the scores of each window."""
+        """Return the most likely span over all windows."""
         encoded, cls_id = item.encoded, self.tokenizer.cls_id
         best = (-float("inf"), 0, 0)
         none = (float("inf"), 0.0, 0.0)  # the window that most denies "no answer" decides it
@@ -169,7 +169,7 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
 
 
 def context_windows(encoded: Encoded, size: int, stride: int) -> list[list[int]]:
-    """The tokens of each window: the question, the special tokens and a part of the context."""
+    """Return the token indices of each window: question, special tokens and part of the context."""
     context = [n for n, sequence in enumerate(encoded.sequence_ids) if sequence == 1]
     question = [n for n, sequence in enumerate(encoded.sequence_ids) if sequence != 1]
     if not context:
@@ -183,7 +183,7 @@ def context_windows(encoded: Encoded, size: int, stride: int) -> list[list[int]]
 
 
 def _best_span(start: Tensor, end: Tensor, longest: int) -> tuple[float, int, int]:
-    """The best sum of a start and an end within `longest` tokens: its score and both positions."""
+    """Return the highest start + end logit of a span of at most `longest` tokens, and its positions."""
     best = (-float("inf"), 0, 0)
     for length in range(min(longest, len(start))):
         sums = start[: len(start) - length] + end[length:]
@@ -193,7 +193,7 @@ def _best_span(start: Tensor, end: Tensor, longest: int) -> tuple[float, int, in
 
 
 def extend_to_words(encoded: Encoded, left: int, right: int, context: str) -> tuple[int, int]:
-    """Extend the span to whole words.
+    """Extend the span of tokens `left` to `right` to whole words.
 
     Some tokenizers give all tokens of a text the same word id, so a space ends a word too.
     """

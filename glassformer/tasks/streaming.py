@@ -1,4 +1,4 @@
-"""Text while it is generated: the model runs in a thread and hands over each token."""
+"""Stream text while it is generated: the model runs in a thread that passes on each token."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _WINDOW = 128  # tokens decoded at once
 
 
 class IncrementalDecoder:
-    """The text of tokens that come one by one, in pieces that joined are the text of them all.
+    """Decode tokens one by one into pieces of text; the joined pieces are the text of all tokens.
 
-    No piece ends within a character. `push` returns what a token made certain, often nothing; `end` the rest.
-    The text ends before the first of the stop strings.
+    No piece ends within a character. `push` returns the text that later tokens cannot change (often none),
+    `end` the rest. The text ends before the first stop string.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class IncrementalDecoder:
         self._sent = len(self._text)  # characters of the text that were returned
 
     def push(self, token: int) -> str:
-        """What is certain of the text once this token is known."""
+        """Add a token; return the new text that later tokens cannot change."""
         if len(self._ids) >= _WINDOW and self._has_started:
             self._shrink()
         self._ids.append(token)
@@ -55,11 +55,11 @@ class IncrementalDecoder:
         return self._send(len(self._text) - self._held_back)
 
     def end(self) -> str:
-        """What was held back."""
+        """Return the remaining text."""
         return self._send(len(self._text))
 
     def _send(self, end: int) -> str:
-        # a stop string is the last that is generated, so whatever follows it belongs to it
+        # generation ends with a stop string, so any text after it belongs to the same token
         before_stop = len(truncate_at_stop(self._text[self._sent :], self._stop_strings))
         end = min(max(end, self._sent), self._sent + before_stop)
         piece = self._text[self._sent : end]
@@ -68,7 +68,7 @@ class IncrementalDecoder:
         return piece
 
     def _shrink(self) -> None:
-        """Continue with the later half of the tokens; what is still to be sent is counted from the end."""
+        """Drop the first half of the tokens, if that leaves the unsent text unchanged."""
         owed = len(self._text) - self._sent
         ids = self._ids[_WINDOW // 2 :]
         text = self._tokenizer.decode(ids)
@@ -77,13 +77,13 @@ class IncrementalDecoder:
 
 
 class _Stopped(Exception):
-    """Nobody reads the stream any more."""
+    """The reader closed the stream."""
 
 
 class TextStream(Iterator[str]):
-    """Continue one prompt in pieces of text; joined they are the text of `TextGenerator`.
+    """Continue one prompt and yield pieces of text; joined, they equal the output of `TextGenerator`.
 
-    result: what the task returns, once the stream has ended. warnings: known with the first piece.
+    result: the result of the task, set when the stream has ended. warnings: set with the first piece.
     """
 
     def __init__(self, task: TextGenerator, prompt: str) -> None:
@@ -121,7 +121,7 @@ class TextStream(Iterator[str]):
         closed = threading.Event()
 
         def on_token(token: GeneratedToken) -> None:
-            # a program that ends while it generates waits for the thread, so that no kernel is cut off
+            # at exit the program waits for the thread, so that no running kernel is interrupted
             if closed.is_set() or not threading.main_thread().is_alive():
                 raise _Stopped
             tokens.put(token.id)

@@ -1,4 +1,4 @@
-"""Generate text: the base of all tasks whose output is text, and continuing a prompt."""
+"""Base class of all tasks whose output is text, and the task that continues a prompt."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ InputWarning = Literal["longer_than_trained", "split_word", "unknown_characters"
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of a document that the model reads at once.
+    """A part of a document that is one input of the model.
 
-    ids: as the model reads it. text: the same as text. split_word: whether it was cut within a word.
-    uppercase: whether it was lower-cased for the model, so that the output is upper-cased.
+    ids: the encoded text. split_word: whether it was split within a word.
+    uppercase: whether the text was lowercased for the model, so that the output has to be uppercased.
     """
 
     ids: list[int]
@@ -75,12 +75,12 @@ Document = list[str | Segment]  # text that is copied, and segments that are rep
 
 
 def segments_of(document: Document) -> list[Segment]:
-    """The segments of a document, in order."""
+    """Return the segments of a document, in order."""
     return [part for part in document if isinstance(part, Segment)]
 
 
 def assemble(document: Document, outputs: Iterable[str]) -> str:
-    """The document with the model's outputs in place of its segments.
+    """Join a document, with the model's outputs in place of its segments.
 
     >>> assemble([Segment([1]), " ", Segment([2]), "\\n"], ["One.", "Two."])
     'One. Two.\\n'
@@ -93,7 +93,7 @@ def assemble(document: Document, outputs: Iterable[str]) -> str:
             piece = piece.upper()
         if not piece:
             continue
-        # two outputs without a space between, as after a wide full stop, may need one in the target language
+        # two sentences without a space in between, e.g. in Chinese, may need one in the target language
         if after_segment and is_segment and not is_unspaced(text[-1]):
             text += " "
         text += piece
@@ -111,12 +111,13 @@ class OutOfMemoryError(GlassformerError):
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedText:
-    """What was generated for one text.
+    """The output for one text.
 
-    score: the sum of its segments' scores (see `GenerationOutput`). num_tokens: generated tokens.
-    seconds: from reading the text to its result, waiting for its batch included.
-    finish_reason: "length" if the limit ended any of its segments.
-    alternatives: the next best, if num_return_sequences is above 1. trees: each segment's search.
+    score: the sum of its segments' scores (see `GenerationOutput`). num_tokens: number of generated tokens.
+    seconds: from reading the text to its result, including the wait for its batch.
+    finish_reason: "length" if any segment reached the token limit.
+    alternatives: the next best outputs, if num_return_sequences is above 1.
+    trees: the beam search tree of each segment.
     """
 
     text: str
@@ -132,9 +133,10 @@ class GeneratedText:
 class TextOptions(GenerationOptions, total=False):
     """Options of all tasks whose output is text.
 
-    Those of generation have transformers' names; the folder's generation_config.json holds otherwise.
-    batch_tokens: tokens of a batch, input and output, padding and beams counted.
-    return_tree: keep the search of each segment.
+    Generation options have transformers' names; their defaults come from generation_config.json in the
+    folder.
+    batch_tokens: input and output tokens per batch, including padding and beams.
+    return_tree: return the search tree of each segment.
     """
 
     batch_tokens: int | None
@@ -142,14 +144,14 @@ class TextOptions(GenerationOptions, total=False):
 
 
 class TextGenerationTask(Task[str, GeneratedText]):
-    """The base of all tasks whose output is text.
+    """Base class of all tasks whose output is text.
 
-    preprocess: texts -> documents of segments, whose ids the model reads.
-    params: how the model generates; pass it with a segment's ids to `generation`.
-    decode: one segment's output ids -> text. postprocess: a document's outputs -> its result.
+    preprocess: split texts into documents of encoded segments.
+    params: generation parameters, passed to `generation` with the ids of a segment.
+    decode: convert the output ids of a segment to text. postprocess: build the result of a document.
     """
 
-    default_beams = 1  # if neither the folder nor the caller says
+    default_beams = 1  # if neither the folder nor the caller sets it
 
     def __init__(self, bundle: Bundle, options: TextOptions, language: TargetLanguage | None = None) -> None:
         values = {**options, **(language.options if language else {})}
@@ -173,24 +175,24 @@ class TextGenerationTask(Task[str, GeneratedText]):
             return_tree=return_tree,
         )
         self.max_input_tokens = max_source_tokens(bundle)
-        # models that continue text were trained on any, and read what has no piece by its bytes
+        # language models were trained on any text, and encode unknown characters as bytes
         encoder_decoder = self.architecture == "encoder-decoder"
         self._unknown_ids = self.tokenizer.fallback_ids if encoder_decoder else self.tokenizer.unknown_ids
 
     @abstractmethod
     def preprocess(self, texts: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
-        """The segments of each text; none for one that is rejected or skipped."""
+        """Yield a document for each text; it is empty if the text is rejected or skipped."""
 
     @abstractmethod
     def decode(self, segment: Segment, ids: list[int]) -> str:
-        """The text of one segment's output."""
+        """Convert the output ids of one segment to text."""
 
     @abstractmethod
     def default_limit(self, input_length: int) -> int:
-        """The most new tokens for an input of this length, if the config sets no limit."""
+        """Return the maximum number of new tokens for this input length, if the config sets no limit."""
 
     def warnings(self, document: Document) -> tuple[InputWarning, ...]:
-        """What in a document the model was not trained to read."""
+        """Return warnings about input that the model was not trained on."""
         segments, trained = segments_of(document), self.bundle.job.usual_len
         warnings: list[InputWarning] = []
         if trained is not None and any(len(segment.ids) > trained for segment in segments):
@@ -204,7 +206,7 @@ class TextGenerationTask(Task[str, GeneratedText]):
     def postprocess(
         self, document: Document, outputs: Sequence[Sequence[GenerationOutput]], seconds: float = 0.0
     ) -> GeneratedText:
-        """The result of a document from the outputs of its segments, each best first."""
+        """Build the result of a document. outputs: for each segment, its outputs, best first."""
         count = len(outputs[0]) if outputs else 1
         ranked = [
             self._ranked(document, [candidates[rank] for candidates in outputs], seconds)
@@ -238,7 +240,7 @@ class TextGenerationTask(Task[str, GeneratedText]):
                 if not own:
                     callbacks.on_done(1)
                     if pending and pending[-1].document == document:
-                        pending[-1].repeats += 1  # a million empty lines in a row take one entry
+                        pending[-1].repeats += 1  # a run of empty lines takes one entry
                         continue
                 pending.append(_PendingDocument(document, len(own), len(own)))
                 for segment in own:
@@ -272,7 +274,7 @@ class TextGenerationTask(Task[str, GeneratedText]):
 
 @dataclass
 class _PendingDocument:
-    """A document whose segments are being generated; missing: outputs that were not yielded yet."""
+    """A document whose segments are being generated; missing: number of outputs not yet received."""
 
     document: Document
     missing: int
@@ -284,19 +286,19 @@ class _PendingDocument:
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """Raise `OutOfMemoryError` for what torch raises if a batch does not fit."""
+    """Convert torch's out-of-memory errors to `OutOfMemoryError`."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError):
         raise OutOfMemoryError from None
-    except RuntimeError as error:  # the CPU allocator has no type of its own
+    except RuntimeError as error:  # the CPU allocator raises no specific type
         if "can't allocate memory" not in str(error):
             raise
         raise OutOfMemoryError from None
 
 
 def generation_architecture(bundle: Bundle) -> Architecture:
-    """Whether the model generates from a source or from a prompt; others are unsupported."""
+    """Return the architecture of a model that generates text; raise for any other model."""
     kind, head = bundle.spec.kind, getattr(bundle.spec, "head", None)
     if head is None or isinstance(head, specs.LanguageModelSpec):  # a recurrent baseline has no other head
         if kind in ("EncoderDecoder", "LSTMEncoderDecoder"):
@@ -309,7 +311,7 @@ def generation_architecture(bundle: Bundle) -> Architecture:
 
 
 class SpecialTokens(NamedTuple):
-    """start_ids: how a target starts; None: as the spec says. eos_token_id: any of them ends a sequence."""
+    """start_ids: start of every target; None: from the spec. eos_token_id: any of these ends a sequence."""
 
     start_ids: tuple[int, ...] | None
     eos_token_id: tuple[int, ...]
@@ -317,7 +319,7 @@ class SpecialTokens(NamedTuple):
 
 
 def special_tokens(bundle: Bundle) -> SpecialTokens:
-    """From generation_config.json, else config.json, else the tokenizer and the spec."""
+    """Look up the special tokens in generation_config.json, else config.json, tokenizer and spec."""
     tokenizer, vocab_size = require_tokenizer(bundle), _vocab_size(bundle.spec)
     eos = _config_ids(bundle, "eos_token_id") or (() if tokenizer.eos_id is None else (tokenizer.eos_id,))
     starts = generation_architecture(bundle) == "encoder-decoder"
@@ -327,16 +329,16 @@ def special_tokens(bundle: Bundle) -> SpecialTokens:
             raise InvalidValueError(name, max(ids), f"a token id below {vocab_size}")
     pad = tuple(
         token for token in _config_ids(bundle, "pad_token_id") if token >= 0
-    )  # some publish -1 for none
+    )  # some configs use -1 for none
     known = (*pad, *(() if tokenizer.pad_id is None else (tokenizer.pad_id,)), *eos, 0)
     pad_id = next(
         token for token in known if token < vocab_size
-    )  # some folders name one that was never trained
+    )  # some configs name an id outside the vocabulary
     return SpecialTokens(start or None, eos, pad_id)
 
 
 def max_source_tokens(bundle: Bundle) -> int | None:
-    """The most tokens of a source or a prompt; None: no bound."""
+    """Return the maximum length of a source or prompt in tokens; None: no limit."""
     spec: Any = bundle.spec
     position = getattr(getattr(spec, "source", getattr(spec, "input", None)), "position", None)
     length: int | None = getattr(position, "max_len", None) or getattr(spec, "max_len", None)
@@ -368,7 +370,7 @@ _IN_CONFIG = (
 
 
 def published_generation_config(bundle: Bundle) -> Mapping[str, Any]:
-    """The folder's generation settings."""
+    """Return the generation settings in the model folder."""
     if bundle.generation:
         return bundle.generation
     return {name: bundle.config[name] for name in _IN_CONFIG if bundle.config.get(name) is not None}
@@ -387,7 +389,7 @@ NO_LANGUAGE = TargetLanguage()
 
 
 def target_languages(bundle: Bundle) -> list[str]:
-    """The target languages of a model, as it spells them."""
+    """Return the codes of the target languages of a model, as the model spells them."""
     if bundle.job.languages:  # the tokenizer may have tags for more than it was trained on
         return list(bundle.job.languages)
     if bundle.tokenizer is None:
@@ -400,7 +402,7 @@ def target_languages(bundle: Bundle) -> list[str]:
 
 
 def target_language(bundle: Bundle, to: str | None) -> TargetLanguage:
-    """How to select the language `to`, in any case, with this model."""
+    """Return how to select the language `to` with this model; case is ignored."""
     known = bundle.job.languages or ()
     if to is None:
         if known:
@@ -428,7 +430,7 @@ def _by_spelling(bundle: Bundle, to: str) -> TargetLanguage | None:
 
 
 def task_prefix(bundle: Bundle, matches: Callable[[str], bool]) -> str:
-    """The prefix that a published config puts before the texts of a task."""
+    """Return the prefix of the first task in `task_specific_params` whose name matches."""
     for name, params in _task_params(bundle).items():
         if matches(name) and isinstance(params, Mapping) and isinstance(params.get("prefix"), str):
             return str(params["prefix"])
@@ -441,7 +443,7 @@ def _task_params(bundle: Bundle) -> Mapping[str, Any]:
 
 
 def spell_language(languages: Sequence[str], to: str) -> str | None:
-    """A language as the model spells it, ignoring case.
+    """Return the model's spelling of a language code, ignoring case; None if there is none.
 
     >>> spell_language(["de", "ko-label", "fr_XX"], "KO-Label"), spell_language(["de"], "da")
     ('ko-label', None)
@@ -455,7 +457,7 @@ class TextGenerator(TextGenerationTask):
 
     parse_special: encode special tokens such as <|im_start|> in a prompt as tokens, as a chat template needs;
     by default they are plain text.
-    to: the target language of a translation model that writes several.
+    to: the target language, for a model that translates into several.
     """
 
     def __init__(
@@ -497,7 +499,7 @@ class TextGenerator(TextGenerationTask):
         return self.tokenizer.encode_batch(prompts, parse_special=self.parse_special)
 
     def _bos_ids(self) -> list[int]:
-        """The ids that start a text: BOS, else the EOS of the text before."""
+        """Return the ids that start a text: BOS, else EOS."""
         first = self.tokenizer.bos_id
         ids = list(self.params.eos_ids[:1]) if first is None else [first]
         if not ids:
@@ -518,26 +520,26 @@ class TextGenerator(TextGenerationTask):
 
 
 def without_end(encoded: Encoded) -> list[int]:
-    """The ids without the special tokens that close a text."""
+    """Return the ids without the special tokens at the end."""
     text = [n for n, sequence in enumerate(encoded.sequence_ids) if sequence is not None]
     return encoded.ids[: text[-1] + 1] if text else encoded.ids
 
 
 def decode_continuation(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int]) -> str:
-    """The text of ids that follow a prompt, with its leading space."""
+    """Decode ids that follow a prompt, keeping the leading space."""
     context = list(prompt[-CONTEXT_TOKENS:])
     before, text = tokenizer.decode(context), tokenizer.decode([*context, *ids])
     return text[common_prefix(before, text) :]
 
 
 def common_prefix(first: str, second: str) -> int:
-    """How many characters both begin with."""
+    """Return the length of the common prefix of two strings."""
     pairs = zip(first, second, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def warning_message(bundle: Bundle, warning: InputWarning, texts: int) -> str:
-    """The message of a warning about a number of texts."""
+    """Return the message of a warning that concerns `texts` texts."""
     name, subject = bundle.display_name, f"{texts:,} text{'s' if texts > 1 else ''}"
     problems = {
         "longer_than_trained": f"longer than the {bundle.job.usual_len} tokens {name} was trained on",

@@ -1,8 +1,8 @@
-"""From a source to a target: translate, summarize, restore, and the segments in which a source is read.
+"""Sequence-to-sequence tasks (translate, summarize, restore), and splitting a source into segments.
 
-Lines stay lines, and empty ones stay empty. A line that is too long becomes its sentences, a sentence that is
-too long its clauses or words, and a word that is too long parts of it. Nothing is left out. Lines of a model
-that was trained on single sentences always become sentences.
+Line breaks are kept, and empty lines stay empty. Lines that are too long are split into
+sentences, sentences into clauses or words, and words into parts. Nothing is dropped. If the model was trained
+on single sentences, lines are always split into sentences.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from glassformer.tasks.text_generation import (
 from glassformer.tokenization import Tokenizer, encode_tagged
 from glassformer.tokenization.sentence_split import split_in_half, split_sentences, split_word
 
-NUM_BEAMS = 4  # of translate and summarize, if neither the folder nor the caller says
+NUM_BEAMS = 4  # of translate and summarize, if neither the folder nor the caller sets it
 LONGEST_TAG = 32  # characters of a language tag such as >>cmn_Hans<<
 
 Split = Literal["long", "always", "never"]
@@ -41,7 +41,7 @@ LINE_TOKENS = 128  # a longer line is split: most models are trained on sentence
 SENTENCE_TOKENS = 512  # a longer sentence is split, however many tokens the model could read
 SHORTEST_SPLIT = 48  # a sentence of fewer tokens is never split
 LONGEST_WORD = 1 << 14  # characters without a space that may still be text of a script without spaces
-# emoji and other pictures, with what modifies them: joiners, variation selectors, skin tones, flags
+# emoji and other pictographs with their modifiers: joiners, variation selectors, skin tones, flags
 _SYMBOLS = re.compile(
     "(?:[\u231a\u231b\u23cf\u23e9-\u23fa\u25a0-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
     "[\u200d\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*)+"
@@ -49,16 +49,16 @@ _SYMBOLS = re.compile(
 
 
 class SequenceToSequenceTask(TextGenerationTask):
-    """A source, read in segments, into a target of as many lines."""
+    """Base class: split a source into segments and generate a target with the same number of lines."""
 
-    name: str  # in error messages
+    name: str  # for error messages
     segmenter: Segmenter
 
     def preprocess(self, texts: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
         return self.segmenter.segment(texts, callbacks)
 
     def decode(self, segment: Segment, ids: list[int]) -> str:
-        """One line, before the first stop string."""
+        """Decode to one line, truncated before the first stop string."""
         text = truncate_at_stop(self.tokenizer.decode(ids), self.params.config.stop_strings)
         return " ".join(text.splitlines()).strip()
 
@@ -67,17 +67,18 @@ class SequenceToSequenceTask(TextGenerationTask):
 
 
 class Translator(SequenceToSequenceTask):
-    """Translate texts of one line or many; lines stay lines, and empty ones stay empty.
+    """Translate texts of one or more lines; line breaks are kept, and empty lines stay empty.
 
-    to: the target language, for a model that writes several, as its tokenizer spells it: "fra" for the tag
-    >>fra<<, "fr_XX", or "de" if the folder names a task from one language into another.
-    prefix: put before every segment, e.g. "translate English to German: ".
-    split: translate lines of more than 128 tokens (or than the model was trained on) sentence by sentence
-    ("long"), all lines ("always") or none ("never"): then a line that is too long for the model is rejected.
+    to: the target language, for a model that translates into several, as its tokenizer spells it: "fra" for
+    the tag >>fra<<, "fr_XX", or "de" if config.json has a prefix for the language pair.
+    prefix: prepended to every segment, e.g. "translate English to German: ".
+    split: which lines are translated sentence by sentence: those of more than 128 tokens, or more than the
+    model was trained on ("long"), all ("always") or none ("never"; a line that is too long for the model is
+    rejected).
     Default: "always" if the model was trained on single sentences, else "long".
 
     Symbols such as emoji that are not in the vocabulary are copied next to the translation of their sentence.
-    A line in capitals is read in lower case if the vocabulary fits that better, and answered in capitals.
+    A line in capitals is translated in lower case if that takes fewer tokens; the output is then in capitals.
     """
 
     name, default_beams = "translate", NUM_BEAMS
@@ -111,15 +112,15 @@ class Translator(SequenceToSequenceTask):
 
 
 class Summarizer(SequenceToSequenceTask):
-    """Summarize texts, each read as a whole; one that is too long for the model is rejected.
+    """Summarize texts without splitting them; a text that is too long for the model is rejected.
 
-    prefix: put before every text; by default what the folder says, e.g. "summarize: ".
+    prefix: prepended to every text; by default the prefix in config.json, e.g. "summarize: ".
     """
 
     name, default_beams = "summarize", NUM_BEAMS
 
     def __init__(self, bundle: Bundle, *, prefix: str | None = None, **options: Unpack[TextOptions]) -> None:
-        # pairs of a text and its summary are trained with the job translate, but without languages
+        # summarization is trained with the job translate, but without languages
         check_source_task(bundle, self.name, jobs=() if bundle.job.languages else ("translate",))
         super().__init__(bundle, options)
         if prefix is None:
@@ -149,7 +150,7 @@ class Restorer(SequenceToSequenceTask):
 
 
 def source_task(bundle: Bundle, to: str | None = None, **options: Unpack[TextOptions]) -> TextGenerationTask:
-    """The task that an encoder-decoder was made for: restore, summarize or translate."""
+    """Create the task that an encoder-decoder was trained for: restore, summarize or translate."""
     if bundle.job.name == "restore":
         return Restorer(bundle, **options)
     params = bundle.config.get("task_specific_params")
@@ -160,7 +161,7 @@ def source_task(bundle: Bundle, to: str | None = None, **options: Unpack[TextOpt
 
 
 def check_source_task(bundle: Bundle, task: str, *, jobs: tuple[str, ...]) -> None:
-    """Raise unless the model reads a source and was trained for one of the jobs, or its job is unknown."""
+    """Raise unless the model is an encoder-decoder trained for one of `jobs`, or its job is unknown."""
     if bundle.job.name is not None and bundle.job.name not in jobs:
         hint = f"it was trained for the job {bundle.job.name}"
         raise UnsupportedError(bundle.display_name, task, hint=hint)
@@ -169,7 +170,7 @@ def check_source_task(bundle: Bundle, task: str, *, jobs: tuple[str, ...]) -> No
 
 
 def source_encoder(tokenizer: Tokenizer, *, prefix: str = "", tag: str | None = None) -> Encode:
-    """Encode texts after a prefix or a language tag."""
+    """Return a function that encodes texts with a prefix or a language tag prepended."""
     check_text(prefix, "prefix")
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
@@ -181,7 +182,7 @@ def source_encoder(tokenizer: Tokenizer, *, prefix: str = "", tag: str | None = 
 
 
 def tag_reader(tokenizer: Tokenizer) -> Callable[[str], str]:
-    """A line to the language tag it begins with, which each of its sentences needs."""
+    """Return a function from a line to its leading language tag, which each of its sentences needs."""
 
     def read(line: str) -> str:
         if not line.startswith(">>"):
@@ -197,16 +198,16 @@ def tag_reader(tokenizer: Tokenizer) -> Callable[[str], str]:
 
 
 def symbol_lookup(tokenizer: Tokenizer) -> Callable[[str], bool]:
-    """Whether the vocabulary has a symbol."""
+    """Return a function that tells whether a symbol is in the vocabulary."""
     return cache(
         lambda symbol: tokenizer.fallback_ids.isdisjoint(tokenizer.encode(symbol, special=False).ids)
     )
 
 
 def gap_encoder(tokenizer: Tokenizer, gap: str | None, before: str | None) -> Encode:
-    """Encode texts with gaps: one token per gap, and the text between as it was in training.
+    """Return a function that encodes texts with gaps, each as one token.
 
-    before: what precedes each text part, as job.json says.
+    before: string to prepend to each part of the text between gaps, as in training (from job.json).
     """
     index = tokenizer.token_id(gap) if gap else None
     if gap is None or index is None or before is None:
@@ -230,15 +231,15 @@ def gap_encoder(tokenizer: Tokenizer, gap: str | None, before: str | None) -> En
 
 @dataclass(frozen=True, kw_only=True)
 class Segmenter:
-    """Documents into segments.
+    """Split documents into segments.
 
-    encode: texts to ids as the model reads them. max_tokens: the most it can read; None: no bound.
-    trained_tokens: the most it was usually trained on; None: unknown.
+    encode: function from texts to ids. max_tokens: maximum input length; None: no limit.
+    trained_tokens: usual maximum length in training; None: unknown.
     split: which lines are split into sentences: long ones, all or none.
     unit: "document" keeps a document with its line breaks as one segment.
-    prefix_of: the beginning of a line that every segment of the line needs, such as a language tag.
-    knows: whether the vocabulary has a symbol; unknown ones are copied next to the output. None: not asked.
-    lowercase: whether a line in capitals is encoded in lower case if that takes fewer tokens.
+    prefix_of: function from a line to the prefix that all its segments need, such as a language tag.
+    knows: whether a symbol is in the vocabulary; others are copied next to the output. None: none.
+    lowercase: encode a line in capitals in lower case if that takes fewer tokens.
     """
 
     encode: Encode
@@ -251,7 +252,7 @@ class Segmenter:
     lowercase: bool = False
 
     def segment(self, documents: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
-        """The segments of each document, none for one that is rejected."""
+        """Yield the segmented documents; a rejected one is empty."""
         numbered = enumerate(documents, 1)
         while batch := list(islice(numbered, ENCODED_TOGETHER)):
             lines = [self._lines(check_text(text, "text", number)) for number, text in batch]
@@ -270,7 +271,7 @@ class Segmenter:
                 yield document
 
     def _lines(self, text: str) -> list[str | _Line]:
-        """A document's lines; spaces before each are copied, those at its end dropped."""
+        """Split a document into lines; leading spaces are copied, trailing ones dropped."""
         if self.unit == "document":
             return [_Line("", body)] if (body := text.strip()) else []
         lines: list[str | _Line] = []
@@ -282,7 +283,7 @@ class Segmenter:
         return lines
 
     def _lowered(self, line: _Line) -> _Line:
-        """A line in capitals in lower case, if the vocabulary has longer pieces for it."""
+        """Lowercase a line in capitals if that takes fewer tokens."""
         if not (self.lowercase and line.body.isupper() and " " in line.body):
             return line
         lowered = re.sub(r"(?:^|[.!?…]\s+)\w", lambda start: start[0].upper(), line.body.lower())
@@ -323,7 +324,7 @@ class Segmenter:
         ]
 
     def _without_symbols(self, sentence: str) -> tuple[str, str, str]:
-        """A sentence without symbols that the vocabulary lacks, and what is copied before and after it."""
+        """Remove symbols outside the vocabulary; return those to copy before, the text, those after."""
         knows = self.knows
         if knows is None or sentence.isascii():
             return "", sentence, ""
@@ -346,7 +347,7 @@ class Segmenter:
         return (leading, text, trailing) if any(map(str.isalnum, text)) else (sentence, "", "")
 
     def _fit(self, prefix: str, sentence: str, ids: list[int], most: int) -> Document:
-        """A sentence as segments of which none is too long."""
+        """Split a sentence into segments of at most `most` tokens."""
         if len(ids) <= min(most, self._sentence_limit):
             return [Segment(ids, prefix + sentence)]
         cut = split_in_half(sentence)

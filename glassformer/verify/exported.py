@@ -221,7 +221,7 @@ def open_ctranslate2(folder: Path) -> Measure:
     if kind not in ("Translator", "Generator", "Encoder"):
         raise FileProblemError(folder, f"unknown CTranslate2 runtime {kind!r}", hint="export the model again")
     try:
-        # float32 checks the stored weights alone: int8 matrix multiplications differ between CPUs and backends
+        # float32 checks only the stored weights: int8 matmuls differ between CPUs and backends
         runtime = getattr(library, kind)(
             str(folder), device="cpu", compute_type="float32", intra_threads=torch.get_num_threads()
         )
