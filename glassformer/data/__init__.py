@@ -1,4 +1,4 @@
-"""Readers, splits, token stores, batches and augmentation."""
+"""Read training data, split it, store it as token ids, batch it and augment it."""
 
 from glassformer.data.batches import Batch, Batches, DataPosition
 from glassformer.data.randomness import Permutation

@@ -1,11 +1,11 @@
-"""Bucketing by length: batches of rows of similar length, as many as a token budget allows; and packing.
+"""Bucket examples by length into batches with a token budget, or pack several examples into a row.
 
-An epoch's permutation is cut into pools. Within a pool rows are sorted by length and cut into batches, which
-are then shuffled. So lengths match closely, yet the order stays random, and the position of a run is three
-numbers: epoch, pool, batch. From those the rest of the epoch is computed again, identical to the row.
+The permutation of an epoch is cut into pools. Within a pool, rows are sorted by length and cut into batches,
+which are then shuffled. So the lengths in a batch match closely, yet the order stays random. The position in
+the data is three numbers: epoch, pool and batch. They determine all later batches exactly.
 
 Packing puts several short examples into one row of fixed width: hardly any padding, and every batch has the
-same shape, which suits a compiled step on a GPU. `segments` say which token belongs to which example.
+same shape, which suits a compiled step on a GPU. `segments` maps each token to its example.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from glassformer.data.examples import IGNORE_INDEX, Arrays, Examples, PairExampl
 from glassformer.data.randomness import Permutation
 from glassformer.errors import EmptyInputError, InputTooLongError, InvalidValueError
 
-LOOKAHEAD = 64  # rows tried for a batch at first
+LOOKAHEAD = 64  # initial number of rows to try for a batch
 PACKING_WINDOW = 96  # examples that a packed row chooses from
 ROW_SEPARATOR = -1  # between the examples of one packed row and the next
 
 
 class DataPosition(NamedTuple):
-    """The position of a run in its data: the next batch."""
+    """The position of the next batch in the stream of batches."""
 
     epoch: int = 0
     pool: int = 0
@@ -35,7 +35,7 @@ class DataPosition(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The rows of a batch, their epoch, and the position after it."""
+    """The row numbers of a batch, its epoch, and the position of the next batch."""
 
     epoch: int
     rows: NDArray[np.int64]
@@ -47,9 +47,9 @@ START = DataPosition()
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """The batches of every epoch, from any position on.
+    """Iterate over batches of similar length, from any position.
 
-    tokens: maximum size of a batch, padding included: its rows times the longest of each field.
+    tokens: maximum size of a batch, padding included: number of rows times the longest length of each field.
     rows: maximum number of rows of a batch, if set.
     pool: number of rows that are sorted together.
     """
@@ -68,10 +68,10 @@ class Batches:
             raise EmptyInputError("training data")
 
     def stream(self, start: DataPosition = START) -> Iterator[Batch]:
-        """Batch after batch, epoch after epoch, without end.
+        """Iterate over the batches of all epochs, without end.
 
-        Several processes read the same stream, and each takes some of its batches, so that any number of them
-        learns from the same batches in the same order.
+        Each process reads the same stream and takes some of its batches, so that any number of processes
+        trains on the same batches in the same order.
         """
         position = start
         while True:
@@ -79,7 +79,7 @@ class Batches:
             position = DataPosition(position.epoch + 1)
 
     def epoch(self, start: DataPosition = START) -> Iterator[Batch]:
-        """The rest of an epoch."""
+        """Iterate over the batches of one epoch, from `start` on."""
         pools = -(-len(self.data) // self.pool)
         first = start.batch
         for number in range(start.pool, pools):
@@ -91,7 +91,7 @@ class Batches:
             first = 0
 
     def plan(self, epoch: int, pool: int) -> list[NDArray[np.int64]]:
-        """All batches of one pool, in order."""
+        """Return all batches of one pool, in shuffled order."""
         rows = self.pool_rows(epoch, pool)
         lengths = self.data.lengths(rows)
         by_length = np.lexsort(lengths.T) if lengths.size else np.arange(len(rows))
@@ -100,11 +100,11 @@ class Batches:
         return [batches[n] for n in shuffled]
 
     def pool_rows(self, epoch: int, pool: int) -> NDArray[np.int64]:
-        """The rows of one pool, in the epoch's order."""
+        """Return the row numbers of one pool, in the order of the epoch's permutation."""
         return Permutation(len(self.data), self.seed, epoch)[pool * self.pool : (pool + 1) * self.pool]
 
     def _cut(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Consecutive rows while they fit the budget; a row that exceeds it alone is a batch of its own."""
+        """Cut sorted rows into batches within the token budget; a row that alone exceeds it is a batch."""
         batches, start, window = [], 0, LOOKAHEAD
         while start < len(rows):
             ahead = lengths[start : start + window]
@@ -123,14 +123,14 @@ class Batches:
 
 
 def pack(lengths: NDArray[np.int64], width: int) -> list[NDArray[np.int64]]:
-    """Pack pairs with these lengths (n, 2) into rows of `width` on either side.
+    """Pack pairs with source and target lengths (n, 2) into rows of `width` tokens for each side.
 
-    A row takes waiting examples in order as far as they fit, and then the largest that still fit.
+    A row takes the next examples in order until one does not fit, and then the largest that still fit.
 
     >>> [row.tolist() for row in pack(np.array([[3, 2], [2, 2], [5, 4], [1, 1]]), 6)]
     [[0, 1, 3], [2]]
     """
-    # Lists: with so few numbers at a time Python is faster than arrays.
+    # For so few numbers, Python lists are faster than arrays.
     sources, targets = lengths.T.tolist()
     size = [source + target for source, target in zip(sources, targets, strict=True)]
     rows, end = [], min(PACKING_WINDOW, len(size))
@@ -145,7 +145,7 @@ def pack(lengths: NDArray[np.int64], width: int) -> list[NDArray[np.int64]]:
             target_left -= targets[n]
             first += 1
         row, waiting = waiting[:first], waiting[first:]
-        # One pass from the largest down: what does not fit now will not fit later. Ties keep their order.
+        # Largest first: an example that does not fit now will not fit later. Ties keep their order.
         fits = [n for n in waiting if sources[n] <= source_left and targets[n] <= target_left]
         fits.sort(key=size.__getitem__, reverse=True)
         chosen = set()
@@ -165,9 +165,9 @@ def pack(lengths: NDArray[np.int64], width: int) -> list[NDArray[np.int64]]:
 
 
 def split_batch(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Halve a batch; packed rows are not divided.
+    """Split a batch into two halves, between packed rows.
 
-    A half that has only the empty rows of a pool's last batch is left out.
+    A half with only empty rows (they fill up the last batch of a pool) is left out.
 
     >>> [half.tolist() for half in split_batch(np.array([4, 5, ROW_SEPARATOR, 6, ROW_SEPARATOR, 7]))]
     [[4, 5, -1, 6], [7]]
@@ -184,13 +184,13 @@ def split_batch(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 class PackedBatches(Batches):
     """Batches of `tokens // (width x fields)` rows, each row holding as many examples as fit.
 
-    A batch's rows are one array of example numbers with ROW_SEPARATOR between two rows.
+    `Batch.rows` holds the example numbers of all rows, with ROW_SEPARATOR between two rows.
     """
 
     width: int
 
     def plan(self, epoch: int, pool: int) -> list[NDArray[np.int64]]:
-        """All batches of one pool; the last is filled up with empty rows."""
+        """Return all batches of one pool; the last is filled up with empty rows."""
         rows = self.pool_rows(epoch, pool)
         lengths = self.data.lengths(rows)
         if len(lengths) and int(lengths.max()) > self.width:
@@ -210,7 +210,7 @@ class PackedBatches(Batches):
 
 
 class PackedPairs:
-    """Pairs, several per row: `segments` count the examples of a row from 1; 0 is padding."""
+    """Pairs packed several to a row; `segments` numbers the examples of a row from 1, and 0 is padding."""
 
     def __init__(self, examples: PairExamples, width: int) -> None:
         self.examples, self.width = examples, width
@@ -222,7 +222,7 @@ class PackedPairs:
         return self.examples.lengths(rows)
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
-        """src, tgt, labels and the segments of both sides, each (rows, width)."""
+        """Return src, tgt, labels, src_segments and tgt_segments, each (rows, width)."""
         separators = rows == ROW_SEPARATOR
         count, line = int(separators.sum()) + 1, separators.cumsum()[~separators]  # the row of each example
         first = np.searchsorted(line, np.arange(count))[line]  # the first example of that row
@@ -242,8 +242,8 @@ class PackedPairs:
             flat[where] = values
             return flat
 
-        tgt = scatter(pad_id, positions[1][1:], target[:-1])  # each target one position later,
-        tgt[starts[1]] = start_id  # and a start token in place of the previous one's end
+        tgt = scatter(pad_id, positions[1][1:], target[:-1])  # targets shifted right by one,
+        tgt[starts[1]] = start_id  # with the start token where the previous end token would be
         flat = {
             "src": scatter(pad_id, positions[0], source),
             "tgt": tgt,

@@ -1,8 +1,8 @@
 """BPE dropout: split some tokens into shorter ones each time a text is read.
 
-A model then sees a word in many segmentations. The splits depend only on seed, epoch and row.
+So the model is trained on many segmentations of a word. The splits depend only on seed, epoch and row.
 
-N tokens of some rows concatenated, V vocabulary.
+Letters: N tokens of several rows concatenated, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from glassformer.data.examples import Ids, PairExamples
 from glassformer.data.randomness import position_keys, uniform
 from glassformer.data.store import Ragged, Store
 
-ROUNDS = 3  # how often a token, and then its halves, may be split
-# The growth that a row may have, as a multiple of the probability. Texts of common words grow by 2.6 times
-# the probability on average: a larger bound pads most rows, a smaller one keeps many from the last round.
+ROUNDS = 3  # in each round a token, or a half of a token split before, may be split
+# Upper bound on the growth of a row, as a multiple of the probability. Texts of common words grow by 2.6
+# times the probability on average. A larger bound pads most rows; a smaller one often skips the last round.
 MAX_GROWTH = 3
 NO_SPLIT = -1
 
 
 def split_table(spellings: Sequence[str], special: Collection[int] = ()) -> Ids:
-    """For each token the two tokens that spell it together, (V, 2), or NO_SPLIT twice.
+    """Return for each token the two tokens that it can be split into, (V, 2), or NO_SPLIT twice.
 
-    Of several splits it is the one whose rarer half has the lower id, i.e. is more frequent.
+    special: tokens that are never split. Of several splits, the one whose larger id is smallest is taken:
+    lower ids are more frequent tokens.
 
     >>> split_table(["a", "b", "c", "ab", "abc"]).tolist()
     [[-1, -1], [-1, -1], [-1, -1], [0, 1], [3, 2]]
@@ -42,26 +43,29 @@ def split_table(spellings: Sequence[str], special: Collection[int] = ()) -> Ids:
 
 
 class BpeDropout:
-    """BPE dropout: split each token with a probability, in each of three rounds.
+    """BPE dropout: split each token with the probability `prob`, in each of three rounds.
 
-    table: from `split_table`.    max_length: the most tokens of a row.
+    table: from `split_table`.    max_length: maximum number of tokens in a row.
     """
 
     def __init__(self, table: Ids, prob: float, *, max_length: int, seed: int) -> None:
         self.table, self.prob, self.max_length, self.seed = table, prob, max_length, seed
 
     def __call__(self, ids: Ids, lengths: Ids, rows: Ids, *, epoch: int) -> tuple[Ids, Ids]:
-        """The ids (N,) of some rows concatenated and their lengths, split; longer rows are truncated."""
+        """Split tokens of the concatenated ids (N,) of `rows`; truncate rows longer than `max_length`.
+
+        lengths: tokens of each row. Returns the new ids and lengths.
+        """
         split = self._split(ids, lengths, rows, epoch, bound=None).truncate(self.max_length)
         return split.ids, split.lengths
 
     def without_truncation(self, ids: Ids, lengths: Ids, rows: Ids, *, epoch: int) -> tuple[Ids, Ids]:
-        """The same, but a row skips a round in which it would outgrow its bound."""
+        """Split tokens as in a call, but leave a row as it is in a round in which it would exceed `bound`."""
         split = self._split(ids, lengths, rows, epoch, bound=self.bound(lengths))
         return split.ids, split.lengths
 
     def bound(self, lengths: Ids) -> Ids:
-        """The maximum number of tokens that rows of these lengths have after splitting."""
+        """Return the maximum number of tokens after splitting, for rows of these lengths."""
         longest = np.ceil(lengths * (1 + MAX_GROWTH * self.prob)).astype(np.int64) + 1
         return np.minimum(longest, self.max_length)
 
@@ -84,7 +88,7 @@ class BpeDropout:
 class BpeDropoutPairs(PairExamples):
     """Pairs with BPE dropout on both sides, without truncation.
 
-    The length of a row is known only when it is read, so `lengths` are bounds that it stays within.
+    The length of a row is known only after splitting, so `lengths` returns upper bounds.
     """
 
     def __init__(
@@ -101,7 +105,7 @@ class BpeDropoutPairs(PairExamples):
         self.sides = source, target
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The most tokens of each side in any epoch."""
+        """Return an upper bound on the tokens of each side in any epoch."""
         stored = self.store.lengths(rows)
         return np.stack([dropout.bound(stored[:, n]) for n, dropout in enumerate(self.sides)], 1)
 

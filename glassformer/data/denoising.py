@@ -1,6 +1,6 @@
-"""Denoising: corrupt sentences (trimmed, gapped, shuffled) that a model learns to restore.
+"""Denoising: truncate, mask or shuffle sentences, to train a model that restores them.
 
-Letters: R sequences, W words of all of them concatenated, V vocabulary.
+Letters: R sequences, W words of all sequences together, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from glassformer.errors import InvalidValueError
 
 MAX_TRIM = 3  # at most 1 / MAX_TRIM of the words are trimmed
 GAP_EVERY = 8  # one gap, and one more for every GAP_EVERY words
-MAX_GAP = 3  # words of a gap; adjacent gaps become one
-MAX_MOVE = 3  # positions that a shuffled word may move
-GAP = -1  # a gap among word numbers
+MAX_GAP = 3  # maximum number of words in a gap; adjacent gaps are merged
+MAX_MOVE = 3  # maximum number of positions that a shuffled word moves
+GAP = -1  # stands for a gap among word numbers
 DRAWS_PER_SEQUENCE, DRAWS_PER_WORD = 6, 3
 _SENTENCE_SALT, _WORD_SALT = 0xDA3A, 0xDA3B
 
@@ -33,11 +33,12 @@ def corrupt_batch(
     gap: float,
     shuffle: float,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Corrupt many sequences: what is left, as word numbers counted through all of them.
+    """Corrupt sequences of words and return the numbers of the words that are left.
 
     counts: words per sequence, (R,). sequence_draws (R, DRAWS_PER_SEQUENCE) and word_draws
-    (W, DRAWS_PER_WORD): uniform random numbers in [0, 1).
-    Returns the numbers, with GAP for a gap, (W' <= W,), and how many each sequence has, (R,).
+    (W, DRAWS_PER_WORD): uniform random numbers in [0, 1). trim, gap, shuffle: probability of each corruption.
+    Returns word numbers (W' <= W,), counted over all sequences, with GAP for each gap; and the number of
+    entries of each sequence, (R,).
     """
     first = counts.cumsum() - counts
     position, row = positions_in_rows(counts), np.repeat(np.arange(len(counts)), counts)  # (W,)
@@ -73,7 +74,10 @@ def _in_gap(
     first: NDArray[np.int64],
     word_draws: NDArray[np.float64],
 ) -> NDArray[np.bool_]:
-    """Which words lie in a gap; gap n of a sequence uses the numbers drawn for its word n."""
+    """Return a mask (W,) of the words in gaps; gap n of a sequence uses the draws of the sequence's word n.
+
+    first: number of the first word of each sequence before trimming, (R,).
+    """
     draws = word_draws[np.repeat(first, gap_counts) + positions_in_rows(gap_counts)]
     sizes = np.repeat(counts, gap_counts)
     start = _randint(draws[:, 1], sizes)
@@ -86,16 +90,17 @@ def _in_gap(
 
 
 def _randint(draws: NDArray[np.float64], stop: NDArray[np.int64] | int) -> NDArray[np.int64]:
-    """Integers in [0, stop)."""
+    """Turn uniform draws in [0, 1) into integers in [0, stop)."""
     return (draws * stop).astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corruption:
-    """The probability of each corruption, the mark of a gap, and where words start.
+    """Corrupt token sequences word by word.
 
-    starts_word: for every id whether a word starts with it, (V,).
-    gap_id: the token for a gap; None leaves a gap unmarked.
+    trim, gap, shuffle: probability of each corruption.
+    starts_word: whether each token starts a word, (V,).
+    gap_id: the token that replaces a gap; if None, gaps are not marked.
     """
 
     trim: float
@@ -110,8 +115,8 @@ class Corruption:
                 raise InvalidValueError(name, getattr(self, name), "a probability from 0 to 1")
 
     def apply(self, clean: Ragged, rows: NDArray[np.int64], *, seed: int, epoch: int) -> Ragged:
-        """Corrupt sentences, none of which gets longer; `rows` are their numbers."""
-        starts, counts = self._words(clean)
+        """Corrupt the sentences with the given row numbers; no sentence gets longer."""
+        starts, counts = self._word_starts(clean)
         left, lengths = corrupt_batch(
             counts,
             sequence_draws=uniform(seed + _SENTENCE_SALT, epoch, rows, DRAWS_PER_SEQUENCE),
@@ -120,7 +125,7 @@ class Corruption:
             gap=self.gap,
             shuffle=self.shuffle,
         )
-        # The mark of a gap is one more word behind all others: index GAP, -1, finds it.
+        # The gap token is appended as one more word, which the index GAP (-1) selects.
         mark = [] if self.gap_id is None else [self.gap_id]
         ids = np.concatenate((clean.ids, np.array(mark, np.int64)))
         starts = np.append(starts, len(clean.ids))
@@ -131,13 +136,13 @@ class Corruption:
             lengths=np.bincount(row, sizes, len(rows)).astype(np.int64),
         )
 
-    def _words(self, clean: Ragged) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where words start among all ids, and how many each sentence has."""
+    def _word_starts(self, clean: Ragged) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the index at which each word starts in `clean.ids`, and the number of words per sentence."""
         starts_word = self.starts_word[clean.ids]
         so_far = np.concatenate(([0], starts_word.cumsum()))
         ends = clean.lengths.cumsum()
         before_row = np.repeat(so_far[ends - clean.lengths], clean.lengths)
-        # Ids before the first word belong to it, so that the row's start is the start of its first word.
+        # Ids before the first word start belong to the first word, so each row starts with a word.
         first = positions_in_rows(clean.lengths) == 0
         starts = first | (starts_word & (so_far[:-1] > before_row))
         total = np.concatenate(([0], starts.cumsum()))
@@ -145,9 +150,9 @@ class Corruption:
 
 
 class DenoisingExamples(PairExamples):
-    """Pairs of a corrupted and the original sentence; the corruption differs in every epoch.
+    """Pairs of a corrupted sentence and its original; the corruption differs in every epoch.
 
-    The corruption depends only on seed, epoch and row. The end token of a sentence stays.
+    The corruption depends only on seed, epoch and row. The end token of a sentence is kept.
     """
 
     def __init__(
@@ -164,7 +169,7 @@ class DenoisingExamples(PairExamples):
         self.corruption, self.seed = corruption, seed
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sentence's length for both sides: corruption never makes it longer."""
+        """Return the length of the original sentence for both sides, since corruption never adds tokens."""
         return self.store.lengths(rows).repeat(2, axis=1)
 
     def gather(

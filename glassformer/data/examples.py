@@ -1,6 +1,6 @@
 """Training examples by number, with known lengths, returned as padded arrays.
 
-N tokens of some rows concatenated.
+Letters: N tokens of several rows concatenated.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ Ids = NDArray[np.int64]
 
 
 class Examples(Protocol):
-    """Anything that can be trained on. Randomness in a batch depends only on seed, epoch and row."""
+    """Interface of training examples. Any randomness in a batch depends only on seed, epoch and row."""
 
     def __len__(self) -> int: ...
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The length of each row, by field: (rows, fields)."""
+        """Return the length of each field of each row: (rows, fields)."""
         ...
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
-        """Padded arrays by name, as the learner takes them."""
+        """Return padded arrays by name: the arguments of the learner's `forward`."""
         ...
 
 
 def pad(
     ids: NDArray[np.int64], lengths: NDArray[np.int64], fill: int, multiple: int = 1
 ) -> NDArray[np.int64]:
-    """Concatenated rows as a matrix, padded on the right to the longest (or the next multiple).
+    """Pad concatenated rows on the right with `fill`, to the longest row rounded up to a multiple.
 
     >>> pad(np.array([1, 2, 3, 4]), np.array([3, 1]), 0).tolist()
     [[1, 2, 3], [4, 0, 0]]
@@ -52,7 +52,7 @@ def pad(
 
 
 class PairExamples:
-    """Sources and targets: the decoder reads the target after a start token (teacher forcing).
+    """Sources and targets; the decoder input is the target shifted right by a start token (teacher forcing).
 
     A target row ends with its end token: start a b end -> input (start a b), labels (a b end).
     """
@@ -68,18 +68,18 @@ class PairExamples:
         return self.store.lengths(rows)
 
     def row(self, number: int, epoch: int) -> tuple[NDArray[np.int64], ...]:
-        """The source and the target of one example in an epoch."""
+        """Return the source ids and the target ids of one example in an epoch."""
         sides, _ = self.gather(np.array([number]), epoch)
         return tuple(sides)
 
     def gather(
         self, rows: NDArray[np.int64], epoch: int
     ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-        """The sources and the targets of some examples, each concatenated, and their lengths (rows, 2)."""
+        """Return the concatenated sources, the concatenated targets, and their lengths (rows, 2)."""
         return self.store.gather(rows)
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
-        """src (B, S), tgt (B, T), labels (B, T)."""
+        """Return src (B, S), tgt (B, T) and labels (B, T)."""
         (sources, targets), lengths = self.gather(rows, epoch)
         labels = pad(targets, lengths[:, 1], IGNORE_INDEX, self.multiple)
         tgt = np.full_like(labels, self.pad_id)
@@ -90,9 +90,9 @@ class PairExamples:
 
 
 class LabeledExamples:
-    """Texts and the number of their label, stored as a field of one id.
+    """Texts with class labels; the class number is stored as a field with one id.
 
-    bpe_dropout: for training.
+    bpe_dropout: applied to the texts, for training only.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LabeledExamples:
         return self.store.lengths(rows)[:, :1]
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
-        """inputs (B, T): the texts' ids; labels (B,)."""
+        """Return inputs (B, T), the token ids of the texts, and labels (B,)."""
         (ids, labels), sizes = self.store.gather(rows)
         lengths = sizes[:, 0]
         if self.bpe_dropout is not None:
@@ -116,15 +116,15 @@ class LabeledExamples:
 
 
 class PackedBlocks:
-    """Packing: documents concatenated and cut into blocks; every id but a document's first is a label once
-    per epoch.
+    """Packing: documents concatenated and cut into blocks.
 
-    The documents form a ring that each epoch is cut open somewhere else within the first `length` ids, so
-    that blocks start elsewhere every time and their number stays the same. The label of a block's last
-    position is the first id of the next block. The last block is padded.
+    Every id except the first of a document is a label once per epoch. The documents form a ring. Each epoch
+    cuts it at another point within the first `length` ids, so that block boundaries change while the number
+    of blocks does not. The label of a block's last position is the first id of the next block. The last
+    block is padded.
 
-    seed: decides where the ring is cut; None always cuts between the last document and the first.
-    segments: if False, `batch` has none: the model reads across documents, or there is one document.
+    seed: seed of the cut points; None always cuts between the last document and the first.
+    segments: if False, `batch` returns no segments: attention crosses documents, or there is only one.
     """
 
     def __init__(
@@ -149,21 +149,21 @@ class PackedBlocks:
         return -(-self._size // self.length)
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(rows, 1): all the same."""
+        """Return the block length for every row: (rows, 1)."""
         return np.full((len(rows), 1), self.length, np.int64)
 
     def offset(self, epoch: int) -> int:
-        """Where the ring is cut in this epoch."""
+        """Return the id position at which the ring is cut in this epoch."""
         if self.seed is None or len(self) == 1:
             return 0
         return int(np.random.default_rng([self.seed, epoch, _BLOCK_SALT]).integers(self.length))
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> dict[str, NDArray[np.int64]]:
-        """PackedBlocks by number, each array (B, L):
+        """Return the blocks with these numbers, as arrays (B, L):
 
         ids: padded with `pad_id`.
         labels: the next id of the same document, or IGNORE_INDEX.
-        segments: the documents of a block, counted from 1; 0 is padding. Left out if every block of the
+        segments: the document's number within the block, from 1; 0 is padding. Left out if every block of the
         batch lies within one document.
         """
         steps = np.asarray(rows, np.int64)[:, None] * self.length + np.arange(self.length)
@@ -188,9 +188,10 @@ class PackedBlocks:
 
 
 def class_names(classes: Sequence[str] | None, config: Mapping[str, Any], count: int = 0) -> list[str] | None:
-    """By class number: those of job.json, else of config.json; None if neither has any.
+    """Return the class names of a model by class number, or None if it has none.
 
-    count: how many classes there are, if known. A class without a name gets one from its number.
+    classes: the names in job.json, if any. config: config.json, whose `id2label` is used otherwise.
+    count: number of classes, if known. A class without a name is called LABEL_n.
 
     >>> class_names(None, {"id2label": {"1": "glad", "0": "sad"}}, 3)
     ['sad', 'glad', 'LABEL_2']

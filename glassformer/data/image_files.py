@@ -1,7 +1,7 @@
 """Read labeled images: folders per class, Parquet, IDX pairs, CIFAR's binary files and NumPy's .npz.
 
-`decode_image` turns one encoded image into pixels; `find_images` opens the data set at a path. Sources yield
-blocks of a few hundred images, so that no file is in memory at once.
+`decode_image` decodes one image into pixels; `find_images` opens the data set at a path. Sources yield blocks
+of a few hundred images, so that no file has to fit in memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Shape = tuple[int, int, int]  # H, W, C of every image
 Block = tuple[NDArray[np.uint8], Sequence[Label]]  # images (n, H, W, C) and n labels
 Encoded = tuple[int | None, Path | bytes, object]  # row, file or bytes, label
 Split = Literal["train", "test"]
-MAX_PIXELS = 64_000_000  # a small file can claim an image that fills the memory
+MAX_PIXELS = 64_000_000  # a small file can decode to an image that fills the memory
 MAX_DEFAULT_SIDE = 224
 _BLOCK_BYTES = 1 << 20
 # Formats that Pillow decodes itself; others would start external programs.
@@ -63,7 +63,7 @@ _NPZ_KEYS = (("images", "labels"), ("x", "y"), ("X", "y"), ("data", "labels"), (
 
 
 class BadImageError(Exception):
-    """Why one image cannot be used; completes a message that starts with its name."""
+    """An image cannot be used. The message is a predicate; the caller puts the image's name before it."""
 
 
 @contextmanager
@@ -87,13 +87,13 @@ def _open_image(source: Path | bytes | Image.Image) -> Iterator[Image.Image]:
         raise
     except Image.UnidentifiedImageError:
         raise BadImageError("is not an image") from None
-    except Exception as error:  # decoders fail in as many ways as there are formats
+    except Exception as error:  # each decoder raises its own exceptions
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise BadImageError(f"cannot be decoded ({text.strip()[:120] or type(error).__name__})") from None
 
 
 def read_image_shape(source: Path | bytes | Image.Image) -> Shape:
-    """Height, width and channels (1 if gray) without decoding."""
+    """Return height, width and channels (1 if grayscale) without decoding the image."""
     from PIL import Image
 
     with _open_image(source) as image:
@@ -103,9 +103,9 @@ def read_image_shape(source: Path | bytes | Image.Image) -> Shape:
 
 
 def decode_image(source: Path | bytes | Image.Image, shape: Shape) -> NDArray[np.uint8]:
-    """The pixels, upright, resized to the shape (H, W, C).
+    """Decode an image, apply its EXIF orientation and resize it to the shape (H, W, C).
 
-    Transparency becomes white; 16-bit gray keeps its upper 8 bits.
+    Transparent pixels become white; 16-bit grayscale keeps the upper 8 bits.
     """
     from PIL import ImageOps
 
@@ -116,7 +116,7 @@ def decode_image(source: Path | bytes | Image.Image, shape: Shape) -> NDArray[np
 
 
 def resize_image(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """The image (H, W, C) at another size (height, width), bilinear with antialiasing."""
+    """Resize an image (H, W, C) to `size` (height, width), bilinear with antialiasing."""
     if image.shape[:2] == size:
         return image
     from PIL import Image
@@ -150,26 +150,26 @@ class ImageSource(ABC):
 
     @abstractmethod
     def shape(self) -> Shape:
-        """The shape of every image, unless another size is requested."""
+        """Return the default shape (H, W, C) of the images."""
 
     def classes(self) -> list[str]:
-        """The class names in order, if the source lists them; else none."""
+        """Return the class names in order, or an empty sequence if the source does not list them."""
         return []
 
     @abstractmethod
     def blocks(self, shape: Shape, errors: RowErrors) -> Iterator[Block]:
-        """All images with their labels: class names or numbers."""
+        """Yield blocks of images with their labels (class names or numbers); bad images go to `errors`."""
 
 
 class EncodedImages(ImageSource):
-    """Images that have to be decoded, each of its own size."""
+    """Images that have to be decoded and may differ in size."""
 
     @abstractmethod
     def files(self, errors: RowErrors) -> Iterator[tuple[RowCounter, Iterator[Encoded]]]:
-        """For each file or folder its counter and its images."""
+        """Yield the row counter and the encoded images of each file or folder."""
 
     def shape(self) -> Shape:
-        """The most common size if the majority has it, else the median; one channel if all are gray.
+        """Return the size of the majority of images, else the median size; one channel if all are grayscale.
 
         The longer side is at most MAX_DEFAULT_SIDE. All headers are read, because a single color image makes
         all of them color.
@@ -238,7 +238,7 @@ class ParquetImages(EncodedImages):
     paths: tuple[Path, ...]
 
     def classes(self) -> list[str]:
-        """The names of integer labels, if the first file's metadata has them."""
+        """Return the names of integer labels, if the metadata of the first file has them."""
         metadata = ParquetReader(self.paths[0]).metadata.get(b"huggingface")
         try:
             features = json.loads(metadata)["info"]["features"] if metadata else {}
@@ -265,7 +265,7 @@ class ParquetImages(EncodedImages):
 
 @contextmanager
 def _open_binary(path: Path, *, member: str = "") -> Iterator[Any]:
-    """Open a file, decompressed, or a member of a zip file."""
+    """Open a file, decompressing .gz, or open a member of a zip file."""
     try:
         if member:
             with zipfile.ZipFile(path) as archive, archive.open(member) as file:
@@ -285,7 +285,7 @@ def _read_exactly(file: IO[bytes], count: int) -> bytes:
 
 
 def _block_sizes(count: int, image_bytes: int) -> Iterator[int]:
-    """How many images to read at a time."""
+    """Yield the number of images to read at a time, until `count` images are read."""
     most = max(1, _BLOCK_BYTES // image_bytes)
     while count > 0:
         yield min(most, count)
@@ -336,7 +336,7 @@ class CifarFiles(ImageSource):
         return 32, 32, 3
 
     def classes(self) -> list[str]:
-        """The published list of names, if it is in the same folder."""
+        """Return the class names of batches.meta.txt, if it is in the same folder."""
         path = self.paths[0].with_name("batches.meta.txt")
         return path.read_text("utf-8").split() if path.is_file() else []
 
@@ -383,7 +383,7 @@ class NpzArrays(ImageSource):
         return FileProblemError(self.path, f"'{name}' {problem}")
 
     def _header(self, file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Shape and dtype of the images."""
+        """Read the shape and dtype of the images from an .npy header."""
         formats = np.lib.format
         try:
             version = formats.read_magic(file)
@@ -396,7 +396,10 @@ class NpzArrays(ImageSource):
         return shape, dtype
 
     def _layout(self, full: tuple[int, ...]) -> tuple[Shape, bool]:
-        """The shape (H, W, C) of an image, and whether the file has channels first."""
+        """Return the shape (H, W, C) of an image, and whether the file has channels first.
+
+        full: shape of the array of images.
+        """
         match full:
             case (_, height, width) if height and width:
                 return (height, width, 1), False
@@ -421,7 +424,7 @@ class NpzArrays(ImageSource):
         return (labels.astype(np.int64) if labels.dtype.kind == "b" else labels).ravel().tolist()
 
     def _to_bytes(self, array: NDArray[Any]) -> NDArray[np.uint8]:
-        """Floats from 0 to 1 and integers from 0 to 255 as bytes."""
+        """Convert floats from 0 to 1, or integers from 0 to 255, to bytes."""
         if array.dtype == np.uint8:
             return array
         is_float = array.dtype.kind == "f"
@@ -435,7 +438,10 @@ class NpzArrays(ImageSource):
 
 
 def find_images(path: str | Path, split: Split = "train") -> ImageSource:
-    """The images at `path`, recognized by file names; `split` chooses if there are several parts."""
+    """Open the images at `path`, whose format is recognized by file names.
+
+    split: which split to read if the path has both.
+    """
     path = Path(path)
     if not path.exists():
         raise FileMissingError(path, "file or folder")
@@ -475,7 +481,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def single_path(paths: Sequence[str]) -> Path:
-    """The data set that the paths name: a single path, or both files of an IDX pair."""
+    """Return the path of the data set: the only path, or the first of the two files of an IDX pair."""
     candidates = [Path(path) for path in paths]
     pairs = {_idx_pair(path) if _IDX.fullmatch(path.name) else path for path in candidates}
     if len(pairs) != 1:
@@ -484,7 +490,7 @@ def single_path(paths: Sequence[str]) -> Path:
 
 
 def list_files(path: Path) -> list[Path]:
-    """The files of the data set at a path, sorted."""
+    """List the files of the data set at a path, sorted."""
     if path.is_file() and _IDX.fullmatch(path.name):
         pair = _idx_pair(path)
         return [pair.images, pair.labels]
@@ -492,12 +498,12 @@ def list_files(path: Path) -> list[Path]:
 
 
 def list_names(path: Path) -> list[str]:
-    """The same files relative to the path; a folder's name may be the class of its images."""
+    """List the same files relative to the path, since a folder's name may be the class of its images."""
     return [file.relative_to(path).as_posix() if path.is_dir() else file.name for file in list_files(path)]
 
 
 def _split_of(name: str) -> Split | None:
-    """The split in a name: test_batch.bin, train-00000-of-00001.parquet, t10k-images-idx3-ubyte."""
+    """Return the split in a name: test_batch.bin, train-00000-of-00001.parquet, t10k-images-idx3-ubyte."""
     first = re.split(r"[-_.]", name.lower())[0]
     if first in _TEST:
         return "test"
@@ -505,7 +511,7 @@ def _split_of(name: str) -> Split | None:
 
 
 def _choose_split(folder: Path, entries: list[Path], split: Split) -> list[Path]:
-    """The entries of one split; those that name none are for training."""
+    """Return the entries of one split; entries without a split in their name are for training."""
     chosen = [entry for entry in entries if (_split_of(entry.name) or "train") == split]
     if not chosen:
         raise FileMissingError(folder, f"{split} split of the images")
@@ -513,7 +519,7 @@ def _choose_split(folder: Path, entries: list[Path], split: Split) -> list[Path]
 
 
 def _idx_pair(path: Path) -> IdxPair:
-    """Images and labels from the name of either; each may be compressed or not."""
+    """Return the paths of images and labels, given the path of either; each may be compressed."""
     match = _IDX.fullmatch(path.name)
     assert match is not None
     pair = []

@@ -1,7 +1,7 @@
-"""Labeled images on disk, written once in a stream and then memory-mapped, and their augmentation.
+"""Labeled images on disk, streamed to a folder once and then memory-mapped; and image augmentation.
 
-A folder holds all pixels concatenated, (N, H, W, C) bytes, the labels, and a hash of each image. The
-augmentation of an image depends only on seed, epoch and row, so a resumed run sees the same images.
+A folder holds the pixels of all images, (N, H, W, C) bytes, the labels, and a hash of each image. The
+augmentation of an image depends only on seed, epoch and row, so a resumed run reads the same images.
 Letters: B images, H height, W width, C channels.
 """
 
@@ -39,7 +39,7 @@ _HINT = "prepare the data again"
 Rows = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 _BLOCK = 512
-_ERASED_SIDES = (0.15, 0.4)  # smallest and largest fraction of a side
+_ERASED_SIDES = (0.15, 0.4)  # smallest and largest side of the rectangle, as a fraction of the image's
 
 
 def prepare_images(
@@ -55,10 +55,10 @@ def prepare_images(
     """Write the images at `path` to `folder` and open the result.
 
     size: height and width; by default that of the arrays, or a common one for encoded images (at most 224).
-    channels: repeats a gray channel to get this number. Color is never removed.
-    split: which part, if the path has several.
-    classes: those of the training set, so that a validation set has the same numbers.
-    The folder appears under its name only when it is complete.
+    channels: number of channels; grayscale is repeated, color is never converted to grayscale.
+    split: which split to read, if the path has several.
+    classes: class names of the training set, so that a validation set gets the same class numbers.
+    The folder is written atomically.
     """
     target = Path(folder)
     if target.exists():
@@ -77,16 +77,18 @@ def prepare_images(
     try:
         part.mkdir(parents=True)
         fixed = list(classes) if classes is not None else source.classes()
-        labels_seen, numbers = _write_pixels(part, source, shape, errors, fixed)
+        distinct_labels, numbers = _write_pixels(part, source, shape, errors, fixed)
         names = fixed or [
-            str(label) for label in sorted(labels_seen, key=lambda name: (isinstance(name, str), name))
+            str(label) for label in sorted(distinct_labels, key=lambda name: (isinstance(name, str), name))
         ]
-        empty = [] if classes is not None else [name for name in names if name not in map(str, labels_seen)]
+        empty = (
+            [] if classes is not None else [name for name in names if name not in map(str, distinct_labels)]
+        )
         if empty:
             raise EmptyInputError(f"class '{empty[0]}' of {path}", hint="add images or remove the class")
         if classes is None and len(names) < 2:
             raise InvalidValueError(f"classes of {path}", names, "at least two")
-        labels = np.array([names.index(str(label)) for label in labels_seen], np.int64)[
+        labels = np.array([names.index(str(label)) for label in distinct_labels], np.int64)[
             np.frombuffer(numbers, np.int64)
         ]
         metadata = {"format": FORMAT, "rows": len(labels), "shape": shape, "classes": names}
@@ -106,7 +108,10 @@ def prepare_images(
 def _write_pixels(
     part: Path, source: ImageSource, shape: tuple[int, int, int], errors: RowErrors, fixed: list[str]
 ) -> tuple[list[Label], array[int]]:
-    """Write pixels and hashes; returns the distinct labels, and which of them each image has."""
+    """Write pixels and hashes; return the distinct labels, and the index of each image's label among them.
+
+    fixed: the only class names allowed; if empty, any label is.
+    """
     label_ids: dict[Label, int] = {}
     numbers = array("q")
     with (part / "pixels.u8").open("wb") as pixels, (part / "hashes.u64").open("wb") as hashes:
@@ -152,25 +157,25 @@ class ImageSet:
         return len(self._labels)
 
     def lengths(self, rows: Rows) -> NDArray[np.int64]:
-        """Every image costs the same: (rows, 1) ones."""
+        """Return ones (rows, 1): every image has the same cost."""
         return np.ones((len(rows), 1), np.int64)
 
     def images(self, rows: Rows) -> NDArray[np.uint8]:
-        """The pixels of these rows: (B, H, W, C)."""
+        """Return the pixels of these rows: (B, H, W, C)."""
         return np.asarray(self._pixels[rows], dtype=np.uint8)
 
     def labels(self, rows: Rows) -> NDArray[np.int64]:
-        """The classes of these rows, by number: (B,)."""
+        """Return the class numbers of these rows: (B,)."""
         return np.asarray(self._labels[rows], dtype=np.int64)
 
     def batch(self, rows: Rows, *, epoch: int = 0) -> dict[str, NDArray[np.generic]]:
-        """Bytes and labels as stored, the same in every epoch."""
+        """Return images and labels as stored, the same in every epoch."""
         return {"images": self.images(rows), "labels": self.labels(rows)}
 
     def split(self, fraction: float, *, seed: int = 0) -> tuple[Rows, Rows]:
-        """Training and validation split: row numbers, about `fraction` of them for validation.
+        """Return the row numbers of a training and a validation split; validation gets about `fraction`.
 
-        Equal images are in the same split. A class with two different images or more is in both splits.
+        Identical images are in the same split. A class with at least two different images is in both splits.
         """
         if not 0 < fraction < 1:
             raise InvalidValueError("fraction", fraction, "a number between 0 and 1")
@@ -218,7 +223,7 @@ class Augment:
                 raise InvalidValueError(name, getattr(self, name), f"from 0 to {most}")
 
     def __call__(self, images: Bytes, rows: Rows, *, epoch: int) -> Bytes:
-        """(B, H, W, C) and the row of each -> the same shape."""
+        """Augment images (B, H, W, C) with these row numbers; the shape stays the same."""
         draws = uniform(self.seed, epoch, rows, 9)  # (B, 9)
         shift = np.floor(draws[:, 0:2] * (2 * self.shift + 1)).astype(np.int64) - self.shift  # (B, 2)
         flip = draws[:, 2] < self.flip
@@ -229,7 +234,7 @@ class Augment:
         return self._erase(images, draws[:, 4:]) if self.erase else images
 
     def _translate(self, images: Bytes, shift: NDArray[np.int64], flip: NDArray[np.bool_]) -> Bytes:
-        """By whole pixels: one lookup, every pixel exact."""
+        """Translate and flip by whole pixels, which needs no interpolation."""
         _, height, width, _ = images.shape
         down = np.arange(height) + shift[:, :1]  # (B, H), the source of each line
         across = np.arange(width) + shift[:, 1:]  # (B, W)
@@ -243,7 +248,7 @@ class Augment:
         flip: NDArray[np.bool_],
         degrees: NDArray[np.float64],
     ) -> Bytes:
-        """About the center, with bilinear interpolation."""
+        """Rotate about the center, with bilinear interpolation, after shift and flip."""
         _, height, width, _ = images.shape
         angle = np.deg2rad(degrees).astype(np.float32)[:, None, None]
         y = np.arange(height, dtype=np.float32)[:, None] - np.float32((height - 1) / 2)
@@ -263,7 +268,7 @@ class Augment:
         return sampled.round_().to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
 
     def _lookup(self, images: Bytes, down: NDArray[np.int64], across: NDArray[np.int64]) -> Bytes:
-        """The pixels at these positions, also beyond the edges."""
+        """Return the pixels at rows `down` and columns `across`; positions beyond the edges are padded."""
         count, height, width, channels = images.shape
         lines = np.arange(count)[:, None, None] * height + _reflect(down, height)
         pixels = images.reshape(-1, channels).take(lines * width + _reflect(across, width), 0)
@@ -279,7 +284,7 @@ class Augment:
         down, across = _in_span(height, draws[:, 1], draws[:, 2]), _in_span(width, draws[:, 3], draws[:, 4])
         inside = down[:, :, None] & across[:, None, :]  # (N, H, W)
         flat = selected.reshape(len(selected), height * width, channels)
-        # much faster than a mean over the middle axes, and as exact
+        # much faster than a mean over the middle axes, and equally exact
         total = np.ones(height * width) @ flat.astype(np.float64)  # (N, C)
         color = np.rint(total / (height * width)).astype(np.uint8)
         images = images.copy()
@@ -288,7 +293,7 @@ class Augment:
 
 
 def _in_span(side: int, offset: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which pixels of a side lie in a random span of it: (B, side)."""
+    """Return a mask (B, side) of the pixels in a random interval of an image side."""
     length = (_ERASED_SIDES[0] + size * (_ERASED_SIDES[1] - _ERASED_SIDES[0])) * side
     start = offset * (side - length)
     position = np.arange(side)
@@ -296,7 +301,7 @@ def _in_span(side: int, offset: NDArray[np.float64], size: NDArray[np.float64]) 
 
 
 def _reflect(positions: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Positions beyond the edges reflected, without repeating the edge itself."""
+    """Reflect positions beyond the edges, without repeating the edge pixel."""
     if size == 1:
         return np.zeros_like(positions)
     period = positions % (2 * size - 2)
@@ -306,9 +311,9 @@ def _reflect(positions: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 def channel_statistics(
     images: ImageSet, rows: Rows | None = None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel over these rows, for pixels from 0 to 1.
+    """Return mean and standard deviation of each channel over `rows` (default: all), for pixels from 0 to 1.
 
-    A constant channel gets 1, so that it can be divided by.
+    The standard deviation of a constant channel is reported as 1, so that dividing by it is safe.
     """
     rows = np.arange(len(images)) if rows is None else rows
     channels = images.shape[2]
@@ -325,10 +330,10 @@ def channel_statistics(
 
 
 class ImageExamples:
-    """Images as a model reads them: channels first, normalized.
+    """Images as model inputs: channels first, normalized.
 
-    rows: those of the set that are used; by default all.    mean, std: of the training set, by channel.
-    augment: for training.
+    rows: row numbers of the images to use; by default all.    mean, std: per channel, of the training set.
+    augment: random augmentation, for training only.
     """
 
     def __init__(
@@ -355,7 +360,7 @@ class ImageExamples:
         return self.images.lengths(rows)
 
     def batch(self, rows: Rows, *, epoch: int) -> dict[str, NDArray[np.generic]]:
-        """inputs (B, C, H, W): the images as float32; labels (B,)."""
+        """Return inputs (B, C, H, W), the images as float32, and labels (B,)."""
         indices = self.rows[rows]
         pixels = self.images.images(indices)
         if self.augment is not None:

@@ -1,8 +1,8 @@
-"""Reproducible randomness: permutations that are computed, not stored, and random numbers of a row.
+"""Reproducible randomness: permutations computed on demand, and random numbers that depend on the row.
 
-A shuffled list of 10^9 rows takes 8 GB; `Permutation` takes a key, and any slice of it costs only that slice.
-It is a Feistel network (each half of the number is mixed into the other, which is invertible); numbers
-outside 0..n-1 go through again until they are inside.
+A shuffled list of 10^9 rows takes 8 GB. `Permutation` stores only its keys and computes any slice on demand.
+It is a Feistel network, which mixes one half of a number's bits into the other half and is invertible.
+Results outside 0..n-1 are permuted again until they are inside (cycle walking).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Permutation:
         return self.size
 
     def __getitem__(self, part: slice) -> NDArray[np.int64]:
-        """The rows at these positions."""
+        """Return the rows at a slice of positions."""
         start, stop, step = part.indices(self.size)
         return self.at(np.arange(start, stop, step, dtype=np.int64))
 
     def at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rows at `positions`, each in 0..size-1."""
+        """Return the rows at `positions`, each in 0..size-1."""
         half = max(1, ((max(self.size, 2) - 1).bit_length() + 1) // 2)
         seeds = np.random.SeedSequence([self.seed & (2**64 - 1), self.epoch])
         keys = seeds.generate_state(_ROUNDS, np.uint64).astype(np.uint64)
@@ -54,7 +54,7 @@ class Permutation:
 
 
 def _feistel(numbers: NDArray[np.uint64], half: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A permutation of 0..4^half - 1."""
+    """Permute the numbers 0..4^half - 1; `half` is half their number of bits, `keys` has a key per round."""
     low = np.uint64((1 << half) - 1)
     shift = np.uint64(half)
     left, right = numbers >> shift, numbers & low
@@ -64,14 +64,14 @@ def _feistel(numbers: NDArray[np.uint64], half: int, keys: NDArray[np.uint64]) -
 
 
 def _hash(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Every bit of the result depends on every bit of x (multiplications overflow on purpose)."""
+    """Hash 64-bit integers (multiplications overflow on purpose)."""
     x = (x ^ (x >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     return x ^ (x >> np.uint64(32))
 
 
 def uniform(seed: int, epoch: int, rows: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """Numbers in [0, 1) that depend only on seed, epoch and row: (rows, count).
+    """Return random numbers in [0, 1) that depend only on seed, epoch and row: (rows, count).
 
     >>> together = uniform(1, 0, np.array([5, 9]), 3)
     >>> bool((uniform(1, 0, np.array([9]), 3) == together[1:]).all())
@@ -83,12 +83,12 @@ def uniform(seed: int, epoch: int, rows: NDArray[np.int64], count: int) -> NDArr
 
 
 def position_keys(rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A number for every position of these rows that no other position of any row has: (sum of lengths,)."""
+    """Return a number for each position of these rows, unique over all rows: (sum of lengths,)."""
     return np.repeat(rows, lengths) * _MAX_POSITIONS + positions_in_rows(lengths)
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Every bit of the result depends on every bit of x (multiplications overflow on purpose)."""
+    """Hash 64-bit integers with the finalizer of SplitMix64 (multiplications overflow on purpose)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

@@ -2,7 +2,7 @@
 
 Memory use is bounded whatever the file size. Text is UTF-8; a byte order mark is dropped, and so is a
 carriage return before a newline. A line that cannot be read is yielded as `Invalid`, so that line numbers
-stay correct. Every table has a head, from which columns are chosen, and rows, each with its line number.
+stay correct. A table has a head, its first rows, from which columns are chosen, and rows with line numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from glassformer.errors import (
 )
 
 CHUNK_BYTES = 1 << 18
-_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of other bytes
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # surrogateescape decodes invalid bytes to these
 MAX_LINE_BYTES = 1 << 20
 HEAD_ROWS = 1000  # rows read to choose columns
 PARQUET_BATCH_ROWS = 256
@@ -75,7 +75,7 @@ _COMMON_NAMES = {
 
 
 def require_file(path: str | PathLike[str]) -> Path:
-    """The path, if it is a regular file, which can be read more than once."""
+    """Return the path if it is a regular file, which can be read more than once; else raise an error."""
     path = Path(path)
     if path.is_file():
         return path
@@ -88,7 +88,7 @@ def require_file(path: str | PathLike[str]) -> Path:
 
 @contextmanager
 def open_text(path: str | PathLike[str]) -> Iterator[IO[bytes]]:
-    """A text file's bytes, decompressed, without a byte order mark."""
+    """Open a text file as bytes, decompressed, without a byte order mark."""
     path = require_file(path)
     try:
         with path.open("rb") as raw:
@@ -122,13 +122,13 @@ def _check_is_text(path: Path, start: bytes) -> None:
 
 
 def read_lines(path: str | PathLike[str], *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[str | Invalid]:
-    """Every line without its newline; one that is too long or not UTF-8 is `Invalid`."""
+    """Yield the lines without newlines; a line that is too long or not UTF-8 is yielded as `Invalid`."""
     with open_text(path) as stream:
         yield from decode_lines(stream, max_bytes=max_bytes)
 
 
 def decode_lines(stream: IO[bytes], *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[str | Invalid]:
-    """The lines of an open stream, e.g. standard input."""
+    """Yield the lines of an open stream, e.g. standard input."""
     while line := stream.readline(max_bytes + 2):
         if len(line.removesuffix(b"\n")) > max_bytes:
             while line and not line.endswith(b"\n"):
@@ -142,10 +142,10 @@ def decode_lines(stream: IO[bytes], *, max_bytes: int = MAX_LINE_BYTES) -> Itera
 
 
 def read_pieces(path: str | PathLike[str], counter: RowCounter, *, size: int = CHUNK_BYTES) -> Iterator[str]:
-    """The text of a file in pieces of about `size` characters, with `\\n` line ends; bad lines are skipped.
+    """Yield the text of a file in pieces of about `size` characters, with `\\n` line ends; skip bad lines.
 
-    A piece ends after a line if possible, else after a space, else between two characters, so that a line of
-    many gigabytes needs no more memory than a short one.
+    A piece ends after a line if possible, else after a space, else between two characters. So even a line of
+    many gigabytes is read in bounded memory.
     """
     rest, number = "", 1
     with open_text(path) as stream:
@@ -173,7 +173,7 @@ def _without_bad_lines(text: str, number: int, counter: RowCounter) -> Iterator[
 
 
 def file_format(path: str | PathLike[str]) -> FileFormat:
-    """A file's format by its suffix, `.gz` aside; anything unknown is plain text.
+    """Return a file's format by its suffix, ignoring `.gz`; an unknown suffix is plain text.
 
     >>> file_format("train.tsv.gz"), file_format("train.en")
     ('tsv', 'plain')
@@ -187,7 +187,7 @@ def file_format(path: str | PathLike[str]) -> FileFormat:
 
 
 def looks_like_header(cells: Sequence[str]) -> bool:
-    """Whether a first row is a header: every cell is a common column name, or two of them name a pair.
+    """Check if a first row is a header: every cell is a common column name, or two cells name a pair.
 
     >>> looks_like_header(["id", "document", "label"]), looks_like_header(["Hi.", "Hallo!"])
     (True, False)
@@ -199,7 +199,7 @@ def looks_like_header(cells: Sequence[str]) -> bool:
 
 
 def find_pair_columns(names: Sequence[str]) -> tuple[str, str] | None:
-    """The columns of a pair: two common names that belong together, or the only two that are languages."""
+    """Find the columns of a pair: two common names that belong together, or the only two language codes."""
     lower = {name.split(".")[-1].lower(): name for name in names}
     if pair := _pair_in(lower):
         return lower[pair[0]], lower[pair[1]]
@@ -212,25 +212,25 @@ def _pair_in(names: Collection[str]) -> tuple[str, str] | None:
 
 
 def find_column(names: Sequence[str], common: Sequence[str]) -> str | None:
-    """The column with the first of the common names that is there."""
+    """Find the column with the first of the common names that occurs."""
     lower = {name.lower(): name for name in names}
     return next((lower[name] for name in common if name in lower), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TablePreview:
-    """The first rows. `names` is None if the first line may or may not be a header."""
+    """The first rows of a table. `names` is None if it is unknown whether the first line is a header."""
 
     names: tuple[str, ...] | None
     rows: list[tuple[object, ...]]
 
     def header(self) -> tuple[str, ...]:
-        """The names, or the cells of the first row as if they were."""
+        """Return the column names, or the cells of the first row if the names are unknown."""
         return self.names or tuple(str(cell).strip() for cell in self.rows[0])
 
 
 def parse_columns(columns: Sequence[str]) -> list[Column]:
-    """Columns as a user writes them.
+    """Parse columns as a user writes them: names, or numbers from 1.
 
     >>> parse_columns(["en", "2"])
     ['en', 2]
@@ -239,7 +239,7 @@ def parse_columns(columns: Sequence[str]) -> list[Column]:
 
 
 class TableReader(ABC):
-    """One file of rows."""
+    """Interface of the table readers: the rows of one file."""
 
     unit = "line"
 
@@ -248,15 +248,15 @@ class TableReader(ABC):
 
     @abstractmethod
     def head(self, count: int = HEAD_ROWS) -> TablePreview:
-        """The first `count` good rows."""
+        """Read the first `count` good rows."""
 
     @abstractmethod
     def rows(self, columns: Sequence[Column], counter: RowCounter) -> Iterator[tuple[int, Sequence[object]]]:
-        """Every row: its line, and its values in the order of `columns`."""
+        """Yield the line number of each row, and its values in the order of `columns`."""
 
 
 def open_table(path: str | PathLike[str]) -> TableReader:
-    """The table in a file; plain text is read as TSV."""
+    """Open the table in a file; plain text is read as TSV."""
     match file_format(path):
         case "csv":
             return CsvReader(path)
@@ -273,7 +273,7 @@ class DelimitedReader(TableReader):
 
     @abstractmethod
     def cells(self, counter: RowCounter) -> Iterator[tuple[int, list[str]]]:
-        """Every row that is not blank, with its line."""
+        """Yield each row that is not blank, with its line number."""
 
     def head(self, count: int = HEAD_ROWS) -> TablePreview:
         counter = RowCounter(str(self.path))
@@ -357,7 +357,7 @@ class JsonlReader(TableReader):
     """One JSON object per line; a key inside a nested object is written with a dot, `translation.en`."""
 
     def objects(self, counter: RowCounter) -> Iterator[tuple[int, dict[str, object]]]:
-        """Every line that is an object."""
+        """Yield each line that is a JSON object, with its line number."""
         for number, line in enumerate(read_lines(self.path), 1):
             if isinstance(line, Invalid):
                 counter.add_error(number, line.reason)
@@ -399,7 +399,7 @@ class JsonlReader(TableReader):
 
 
 def _flatten(value: Mapping[str, object]) -> dict[str, object]:
-    """Nested objects, one level deep, as keys with a dot."""
+    """Flatten nested objects, one level deep, into keys with a dot."""
     flat: dict[str, object] = {}
     for key, inner in value.items():
         flat |= (

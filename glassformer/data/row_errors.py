@@ -1,7 +1,7 @@
-"""Rows that cannot be used: counted, reported with file and line, and skipped.
+"""Count rows that cannot be used, report them with file and line, and skip them.
 
-A few bad rows in a large file are skipped with a warning. A file without one good row, or with more than 10 %
-bad rows, is probably the wrong file or read in the wrong way, so that is an error.
+A few bad rows in a large file are skipped with a warning. A file without a good row, or with more than 10 %
+bad rows, is probably the wrong file or read with the wrong options, so it raises an error.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import ClassVar
 
 from glassformer.errors import EmptyInputError, GlassformerError
 
-SHOWN = 3  # errors that are kept and shown per file
+SHOWN = 3  # maximum number of errors kept and shown per file
 MAX_BAD_SHARE = 0.1
 GIVE_UP_AFTER = 1000  # stop reading after this many bad rows without a good one
 
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """A line or value that cannot be used. reason: completes a message that starts with its position."""
+    """A line or value that cannot be used. reason: a predicate; messages put the position before it."""
 
     reason: str
 
@@ -40,7 +40,7 @@ class RowError:
 
 @dataclass(eq=False)
 class TooManyBadRowsError(GlassformerError):
-    """Most likely the wrong file, or the wrong columns. first: the first bad row."""
+    """Too many rows are bad: most likely the file or the columns are wrong. first: the first bad row."""
 
     path: str
     bad: int
@@ -52,7 +52,7 @@ class TooManyBadRowsError(GlassformerError):
 
 @dataclass
 class RowCounter:
-    """Counts the good and bad rows of one pass over one file."""
+    """Count the good and bad rows of one pass over one file."""
 
     file: str
     unit: str = "line"
@@ -61,7 +61,7 @@ class RowCounter:
     first: list[RowError] = field(default_factory=list)
 
     def add_error(self, line: int | None, reason: str, *, file: str | PathLike[str] | None = None) -> None:
-        """Count a bad row. file: if it is not the counter's own (the second of two aligned files)."""
+        """Count a bad row. file: if it is not the counter's file, e.g. the second of two aligned files."""
         self.bad += 1
         if len(self.first) < SHOWN:
             self.first.append(RowError(self.file if file is None else fspath(file), line, reason, self.unit))
@@ -77,7 +77,7 @@ class RowCounter:
 
 
 class RowErrors:
-    """Collects the skipped rows of all files that are read.
+    """Collect the skipped rows of all files that are read.
 
     >>> errors = RowErrors()
     >>> counter = errors.start_file("train.tsv")
@@ -91,18 +91,21 @@ class RowErrors:
         self._counters: dict[str, RowCounter] = {}
 
     def start_file(self, file: str | PathLike[str], *, unit: str = "line") -> RowCounter:
-        """The counter for a new pass over a file; it replaces that of an earlier pass."""
+        """Return the counter for a new pass over a file, replacing that of an earlier pass.
+
+        unit: what the numbers of bad rows count, e.g. "line" or "row".
+        """
         counter = self._counters[fspath(file)] = RowCounter(fspath(file), unit)
         return counter
 
     @property
     def count(self) -> int:
-        """How many rows were skipped."""
+        """Number of skipped rows."""
         return sum(counter.bad for counter in self._counters.values())
 
     @property
     def rows(self) -> int:
-        """How many rows were read, good and bad."""
+        """Number of rows read, good and bad."""
         return self.count + sum(counter.good for counter in self._counters.values())
 
     @property
@@ -111,7 +114,7 @@ class RowErrors:
         return [error for counter in self._counters.values() for error in counter.first][:SHOWN]
 
     def summary(self) -> str:
-        """How many rows were skipped, and the first few of them; empty if none was."""
+        """Describe how many rows were skipped and the first few of them; empty if none was."""
         if not self.count:
             return ""
         more = "; ..." if self.count > len(self.first) else ""

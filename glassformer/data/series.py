@@ -1,4 +1,4 @@
-"""Time series: read from a table, checked for even steps, and held as one array.
+"""Read time series from a table, check that their steps are even, and hold them in one array.
 
 Letters: S series, N rows of all series concatenated, C channels.
 """
@@ -33,9 +33,9 @@ Fill = Literal["error", "linear", "last", "ignore"]
 TIME_NAMES = ("date", "ds", "timestamp", "datetime", "time", "date time", "date_time")
 ID_NAMES = ("unique_id", "item_id", "series_id", "id", "series")
 VALUE_NAMES = ("y", "target", "value")
-_INDEX_NAMES = ("", "unnamed: 0")  # a column that only numbers the rows, as pandas writes one
+_INDEX_NAMES = ("", "unnamed: 0")  # the row index that pandas writes
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "?"})
-_MAX_TEXT_SHARE = 0.5  # of the cells of a numeric column
+_MAX_TEXT_SHARE = 0.5  # a column with a larger fraction of text cells is not numeric
 _FILL_HINT = "fix the data, or set `fill` to linear or last"
 
 
@@ -43,9 +43,9 @@ _FILL_HINT = "fix the data, or set `fill` to linear or last"
 class SeriesSet:
     """One or many series with the same channels and the same step.
 
-    values: (N, C), in double precision, series keeps a small variation on a large offset
-    stamps: (N,), as in `timestamps`    ends: (S,), where each series ends
-    ids: the names of the series    names: of the channels    notes: warnings for the user
+    values: (N, C), in double precision, which keeps small variations on a large offset
+    stamps: (N,), timestamps as integers    ends: (S,), the row after the last one of each series
+    ids: names of the series    names: names of the channels    notes: warnings for the user
     """
 
     values: NDArray[np.float64]
@@ -61,20 +61,20 @@ class SeriesSet:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """Where each series starts: (S,)."""
+        """Return the first row of each series: (S,)."""
         return np.concatenate(([0], self.ends[:-1])).astype(np.int64)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """How many rows each series has: (S,)."""
+        """Return the number of rows of each series: (S,)."""
         return self.ends - self.starts
 
     def series(self, number: int) -> NDArray[np.float64]:
-        """The values of one series: (rows, C)."""
+        """Return the values of one series: (rows, C)."""
         return self.values[int(self.starts[number]) : int(self.ends[number])]
 
     def timestamp(self, row: int) -> str:
-        """The timestamp of a row of all series concatenated."""
+        """Format the timestamp of a row, counted over all series."""
         return format_timestamp(int(self.stamps[row]), self.step.kind != "numbers")
 
 
@@ -87,13 +87,14 @@ def read_series(
     fill: Fill = "error",
     display_name: str | None = None,
 ) -> SeriesSet:
-    """The series in a CSV or Parquet file, wide (a column per channel) or long (unique_id, ds, y).
+    """Read the series in a CSV or Parquet file, wide (a column per channel) or long (unique_id, ds, y).
 
+    errors: collects skipped rows.
     time: the column of timestamps.    target: the column or columns of values; by default all.
-    fill: what to do about missing rows and values, and repeated timestamps: raise an error, interpolate
-    linearly, repeat the last value, or (rows only) ignore it.
-    display_name: what errors call the file, e.g. if it is a copy of a table in memory; rows are then counted
-    without the header.
+    fill: how to handle missing rows and values, and repeated timestamps: raise an error, interpolate
+    linearly, repeat the last value, or (rows only) ignore them.
+    display_name: name of the file in errors, e.g. if it is a copy of a table in memory; rows are then
+    counted without the header.
     """
     file = _SeriesFile.open(Path(path), display_name)
     time, names, id_column = file.choose_columns(time, [target] if isinstance(target, str) else target)
@@ -119,8 +120,8 @@ def read_series(
 class _SeriesFile:
     """One table: CSV (commas, semicolons or tabs, also .gz) or Parquet.
 
-    name: what errors call it    delimiter: None for Parquet
-    unit: what errors count from 1; a header is a line but not a row
+    name: the file's name in errors    delimiter: None for Parquet
+    unit: what errors count from 1, "line" or "row"; the header is a line but not a row
     """
 
     path: Path
@@ -154,7 +155,7 @@ class _SeriesFile:
     def choose_columns(
         self, time: str | None, target: Sequence[str] | None
     ) -> tuple[str, tuple[str, ...], str | None]:
-        """The column of timestamps, those of values, and that of series ids if there are several series."""
+        """Return the names of the timestamp column, the value columns, and the series-id column, if any."""
         for name in [*filter(None, [time]), *(target or [])]:
             if name not in self.columns:
                 raise UnknownNameError(f"column of {self.name}", name, self.columns)
@@ -174,7 +175,7 @@ class _SeriesFile:
         return time, tuple(others if target is None else target), None
 
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[int, Sequence[object]]]:
-        """Every row's line and the cells of these columns."""
+        """Yield the line number of each row and its cells in these columns."""
         if self.delimiter is None:
             yield from ParquetReader(self.path).rows(list(columns), RowCounter(self.name))
             return
@@ -189,7 +190,7 @@ class _SeriesFile:
 
 
 def _decoded_lines(path: Path, name: str) -> Iterator[str]:
-    """The lines; a header that is not UTF-8 is read as Latin-1, series units such as µ and ° often are."""
+    """Yield the lines; a header that is not UTF-8 is read as Latin-1, because of units such as µ and °."""
     with open_text(path) as stream:
         header = stream.readline()
         try:
@@ -203,7 +204,7 @@ def _decoded_lines(path: Path, name: str) -> Iterator[str]:
 
 
 def _read_csv(path: Path, name: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The header and every row that is not blank, with its line."""
+    """Yield the header and each row that is not blank, with its line number."""
     reader = csv.reader(_decoded_lines(path, name), delimiter=delimiter)
     try:
         for row in reader:
@@ -230,7 +231,7 @@ def _is_timestamp(cell: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """The rows of all series: values (N, C); stamps, number of the series and line in the file, (N,) each."""
+    """The rows of all series: values (N, C); timestamps, series numbers and line numbers, (N,) each."""
 
     name: str
     dated: bool
@@ -244,11 +245,11 @@ class _Rows:
         return replace(self, **arrays)
 
     def same_series(self) -> NDArray[np.bool_]:
-        """(N - 1,), False where one series ends and the next starts."""
+        """Return whether each row and the next are of the same series: (N - 1,)."""
         return np.diff(self.series) == 0
 
     def ends(self) -> NDArray[np.int64]:
-        """Where each series ends: (S,)."""
+        """Return the row after the last one of each series: (S,)."""
         return np.flatnonzero(np.append(~self.same_series(), True)).astype(np.int64) + 1
 
     def timestamp(self, row: int) -> str:
@@ -258,13 +259,13 @@ class _Rows:
         return FileProblemError(self.name, problem, int(self.lines[row]), hint)
 
 
-_Text = dict[int, tuple[int, int, str]]  # by column: the number of text cells, the first one's line and text
+_Text = dict[int, tuple[int, int, str]]  # by column: number of text cells, and line and content of the first
 
 
 def _read_rows(
     file: _SeriesFile, time: str, names: Sequence[str], id_column: str | None, ids: dict[str, int]
 ) -> tuple[_Rows, _Text]:
-    """Read all rows into growing arrays. `ids` gets the number of each series."""
+    """Read all rows, and how many cells of each column are text. `ids` is filled with the series numbers."""
     values, stamps, series, lines = array("d"), array("q"), array("i"), array("i")
     text: _Text = {}
     kinds = set[bool]()  # whether timestamps are dates
@@ -311,7 +312,7 @@ def _read_rows(
 
 
 def _check_values(rows: _Rows, names: Sequence[str], text: _Text, fill: Fill) -> list[str]:
-    """Raise an error for values that are not finite, or return a note if they will be filled."""
+    """Raise an error for non-finite values, or return a note if they will be filled."""
     bad = ~np.isfinite(rows.values)  # (N, C)
     if not bad.any():
         return []
@@ -333,7 +334,7 @@ def _check_values(rows: _Rows, names: Sequence[str], text: _Text, fill: Fill) ->
 
 
 def _even_steps(rows: _Rows, fill: Fill, counter: RowCounter) -> tuple[_Rows, TimeStep, list[str]]:
-    """Check the steps between rows, and fill gaps according to `fill`. Skipped rows go to the counter."""
+    """Check the steps between rows and fill gaps as `fill` says; skipped rows go to the counter."""
     notes: list[str] = []
     rows = _sort(rows, notes)
     step, counted = find_step(rows.stamps, rows.dated, rows.same_series())
@@ -367,7 +368,7 @@ def _even_steps(rows: _Rows, fill: Fill, counter: RowCounter) -> tuple[_Rows, Ti
 
 
 def _sort(rows: _Rows, notes: list[str]) -> _Rows:
-    """Each series' rows together and forward in time."""
+    """Group the rows by series; reverse them if all have the newest first, and reject any other order."""
     if (np.diff(rows.series) < 0).any():
         rows = rows.select(np.argsort(rows.series, kind="stable"))
     same, steps = rows.same_series(), np.diff(rows.stamps)
@@ -375,7 +376,7 @@ def _sort(rows: _Rows, notes: list[str]) -> _Rows:
         raise FileProblemError(rows.name, "has no series of two rows or more")
     back = np.flatnonzero(same & (steps < 0))
     if back.size == same.sum():
-        notes.append("reversed the rows, series had the newest first")
+        notes.append("reversed the rows, which had the newest first")
         return rows.select(np.lexsort((rows.stamps, rows.series)))
     if back.size:
         row = int(back[0]) + 1
@@ -387,7 +388,7 @@ def _sort(rows: _Rows, notes: list[str]) -> _Rows:
 def _drop_repeated(
     rows: _Rows, counted: NDArray[np.int64], fill: Fill, counter: RowCounter, notes: list[str]
 ) -> tuple[_Rows, NDArray[np.int64]]:
-    """Keep the first of rows with the same timestamp."""
+    """Keep the first of several rows with the same timestamp. counted: timestamps in steps, (N,)."""
     repeated = np.flatnonzero(rows.same_series() & (np.diff(counted) == 0)) + 1
     if not repeated.size:
         return rows, counted
@@ -406,7 +407,7 @@ def _drop_repeated(
 
 
 def _insert_missing(rows: _Rows, step: TimeStep, missing: NDArray[np.int64]) -> _Rows:
-    """Insert the missing rows, with NaN values and the timestamps they would have."""
+    """Insert missing rows with NaN values. missing: how many are missing before each row but the first."""
     positions = np.concatenate(([0], np.cumsum(missing + 1)))
     every = np.arange(int(positions[-1]) + 1)
     before = np.searchsorted(positions, every, side="right") - 1  # the known row at or before each
@@ -428,7 +429,7 @@ def _fill_missing(rows: _Rows, fill: Fill) -> None:
             positions = np.arange(len(column))
             if fill == "linear":
                 part[:, channel] = np.interp(positions, known, column[known])
-            else:  # before the first known value, that one
+            else:  # values before the first known value are set to it
                 part[:, channel] = column[
                     known[np.maximum(np.searchsorted(known, positions, side="right") - 1, 0)]
                 ]

@@ -1,4 +1,4 @@
-"""Rows of text that can be read repeatedly, each time as a stream: documents, pairs and labeled texts.
+"""Sources of text rows that can be streamed repeatedly: documents, pairs and labeled texts.
 
 Columns that are not named are chosen by their names and contents.
 """
@@ -43,63 +43,63 @@ from glassformer.errors import (
 )
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
-Stamp = Callable[[Path], object]  # what identifies a file's content
+Stamp = Callable[[Path], object]  # returns a value that identifies a file's content
 SampleBy = Literal["line", "paragraph", "file"]
 PAIR_FIELDS = ("source", "target")
 _PIECE_CHARS = 1 << 16
 
 
 def stamp_by_time(path: Path) -> object:
-    """Name, size and modification time."""
+    """Identify a file by name, size and modification time."""
     stat = path.stat()
     return path.name, stat.st_size, stat.st_mtime_ns
 
 
 def stamp_by_content(path: Path) -> object:
-    """Name and a digest of the content: the same for a copy, or a file that was only touched."""
+    """Identify a file by name and content digest, so that a copy or a changed mtime does not matter."""
     with path.open("rb") as file:
         return path.name, hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 class Source(ABC):
-    """Rows of strings, one for every field."""
+    """Interface of sources: rows with one string per field."""
 
     fields: tuple[str, ...]
 
     @abstractmethod
     def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
-        """Every good row from the first on; the others go to `errors`."""
+        """Yield all good rows from the start; bad rows go to `errors`."""
 
     @abstractmethod
     def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
-        """Hex that changes if a file or an option does, which invalidates what was prepared from it."""
+        """Return a hex digest that changes if a file or an option does, to detect outdated caches."""
 
 
 class TextSource(Source):
-    """Documents of any length, in pieces that fit in memory: concatenated, they are the document.
+    """Documents of any length, read in pieces that fit in memory.
 
-    `pieces` says which document each piece belongs to, `rows` yields the pieces alone (e.g. to train a
-    tokenizer), `documents` yields them grouped.
+    `pieces` yields each piece with its document's number, `rows` yields the pieces alone (e.g. to train a
+    tokenizer), and `documents` groups them by document.
     """
 
     fields = ("text",)
 
     @abstractmethod
     def pieces(self, errors: RowErrors) -> Iterator[tuple[int, str]]:
-        """The number of a document, ascending, and its next piece."""
+        """Yield each piece with the number of its document, in order."""
 
     def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
         for _, piece in self.pieces(errors):
             yield (piece,)
 
     def documents(self, errors: RowErrors) -> Iterator[Iterator[str]]:
-        """The pieces of each document; consume them before the next."""
+        """Yield an iterator over the pieces of each document; exhaust it before taking the next."""
         for _, pieces in groupby(self.pieces(errors), itemgetter(0)):
             yield map(itemgetter(1), pieces)
 
 
 def list_paths(paths: Paths) -> list[Path]:
-    """One path or several, each of them a regular file."""
+    """Return one or several paths as a list, and check that each is a regular file."""
     listed = [paths] if isinstance(paths, str | PathLike) else list(paths)
     if not listed:
         raise EmptyInputError("list of files")
@@ -107,13 +107,13 @@ def list_paths(paths: Paths) -> list[Path]:
 
 
 def fingerprint_files(paths: Sequence[Path], *options: object, stamp: Stamp = stamp_by_time) -> str:
-    """Hex of the files' stamps and the options."""
+    """Return a hex digest of the files' stamps and the options."""
     files = [stamp(path) for path in paths]
     return hashlib.blake2b(repr((files, options)).encode(), digest_size=16).hexdigest()
 
 
 def clean_text(value: object) -> str | Invalid:
-    """A value as text without surrounding white space."""
+    """Convert a value to text without surrounding white space, or to `Invalid`."""
     if not isinstance(value, str):
         return Invalid("is missing" if value is None else "is not text")
     text = value.strip()
@@ -129,7 +129,7 @@ def clean_text(value: object) -> str | Invalid:
 
 
 def clean_label(value: object) -> str | Invalid:
-    """A value as a label: 1, 1.0 and " 1 " are the same."""
+    """Convert a value to a label, or to `Invalid`; 1, 1.0 and " 1 " are the same label."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, int):
@@ -140,7 +140,7 @@ def clean_label(value: object) -> str | Invalid:
 
 
 class TableSource(Source):
-    """Columns of one or several tables. columns: those that were requested or chosen."""
+    """Rows from columns of one or several tables. columns: the columns that were requested or chosen."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class TableSource(Source):
 
     @property
     def description(self) -> str:
-        """Which column each field is read from."""
+        """Describe which column each field is read from."""
         columns = [
             f"'{column}'" if isinstance(column, str) else f"column {column}" for column in self.columns
         ]
@@ -162,12 +162,12 @@ class TableSource(Source):
 
     @property
     def column_summary(self) -> str:
-        """Which columns are read, and which are not."""
+        """Describe which columns are read, and which are not."""
         return f"{self.description}; ignored: {', '.join(map(repr, self.unused_columns))}"
 
     @property
     def unused_columns(self) -> list[Column]:
-        """The columns of the first table that are not read."""
+        """Return the columns of the first table that are not read."""
         head = self.tables[0].head(1)
         by_name = head.names is not None or any(isinstance(column, str) for column in self.columns)
         columns = head.header() if by_name else range(1, len(head.rows[0]) + 1)
@@ -206,9 +206,9 @@ def _columns_unclear(table: TableReader, names: Sequence[str], what: str) -> Fil
 def texts(
     paths: Paths, *, sample_by: SampleBy = "line", column: Column | None = None
 ) -> TextFiles | TextColumn:
-    """Documents from plain files, or from a column of TSV, CSV, JSON Lines or Parquet files.
+    """Open documents in plain files, or in a column of TSV, CSV, JSON Lines or Parquet files.
 
-    sample_by: what a document is in a plain file: a line, a paragraph between blank lines, or the file.
+    sample_by: what one document is in a plain file: a line, a paragraph between blank lines, or the file.
     In a table each row is a document.
     """
     files = list_paths(paths)
@@ -245,13 +245,13 @@ def _text_column(table: TableReader) -> Column:
 
 
 def _textual_columns(head: TablePreview) -> list[str]:
-    """The columns that contain only text and missing values."""
+    """Return the columns that contain only text and missing values."""
     columns = zip(head.names or (), zip(*head.rows, strict=True), strict=bool(head.rows))
     return [name for name, values in columns if {type(value) for value in values} - {type(None)} == {str}]
 
 
 class TextFiles(TextSource):
-    """The documents of plain files; blank lines are skipped."""
+    """Documents in plain files; blank lines are skipped."""
 
     def __init__(self, paths: list[Path], sample_by: SampleBy) -> None:
         self.paths, self.sample_by = paths, sample_by
@@ -266,7 +266,7 @@ class TextFiles(TextSource):
             counter.finish()
 
     def _read(self, path: Path, counter: RowCounter) -> Iterator[tuple[bool, str]]:
-        """Whether a document starts with this piece, and the piece."""
+        """Yield each piece, and whether it starts a document."""
         match self.sample_by:
             case "file":
                 for n, piece in enumerate(read_pieces(path, counter)):
@@ -292,7 +292,10 @@ def _good_lines(path: Path, counter: RowCounter) -> Iterator[str]:
 
 
 def _paragraphs(lines: Iterator[str], counter: RowCounter) -> Iterator[tuple[bool, str]]:
-    """Join lines; the newline between two lines is at the start of the later one's piece."""
+    """Join the lines of paragraphs into pieces; yield each piece, and whether it starts a paragraph.
+
+    A newline between two pieces is at the start of the second piece.
+    """
     pending: list[str] = []
     size, starts_document, inside = 0, True, False
     for line in lines:
@@ -311,7 +314,7 @@ def _paragraphs(lines: Iterator[str], counter: RowCounter) -> Iterator[tuple[boo
 
 
 class TextColumn(TextSource):
-    """Each row of a table's column is a document."""
+    """Documents in a column of a table, one per row."""
 
     def __init__(self, tables: list[TableReader], column: Column) -> None:
         self._rows = TableSource(self.fields, tables, (column,), (clean_text,))
@@ -331,11 +334,11 @@ class TextColumn(TextSource):
 def pairs(
     paths: Paths, *, columns: Sequence[Column] | None = None, to: Column | None = None
 ) -> TableSource | AlignedFiles:
-    """Pairs from two plain files, line by line, or from TSV, CSV, JSON Lines or Parquet files.
+    """Open pairs in two plain files, aligned by line, or in TSV, CSV, JSON Lines or Parquet files.
 
-    columns: the names or numbers (from 1) of the source and the target column. By default those with common
+    columns: names or numbers (from 1) of the source and the target column. By default, columns with common
     names, else the only two columns of text, else the first two.
-    to: the column with the language of each target, which becomes a third field, `to`.
+    to: the column with the target language of each pair, which becomes a third field, `to`.
     A single plain file is read as TSV.
     """
     files = list_paths(paths)
@@ -359,11 +362,16 @@ def pairs(
     return TableSource((*PAIR_FIELDS, "to"), tables, chosen, (clean_text,) * 3)
 
 
-_CLASS_NAMES = ("label", "labels", "class", "sentiment")  # a table with such a column has no targets
+_CLASS_NAMES = (
+    "label",
+    "labels",
+    "class",
+    "sentiment",
+)  # a table with such a column is labeled text, not pairs
 
 
 def _pair_columns(table: TableReader, to: Column | None = None) -> tuple[Column, ...]:
-    """The columns of the pair, apart from that of the language."""
+    """Choose the source and the target column, other than the language column `to`."""
     head = table.head()
     if head.names is None:
         names = [name for name in head.header() if name != to]
@@ -382,7 +390,7 @@ def _pair_columns(table: TableReader, to: Column | None = None) -> tuple[Column,
 
 
 class AlignedFiles(Source):
-    """Line n of one file and line n of another."""
+    """Pairs of line n of one file and line n of another."""
 
     fields = PAIR_FIELDS
     columns = None
@@ -418,7 +426,7 @@ class AlignedFiles(Source):
 def write_pairs_with_language(
     paths: Paths, language: str, out: Path, *, columns: Sequence[Column] | None = None, errors: RowErrors
 ) -> None:
-    """Write pairs as JSON Lines with a third column for the language of every target."""
+    """Write pairs to `out` as JSON Lines, with `language` as the target language in a third column."""
     source = pairs(paths, columns=columns)
     if isinstance(source, TableSource) and columns is None:
         own = next((name for name in source.unused_columns if str(name).lower() == LANGUAGE_COLUMN), None)
@@ -438,11 +446,11 @@ def write_pairs_with_language(
 
 
 def labeled_texts(paths: Paths, *, columns: Sequence[Column] | None = None) -> TableSource:
-    """Rows of text and label.
+    """Open rows of text and label.
 
-    columns: the names or numbers (from 1) of the text and the label column. By default the label is the
-    column with a common name, else with the fewest distinct values; the text likewise, else the longest.
-    The result's `columns` and `description` say what was found.
+    columns: names or numbers (from 1) of the text and the label column. By default the label is the column
+    with a common name, else with the fewest distinct values. The text is the column with a common name, else
+    with the longest texts. `columns` and `description` of the result name the chosen columns.
     """
     tables = [open_table(file) for file in list_paths(paths)]
     if columns is not None and len(columns) != 2:
@@ -497,7 +505,7 @@ class _ColumnStats:
 
 
 def _has_header(rows: Sequence[Sequence[object]]) -> bool:
-    """Whether the first row has another value where all others have one of a few labels."""
+    """Guess if the first row is a header: its label cell is none of the few labels of the other rows."""
     if len(rows) < 4:
         return False
     rest = [_ColumnStats(n, values) for n, values in enumerate(zip(*rows[1:], strict=True))]

@@ -1,4 +1,4 @@
-"""Training and validation split of a source of text."""
+"""Split a source of text into a training and a validation set."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from glassformer.data.sources import Source, Stamp, TextFiles, TextSource, stamp
 from glassformer.errors import EmptyInputError, InvalidValueError
 
 Item = TypeVar("Item")
-MAX_CACHED_CHARS = 1 << 24  # of the rows that a pass over one side keeps for the other
+MAX_CACHED_CHARS = 1 << 24  # in the rows that a pass over one side caches for the other side
 
 
 def split_source(source: Source, fraction: float, *, seed: int) -> tuple[Source, Source]:
-    """Split a source for training and validation: about that fraction of the rows is held out.
+    """Split a source for training and validation; about `fraction` of the rows is held out.
 
-    The side of a row depends only on the seed and its first field, ignoring case, white space and Unicode
-    composition. So the same sentence is never on both sides, however often it occurs.
-    If there are no documents to choose from, the end of the text is held out: see `splits_documents`.
+    The side of a row depends only on the seed and the row's first field, ignoring case, white space and
+    Unicode composition. So the same sentence is never on both sides, however often it occurs.
+    If there are no documents to choose from, the end of the text is held out; see `splits_documents`.
     """
     if not 0 < fraction < 1:
         raise InvalidValueError("fraction", fraction, "a number between 0 and 1, e.g. 0.01")
@@ -49,9 +49,9 @@ def split_source(source: Source, fraction: float, *, seed: int) -> tuple[Source,
 
 
 def splits_documents(source: Source) -> bool:
-    """Whether the end of each document is held out, rather than complete documents.
+    """Check if `split_source` holds out the end of each document, rather than complete documents.
 
-    This is so if every file is a document, or if no blank lines separate documents.
+    It does so if each file is one document, or if no blank lines separate documents.
     """
     if not isinstance(source, TextFiles) or source.sample_by == "line":
         return False
@@ -60,7 +60,7 @@ def splits_documents(source: Source) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Side:
-    """One of the two sides of a split."""
+    """One side of a split, training or validation (`held_out`)."""
 
     seed: int
     fraction: float
@@ -75,7 +75,7 @@ class _Side:
 
 
 class _Cache:
-    """What a full pass over one side skipped, if it is small: it is the other side.
+    """The items that a full pass over one side skipped, if they are few: they are the other side.
 
     So the validation rows are found while the training rows are read, without a second pass.
     """
@@ -90,7 +90,11 @@ class _Cache:
         first: Callable[[Item], str | None],
         chars: Callable[[Item], int],
     ) -> Iterator[Item]:
-        """Yield the items of a side. first: the text that decides; None if an item follows the last one."""
+        """Yield the items of a side.
+
+        first: returns the text that decides the side of an item; None if the item continues the previous one.
+        chars: returns the number of characters of an item.
+        """
         if self.side not in (None, side):
             yield from self.items
             return
@@ -110,7 +114,7 @@ class _Cache:
 
 
 class _RowSide(Source):
-    """The rows of one side."""
+    """The rows of one side, chosen by the first field."""
 
     def __init__(self, source: Source, side: _Side, cache: _Cache) -> None:
         self.fields, self._source, self._side, self._cache = source.fields, source, side, cache

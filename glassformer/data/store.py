@@ -1,7 +1,7 @@
-"""Token ids on disk: written once in a stream, then memory-mapped.
+"""Token ids on disk, streamed to a folder once and then memory-mapped.
 
-A folder holds, for each field (`source`, `target`, ...), the concatenated ids of all rows and where each row
-ends. Neither writing nor reading keeps the corpus in memory.
+A folder holds, for each field (`source`, `target`, ...), the concatenated ids of all rows and the end offset
+of each row. Neither writing nor reading needs the corpus in memory.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ ROWS_PER_WRITE = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Ragged:
-    """Rows of ids of any lengths as two arrays: all ids concatenated, and how many each row has, (rows,)."""
+    """Rows of token ids with different lengths, as two arrays: concatenated ids and row lengths (rows,)."""
 
     ids: NDArray[np.int64]
     lengths: NDArray[np.int64]
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Ragged:
-        """From lists, or anything with a length.
+        """Build from lists or other sequences of ids.
 
         >>> Ragged.of([[7, 8], [], [9]])
         Ragged(ids=array([7, 8, 9]), lengths=array([2, 0, 1]))
@@ -54,22 +54,22 @@ class Ragged:
         return len(self.lengths)
 
     def select(self, mask: NDArray[np.bool_]) -> Ragged:
-        """The rows whose mask is True."""
+        """Return the rows whose mask is True."""
         return Ragged(ids=self.ids[np.repeat(mask, self.lengths)], lengths=self.lengths[mask])
 
     def insert(self, ids: NDArray[np.int64], at: int) -> Ragged:
-        """Insert one id into each row before position `at`, which every row has."""
+        """Insert one id (rows,) into each row before position `at`, which must exist in every row."""
         before = self.lengths.cumsum() - self.lengths
         return Ragged(ids=np.insert(self.ids, before + at, ids), lengths=self.lengths + 1)
 
     def truncate(self, length: int) -> Ragged:
-        """Truncate rows to `length` ids; the last id of a longer one, its end token, stays."""
+        """Truncate rows to `length` ids; a truncated row keeps its last id, the end token."""
         position = positions_in_rows(self.lengths)
         mask = (position < length - 1) | (position == np.repeat(self.lengths, self.lengths) - 1)
         return Ragged(ids=self.ids[mask], lengths=np.minimum(self.lengths, length))
 
     def pop_last(self) -> tuple[Ragged, NDArray[np.int64]]:
-        """The rows without their last ids, and those ids, (rows,); no row may be empty.
+        """Return the rows without their last ids, and the last ids (rows,); no row may be empty.
 
         >>> Ragged.of([[7, 8, 2], [1]]).pop_last()
         (Ragged(ids=array([7, 8]), lengths=array([2, 0])), array([2, 1]))
@@ -78,12 +78,12 @@ class Ragged:
         return Ragged(ids=np.delete(self.ids, last), lengths=self.lengths - 1), self.ids[last]
 
     def append(self, last: NDArray[np.int64]) -> Ragged:
-        """Append one id to each row, (rows,)."""
+        """Append one id (rows,) to each row."""
         return Ragged(ids=np.insert(self.ids, self.lengths.cumsum(), last), lengths=self.lengths + 1)
 
 
 def positions_in_rows(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The position of each id in its row, for rows of these lengths.
+    """Return the position of each id in its row, for rows of these lengths.
 
     >>> positions_in_rows(np.array([2, 0, 3]))
     array([0, 1, 0, 1, 2])
@@ -93,10 +93,10 @@ def positions_in_rows(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """The next ids of a field, and where among them rows end.
+    """The next ids of a field, and the offsets in them at which rows end.
 
     Ids after the last end belong to a row that continues in the next chunk, so that no row needs to fit in
-    memory. An end of 0 ends a row that started before.
+    memory. An end of 0 ends a row that started in an earlier chunk.
     """
 
     ids: NDArray[np.int64]
@@ -106,7 +106,7 @@ class Chunk:
 def write_store(
     folder: str | Path, fields: Sequence[str], rows: Iterable[Sequence[Sequence[int]]], *, max_id: int
 ) -> Store:
-    """Write rows (each a sequence of ids for every field) and open the result, as `write_chunks` does."""
+    """Write rows, each with a sequence of ids per field, and open the result; see `write_chunks`."""
 
     def blocks() -> Iterator[list[Ragged]]:
         rest = iter(rows)
@@ -119,7 +119,7 @@ def write_store(
 def write_blocks(
     folder: str | Path, fields: Sequence[str], blocks: Iterable[Sequence[Ragged]], *, max_id: int
 ) -> Store:
-    """Write blocks of rows, the same rows of every field together."""
+    """Write blocks of rows, each with one `Ragged` per field, and open the result; see `write_chunks`."""
     chunks = (tuple(Chunk(ids=rows.ids, ends=rows.lengths.cumsum()) for rows in block) for block in blocks)
     return write_chunks(folder, fields, chunks, max_id=max_id)
 
@@ -129,8 +129,8 @@ def write_chunks(
 ) -> Store:
     """Write a store chunk by chunk and open the result.
 
-    max_id: the largest id, which decides how many bytes an id takes.
-    The folder appears under its name only when it is complete.
+    chunks: sequences of one chunk per field. max_id: the largest id, which determines the bytes per id.
+    The folder is written atomically.
     """
     path = Path(folder)
     if path.exists():
@@ -175,13 +175,13 @@ def _write(path: Path, fields: Sequence[str], chunks: Iterable[Sequence[Chunk]],
 
 
 def sync_file(file: IO[bytes] | IO[str]) -> None:
-    """Flush a file to disk."""
+    """Flush a file and fsync it."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def map_file(path: Path, dtype: DTypeLike, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
-    """Memory-map an array; without a shape, it has one dimension and the size of the file."""
+    """Memory-map a file as an array; without a shape, it has one dimension and the length of the file."""
     item = np.dtype(dtype).itemsize
     size = path.stat().st_size if path.is_file() else -1
     if size < 0 or size % item or (shape is not None and size != math.prod(shape) * item):
@@ -215,7 +215,7 @@ class Store:
         return self.rows
 
     def gather(self, rows: NDArray[np.int64]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-        """The concatenated ids of these rows, by field, and their lengths (rows, fields)."""
+        """Return the concatenated ids of these rows for each field, and the row lengths (rows, fields)."""
         lengths = self.lengths(rows)
         gathered = []
         for ids, ends, sizes in zip(self._ids, self._ends, lengths.T, strict=True):
@@ -225,14 +225,14 @@ class Store:
         return gathered, lengths
 
     def concatenated(self, field: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        """All ids of a field, and where each row ends; both are memory-mapped."""
+        """Return all ids of a field, and the end offset of each row; both are memory-mapped."""
         if field not in self.fields:
             raise UnknownNameError(f"field in {self.folder.name}", field, self.fields)
         index = self.fields.index(field)
         return self._ids[index], self._ends[index]
 
     def max_length(self, field: str, *, rows_per_read: int = 1 << 20) -> int:
-        """The length of a field's longest row."""
+        """Return the length of the longest row of a field, reading `rows_per_read` lengths at a time."""
         _, ends = self.concatenated(field)
         longest = before = 0
         for start in range(0, len(ends), rows_per_read):
@@ -242,11 +242,11 @@ class Store:
         return longest
 
     def sizes(self) -> tuple[int, ...]:
-        """How many ids each field has in total."""
+        """Return the total number of ids of each field."""
         return tuple(len(ids) for ids in self._ids)
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many ids each field of these rows has: (rows, fields)."""
+        """Return the number of ids in each field of these rows: (rows, fields)."""
         columns = []
         for ends in self._ends:
             stop = np.asarray(ends[rows], dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Timestamps as integers, and the step from one to the next.
+"""Parse and format timestamps, stored as integers, and find the step between them.
 
-A timestamp is a date, in microseconds since 1970, or a plain number (a year, a counter). The steps of a
-series are even in one of three ways: in time, in months, or in working days.
+A timestamp is a date, in microseconds since 1970, or a plain number (a year, a counter). The step of a
+series is constant in one of three units: time, months or working days.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _UNITS = (("week", 7 * _DAY), ("day", _DAY), ("hour", _DAY // 24), ("minute", 60
 
 
 class InvalidTimestampError(Exception):
-    """Why a timestamp cannot be parsed."""
+    """A timestamp cannot be parsed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """Microseconds since 1970 if `dated`, else the number itself."""
+    """A timestamp: `at` is in microseconds since 1970 if `dated`, else a plain number."""
 
     at: int
     dated: bool
 
 
 def parse_timestamp(cell: object) -> Timestamp:
-    """The timestamp in a cell of a table. With dots between its parts, a date may start with the day.
+    """Parse the timestamp in a cell of a table. A date with dots may start with the day: 31.12.2024.
 
     >>> parse_timestamp("1970/1/1 0:01").at, parse_timestamp("01.01.1970 00:01:00").at
     (60000000, 60000000)
@@ -86,7 +86,7 @@ class TimeStep:
         return self.times(1)
 
     def times(self, count: int) -> str:
-        """The duration of `count` steps."""
+        """Format the duration of `count` steps."""
         size = self.size * count
         if self.kind == "numbers":
             return str(size)
@@ -99,7 +99,9 @@ class TimeStep:
 
 
 def format_timestamp(at: int, dated: bool, step: TimeStep | None = None) -> str:
-    """A timestamp as text, without the time of day if that is 0:00 and all steps are whole days.
+    """Format a timestamp; omit the time of day if it is midnight and `step` is a multiple of a day or None.
+
+    dated: whether `at` is in microseconds since 1970; otherwise it is formatted as a plain number.
 
     >>> hour = TimeStep(kind="time", size=3_600_000_000)
     >>> format_timestamp(0, True), format_timestamp(0, True, hour)
@@ -113,7 +115,7 @@ def format_timestamp(at: int, dated: bool, step: TimeStep | None = None) -> str:
 
 
 def advance(at: int, step: TimeStep, count: int) -> int:
-    """The timestamp `count` steps later; with months, the last day of a month stays the last.
+    """Return the timestamp `count` steps later; in steps of months, the last day of a month stays the last.
 
     >>> format_timestamp(advance(parse_timestamp("2024-01-31").at, TimeStep(kind="months", size=1), 1), True)
     '2024-02-29'
@@ -133,9 +135,10 @@ def advance(at: int, step: TimeStep, count: int) -> int:
 
 
 def find_step(stamps: Integers, dated: bool, same_series: NDArray[np.bool_]) -> tuple[TimeStep, Integers]:
-    """The most common step, and the timestamps counted in units in which it is constant: (rows,).
+    """Return the most common step, and the timestamps in units in which it is constant: (rows,).
 
-    same_series: (rows - 1,), False where one series ends and the next starts.
+    dated: whether the stamps are dates. same_series: whether each row and the next are of the same series,
+    (rows - 1,).
     """
 
     def most_common(counted: Integers) -> int:
@@ -155,7 +158,7 @@ def find_step(stamps: Integers, dated: bool, same_series: NDArray[np.bool_]) -> 
 
 
 def _count_months(stamps: Integers, step: int) -> Integers | None:
-    """Months since 1970, if all timestamps are on the same day of the month, or all on its last."""
+    """Return months since 1970 if all timestamps are on the same, or all on the last, day of the month."""
     days = stamps // _DAY
     if step < 27 * _DAY or (stamps % _DAY != stamps[0] % _DAY).any():
         return None
@@ -167,7 +170,7 @@ def _count_months(stamps: Integers, step: int) -> Integers | None:
 
 
 def _count_working_days(stamps: Integers, step: int) -> Integers | None:
-    """Working days since 1970, if there is one timestamp a day and none on a Saturday or Sunday."""
+    """Return working days since 1970 if the step is a day and no timestamp is on a Saturday or Sunday."""
     days = stamps // _DAY
     if step != _DAY or (stamps % _DAY != stamps[0] % _DAY).any() or ((days + 3) % 7 >= 5).any():
         return None

@@ -1,7 +1,7 @@
-"""Windows over time series: past values to read, future values to predict.
+"""Cut time series into windows: past values as input, future values to predict.
 
-A series is split in time: training first, then validation and test. A window belongs to the split that its
-future lies in; its past may reach back into the split before, as it would in use.
+A series is split in time: training first, then validation and test. A window belongs to the split that
+contains its future; its past may reach back into the previous split, as in real use.
 Letters: S series, N rows, C channels, B windows.
 """
 
@@ -22,23 +22,28 @@ from glassformer.data.series import SeriesSet
 from glassformer.errors import EmptyInputError, GlassformerError, InvalidValueError
 
 _BLOCK_ROWS = 65_536
-LOW_VARIANCE = 0.01  # relative to the std of all series
-CONSTANT_TOLERANCE = 1e-15  # relative to the mean: a standard deviation that rounding alone produces
+LOW_VARIANCE = 0.01  # standard deviation relative to that of all series
+CONSTANT_TOLERANCE = 1e-15  # standard deviation that rounding alone produces, relative to the mean
 DIGITS, MAX_DIGITS = 7, 17  # of single and double precision
 Doubles = NDArray[np.float64]
 
 
-# Statistics of numbers of any magnitude, from 1e-300 to 1e300. Their squares overflow or underflow, so they
-# are divided by a power of two first, which is exact.
+# Statistics of numbers of any magnitude, from 1e-300 to 1e300. Their squares would overflow or underflow, so
+# the numbers are first divided by a power of two, which is exact.
 
 
 def power_of_two_scales(values: Doubles) -> NDArray[np.int32]:
-    """The power of two just above the largest of each column: (..., T, C) -> (..., 1, C)."""
+    """Return the exponent of the power of two above the largest |value| per column, (..., 1, C).
+
+    values: (..., T, C).
+    """
     return np.frexp(np.abs(values).max(-2, keepdims=True))[1]
 
 
 def mean_and_std(values: Doubles) -> tuple[Doubles, Doubles]:
-    """Of each column: (..., T, C) -> two of (..., 1, C). The std of a constant column is exactly 0.
+    """Return mean and standard deviation of each column of (..., T, C), both (..., 1, C).
+
+    The standard deviation of a constant column is exactly 0.
 
     >>> mean, std = mean_and_std(np.array([[1e300, 5.0], [3e300, 5.0]]))
     >>> mean[0].tolist(), std[0].tolist()
@@ -54,13 +59,13 @@ def mean_and_std(values: Doubles) -> tuple[Doubles, Doubles]:
 
 
 def mean_abs(values: Doubles) -> Doubles:
-    """The mean absolute value of each column: (..., T, C) -> (..., 1, C)."""
+    """Return the mean absolute value of each column: (..., T, C) -> (..., 1, C)."""
     power = power_of_two_scales(values)
     return np.ldexp(np.abs(np.ldexp(values, -power)).mean(-2, keepdims=True), power)
 
 
 def format_value(value: float, std: float, digits: int = DIGITS) -> str:
-    """A number with `digits` digits below the magnitude of the standard deviation it varies by.
+    """Format a number of a series with standard deviation `std`: `digits` digits, counted from std's first.
 
     >>> format_value(1000000002.1234567, 2.0), format_value(0.30000001192092896, 2.0), format_value(7.0, 0.0)
     ('1000000002.123457', '0.3', '7')
@@ -73,7 +78,10 @@ def format_value(value: float, std: float, digits: int = DIGITS) -> str:
 
 @dataclass(eq=False)
 class WindowTooLongError(GlassformerError):
-    """No series is long enough for a window. available: the rows of the longest series in the split."""
+    """No series is long enough for a window.
+
+    length: rows of the longest series. available: the most rows that a series has in the split.
+    """
 
     context: int
     horizon: int
@@ -95,7 +103,7 @@ class SplitRange:
 
 @dataclass(frozen=True)
 class SeriesSplit:
-    """A split in time."""
+    """The training, validation and test rows of a split in time."""
 
     train: SplitRange
     valid: SplitRange
@@ -105,7 +113,7 @@ class SeriesSplit:
 def split_by_fraction(
     series: SeriesSet, train: float = 0.7, valid: float = 0.1, test: float = 0.2
 ) -> SeriesSplit:
-    """Split every series by fractions of its length; `valid` gets the rounding."""
+    """Split each series by fractions of its length; rows left over by rounding go to validation."""
     if min(train, valid, test) < 0 or abs(train + valid + test - 1) > 1e-6 or train == 0:
         raise InvalidValueError("fractions", [train, valid, test], "three numbers that add up to 1")
     length = series.lengths
@@ -114,7 +122,7 @@ def split_by_fraction(
 
 
 def split_by_rows(series: SeriesSet, train_end: int, valid_end: int, test_end: int) -> SeriesSplit:
-    """Split every series at the same row numbers; later rows are not used.
+    """Split each series at the same row numbers; rows after `test_end` are not used.
 
     The hourly ETT series are split at 8,640, 11,520 and 14,400 (12, 4 and 4 months of 30 days).
     """
@@ -135,14 +143,14 @@ def _parts(*ends: NDArray[np.int64]) -> SeriesSplit:
 
 @dataclass(frozen=True)
 class Scaler:
-    """Standardizes each channel to mean 0 and standard deviation 1, and back."""
+    """Standardize each channel to mean 0 and standard deviation 1, and invert it."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     @classmethod
     def fit(cls, series: SeriesSet, part: SplitRange) -> Scaler:
-        """From the training split; a constant channel is only shifted."""
+        """Fit to the training split `part`; a constant channel is only shifted."""
         blocks = list(_blocks(series, part))
         count = sum(map(len, blocks))
         if not count:
@@ -156,20 +164,20 @@ class Scaler:
         return cls(tuple(np.ldexp(mean, power).tolist()), tuple(std.tolist()))
 
     def transform(self, values: Doubles) -> NDArray[np.float32]:
-        """(..., C) -> (..., C)."""
+        """Standardize values (..., C)."""
         with np.errstate(over="ignore"):  # values far outside the training range become infinite
             shifted = (values - np.array(self.mean)) / np.array(self.std)
             return shifted.astype(np.float32)
 
     def inverse(self, values: NDArray[np.float32]) -> Doubles:
-        """Scaled values in the original units."""
+        """Convert standardized values back to the original units."""
         return values.astype(np.float64) * np.array(self.std) + np.array(self.mean)
 
 
 def low_variance_series(series: SeriesSet, part: SplitRange, scaler: Scaler) -> list[str]:
-    """The series that vary so little compared with the others of their column that little is learned.
+    """Return the names of series with a very small variance, on which little can be learned.
 
-    All series of a column share one scale, and so do their errors.
+    All series of a column share one scale, so the errors of such a series hardly count.
     """
     low = []
     for number, first in enumerate(series.starts):
@@ -190,10 +198,10 @@ def _blocks(series: SeriesSet, part: SplitRange) -> Iterator[Doubles]:
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """All windows whose future lies in one split, in the order of time, series after series.
+    """All windows whose future lies in one split, ordered by series and time.
 
-    context, horizon: how many steps are read and predicted.
-    stride: the distance between the starts of windows.    limit: use only the first windows.
+    part: the rows of the split.    context, horizon: number of past and of future steps.
+    stride: distance between the starts of windows.    limit: maximum number of windows.
     """
 
     series: SeriesSet
@@ -218,12 +226,12 @@ class Windows:
 
     @cached_property
     def _firsts(self) -> NDArray[np.int64]:
-        """Where the first future of each series starts: (S,)."""
+        """The row of each series at which the future of its first window starts: (S,)."""
         return np.maximum(self.part.start, self.context)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """How many windows each series has: (S,)."""
+        """Number of windows of each series: (S,)."""
         last = self.part.end - self.horizon - self._firsts
         return np.where(last < 0, 0, last // self.stride + 1)
 
@@ -232,24 +240,24 @@ class Windows:
         return count if self.limit is None else min(count, self.limit)
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Every window costs the same: (rows, 1) ones."""
+        """Return ones (rows, 1): every window has the same cost."""
         return np.ones((len(rows), 1), np.int64)
 
     def starts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The row of all series concatenated at which each window's future starts."""
+        """Return the row at which the future of each window starts, counted over all series."""
         ends = np.cumsum(self.counts)
         which = np.searchsorted(ends, rows, side="right")
         inside = rows - (ends - self.counts)[which]
         return self.series.starts[which] + self._firsts[which] + inside * self.stride
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int = 0) -> dict[str, NDArray[np.float32]]:
-        """past (B, context, C) and future (B, horizon, C), scaled; the same in every epoch."""
+        """Return past (B, context, C) and future (B, horizon, C), standardized; the same in every epoch."""
         values = self._views[self.starts(rows) - self.context]
         return {"past": values[:, : self.context], "future": values[:, self.context :]}
 
     @cached_property
     def _views(self) -> NDArray[np.float32]:
-        """The scaled values from every row on (N - context - horizon + 1, context + horizon, C), as views."""
+        """Views of the standardized values at each row: (N - context - horizon + 1, context + horizon, C)."""
         steps = self.context + self.horizon
         values = np.ascontiguousarray(self.scaler.transform(self.series.values))
         return sliding_window_view(values, steps, axis=0).swapaxes(1, 2)
