@@ -1,12 +1,12 @@
-"""Multi-head attention: self and cross are one class; keys and values come from `memory` or from x.
+"""Multi-head attention. Keys and values come from x (self-attention) or from `memory` (cross-attention).
 
     x (B, T, D) --q_proj--> q (B, H, T, K) -\\
     memory (B, S, D) --k_proj--> k (B, G, S, K) --attend--> heads (B, H, T, V) --join, out_proj--> (B, T, D)
     memory (B, S, D) --v_proj--> v (B, G, S, V) -/
 
 `MultiHeadAttention` fixes the order of operations: project, split into heads, normalize, attend, join,
-project out. Position terms, KV cache, mask and kernel are up to an `AttentionBackend`: `DenseAttention` here,
-and in `inference` those for unpadded rows, beams and continuous batching.
+project out. An `AttentionBackend` handles position terms, KV cache, mask and kernel. `DenseAttention` is the
+one in this file; `inference` has backends for unpadded rows, beams and continuous batching.
 
 B batch, T queries, S keys, D d_model, H query heads, G key/value heads, K head width, V value width.
 """
@@ -31,7 +31,7 @@ from glassformer.errors import InvalidValueError, ShapeError
 
 
 class AttentionBackend(Protocol):
-    """How the queries of one layer attend to keys: position terms, KV cache, mask and kernel."""
+    """Protocol that computes one layer's attention: position terms, KV cache, mask and kernel."""
 
     @property
     def keys_cached(self) -> bool:
@@ -46,7 +46,7 @@ class AttentionBackend(Protocol):
         v: Tensor | None,
         obs: Observer | None = None,
     ) -> Tensor:
-        """q (..., H, K), k (..., G, K), v (..., G, V) of all rows -> heads (..., H, V)."""
+        """Attend from q (..., H, K) to k (..., G, K) and v (..., G, V) -> head outputs (..., H, V)."""
         ...
 
 
@@ -58,7 +58,7 @@ class MultiHeadAttention(nn.Module):
     value_dim: width of a value head; None: head_dim
     scale: factor on the scores; 1/sqrt(head_dim) if None
     biases: which of the projections q, k, v and out have a bias
-    window: each query attends to at most this many keys, its own included; None: all
+    window: each query attends to at most this many keys, including its own; None: all
     dropout: dropout rate of the attention weights
     qk_norm: normalizes queries and keys of each head
     memory_dim: width of the memory in cross-attention; None: d_model
@@ -130,8 +130,8 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """x (B, T, D), memory (B, S, D) for cross-attention -> attention(norm(x)) + residual, (B, T, D).
 
-        `attend` replaces mask, terms and kernel: a stack prepares one for all layers of a kind. If it handles
-        rows without padding, x is (N, D).
+        attend: backend to use instead of `mask`, `terms` and `kernel`; a stack prepares one for all layers
+        that share them. If the backend handles rows without padding, x is (N, D).
         """
         if attend is None:
             attend = self._dense(x, memory, mask, terms, kernel)
@@ -150,7 +150,7 @@ class MultiHeadAttention(nn.Module):
         return out if residual is None else residual + out
 
     def queries_keys_values(self, x: Tensor, norm: Norm | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """x (..., D) -> q (..., H, K), k (..., G, K), v (..., G, V) for self-attention."""
+        """Project x (..., D) to q (..., H, K), k (..., G, K) and v (..., G, V) for self-attention."""
         if self.fused is not None:
             q, k, v = self.fused["qkv"](x, norm=norm).split_with_sizes(self._widths, -1)
         else:
@@ -159,13 +159,13 @@ class MultiHeadAttention(nn.Module):
         return self._split_queries(q), *self._split_keys_values(k, v)
 
     def queries(self, x: Tensor, norm: Norm | None = None) -> Tensor:
-        """x (..., D) -> q (..., H, K)."""
+        """Project x (..., D) to queries (..., H, K)."""
         if self.fused is not None:
             return self._split_queries(self.fused["q"](x, norm=norm))
         return self._split_queries(self.q_proj(x if norm is None else norm(x)))
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """memory (..., D) -> k (..., G, K), v (..., G, V)."""
+        """Project memory (..., D) to k (..., G, K) and v (..., G, V)."""
         if self.fused is not None:
             k, v = self.fused["kv"](memory).split_with_sizes(self._widths[1:], -1)
         else:
@@ -199,7 +199,7 @@ class MultiHeadAttention(nn.Module):
         kernel: Kernel = "auto",
         name: str = "mask",
     ) -> PreparedMask:
-        """The mask with this attention's window, in the form its kernel needs; `like`: dtype and device."""
+        """Prepare the mask, with this layer's window, for the kernel. like: has the dtype and device."""
         mask.check(batch=batch, heads=self.num_heads, queries=queries, keys=keys, name=name)
         return prepare_mask(
             mask.with_window(self.window),
@@ -237,9 +237,9 @@ class MultiHeadAttention(nn.Module):
 
 
 class DenseAttention(NamedTuple):
-    """Attention of padded rows (B, T), with a contiguous KV cache if there is one: the definition.
+    """Reference backend: attention over padded rows (B, T), with an optional contiguous KV cache.
 
-    cross: the cache's entry for the encoder's output is used; its keys and values are projected once.
+    cross: use the cached keys and values of the encoder output, which are projected only once.
     """
 
     mask: PreparedMask

@@ -1,14 +1,15 @@
-"""Device-specific implementations of simple operations; the rest of the core is written as defined.
+"""Device-specific implementations of simple operations; the rest of the core is device-independent.
 
-Each function computes what its docstring's formula says. The shortcuts:
+Each function computes the formula in its docstring. These are optimized:
 
-- `linear`: large float32 products on a CPU use torch's oneDNN kernel, which is faster than its default and
-  adds the bias in the same pass. It is an operator that torch keeps for its compiler; if a build of torch
-  lacks it, or the product is small, this is `F.linear`.
-- `dropout`: on a CPU random numbers dominate the cost, so each 64-bit draw gives four 16-bit ones. p is
-  rounded to a multiple of 1/65536, and the scale is exact for the rounded p.
-- `project`: on a GPU, projections of the same input are one product of their concatenated weights.
-- `activate`, `add_residual`: results overwrite their input if nothing else can read it.
+- `linear`: large float32 matrix multiplications on a CPU use torch's oneDNN kernel, which is faster than the
+default one and adds the bias in the same pass. The operator is internal to torch (its compiler uses it). If a
+build of torch lacks it, or the matrices are small, `F.linear` is used.
+- `dropout`: on a CPU, generating random numbers dominates the cost, so each 64-bit draw is used as four
+16-bit numbers. p is rounded to a multiple of 1/65536, and the scale is exact for the rounded p.
+- `project`: on a GPU, projections of the same input are computed as one matrix multiplication with their
+concatenated weights.
+- `activate`, `add_residual`: the result overwrites the input if nothing else can read it.
 - `residual_stream`: under bfloat16 autocast the residual stream is bfloat16 as well.
 """
 
@@ -29,9 +30,10 @@ Norm = Callable[[Tensor], Tensor]
 
 
 def normal_table(rows: int, width: int, std: float = 0.02) -> nn.Parameter:
-    """A parameter (rows, width) with normal values; on the meta device it stays uninitialized.
+    """Create a parameter (rows, width) with normally distributed values; uninitialized on the meta device.
 
-    Initializing on the meta device makes torch import its compiler, which takes two seconds at every load.
+    Initializing on the meta device would make torch import its compiler, which adds two seconds to every
+    load.
     """
     table = nn.Parameter(torch.empty(rows, width))
     if not table.is_meta:
@@ -41,7 +43,7 @@ def normal_table(rows: int, width: int, std: float = 0.02) -> nn.Parameter:
 
 # ---- linear -------------------------------------------------------------------------------------------
 
-_MIN_ROWS, _MIN_WIDTH = 64, 128  # for smaller products the dispatch costs more than it saves
+_MIN_ROWS, _MIN_WIDTH = 64, 128  # for smaller matrices the dispatch costs more than it saves
 _onednn_linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch._C._has_mkldnn else None
 
 
@@ -70,7 +72,7 @@ def _use_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 class _OneDnnLinear(torch.autograd.Function):
-    """oneDNN forward and for the gradient of x; for the weight's gradient torch's default is faster."""
+    """oneDNN for the output and the gradient of x; for the weight's gradient, torch's kernel is faster."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -91,7 +93,7 @@ class _OneDnnLinear(torch.autograd.Function):
 
 
 class Linear(nn.Linear):
-    """nn.Linear by `linear`: (..., in) -> (..., out).
+    """nn.Linear computed with `linear`: (..., in) -> (..., out).
 
     >>> import torch
     >>> Linear(8, 32)(torch.randn(2, 5, 8)).shape
@@ -103,7 +105,7 @@ class Linear(nn.Linear):
 
 
 class FusedLinear(Protocol):
-    """One or several linear layers of the same input, with what surrounds them."""
+    """Protocol: linear layers of the same input, fused with the norm, activation and residual around them."""
 
     def __call__(
         self,
@@ -116,19 +118,19 @@ class FusedLinear(Protocol):
     ) -> Tensor:
         """x (N, D) -> activation(norm(x) W^T + b) + residual, (N, O).
 
-        gated: W is a gate and an up projection; activation(gate) is multiplied by up.
+        gated: W stacks a gate and an up projection; the result is activation(gate) * up.
         """
         ...
 
 
-# "qkv", "q", "kv" and "out" of an attention; "up" and "down" of a feed-forward
+# keys: "qkv", "q", "kv" and "out" in attention; "up" and "down" in a feed-forward layer
 Fused = Mapping[str, FusedLinear]
 
 
 def project(x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
-    """Each projection of x (B, T, D), or of rows (N, D)."""
+    """Return each projection of x (B, T, D), or of rows (N, D)."""
     biases: list[Tensor] = [p.bias for p in projections if p.bias is not None]
-    one_token = x.dim() == 2 or x.shape[1] == 1  # its products cost less than concatenating the weights
+    one_token = x.dim() == 2 or x.shape[1] == 1  # not worth concatenating weights
     if not x.is_cuda or one_token or len(biases) not in (0, len(projections)):
         return tuple(projection(x) for projection in projections)
     weight = torch.cat([p.weight for p in projections])
@@ -142,14 +144,14 @@ _STEPS = 1 << 16  # values of a 16-bit random number
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """`x` with each number zeroed with probability `p` and the others divided by 1 - p."""
+    """Zero each element of `x` with probability `p` and divide the others by 1 - p."""
     if not training or p == 0.0:
         return x
     return x * _dropout_mask(x, p) if _use_16_bits(x, p) else F.dropout(x, p)
 
 
 def relu_dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """dropout(relu(x)), saving one tensor for the backward pass instead of two."""
+    """Compute dropout(relu(x)), saving one tensor for the backward pass instead of two."""
     if training and p and _use_16_bits(x, p):
         y: Tensor = _ReluDropout.apply(x, p)  # type: ignore[no-untyped-call]
         return y
@@ -157,7 +159,7 @@ def relu_dropout(x: Tensor, p: float, training: bool) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """`dropout` as a module; the identity in evaluation.
+    """`dropout` as a module; the identity in evaluation mode.
 
     >>> Dropout(0.5).eval()(torch.ones(2, 3)).tolist()
     [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
@@ -172,13 +174,13 @@ class Dropout(nn.Module):
 
 
 def _use_16_bits(x: Tensor, p: float) -> bool:
-    """Whether 16-bit draws apply; torch.compile cannot trace their reinterpretation of memory."""
+    """Whether to use 16-bit random numbers; torch.compile cannot trace the view of 64-bit draws as 16-bit."""
     plain = x.is_cpu and x.dtype == torch.float32 and not torch.compiler.is_compiling()
     return plain and 0 < round(p * _STEPS) < _STEPS
 
 
 def _dropout_mask(x: Tensor, p: float) -> Tensor:
-    """0 with probability p, else 1 / (1 - p), in the shape of x."""
+    """Return a tensor shaped like x: 0 with probability p, else 1 / (1 - p)."""
     threshold = round(p * _STEPS)
     draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device).random_(-(2**63), None)
     numbers = draws.view(torch.int16)[: x.numel()].view(x.shape)
@@ -188,7 +190,7 @@ def _dropout_mask(x: Tensor, p: float) -> Tensor:
 
 
 class _ReluDropout(torch.autograd.Function):
-    """The gradient is 0 wherever the result is 0, so saving the result is enough."""
+    """dropout(relu(x)). The gradient is 0 wherever the output is 0, so only the output is saved."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
@@ -237,7 +239,7 @@ _IN_PLACE: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 def activate(name: Activation, x: Tensor, *, producers: Sequence[nn.Module] | None = None) -> Tensor:
-    """The activation of x. `producers`: the modules that just computed x, if x may be overwritten."""
+    """Apply an activation to x. producers: the modules that just computed x, if x may be overwritten."""
     if producers is not None and name in _IN_PLACE and can_overwrite(*producers):
         return _IN_PLACE[name](x)
     return ACTIVATIONS[name](x)
@@ -247,17 +249,17 @@ def activate(name: Activation, x: Tensor, *, producers: Sequence[nn.Module] | No
 
 
 def can_overwrite(*producers: nn.Module) -> bool:
-    """Whether the output of these modules may be overwritten: no gradient or forward hook can see it."""
+    """Whether the output of these modules may be overwritten: no gradient or forward hook needs it."""
     return not torch.is_grad_enabled() and not any(module._forward_hooks for module in producers)
 
 
 def add_residual(
     x: Tensor, out: Tensor, p: float, training: bool, *, producers: Sequence[nn.Module] | None = None
 ) -> Tensor:
-    """x + dropout(out). `producers`: the modules that just computed `out`, if it may be overwritten.
+    """Return x + dropout(out). producers: the modules that just computed `out`, if it may be overwritten.
 
-    It is overwritten only if the sum has the same memory layout: the last bits of the next product depend on
-    it.
+    `out` is overwritten only if the sum has the same memory layout: the rounding of the next matrix
+    multiplication depends on the layout.
     """
     alike = out.dtype == x.dtype and out.stride() == x.stride()
     if not training and producers is not None and alike and can_overwrite(*producers):
@@ -268,9 +270,10 @@ def add_residual(
 
 
 def residual_stream(x: Tensor) -> Tensor:
-    """x in the dtype of the residual stream: bfloat16 under bfloat16 autocast, which halves memory traffic.
+    """Cast x to the residual dtype: bfloat16 under bfloat16 autocast, which halves memory traffic.
 
-    float16 lacks the range for a stream that only grows, so float16 autocast leaves it in float32.
+    Under float16 autocast it stays float32, because the growing residual stream may exceed the range of
+    float16.
     """
     kind = x.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):

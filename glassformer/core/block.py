@@ -1,4 +1,4 @@
-"""One layer: self-attention, cross-attention if there is memory, feed-forward; norms in named slots.
+"""One Transformer layer: self-attention, optional cross-attention, feed-forward; four wirings of the norms.
 
 post                pre                      parallel (one norm)      parallel_split (two norms)
 x --+-> attn -+     x --+-> norm -> attn -+   x --> norm --> attn -+   x --> norm_self --> attn -+
@@ -26,15 +26,15 @@ from glassformer.errors import MissingValueError
 
 
 class Block(nn.Module):
-    """One layer, (B, T, D) -> (B, T, D): self-attention, cross-attention if it has one, feed-forward.
+    """One Transformer layer, (B, T, D) -> (B, T, D): self-attention, optional cross-attention, feed-forward.
 
     self_attn: self-attention
     ffn: feed-forward layer
-    norm: makes a norm; called once for each that the wiring needs
+    norm: function that creates a norm; called once for each norm that the wiring needs
     wiring: "post" norm(x + f(x)), "pre" x + f(norm(x)), "parallel" with one shared norm, "parallel_split"
     with two
     cross_attn: cross-attention, for a decoder with memory
-    dropout: dropout rate of the output of each part
+    dropout: dropout rate of the output of each sublayer
 
     >>> import torch
     >>> from glassformer.core.norms import LayerNorm
@@ -79,7 +79,7 @@ class Block(nn.Module):
     ) -> Tensor:
         """x (B, T, D) -> (B, T, D), or (N, D) if `attend` and `cross_attend` handle rows without padding.
 
-        `attend` replaces mask, terms and kernel of self-attention, `cross_attend` those of cross-attention.
+        attend, cross_attend: backends of self- and cross-attention, instead of mask, terms and kernel.
         """
         if self.cross_attn is not None and memory is None and not (cross_attend and cross_attend.keys_cached):
             raise MissingValueError("memory", "by a block with cross-attention")
@@ -108,7 +108,7 @@ class Block(nn.Module):
     def _sublayer(
         self, x: Tensor, name: str, norm_name: str, obs: Observer | None, options: dict[str, Any]
     ) -> Tensor:
-        """x + part(norm(x)) if pre, norm(x + part(x)) if post."""
+        """Return x + f(norm(x)) for wiring "pre", norm(x + f(x)) for "post"; f is the sublayer `name`."""
         norm = self._norm(norm_name, obs)
         if self.wiring == "pre":
             return self._add(x, name, x, norm, obs, options)
@@ -127,10 +127,10 @@ class Block(nn.Module):
         obs: Observer | None,
         options: dict[str, Any],
     ) -> Tensor:
-        """residual + dropout(part(norm(x))) for the part `name`."""
+        """Return residual + dropout(f(norm(x))), where f is the sublayer `name`."""
         part: MultiHeadAttention | FeedForward = getattr(self, name)
         out: Tensor
-        if part.fused is not None:  # its linear layers apply norm and residual; a copy without hooks
+        if part.fused is not None:  # an inference copy: its fused linear layers apply norm and residual
             out = part.forward(x, norm=norm, residual=residual, **options)
             return out
         out = part(x if norm is None else norm(x), **options, obs=scope(obs, name))

@@ -1,4 +1,4 @@
-"""Build modules from specs. No other module matches over the kinds of spec."""
+"""Build modules from specs; only this file branches on the class of a spec."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _COMPUTED = (positions.SinusoidalPositions, positions.RotaryPositions, positions
 
 
 def build_model(spec: specs.ModelSpec) -> AnyModel:
-    """Build the model of a spec with freshly initialized weights.
+    """Build a model from its spec, with freshly initialized weights.
 
-    Under `torch.device("meta")` it takes no memory; `fill_meta_model` then sets its weights.
+    Under `torch.device("meta")` the model takes no memory; `fill_meta_model` then sets its weights.
     """
     model: AnyModel
     match spec:
@@ -60,7 +60,7 @@ def build_model(spec: specs.ModelSpec) -> AnyModel:
 
 
 def fill_meta_model(model: nn.Module, tensors: dict[str, torch.Tensor], device: str = "cpu") -> None:
-    """Set the parameters and buffers of a meta model by name; computed buffers are recomputed."""
+    """Set the parameters and buffers of a model on the meta device; computed buffers are recomputed."""
     for module in model.modules():
         buffers = [n for n, b in module.named_buffers(recurse=False) if b.is_meta]
         for key in buffers:
@@ -80,7 +80,7 @@ def fill_meta_model(model: nn.Module, tensors: dict[str, torch.Tensor], device: 
 
 
 def unique_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return parameters, then persistent buffers, by name; shared tensors once."""
+    """Return parameters, then persistent buffers, by name; a shared tensor appears once."""
     state = model.state_dict()
     parameters = dict(model.named_parameters())
     buffers = {name for name, _ in model.named_buffers()}
@@ -174,7 +174,7 @@ _RESIDUAL_WRITERS = ("out_proj", "ffn.down")  # projections whose output is adde
 
 @torch.no_grad()
 def initialize(model: nn.Module, init: specs.InitSpec) -> None:
-    """Initialize every weight, in the order of the modules; norms keep their ones and zeros."""
+    """Initialize every weight in the order of `modules()`; norms keep weight 1 and bias 0."""
     depth = sum(name.endswith(_RESIDUAL_WRITERS) for name, _ in model.named_modules())
     for name, module in model.named_modules():
         match init:

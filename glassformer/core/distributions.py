@@ -1,4 +1,4 @@
-"""Output distributions of probabilistic forecasts, as the tensors of their parameters."""
+"""Output distributions of probabilistic forecasts; each holds its parameters as tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Distribution = Literal["none", "student_t", "normal", "negative_binomial"]
 
 
 def _positive(x: Tensor) -> Tensor:
-    """A smooth map onto the numbers above 0: (x + sqrt(x^2 + 4)) / 2."""
+    """Map x smoothly to a positive number: (x + sqrt(x^2 + 4)) / 2."""
     return (x + (x.square() + 4.0).sqrt()) / 2.0
 
 
@@ -22,7 +22,7 @@ def _positive_scale(x: Tensor) -> Tensor:
 
 
 def _log_prob(kind: Any, *parameters: Tensor | None, values: Tensor) -> Tensor:
-    """Without validation: NaN parameters give NaN instead of an error."""
+    """Return the log-density without validation: NaN parameters give NaN instead of an error."""
     log_prob: Tensor = kind(*parameters, validate_args=False).log_prob(values)
     return log_prob
 
@@ -49,7 +49,7 @@ class StudentT(NamedTuple):
 
     def log_prob(self, values: Tensor) -> Tensor:
         """The log-density at each value."""
-        # by hand: torch validates the degrees of freedom even with validate_args=False, and NaN must stay NaN
+        # not torch's StudentT, which validates df even with validate_args=False; NaN must stay NaN
         z = (values - self.loc) / self.scale
         normalizer = self.scale.log() + 0.5 * self.df.log() + 0.5 * math.log(math.pi)
         normalizer = normalizer + torch.lgamma(0.5 * self.df) - torch.lgamma(0.5 * (self.df + 1.0))
@@ -130,7 +130,7 @@ DISTRIBUTIONS: dict[Distribution, type[Any]] = {
 def map_parameters(
     parameters: DistributionParameters, change: Callable[[str, Tensor], Tensor]
 ) -> DistributionParameters:
-    """Apply a function of name and tensor to every parameter."""
+    """Apply `change(name, tensor)` to every parameter."""
     result: DistributionParameters = type(parameters)(*map(change, parameters._fields, parameters))
     return result
 
@@ -144,7 +144,7 @@ def stack_parameters(parameters: Sequence[DistributionParameters], dim: int) -> 
 
 
 class ParameterLayers(nn.Module):
-    """One linear layer per parameter of a distribution: (..., width) -> (..., count) each."""
+    """One linear layer per distribution parameter, each (..., width) -> (..., count)."""
 
     def __init__(self, width: int, count: int, distribution: Distribution) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class ParameterLayers(nn.Module):
 
 
 def value_projection(width: int, count: int, distribution: Distribution) -> nn.Module:
-    """A layer from (..., width) to (..., count) values, or to the parameters of their distribution."""
+    """Create a layer from (..., width) to (..., count) values, or to the parameters of their distribution."""
     if distribution == "none":
         return nn.Linear(width, count)
     return ParameterLayers(width, count, distribution)

@@ -18,7 +18,7 @@ from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 
 
 class EmbeddingOutput(NamedTuple):
-    """Vectors (B, T, D); for a series also its shift and scale, which its head undoes."""
+    """Embedded vectors (B, T, D); for a series also the shift and scale, which the head reverts."""
 
     x: Tensor
     loc: Tensor | None = None
@@ -26,7 +26,7 @@ class EmbeddingOutput(NamedTuple):
 
 
 class TokenInput(nn.Module):
-    """Token embeddings times `scale`, plus positions and token types; norm; dropout.
+    """Embed tokens: token embeddings times `scale`, plus positions and token types; then norm and dropout.
 
     >>> TokenInput(16, vocab_size=100)(torch.tensor([[5, 7, 9]])).x.shape
     torch.Size([1, 3, 16])
@@ -61,7 +61,10 @@ class TokenInput(nn.Module):
         types: Tensor | None = None,
         obs: Observer | None = None,
     ) -> EmbeddingOutput:
-        """ids (B, T), positions and types (B|1, T) -> (B, T, D)."""
+        """ids (B, T), positions and types (B|1, T) -> (B, T, D).
+
+        last: an upper bound of the positions, if known.
+        """
         _check_ids(ids, self.token.num_embeddings)
         x = self.token(ids)
         if self.scale != 1.0:
@@ -83,7 +86,7 @@ class TokenInput(nn.Module):
 
 
 def check_token_ids(ids: Tensor) -> None:
-    """Raise unless these are token ids (B, T)."""
+    """Raise unless `ids` are integer token ids (B, T)."""
     if ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"a tensor of token ids ({ids.dtype})", ids.shape, "integers (B, T)")
 
@@ -104,7 +107,7 @@ def _check_ids(ids: Tensor, vocab_size: int) -> None:
 
 
 def _check_types(types: Tensor, ids: Tensor, count: int) -> None:
-    """Raise if token types do not fit; their values, like those of ids, are checked only on a CPU."""
+    """Raise if the token types do not match the ids; their values are checked only on a CPU."""
     fits = types.shape in (ids.shape, (1, ids.shape[1])) and types.dtype in (torch.int64, torch.int32)
     if fits and types.is_cpu and types.numel() and not torch.compiler.is_compiling():
         low, high = (int(v) for v in types.aminmax())
@@ -115,7 +118,7 @@ def _check_types(types: Tensor, ids: Tensor, count: int) -> None:
 
 
 class ImageInput(nn.Module):
-    """Image patches as vectors, after P learned prefix tokens, plus learned positions."""
+    """Embed image patches, prepend P trained prefix tokens, and add trained positions."""
 
     def __init__(self, d_model: int, spec: specs.ImagePatchesSpec) -> None:
         super().__init__()

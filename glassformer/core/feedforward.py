@@ -55,7 +55,7 @@ class FeedForward(nn.Module):
         residual: Tensor | None = None,
         obs: Observer | None = None,
     ) -> Tensor:
-        """feed_forward(norm(x)) + residual."""
+        """Return feed_forward(norm(x)) + residual; `norm` and `residual` are optional."""
         if self.fused is not None:
             hidden = self.fused["up"](x, norm=norm, activation=self.activation, gated=self.gated)
             return self.fused["down"](hidden, residual=residual)
@@ -73,7 +73,7 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(FeedForward):
-    """down(dropout(activation(gate(x)) * up(x))): a second projection gates the first.
+    """down(dropout(activation(gate(x)) * up(x))): the gate projection scales the up projection.
 
     d_ff: width of the hidden layer
     biases: which of the projections up, gate and down have a bias

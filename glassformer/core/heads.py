@@ -1,4 +1,4 @@
-"""Heads: they map the last hidden states and a `HeadContext` to the output of the model.
+"""Output heads: map the last hidden states and a `HeadContext` to the output of the model.
 
 B batch, T positions, D d_model, V vocabulary, L labels.
 """
@@ -20,7 +20,7 @@ from glassformer.errors import MissingValueError, ShapeError
 
 
 class HeadContext(NamedTuple):
-    """What a head may need besides the hidden states."""
+    """Inputs of a head besides the hidden states."""
 
     ids: Tensor | None = None  # (B, T)
     padding: Tensor | None = None  # (B, T), True for real tokens
@@ -29,7 +29,7 @@ class HeadContext(NamedTuple):
 
 
 class PooledOutput(NamedTuple):
-    """All hidden states (B, T, D), and one pooled vector per sequence (B, D or the pooler's width)."""
+    """Hidden states (B, T, D) and one pooled vector per sequence (B, pooler width or D)."""
 
     hidden: Tensor
     pooled: Tensor
@@ -51,7 +51,7 @@ class SpanLogits(NamedTuple):
 
 
 class FeaturesHead(nn.Module):
-    """The hidden states; with a pooler also activation(dense(first hidden state))."""
+    """Return the hidden states; with a pooler also activation(dense(first hidden state))."""
 
     def __init__(self, d_model: int, spec: specs.FeaturesSpec) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class VocabularyHead(nn.Module):
 
 
 class LanguageModelHead(VocabularyHead):
-    """Logits of the hidden states times `scale`."""
+    """Logits of `scale` times the hidden states."""
 
     def __init__(self, d_model: int, *, vocab_size: int, bias: bool = False, scale: float = 1.0) -> None:
         super().__init__(d_model, vocab_size, bias)
@@ -94,7 +94,7 @@ class LanguageModelHead(VocabularyHead):
 
 
 class MaskedLanguageModelHead(VocabularyHead):
-    """dense, activation, norm, then the vocabulary projection."""
+    """Dense layer, activation and norm, then the vocabulary projection."""
 
     def __init__(self, d_model: int, spec: specs.MaskedLanguageModelSpec) -> None:
         super().__init__(d_model, spec.vocab_size, bias=True)
@@ -147,7 +147,7 @@ class ClassifyHead(nn.Module):
         self.out = nn.Linear(d_model, spec.num_labels, bias=spec.bias)
 
     def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
-        if self.pool == "first":  # column 0, padding or not, as published models read it
+        if self.pool == "first":  # column 0, even if it is padding, as in the published models
             pooled = x[:, 0]
         elif self.pool == "end":
             pooled = pool(x, self._ends(x, context.ids), "last")
@@ -159,7 +159,7 @@ class ClassifyHead(nn.Module):
         return tap(obs, "logits", self.out(self.dropout(pooled)))  # (B, L)
 
     def _ends(self, x: Tensor, ids: Tensor | None) -> Tensor:
-        """Which positions hold the end token (B, T); only on a CPU is each row checked to have one."""
+        """Return a mask (B, T) of the end tokens; on a CPU, raise if a row has none."""
         if ids is None:
             raise MissingValueError("token ids", "by a head that reads the end token")
         if ids.shape != x.shape[:2]:
@@ -197,7 +197,7 @@ class TokenClassifyHead(nn.Module):
 
 
 class AnswerHead(nn.Module):
-    """Start and end logits of an answer: (B, T, D) -> two of (B, T)."""
+    """Start and end logits of an answer span: (B, T, D) -> two tensors (B, T)."""
 
     def __init__(self, d_model: int, spec: specs.AnswerSpec) -> None:
         super().__init__()

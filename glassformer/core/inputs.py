@@ -1,4 +1,4 @@
-"""From the inputs of a model to its first layer: padding masks, position ids, embeddings, tied weights.
+"""Steps before the first layer: padding masks, position ids, embeddings and tied weights.
 
 B batch, T positions of the input, S keys, D d_model.
 """
@@ -22,8 +22,8 @@ MaskLike = Mask | Tensor | None
 def infer_mask(embed: nn.Module, inputs: Tensor, mask: MaskLike, name: str, has_past: bool = False) -> Mask:
     """Return `mask`, or infer the padding from the pad id if it is None.
 
-    has_past: with a filled cache the keys before `inputs` are unknown here, so nothing is inferred.
-    name: of the mask, for errors.
+    has_past: the KV cache already holds earlier keys; their padding is unknown, so nothing is inferred.
+    name: name of the mask in error messages.
     """
     if isinstance(embed, TokenInput):
         check_token_ids(inputs)
@@ -36,9 +36,9 @@ def infer_mask(embed: nn.Module, inputs: Tensor, mask: MaskLike, name: str, has_
 
 
 def position_ids(mask: Mask, start: int | Tensor, inputs: Tensor, name: str) -> Tensor | None:
-    """Position ids (B, T), counting only the real tokens of each token's own document.
+    """Return position ids (B, T) that count only real tokens of the same document.
 
-    None if nothing is padded or packed: positions are then counted from `start`.
+    Returns None if nothing is padded or packed: positions are then counted from `start`.
     """
     counted = mask.segments if mask.padding is None else mask.padding
     if counted is None:
@@ -58,7 +58,7 @@ def last_columns(columns: Tensor, start: int | Tensor, steps: int) -> Tensor:
 
 
 def cross_mask(source: Mask, target: MaskLike) -> Mask:
-    """The default memory mask: the real tokens of the source, of the same document."""
+    """Return the default memory mask: real source tokens, and only those of the same document."""
     if source.segments is None:
         return Mask(padding=source.padding)
     query_segments = target.segments if isinstance(target, Mask) else None
@@ -77,7 +77,7 @@ def embed_inputs(
     obs: Observer | None,
     **options: Any,
 ) -> EmbeddingOutput:
-    """Embed inputs; tokens at `positions`, which are counted from `start` if None."""
+    """Embed the inputs. positions: position ids of tokens; if None, they are counted from `start`."""
     output: EmbeddingOutput
     if not isinstance(embed, TokenInput):
         output = embed(inputs, obs=obs, **options)
@@ -91,7 +91,7 @@ def embed_inputs(
 
 
 def tie_weights(source: nn.Module, target: nn.Module, name: str) -> None:
-    """Let `target` (a token embedding or a head) share the token matrix of `source`. name: of the target."""
+    """Share the token matrix of `source` with `target`, an embedding or head called `name` in errors."""
     token = source.token if isinstance(source, TokenInput) else None
     module = target.token if isinstance(target, TokenInput) else target
     weight = getattr(module, "weight", None)

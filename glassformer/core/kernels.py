@@ -1,9 +1,9 @@
 """Attention kernels: softmax(Q K^T * scale + bias) V under a mask.
 
-`explicit` is the definition: every step is written out and every other kernel is tested against it. `sdpa` is
-torch's fused attention, `flex` its block-sparse one. `prepare_mask` chooses a kernel and computes, once for
-all layers, the form of the mask that it needs. Fully masked queries give zeros, and zero gradients, in every
-kernel.
+`explicit` is the reference: it computes every step, and the other kernels are tested against it. `sdpa` is
+torch's scaled_dot_product_attention, `flex` is FlexAttention (block-sparse). `prepare_mask` chooses a kernel
+and converts the mask, once for all layers, to the form that the kernel needs. In every kernel, the output and
+the gradients of a fully masked query are zero.
 
 B batch, H query heads, G key/value heads, R = H / G, T queries, S keys, K head width.
 """
@@ -32,18 +32,18 @@ FLEX_MIN_KEYS = 1024
 
 
 class PreparedMask(NamedTuple):
-    """A mask in the form that one kernel needs for one (T, S), prepared once per forward."""
+    """A mask in the form that one kernel needs for T queries and S keys, prepared once per forward."""
 
     kernel: Kernel = "sdpa"
     mask: Mask = Mask()
     causal: bool = False
     allowed: Tensor | None = None  # (B|1, 1|H, T|1, S); None if everything is allowed or `causal` is set
-    attn_mask: Tensor | None = None  # of sdpa (B, 1|H, T, S): bool, or the bias with -inf
+    attn_mask: Tensor | None = None  # for sdpa, (B, 1|H, T, S): bool, or the bias with -inf
     fully_masked: Tensor | None = None  # (B|1, 1|H, T|1, 1), queries that may attend to nothing
-    block_mask: Any = None  # flex's BlockMask
+    block_mask: Any = None  # for flex: its BlockMask
 
     def to_dense(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
-        """The mask as a tensor (B|1, 1|H, T|1, S), whatever form the kernel uses."""
+        """Return the mask as a bool tensor (B|1, 1|H, T|1, S), whatever form the kernel uses."""
         if self.allowed is not None:
             return self.allowed
         if self.causal:
@@ -61,7 +61,7 @@ def choose_kernel(
     dropout: float = 0.0,
     biased: bool = False,
 ) -> Kernel:
-    """The requested kernel, or for "auto" the one that is fastest for this mask and size.
+    """Return the requested kernel; for "auto", the fastest one for this mask and size.
 
     >>> choose_kernel(mask=Mask(causal=True, window=256), queries=4096, keys=4096, device="cuda")
     'flex'
@@ -92,7 +92,7 @@ def choose_kernel(
 
 
 def _flex_supports(mask: Mask) -> bool:
-    """Whether every query sees at least itself: on a GPU, flex is tested only for such masks."""
+    """Whether every query attends at least to itself; on a GPU, `flex` is tested only with such masks."""
     return mask.padding is None and mask.allowed is None and mask.query_segments is None
 
 
@@ -108,7 +108,7 @@ def prepare_mask(
     dropout: float = 0.0,
     kernel: Kernel = "auto",
 ) -> PreparedMask:
-    """Choose the kernel, and bring the mask into the cheapest equivalent form for it."""
+    """Choose the kernel and convert the mask to the cheapest equivalent form for it."""
     simple = mask.simplify(queries, keys)
     chosen = choose_kernel(
         kernel,
@@ -154,7 +154,7 @@ def attend(
     v: values (B, G, S, Kv)
     scale: factor on the scores; 1/sqrt(K) if None
     bias: added to the scores (B|1, H|1, T, S)
-    edit: changes scores and weights on the way; explicit kernel only
+    edit: function that may replace the scores and weights; explicit kernel only
 
     >>> q, k, v = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6)
     >>> attend(q, k, v, mask=Mask(causal=True)).shape
@@ -185,7 +185,7 @@ def attend(
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raise if shapes do not fit: the fused kernel silently ignores keys without a value."""
+    """Raise if the shapes do not match; the fused kernel would silently ignore keys without a value."""
     fits = q.dim() == k.dim() == v.dim() == 4 and k.shape[:3] == v.shape[:3]
     if not fits or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[1] % max(1, k.shape[1]):
         raise ShapeError(
@@ -196,17 +196,17 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
         )
 
 
-# ---- the definition -----------------------------------------------------------------------------------
+# ---- the reference ------------------------------------------------------------------------------------
 
 
 def attention_scores(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """Q K^T * scale + bias, in float32: (B, H, T, S)."""
+    """Return Q K^T * scale + bias in float32: (B, H, T, S)."""
     dots = _grouped_matmul(q.float() * scale, k.float().transpose(-1, -2))
     return dots if bias is None else dots + bias
 
 
 def _grouped_matmul(left: Tensor, right: Tensor) -> Tensor:
-    """left (B, H, T, M) @ right (B, G, M, N) -> (B, H, T, N); the heads of a group share its matrix."""
+    """left (B, H, T, M) @ right (B, G, M, N) -> (B, H, T, N); the heads of a group share one matrix."""
     batch, heads, rows, inner = left.shape
     groups = right.shape[1]
     if heads == groups:
@@ -216,7 +216,7 @@ def _grouped_matmul(left: Tensor, right: Tensor) -> Tensor:
 
 
 def attention_weights(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """Softmax over the allowed keys; fully masked rows are zeros."""
+    """Apply the softmax over the allowed keys; fully masked rows are 0."""
     if allowed is None:
         return scores.softmax(-1)
     lowest = torch.finfo(scores.dtype).min  # finite, so that a fully masked row gives no NaN
@@ -233,7 +233,7 @@ def explicit(
     dropout: float = 0.0,
     edit: AttentionEdit | None = None,
 ) -> Tensor:
-    """The definition, step by step, in float32."""
+    """Reference kernel: compute scores and softmax in float32, then the weighted sum."""
     scores = attention_scores(q, k, bias, scale)
     if edit is not None:
         scores = edit("scores", scores)
@@ -259,7 +259,7 @@ def _prepare_sdpa(
     """Combine mask and bias into the one tensor that torch's kernel takes."""
     allowed, fully_masked = mask.allowed, None
     if allowed is not None and device.type != "cpu":
-        # CUDA's kernels differ on fully masked rows: let such a row attend everywhere, and zero its result
+        # CUDA's kernels differ on fully masked rows: let such a row attend to all keys, and zero its result
         # afterwards, so that neither pass gives a NaN. The CPU's kernel gives zeros itself.
         fully_masked = ~allowed.any(-1, keepdim=True)
         allowed = allowed | fully_masked
@@ -276,7 +276,7 @@ def _prepare_sdpa(
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: PreparedMask, scale: float, dropout: float = 0.0) -> Tensor:
-    """torch's fused attention; `prepare_mask` has combined mask and bias."""
+    """Call torch's scaled_dot_product_attention; `prepare_mask` has combined mask and bias."""
     heads = F.scaled_dot_product_attention(
         q,
         k,
@@ -295,7 +295,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: PreparedMask, scale: float, drop
 
 @cache
 def _flex_functions(compiled: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """flex_attention and create_block_mask; on a GPU they are fast only if compiled."""
+    """Return flex_attention and create_block_mask; on a GPU they are fast only if compiled."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     if not compiled:
@@ -308,7 +308,7 @@ def _functions_for(device: torch.device) -> tuple[Callable[..., Any], Callable[.
 
 
 def _block_mask(mask: Mask, batch: int, queries: int, keys: int, device: torch.device) -> Any:
-    """flex's BlockMask: which blocks of (T, S) are not empty, and the rule inside each block."""
+    """Create FlexAttention's BlockMask: the non-empty blocks of (T, S), and the mask function inside them."""
     first = keys - queries if mask.offset is None else mask.offset
     query_segments = mask.segments if mask.query_segments is None else mask.query_segments
     shift = first if mask.query_segments is None else 0  # queries are keys too, from `first` on
@@ -340,7 +340,7 @@ def _block_mask(mask: Mask, batch: int, queries: int, keys: int, device: torch.d
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, mask: PreparedMask, bias: Tensor | None, scale: float) -> Tensor:
-    """torch's block-sparse attention: fully masked blocks are skipped."""
+    """Call PyTorch's FlexAttention (block-sparse), which skips fully masked blocks."""
     if q.is_cpu:
         if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
             raise UnsupportedError(

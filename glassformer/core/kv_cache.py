@@ -1,8 +1,8 @@
-"""The KV cache: keys and values of earlier positions, so that a step computes only the new ones.
+"""The KV cache: it stores keys and values of earlier positions, so that a step computes only the new ones.
 
-`KVCache` is contiguous: one buffer per layer, allocated once and handed to the forward. `inference.kv_cache`
-derives those for beams and for continuous batching from it. All have `append`, `advance`, `select` and
-`reorder`.
+`KVCache` is contiguous: one buffer per layer, allocated once and passed to the forward. `inference.kv_cache`
+and `inference.slot_cache` have caches for beams and for continuous batching. All have `append`, `advance`,
+`select` and `reorder`.
 
 B batch, G key/value heads, S keys, K head width, V value width.
 """
@@ -21,7 +21,7 @@ from glassformer.errors import ConflictError, GlassformerError, UnsupportedError
 
 @dataclass(eq=False)
 class CacheFullError(GlassformerError):
-    """More positions than a KV cache was allocated for."""
+    """The KV cache has no capacity for the requested positions."""
 
     capacity: int
     length: int
@@ -34,14 +34,14 @@ class CacheFullError(GlassformerError):
 
 @dataclass
 class LayerCache:
-    """One layer's keys and values: its own (appended step by step) and the encoder's (computed once)."""
+    """One layer's keys and values: self-attention (appended each step), cross-attention (computed once)."""
 
     k: Tensor  # (B, G, capacity, K)
     v: Tensor  # (B, G, capacity, V)
     cross: tuple[Tensor, Tensor] | None = None  # (B, G, S, K) and (B, G, S, V)
 
     def append(self, k: Tensor, v: Tensor, start: int | Tensor) -> tuple[Tensor, Tensor]:
-        """Write T new positions at `start`; return all keys and values that attention should see."""
+        """Write T new positions at `start`; return all keys and values to attend to."""
         if k.dtype != self.k.dtype and not torch.is_autocast_enabled(k.device.type):
             raise ConflictError(
                 ("the cache's dtype", "the model's dtype"),
@@ -62,11 +62,11 @@ class LayerCache:
 
 @dataclass
 class KVCache:
-    """The contiguous cache of all layers of a decoder, and how many positions are filled.
+    """The contiguous cache of all decoder layers, with the number of filled positions.
 
-    Use it under `torch.no_grad()`: the buffers are written in place. With an int `length` each step sees the
-    filled part. With a 0-d tensor (`with_static_shapes`) every step sees the whole buffer and the mask hides
-    the rest, so that one compiled graph serves all steps.
+    Use it under `torch.no_grad()`: the buffers are written in place. With an int `length`, each step attends
+    to the filled positions. With a 0-d tensor (`with_static_shapes`), attention always covers the full buffer
+    and the mask hides unfilled positions, so that one compiled graph serves all steps.
 
     layers: keys and values of each layer
     length: number of positions in the cache
@@ -96,7 +96,7 @@ class KVCache:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> KVCache:
-        """Buffers of `capacity` positions for every decoder layer of a model, given by its spec."""
+        """Allocate buffers of `capacity` positions for every decoder layer of a model spec."""
         if not isinstance(model, EncoderDecoderSpec | DecoderOnlySpec):
             raise UnsupportedError("a model without a decoder", "a KV cache")
         stack = model.decoder
@@ -118,12 +118,12 @@ class KVCache:
         return self.layers[0].k.shape[2] if self.layers else 0
 
     def with_static_shapes(self) -> KVCache:
-        """The same buffers with `length` as a tensor: shapes never change, for compiled steps."""
+        """Return the same buffers with `length` as a tensor: shapes never change, for compiled steps."""
         device = self.layers[0].k.device if self.layers else None
         return KVCache(self.layers, torch.as_tensor(self.length, device=device))
 
     def check_capacity(self, batch: int, steps: int) -> None:
-        """Raise if the batch size differs, or `steps` more positions do not fit (for an int length)."""
+        """Raise if the batch size differs, or if `steps` more positions do not fit (int length only)."""
         if self.layers and self.layers[0].k.shape[0] != batch:
             raise ConflictError(
                 ("the cache's batch size", "the input's batch size"),
@@ -134,11 +134,11 @@ class KVCache:
             raise CacheFullError(self.capacity, self.length, steps)
 
     def num_keys(self, steps: int) -> int:
-        """How many keys attention sees in a step of `steps` positions."""
+        """Return the number of keys that a step of `steps` positions attends to."""
         return self.length + steps if isinstance(self.length, int) else self.capacity
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """A layer's new keys (B, G, T, K) and values (B, G, T, V) -> all that attention should see."""
+        """Append a layer's keys (B, G, T, K) and values (B, G, T, V); return all that are attended to."""
         return self.layers[layer].append(k, v, self.length)
 
     def advance(self, steps: int) -> None:
@@ -149,7 +149,7 @@ class KVCache:
             self.length.add_(steps)
 
     def select(self, rows: Tensor) -> None:
-        """Continue with these rows, in this order."""
+        """Keep only these rows, in this order."""
         for layer in self.layers:
             layer.k, layer.v = layer.k.index_select(0, rows), layer.v.index_select(0, rows)
             if layer.cross is not None:
@@ -157,5 +157,5 @@ class KVCache:
                 layer.cross = (k.index_select(0, rows), v.index_select(0, rows))
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace each row by another one."""
+        """Replace row i by row `rows[i]`."""
         self.select(rows)

@@ -32,16 +32,17 @@ def _check_bool(value: Tensor, name: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Mask:
-    """The conditions under which a query may attend to a key; all that are set must hold.
+    """Conditions under which a query may attend to a key; all conditions that are set must hold.
 
     causal: no key later than the query.
-    window: at most this many keys back (and, if not causal, ahead), including the query's own.
+    window: at most this many keys back (if not causal, also ahead), including the query's own position.
     padding: (B, S), True for keys that are real tokens.
-    segments: (B, S), the document of each key in a packed row; a query sees only keys of its own document.
-    query_segments: (B, T), if queries come from another sequence; by default those of the keys at their
-    positions.
-    allowed: (B|1, 1|H, T, S), any further condition.
-    offset: the key position of the first query, if not S - T (a cache longer than its content).
+    segments: (B, S), document index of each key in a packed row; a query attends only to keys of its own
+    document.
+    query_segments: (B, T), document index of each query, if queries come from another sequence; by default
+    the segments of the keys at the same positions.
+    allowed: (B|1, 1|H, T, S), any further condition, True = may attend.
+    offset: the key position of the first query, if not S - T (for a cache that is not full).
 
     >>> Mask(causal=True).dense(2, 4).int()
     tensor([[[[1, 1, 1, 0],
@@ -62,7 +63,7 @@ class Mask:
 
     @classmethod
     def of(cls, value: Mask | Tensor | None, name: str = "mask") -> Mask:
-        """A `Mask` from None, a Mask, or a bool tensor (B, S), (B, T, S) or (B, 1|H, T, S)."""
+        """Create a `Mask` from None, a Mask, or a bool tensor (B, S), (B, T, S) or (B, 1|H, T, S)."""
         if value is None:
             return cls()
         if isinstance(value, Mask):
@@ -78,7 +79,7 @@ class Mask:
         raise ShapeError(name, value.shape, _SHAPES)
 
     def check(self, *, batch: int, heads: int, queries: int, keys: int, name: str = "mask") -> None:
-        """Raise if a tensor does not fit (B, H, T, S)."""
+        """Raise if a tensor of the mask cannot be broadcast to (B, H, T, S)."""
         if self.query_segments is None and self.segments is not None and queries > keys:
             raise MissingValueError("query_segments", f"for {queries} queries and segments of {keys} keys")
         if self.query_segments is not None and self.segments is None:
@@ -98,13 +99,13 @@ class Mask:
                 raise ShapeError(name, size, f"(B, 1|H, T, S) = ({batch}, 1|{heads}, {queries}, {keys})")
 
     def with_window(self, window: int | None) -> Mask:
-        """The same mask with this window, or its own if that is narrower."""
+        """Return the mask with this window, or with its own if that is narrower."""
         if window is None or (self.window is not None and self.window <= window):
             return self
         return replace(self, window=window)
 
     def _query_segments(self, queries: int, segments: Tensor) -> Tensor:
-        """The document of each query (B, T); queries are the last keys, or those from `offset` on."""
+        """Return the document of each query (B, T); queries are the last keys, or those from `offset` on."""
         if self.query_segments is not None:
             return self.query_segments
         if self.offset is None:
@@ -112,7 +113,7 @@ class Mask:
         return segments.index_select(1, torch.arange(queries, device=segments.device) + self.offset)
 
     def dense(self, queries: int, keys: int, device: torch.device | None = None) -> Tensor | None:
-        """All conditions as one bool tensor (B|1, 1|H, T|1, S); None if there are none."""
+        """Combine all conditions into one bool tensor (B|1, 1|H, T|1, S); None if there are none."""
         parts: list[Tensor] = []
         if self.causal or self.window is not None:
             first = keys - queries if self.offset is None else self.offset
@@ -144,11 +145,11 @@ class Mask:
         return self.causal and all(other is None for other in others)
 
     def simplify(self, queries: int, keys: int) -> Mask:
-        """Drop the conditions that hide nothing at this T and S."""
+        """Drop the conditions that mask nothing for this number of queries and keys."""
         # queries and keys are less than max(T, S) apart, unless an offset moves the queries
         max_distance = max(queries, keys) if self.offset is None else math.inf
         window = None if self.window is not None and self.window >= max_distance else self.window
         causal = self.causal
         if self.offset is None and queries == 1 and window is None:
-            causal = False  # one last query sees every key
+            causal = False  # a single query, at the last position, attends to every key
         return replace(self, window=window, causal=causal)

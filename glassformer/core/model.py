@@ -1,7 +1,7 @@
-"""The three architectures: encoder-decoder, encoder-only and decoder-only, built from the same parts.
+"""The three architectures: encoder-decoder, encoder-only and decoder-only, built from the same modules.
 
-Each has `hidden_states`, everything up to the last layer, and `forward`, which applies the head to them; a
-loss that never materializes all logits starts from the hidden states.
+In each, `hidden_states` runs everything up to the last layer, and `forward` also applies the head. A loss
+that never materializes all logits starts from the hidden states.
 
 B batch, T target or sequence positions, S source positions, D d_model, V vocabulary.
 """
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 
 
 class ForwardOptions(TypedDict, total=False):
-    """Options of every forward. kernel: one of `core.kernels.KERNELS`."""
+    """Keyword arguments of every forward. kernel: one of `core.kernels.KERNELS`."""
 
     kernel: Kernel
     obs: Observer | None
 
 
 class EncoderDecoderOptions(ForwardOptions, total=False):
-    """Position ids (B|1, T); by default counted from the mask."""
+    """Keyword arguments with position ids (B|1, T); by default they are computed from the mask."""
 
     src_positions: Tensor | None
     tgt_positions: Tensor | None
 
 
 class EncoderOptions(ForwardOptions, total=False):
-    """Position ids (B|1, T), token types (B, T), and the missing or masked values of a series."""
+    """Keyword arguments: position ids (B|1, T), token types (B, T), missing or masked values of a series."""
 
     positions: Tensor | None
     types: Tensor | None
@@ -61,14 +61,14 @@ class EncoderOptions(ForwardOptions, total=False):
 
 
 class DecoderOptions(ForwardOptions, total=False):
-    """Position ids (B|1, T), and the KV cache to continue from."""
+    """Keyword arguments: position ids (B|1, T), and the KV cache to continue from."""
 
     positions: Tensor | None
     cache: KVCache | None
 
 
 class GenerativeModel(nn.Module):
-    """A model with a language-model head, which can generate.
+    """Base of models that can generate: those with a language-model head.
 
     >>> from glassformer.core.build import build_model
     >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
@@ -88,22 +88,22 @@ class GenerativeModel(nn.Module):
         eos_token_id: int | Sequence[int] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> list[list[int]]:
-        """Generate from sources or prompts (B, S) -> the new token ids of each row, without the end token.
+        """Generate from sources or prompts (B, S); return each row's new token ids, without the end token.
 
         The rows are lists, because they have different lengths; with `num_return_sequences` N, the N rows of
         each input follow one another, the best first. attention_mask (B, S): 1 for real tokens; by default
-        padding is inferred from the pad id. `options` are those of transformers; `max_new_tokens` or
+        padding is inferred from the pad id. `options` have the names of transformers; `max_new_tokens` or
         `max_length` is required.
         """
-        from glassformer.generation.engine import generate_ids  # a layer above: imported when it is called
+        from glassformer.generation.engine import generate_ids  # here: generation imports core
 
         return generate_ids(self, input_ids, attention_mask, eos_token_id, options)
 
 
 class EncoderDecoder(GenerativeModel):
-    """Encode a source and decode a target: logits (B, T, V) for each next target token.
+    """Encoder-decoder: with a language-model head, logits (B, T, V) for each next target token.
 
-    src_embed, tgt_embed: inputs of encoder and decoder
+    src_embed, tgt_embed: input embeddings of encoder and decoder
 
     >>> from glassformer.core.build import build_model
     >>> tokens, ffn = specs.TokensSpec(vocab_size=50), specs.FeedForwardSpec(d_ff=64)
@@ -138,7 +138,7 @@ class EncoderDecoder(GenerativeModel):
         self.tie()
 
     def tie(self) -> None:
-        """Share the target's token matrix as `spec.tied` says; repeat it after parameters are replaced."""
+        """Share the target's token matrix as `spec.tied` says; call again after parameters are replaced."""
         if "source" in self.spec.tied:
             tie_weights(self.src_embed, self.tgt_embed, "the target")
         if "head" in self.spec.tied:
@@ -156,8 +156,8 @@ class EncoderDecoder(GenerativeModel):
         """src (B, S), tgt (B, T) -> the head's output: logits (B, T, V) for a language model.
 
         The target is always causal. A mask is bool, True = may attend: (B, S), (B, T, S) or (B, 1|H, T, S).
-        Without masks, padding is inferred from the pad id; the memory's padding and segments are the
-        source's.
+        Without masks, padding is inferred from the pad id; the memory mask has the padding and segments of
+        the source.
         """
         x, context = self.hidden_states(src, tgt, src_mask, tgt_mask, memory_mask, **options)
         return self.head(x, context, obs=scope(options.get("obs"), "head"))
@@ -235,12 +235,12 @@ class EncoderDecoder(GenerativeModel):
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """The last hidden states (B, T, D), and which target positions are real."""
+        """Return the last hidden states (B, T, D), and a mask of the real target positions."""
         start = 0 if cache is None else cache.length
         fresh = isinstance(start, int) and start == 0
         mask = infer_mask(self.tgt_embed, tgt, tgt_mask, "tgt_mask", has_past=not fresh)
         if tgt_mask is None and mask.padding is not None:
-            # the first token starts the sequence, even where it is the pad token
+            # the first token starts the sequence, even if it is the pad token
             mask = replace(mask, padding=torch.cat((tgt[:, :1] == tgt[:, :1], mask.padding[:, 1:]), 1))
         if positions is None:
             positions = position_ids(mask, start, tgt, "tgt_mask")
@@ -260,9 +260,9 @@ class EncoderDecoder(GenerativeModel):
 
 
 class EncoderOnly(nn.Module):
-    """Encode a sequence, an image or a series, and apply the head.
+    """Encoder-only model: encode a sequence, an image or a time series, and apply the head.
 
-    embed: input of the encoder
+    embed: input embedding
 
     >>> from glassformer.core.build import build_model
     >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
@@ -326,9 +326,9 @@ class EncoderOnly(nn.Module):
 
 
 class DecoderOnly(GenerativeModel):
-    """Read from left to right: logits (B, T, V) for each next token.
+    """Decoder-only (causal) model: with a language-model head, logits (B, T, V) for each next token.
 
-    embed: input of the decoder
+    embed: input embedding
 
     >>> from glassformer.core.build import build_model
     >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)

@@ -1,7 +1,7 @@
-"""Norms over the features of (B, T, D): Layer, RMS, and batch-over-time.
+"""Norms of (B, T, D): LayerNorm and RMSNorm over the features, BatchNorm over batch and time.
 
-Statistics are taken in float32 and the result has the input's precision: under autocast the residual stream
-then stays in the low precision instead of becoming float32 after every norm.
+Statistics are computed in float32 and the result has the dtype of the input, so that under autocast the
+residual stream stays in low precision instead of becoming float32 after every norm.
 B batch, T positions, D d_model.
 """
 
@@ -50,7 +50,7 @@ class RMSNorm(nn.Module):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Each feature normalized over batch and time, with running statistics for evaluation.
+    """Normalize each feature over batch and time, with running statistics for evaluation.
 
     >>> BatchNorm(8)(torch.randn(2, 5, 8)).shape
     torch.Size([2, 5, 8])

@@ -23,7 +23,7 @@ TensorEdit = Callable[[Tensor], Tensor]
 
 
 class AttentionContext(NamedTuple):
-    """What an attention layer used besides q, k and v."""
+    """Inputs of an attention layer besides q, k and v."""
 
     mask: PreparedMask
     bias: Tensor | None
@@ -31,7 +31,7 @@ class AttentionContext(NamedTuple):
 
 
 class Record:
-    """What an observer recorded: tensors by name, and attention matrices, recomputed on demand.
+    """Tensors recorded by an observer, by name; attention matrices are recomputed on demand.
 
     >>> from glassformer.core.attention import MultiHeadAttention
     >>> observer = Observer()
@@ -74,7 +74,7 @@ class Record:
         head: int | None = None,
         stage: Literal["dot", "scaled", "masked"] = "scaled",
     ) -> Tensor:
-        """Scores of an attention (B, H, T, S), or (B, T, S) of one head.
+        """Return the scores of an attention layer, (B, H, T, S), or (B, T, S) for one head.
 
         stage: "dot" Q K^T alone; "scaled" times the scale, plus the bias; "masked" also with -inf at masked
         keys.
@@ -99,7 +99,7 @@ class Record:
         return scores if head is None else scores[:, 0]
 
     def weights(self, name: str, head: int | None = None) -> Tensor:
-        """Attention weights (B, H, T, S), or (B, T, S) of one head; fully masked rows are 0."""
+        """Return attention weights (B, H, T, S), or (B, T, S) for one head; fully masked rows are 0."""
         edited = self.tensors.get(f"{name}.weights")  # recorded because the forward used edited ones
         if edited is not None:
             weights = _of_head(edited, name, head)
@@ -110,7 +110,7 @@ class Record:
         return weights if head is None else weights[:, 0]
 
     def _allowed(self, name: str, head: int | None, scores: Tensor) -> Tensor | None:
-        """The mask of these scores."""
+        """Return the mask of an attention layer, for one head or all."""
         allowed = self.attention_contexts[name].mask.to_dense(
             scores.shape[-2], scores.shape[-1], scores.device
         )
@@ -130,7 +130,7 @@ class Record:
 
 
 def _of_head(x: Tensor, name: str, head: int | None) -> Tensor:
-    """x (B, H, T, ...), or one head of it (B, 1, T, ...)."""
+    """Return x (B, H, T, ...), or one head of it (B, 1, T, ...)."""
     if head is None:
         return x
     if not 0 <= head < x.shape[1]:
@@ -139,7 +139,7 @@ def _of_head(x: Tensor, name: str, head: int | None) -> Tensor:
 
 
 class Observer:
-    """Passed as `obs=` to any forward: records the tensors whose names match `want`, and applies edits.
+    """Record the tensors whose names match `want`, and apply edits; pass it as `obs=` to any forward.
 
     want: one glob or several ("decoder.blocks.*", "*.q")
     edit: name or glob -> function that returns the tensor to use instead. Editing "...self_attn.weights" or
@@ -162,7 +162,7 @@ class Observer:
         self._prefix = ""
 
     def scope(self, name: str) -> Observer:
-        """The same observer for the submodule `name`."""
+        """Return this observer with `name` added to the prefix of recorded names."""
         view = object.__new__(Observer)
         view.__dict__.update(self.__dict__)
         view._prefix = f"{self._prefix}{name}."
@@ -180,15 +180,15 @@ class Observer:
         return x
 
     def edits(self, *names: str) -> bool:
-        """Whether there is an edit of one of these names in this scope."""
+        """Whether one of these names has an edit in this scope."""
         return any(fnmatchcase(self._prefix + n, pattern) for n in names for pattern in self._edit)
 
     def record_attention(self, mask: PreparedMask, bias: Tensor | None, scale: float) -> None:
-        """Store what an attention used, so that its matrices can be recomputed."""
+        """Store mask, bias and scale of an attention layer, so that its matrices can be recomputed."""
         self.record.attention_contexts[self._prefix.rstrip(".")] = AttentionContext(mask, bias, scale)
 
     def matched_nothing(self) -> bool:
-        """Whether `want` is not empty and matched no name."""
+        """Whether `want` is not empty but matched no name."""
         names = self.record.tensors
         return bool(self._want) and not any(fnmatchcase(n, pattern) for n in names for pattern in self._want)
 
@@ -205,12 +205,12 @@ def _apply_edit(edit: TensorEdit, x: Tensor, name: str) -> Tensor:
 
 
 def tap(obs: Observer | None, name: str, x: Tensor) -> Tensor:
-    """Show x to the observer, if any, and return x or its edited version."""
+    """Pass x to the observer, if any, and return x or its edited version."""
     return x if obs is None else obs(name, x)
 
 
 def scope(obs: Observer | None, name: str) -> Observer | None:
-    """The observer for a submodule; None without an observer."""
+    """Return the observer for a submodule; None without an observer."""
     return None if obs is None else obs.scope(name)
 
 
@@ -223,7 +223,7 @@ def observe(
 ) -> Record:
     """Run `model` once in evaluation mode, without gradients, and return the record.
 
-    A compiled model is run through the module inside it. `record.output` is the model's output. To get
+    For a compiled model, the original module is run. `record.output` is the model's output. To get
     gradients, pass an `Observer` to the model's forward instead.
 
     inputs: a tensor, a tuple of positional inputs, or a dict of named ones

@@ -1,8 +1,8 @@
-"""Position encodings of three types.
+"""Position encodings.
 
-Added to the input: `SinusoidalPositions`, `LearnedPositions`. Rotating queries and keys: `RotaryPositions`.
-Added to the attention scores: `RelativeBias`, `AlibiBias`. The last three return `PositionTerms`, computed
-once per stack and used by all its layers.
+`SinusoidalPositions` and `LearnedPositions` are added to the input. `RotaryPositions` rotates queries and
+keys. `RelativeBias` and `AlibiBias` are added to the attention scores. The last three return `PositionTerms`,
+which are computed once per stack and used by all its layers.
 
 B batch, T queries, S keys, D d_model, H heads, K head width, R rotated width.
 """
@@ -24,18 +24,18 @@ MAX_TABLE_SIZE = 2**28  # elements, one gigabyte: a computed table is not bounde
 
 
 class PositionTerms(NamedTuple):
-    """What positions do inside attention: rotate q and k by (cos, sin), or add a bias to the scores."""
+    """Effect of positions inside attention: a rotation of q and k by (cos, sin), or a bias on the scores."""
 
     rotary: tuple[Tensor, Tensor] | None = None  # cos, sin: (B|1, 1, T, R)
     bias: Tensor | None = None  # (B|1, H, T, S)
 
     def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """q (B, H, T, K) and k (B, G, T, K), rotated if positions are rotary."""
+        """Rotate q (B, H, T, K) and k (B, G, T, K) if positions are rotary; else return them unchanged."""
         return (q, k) if self.rotary is None else (rotate(q, self.rotary), rotate(k, self.rotary))
 
 
 def count_positions(padding: Tensor | None, segments: Tensor | None = None) -> Tensor:
-    """Position ids that count only the real tokens of each document: (B, S) -> (B, S).
+    """Compute position ids (B, S) that count only the real tokens of each document.
 
     >>> count_positions(torch.tensor([[False, True, True], [True, True, False]])).tolist()
     [[0, 0, 1], [0, 1, 1]]
@@ -62,9 +62,9 @@ def sinusoids(
     layout: Literal["interleaved", "halves"] = "interleaved",
     base: float = 10000.0,
 ) -> Tensor:
-    """sin(pos / base^(2i/D)) and cos of the same, side by side or in halves: (T, D).
+    """Compute sin and cos of pos / base^(2i/D), interleaved or in halves: (T, D).
 
-    positions: the number of positions from 0, or any positions (T,), also fractional ones.
+    positions: a number of positions starting at 0, or a tensor of positions (T,), which may be fractional.
 
     >>> sinusoids(2, 8)[1].round(decimals=5).tolist()[:4]
     [0.8414700031280518, 0.5403000116348267, 0.09983000159263611, 0.9950000047683716]
@@ -82,10 +82,10 @@ def sinusoids(
 
 
 def _check_length(positions: Tensor, last: int | None, max_len: int) -> None:
-    """Raise if these are vectors instead of position ids, or if a position is beyond the table.
+    """Raise if `positions` is not integer position ids, or if a position is beyond the table.
 
-    Packed and padded rows may be longer than the table, so the positions themselves are checked; on a GPU,
-    where this synchronizes, only if the row is longer.
+    Packed and padded rows may be longer than the table, so the position ids themselves are checked; on a GPU,
+    where this synchronizes, only if the row is longer than the table.
     """
     if positions.is_floating_point():
         hint = "add the rows to the vectors: x + module(torch.arange(x.shape[1]))"
@@ -99,9 +99,9 @@ def _check_length(positions: Tensor, last: int | None, max_len: int) -> None:
 
 
 class SinusoidalPositions(nn.Module):
-    """The sinusoidal table, a buffer: saved and moved with the model, never trained.
+    """The sinusoidal position table, a buffer: saved and moved with the model, not trained.
 
-    It takes position ids and returns their rows: `x + positions(torch.arange(T))`.
+    The forward takes position ids and returns their rows: `x + positions(torch.arange(T))`.
 
     max_len: number of positions
     layout: "interleaved" alternates sine and cosine, "halves" puts all sines first
@@ -141,10 +141,10 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """A trained table; row `offset + position` is added to the token.
+    """A trained position table; row `offset + position` is added to the token embedding.
 
     max_len: number of positions
-    offset: unused rows before that of position 0
+    offset: number of unused rows before the row of position 0
 
     >>> LearnedPositions(16, max_len=50)(torch.arange(5)).shape
     torch.Size([5, 16])
@@ -179,9 +179,9 @@ def _scale_frequencies(freq: Tensor, scaling: LinearScalingSpec | BandScalingSpe
 
 
 class _ComputedBuffers(nn.Module):
-    """Computed float32 buffers that move to other devices with the model but keep their precision.
+    """Base of modules with computed float32 buffers, which move between devices but are never cast.
 
-    A rounded frequency or slope is multiplied by the position, so its error would grow with it.
+    A frequency or slope is multiplied by the position, so a rounding error would grow with the position.
     """
 
     def reset_parameters(self) -> None:
@@ -197,11 +197,11 @@ class _ComputedBuffers(nn.Module):
 
 
 class RotaryPositions(_ComputedBuffers):
-    """cos and sin of position x frequency, by which `rotate` rotates queries and keys (RoPE).
+    """Rotary position embedding (RoPE): cos and sin of position * frequency, for `rotate`.
 
     width: number of features of each head to rotate, even
-    base: of the wavelengths (rope_theta)
-    scaling: of the frequencies, for longer contexts
+    base: base of the wavelengths (rope_theta)
+    scaling: scaling of the frequencies, for longer contexts
 
     >>> cos, sin = RotaryPositions(8)(torch.arange(5)[None]).rotary
     >>> cos.shape
@@ -230,7 +230,10 @@ class RotaryPositions(_ComputedBuffers):
             self.freq.copy_(_scale_frequencies(1.0 / self.base**exponent, self.scaling))
 
     def forward(self, positions: Tensor, keys: Tensor | None = None) -> PositionTerms:
-        """positions (B|1, T) -> cos, sin (B|1, 1, T, R); keys are rotated before they are cached."""
+        """positions (B|1, T) -> cos, sin (B|1, 1, T, R).
+
+        keys: unused, for the interface of the biases; keys are rotated before they are cached.
+        """
         angle = positions[..., None].float() * self.freq  # (B|1, T, R/2)
         angle = torch.cat((angle, angle), -1)[:, None]  # (B|1, 1, T, R)
         return PositionTerms(rotary=(angle.cos(), angle.sin()))
@@ -252,11 +255,11 @@ def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
 def relative_position_bucket(
     distance: Tensor, *, buckets: int, max_distance: int, bidirectional: bool
 ) -> Tensor:
-    """Key position minus query position -> bucket: exact for near keys, logarithmic for far ones."""
+    """Map key position minus query position to a bucket: exact for near keys, logarithmic for far ones."""
     start = torch.zeros_like(distance)
     if bidirectional:
         buckets //= 2
-        start = (distance > 0).long() * buckets  # keys ahead use the upper half
+        start = (distance > 0).long() * buckets  # keys after the query use the upper half
         distance = distance.abs()
     else:
         distance = (-distance).clamp(min=0)
@@ -267,11 +270,11 @@ def relative_position_bucket(
 
 
 class RelativeBias(nn.Module):
-    """A learned bias for each head and bucket of distance, shared by all layers of the stack.
+    """A trained bias for each head and distance bucket (T5), shared by all layers of the stack.
 
     buckets: number of distance buckets
-    max_distance: all keys from here on share the last bucket
-    bidirectional: keys after the query have buckets of their own
+    max_distance: keys at this distance or farther share the last bucket
+    bidirectional: keys after the query have separate buckets
 
     >>> RelativeBias(4, bidirectional=True)(torch.arange(3)[None], torch.arange(5)[None]).bias.shape
     torch.Size([1, 4, 3, 5])
@@ -290,7 +293,7 @@ class RelativeBias(nn.Module):
         return self.bias_at(keys[:, None, :] - positions[:, :, None])
 
     def bias_at(self, distance: Tensor) -> PositionTerms:
-        """Key position minus query position (B|1, T, S) -> bias (B|1, H, T, S)."""
+        """Return the bias (B|1, H, T, S) for key position minus query position (B|1, T, S)."""
         rows = relative_position_bucket(
             distance,
             buckets=self.buckets,
@@ -302,7 +305,7 @@ class RelativeBias(nn.Module):
 
 
 def alibi_slopes(num_heads: int) -> Tensor:
-    """The published slopes: powers of 2^(-8/n) for n a power of two; the rest are the odd ones of 2n."""
+    """Return the published slopes: powers of 2^(-8/n), n a power of two; the rest are odd powers for 2n."""
     power = 2 ** math.floor(math.log2(num_heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(num_heads - power)]

@@ -1,7 +1,7 @@
 """The dtype that a model is loaded in, and whether this machine can compute in it.
 
-Some CPUs advertise bfloat16 units that the system does not let a program use: the first matrix product then
-kills the process. So low precision on a CPU is tried once in a child process.
+Some CPUs advertise bfloat16 instructions that the operating system does not enable: the first matrix
+multiplication then kills the process. So low precision on a CPU is tried once in a child process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def parse_dtype(name: str | torch.dtype) -> torch.dtype:
 def resolve_dtype(
     requested: torch.dtype | str | None, device: str | torch.device, weights: Iterable[Tensor] = ()
 ) -> torch.dtype | None:
-    """The dtype to load weights in: the requested one, by default float32 on a CPU, else as stored (None).
+    """Return the dtype to load weights in: as requested; default: float32 on a CPU, else as stored (None).
 
     "stored" keeps the dtype of each tensor in the file, for models that are only saved again.
     """

@@ -31,7 +31,7 @@ LIMITS = {"channels": 2**16, "num_layers": 10_000}  # not bounded by the size of
 
 
 class Spec:
-    """A part of a model as data: a dataclass whose fields are validated by type and bounds."""
+    """Base of specs: a dataclass whose fields are validated by type and bounds."""
 
     kind: ClassVar[str]  # the name in files: the class without "Spec"
 
@@ -59,7 +59,7 @@ def _hints(kind: type[Spec]) -> dict[str, Any]:
 
 
 def _bound(name: str, value: Any) -> str | None:
-    """The bounds of a field, if one of its numbers is outside; else None."""
+    """Return the bounds of a field if one of its numbers is out of bounds; else None."""
     values = value if isinstance(value, tuple) else (value,)
     numbers = [number for number in values if matches_type(number, float)]
     limit = LIMITS.get(name, MAX_INT)
@@ -122,7 +122,7 @@ def describe_type(hint: Any) -> str:
 
 @dataclass(eq=False)
 class InvalidSpecError(GlassformerError):
-    """A spec whose fields are invalid or conflict. where: its path in the file."""
+    """A spec whose fields are invalid or conflict. where: the path of the spec in the file."""
 
     where: str
     problem: str
@@ -138,7 +138,7 @@ def to_dict(spec: Any) -> Any:
 
 
 def from_dict(data: Any, where: str = "spec", kinds: Mapping[str, type[Spec]] = KINDS) -> Any:
-    """Create the spec from the output of `to_dict`."""
+    """Create a spec from the output of `to_dict`. where: its path, for errors."""
     if not isinstance(data, dict) or "kind" not in data:
         raise InvalidValueError(where, data, "an object with a 'kind'")
     kind = kinds.get(data["kind"]) if isinstance(data["kind"], str) else None

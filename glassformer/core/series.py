@@ -1,7 +1,7 @@
 """Time series as patches: the input, and heads for forecasts, labels and values.
 
-Every channel is a sequence of its own: channels are folded into the batch on the way in, and each head
-unfolds them. B series, C channels, T time steps, P patches (and prefix tokens), L patch length, D d_model.
+Every channel is a separate sequence: the input folds channels into the batch dimension, and each head unfolds
+them. B series, C channels, T time steps, P patches (and prefix tokens), L patch length, D d_model.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ _SMALLEST_VARIANCE, _SMALLEST_MEAN = 1e-5, 1e-10
 
 
 def compute_scaling(values: Tensor, observed: Tensor, scaling: Scaling) -> tuple[Tensor, Tensor]:
-    """The shift and scale (B, 1, C) that normalize each channel of each series, from observed values only.
+    """Compute the shift and scale (B, 1, C) that normalize each channel, from observed values only.
 
-    "std": to mean 0 and standard deviation 1. "mean": to a mean absolute value of 1; a channel without
-    observed values takes that of the batch. `values` must be 0 where not observed.
+    scaling: "std" gives mean 0 and standard deviation 1; "mean" gives a mean absolute value of 1, and a
+    channel without observed values uses the mean of the batch; "none" changes nothing.
+    values: must be 0 where not observed.
     """
     weight = observed.to(values.dtype)
     count = weight.sum(1, keepdim=True)  # (B, 1, C)
@@ -53,9 +54,9 @@ def compute_scaling(values: Tensor, observed: Tensor, scaling: Scaling) -> tuple
 
 
 def extract_patches(values: Tensor, patch_length: int, stride: int) -> Tensor:
-    """Overlapping patches (B, T, C) -> (B, C, P, L); the last one ends at the end of the series.
+    """Split series (B, T, C) into overlapping patches (B, C, P, L); the last one ends with the series.
 
-    If the stride does not fit, the oldest values are left out.
+    If the patches do not cover the series exactly, its first values are left out.
     """
     unused = (values.shape[1] - patch_length) % stride
     return values[:, unused:].unfold(1, patch_length, stride).transpose(1, 2)
@@ -69,7 +70,7 @@ def scaled_sinusoids(rows: int, d_model: int) -> Tensor:
 
 
 class SeriesInput(nn.Module):
-    """Scale series, embed their patches after learned prefix tokens, and add positions."""
+    """Scale series, embed their patches, prepend trained prefix tokens, and add positions."""
 
     def __init__(self, d_model: int, spec: specs.SeriesPatchesSpec) -> None:
         super().__init__()
@@ -143,7 +144,7 @@ class SeriesInput(nn.Module):
         return (values - loc) / scale, loc, scale
 
     def _embed_patches(self, patches: Tensor) -> Tensor:
-        """(B, C, P, L) -> (B, C, P, D), in the precision of the weights."""
+        """Embed patches (B, C, P, L) -> (B, C, P, D), in the dtype of the weights."""
         if isinstance(self.patch, nn.Linear):
             x: Tensor = self.patch(patches.to(self.patch.weight.dtype))
             return x
@@ -152,7 +153,7 @@ class SeriesInput(nn.Module):
 
 
 class SeriesHead(nn.Module):
-    """A head for time series: it moves channels out of the batch dimension again."""
+    """Base of heads for time series, which move channels out of the batch dimension again."""
 
     def __init__(self, spec: Any, source: specs.SeriesPatchesSpec) -> None:
         super().__init__()
@@ -177,7 +178,7 @@ class SeriesHead(nn.Module):
 
 
 class SeriesFeaturesHead(SeriesHead):
-    """The hidden states: (B*C, P, D) -> (B, C, P, D)."""
+    """Return the hidden states: (B*C, P, D) -> (B, C, P, D)."""
 
     def __init__(self, d_model: int, spec: specs.FeaturesSpec, source: specs.SeriesPatchesSpec) -> None:
         super().__init__(spec, source)
@@ -187,9 +188,9 @@ class SeriesFeaturesHead(SeriesHead):
 
 
 class ForecastHead(SeriesHead):
-    """The next N values of every channel, unscaled: (B*C, P, D) -> (B, N, C).
+    """Forecast the next N values of every channel, unscaled: (B*C, P, D) -> (B, N, C).
 
-    With a distribution, the parameters of each value, each (B, N, C).
+    With a distribution, return the parameters of its values, each (B, N, C).
     """
 
     def __init__(self, d_model: int, spec: specs.ForecastSpec, source: specs.SeriesPatchesSpec) -> None:
@@ -223,7 +224,7 @@ class ForecastHead(SeriesHead):
 
 
 class SeriesClassifyHead(SeriesHead):
-    """Logits from the concatenated pooled vectors of all channels: (B*C, P, D) -> (B, labels)."""
+    """Classify the concatenated pooled vectors of all channels: (B*C, P, D) -> logits (B, labels)."""
 
     def __init__(self, d_model: int, spec: specs.SeriesClassifySpec, source: specs.SeriesPatchesSpec) -> None:
         super().__init__(spec, source)
@@ -235,7 +236,7 @@ class SeriesClassifyHead(SeriesHead):
 
 
 class SeriesRegressHead(SeriesHead):
-    """Targets, or their distribution's parameters, from all channels: (B*C, P, D) -> (B, targets)."""
+    """Predict targets, or their distribution's parameters, from all channels: (B*C, P, D) -> (B, targets)."""
 
     def __init__(self, d_model: int, spec: specs.SeriesRegressSpec, source: specs.SeriesPatchesSpec) -> None:
         super().__init__(spec, source)

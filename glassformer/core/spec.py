@@ -1,6 +1,6 @@
 """Specs: small frozen dataclasses that describe a model, nested like its modules.
 
-A choice between kinds is a choice of class or literal, not of booleans, so that meaningless combinations
+Variants are separate classes or literals, not combinations of booleans, so that meaningless combinations
 cannot be expressed. `build.py` builds modules from a spec; `to_dict` and `from_dict` of `schema.py` convert
 it to and from JSON data.
 
@@ -25,7 +25,7 @@ Projection = Literal["q", "k", "v", "out"]
 
 @dataclass(frozen=True, kw_only=True)
 class LayerNormSpec(Spec):
-    """(x - mean) / std over the features, with a learned scale and bias."""
+    """LayerNorm: (x - mean) / std over the features, with a trained scale and bias."""
 
     eps: float = 1e-5
     bias: bool = True
@@ -33,14 +33,14 @@ class LayerNormSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class RMSNormSpec(Spec):
-    """x / rms(x) over the features, with a learned scale."""
+    """RMSNorm: x / rms(x) over the features, with a trained scale."""
 
     eps: float = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchNormSpec(Spec):
-    """Normalize each feature over batch and time (running statistics in evaluation)."""
+    """BatchNorm: normalize each feature over batch and time (running statistics in evaluation)."""
 
     eps: float = 1e-5
 
@@ -69,7 +69,7 @@ class LearnedSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearScalingSpec(Spec):
-    """Position interpolation: rotary angles divided by `factor`."""
+    """RoPE position interpolation: rotary angles are divided by `factor`."""
 
     factor: float
 
@@ -107,7 +107,7 @@ class RotarySpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeSpec(Spec):
-    """Relative position bias: a learned bias on the scores per head and bucket of distance."""
+    """Relative position bias: a trained bias on the scores per head and distance bucket."""
 
     buckets: int = 32
     max_distance: int = 128
@@ -138,12 +138,12 @@ AttentionPositionSpec = RotarySpec | RelativeSpec | AlibiSpec
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec(Spec):
-    """Multi-head attention. None: derived from d_model and num_heads.
+    """Multi-head attention. Widths that are None are derived from d_model and num_heads.
 
-    num_kv_heads: for grouped-query attention; 1 is multi-query attention.
+    num_kv_heads: number of key/value heads for grouped-query attention; 1 is multi-query attention.
     value_dim: width of a value head, if not head_dim.
     scale: factor of the scores, by default 1/sqrt(head_dim).
-    window: sliding window; a query sees only this many keys, including its own.
+    window: sliding window; a query attends to at most this many keys, including its own.
     qk_norm: norm of the queries and keys of each head, before rotary positions.
     """
 
@@ -190,7 +190,7 @@ class BlockSpec(Spec):
     """One layer: self-attention, optional cross-attention, feed-forward, and the placement of norms.
 
     wiring: "post" norm(x + f(x)); "pre" x + f(norm(x)); "parallel" x + attn(n) + ffn(n) with one
-    shared norm n; "parallel_split" the same with a norm for each.
+    shared norm n; "parallel_split" the same with separate norms.
     """
 
     attention: AttentionSpec
@@ -208,10 +208,10 @@ class BlockSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class StackSpec(Spec):
-    """`num_layers` blocks, positions that act inside attention, and an optional final norm.
+    """A stack of `num_layers` blocks, with positions that act inside attention and an optional final norm.
 
     pattern: if given, layer n is pattern[n % len(pattern)] instead of `block`, e.g. with and without a
-    window. local_position: positions of layers with a window, if they differ from `position`.
+    window. local_position: positions of layers with a window, if different from `position`.
     """
 
     d_model: int
@@ -224,12 +224,12 @@ class StackSpec(Spec):
     local_position: AttentionPositionSpec | None = None
 
     def block_at(self, n: int) -> BlockSpec:
-        """The block of layer n."""
+        """Return the block of layer n."""
         return self.pattern[n % len(self.pattern)] if self.pattern else self.block
 
     @property
     def blocks(self) -> tuple[BlockSpec, ...]:
-        """The different blocks."""
+        """The distinct blocks of the stack."""
         return self.pattern or (self.block,)
 
     def __post_init__(self) -> None:
@@ -262,7 +262,7 @@ class TokensSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePatchesSpec(Spec):
-    """Image patches as vectors, after `prefix` learned tokens (class token, distillation token)."""
+    """Embedded image patches after `prefix` trained tokens (class token, distillation token)."""
 
     image_size: tuple[int, int]
     patch_size: tuple[int, int]
@@ -285,7 +285,7 @@ class ImagePatchesSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesPatchesSpec(Spec):
-    """Patches of scaled series (B, time, channels) as vectors; each channel is its own sequence."""
+    """Embedded patches of scaled series (B, time, channels); each channel is a separate sequence."""
 
     context_length: int
     patch_length: int
@@ -320,7 +320,7 @@ InputSpec = TokensSpec | ImagePatchesSpec | SeriesPatchesSpec | VectorsSpec
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturesSpec(Spec):
-    """The last hidden states; with `pooler`, also activation(dense(first one)) of width `pooler_dim`."""
+    """The last hidden states; with `pooler`, also activation(dense(first state)) of width `pooler_dim`."""
 
     pooler: bool = False
     pooler_dim: int | None = None
@@ -338,7 +338,7 @@ class LanguageModelSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLanguageModelSpec(Spec):
-    """dense, activation, norm, then logits over the vocabulary at every position."""
+    """Dense layer, activation and norm, then logits over the vocabulary at every position."""
 
     vocab_size: int
     activation: Activation = "gelu"
@@ -350,8 +350,8 @@ class ClassifySpec(Spec):
     """Classify a sequence from its pooled hidden state.
 
     pool: the "first" hidden state, the "last" real one, that of the last `end_id` ("end"), or the "mean".
-    hidden: activation of a dense layer before the classifier; None: no such layer.
-    dropped: the layers with dropout before them: the "hidden" dense layer, the classifier ("out").
+    hidden: activation of a dense layer before the classifier; None: no dense layer.
+    dropped: layers that have dropout before them: "hidden" (the dense layer), "out" (the classifier).
     """
 
     num_labels: int
@@ -458,7 +458,7 @@ class XavierSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class NormalSpec(Spec):
-    """Normal with `std`; residual="shrunk" divides that of the N residual projections by sqrt(N)."""
+    """Normal distribution; residual="shrunk" divides `std` by sqrt(N) for the N residual projections."""
 
     std: float = 0.02
     residual: Literal["same", "shrunk"] = "same"
@@ -469,7 +469,7 @@ InitSpec = XavierSpec | NormalSpec
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderDecoderSpec(Spec):
-    """An encoder-decoder. tied: what shares the target's token matrix."""
+    """An encoder-decoder. tied: modules that share the target's token matrix."""
 
     source: InputSpec
     target: InputSpec
@@ -488,7 +488,7 @@ class EncoderDecoderSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderOnlySpec(Spec):
-    """An encoder: every position attends to every other."""
+    """An encoder-only model: every position attends to all positions."""
 
     input: InputSpec
     encoder: StackSpec
@@ -499,9 +499,9 @@ class EncoderOnlySpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderOnlySpec(Spec):
-    """A decoder: every position attends to itself and those before it.
+    """A decoder-only model: every position attends to itself and to earlier positions.
 
-    max_len: the longest sequence it was trained for, if no position table limits it; not enforced.
+    max_len: longest sequence in training, if no position table limits it; not enforced.
     """
 
     input: InputSpec

@@ -33,13 +33,13 @@ AttentionPosition = RotaryPositions | RelativeBias | AlibiBias
 
 
 class Stack(nn.Module):
-    """An encoder, or a decoder if `causal`: blocks one after another, (B, T, D) -> (B, T, D).
+    """An encoder, or a decoder if `causal`: a sequence of blocks, (B, T, D) -> (B, T, D).
 
     blocks: the layers
-    causal: whether a position sees only itself and earlier ones: True for a decoder
+    causal: whether a position attends only to itself and earlier positions; True for a decoder
     position: positions that act inside attention: RotaryPositions, RelativeBias or AlibiBias
     final_norm: norm after the last block, usual with wiring "pre"
-    local_position: the positions of layers with a window, if they have their own.
+    local_position: positions of layers with a window, if different from `position`
 
     >>> from glassformer.core import build, spec
     >>> stack = build.build_stack(spec.StackSpec(d_model=16, num_layers=2, block=spec.BlockSpec(
@@ -79,7 +79,7 @@ class Stack(nn.Module):
         """x (B, T, D), memory (B, S, D) -> (B, T, D).
 
         `positions` (B|1, T) are position ids (for packed or left-padded rows); by default they continue from
-        the cache's length. Masks and position terms are prepared once for all layers of a kind.
+        the cache's length. Masks and position terms are prepared once for all layers that share them.
         """
         x = backend.residual_stream(x)
         if cache is not None:
@@ -106,7 +106,7 @@ class Stack(nn.Module):
         memory: Tensor | None = None,
         obs: Observer | None = None,
     ) -> Tensor:
-        """x through every block and the final norm, with attention prepared for each layer."""
+        """Run x through all blocks and the final norm, with a prepared attention backend for each layer."""
         for n, block in enumerate(self.blocks):
             x = block(
                 x,
@@ -133,7 +133,7 @@ class Stack(nn.Module):
     def _dense(
         self, x: Tensor, mask: Mask, positions: Tensor | None, cache: KVCache | None, kernel: Kernel
     ) -> list[DenseAttention]:
-        """Self-attention of padded rows for each layer; layers of a kind share mask and position terms."""
+        """Prepare the self-attention backend of each layer, for padded rows."""
         batch, steps, _ = x.shape
         start = 0 if cache is None else cache.length
         keys = steps if cache is None else cache.num_keys(steps)
@@ -173,7 +173,7 @@ class Stack(nn.Module):
         return _by_kind(self.cross_attentions, prepare, cache)
 
     def position_of(self, window: int | None) -> AttentionPosition | None:
-        """The positions of layers with this window."""
+        """Return the position encoding of layers with this window."""
         local = window is not None and self.local_position is not None
         return self.local_position if local else self.position
 
@@ -188,7 +188,7 @@ class Stack(nn.Module):
         *,
         window: int | None = None,
     ) -> PositionTerms:
-        """The position terms of T tokens from `start` on among `keys` keys."""
+        """Compute the position terms of `steps` tokens from position `start` on, attending to `keys` keys."""
         position = self.position_of(window)
         if position is None:
             return PositionTerms()
@@ -205,13 +205,13 @@ class Stack(nn.Module):
             counted = count_positions(mask.padding, mask.segments)
             terms = position(counted.index_select(1, default[0]), counted)
         else:
-            # only differences matter for a bias, so row numbers serve padded and packed rows alike
+            # a bias depends only on differences, so column indices work for padded and packed rows too
             terms = position(default, torch.arange(keys, device=device)[None])
         return terms
 
 
 def layer_kind(attention: MultiHeadAttention) -> tuple[int, int | None, float]:
-    """Layers of one kind share masks and position terms."""
+    """Return a key that is equal for layers that can share masks and position terms."""
     return attention.num_heads, attention.window, attention.dropout
 
 
@@ -220,7 +220,7 @@ def _by_kind(
     prepare: Callable[[MultiHeadAttention], DenseAttention],
     cache: KVCache | None,
 ) -> list[DenseAttention]:
-    """What `prepare` returns for each layer, called once for layers of a kind."""
+    """Return the backend of each layer; `prepare` is called once per `layer_kind`."""
     kinds: dict[object, DenseAttention] = {}
     layers = []
     for n, attention in enumerate(attentions):
