@@ -1,4 +1,4 @@
-"""Tokenizers: loading those of published model folders, and training new ones."""
+"""Tokenizers: load the tokenizer of a published model folder, or train a new one."""
 
 from glassformer.tokenization.loading import load_tokenizer
 from glassformer.tokenization.source_target import pair_tokenizers

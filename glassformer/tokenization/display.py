@@ -1,4 +1,4 @@
-"""Tokens in readable form.
+"""Show tokens in readable form.
 
 A part is either text (a special token: `str`) or UTF-8 bytes that may start or end in the middle of a
 character (`bytes`).
@@ -23,14 +23,14 @@ _BYTE_OF |= {chr(0x100 + n): byte for n, byte in enumerate(sorted(set(range(256)
 
 
 def from_byte_level(token: str) -> bytes:
-    """Bytes of a byte-level token: "Ġthe" is b" the"."""
+    """Decode a byte-level token to bytes: "Ġthe" is b" the"."""
     if all(char in _BYTE_OF for char in token):
         return bytes(_BYTE_OF[char] for char in token)
     return token.encode("utf-8")  # an added token
 
 
 def from_metaspace(token: str) -> bytes:
-    """Bytes of a sentencepiece token: "▁the" is b" the", "<0xEC>" is one byte."""
+    """Decode a SentencePiece token to bytes: "▁the" is b" the", "<0xEC>" is one byte."""
     byte = _BYTE_TOKEN.fullmatch(token)
     if byte:
         return bytes([int(byte.group(1), 16)])
@@ -38,7 +38,7 @@ def from_metaspace(token: str) -> bytes:
 
 
 def split_characters(data: bytes) -> Iterator[tuple[str | None, int, int]]:
-    """(character, start, end) for each character of UTF-8 bytes; None for a byte that belongs to none."""
+    """Split UTF-8 bytes into (character, start, end); the character is None for an invalid byte."""
     start = 0
     while start < len(data):
         first = data[start]
@@ -52,7 +52,7 @@ def split_characters(data: bytes) -> Iterator[tuple[str | None, int, int]]:
 
 
 def decode_parts(parts: Sequence[Part]) -> str:
-    """The text of consecutive parts, without incomplete characters."""
+    """Decode consecutive parts to text, without incomplete characters."""
     runs = groupby(parts, lambda part: isinstance(part, bytes))
     return "".join(
         b"".join(run).decode("utf-8", "ignore") if is_bytes else "".join(run)  # type: ignore[arg-type]
@@ -61,7 +61,7 @@ def decode_parts(parts: Sequence[Part]) -> str:
 
 
 def _characters(parts: Sequence[Part]) -> Iterator[tuple[list[int], str | None, bytes]]:
-    """The characters of all byte parts: the indices of the parts that hold one, itself, and its bytes."""
+    """Yield each character of the byte parts: the indices of its parts, the character, its bytes."""
     for is_bytes, group in groupby(enumerate(parts), lambda item: isinstance(item[1], bytes)):
         if is_bytes:
             run = [(index, part) for index, part in group if isinstance(part, bytes)]
@@ -72,7 +72,7 @@ def _characters(parts: Sequence[Part]) -> Iterator[tuple[list[int], str | None, 
 
 
 def incomplete_parts(parts: Sequence[Part]) -> set[int]:
-    """The indices of parts that are bytes and belong to no character.
+    """Return the indices of byte parts that belong to no complete character.
 
     >>> wave = "🌊".encode()
     >>> incomplete_parts([b"sea", wave[:2], wave[:2], wave[2:]])
@@ -84,11 +84,11 @@ def incomplete_parts(parts: Sequence[Part]) -> set[int]:
 
 
 def display_parts(parts: Sequence[Part]) -> list[str]:
-    """One string to show per part; a character split over several parts is shown in each with its share."""
+    """Return a readable string per part; a character split over two parts is shown as "x(1/2)", "x(2/2)"."""
     strings = [part if isinstance(part, str) else "" for part in parts]
     for holders, char, data in _characters(parts):
         for share, holder in enumerate(holders, start=1):
             text = f"<0x{data[0]:02X}>" if char is None else char
             strings[holder] += text if len(holders) == 1 else f"{text}({share}/{len(holders)})"
-    # Uncased vocabularies may decompose Hangul (NFD): compose it again.
+    # uncased vocabularies may decompose Hangul (NFD), so compose it again
     return [unicodedata.normalize("NFC", text).translate(_CONTROL) for text in strings]

@@ -22,7 +22,7 @@ _REPLACEMENT = "\ufffd"  # what the library writes for an incomplete character
 
 
 class FastTokenizer(Tokenizer):
-    """Wraps a backend, read from tokenizer.json or built from a vocabulary."""
+    """Wrap a `tokenizers` backend, read from tokenizer.json or built from a vocabulary."""
 
     _class_name = "PreTrainedTokenizerFast"
 
@@ -46,14 +46,14 @@ class FastTokenizer(Tokenizer):
 
     @cached_property
     def _plain(self) -> Backend:
-        """Encodes the name of a special token as plain text."""
+        """A backend that encodes the name of a special token as plain text."""
         if not self._spells_special:
             return self._backend
         return _with_unspellable_special(self._backend)
 
     @cached_property
     def _parsing(self) -> Backend:
-        """Encodes the name of a special token as that token."""
+        """A backend that encodes the name of a special token as that token."""
         if self._spells_special:
             return self._backend
         twin = Backend.from_str(self._backend.to_str())
@@ -85,7 +85,7 @@ class FastTokenizer(Tokenizer):
     def _encode_ids_with_first_end(self, texts: list[str]) -> list[tuple[list[int], int]]:
         with backend_errors("the text", "cannot be encoded"):
             encodings = self._plain.encode_batch(texts, add_special_tokens=False)
-        # asking for one token's offsets is faster than for all
+        # reading the offsets of one token is faster than of all
         return [
             (encoding.ids, (encoding.token_to_chars(0) or (0, 0))[1] if len(encoding) else 0)
             for encoding in encodings
@@ -97,9 +97,10 @@ class FastTokenizer(Tokenizer):
             return self._decode_complete(ids, skip_special) if _REPLACEMENT in text else text
 
     def _decode_complete(self, ids: list[int], skip_special: bool) -> str:
-        """The text without incomplete characters, for which the backend would write U+FFFD.
+        """Decode ids without incomplete characters, which the backend would replace with U+FFFD.
 
-        It would replace a whole run of byte tokens because of one, so they are removed first.
+        One incomplete character makes the backend replace a full run of byte tokens, so its tokens are
+        removed first.
         """
         skipped = self._added_special if skip_special else frozenset()
         known = [index for index in ids if index not in skipped and self._token(index, "target") is not None]
@@ -125,7 +126,7 @@ class FastTokenizer(Tokenizer):
 
     @cached_property
     def _spelling(self) -> str:
-        """How the vocabulary spells spaces and bytes: "bytes", "metaspace" or ""."""
+        """How the vocabulary encodes spaces and bytes: "bytes" (byte-level), "metaspace" or ""."""
         decoder = self._backend.decoder
         state = decoder.__getstate__() if decoder is not None else b""
         if b'"ByteLevel"' in state:
@@ -169,7 +170,7 @@ class FastTokenizer(Tokenizer):
 def _model_spells_special(backend: Backend) -> bool:
     """Whether plain text may be encoded as a special token.
 
-    Merging bytes or splitting off punctuation never does that; looking up whole words or pieces may.
+    BPE on bytes and splitting at punctuation never do that; looking up full words or pieces may.
     """
     if isinstance(backend.model, models.WordPiece):
         return not isinstance(backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
@@ -177,7 +178,7 @@ def _model_spells_special(backend: Backend) -> bool:
 
 
 def _with_unspellable_special(backend: Backend) -> Backend:
-    """A copy in which special tokens keep their ids under random names that no text contains."""
+    """Copy the backend and give its special tokens random names that no text contains; ids stay the same."""
     data = json.loads(backend.to_str())
     secret = f"\0{secrets.token_hex(16)}"
     names = {entry["content"]: f"{secret}{entry['id']}" for entry in data["added_tokens"] if entry["special"]}

@@ -1,8 +1,8 @@
-"""The files of a tokenizer folder: reading them, and what the small JSON files say about special tokens.
+"""Read the files of a tokenizer folder, including special tokens declared in small JSON files.
 
-Old and new layouts are read: a token is a string or {"content": ...}; roles are in `tokenizer_config.json` or
-`special_tokens_map.json`; added tokens in `added_tokens_decoder`, `added_tokens.json`,
-`additional_special_tokens` or `extra_special_tokens`.
+Old and new layouts are supported: a token is a string or {"content": ...}; roles are in
+`tokenizer_config.json` or `special_tokens_map.json`; added tokens in `added_tokens_decoder`,
+`added_tokens.json`, `additional_special_tokens` or `extra_special_tokens`.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ _FILES = re.compile(r"token.*\.json$|vocab.*\.(json|txt)$|^merges\.txt$|\.(model
 
 
 def vocabulary_files(folder: str | Path) -> list[Path]:
-    """The files of a folder's tokenizer, sorted by name."""
+    """Return the tokenizer files of a folder, sorted by name."""
     return sorted(path for path in Path(folder).glob("*") if _FILES.search(path.name) and path.is_file())
 
 
 def fingerprint(folder: str | Path) -> str | None:
-    """Hex that changes if a folder's tokenizer does; None if it has none."""
+    """Return a hex digest of the tokenizer files of a folder; None if there are none."""
     digest = hashlib.blake2b(digest_size=16)
     paths = vocabulary_files(folder)
     for path in paths:
@@ -44,13 +44,13 @@ def fingerprint(folder: str | Path) -> str | None:
 
 @contextmanager
 def backend_errors(path: Path | str, problem: str) -> Iterator[None]:
-    """Turn whatever a compiled backend raises inside the block into a FileProblemError."""
+    """Convert errors of a compiled backend inside the block to FileProblemError."""
     try:
         yield
     except (GlassformerError, MemoryError):
         raise
     except BaseException as error:
-        # a panic in compiled code is not an Exception; KeyboardInterrupt and the like must pass
+        # a Rust panic is not an Exception; KeyboardInterrupt and SystemExit must propagate
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         reason = next(iter(str(error).splitlines()), type(error).__name__)
@@ -58,7 +58,7 @@ def backend_errors(path: Path | str, problem: str) -> Iterator[None]:
 
 
 def read_text(path: Path) -> str:
-    """The UTF-8 text of a file, with `\\n` line ends."""
+    """Read a UTF-8 file; line ends become `\\n`."""
     try:
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:
@@ -66,7 +66,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if there is no such file."""
+    """Read the JSON object in a file; return an empty dict if the file does not exist."""
     if not path.is_file():
         return {}
     try:
@@ -79,7 +79,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """A JSON object from token to id; each id is used once."""
+    """Read a JSON object that maps tokens to unique ids."""
     vocabulary = read_json(path)
     tokens: dict[int, str] = {}
     for token, index in vocabulary.items():
@@ -100,10 +100,10 @@ def check_ids(ids: set[int], path: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig:
-    """Everything a folder says about its tokenizer besides the vocabulary.
+    """The tokenizer settings of a folder, without the vocabulary.
 
-    config           tokenizer_config.json as it is
-    roles            role to token; None if the folder says there is none
+    config           contents of tokenizer_config.json
+    roles            role to token; None if the folder sets it to null
     added            (id or None, token), tokens besides the plain vocabulary
     role_ids         role to id, from the model's own config files
     tokenizer_class  the class of transformers, without "Fast"
@@ -122,7 +122,7 @@ class TokenizerConfig:
 
     @classmethod
     def read(cls, folder: Path) -> "TokenizerConfig":
-        """Read a model folder's small JSON files; missing ones say nothing."""
+        """Read the JSON files of a model folder; missing files are ignored."""
         config, special_map = read_json(folder / CONFIG), read_json(folder / SPECIAL_MAP)
         model, generation = read_json(folder / "config.json"), read_json(folder / "generation_config.json")
 
@@ -156,18 +156,18 @@ class TokenizerConfig:
 
     @property
     def kind(self) -> str | None:
-        """The tokenizer's class, or the model's type if the class says nothing."""
+        """The tokenizer class, or the model type if the class is missing or generic."""
         generic = {None, "PreTrainedTokenizer", "TokenizersBackend"}
         return self.model_type if self.tokenizer_class in generic else self.tokenizer_class
 
     def role(self, name: str, default: str | None = None) -> AddedToken | None:
-        """The token of a role, else the default of the layout."""
+        """Return the token of a role (e.g. "bos"), else the default."""
         if name in self.roles:
             return self.roles[name]
         return None if default is None else AddedToken(default, normalized=False, special=True)
 
     def flag(self, name: str, default: bool) -> bool:
-        """A boolean option of tokenizer_config.json; null counts as missing."""
+        """Return a boolean option of tokenizer_config.json; null counts as missing."""
         value = self.config.get(name)
         if value is None:
             return default
@@ -176,17 +176,17 @@ class TokenizerConfig:
         return value
 
     def saved(self, settings: dict[str, Any]) -> dict[str, bytes]:
-        """tokenizer_config.json and the copied files, by name. Existing keys win over `settings`."""
+        """Return the files to save by name. Keys of the loaded config take precedence over `settings`."""
         text = json.dumps({**settings, **self.config}, ensure_ascii=False, indent=2) + "\n"
         return {**self.copied, CONFIG: text.encode("utf-8")}
 
     def needs_tokenizer_json(self, name: str) -> FileMissingError:
-        """The error for a class of tokenizers that the file `name` alone does not describe."""
+        """Return the error for a tokenizer class that the file `name` does not fully describe."""
         hint = f"{name} does not describe a {self.kind} in full"
         return FileMissingError(self.folder / "tokenizer.json", "tokenizer file", hint=hint)
 
     def missing_token(self, path: Path, role: str, token: AddedToken | None) -> FileProblemError:
-        """The error for a vocabulary without a token that is needed."""
+        """Return the error for a vocabulary that lacks a required token."""
         name = f"a {role} token" if token is None else repr(token.content)
         return FileProblemError(path, f"lacks {name}, which every text needs")
 
@@ -212,7 +212,7 @@ def _added(
     for name, source in ((SPECIAL_MAP, special_map), (CONFIG, config)):
         for key in ("additional_special_tokens", "extra_special_tokens"):
             values = source.get(key) or []
-            if isinstance(values, dict):  # the newest layout names them
+            if isinstance(values, dict):  # a dict in the newest layout
                 values = list(values.values())
             if not isinstance(values, list):
                 raise InvalidValueError(f"{folder / name}: {key}", values, "a list")

@@ -1,4 +1,4 @@
-"""Load the tokenizer of a model folder from whatever files it has."""
+"""Load the tokenizer of a model folder from the files it has."""
 
 from pathlib import Path
 
@@ -41,8 +41,8 @@ _MISMATCH = "does not match the files in its folder"
 def load_tokenizer(folder: str | Path) -> Tokenizer | None:
     """Load the tokenizer of a model folder; None if the folder has none.
 
-    The first of these files decides: tokenizer.json, with tokenizer_target.json if the target side has its
-    own vocabulary; source.spm with target.spm and vocab.json; spiece.model; sentencepiece.bpe.model or
+    The first of these that exists is used: tokenizer.json, with tokenizer_target.json if the target side has
+    its own vocabulary; source.spm with target.spm and vocab.json; spiece.model; sentencepiece.bpe.model or
     tokenizer.model; vocab.txt; vocab.json with merges.txt.
     """
     folder = Path(folder)
@@ -83,7 +83,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer | None:
 
 
 def load_tokenizer_json(config: TokenizerConfig, name: str = "tokenizer.json") -> FastTokenizer:
-    """The tokenizer of a tokenizer.json, or of another file of that format."""
+    """Load a tokenizer from tokenizer.json, or another file of that format."""
     path = config.folder / name
     raw = path.read_bytes()
     with backend_errors(path, "is not a tokenizer"):
@@ -99,7 +99,7 @@ def load_tokenizer_json(config: TokenizerConfig, name: str = "tokenizer.json") -
 
 
 def _role_id(backend: Backend, config: TokenizerConfig, role: str) -> int | None:
-    """The id of a role: by its declared token, the model's config, the post-processor, or a common name."""
+    """Look up the id of a role: declared token, model config, post-processor, or a common name."""
     token = config.roles.get(role)
     if token is not None:
         return backend.token_to_id(token.content)
@@ -117,7 +117,7 @@ def _role_id(backend: Backend, config: TokenizerConfig, role: str) -> int | None
 
 
 def _load_wordpiece(config: TokenizerConfig) -> Tokenizer:
-    """WordPiece from a vocab.txt: one token per line, its line number is its id."""
+    """Build a WordPiece tokenizer from vocab.txt: one token per line; its line number is its id."""
     path = config.folder / "vocab.txt"
     lines = read_text(path).removesuffix("\n").split("\n")
     vocabulary = {token: index for index, token in enumerate(lines)}
@@ -153,10 +153,10 @@ def _load_wordpiece(config: TokenizerConfig) -> Tokenizer:
 
 
 def _load_byte_level_bpe(config: TokenizerConfig) -> Tokenizer:
-    """Byte-level BPE from vocab.json and merges.txt, with or without special tokens around the text.
+    """Build a byte-level BPE tokenizer from vocab.json and merges.txt.
 
-    The two files do not say which of the two it is; the tokenizer class or model type does, else the
-    presence of the special tokens in the vocabulary.
+    Whether special tokens are added around a text depends on the tokenizer class or model type, else on
+    whether the vocabulary has them.
     """
     path = config.folder / "vocab.json"
     vocabulary = read_vocabulary(path)
@@ -172,7 +172,7 @@ def _load_byte_level_bpe(config: TokenizerConfig) -> Tokenizer:
     defaults = _ROBERTA_SPECIAL_TOKENS if roberta else _GPT2_SPECIAL_TOKENS
     tokens = {role: config.role(role, defaults.get(role)) for role in ROLES}
     if roberta and "mask" not in config.roles:
-        # These models learned the mask in place of a word together with the space before it.
+        # In training, the mask replaced a word together with the space before it.
         tokens["mask"] = AddedToken("<mask>", lstrip=True, normalized=False, special=True)
     known = {role: token for role, token in tokens.items() if token is not None}
     with backend_errors(path, _MISMATCH):
@@ -203,7 +203,7 @@ def _is_roberta(config: TokenizerConfig, vocabulary: dict[str, int]) -> bool:
 
 
 def _read_merges(path: Path) -> list[tuple[str, str]]:
-    """Pairs in order of rank. Only the first line may be a comment: "# #" is a merge like any other."""
+    """Read the merges in order of rank. Only the first line may be a comment; "# #" is a valid merge."""
     merges = []
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line or (number == 1 and line.startswith("#version")):
@@ -216,7 +216,7 @@ def _read_merges(path: Path) -> list[tuple[str, str]]:
 
 
 def _add_declared(backend: Backend, config: TokenizerConfig) -> bool:
-    """Add the declared tokens that the backend lacks; True if something changed."""
+    """Add the declared tokens that the backend lacks; return whether there were any."""
     present = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     changed = False
     for index, token in config.added:
@@ -238,7 +238,7 @@ def _add_declared(backend: Backend, config: TokenizerConfig) -> bool:
 
 
 def _add_known(backend: Backend, tokens: list[AddedToken]) -> None:
-    """Make tokens of the vocabulary special; others are ignored."""
+    """Add those tokens that are in the vocabulary to the added tokens."""
     for token in tokens:
         if backend.token_to_id(token.content) is not None:
             _add(backend, token)
@@ -254,7 +254,7 @@ def _add(backend: Backend, token: AddedToken) -> None:
 def _bos_eos_template(
     backend: Backend, config: TokenizerConfig, role_ids: dict[str, int | None]
 ) -> processors.PostProcessor:
-    """BOS and EOS around each text, according to add_bos_token and add_eos_token."""
+    """Return a post-processor that adds BOS and EOS as set by add_bos_token and add_eos_token."""
     bos, eos = (
         role_ids[role] if config.flag(f"add_{role}_token", False) else None for role in ("bos", "eos")
     )

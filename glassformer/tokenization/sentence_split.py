@@ -1,8 +1,8 @@
 """Rule-based sentence splitting for English, German, French and Korean.
 
-The sentences and the spaces between them concatenate to the text. A period that may belong to an
-abbreviation, an initial or a number does not end a sentence unless what follows clearly starts one: two
-sentences that stay together are still translated well, one cut in two is not.
+Joining the sentences and the spaces between them gives the text. A period that may belong to an
+abbreviation, an initial or a number does not end a sentence unless the next word clearly starts one: two
+sentences translated together do less harm than one that is cut in two.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from collections.abc import Iterator
 _STOPS = re.compile(r"[.!?…。！？｡]+")
 _WIDE = "。！？｡"  # end a sentence with no space after them
 _CLOSERS = "\"'”’“»›)]}」』）】"  # the English opening quote closes a German one
-# A text without a match has one sentence: a stop and a space, or a wide stop and more.
+# A text without a match is a single sentence. Matches: a stop and a space, or a wide stop and more text.
 _CONTINUES = re.compile(rf"{_STOPS.pattern[:-1]}[{re.escape(_CLOSERS)}]*\s|[{_WIDE}].", re.DOTALL)
 _OPENERS = "\"'“„‘«‹([{「『（【¿¡—–-"
-_NARROW = "\u00a0\u202f\u2009 "  # may stand before a French closing quote
+_NARROW = "\u00a0\u202f\u2009 "  # may precede a French closing quote
 
-# Never the end of a sentence: something always follows.
+# Abbreviations that never end a sentence.
 _ALWAYS = frozenset(
     """mr mrs ms messrs dr drs prof rev hon gen col maj capt cmdr lt sgt pres gov sen rep st mt ft vs cf viz
     al hr fr frl dipl ing bzw ca evtl ggf inkl exkl zzgl vgl bspw sog geb gest hrsg mio mrd bes gegr
     mm mme mmes mlle mlles me mgr pr ste env""".split()
 )
-# The end of a sentence unless a number follows.
+# Abbreviations that end a sentence unless a number follows.
 _BEFORE_NUMBERS = frozenset(
     """no nos nr vol vols p pp fig figs eq eqs ch chap sec art abs kap bd bde ziff par ed eds tab anm s n°
     jan feb mar apr jun jul aug sep sept oct okt nov dec dez janv févr avr juil déc""".split()
 )
-# Capitalized words that start a sentence whatever precedes.
+# Capitalized words that start a sentence, whatever precedes them.
 SENTENCE_STARTERS = frozenset(
     """The A An This That These Those There Then He She It We They I You But And So In On At If When While
     However After Before His Her Its Our Their My What Who Why How
@@ -47,7 +47,7 @@ _CLAUSES = re.compile(r"[;:,，、；：،]\s+|[，、；：]|\s[—–-]\s")
 
 
 def split_sentences(text: str) -> list[tuple[str, str]]:
-    """The sentences of a text, each with the space that follows it.
+    """Split a text into sentences; return each with the space that follows it.
 
     >>> split_sentences("Dr. Kim left at 5 p.m. that day. It rained!  비가 왔다.")
     [('Dr. Kim left at 5 p.m. that day.', ' '), ('It rained!', '  '), ('비가 왔다.', '')]
@@ -65,7 +65,7 @@ def split_sentences(text: str) -> list[tuple[str, str]]:
 
 
 def has_several_sentences(text: str) -> bool:
-    """Whether a text has more than one sentence; fast if its only stop is at the end.
+    """Whether a text has more than one sentence; fast if its only full stop is at the end.
 
     >>> has_several_sentences("It rained! We left."), has_several_sentences("Dr. Kim left.")
     (True, False)
@@ -76,7 +76,7 @@ def has_several_sentences(text: str) -> bool:
 
 
 def _breaks(text: str) -> Iterator[tuple[int, int]]:
-    """Where each sentence ends, and where the next begins; not the last if it has no stop."""
+    """Yield the end of each sentence and the start of the next; a last one without a stop is omitted."""
     start = 0
     for stop in _STOPS.finditer(text):
         if stop.start() < start:
@@ -92,9 +92,9 @@ def _breaks(text: str) -> Iterator[tuple[int, int]]:
 
 
 def split_in_half(text: str) -> tuple[str, str, str] | None:
-    """A text in two, and the space between: at the clause, else at the word, nearest its middle.
+    """Split a text at the clause, else the word, nearest its middle; return left, space, right.
 
-    None if it is one word.
+    None if the text is a single word.
 
     >>> split_in_half("when the sun rose, they sailed on"), split_in_half("unbroken")
     (('when the sun rose,', ' ', 'they sailed on'), None)
@@ -113,7 +113,7 @@ def split_in_half(text: str) -> tuple[str, str, str] | None:
 
 
 def split_word(text: str) -> tuple[str, str] | None:
-    """A text without spaces in two, between the characters nearest its middle; None if it is one character.
+    """Split a text without spaces near its middle, between characters; None if it is one character.
 
     >>> split_word("unbroken"), split_word("é")
     (('unbr', 'oken'), None)
@@ -137,7 +137,7 @@ def _same_character(before: str, letter: str) -> bool:
 
 
 def _skip_closers(text: str, at: int) -> int:
-    """The position after the closing quotes and brackets behind a stop."""
+    """Return the position after the closing quotes and brackets that follow a stop."""
     while at < len(text):
         if text[at] in _CLOSERS:
             at += 1
@@ -149,7 +149,7 @@ def _skip_closers(text: str, at: int) -> int:
 
 
 def _ends(text: str, start: int, stop: re.Match[str], end: int, after: int) -> bool:
-    """Whether a sentence ends at `end`, with the next text at `after`."""
+    """Whether the sentence that starts at `start` ends with `stop`; the next text starts at `after`."""
     if stop.group()[-1] in _WIDE:
         return True
     if after == end:  # no space: within a number, a name, an address
@@ -184,7 +184,7 @@ def _full_stop_ends(text: str, start: int, at: int, following: str) -> bool:
 
 
 def _word_before(text: str, start: int, at: int) -> str:
-    """The word before a stop without opening punctuation, at most 24 characters."""
+    """Return the last word before `at`, without opening punctuation, at most 24 characters."""
     first = at
     while first > start and at - first < 24 and not text[first - 1].isspace():
         first -= 1

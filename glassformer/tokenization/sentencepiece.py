@@ -1,6 +1,6 @@
-"""Tokenizers of one SentencePiece model, with an end token (spiece.model) or a begin token.
+"""Tokenizers with a single SentencePiece model; they add an EOS token (spiece.model) or a BOS token.
 
-A text's ids are the model's own; special tokens beyond its vocabulary follow after it.
+Ids are those of the SentencePiece model; special tokens outside its vocabulary get the ids after it.
 """
 
 import re
@@ -22,7 +22,7 @@ from glassformer.tokenization.tokenizer import Encoded, Side, Tokenizer
 
 
 class Piece(NamedTuple):
-    """A piece of text: its spelling, the model's id, and [start, end) in characters."""
+    """A piece of text: its spelling, its id, and its character offsets [start, end)."""
 
     text: str
     number: int
@@ -31,7 +31,7 @@ class Piece(NamedTuple):
 
 
 class SentencePieceModel:
-    """One SentencePiece model read from a file."""
+    """A SentencePiece model, read from a file."""
 
     def __init__(self, path: Path) -> None:
         self.content = path.read_bytes()
@@ -48,7 +48,7 @@ class SentencePieceModel:
             self.prefixes = any(p.text.startswith("▁") for p in self.encode("a")[:1])
 
     def control(self) -> dict[str, int]:
-        """Pieces that text never produces: begin, end, padding, unknown."""
+        """Pieces that no text is encoded to: BOS, EOS, padding, unknown."""
         model = self._with_prefix
         return {
             piece: index
@@ -57,7 +57,7 @@ class SentencePieceModel:
         }
 
     def encode(self, text: str, *, prefix: bool = True) -> list[Piece]:
-        """Pieces of a text. prefix: encode it as if a space stood before it."""
+        """Encode a text to pieces. prefix: encode it as if it started with a space."""
         model = self._with_prefix if prefix else self._without_prefix
         pieces = _parse(model.encode_as_serialized_proto(text))
         if not text.isascii():  # the model counts bytes
@@ -68,7 +68,7 @@ class SentencePieceModel:
 
 
 def _widen_byte_pieces(pieces: list[Piece]) -> list[Piece]:
-    """Give each byte of a byte-fallback character the offsets of the whole character."""
+    """Give each byte of a byte-fallback character the offsets of the full character."""
     widened: list[Piece] = []
     end = 0
     for piece in reversed(pieces):
@@ -79,9 +79,9 @@ def _widen_byte_pieces(pieces: list[Piece]) -> list[Piece]:
 
 
 def _parse(data: bytes) -> list[Piece]:
-    """Pieces, with offsets in bytes, from the library's protobuf message.
+    """Parse the library's protobuf message into pieces, with offsets in bytes.
 
-    The outer message has a piece per field 2; a piece has its text in field 1, id in 2, begin in 4, end in 5.
+    Each piece is a field 2 of the outer message, with its text in field 1, id in 2, begin in 4, end in 5.
     Parsed by hand for speed: this runs for every token of every text.
     """
     pieces = []
@@ -122,7 +122,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def split_special(text: str, tokens: Sequence[AddedToken]) -> Iterator[tuple[str, int, bool]]:
-    """Split a text at special tokens: (part, its start, whether it is one), without empty parts."""
+    """Split a text at special tokens into non-empty (part, start, whether it is special)."""
     if not tokens:
         if text:
             yield text, 0, False
@@ -150,12 +150,12 @@ def _pattern(token: AddedToken, number: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularyLayout:
-    """One kind of SentencePiece folder; the folder's own settings override the defaults.
+    """A kind of SentencePiece folder; settings in the folder override these defaults.
 
-    classes       classes of transformers and model types with this layout; the first is saved
+    classes       transformers' tokenizer classes and model types with this layout; the first is saved
     defaults      role to token
-    adds          which special tokens are added to a text
-    sentinels     how many <extra_id_k> follow the vocabulary
+    adds          the special tokens that are added to a text
+    sentinels     number of <extra_id_k> tokens after the vocabulary
     pair_type     token type of the second text of a pair
     spaced_parts  whether text after a special token gets a space before it
     """
@@ -187,18 +187,18 @@ LLAMA_LAYOUT = VocabularyLayout(
 
 
 class SentencePieceBase(Tokenizer):
-    """What the tokenizers of SentencePiece models share. _pair_type: token type of a second text."""
+    """Base class of SentencePiece tokenizers. _pair_type: token type of the second text of a pair."""
 
     _cleans_up = True
     _pair_type = 0
 
     @abstractmethod
     def _pieces(self, text: str, parse_special: bool, side: Side) -> list[Piece]:
-        """The pieces of a text, with the tokenizer's ids."""
+        """Encode a text to pieces with the tokenizer's ids."""
 
     @abstractmethod
     def _around(self, side: Side) -> tuple[list[int], list[int], list[int]]:
-        """The special tokens before each text, after each text, and at the end."""
+        """Return the special tokens before each text, after each text, and after the last."""
 
     def _encode(
         self, texts: list[str], pairs: list[str] | None, *, special: bool, parse_special: bool, side: Side
@@ -232,11 +232,11 @@ def _add_special(encoded: Encoded, ids: list[int], kind: int) -> None:
 
 
 class SentencePieceTokenizer(SentencePieceBase):
-    """One SentencePiece model with special tokens."""
+    """A tokenizer with one SentencePiece model and special tokens."""
 
     @classmethod
     def load(cls, config: TokenizerConfig, name: str, layout: VocabularyLayout) -> "SentencePieceTokenizer":
-        """The tokenizer of a folder with one SentencePiece model, in the file `name`."""
+        """Load the tokenizer of a folder whose SentencePiece model is the file `name`."""
         if config.kind is not None and config.kind not in layout.classes:
             raise config.needs_tokenizer_json(name)
         return cls(SentencePieceModel(config.folder / name), name, config, layout)
@@ -293,7 +293,7 @@ class SentencePieceTokenizer(SentencePieceBase):
 
     def _pieces(self, text: str, parse_special: bool, side: Side) -> list[Piece]:
         pieces: list[Piece] = []
-        # Added tokens that are not special are ordinary words, which are parsed in any text.
+        # Added tokens that are not special are parsed in any text, like ordinary words.
         tokens = [token for token in self._special.values() if parse_special or not token.special]
         for part, start, matched in split_special(text, tokens):
             if matched:
@@ -334,7 +334,7 @@ class SentencePieceTokenizer(SentencePieceBase):
     def _settings(self) -> dict[str, Any]:
         if self._layout is not LLAMA_LAYOUT:
             return {}
-        # Readers disagree about the defaults of these.
+        # Other libraries use different defaults for these.
         return {
             "add_bos_token": bool(self._before),
             "add_eos_token": bool(self._after),
@@ -364,7 +364,7 @@ def _count_sentinels(config: TokenizerConfig, layout: VocabularyLayout) -> int:
 
 
 def shift_pieces(pieces: list[Piece], offset: int) -> list[Piece]:
-    """Shift the offsets of pieces."""
+    """Add `offset` to the character offsets of pieces."""
     if offset == 0:
         return pieces
     return [Piece(text, number, start + offset, end + offset) for text, number, start, end in pieces]

@@ -1,9 +1,9 @@
-"""Tokenizers with a separate vocabulary for each side of a translation.
+"""Tokenizers with separate source and target vocabularies.
 
 Two files (tokenizer.json for the source, tokenizer_target.json for the target) share the ids of special
-tokens, so one padding id and one end id serve both; other programs see the source tokenizer. Marian folders
-have a SentencePiece model for each side and ids of their own (vocab.json); a text may start with the target
-language, e.g. ">>fra<<", which is one token.
+tokens, so both sides have the same padding and EOS ids; other libraries load only the source tokenizer.
+Marian folders have a SentencePiece model for each side and map pieces to ids in vocab.json; a text may start
+with the target language, e.g. ">>fra<<", which is one token.
 """
 
 from functools import cached_property
@@ -29,7 +29,7 @@ _TARGET_VOCABULARY = "target_vocab.json"
 
 
 def pair_tokenizers(source: Tokenizer, target: Tokenizer) -> Tokenizer:
-    """Combine two tokenizers: `side="source"` is the first, `side="target"` the second.
+    """Combine two tokenizers, one for `side="source"` and one for `side="target"`.
 
     >>> from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
     >>> plan = TokenizerPlan(kind="char", vocab_size=50)
@@ -43,7 +43,7 @@ def pair_tokenizers(source: Tokenizer, target: Tokenizer) -> Tokenizer:
 
 
 class SourceTargetTokenizer(Tokenizer):
-    """Delegates each call to the tokenizer of its side."""
+    """Delegate each call to the tokenizer of the given side."""
 
     _class_name = FastTokenizer._class_name
 
@@ -105,13 +105,13 @@ class SourceTargetTokenizer(Tokenizer):
 
 
 def _special_ids(tokenizer: FastTokenizer) -> dict[str, int]:
-    """Ids by role and by special token."""
+    """Return the special token ids by role and by token."""
     roles = {f"the {role} token": index for role, index in tokenizer._present_roles()}
     return roles | {repr(tokenizer._token(index, "source")): index for index in tokenizer.special_ids}
 
 
 class MarianTokenizer(SentencePieceBase):
-    """Pieces from the side's SentencePiece model, ids from the side's vocabulary, an end token after."""
+    """Encode with the SentencePiece model and the vocabulary of the given side, and add EOS."""
 
     _class_name = "MarianTokenizer"
 
@@ -158,7 +158,7 @@ class MarianTokenizer(SentencePieceBase):
                 pieces.append(Piece(code, -1, start, end))
                 start = end
             part_pieces = shift_pieces(self._spm[side].encode(part), start)
-            # Unknown characters are pieces of their own: if they spell a special token, it is not one.
+            # Unknown characters are separate pieces; even if they spell a special token, they are plain text.
             pieces += [
                 piece._replace(text=self._unknown) if piece.text in self._special else piece
                 for piece in part_pieces
@@ -177,7 +177,7 @@ class MarianTokenizer(SentencePieceBase):
                 segments += [[f"{token} "], []]
             else:
                 segments[-1].append(from_metaspace(token))
-        # Each segment was encoded separately, as if a space stood before it.
+        # Each segment was encoded separately, as if it started with a space.
         return "".join(decode_parts(parts).removeprefix(" ") for parts in segments).strip()
 
     def _token(self, index: int, side: Side) -> str | None:

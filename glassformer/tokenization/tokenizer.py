@@ -1,4 +1,4 @@
-"""The interface of every tokenizer, and the tags that name a language."""
+"""The tokenizer interface, and language tags."""
 
 import operator
 import re
@@ -20,9 +20,9 @@ from glassformer.tokenization.display import Part, display_parts
 from glassformer.tokenization.folder import TokenizerConfig
 
 Side = Literal["source", "target"]
-TARGET_FILE = "tokenizer_target.json"  # of the target side, if it has its own vocabulary
+TARGET_FILE = "tokenizer_target.json"  # for the target side, if it has its own vocabulary
 
-# What clean_up_tokenization_spaces replaces, before and after " ' ".
+# The replacements of clean_up_tokenization_spaces, before and after " ' ".
 _CLEANED_FIRST = (" .", " ?", " !", " ,")
 _CLEANED_LAST = (" n't", " 'm", " 's", " 've", " 're")
 _TAG = re.compile(r">>[^<>\s]{1,28}<<")
@@ -34,10 +34,10 @@ class Encoded:
     """One encoded text (or pair of texts): five lists of the same length, one entry per token.
 
     ids           the token ids
-    type_ids      0 or 1, token types of the two texts
-    offsets       (start, end) in characters of the text the token came from; (0, 0) for added tokens
-    sequence_ids  0 for the text, 1 for the pair, None for tokens added around them
-    word_ids      number of the word in its text, None for tokens added around them
+    type_ids      token types: 0 or 1
+    offsets       character offsets (start, end) in the original text; (0, 0) for special tokens around it
+    sequence_ids  0 for the first text, 1 for the second, None for special tokens around them
+    word_ids      index of the word in its text, None for special tokens around it
     """
 
     ids: list[int]
@@ -51,7 +51,7 @@ class Encoded:
 
 
 class _RoleId:
-    """The id of a role's special token: `bos_id` is that of the role `bos`."""
+    """Descriptor for the id of a role's special token, e.g. `bos_id` for the role `bos`."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._role = name.removesuffix("_id")
@@ -61,7 +61,7 @@ class _RoleId:
 
 
 class Tokenizer(ABC):
-    """Text to ids and back.
+    """Encode text to token ids, and decode ids to text.
 
     `special=True` adds the model's special tokens ([CLS] ... [SEP], ... </s>, <s> ...).
     The name of a special token in a text ("</s>", "[MASK]") is plain text unless `parse_special=True`.
@@ -81,7 +81,7 @@ class Tokenizer(ABC):
         parse_special: bool = False,
         side: Side = "source",
     ) -> Encoded:
-        """Encode one text, or a pair."""
+        """Encode one text, or a pair of texts."""
         pairs = None if pair is None else [pair]
         batch = self.encode_batch([text], pairs, special=special, parse_special=parse_special, side=side)
         return batch[0]
@@ -106,9 +106,9 @@ class Tokenizer(ABC):
         return self._encode(texts, pairs, special=special, parse_special=parse_special, side=side)
 
     def encode_ids(self, texts: Sequence[str], *, side: Side = "source") -> list[list[int]]:
-        """The ids of many texts with special tokens, without offsets, which is faster.
+        """Encode many texts to ids with special tokens; faster than `encode_batch`, as it has no offsets.
 
-        Equal texts share one list, so do not modify it.
+        Equal texts may share a list, so do not modify the lists.
         """
         texts = _check_texts(texts)
         distinct = list(dict.fromkeys(texts))
@@ -124,7 +124,7 @@ class Tokenizer(ABC):
         ]
 
     def encode_ids_with_first_end(self, texts: Sequence[str]) -> list[tuple[list[int], int]]:
-        """The ids of many texts without special tokens, and where in the text the first token ends."""
+        """Encode texts without special tokens; return for each its ids and where its first token ends."""
         texts = _check_texts(texts)
         return self._encode_ids_with_first_end(texts) if texts else []
 
@@ -138,7 +138,7 @@ class Tokenizer(ABC):
         return False
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True, side: Side = "target") -> str:
-        """The text of the ids, without unknown ids and incomplete characters."""
+        """Decode ids to text; unknown ids and incomplete characters are dropped."""
         text = self._decode(_to_ints(ids), skip_special=skip_special, side=side)
         if self._config.config.get("clean_up_tokenization_spaces") is True and self._cleans_up:
             for spaced in _CLEANED_FIRST:
@@ -149,22 +149,22 @@ class Tokenizer(ABC):
         return text
 
     def tokens(self, ids: Iterable[int], *, side: Side = "source") -> list[str]:
-        """The vocabulary's own spelling of each id ("Ġthe", "▁the", "##ing")."""
+        """Return the vocabulary entry of each id ("Ġthe", "▁the", "##ing")."""
         return [self._token(index, side) or f"<id {index}>" for index in _to_ints(ids)]
 
     def pieces(self, ids: Iterable[int], *, side: Side = "source") -> list[str]:
-        """Each id in readable form: spaces as spaces, bytes as characters.
+        """Return each id in readable form: spaces as spaces, bytes as characters.
 
-        A character split over several tokens appears in each with its share: "안(1/2)", "안(2/2)".
+        A character split over several tokens is shown in each of them with its share: "안(1/2)", "안(2/2)".
         """
         return display_parts(self.parts(ids, side=side))
 
     def parts(self, ids: Iterable[int], *, side: Side = "source") -> list[Part]:
-        """The content of each id: text, or bytes that may start or end inside a character."""
+        """Return the content of each id: text, or bytes that may start or end within a character."""
         return [self._part(index, side) for index in _to_ints(ids)]
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write the tokenizer's files into a folder, in the format of transformers; returns their names."""
+        """Save the tokenizer in the format of transformers; return the file names."""
         folder = Path(folder)
         files = {**self._files(), **self._config.saved(self._saved_settings())}
         for name in ("tokenizer.json", TARGET_FILE):
@@ -180,12 +180,12 @@ class Tokenizer(ABC):
         return list(files)
 
     def token_id(self, token: str, *, side: Side = "source") -> int | None:
-        """The id of a token in the vocabulary's own spelling; None if there is none."""
+        """Return the id of a vocabulary entry, e.g. "▁the"; None if it does not exist."""
         return self._id(token, side)
 
     @property
     def max_length(self) -> int | None:
-        """The longest input of the model, if the folder says so."""
+        """The maximum input length of the model, if the folder declares it."""
         value = self._config.config.get("model_max_length")
         plausible = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**9
         return value if plausible else None
@@ -211,20 +211,20 @@ class Tokenizer(ABC):
 
     @property
     def unknown_ids(self) -> frozenset[int]:
-        """The id of the unknown token, unless it also begins or ends texts."""
+        """The id of the unknown token, unless it is also BOS or EOS."""
         return frozenset(() if self.unk_id in (None, self.bos_id, self.eos_id) else (self.unk_id,))
 
     @cached_property
     def fallback_ids(self) -> frozenset[int]:
         """Ids for characters outside the vocabulary: the unknown token and byte-fallback tokens.
 
-        Byte-level vocabularies have none. ASCII bytes are characters, so they do not count.
+        Byte-level vocabularies have none. Tokens of ASCII bytes are not included: each is a character.
         """
         byte_ids = (self._id(f"<0x{byte:02X}>", "source") for byte in range(0x80, 0x100))
         return self.unknown_ids.union(index for index in byte_ids if index is not None)
 
-    # What a backend supplies.
-    _class_name: str  # the class of transformers that reads the saved files
+    # Implemented by each backend.
+    _class_name: str  # the transformers class that loads the saved files
     _cleans_up: bool  # whether clean_up_tokenization_spaces applies
 
     @abstractmethod
@@ -248,11 +248,11 @@ class Tokenizer(ABC):
     def _files(self) -> dict[str, bytes]: ...
 
     def _settings(self) -> dict[str, Any]:
-        """Options to save in addition to those that were loaded."""
+        """Return options to save in addition to the loaded ones."""
         return {}
 
     def _role_token(self, index: int) -> Any:
-        """A role's token as it is saved."""
+        """Return the token of a role in the form to be saved."""
         return self._token(index, "source")
 
     def _saved_settings(self) -> dict[str, Any]:
@@ -283,7 +283,7 @@ def _check_texts(texts: Iterable[str]) -> list[str]:
 
 
 def _to_ints(ids: Any) -> list[int]:
-    """Ids as plain non-negative ints, from any one-dimensional sequence or tensor."""
+    """Convert a one-dimensional sequence or tensor of ids to a list of non-negative ints."""
     if hasattr(ids, "tolist"):
         ids = ids.tolist()
     try:
@@ -301,7 +301,7 @@ def _to_ints(ids: Any) -> list[int]:
 
 
 def tag_languages(tokenizer: Tokenizer) -> list[str]:
-    """The languages with a tag such as `>>de<<`, which precedes the source.
+    """Return the languages that have a tag such as `>>de<<`, which precedes the source.
 
     >>> from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
     >>> plan = TokenizerPlan(kind="char", vocab_size=50, tags=(">>de<<", "<gap>"))
@@ -313,7 +313,7 @@ def tag_languages(tokenizer: Tokenizer) -> list[str]:
 
 
 def code_languages(tokenizer: Tokenizer) -> list[str]:
-    """The languages with a special token such as `de_DE`, which starts the target."""
+    """Return the languages that have a special token such as `de_DE`, which starts the target."""
     tokens = tokenizer.tokens(sorted(n for n in tokenizer.special_ids if n < tokenizer.vocab_size))
     return [token for token in tokens if _CODE.fullmatch(token)]
 
@@ -321,7 +321,7 @@ def code_languages(tokenizer: Tokenizer) -> list[str]:
 def encode_tagged(
     tokenizer: Tokenizer, texts: Sequence[str], tag: str, *, side: Side = "source"
 ) -> list[Encoded]:
-    """Encode texts with the tag before each, after BOS if there is one.
+    """Encode texts with the tag before each text, after BOS if the tokenizer adds it.
 
     >>> from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
     >>> tokenizer = train_tokenizer(["ab"], TokenizerPlan(kind="char", vocab_size=50, tags=(">>de<<",)))
@@ -353,7 +353,7 @@ def tag_ids(tokenizer: Tokenizer, tags: Iterable[str], *, side: Side = "source")
 
 
 def tag_position(tokenizer: Tokenizer, *, side: Side = "source") -> int:
-    """The position of the tag among a text's ids: 0, or 1 after BOS."""
+    """Return the index of the tag in the ids of a text: 0, or 1 after BOS."""
     return _count_bos(tokenizer.encode("a", side=side), tokenizer)
 
 

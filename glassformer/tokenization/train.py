@@ -5,11 +5,11 @@
     tokenizer.save("tokenizer")
 
 The ids of special tokens are the same in every kind: `<pad>` 0, `<unk>` 1, `<s>` 2, `</s>` 3, then the tags
-in the given order, then what was learned. So two tokenizers of one plan can be the two sides of a translation
-(`glassformer.tokenization.pair_tokenizers`).
+in the given order, then the trained vocabulary. So two tokenizers of the same plan can be combined into a
+source-target tokenizer (`glassformer.tokenization.pair_tokenizers`).
 
-The same texts give the same file, byte for byte, whatever the number of threads. Memory is bounded: texts are
-read once and only the counts of their words are kept.
+The same texts give the same file, byte for byte, for any number of threads. Memory is bounded: texts are read
+once, and only word counts are kept.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Template = Literal["eos", "bos_eos", "cls_sep", "none"]
 
 SPACE = "▁"
 MAX_LENGTH = 64  # characters of a pre-token
-MAX_CACHED = 256  # a longer chunk without a space is split at once rather than counted whole
-MAX_DISTINCT = 4_000_000  # chunks counted at a time: about 500 MB
+MAX_CACHED = 256  # a longer chunk without a space is split immediately, not counted as one
+MAX_DISTINCT = 4_000_000  # distinct chunks counted at a time: about 500 MB
 PAD, UNK, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 REPEATS_PER_LIST = 10_000
 _SPM_UNKNOWN = "\u2585"  # the SentencePiece trainer's symbol for unknown characters
@@ -52,12 +52,12 @@ class TokenizerPlan:
     kind           bpe      byte-pair encoding of characters; an unseen character is <unk>
                    unigram  SentencePiece unigram; an unseen character is <unk>
                    byte     byte-level BPE; nothing is unknown, any text is restored exactly
-                   word     whole words and punctuation; other words are <unk>
+                   word     words and punctuation; other words are <unk>
                    char     one token per character, including white space; text is restored exactly
-    vocab_size     the most tokens, including special tokens; few texts may give fewer
+    vocab_size     maximum vocabulary size, including special tokens; few texts may give fewer tokens
     lowercase      whether texts are lowercased
-    min_frequency  how often a merge (bpe, byte) or a word (unigram, word) must occur to be learned;
-                   single characters are kept however rare, as far as they fit
+    min_frequency  minimum count of a merge (bpe, byte) or a word (unigram, word) in the texts;
+                   single characters are kept even if rare, as far as they fit
     template       special tokens added to a text: "eos" (... </s>), "bos_eos" (<s> ... </s>), "cls_sep" (the
                    same, as a classifier's cls and sep, with token types for pairs) or "none"
     tags           further special tokens such as ">>de<<" or "<gap>": punctuation around letters or digits
@@ -88,12 +88,12 @@ class TokenizerPlan:
 
     @property
     def num_special(self) -> int:
-        """How many ids special tokens and tags take."""
+        """The number of special tokens and tags."""
         return len(SPECIAL_TOKENS) + len(self.tags)
 
 
 def train_tokenizer(texts: Iterable[str], plan: TokenizerPlan) -> Tokenizer:
-    """Train a tokenizer from texts, which are read once.
+    """Train a tokenizer on texts, which are iterated over once.
 
     >>> tokenizer = train_tokenizer(["a b", "b a"], TokenizerPlan(kind="char", vocab_size=100))
     >>> tokenizer.encode("ab b").ids, tokenizer.vocab_size
@@ -124,7 +124,7 @@ def _train_characters(texts: Iterable[str], plan: TokenizerPlan) -> Backend:
         counts.update(text)
     if not counts:
         raise EmptyInputError("text to train a tokenizer")
-    # BPE without merges: faster than looking up a million words of one character each.
+    # BPE without merges: faster than looking up each character as a word.
     vocabulary = _number(plan, sorted(most_common(counts, plan.vocab_size - plan.num_special)))
     backend = Backend(models.BPE(vocab=vocabulary, merges=[], unk_token=UNK))
     backend.decoder = decoders.Fuse()
@@ -149,8 +149,8 @@ def _train_model(counts: Counter[str], plan: TokenizerPlan) -> models.Model:
         return models.WordLevel(_number(plan, words), unk_token=UNK)
     if plan.kind == "byte":
         return _train_bpe(counts, plan, models.BPE())
-    # Characters may fill a small vocabulary, but at most half of a large one: in a large corpus those of all
-    # scripts would leave no space for words.
+    # Single characters may fill a small vocabulary, but at most half of a large one: in a large corpus, the
+    # characters of all scripts would leave no space for words.
     characters: Counter[str] = Counter()
     for word, count in counts.items():
         for char in word:
@@ -180,16 +180,16 @@ def _train_bpe(counts: Counter[str], plan: TokenizerPlan, model: models.BPE) -> 
 
 
 def _repeat_words(counts: Counter[str]) -> Iterator[list[str]]:
-    """Each word as often as it was counted, for a trainer that counts itself."""
+    """Yield each word as often as it was counted, for a trainer that does its own counting."""
     for word, count in counts.items():
         if len(word) == 1:
-            count = 1  # there is nothing to merge in it
+            count = 1  # a single character has no merges
         for start in range(0, count, REPEATS_PER_LIST):
             yield [word] * min(REPEATS_PER_LIST, count - start)
 
 
 def _split_at_unknown(counts: Counter[str], alphabet: set[str]) -> Counter[str]:
-    """The same counts with each word split at characters outside the alphabet."""
+    """Split each word at characters outside the alphabet; return the counts of the parts."""
     parts: Counter[str] = Counter()
     for word, count in counts.items():
         for part in "".join(char if char in alphabet else "\0" for char in word).split("\0"):
@@ -203,14 +203,14 @@ def _number(plan: TokenizerPlan, learned: Iterable[str]) -> dict[str, int]:
 
 
 def _check_tag(tag: str) -> None:
-    """Punctuation at both ends and letters between: then no learned token can spell it."""
+    """Check that a tag has punctuation at both ends and letters between: no trained token can equal it."""
     delimited = len(tag) >= 3 and not (tag[0].isalnum() or tag[-1].isalnum())
     if not delimited or not any(map(str.isalnum, tag)) or any(c.isspace() or c == SPACE for c in tag):
         raise InvalidValueError("tokenizer.tags", tag, "punctuation around letters, e.g. <gap> or >>de<<")
 
 
 def _train_unigram(counts: Counter[str], alphabet: Sequence[str], size: int) -> list[tuple[str, float]]:
-    """At most `size` pieces with their log-probabilities, including the alphabet, most likely first."""
+    """Train at most `size` pieces, including the alphabet; return them with log-probs, best first."""
     # The trainer reads TSV, so words with white space are left out.
     words = [
         word
@@ -259,10 +259,10 @@ def _run_unigram_trainer(rows: list[str], size: int) -> dict[str, float]:
 
 
 def run_interruptibly(work: Callable[[Iterator[Item]], Result], items: Iterable[Item]) -> Result:
-    """`work(items)` in a thread, so that a signal can interrupt long work in compiled code.
+    """Run `work(items)` in a thread, so that a signal can interrupt long-running compiled code.
 
-    Python handles signals between two bytecodes of its main thread; waiting for a thread can be interrupted.
-    The thread then gets no more items, and ends with the program at the latest.
+    Python handles signals only in the main thread, between bytecodes; waiting for a thread can be
+    interrupted. The thread then gets no more items, and stops with the program at the latest.
 
     >>> run_interruptibly(sum, [1, 2, 3])
     6
@@ -296,13 +296,13 @@ def run_interruptibly(work: Callable[[Iterator[Item]], Result], items: Iterable[
 
 @dataclass(frozen=True, kw_only=True)
 class Splitter:
-    """One way of pre-tokenizing.
+    """A pre-tokenization scheme.
 
-    pre_tokenizer  splits a whole text
-    decoder        joins the tokens again
+    pre_tokenizer  splits a text
+    decoder        joins the tokens
     chunk          splits a chunk that starts with a space, spelled as `space`
     space          how a space is spelled
-    prefix         what is put before a text that does not start with a space
+    prefix         prepended to a text that does not start with a space
     """
 
     pre_tokenizer: pre_tokenizers.PreTokenizer
@@ -312,15 +312,15 @@ class Splitter:
     prefix: str
 
     def split(self, chunk: str) -> list[str]:
-        """The pre-tokens of a chunk of text in which only the first character may be a space."""
+        """Split a chunk of text, in which only the first character may be a space, into pre-tokens."""
         return [text for text, _ in self.chunk.pre_tokenize_str(chunk)]
 
 
 def metaspace_splitter(*, max_punctuation: int = MAX_LENGTH) -> Splitter:
-    """Spaces become "▁" before the word that follows, and one is put before the text.
+    """Replace each space with "▁", which belongs to the next word, and prepend one to the text.
 
-    Decoding restores the text except for a space at its start and its own "▁". max_punctuation: the longest
-    run of punctuation in one pre-token.
+    Decoding restores the text except for a leading space and "▁" characters of the text.
+    max_punctuation: maximum length of a run of punctuation in one pre-token.
     """
     split = pre_tokenizers.Split(Regex(_pattern(SPACE, max_punctuation)), "isolated")
     spaces = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="first", split=False)
@@ -334,7 +334,7 @@ def metaspace_splitter(*, max_punctuation: int = MAX_LENGTH) -> Splitter:
 
 
 def byte_level_splitter() -> Splitter:
-    """Every byte is a character of its own, so that any text is restored exactly."""
+    """Map every byte to a character, so that any text is restored exactly."""
     split = pre_tokenizers.Split(Regex(_pattern(" ", MAX_LENGTH)), "isolated")
     split_to_bytes = pre_tokenizers.Sequence(
         [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
@@ -354,13 +354,13 @@ def _pattern(space: str, max_punctuation: int) -> str:
 
 
 def build_normalizer(*, lowercase: bool) -> normalizers.Normalizer:
-    """Lowercase if requested, then NFC."""
+    """Return a normalizer: lowercasing if requested, then NFC."""
     steps = [normalizers.Lowercase()] if lowercase else []
     return normalizers.Sequence([*steps, normalizers.NFC()])
 
 
 def normalize_texts(texts: Iterable[str], normalizer: normalizers.Normalizer) -> Iterator[str]:
-    """The normalized texts, without empty ones."""
+    """Yield the normalized texts, without empty ones."""
     for text in texts:
         try:
             normalized = normalizer.normalize_str(text)
@@ -371,10 +371,11 @@ def normalize_texts(texts: Iterable[str], normalizer: normalizers.Normalizer) ->
 
 
 def count_pretokens(texts: Iterable[str], splitter: Splitter) -> Counter[str]:
-    """How often each pre-token occurs in the (normalized) texts, which are read once.
+    """Count the pre-tokens of the (normalized) texts, which are iterated over once.
 
     A space always starts a pre-token, so the chunks between spaces are counted first, which is fast, and each
-    distinct one is split only once. The first chunk of a text, without a space before it, is counted apart.
+    distinct one is split only once. The first chunk of a text, which has no space before it, is counted
+    separately.
 
     >>> count_pretokens(["a dog, a cat"], metaspace_splitter())
     Counter({'▁a': 2, '▁dog': 1, ',': 1, '▁cat': 1})
@@ -408,6 +409,6 @@ def count_pretokens(texts: Iterable[str], splitter: Splitter) -> Counter[str]:
 
 
 def most_common(counts: Counter[str], limit: int, *, min_count: int = 1) -> list[str]:
-    """At most `limit` keys, the most common first; ties in alphabetical order."""
+    """Return at most `limit` keys, the most common first; ties in alphabetical order."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[: max(0, limit)]
     return [key for key, count in ordered if count >= min_count]
