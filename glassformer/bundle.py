@@ -62,16 +62,16 @@ from glassformer.weights.store import open_weights, pause_gc, save_weights
 Layout = Literal["hf", "glassformer"]
 Value = TypeVar("Value")
 SPEC_FILE, CONFIG_FILE, GENERATION_FILE = "spec.json", "config.json", "generation_config.json"
-PUBLISHED_FILE = "published.json"  # in our own layout, the published config that the model came with
+PUBLISHED_FILE = "published.json"  # in Glassformer's layout: the original published config
 
 
 @dataclass
 class Bundle:
     """A model with its tokenizer, configs and metadata.
 
-    config: the published `config.json` it came with. generation: its `generation_config.json`.
-    job: what it was trained to do. files: further JSON files that describe it, by name.
-    weights: the weights that tasks compute with: the model's own, or quantized to int8.
+    config: the original `config.json`, if published. generation: its `generation_config.json`.
+    job: the training job of the model. files: other JSON files of the folder, by name.
+    weights: weights that tasks compute with: "own" (the model's) or "int8" (quantized).
     """
 
     model: AnyModel
@@ -106,20 +106,20 @@ class Bundle:
 
     @property
     def device(self) -> torch.device:
-        """Where the model's parameters are; the CPU for a model without any."""
+        """The device of the model's parameters; the CPU for a model without parameters."""
         parameter = next(self.model.parameters(), None)
         return torch.device("cpu") if parameter is None else parameter.device
 
     @property
     def display_name(self) -> str:
-        """The model's name for error messages: that of its folder or training run."""
+        """Name of the model in error messages: the name of its folder or training run."""
         folder = self.folder
         if folder is not None and (folder.parent / "recipe.yaml").is_file():
             folder = folder.parent
         return f"the model '{folder.name}'" if folder and folder.name else "this model"
 
     def kernels(self, length: int = 512) -> dict[str, Kernel]:
-        """The attention kernel of each layer by its name, for a prefill of `length` tokens.
+        """Return the attention kernel of each layer, by layer name, for a prefill of `length` tokens.
 
         >>> from glassformer import tiny
         >>> Bundle(model=tiny("gpt2")).kernels()
@@ -182,11 +182,11 @@ def load(
 
 
 def _read_description(path: Path) -> tuple[Family | None, Any, dict[str, Any], dict[str, Any]]:
-    """A folder's family (None in our own layout), spec, published config and further JSON files."""
+    """Read a folder's family (None in Glassformer's layout), spec, published config and other JSON files."""
     if (path / SPEC_FILE).is_file():
         return None, read_spec(path / SPEC_FILE), read_config(path / PUBLISHED_FILE), {}
     if not (path / CONFIG_FILE).is_file():
-        model_folder = path / "model"  # of a training run
+        model_folder = path / "model"  # path is a training run
         hint = f"use '{model_folder}'" if model_folder.is_dir() else "use the folder of a saved model"
         raise FileProblemError(path, f"holds neither {CONFIG_FILE} nor {SPEC_FILE}", hint=hint)
     values = read_config(path / CONFIG_FILE)
@@ -198,7 +198,7 @@ def _read_description(path: Path) -> tuple[Family | None, Any, dict[str, Any], d
 
 
 def _build_or_raise(path: Path, build: Callable[[], Value]) -> Value:
-    """Call `build`; report values that no model can have as a problem of the folder."""
+    """Call `build`; report an error in it as a problem of the folder."""
     try:
         return build()
     except GlassformerError:
@@ -217,11 +217,11 @@ def save(
 ) -> Path:
     """Write a model folder that `load` reads.
 
-    model: a model, or what `load` returned
-    layout: "hf" is the published one, which transformers reads too; "glassformer" is `spec.json` with our own
-    tensor names, and the published config it came with in `published.json`. Default: the published one if the
-    family has one.
-    dtype: "int8" stores matrices quantized to int8, in our own layout only.
+    model: a model, or a bundle that `load` returned
+    layout: "hf" is the published layout, which transformers reads too; "glassformer" is `spec.json` with
+    Glassformer's tensor names, and the original published config in `published.json`. Default: the published
+    layout if the family has one.
+    dtype: "int8" stores matrices quantized to int8; only in the layout "glassformer".
     The config or spec is written after all other files, and then `checksums.json`, so that `load` detects an
     interrupted save.
 
@@ -282,7 +282,7 @@ def save(
 
 
 def sidecar_files(bundle: Bundle) -> dict[str, Any]:
-    """The JSON files that accompany a model in any layout: `job.json` and the image processor."""
+    """Return the JSON files that accompany a model in any layout: `job.json` and the image processor."""
     job = bundle.job.to_dict()
     files = {JOB_FILE: job} if job else {}
     if IMAGE_PROCESSOR_FILE in bundle.files:
@@ -300,7 +300,7 @@ def clear_folder(path: Path, keep: Collection[str]) -> None:
 
 
 def read_spec(path: Path) -> Any:
-    """Read the spec of a folder in our own layout: a Transformer's or a baseline's."""
+    """Read the spec of a folder in Glassformer's layout: a Transformer's or a baseline's."""
     data = read_object(path)
     if data.get("kind") not in schema.KINDS:
         from glassformer import baselines  # noqa: F401 (registers their specs)

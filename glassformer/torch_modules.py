@@ -1,9 +1,9 @@
 """Convert torch's Transformer modules: `glassformer.from_torch(module)`.
 
-The result computes the same. Three conventions differ: ours are always batch-first; True in a mask means *may
-attend*; and a 2-D mask is the padding (B, S). So pass torch's `key_padding_mask` as `~mask`, its (T, S)
-`attn_mask` as `~mask[None]`, and its (B*H, T, S) one as `~mask.view(B, H, T, S)`.
-As in torch, nothing is causal without a causal mask.
+The converted module computes the same function. Three conventions differ: inputs are always batch-first; True
+in a mask means *may attend*; and a 2-D mask is the padding (B, S). So pass torch's `key_padding_mask` as
+`~mask`, its (T, S) `attn_mask` as `~mask[None]`, and its (B*H, T, S) one as `~mask.view(B, H, T, S)`. As in
+torch, attention is causal only with a causal mask.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def from_torch(module: nn.Module) -> nn.Module:
     nn.MultiheadAttention -> MultiHeadAttention, nn.TransformerEncoderLayer and DecoderLayer -> Block,
     nn.TransformerEncoder and Decoder -> Stack, nn.Transformer -> EncoderDecoder over vectors.
 
-    In the last one `memory_mask` is the source's padding when left out; torch's default is `Mask()`.
+    In the EncoderDecoder, `memory_mask` defaults to the source's padding; torch's default is no mask.
 
-    module: nn.MultiheadAttention, nn.Transformer, its encoder, decoder, or one of their layers
+    module: an nn.MultiheadAttention, nn.Transformer, encoder, decoder, encoder layer or decoder layer
 
     >>> layer = nn.TransformerEncoderLayer(16, 4, dim_feedforward=32, batch_first=True).eval()
     >>> x = torch.randn(2, 5, 16)
@@ -79,7 +79,7 @@ def from_torch(module: nn.Module) -> nn.Module:
 
 
 def _check_type(part: Any, *kinds: type[nn.Module]) -> None:
-    """Reject other modules and subclasses, whose forward may do anything."""
+    """Raise unless the module has exactly one of these types; a subclass may have another forward."""
     if type(part) not in kinds:
         expected = " or ".join(f"torch.nn.{kind.__name__}" for kind in kinds)
         raise InvalidValueError("module", type(part).__name__, f"{expected} itself")
@@ -119,7 +119,7 @@ def _attention(module: nn.MultiheadAttention) -> tuple[MultiHeadAttention, State
 
 
 def _activation(value: Any) -> spec.Activation:
-    """The name of a layer's activation, which is a function or a module in torch."""
+    """Return the name of a layer's activation, which is a function or a module in torch."""
     if type(value) is nn.GELU:
         return "gelu" if value.approximate == "none" else "gelu_tanh"
     modules: dict[type, spec.Activation] = {nn.ReLU: "relu", nn.SiLU: "silu"}
@@ -144,7 +144,7 @@ def _check_equal(values: list[Any], name: str) -> Any:
 
 
 def _layer(module: Layer) -> tuple[spec.BlockSpec, State]:
-    """The spec and the weights, under our names, of one encoder or decoder layer."""
+    """Return the spec and the weights, under Glassformer's names, of one encoder or decoder layer."""
     _check_type(module, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
     norms, drops = [module.norm1, module.norm2], [module.dropout1.p, module.dropout2.p]
     names = ["norm_self", "norm_ffn"]

@@ -1,1 +1,1 @@
-"""The published families, one file each: options, config keys and weight names; data, no computation."""
+"""The published families, one file each: options, config keys and weight names."""

@@ -1,4 +1,4 @@
-"""BART: post-norm encoder-decoder, learned positions from row 2 on, a norm after the embedding."""
+"""BART: post-norm encoder-decoder with learned positions (from table row 2 on) and embedding norm."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def from_config(config: Config) -> spec.EncoderDecoderSpec:
     heads: dict[str, spec.HeadSpec] = {
         "BartForConditionalGeneration": language_model(config, options["vocab_size"]),
         "BartModel": spec.FeaturesSpec(),
-        # the class says 3 labels where none are named, yet two are never named when it is saved
+        # transformers defaults to 3 labels, but does not save the label names if there are 2
         "BartForSequenceClassification": spec.ClassifySpec(
             num_labels=config.num_labels,
             pool="end",

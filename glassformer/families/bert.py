@@ -1,4 +1,4 @@
-"""BERT: post-norm encoder, learned positions, two token types, a masked language model on top."""
+"""BERT: post-norm encoder with learned positions, two token types and a masked-language-model head."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ bert = variant(text_encoder, "position mlm_activation pool normalize")
 
 
 def with_head(config: Config, head: spec.HeadSpec | None) -> spec.EncoderOnlySpec:
-    """The encoder of a config with this head; None is the masked language model."""
+    """Return the encoder of a config with this head; None is the masked-language-model head."""
     max_len, pad_id = config.need("max_position_embeddings", int), config.maybe("pad_token_id", int)
     return bert(**read(config), max_len=max_len, pad_id=pad_id, head=head)
 

@@ -1,4 +1,4 @@
-"""Shared by the decoder-only families: building specs, and heads and rotary positions in configs."""
+"""Shared by the decoder-only families: spec builder, and config keys of heads and rotary positions."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ def decoder(
     init: spec.InitSpec = spec.NormalSpec(),  # noqa: B008
     head: spec.HeadSpec | None = None,
 ) -> spec.DecoderOnlySpec:
-    """The spec of a decoder-only family; each family sets its own defaults.
+    """Create the spec of a decoder-only model; each family sets its own defaults.
 
-    window_layers: the layers that have the window, if not all. qkv_bias: biases without that of `out`.
-    qk_norm: queries and keys of each head are normalized before they are rotated.
+    window_layers: indices of the layers with the sliding window; None: all.
+    attention_bias: biases in all attention projections. qkv_bias: in the q, k and v projections only.
+    qk_norm: normalize queries and keys of each head before rotation.
     """
     norms: dict[str, spec.NormSpec] = {
         "rms": spec.RMSNormSpec(eps=norm_eps),
@@ -112,7 +113,7 @@ def decoder(
 
 # ---- heads ------------------------------------------------------------------------------------------------
 
-# how a published class name continues after the family's stem
+# suffix of the published class name, after the family's stem
 KINDS: dict[type[spec.HeadSpec], str] = {
     spec.LanguageModelSpec: "ForCausalLM",
     spec.FeaturesSpec: "Model",
@@ -127,9 +128,9 @@ def architectures(stem: str) -> tuple[str, ...]:
 
 
 def read_head(config: Config, stem: str, *, dropout: float = 0.1) -> spec.HeadSpec | None:
-    """The head of an architecture; None is the language model, which the family builds itself.
+    """Return the head of a config's architecture; None is the language-model head, which the family builds.
 
-    dropout: before the token classifier, if the config does not set it.
+    stem: family part of the class name. dropout: default before the token classifier.
     """
     dropout = config.get("classifier_dropout", dropout)
     bias = config.get("token_classification_bias", True)
@@ -145,7 +146,7 @@ def read_head(config: Config, stem: str, *, dropout: float = 0.1) -> spec.HeadSp
 
 
 def write_head(head: spec.HeadSpec, stem: str) -> dict[str, Any]:
-    """The config keys of a head; the inverse of `read_head`."""
+    """Return the config keys of a head; the inverse of `read_head`."""
     config: dict[str, Any] = {"architectures": [stem + KINDS[type(head)]], **label_config(head)}
     if isinstance(head, spec.TokenClassifySpec):
         config["classifier_dropout"] = head.dropout
@@ -155,7 +156,7 @@ def write_head(head: spec.HeadSpec, stem: str) -> dict[str, Any]:
 
 
 def read_pad(config: Config, head: spec.HeadSpec | None) -> int | None:
-    """The pad id; None if it is also the bos or eos id, because tokens of that id may be real.
+    """Return the pad id; None if it is also the BOS or EOS id, because tokens with that id may be real.
 
     Chat models often pad with the token that ends each turn, which occurs in prompts. A sequence classifier
     keeps the pad id anyway, because it must find the end of the text.
@@ -169,9 +170,9 @@ def read_pad(config: Config, head: spec.HeadSpec | None) -> int | None:
 def head_rows(
     model: spec.DecoderOnlySpec, *, token: str = "{base}embed_tokens.weight", each_token: str = "score"
 ) -> tuple[Op, ...]:
-    """The weight operations of the head and of the token matrix, which a language model may share.
+    """Return the weight operations of the head and of the token matrix, which may be tied.
 
-    token, each_token: the published names of the token matrix and of the token classifier.
+    token, each_token: published names of the token matrix and of the token classifier.
     """
     rows: tuple[Op, ...] = (Rename(token, "embed.token.weight"),)
     match model.head:
@@ -192,7 +193,7 @@ def head_rows(
 
 
 def read_rotary(config: Config, *, base: float = 10000.0, max_len: int) -> spec.RotarySpec:
-    """The rotary positions of a config with old or new keys. base, max_len: defaults."""
+    """Return the rotary positions of a config with old or new keys. base, max_len: defaults."""
     base = config.get("rope_theta", base)
     old: dict[str, Any] = config.get("rope_scaling", {})
     new: dict[str, Any] = config.get("rope_parameters", {})
@@ -220,7 +221,7 @@ def read_rotary(config: Config, *, base: float = 10000.0, max_len: int) -> spec.
 
 
 def write_rotary(rotary: spec.RotarySpec) -> dict[str, Any]:
-    """The older keys, which both old and new versions of transformers read."""
+    """Return the older config keys, which both old and new versions of transformers read."""
     scaling: dict[str, Any] | None = None
     match rotary.scaling:
         case spec.LinearScalingSpec(factor=factor):

@@ -21,7 +21,7 @@ from glassformer.families.text_encoder import TASKS, table_of, text_encoder
 from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Computed, Rename
 
-# The uncased base model. In training dropout falls on the output of attention, too, as in BERT.
+# The uncased base model. In training, dropout is also applied to the attention output, as in BERT.
 distilbert = variant(text_encoder, "types norm_eps mlm_activation pool normalize", num_layers=6, types=None)
 
 KEYS = (
@@ -46,7 +46,7 @@ LAYER = {
 
 
 def with_head(config: Config, head: spec.HeadSpec | None) -> spec.EncoderOnlySpec:
-    """The encoder of a config with this head; None is the masked language model."""
+    """Return the encoder of a config with this head; None is the masked-language-model head."""
     return distilbert(
         **read_options(config, KEYS),
         position="sinusoidal" if config.get("sinusoidal_pos_embds", False) else "learned",

@@ -1,4 +1,4 @@
-"""Shared by the post-norm encoder-decoders: building specs, config keys and weight names of layers."""
+"""Spec builder, config keys and layer weight names shared by the post-norm encoder-decoders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from glassformer.core import spec
 from glassformer.families.family import Config, Key, layer_rows, read_options, write_options
 from glassformer.weights.ops import Op, Reshape
 
-OFFSET = 2  # rows of a learned position table before that of the first position
+OFFSET = 2  # rows of a learned position table before the row of the first position
 KEYS = (
     Key("vocab_size"),
     Key("d_model", aliases=("hidden_size",)),
@@ -47,11 +47,12 @@ def encoder_decoder(
     tied: tuple[Literal["source", "head"], ...] = ("source", "head"),
     head: spec.HeadSpec | None = None,
 ) -> spec.EncoderDecoderSpec:
-    """The spec of a family; by default the decoder is as large as the encoder.
+    """Create the spec of an encoder-decoder; by default the decoder is as large as the encoder.
 
-    By default the last id of the vocabulary is the pad id and the start id. Learned positions come with a
-    norm of the embeddings. tied: what shares the target's token matrix; without "source" the target may have
-    its own vocabulary.
+    By default, the last id of the vocabulary is both the pad id and the start id. With learned positions, the
+    embeddings are normalized.
+    tied: modules that share the target's token matrix; without "source", the target may have its own
+    vocabulary.
     """
     target = tgt_vocab_size or vocab_size
     pad_id = min(vocab_size, target) - 1 if pad_id is None else pad_id
@@ -96,7 +97,7 @@ def encoder_decoder(
 
 
 def read(config: Config) -> dict[str, Any]:
-    """The options of both stacks and their inputs in a published config."""
+    """Read the options of both stacks and their inputs from a published config."""
     for key in ("is_decoder", "normalize_before", "add_final_layer_norm", "add_bias_logits"):
         config.only(key, False, default=False)
     return {
@@ -109,7 +110,7 @@ def read(config: Config) -> dict[str, Any]:
 
 
 def write(model: spec.EncoderDecoderSpec) -> dict[str, Any]:
-    """The inverse of `read`, with the pad and start ids."""
+    """Return the config keys of a spec: the inverse of `read`, plus the pad and start ids."""
     assert isinstance(model.source, spec.TokensSpec)
     block = model.decoder.block
     return {
@@ -125,7 +126,7 @@ def write(model: spec.EncoderDecoderSpec) -> dict[str, Any]:
 
 
 def language_model(config: Config, vocab_size: int) -> spec.LanguageModelSpec:
-    """The head; its bias is always saved, but may be missing in a file."""
+    """Return the language-model head; its bias is always saved, but may be missing in a file."""
     bias = not config.names or "final_logits_bias" in config.names
     return spec.LanguageModelSpec(vocab_size=vocab_size, bias=bias)
 
@@ -144,7 +145,7 @@ _CROSS = {
 
 
 def block_rows(model: spec.EncoderDecoderSpec) -> tuple[Op, ...]:
-    """The weight operations of the blocks of both stacks."""
+    """Return the weight operations of the blocks of both stacks."""
     encoder, decoder = model.encoder.num_layers, model.decoder.num_layers
     return layer_rows("{base}encoder.layers.{i}", "encoder.blocks.{i}", encoder, _OWN) + layer_rows(
         "{base}decoder.layers.{i}", "decoder.blocks.{i}", decoder, _OWN | _CROSS
@@ -152,7 +153,7 @@ def block_rows(model: spec.EncoderDecoderSpec) -> tuple[Op, ...]:
 
 
 def bias_row(head: spec.HeadSpec) -> tuple[Op, ...]:
-    """The weight operation of the bias of the logits, published as (1, V), if the head has one."""
+    """Return the weight operation of the logits bias, published as (1, V); empty without a bias."""
     if not isinstance(head, spec.LanguageModelSpec) or not head.bias:
         return ()
     size = head.vocab_size

@@ -1,8 +1,8 @@
-"""Falcon: attention and feed-forward side by side (or one after the other), shared key/value heads.
+"""Falcon: decoder with parallel or sequential attention and feed-forward, and shared key/value heads.
 
 Published files fuse query, key and value rows by group: with G key/value heads, G times [H/G query heads,
-one key head, one value head]. That one rule covers the old multi-query layout (G = 1), the old multi-head
-one (G = H) and the new grouped one.
+one key head, one value head]. This covers the old multi-query layout (G = 1), the old multi-head layout (G =
+H) and the new grouped layout.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
         *expand((fused,), i=stack.num_layers, a=parts),
         *layer_rows(theirs, ours, stack.num_layers, linear, parts),
         *rename_modules(("{base}ln_f", "decoder.final_norm")),
-        Ignored("{base}h.*.self_attention.*.inv_freq"),  # a formula that older files carry
+        Ignored("{base}h.*.self_attention.*.inv_freq"),  # computed here; only in older files
     )
     ends = head_rows(model, token="{base}word_embeddings.weight", each_token="classifier")
     return WeightTable((*layers, *ends), base=model_prefixes(model.head, "transformer."))

@@ -36,7 +36,7 @@ IGNORED_KEYS = frozenset(
 
 @dataclass(eq=False)
 class UnsupportedConfigError(GlassformerError):
-    """A published config asks for something that is not implemented. supported: the values that are."""
+    """A published config requires something unsupported. supported: the values that are."""
 
     path: str
     key: str
@@ -48,8 +48,8 @@ class UnsupportedConfigError(GlassformerError):
 class Config:
     """A published `config.json`, read key by key; missing, ill-typed or unsupported values are errors.
 
-    Some properties of a model are in other JSON files (`read_sibling`) or in its tensors (`names`). Both are
-    read from `folder` on demand, or passed in.
+    Some properties of a model are in other JSON files (`read_sibling`) or in the names of its tensors
+    (`names`). Both are read from `folder` on demand, or passed in.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class Config:
         return names[0]
 
     def read_sibling(self, name: str) -> Any:
-        """The content of the JSON file `name` in the same folder; None if there is none."""
+        """Return the content of the JSON file `name` in the same folder; None if there is none."""
         if name not in self.files and self.folder is not None and (self.folder / name).is_file():
             self.files[name] = read_json(self.folder / name)
         return self.files.get(name)
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names of the folder's tensors; empty without a folder."""
+        """Names of the folder's tensors; empty without a folder."""
         if self._names is not None or self.folder is None:
             return frozenset(self._names or ())
         with open_weights(self.folder) as weights:
@@ -97,9 +97,9 @@ class Config:
 
     @property
     def has_pooler(self) -> bool:
-        """Whether a bare encoder has its pooler, which many published files leave out.
+        """Whether a bare encoder has a pooler, which many published files leave out.
 
-        The tensors decide; our own config key is for a spec without tensors.
+        The tensors decide; the key `add_pooling_layer` is used only if there are none.
         """
         declared = self.get("add_pooling_layer", True)
         if not self.names:
@@ -107,7 +107,7 @@ class Config:
         return any(name.endswith("pooler.dense.weight") for name in self.names)
 
     def get(self, key: str, default: Value, *aliases: str) -> Value:
-        """The value of `key` or of an alias, of the default's type; the default if absent."""
+        """Return the value of `key` or an alias, or the default if absent; checks for the default's type."""
         for name in (key, *aliases):
             self.read.add(name)
         for name in (key, *aliases):
@@ -116,13 +116,13 @@ class Config:
         return default
 
     def maybe(self, key: str, kind: type[Value]) -> Value | None:
-        """The value of an optional key; None if it is null or absent."""
+        """Return the value of an optional key of type `kind`; None if it is null or absent."""
         self.read.add(key)
         value = self.values.get(key)
         return None if value is None else self._typed(key, value, kind())
 
     def need(self, key: str, kind: type[Value], *aliases: str) -> Value:
-        """The value of a required key."""
+        """Return the value of a required key of type `kind`."""
         for name in (key, *aliases):
             self.read.add(name)
             if self.values.get(name) is not None:
@@ -130,7 +130,7 @@ class Config:
         raise MissingValueError(f"{self.where}: {key}", "for this architecture")
 
     def only(self, key: str, *supported: Any, default: Any = None) -> Any:
-        """The value of a key; raise if it is not one of the supported values."""
+        """Return the value of a key; raise if it is not one of the supported values."""
         self.read.add(key)
         value = self.values.get(key, default)
         if value not in supported:
@@ -138,7 +138,7 @@ class Config:
         return value
 
     def choose(self, key: str, table: Mapping[Any, Value], default: Any) -> Value:
-        """The entry of `table` for a key's value; raise if it has none."""
+        """Return `table[value of key]`; raise if the table has no such entry."""
         self.read.add(key)
         value = self.values.get(key, default)
         if not isinstance(value, Hashable) or value not in table:
@@ -159,7 +159,7 @@ class Config:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file."""
+    """Read a JSON file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -176,12 +176,12 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-# ---- options of ours and keys of a published config -------------------------------------------------------
+# ---- build options and keys of a published config ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Key:
-    """The published config key of one of our options.
+    """Maps a published config key (`theirs`) to an option of `Family.build` (`ours`, if the name differs).
 
     default: the published default; a key without one is a required integer.
     """
@@ -197,7 +197,7 @@ class Key:
 
 
 def read_options(config: Config, keys: Sequence[Key], **defaults: Any) -> dict[str, Any]:
-    """Our options by name, from a published config. `defaults` replace those of the keys."""
+    """Read build options, by name, from a published config. `defaults` override those of the keys."""
     options: dict[str, Any] = {}
     for key in keys:
         default = defaults.get(key.option, key.default)
@@ -211,14 +211,14 @@ def read_options(config: Config, keys: Sequence[Key], **defaults: Any) -> dict[s
 
 
 def write_options(model: ModelSpec, keys: Sequence[Key]) -> dict[str, Any]:
-    """The inverse of `read_options`: published keys from a spec."""
+    """Return the published config keys of a spec; the inverse of `read_options`."""
     options = spec_options(model)
     options["activation"] = ACTIVATION_NAMES[options["activation"]]
     return {key.theirs: options[key.option] for key in keys}
 
 
 def spec_options(model: ModelSpec) -> dict[str, Any]:
-    """The values of our options in a spec; of an encoder-decoder, those of the encoder."""
+    """Return the build options of a spec; for an encoder-decoder, those of the encoder."""
     source: Any = model.source if isinstance(model, spec.EncoderDecoderSpec) else model.input
     stack = model.decoder if isinstance(model, spec.DecoderOnlySpec) else model.encoder
     block, attention, ffn = stack.block, stack.block.attention, stack.block.feed_forward
@@ -241,7 +241,7 @@ def spec_options(model: ModelSpec) -> dict[str, Any]:
         "attention_bias": "out" in attention.biases,
         "qkv_bias": "q" in attention.biases,
         "ffn_bias": bool(ffn.biases),
-        "tied": "head" in model.tied or not isinstance(model.head, vocabulary),  # or cannot be
+        "tied": "head" in model.tied or not isinstance(model.head, vocabulary),  # or has no head to tie
     }
     if isinstance(source, spec.TokensSpec):
         options |= {"vocab_size": source.vocab_size, "types": source.types, "pad_id": source.pad_id}
@@ -253,9 +253,9 @@ def spec_options(model: ModelSpec) -> dict[str, Any]:
 
 
 def variant(build: Callable[..., Any], exclude: str, **defaults: Any) -> Callable[..., Any]:
-    """The `build` function of a family: a shared one with other defaults.
+    """Return a `build` function with other defaults.
 
-    exclude: options, separated by spaces, that the published config cannot express.
+    exclude: options, separated by spaces, that the published config of the family cannot express.
     """
     family_build = partial(build, **defaults)
     parameters = inspect.signature(family_build).parameters.values()
@@ -268,7 +268,7 @@ TINY: dict[str, Any] = {"vocab_size": 101, "d_model": 32, "num_heads": 4, "num_l
 
 
 def preset(d_model: int, num_heads: int, num_layers: int, d_ff: int, **options: Any) -> dict[str, Any]:
-    """The options of a preset."""
+    """Return the options of a preset."""
     return {"d_model": d_model, "num_heads": num_heads, "num_layers": num_layers, "d_ff": d_ff, **options}
 
 
@@ -276,14 +276,14 @@ def preset(d_model: int, num_heads: int, num_layers: int, d_ff: int, **options: 
 
 
 def label_config(head: HeadSpec) -> dict[str, Any]:
-    """Config keys with numbered labels, if the head has labels."""
+    """Return config keys with numbered labels, if the head has labels."""
     if not isinstance(head, spec.ClassifySpec | spec.DistilledClassifySpec | spec.TokenClassifySpec):
         return {}
     return named_label_config([f"LABEL_{n}" for n in range(head.num_labels)])
 
 
 def named_label_config(names: Sequence[str]) -> dict[str, Any]:
-    """Config keys with these label names."""
+    """Return config keys with these label names."""
     return {
         "id2label": {str(n): name for n, name in enumerate(names)},
         "label2id": {name: n for n, name in enumerate(names)},
@@ -291,12 +291,12 @@ def named_label_config(names: Sequence[str]) -> dict[str, Any]:
 
 
 def model_prefixes(head: HeadSpec, *prefixes: str) -> tuple[str, ...]:
-    """The published name prefixes of the model under a head, the one to save first: none for a bare model."""
+    """Return possible prefixes of published tensor names; the first is used for saving ("" if bare)."""
     return ("", *prefixes) if isinstance(head, spec.FeaturesSpec | spec.EmbedSpec) else (*prefixes, "")
 
 
 def rename_modules(*pairs: tuple[str, str]) -> tuple[Op, ...]:
-    """Operations that rename weight and bias of each published module to ours."""
+    """Return operations that rename weight and bias of modules; pairs: (published name, Glassformer name)."""
     rows = tuple(Rename(f"{theirs}.{{p}}", f"{ours}.{{p}}") for theirs, ours in pairs)
     return expand(rows, p=("weight", "bias"))
 
@@ -308,7 +308,11 @@ def layer_rows(
     modules: Mapping[str, str],
     parts: Sequence[str] = ("weight", "bias"),
 ) -> tuple[Op, ...]:
-    """Operations that rename the tensors (`parts`) of modules of every layer; `{i}` is the layer."""
+    """Return operations that rename the tensors (`parts`) of the modules of all layers.
+
+    theirs, ours: prefixes of the layers, with `{i}` for the layer index. modules: published name ->
+    Glassformer name.
+    """
     rows = tuple(Rename(f"{theirs}.{a}.{{p}}", f"{ours}.{b}.{{p}}") for a, b in modules.items())
     return expand(rows, i=layers, p=parts)
 
@@ -317,10 +321,10 @@ def layer_rows(
 class Family:
     """One published family.
 
-    build: keyword-only options -> spec; every option has the family's default.
+    build: keyword-only options -> spec; every option has a default.
     presets: name -> options of `build`. tiny: options of a model with a few thousand parameters.
     architectures: the class names in `config.json` that it reads.
-    from_config, to_config: between published config and spec. table: weight names and shapes.
+    from_config, to_config: convert a published config to a spec and back. table: weight names and shapes.
     ignored_keys: further keys of the published config (see `IGNORED_KEYS`) that do not change the output.
     files: further JSON files of a saved folder, by name.
     marker_files: files that distinguish its folders from those of a family with the same architecture.

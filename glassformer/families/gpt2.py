@@ -1,4 +1,4 @@
-"""GPT-2: pre-norm decoder, learned positions, tanh GELU, head tied to the token matrix."""
+"""GPT-2: pre-norm decoder with learned positions, tanh GELU and a head tied to the token matrix."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ KEYS = (
 def from_config(config: Config) -> spec.DecoderOnlySpec:
     config.only("scale_attn_by_inverse_layer_idx", False, default=False)
     config.only("add_cross_attention", False, default=False)
-    config.only("reorder_and_upcast_attn", False, True, default=False)  # a matter of precision alone
+    config.only("reorder_and_upcast_attn", False, True, default=False)  # affects only the precision
     return gpt2(
         **read_options(config, KEYS),
         scale=None if config.get("scale_attn_weights", True) else 1.0,
@@ -105,7 +105,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
             Transpose("{base}h.{i}.mlp.c_fc.{p}", "decoder.blocks.{i}.ffn.up.{p}"),
             Transpose("{base}h.{i}.mlp.c_proj.{p}", "decoder.blocks.{i}.ffn.down.{p}"),
             Rename("{base}ln_f.{p}", "decoder.final_norm.{p}"),
-            Ignored("{base}h.*.attn.bias"),  # causal masks that older files carry
+            Ignored("{base}h.*.attn.bias"),  # causal masks, in older files
             Ignored("{base}h.*.attn.masked_bias"),
         ),
         i=layers,

@@ -44,7 +44,7 @@ TINY_IMAGES: dict[str, Any] = {
     "num_layers": 2,
     "num_labels": 10,
 }
-# keys of these configs that say nothing about the numbers of the heads read here
+# config keys that do not affect the outputs of the supported heads
 IGNORED_IMAGE_KEYS = frozenset(("encoder_stride", "pooler_output_size", "pooler_act"))
 
 
@@ -67,9 +67,9 @@ def image_encoder(
     num_labels: int = 1000,
     head: spec.HeadSpec | None = None,
 ) -> spec.EncoderOnlySpec:
-    """An encoder of `prefix` learned tokens and an image's patches; by default ViT's base model for ImageNet.
+    """Create the spec of an image encoder; the defaults are ViT-Base for ImageNet.
 
-    With two prefix tokens the default head scores both.
+    prefix: number of trained tokens before the patches; with two, the default head classifies both.
     """
     classify = spec.ClassifySpec if prefix == 1 else spec.DistilledClassifySpec
     norm = spec.LayerNormSpec(eps=norm_eps)
@@ -104,7 +104,7 @@ def image_encoder(
 
 
 def read(config: Config, architectures: Mapping[type, str]) -> dict[str, Any]:
-    """The options of a config, and its head by the name of its class."""
+    """Read the options of a config; its class name determines the head."""
     names = {name: kind for kind, name in architectures.items()}
     kind = names[config.architecture]
     return {
@@ -117,7 +117,7 @@ def read(config: Config, architectures: Mapping[type, str]) -> dict[str, Any]:
 
 
 def _size(config: Config, key: str, default: int) -> tuple[int, int]:
-    """A published size, one number or (height, width)."""
+    """Read a published size, one number or (height, width)."""
     value: Any = config.get(key, None)
     value = default if value is None else value
     pair = (value, value) if isinstance(value, int) else value
@@ -127,7 +127,7 @@ def _size(config: Config, key: str, default: int) -> tuple[int, int]:
 
 
 def _features(config: Config) -> spec.FeaturesSpec:
-    """The head of a bare encoder, which is published with or without a pooler."""
+    """Return the head of a bare encoder, which is published with or without a pooler."""
     width = config.get("pooler_output_size", 0)
     activation = config.choose("pooler_act", ACTIVATIONS, "tanh")
     if not config.has_pooler:
@@ -142,7 +142,7 @@ def _features(config: Config) -> spec.FeaturesSpec:
 def write(
     model: spec.ModelSpec, *, model_type: str, architectures: Mapping[type, str], prefix: int
 ) -> dict[str, Any]:
-    """The inverse of `read`."""
+    """Return the published config of a spec; the inverse of `read`."""
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.ImagePatchesSpec)
     assert model.input.prefix == prefix
     attention, head = model.encoder.block.attention, model.head
@@ -164,7 +164,7 @@ def write(
     return config
 
 
-# published modules of a layer, in two spellings, and ours
+# published module names of a layer, in two spellings, and Glassformer's
 _LAYER = (
     ("attention.output.dense", "attention.o_proj", "self_attn.out_proj"),
     ("intermediate.dense", "mlp.fc1", "ffn.up"),
@@ -179,7 +179,7 @@ _QUERIES = tuple(
 
 
 def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> WeightTable:
-    """The weight table."""
+    """Return the weight table. base: prefix of the published names under a head."""
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.ImagePatchesSpec)
 
     def tied(modules: tuple[tuple[str, str, str], ...], parts: tuple[str, ...]) -> tuple[Op, ...]:
@@ -215,11 +215,11 @@ def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> Wei
         Concat(tokens, "embed.prefix", sizes=(1, 1), dim=1)
         if model.input.prefix == 2
         else Rename("{base}embeddings.cls_token", "embed.prefix"),
-        Ignored("{base}embeddings.mask_token"),  # left over from learning by masked patches
+        Ignored("{base}embeddings.mask_token"),  # from pretraining with masked patches
         *(
             rename_modules(("{base}pooler.dense", "head.pooler"))
             if pooled
-            else (Ignored("{base}pooler.dense.*"),)  # the other heads read the vectors themselves
+            else (Ignored("{base}pooler.dense.*"),)  # other heads do not use the pooler
         ),
     )
     return WeightTable(rows, base=model_prefixes(model.head, base))

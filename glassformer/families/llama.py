@@ -33,7 +33,7 @@ from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored, Op, PermuteRotary, Rename, expand
 
 # LLaMA 2 with 7 billion parameters
-EXCLUDED = "wiring norm gated position scale dropout embed_dropout logit_scale init"  # not in such configs
+EXCLUDED = "wiring norm gated position scale dropout embed_dropout logit_scale init"  # not in LLaMA configs
 llama = variant(decoder, EXCLUDED, d_ff=11008)
 
 KEYS = (
@@ -62,8 +62,8 @@ def read(
     rope_base: float = 10000.0,
     **defaults: Any,
 ) -> dict[str, Any]:
-    """The options in a config of this layout. kv_heads, rope_base, defaults: those of the config class."""
-    kv_heads = 0 if "num_key_value_heads" in config.values else kv_heads  # null means as many as queries
+    """Read the options of a config with LLaMA's keys. kv_heads, rope_base, defaults: used for absent keys."""
+    kv_heads = 0 if "num_key_value_heads" in config.values else kv_heads  # null: as many as query heads
     options = read_options(config, keys, num_kv_heads=kv_heads, **defaults)
     rotary = read_rotary(config, base=rope_base, max_len=options["max_len"])
     head = read_head(config, stem)
@@ -79,7 +79,7 @@ def read(
 
 
 def write(model: spec.ModelSpec, stem: str, keys: Sequence[Key] = KEYS) -> dict[str, Any]:
-    """The config of this layout for a spec; the inverse of `read`."""
+    """Return the config, with LLaMA's keys, of a spec; the inverse of `read`."""
     assert isinstance(model, spec.DecoderOnlySpec) and isinstance(model.decoder.position, spec.RotarySpec)
     return {
         "model_type": stem.lower(),
@@ -93,9 +93,10 @@ def write(model: spec.ModelSpec, stem: str, keys: Sequence[Key] = KEYS) -> dict[
 def table(
     model: spec.ModelSpec, names: Collection[str], *, answer: str = "transformer.", interleaved: bool = False
 ) -> WeightTable:
-    """The weight table. answer: the prefix under a question-answering head.
+    """Return the weight table. answer: name prefix under a question-answering head.
 
-    interleaved: query and key rows are published with rotating pairs side by side, ours half a head apart.
+    interleaved: rotary pairs are adjacent rows in the published query and key weights; Glassformer uses the
+    half-split layout.
     """
     assert isinstance(model, spec.DecoderOnlySpec)
     stack, block, attention = model.decoder, model.decoder.block, model.decoder.block.attention
@@ -129,7 +130,7 @@ def table(
     )
     rows += (
         Rename("{base}norm.weight", "decoder.final_norm.weight"),
-        Ignored("{base}layers.*.self_attn.rotary_emb.inv_freq"),  # a formula that older files carry
+        Ignored("{base}layers.*.self_attn.rotary_emb.inv_freq"),  # computed here; only in older files
         *head_rows(model),
     )
     prefixes = (answer, "model.") if isinstance(model.head, spec.AnswerSpec) else ("model.",)
@@ -149,7 +150,7 @@ _SMOLLM2 = {"vocab_size": 49152, "max_len": 8192, "rope_base": 100000.0, "tied":
 
 
 def _long(factor: float, **options: Any) -> dict[str, Any]:
-    """LLaMA 3.1 and later: 8192 positions stretched to 131072."""
+    """Return the options of LLaMA 3.1 and later: RoPE scaled from 8192 to 131072 positions."""
     bands = spec.BandScalingSpec(
         factor=factor, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=8192
     )

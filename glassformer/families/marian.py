@@ -1,4 +1,4 @@
-"""Marian: post-norm encoder-decoder that translates, sinusoidal positions with sines left, cosines right."""
+"""Marian: post-norm encoder-decoder for translation; sinusoidal positions with all sines first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from glassformer.families.family import TINY, Config, Family, model_prefixes, sp
 from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Computed, Ignored, Op, Rename, Tied
 
-# a published one-pair translator
+# the published translators for one language pair
 marian = variant(encoder_decoder, "position")
 
 

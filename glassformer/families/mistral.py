@@ -1,4 +1,4 @@
-"""Mistral: LLaMA's decoder in which a query sees only a window of keys before it."""
+"""Mistral: LLaMA's decoder with sliding-window attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEYS = (*KEYS, Key("sliding_window", "window", 0))
 
 def from_config(config: Config) -> spec.DecoderOnlySpec:
     config.only("layer_types", None)
-    window = 0 if "sliding_window" in config.values else 4096  # null means none
+    window = 0 if "sliding_window" in config.values else 4096  # null: no window
     return mistral(**read(config, "Mistral", _KEYS, kv_heads=8, max_len=131072, window=window))
 
 

@@ -1,4 +1,4 @@
-"""The files of a saved folder in its two layouts: the family's published one and our own, for any model."""
+"""Files of a saved folder in two layouts: the family's published one, and Glassformer's for any model."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ def published_files(
     names: Collection[str],
     classes: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """The JSON files of the published layout: the original ones if they still fit the model, else new ones.
+    """Return the JSON files of the published layout: the original ones if they still describe the model.
 
-    config, files: the original ones. names: of the saved tensors. classes: label names for a new config.
+    config, files: the original ones. names: names of the saved tensors. classes: label names for a new
+    config.
     """
     if config and _describes(family, Config(config, files=files, names=names), model.spec):
         new_config, further = dict(config), files
@@ -53,7 +54,7 @@ def _describes(family: Family, config: Config, spec: ModelSpec) -> bool:
 
 
 def read_own_layout(weights: Mapping[str, Tensor], model: nn.Module, where: Path) -> dict[str, Tensor]:
-    """The tensors of a folder in our own layout: int8 is dequantized, missing tables are computed."""
+    """Read the tensors of a folder in Glassformer's layout: dequantize int8, compute missing tables."""
     shapes = tensor_shapes(model)
     stored = StoredWeights(weights, where)
     tables = {name: table for name, table in computed_tables(model).items() if name not in stored}
@@ -67,12 +68,12 @@ def read_own_layout(weights: Mapping[str, Tensor], model: nn.Module, where: Path
 
 
 def tensor_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of a model, by name."""
+    """Return the shape of every tensor of a model, by name."""
     return {name: tuple(tensor.shape) for name, tensor in unique_state_dict(model).items()}
 
 
 def computed_tables(model: nn.Module) -> dict[str, Tensor]:
-    """The sinusoidal position tables of a model, computed."""
+    """Compute the sinusoidal position tables of a model, by name."""
     return {
         f"{path}.table": sinusoids(part.max_len, part.d_model, part.layout, part.base)
         for path, part in model.named_modules()
@@ -81,7 +82,7 @@ def computed_tables(model: nn.Module) -> dict[str, Tensor]:
 
 
 def without_computed_tables(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors to save: without tables that `read_own_layout` computes to the same values."""
+    """Return the tensors to save, without tables that `read_own_layout` recomputes exactly."""
     tables = computed_tables(model) if _precision(state) is not None else {}
     return {
         name: tensor
@@ -91,13 +92,13 @@ def without_computed_tables(model: nn.Module, state: Mapping[str, Tensor]) -> di
 
 
 def quantized_state(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors to save, with matrices in int8; buffers are not quantized."""
+    """Return the tensors to save, with matrices in int8; buffers are not quantized."""
     return quantize_state(
         without_computed_tables(model, state), exact={name for name, _ in model.named_buffers()}
     )
 
 
 def _precision(state: Mapping[str, Tensor]) -> torch.dtype | None:
-    """The dtype of all floating-point tensors; None if they have several."""
+    """Return the common dtype of all floating-point tensors; None if they have several."""
     dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
     return dtypes.pop() if len(dtypes) == 1 else None

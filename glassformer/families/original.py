@@ -1,6 +1,6 @@
 """The Transformer of 2017: encoder-decoder, post-norm, sinusoidal positions, ReLU.
 
-It has no published layout of its own, so it is saved under our names beside a `spec.json`.
+It has no published layout, so it is saved in Glassformer's layout, with a `spec.json`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ def original(
     start_id: int | None = None,
     tied: tuple[Literal["source", "head"], ...] = (),
 ) -> spec.EncoderDecoderSpec:
-    """The paper's base model; `norm`, `activation` and `position` take the later choices.
+    """Create the spec of the original Transformer; the defaults are the paper's base model.
 
-    `num_layers` is of both stacks, unless the decoder has its own number.
+    num_layers: layers of each stack, unless `decoder_layers` is set. norm, activation, position: later
+    variants are supported too.
 
-    Dropout falls where the paper puts it: on the output of each sub-layer and on the summed embeddings.
+    Dropout is applied as in the paper: to the output of each sublayer and to the summed embeddings.
     """
     if position not in POSITIONS:
         raise InvalidValueError("position", position, f"one of {', '.join(POSITIONS)}")

@@ -1,6 +1,6 @@
-"""PaLM-style decoder: attention and gated feed-forward side by side on one norm, multi-query, no biases.
+"""PaLM-style decoder: parallel attention and gated feed-forward with one norm, multi-query, no biases.
 
-PaLM itself was never published; the layout read and written here is Cohere's, the same block in public.
+The weights of PaLM were never published; the published layout here is Cohere's, which has the same block.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from glassformer.families.decoder import decoder
 from glassformer.families.family import TINY, Config, Family, Key, preset, variant
 from glassformer.families.llama import BIAS, EXCLUDED, KEYS, read, table, write
 
-# The 8B model. The paper draws the shared token matrix with a spread of 1 and divides the scores by
-# sqrt(d_model). Fresh numbers here have a spread of 0.02, which needs no division: `logit_scale` stays 1.
+# The 8B model. The paper initializes the tied token matrix with std 1 and divides the logits by
+# sqrt(d_model). Here std is 0.02, which needs no division: `logit_scale` stays 1.
 palm = variant(
     decoder,
     f"window window_layers qkv_bias ffn_bias qk_norm {EXCLUDED.replace('logit_scale', '')}",

@@ -1,4 +1,4 @@
-"""PatchTST: each channel of a series is cut into overlapping patches, encoded by one shared encoder."""
+"""PatchTST: each channel of a time series is split into overlapping patches; all share one encoder."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def patchtst(
     distribution: Distribution = "none",
     head: spec.HeadSpec | None = None,
 ) -> spec.EncoderOnlySpec:
-    """PatchTST's spec; the defaults are the paper's for long series, forecasting 96 steps."""
+    """Create the spec of a PatchTST; the defaults are the paper's for long series, forecasting 96 steps."""
     return spec.EncoderOnlySpec(
         input=spec.SeriesPatchesSpec(
             context_length=context_length,
@@ -130,7 +130,7 @@ def from_config(config: Config) -> spec.EncoderOnlySpec:
     }.items():
         config.only(key, only, default=only)
     if config.architecture == "PatchTSTModel":
-        config.only("do_mask_input", False, None)  # its patches would be hidden at random; heads decide alone
+        config.only("do_mask_input", False, None)  # else the bare model masks patches at random
     prefix: Literal[0, 1] = 1 if config.get("use_cls_token", False) else 0
     return patchtst(
         **read_options(config, KEYS),
@@ -149,7 +149,7 @@ def _head(config: Config, prefix: int) -> spec.HeadSpec:
     pools: dict[Any, Pool] = {"mean": "mean", "max": "max", None: "flatten"}
     pool: Pool = config.choose("pooling_type", pools, "mean")
     if prefix:
-        pool = "first"  # the reference reads the prefix token whatever the pooling says
+        pool = "first"  # transformers uses the prefix token for any pooling_type
     names: dict[str, Distribution] = {name: name for name in DISTRIBUTIONS}
     distribution = config.choose("distribution_output", names, "student_t")
     if config.only("loss", "mse", "nll", default="mse") == "mse":
@@ -285,7 +285,7 @@ FAMILY = Family(
     build=patchtst,
     presets={
         "patchtst": {},
-        "patchtst-small": {**_SHORT, **_DROP},  # the paper's for little data
+        "patchtst-small": {**_SHORT, **_DROP},  # the paper's sizes for small data sets
     },
     tiny={
         "context_length": 24,

@@ -1,4 +1,4 @@
-"""Qwen 2 and 2.5: LLaMA's decoder with biases on queries, keys and values, some layers with a window."""
+"""Qwen 2 and 2.5: LLaMA's decoder with q, k and v biases; some layers have a sliding window."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ qwen2 = variant(
 
 
 def read_windows(config: Config) -> dict[str, Any]:
-    """The layers with a window: those in `layer_types`, else those from `max_window_layers` on."""
+    """Return the layers with a window: from `layer_types`, else all layers from `max_window_layers` on."""
     layers = config.need("num_hidden_layers", int)
     used = config.get("use_sliding_window", False)
     window = config.get("sliding_window", 0 if "sliding_window" in config.values else 4096)
@@ -41,7 +41,7 @@ def read_windows(config: Config) -> dict[str, Any]:
 
 
 def write_windows(model: spec.ModelSpec) -> dict[str, Any]:
-    """The inverse of `read_windows`."""
+    """Return the config keys of the window; the inverse of `read_windows`."""
     assert isinstance(model, spec.DecoderOnlySpec)
     stack = model.decoder
     windows = [stack.block_at(n).attention.window for n in range(stack.num_layers)]

@@ -1,4 +1,4 @@
-"""Qwen 3: LLaMA's decoder in which each head's queries and keys are normalized before rotation."""
+"""Qwen 3: LLaMA's decoder with QK norm: queries and keys of each head are normalized before rotation."""
 
 from __future__ import annotations
 

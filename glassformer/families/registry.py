@@ -26,22 +26,22 @@ FAMILIES_BY_MODEL_TYPE: dict[str, tuple[str, ...]] = {
     "cohere": ("palm",),
 }
 
-# checked first: other options are computed from them, which would hide the cause of an error
+# validated first: other options are derived from them, which would hide the cause of an error
 SIZES = frozenset({"d_model", "num_heads", "num_kv_heads", "head_dim", "d_ff"})
 
 
 def families(names: Iterable[str] = NAMES) -> dict[str, Family]:
-    """All families by name, or only these."""
+    """Return all families by name, or only those in `names`."""
     return {name: import_module(f"glassformer.families.{name}").FAMILY for name in names}
 
 
 def presets() -> dict[str, Family]:
-    """The family of every preset, by the preset's name."""
+    """Return the family of every preset, by the preset's name."""
     return {preset: family for family in families().values() for preset in family.presets}
 
 
 def preset_spec(name: str, **options: Any) -> ModelSpec:
-    """The spec of a preset, with some options overridden."""
+    """Create the spec of a preset, with some options overridden."""
     known = presets()
     if name not in known:
         raise UnknownNameError("preset", name, known)
@@ -50,7 +50,7 @@ def preset_spec(name: str, **options: Any) -> ModelSpec:
 
 
 def tiny_spec(name: str, **options: Any) -> ModelSpec:
-    """The spec of a tiny model of a family, for tests and docs."""
+    """Create the spec of a tiny model of a family, for tests and docs."""
     known = families()
     if name not in known:
         raise UnknownNameError("family", name, known)
@@ -58,7 +58,7 @@ def tiny_spec(name: str, **options: Any) -> ModelSpec:
 
 
 def check_option_names(family: Family, names: Iterable[str]) -> None:
-    """Raise an error if a family has no option of one of these names."""
+    """Raise if one of these names is not an option of the family."""
     allowed = inspect.signature(family.build).parameters
     for name in names:
         if name not in allowed:
@@ -80,7 +80,7 @@ def _build(family: Family, options: dict[str, Any]) -> ModelSpec:
 
 
 def family_of_config(config: Config) -> Family:
-    """The family that reads a published config."""
+    """Return the family that reads a published config."""
     kind, architecture = config.values.get("model_type"), config.architecture
     readers = families(FAMILIES_BY_MODEL_TYPE.get(kind, ()) if isinstance(kind, str) else ()).values()
     matches = [
@@ -109,7 +109,7 @@ def family_of_config(config: Config) -> Family:
 
 
 def family_of_spec(model: ModelSpec) -> Family | None:
-    """The family whose published config describes this spec exactly, if any."""
+    """Return the family whose published config describes this spec exactly, if any."""
     for family in families().values():
         try:
             config = Config(family.to_config(model), files=family.files(model))

@@ -25,7 +25,7 @@ roberta = variant(
 
 
 def with_head(config: Config, head: spec.HeadSpec | None) -> spec.EncoderOnlySpec:
-    """The encoder of a config with this head; None is the masked language model."""
+    """Return the encoder of a config with this head; None is the masked-language-model head."""
     pad_id, rows = config.get("pad_token_id", 1), config.need("max_position_embeddings", int)
     if pad_id < 0 or rows <= pad_id + 1:
         raise InvalidValueError(

@@ -16,7 +16,7 @@ from glassformer.families.text_encoder import Pool, text_encoder
 from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored
 
-# the published names of the ways to pool, today's and the older keys that are true or false
+# published pooling names (POOLS), and the older boolean keys (FLAGS)
 POOLS: dict[str, Pool] = {
     "mean": "mean",
     "cls": "first",
@@ -71,7 +71,7 @@ def from_config(config: Config) -> spec.EncoderOnlySpec:
 
 
 def _modules(config: Config) -> tuple[str, bool]:
-    """The folder of the pooling config, and whether embeddings are normalized."""
+    """Return the folder of the pooling config, and whether embeddings are normalized."""
     listed = config.read_sibling(_MODULES)
     where = _where(config, _MODULES)
     if not isinstance(listed, list) or not all(isinstance(m, dict) for m in listed):
@@ -121,7 +121,7 @@ def _object(config: Config, name: str) -> dict[str, Any] | None:
 
 
 def _encoder(model: spec.EncoderOnlySpec) -> ModuleType:
-    """The family of the text encoder: they differ in token types and in the first position."""
+    """Return the family of the text encoder; families differ in token types and first position."""
     assert isinstance(model.input, spec.TokensSpec)
     if model.input.types is None:
         return distilbert
@@ -162,7 +162,7 @@ def files(model: spec.ModelSpec) -> dict[str, Any]:
 def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.EncoderOnlySpec)
     inner: WeightTable = _encoder(model).FAMILY.table(model, names)
-    # encoders are often published with the head they were trained with, which the embedding does not use
+    # encoders are often published with a pretraining head, which embeddings do not use
     heads = Ignored(("cls.*", "lm_head.*", "vocab_*", "classifier.*", "pre_classifier.*", "qa_outputs.*"))
     return WeightTable((*inner.ops, heads), base=inner.base)
 

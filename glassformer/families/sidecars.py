@@ -1,7 +1,7 @@
 """The small JSON files next to a model's weights, validated once when they are read.
 
-`job.json` is ours and has a closed schema (`JobInfo`). In files that other libraries write, unknown keys are
-ignored and kept.
+`job.json` is Glassformer's own and has a closed schema (`JobInfo`). In files that other libraries write,
+unknown keys are ignored and kept.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ JOBS = ("translate", "lm", "classify", "images", "forecast", "restore")
 
 @dataclass(frozen=True, kw_only=True)
 class JobInfo:
-    """What a model was trained to do, as `job.json` stores it. A published folder has none: all are None.
+    """Description of a model's training job, stored as `job.json`; without that file all fields are None.
 
     name: one of JOBS (the key `job` in the file).
     classes: the labels of a classifier.
-    languages: the target languages of a translator; `to`: the column its training data named them in.
-    unit: "sentence" if it was trained on single sentences. usual_len: tokens of all but its longest sources.
-    max_len: the most tokens of a text.
-    gap, before: the gap token of a model that restores sentences, and what precedes each text part.
-    columns, context, horizon, frequency: the series of a forecaster, and the steps it reads and predicts.
-    mean, std: of each column or image channel in the training data. size, channels: of its images.
-    example: an input that the explorer starts with.
+    languages: the target languages of a translator. to: the column of its training data that named them.
+    unit: "sentence" if it was trained on single sentences. usual_len: length in
+    tokens that 99.5 % of the training sources do not exceed.
+    max_len: maximum number of tokens of a text.
+    gap, before: for a model that restores sentences, the gap token and the string before each text part.
+    columns, frequency: series of a forecaster. context, horizon: number of steps it reads and predicts.
+    mean, std: statistics of each column or image channel in the training data. size, channels: of the images.
+    example: the input that the explorer shows first.
     """
 
     name: str | None = None
@@ -56,7 +57,7 @@ class JobInfo:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str | Path = JOB_FILE) -> JobInfo:
-        """Validate what a `job.json` holds; null means that a key is absent.
+        """Validate the content of a `job.json`; null means that a key is absent.
 
         >>> JobInfo.from_dict({"job": "translate", "languages": ["de", "ko"]}).languages
         ('de', 'ko')
@@ -79,7 +80,7 @@ class JobInfo:
         return job
 
     def to_dict(self) -> dict[str, Any]:
-        """What `from_dict` reads, without the fields that are None.
+        """Convert to the format of `from_dict`, without fields that are None.
 
         >>> JobInfo(name="lm", max_len=64).to_dict()
         {'job': 'lm', 'max_len': 64}
@@ -101,7 +102,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read a published config, empty if there is no such file; its token ids (`eos_token_id`) are checked."""
+    """Read a published config and validate its token ids; return {} if the file does not exist."""
     config = read_object(path) if path.is_file() else {}
     for name, value in config.items():
         ids = value if isinstance(value, list) else [] if value is None else [value]
@@ -111,7 +112,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_job(path: Path, channels: int | None) -> JobInfo:
-    """Read `job.json`, empty if there is no such file. channels: how many the model reads, if it does."""
+    """Read `job.json`; return an empty `JobInfo` if it does not exist. channels: number of input channels."""
     job = JobInfo.from_dict(read_object(path), path) if path.is_file() else JobInfo()
     if channels is not None and job.mean is not None and len(job.mean) != channels:
         raise InvalidValueError(f"{path}: mean", job.mean, f"{channels} numbers, one per channel")
@@ -126,7 +127,7 @@ def read_image_processor(path: Path) -> dict[str, Any]:
 
 
 def check_sentence_files(files: Mapping[str, Any], folder: Path) -> None:
-    """Validate the further files of a sentence encoder: how its texts are truncated and prefixed."""
+    """Validate the other JSON files of a sentence encoder: truncation and prompts of its texts."""
     for name, config in files.items():
         if isinstance(config, dict):
             _check(config, _SENTENCE_ENCODER, folder / name)
@@ -149,7 +150,7 @@ _ANY_SIGN = ("mean", "image_mean")
 
 
 def _check(values: Mapping[str, Any], known: Hints, where: str | Path) -> None:
-    """Raise if a value is not of its key's type, or a number that must be positive is not."""
+    """Raise if a value does not have the type of its key, or if a number is not positive but must be."""
     for name, value in values.items():
         if value is None or name not in known:
             continue

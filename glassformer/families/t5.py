@@ -1,8 +1,8 @@
-"""T5: pre-norm encoder-decoder with RMS norms, no biases, and a learned bias on the scores by distance.
+"""T5: pre-norm encoder-decoder with RMSNorm, no biases in linear layers, and a relative position bias.
 
-v1.0 has a plain ReLU feed-forward and scales the vectors before the tied scores; v1.1 (and what was trained
-from it) a gated GELU and a head of its own. The reference also drops out the last norm's output in
-training; here dropout falls on the embeddings and on every sub-layer.
+v1.0 has a ReLU feed-forward layer and scales the hidden states before the tied head. v1.1 and models derived
+from it have a gated GELU and an untied head. In training, transformers also applies dropout to the output of
+the final norm; here dropout is applied only to the embeddings and to every sublayer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def t5(
     scaled: bool | None = None,
     head: spec.HeadSpec | None = None,
 ) -> spec.EncoderDecoderSpec:
-    """T5's spec; by default the small v1.0 model. Hidden states are scaled before a tied head by default."""
+    """Create the spec of a T5; the defaults are T5-Small v1.0.
+
+    By default, hidden states are scaled before a tied head.
+    """
 
     attention = spec.AttentionSpec(
         num_heads=num_heads, head_dim=head_dim, scale=1.0, biases=(), dropout=dropout
@@ -104,7 +107,7 @@ KEYS = (
     Key("layer_norm_epsilon", "norm_eps", 1e-6),
     Key("dropout_rate", "dropout", 0.1),
 )
-# by whether the model has a decoder, and its head
+# class name by the types of model and head
 ARCHITECTURES: dict[tuple[type, type], str] = {
     (spec.EncoderDecoderSpec, spec.LanguageModelSpec): "T5ForConditionalGeneration",
     (spec.EncoderDecoderSpec, spec.FeaturesSpec): "T5Model",
@@ -164,9 +167,9 @@ def from_config(config: Config) -> spec.ModelSpec:
 
 
 def _tied(config: Config, stated: bool, scaled: bool) -> bool:
-    """Whether the head shares the token matrix; the config is not always right.
+    """Whether the head shares the token matrix; the config alone is not reliable.
 
-    Newer configs of v1.1 say tied although the file has its own head and hidden states are not scaled.
+    Newer configs of v1.1 say tied, although the file has a separate head and hidden states are not scaled.
     """
     if not config.names:
         return stated
@@ -212,12 +215,12 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     token: tuple[str, ...] = ("{base}shared.weight", "{base}encoder.embed_tokens.weight")
     if isinstance(model, spec.EncoderDecoderSpec):
         rows += _stack_rows("decoder", model.decoder)
-        # of no use: distance biases cross-attention nowhere
+        # unused: cross-attention has no relative position bias
         rows += (Ignored("{base}decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"),)
         token += ("{base}decoder.embed_tokens.weight",)
         ours = "src_embed.token.weight"
     else:
-        rows += (Ignored(("{base}decoder.*", "lm_head.weight")),)  # a whole model's file
+        rows += (Ignored(("{base}decoder.*", "lm_head.weight")),)  # in the file of a full T5
         ours = "embed.token.weight"
     match model.head:
         case spec.LanguageModelSpec() if "head" in model.tied:
@@ -236,7 +239,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
 
 
 def _stack_rows(side: str, stack: spec.StackSpec) -> tuple[Op, ...]:
-    """The weight operations of one stack; its position bias is published with the first layer."""
+    """Return the weight operations of one stack; its position bias is published with the first layer."""
     gated = isinstance(stack.block.feed_forward, spec.GatedFeedForwardSpec)
     feed, last = ("wi_0,wi_1,wo", "gate,up,down") if gated else ("wi,wo", "up,down"), 1
     rows: tuple[Op, ...] = (

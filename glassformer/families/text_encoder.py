@@ -24,7 +24,7 @@ from glassformer.weights.ops import Ignored, Op, Rename, Tied
 TOKEN = "{base}embeddings.word_embeddings.weight"
 Pool = Literal["mean", "first", "max", "mean_sqrt_len", "last"]
 
-# how a published class name continues after the family's prefix
+# suffix of the published class name, after the family's prefix
 TASKS: dict[type, str] = {
     spec.MaskedLanguageModelSpec: "ForMaskedLM",
     spec.FeaturesSpec: "Model",
@@ -68,10 +68,11 @@ def text_encoder(
     normalize: bool = False,
     head: spec.HeadSpec | None = None,
 ) -> spec.EncoderOnlySpec:
-    """Tokens, positions and types summed and normed, post-norm blocks, a head; by default BERT's base model.
+    """Create the spec of a post-norm text encoder; the defaults are BERT-Base.
 
-    position: "after_pad" is a learned table whose first position is in row `pad_id + 1`. pool: one vector a
-    text. Without it, or another `head`, it is a masked language model (`mlm_activation`: of its dense layer).
+    position: "after_pad" is a learned table whose first position is in row `pad_id + 1`. pool: pool the
+    hidden states to one embedding per text. Without `pool` or `head`, the model is a masked language model;
+    `mlm_activation` is the activation of its dense layer.
     """
     norm = spec.LayerNormSpec(eps=norm_eps)
     positions: dict[str, spec.InputPositionSpec] = {
@@ -117,7 +118,7 @@ def text_encoder(
 
 
 def read(config: Config) -> dict[str, Any]:
-    """The options of a config with BERT's keys."""
+    """Read the options of a config with BERT's keys."""
     config.only("position_embedding_type", "absolute", default="absolute")
     config.only("is_decoder", False, default=False)
     config.only("add_cross_attention", False, default=False)
@@ -127,7 +128,7 @@ def read(config: Config) -> dict[str, Any]:
 def read_head(
     config: Config, task: str, dropped: tuple[Literal["hidden", "out"], ...]
 ) -> spec.HeadSpec | None:
-    """The head by the suffix of the published class name; None is the masked language model."""
+    """Return the head by the suffix of the published class name; None is the masked-language-model head."""
     dropout = config.get("classifier_dropout", config.get("hidden_dropout_prob", 0.1))
     match task:
         case "Model":
@@ -145,7 +146,7 @@ def read_head(
 
 
 def write(model: spec.ModelSpec, model_type: str, stem: str) -> dict[str, Any]:
-    """The inverse of `read` and `read_head`."""
+    """Return the published config of a spec; the inverse of `read` and `read_head`."""
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
     position, head = model.input.position, model.head
     assert isinstance(position, spec.LearnedSpec)
@@ -169,7 +170,7 @@ def write(model: spec.ModelSpec, model_type: str, stem: str) -> dict[str, Any]:
 EMBEDDINGS: tuple[Op, ...] = (
     Rename("{base}embeddings.position_embeddings.weight", "embed.position.weight"),
     Rename("{base}embeddings.token_type_embeddings.weight", "embed.kind.weight"),
-    Ignored("{base}embeddings.token_type_ids"),  # zeros that older files carry
+    Ignored("{base}embeddings.token_type_ids"),  # zeros, in older files
 )
 LAYER = {
     "attention.self.{query,key,value}": "self_attn.{q,k,v}_proj",
@@ -197,7 +198,10 @@ def table_of(
     layers: str = "encoder.layer",
     embeddings: tuple[Op, ...] = EMBEDDINGS,
 ) -> WeightTable:
-    """The weight table. heads: published modules of each head and ours. matrix, biases: of the vocabulary."""
+    """Return the weight table. heads: module names of each head, published and Glassformer's.
+
+    matrix, biases: published names of the weight and bias of the vocabulary projection.
+    """
     assert isinstance(model, spec.EncoderOnlySpec)
     head = model.head
     modules = {**HEADS, **heads}.get(type(head), ())
@@ -212,7 +216,7 @@ def table_of(
         Ignored("{base}embeddings.position_ids"),
     )  # 0, 1, 2, ... in older files
     if not any(theirs.startswith("{base}pooler") for theirs, _ in modules):
-        rows += (Ignored(("{base}pooler.*", "cls.seq_relationship.*")),)  # this head reads neither
+        rows += (Ignored(("{base}pooler.*", "cls.seq_relationship.*")),)  # unused by this head
     if isinstance(head, spec.MaskedLanguageModelSpec):
         rows += _vocabulary(model, names, matrix, biases)
     else:
@@ -223,10 +227,10 @@ def table_of(
 def _vocabulary(
     model: spec.EncoderOnlySpec, names: Collection[str], matrix: str, biases: tuple[str, ...]
 ) -> tuple[Op, ...]:
-    """The token matrix, the matrix and the bias of a masked language model's last layer.
+    """Return the operations of the token matrix and of the vocabulary projection's weight and bias.
 
-    The bias may be published twice. They are one tensor where the matrix is tied; where it is not, newer
-    files hold two and only the second takes part in the scores.
+    The bias may be published under two names. If the matrix is tied, they are one tensor. If not, newer files
+    have two tensors, and only the second one affects the logits.
     """
     if model.tied:
         return (Tied((TOKEN, matrix), "embed.token.weight"), Tied(biases, "head.bias"))

@@ -1,4 +1,4 @@
-"""ViT: an image cut into patches, encoded by a pre-norm encoder; the class token is classified."""
+"""ViT: pre-norm encoder of image patches; the class token is classified."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FAMILY = Family(
         "vit-large-patch16-224-in21k": {**_LARGE, **_POOLED},
         "vit-large-patch32-224-in21k": {**_LARGE, **_POOLED, "patch_size": 32},
         "vit-huge-patch14-224-in21k": {**_HUGE, **_POOLED},
-        # published by another paper, but without its second token, so of this family
+        # DeiT models without a distillation token have ViT's architecture
         "deit-tiny-patch16-224": {"d_model": 192, "num_heads": 3, "d_ff": 768},
         "deit-small-patch16-224": {"d_model": 384, "num_heads": 6, "d_ff": 1536},
         "deit-base-patch16-224": {},

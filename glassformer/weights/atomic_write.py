@@ -1,4 +1,4 @@
-"""Write a file so that its name always holds either the old content or the complete new one."""
+"""Atomic writes: a path always has either the old content or the complete new content."""
 
 import os
 import secrets
@@ -12,7 +12,7 @@ from glassformer.errors import FileProblemError
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file in the same folder; when it is complete and on disk, it replaces `path`.
+    """Open a temporary file in the same folder; after it is closed and flushed, it replaces `path`.
 
     Readers that have the old file open or mapped keep the old content.
     """
@@ -33,7 +33,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its missing parents, and flush their names to disk."""
+    """Create a folder and its missing parents, and flush the new directory entries to disk."""
     if folder.is_dir():
         return
     make_folder(folder.parent)

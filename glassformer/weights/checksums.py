@@ -1,7 +1,7 @@
-"""Checksums of a saved folder: a single flipped bit anywhere is detected when it is loaded.
+"""Checksums of a saved folder, so that loading detects even a single flipped bit.
 
-`checksums.json` has the size and SHA-256 of each listed file, and the SHA-256 of that list itself. It has one
-exact form, so that even changed whitespace is detected.
+`checksums.json` has the size and SHA-256 of each listed file, and the SHA-256 of that list itself. Its
+formatting is fixed, so that even changed whitespace is detected.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ THREADS = 2  # hashing releases the GIL
 
 @dataclass(eq=False)
 class ChecksumError(GlassformerError):
-    """A file's content is not what its checksum says."""
+    """A file does not match its checksum."""
 
     path: str | Path
     hint: str = f"copy the folder again, or delete {CHECKSUMS_FILE} if you changed the file yourself"
@@ -30,7 +30,7 @@ class ChecksumError(GlassformerError):
 
 
 def write_checksums(folder: str | Path, names: Iterable[str]) -> Path:
-    """Write `checksums.json` over the named files of `folder`. Do it last."""
+    """Write `checksums.json` for the named files of `folder`; call it after all other files are written."""
     folder = Path(folder)
     listed = sorted(set(names))
     with ThreadPoolExecutor(THREADS) as pool:
@@ -43,7 +43,7 @@ def write_checksums(folder: str | Path, names: Iterable[str]) -> Path:
 
 
 def verify_checksums(folder: str | Path) -> bool:
-    """Check every listed file; False if the folder has no `checksums.json`."""
+    """Verify every listed file and return True; False if the folder has no `checksums.json`."""
     path = Path(folder) / CHECKSUMS_FILE
     if not path.exists():
         return False
@@ -82,7 +82,7 @@ def _render(files: dict[str, dict[str, int | str]]) -> bytes:
 
 
 def _read(path: Path) -> dict[str, dict[str, int | str]]:
-    """The list of files, if rendering it again gives the same bytes."""
+    """Read the list of files; raise unless formatting it again gives the same bytes."""
     try:
         text = path.read_bytes()
         files = json.loads(text)["files"]

@@ -1,4 +1,4 @@
-"""Convert a checkpoint between published and our own names by a weight table; every tensor must match."""
+"""Convert a checkpoint between published and Glassformer's names by a weight table; all must match."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 from glassformer.errors import GlassformerError
 from glassformer.weights.ops import BASE, Ignored, Op, Tied, fill_placeholder
 
-MAX_NAMES = 3  # in an error message; the rest are counted
+MAX_NAMES = 3  # names in an error message; the rest are counted
 
 # suffixes of norm parameters in old checkpoints
 _OLD_SUFFIXES = {".gamma": ".weight", ".beta": ".bias"}
@@ -49,7 +49,7 @@ def _shorten(names: list[str]) -> str:
 
 @dataclass(frozen=True)
 class WeightTable:
-    """The operations of one model, with the alternatives for the placeholder `{base}` in their names.
+    """The weight operations of one model, and the possible values of `{base}` in the names.
 
     Published files of a bare model and of the same model with a head differ by a prefix. `base` lists the
     prefixes that a file may have; the best match is used for loading, the first one for saving:
@@ -60,11 +60,11 @@ class WeightTable:
     base: tuple[str, ...] = ("",)
 
     def rows(self, prefix: str) -> tuple[Op, ...]:
-        """The operations with `{base}` filled in."""
+        """Return the operations with `{base}` replaced by `prefix`."""
         return tuple(fill_placeholder(op, "base", prefix) for op in self.ops)
 
     def fit(self, names: Iterable[str]) -> tuple[Op, ...]:
-        """The operations with the prefix that matches most of these names."""
+        """Return the operations with the prefix that matches most of these names."""
         present = set(names)
         templates = [name for op in self.ops for name in op.theirs if BASE in name]
 
@@ -82,10 +82,10 @@ def to_ours(
     where: str | Path,
     config_file: str = "config.json",
 ) -> dict[str, Tensor]:
-    """Convert published tensors to our state dict; views of the source if the layout allows.
+    """Convert published tensors to Glassformer's state dict; views of the source if the layout allows.
 
-    source: may be lazy; only shapes are read until everything is known to match. expected: our names with
-    their shapes. where, config_file: the source and the file that defines the model, for errors.
+    source: may be lazy; only shapes are read until everything is known to match. expected: Glassformer's
+    names with their shapes. where, config_file: the source and the file that defines the model, for errors.
     """
     keys = _normalize_names(source, table)
     rows = table.fit(keys)
@@ -111,7 +111,7 @@ def to_ours(
             for name, shape in zip(op.theirs, shapes, strict=True):
                 if name in keys and (actual := tuple(source[keys[name]].shape)) != shape:
                     wrong_shapes.append(f"{keys[name]} is {actual} instead of {shape}")
-    missing += sorted(set(expected) - {name for op in rows for name in op.ours})  # no operation gives them
+    missing += sorted(set(expected) - {name for op in rows for name in op.ours})  # no operation produces them
     if missing or unexpected or wrong_shapes:
         raise WeightsMismatchError(where, missing, unexpected, wrong_shapes, config_file)
     state: dict[str, Tensor] = {}
@@ -121,7 +121,7 @@ def to_ours(
 
 
 def to_theirs(state: Mapping[str, Tensor], table: WeightTable) -> dict[str, Tensor]:
-    """Convert our state dict to published tensors; every one of ours must be used."""
+    """Convert Glassformer's state dict to published tensors; every tensor must be used."""
     rows = table.rows(table.base[0])
     if unused := set(state) - {name for op in rows for name in op.ours}:
         raise ValueError(f"no operation of the table saves {sorted(unused)}")
@@ -134,7 +134,7 @@ def to_theirs(state: Mapping[str, Tensor], table: WeightTable) -> dict[str, Tens
 
 
 def _normalize_names(source: Mapping[str, Tensor], table: WeightTable) -> dict[str, str]:
-    """Current names -> names in the source, which may have old suffixes."""
+    """Map current tensor names to the names in the source, which may have old suffixes."""
     known = {name for prefix in table.base for op in table.rows(prefix) for name in op.theirs}
     keys: dict[str, str] = {}
     for key in source:

@@ -1,10 +1,10 @@
 """Int8 weight storage: integers from -127 to 127 with one scale per row.
 
 A tensor X of two or more dimensions is stored as X in I8 with X.scale in F32, one number for each index of
-X's first dimension; it is dequantized to X times its row's scale, in float32. Vectors stay float32.
+X's first dimension; dequantization multiplies each row by its scale, in float32. Vectors stay float32.
 
-A scale has 16 significant bits, so that its product with an integer is exact in float32, and the largest
-value of a row is always 127 steps: quantizing dequantized weights again gives the same bytes.
+A scale has 16 significant bits, so that its product with an int8 value is exact in float32, and the largest
+absolute value of a row always becomes 127: quantizing dequantized weights again gives the same bytes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SCALE = ".scale"
 
 
 def quantize_state(state: Mapping[str, Tensor], exact: Collection[str] = ()) -> dict[str, Tensor]:
-    """The tensors to store: matrices as int8 with their scales, the rest in float32.
+    """Return the tensors to store: matrices as int8 with their scales, the rest in float32.
 
-    exact: names that are not quantized.
+    exact: names of matrices that are not quantized.
     """
     quantized: dict[str, Tensor] = {}
     for name, tensor in state.items():
@@ -42,7 +42,7 @@ def quantize_state(state: Mapping[str, Tensor], exact: Collection[str] = ()) -> 
 
 
 def quantize_rows(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """(R, ...) -> int8 (R, ...), rounded to nearest, and each row's scale, float32 (R,).
+    """Quantize (R, ...) to int8 (R, ...), rounded to nearest, with one float32 scale per row (R,).
 
     >>> numbers, scale = quantize_rows(torch.tensor([[1.0, -0.5, 0.0], [0.0, 0.0, 0.0]]))
     >>> numbers.tolist(), [round(step, 4) for step in scale.tolist()]
@@ -60,7 +60,7 @@ def quantize_rows(tensor: Tensor) -> tuple[Tensor, Tensor]:
 class StoredWeights(Mapping[str, Tensor]):
     """The tensors of a folder as they are stored, without the scales of int8 tensors.
 
-    The scales are checked at once: each must exist, fit its tensor's rows, and be finite.
+    The scales are validated immediately: each must exist, match the rows of its tensor, and be finite.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], where: str | Path) -> None:
@@ -80,7 +80,7 @@ class StoredWeights(Mapping[str, Tensor]):
         return len(self._names)
 
     def dequantize(self, name: str) -> Tensor:
-        """The tensor in float32 if it is int8, else as it is stored."""
+        """Return the tensor, dequantized to float32 if it is stored as int8."""
         tensor = self[name]
         if name not in self._scales:
             return tensor

@@ -1,12 +1,12 @@
-"""Reversible operations between the tensors of a published checkpoint ("theirs") and ours.
+"""Reversible operations between published tensors ("theirs") and Glassformer's tensors ("ours").
 
-Every operation works in both directions: `load` converts their tensors to ours, `save` ours to theirs, and
-the two are exact inverses. A family's weight table is a tuple of operations. The result is a view of the
-published tensor if possible, so that a memory-mapped file is not copied.
+Every operation works in both directions: `load` converts published tensors to Glassformer's, `save` converts
+them back, and the two are exact inverses. A family's weight table is a tuple of operations. The result is a
+view of the published tensor if possible, so that a memory-mapped file is not copied.
 
 Names: `{a,b}` is a list, as in a shell: `self_attn.{q,k,v}_proj.weight` is three names. `{i}` is a
-placeholder that `expand` fills: `h.{i}.ln.{p}` with `i=12, p=("weight", "bias")` is 24 names. `{base}` stays
-open: it is the published prefix, which is determined when a file is read.
+placeholder that `expand` fills: `h.{i}.ln.{p}` with `i=12, p=("weight", "bias")` is 24 names. `{base}` is the
+published prefix, which is determined when a file is read.
 
 G groups (key/value heads), R queries per group, H heads, K head_dim.
 """
@@ -32,7 +32,7 @@ Shape = tuple[int, ...]
 
 
 def expand_lists(names: Names) -> tuple[str, ...]:
-    """Expand every `{a,b}` list, the leftmost list slowest.
+    """Expand every `{a,b}` list; the leftmost list varies slowest.
 
     >>> expand_lists("{q,k}.{weight,bias}")
     ('q.weight', 'q.bias', 'k.weight', 'k.bias')
@@ -45,7 +45,7 @@ def expand_lists(names: Names) -> tuple[str, ...]:
 
 
 def placeholders(names: Iterable[str]) -> set[str]:
-    """The placeholders in these names.
+    """Return the placeholders in these names.
 
     >>> sorted(placeholders(("{base}h.{i}.weight",)))
     ['base', 'i']
@@ -55,7 +55,7 @@ def placeholders(names: Iterable[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class Op:
-    """One entry of a weight table: converts some of their tensors to some of ours, and back."""
+    """One entry of a weight table: converts the tensors named `theirs` to those named `ours`, and back."""
 
     theirs: Names
     ours: Names
@@ -67,25 +67,25 @@ class Op:
 
     @property
     def saved_names(self) -> tuple[str, ...]:
-        """The names of theirs that are saved."""
+        """The published names that are saved."""
         return tuple(self.theirs)
 
     def load(self, theirs: Sequence[Tensor]) -> Tensors:
-        """Our tensors, in the order of `self.ours`."""
+        """Convert published tensors to Glassformer's, in the order of `self.ours`."""
         raise NotImplementedError
 
     def save(self, ours: Sequence[Tensor]) -> Tensors:
-        """Their tensors, in the order of `self.theirs`."""
+        """Convert Glassformer's tensors to published ones, in the order of `self.theirs`."""
         raise NotImplementedError
 
     def their_shapes(self, ours: Sequence[Shape]) -> tuple[Shape, ...]:
-        """The shapes of the result of `save`."""
+        """Return the shapes of the result of `save`."""
         return tuple(ours)
 
 
 @dataclass(frozen=True)
 class Rename(Op):
-    """The same tensor under another name."""
+    """Rename a tensor."""
 
     def load(self, theirs: Sequence[Tensor]) -> Tensors:
         return tuple(theirs)
@@ -110,7 +110,7 @@ class Transpose(Op):
 
 @dataclass(frozen=True)
 class Reshape(Op):
-    """The same values in another shape, e.g. (1, 1, D) for (D,)."""
+    """Reshape a tensor, e.g. from (1, 1, D) to (D,)."""
 
     _: KW_ONLY
     their_shape: tuple[int, ...]
@@ -128,9 +128,9 @@ class Reshape(Op):
 
 @dataclass(frozen=True)
 class Split(Op):
-    """One fused tensor of theirs is several of ours, of the given sizes along `dim`.
+    """Split one published tensor into several of the given sizes along `dim`.
 
-    `transpose`: the weight is stored as (in, out); `dim` always refers to our layout.
+    transpose: the published weight is (in, out); `dim` always refers to Glassformer's layout (out, in).
     """
 
     _: KW_ONLY
@@ -153,7 +153,7 @@ class Split(Op):
 
 @dataclass(frozen=True)
 class Concat(Op):
-    """Several tensors of theirs, of these sizes along `dim`, are one of ours."""
+    """Concatenate several published tensors, of the given sizes along `dim`, into one."""
 
     _: KW_ONLY
     sizes: tuple[int, ...]
@@ -171,10 +171,10 @@ class Concat(Op):
 
 @dataclass(frozen=True)
 class SplitGroups(Op):
-    """Fused query, key and value rows, interleaved by group, for a weight or a bias.
+    """Split fused query, key and value rows, interleaved by group, of a weight or a bias.
 
-    Their rows: G groups of [R query heads, 1 key head, 1 value head], each of K rows.
-    Ours, in this order: q (G*R*K rows), k (G*K rows), v (G*K rows).
+    Published rows: G groups of [R query heads, 1 key head, 1 value head], each head of K rows.
+    Result, in this order: q (G*R*K rows), k (G*K rows), v (G*K rows).
     One group with R = H is the multi-query layout; G = H groups with R = 1 is plain multi-head.
     """
 
@@ -210,7 +210,7 @@ class PermuteRotary(Op):
     width: int | None = None
 
     def _rows(self) -> Tensor:
-        """For each of our rows of a head, the row of theirs it comes from: (K,)."""
+        """Return the published row index of each row of a head: (K,)."""
         width = self.head_dim if self.width is None else self.width
         order = torch.arange(self.head_dim)
         order[:width] = order[:width].view(-1, 2).t().reshape(-1)
@@ -231,9 +231,9 @@ class PermuteRotary(Op):
 
 @dataclass(frozen=True)
 class Tied(Op):
-    """One tensor with several names: a file may hold any of theirs, all equal.
+    """One tensor with several names; a file may have any of the published names, with equal values.
 
-    save_as: the names that are saved, by default the first of theirs. All names of ours get the same tensor.
+    save_as: the published names to save, by default the first. All names in `ours` get the same tensor.
     """
 
     _: KW_ONLY
@@ -248,12 +248,12 @@ class Tied(Op):
         return tuple(self.save_as)
 
     def load(self, theirs: Sequence[Tensor]) -> Tensors:
-        """From those in the file, at least one; they must be bit-identical."""
+        """Take one of the tensors in the file (at least one); all must be bit-identical."""
         _check_equal(theirs, self.theirs)
         return (theirs[0],) * len(self.ours)
 
     def save(self, ours: Sequence[Tensor]) -> Tensors:
-        """One tensor for every name of theirs, of which only `save_as` are saved."""
+        """Return the tensor for every published name; only those in `save_as` are saved."""
         _check_equal(ours, self.ours)
         return (ours[0],) * len(self.theirs)
 
@@ -265,8 +265,8 @@ class Tied(Op):
 class Computed(Rename):
     """A tensor that is computed from the configuration, such as a sinusoidal table.
 
-    It is loaded if the file has it, else computed by the module. persistent: whether it is saved. It has one
-    name, because each may be absent.
+    It is loaded if the file has it, else computed by the module. persistent: whether it is saved. Each
+    operation has one name, because each tensor may be absent.
     """
 
     _: KW_ONLY
@@ -280,7 +280,7 @@ class Computed(Rename):
 
 @dataclass(frozen=True)
 class Ignored(Op):
-    """Published tensors without information (`*` is a wildcard): accepted, never saved."""
+    """Published tensors that are not needed (`*` is a wildcard): accepted, never saved."""
 
     ours: Names = ()
     required = False
@@ -318,7 +318,7 @@ def fill_placeholder(op: Op, key: str, value: object) -> Op:
 
 
 def add_prefix(theirs: str, ours: str, ops: Iterable[Op]) -> tuple[Op, ...]:
-    """Add one prefix to all their names and another to all our names.
+    """Add one prefix to all published names and another to all Glassformer names.
 
     >>> add_prefix("{base}", "encoder.", (Rename("ln", "norm"),))
     (Rename(theirs=('{base}ln',), ours=('encoder.norm',)),)
@@ -345,7 +345,7 @@ def _check_equal(tensors: Sequence[Tensor], names: Names) -> None:
 
 
 def _equal_bits(a: Tensor, b: Tensor) -> bool:
-    """Equal as bytes, so that NaN equals itself."""
+    """Whether two tensors are bit-identical; NaN equals itself."""
     if a is b:
         return True
     if a.shape != b.shape or a.dtype != b.dtype:

@@ -1,6 +1,6 @@
-"""Safetensors files, single or in shards, memory-mapped for reading.
+"""Read (memory-mapped) and write safetensors files, single or sharded.
 
-Files are written here instead of by the safetensors library, which copies all tensors before it writes.
+Files are not written by the safetensors library, because it copies all tensors before it writes.
 """
 
 import gc
@@ -55,7 +55,7 @@ _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(eq=False)
 class PickleRefusedError(GlassformerError):
-    """The folder has weights only in a format that can run code when it is loaded."""
+    """The folder has only pickled weights, which can execute code when they are loaded."""
 
     path: str | Path
     template: ClassVar[str] = (
@@ -66,7 +66,7 @@ class PickleRefusedError(GlassformerError):
 
 @contextmanager
 def pause_gc() -> Iterator[None]:
-    """Disable garbage collection while a model is loaded, which creates many objects but no garbage."""
+    """Disable garbage collection; loading a model creates many objects but no garbage."""
     enabled = gc.isenabled()
     gc.disable()
     try:
