@@ -1,4 +1,4 @@
-"""Training: the trainer, jobs, losses, schedules, and crash-safe checkpoints."""
+"""Train models: the trainer, jobs, losses, schedules and crash-safe checkpoints."""
 
 from glassformer.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from glassformer.training.losses import cross_entropy, projected_cross_entropy

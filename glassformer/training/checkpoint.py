@@ -1,18 +1,18 @@
-"""What a run saves: crash-safe checkpoints, complete and verified or not there at all, and model folders.
+"""Save and load the crash-safe checkpoints and the model folders of a run.
 
     checkpoints/
       step-00000400/   model/model.safetensors  optimizer/...  state.json  checksums.json
       step-00000800/
-      latest           the name of the newest
+      latest           the name of the newest checkpoint
 
-A checkpoint is written into a temporary folder: every file is flushed to disk, the checksums last; then the
-folder is renamed, then `latest` updated, and only then are older ones deleted. If the step was saved before,
-that folder is renamed to `.step-00000400.1a2b3c4d.old` meanwhile, and can be loaded from there. Tensors are
-safetensors, the rest is JSON; nothing is pickled. Of several ranks rank 0 writes the full tensors, so a run
-can be resumed on any number of ranks.
+A checkpoint is written to a temporary folder and each file is fsynced, the checksums last. Then the folder is
+renamed, `latest` is updated, and only then are older checkpoints deleted. If the step was saved before, its
+old folder is renamed to `.step-00000400.1a2b3c4d.old` meanwhile and can still be loaded. Tensors are saved as
+safetensors and the rest as JSON; nothing is pickled. Rank 0 writes the full tensors, so a run can be resumed
+on any number of ranks.
 
-    model        encoder.blocks.0.ffn.up.weight              the model's own names, however it is wrapped
-    optimizer    exp_avg.encoder.blocks.0.ffn.up.weight      the kind of state, then the weight
+    model        encoder.blocks.0.ffn.up.weight              parameter names without DDP or compile prefixes
+    optimizer    exp_avg.encoder.blocks.0.ffn.up.weight      the kind of state, then the parameter
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from glassformer.weights.store import open_weights, save_weights
 
 _NAME = re.compile(r"step-(\d{8,})")
 _REPLACED = re.compile(r"\.step-(\d{8,})\.[0-9a-f]{8}\.old")
-FIRST_SNAPSHOT = 0.01  # of the run: the first snapshot after the initialization
+FIRST_SNAPSHOT = 0.01  # the first snapshot after step 0, as a fraction of the run
 _COMPILED = "_orig_mod."  # torch.compile's prefix of parameter names
 
 
 @dataclass(eq=False)
 class CheckpointWriteError(GlassformerError):
-    """A checkpoint could not be written; earlier ones are intact."""
+    """A checkpoint could not be written; earlier checkpoints are intact."""
 
     step: int
     folder: Path
@@ -92,14 +92,17 @@ class Checkpoint:
 def save_checkpoint(
     folder: str | Path, step: int, tensors: Mapping[str, Tensors], state: Mapping[str, Any], *, keep: int = 2
 ) -> Path:
-    """Write the checkpoint of a step and keep the `keep` newest. On an error the earlier ones are intact."""
+    """Write the checkpoint of a step and delete all but the `keep` newest; see the module's docstring.
+
+    tensors: by group and name. state: JSON data. After an error, earlier checkpoints are intact.
+    """
     root = Path(folder)
     final = root / f"step-{step:08}"
     temporary, replaced = (root / f".{final.name}.{secrets.token_hex(4)}.{end}" for end in ("part", "old"))
     content = {"step": step, "groups": list(tensors), "state": dict(state)}
     try:
         make_folder(root)
-        _remove_unfinished(root)  # before writing: their disk space may be needed
+        _remove_unfinished(root)  # before writing, since their disk space may be needed
         temporary.mkdir()
         names = [
             f"{group}/{name}" for group in tensors for name in save_weights(temporary / group, tensors[group])
@@ -121,14 +124,17 @@ def save_checkpoint(
         _remove_unfinished(root)
         cause = error if isinstance(error, OSError) else error.__cause__
         if not isinstance(cause, OSError):
-            raise  # not a problem of the disk
+            raise  # not an I/O error
         raise CheckpointWriteError(step, root, cause.strerror or str(cause)) from error
     _prune(root, keep=max(keep, 1), step=step)
     return final
 
 
 def load_checkpoint(folder: str | Path) -> Checkpoint | None:
-    """The newest checkpoint whose checksums match; None if there is none at all."""
+    """Load the newest checkpoint whose checksums match; None if there is no checkpoint.
+
+    Raises an error if there are only damaged ones.
+    """
     root = Path(folder)
     damaged: list[str] = []
     for _, path in newest_first(root):
@@ -154,7 +160,7 @@ def load_checkpoint(folder: str | Path) -> Checkpoint | None:
 
 
 def newest_first(root: Path) -> list[tuple[int, Path]]:
-    """Checkpoints by step; of one step, the current one before the one it replaced."""
+    """List the checkpoints, newest step first; of the same step, the current one before the replaced one."""
     try:
         paths = list(root.iterdir()) if root.is_dir() else []
     except OSError as error:
@@ -165,7 +171,10 @@ def newest_first(root: Path) -> list[tuple[int, Path]]:
 
 
 def _prune(root: Path, *, keep: int, step: int) -> None:
-    """Delete old checkpoints; failures are harmless. One newer than `step` is damaged and not counted."""
+    """Delete all but the `keep` newest checkpoints up to `step`, ignoring errors.
+
+    A checkpoint newer than `step` is damaged, since the run resumed from an older one; it is not counted.
+    """
     with suppress(GlassformerError):
         recent: set[int] = set()
         for saved_step, path in newest_first(root):
@@ -178,14 +187,14 @@ def _prune(root: Path, *, keep: int, step: int) -> None:
 
 
 def _remove_unfinished(root: Path) -> None:
-    """Delete what interrupted saves left; it is never loaded."""
+    """Delete the temporary folders of interrupted saves."""
     with suppress(OSError):
         for path in root.glob(".step-*.part"):
             shutil.rmtree(path, ignore_errors=True)
 
 
 class CheckpointManager:
-    """Saves and restores the checkpoints of a run. Every rank makes the same calls; rank 0 writes."""
+    """Save and restore the checkpoints of a run. Every rank makes the same calls; rank 0 writes."""
 
     def __init__(self, root: Path, parallel: Parallel, *, keep: int) -> None:
         self.root, self.parallel, self.keep = root, parallel, keep
@@ -198,7 +207,7 @@ class CheckpointManager:
         extra: Mapping[str, Tensors],
         state: Mapping[str, Any],
     ) -> None:
-        """Write the checkpoint of a step. extra: further groups of tensors."""
+        """Write the checkpoint of a step. extra: more groups of tensors, e.g. the EMA. state: JSON data."""
         tensors = {**named_state(model, optimizer), **extra}
         full = {group: self.parallel.gather_to_cpu(named) for group, named in tensors.items()}
         failure: GlassformerError | None = None
@@ -211,7 +220,7 @@ class CheckpointManager:
             raise failure or CheckpointWriteError(step, self.root, "rank 0 reports why")
 
     def newest(self) -> Checkpoint | None:
-        """The newest intact checkpoint, the same for every rank."""
+        """Load the newest intact checkpoint, and check that all ranks load the same one."""
         checkpoint = load_checkpoint(self.root)
         step = -1 if checkpoint is None else checkpoint.step
         if self.parallel.any(int(self.parallel.sum(torch.tensor(step))) != step * self.parallel.ranks):
@@ -225,16 +234,17 @@ class CheckpointManager:
     def restore(
         self, checkpoint: Checkpoint, model: nn.Module, optimizer: Optimizer, extra: Mapping[str, Tensors]
     ) -> None:
-        """Fill the model, the optimizer and the further tensors from a checkpoint."""
+        """Copy a checkpoint into the model, the optimizer and the tensors of `extra`."""
         initialize = bool(checkpoint.tensors["optimizer"])
         for group, targets in {**named_state(model, optimizer, initialize=initialize), **extra}.items():
             fill(targets, checkpoint.tensors[group])
 
 
 def named_state(module: nn.Module, optimizer: Optimizer, *, initialize: bool = False) -> dict[str, Tensors]:
-    """The run's own weights and optimizer tensors; a tied weight appears under its first name only.
+    """Return references to the weights and the optimizer state by name, for saving or filling.
 
-    initialize: create the state of an optimizer that has made no step, to be filled.
+    A tied weight appears under its first name only.
+    initialize: create the state of an optimizer that has not made a step yet.
     """
     learner = module.module if isinstance(module, DistributedDataParallel) else module
     unique = dict(learner.named_parameters())
@@ -257,7 +267,7 @@ def named_state(module: nn.Module, optimizer: Optimizer, *, initialize: bool = F
 
 @torch.no_grad()
 def fill(targets: Tensors, values: Tensors) -> None:
-    """Copy full tensors into a run's own, which under FSDP are sharded."""
+    """Copy full tensors into the target tensors, which are sharded under FSDP."""
     for name in sorted(targets.keys() ^ values.keys()):
         raise CheckpointMismatchError(f"{name} is {'missing' if name in targets else 'unexpected'}")
     for name, target in targets.items():
@@ -276,7 +286,10 @@ def fill(targets: Tensors, values: Tensors) -> None:
 
 
 def replace_folder(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a temporary folder, then rename it; a crash leaves the old folder or the new one."""
+    """Replace a folder atomically: `write` fills a temporary folder, which is then renamed.
+
+    After a crash either the old or the new folder exists.
+    """
     temporary, old = path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.old")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -297,14 +310,14 @@ def replace_folder(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def recover_folder(path: Path) -> None:
-    """Undo a replacement that was interrupted between its two renames."""
+    """Restore the old folder if `replace_folder` was interrupted between its two renames."""
     old = path.with_name(f".{path.name}.old")
     if old.exists() and not path.exists():
         os.rename(old, path)
 
 
 def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of several folders, summed in float64."""
+    """Return the mean of the weights of several folders, summed in float64."""
     paths = list(folders)
     if not paths:
         raise EmptyInputError("list of folders to average")
@@ -330,7 +343,7 @@ def average_weights(folders: Iterable[Path]) -> dict[str, Tensor]:
 
 
 def average_folders(folders: Iterable[Path], out: Path) -> None:
-    """A model folder with the averaged weights and the other files of the first folder."""
+    """Write a model folder with the averaged weights and the other files of the first folder."""
     paths = list(folders)
     weights = average_weights(paths)
     for path in paths:
@@ -347,7 +360,7 @@ def _is_weights(name: str) -> bool:
 
 
 def snapshot_steps(count: int, steps: int) -> frozenset[int]:
-    """The steps of `count` snapshots from 0 to the last, spaced geometrically: most changes happen early.
+    """Return the steps of `count` snapshots from 0 to `steps`, spaced geometrically: most changes are early.
 
     >>> sorted(snapshot_steps(6, 1000))
     [0, 10, 32, 100, 316, 1000]
@@ -359,7 +372,7 @@ def snapshot_steps(count: int, steps: int) -> frozenset[int]:
 
 
 def save_snapshot(run: Path, step: int, save: Callable[[Path], object], log: Callable[[str], None]) -> None:
-    """Write the model of a step into `snapshots/`; a failure is logged and does not end the run."""
+    """Save the model of a step in `snapshots/`; an error is logged and does not stop the run."""
     try:
         replace_folder(run / SNAPSHOTS / f"step-{step:08}", save)
     except GlassformerError as error:

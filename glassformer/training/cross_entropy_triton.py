@@ -1,7 +1,7 @@
-"""Cross-entropy of logits and its gradient in one Triton kernel, written over the logits.
+"""Compute cross-entropy and its gradient in one Triton kernel; the gradient overwrites the logits.
 
-A row is read once for its log-sum-exp, and again to be replaced by its gradient. The plain implementation
-passes over the logits five times and stores the gradient separately.
+A row of logits is read once for its log-sum-exp and once more to compute the gradient. The eager
+implementation makes five passes over the logits and stores the gradient separately.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, COLUMNS, WARPS = 2, 4096, 16  # of a tile: every thread reduces its own columns
+ROWS, COLUMNS, WARPS = 2, 4096, 16  # of a tile; each thread reduces its own columns
 
 
 def cross_entropy_with_grad_(logits: Tensor, labels: Tensor, label_smoothing: float, ignored: int) -> Tensor:
-    """Losses (n,) of logits (n, V), which are overwritten with their gradient, and labels (n,)."""
+    """Return the losses (n,) for logits (n, V) and labels (n,), and overwrite the logits with the gradient.
+
+    ignored: the label of rows without loss.
+    """
     losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     if len(logits):
         _kernel[(len(logits),)](

@@ -1,4 +1,4 @@
-"""The folder `data` of a run: examples prepared once and reused when the same command runs again."""
+"""Cache prepared examples in the folder `data` of a run, to reuse them when the command runs again."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class DataChangedError(GlassformerError):
 
 
 class DataCache:
-    """Prepared data, tied to the files and settings it was made from by a note next to its folder.
+    """A folder of prepared data, with a note next to it that identifies its source files and settings.
 
-    fingerprints: what the data depends on, given a stamp that identifies a file. Modification times are
-        compared first; if they differ, the contents decide.
-    extra: further fingerprints by name; one that was not recorded, or is not known now, counts as unchanged.
+    fingerprints: returns everything that the data depends on; its argument is a function that identifies a
+    file. Modification times are compared first; if they differ, file contents are.
+    extra: further fingerprints by name; one that is missing here or in the note counts as unchanged.
 
-    The note is written when the folder is complete, and stays if the folder is deleted, so that a run does
-    not continue on other data. `damaged` is set when `load` finds the right data incomplete.
+    The note is written when the folder is complete. It stays if the folder is deleted, so that a run is not
+    resumed on other data. `load` sets `damaged` if the data matches but is incomplete.
     """
 
-    _started: Mapping[str, str]  # the fingerprints when preparation began
+    _started: Mapping[str, str]  # the fingerprints at the start of preparation
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class DataCache:
 
     @cached_property
     def contents(self) -> str:
-        """The fingerprint by file contents."""
+        """The fingerprint that identifies files by content."""
         return _digest(*self._fingerprints(cache(stamp_by_content)))
 
     @property
@@ -71,7 +71,7 @@ class DataCache:
         return (self.folder.parent / "checkpoints").exists()
 
     def load(self, log: Log) -> dict[str, Any] | None:
-        """The notes of `commit` if the cache is valid; None if it must be prepared (again)."""
+        """Return the notes passed to `commit` if the cache is valid; None if the data must be prepared."""
         try:
             note: dict[str, Any] = json.loads(self.note.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -84,7 +84,7 @@ class DataCache:
                 raise FileMissingError(self.folder / CHECKSUMS_FILE)
             for name, size in note.get("large", {}).items():
                 if (self.folder / name).stat().st_size != size:
-                    raise FileProblemError(self.folder / name, "truncated")
+                    raise FileProblemError(self.folder / name, "is truncated")
         except (GlassformerError, OSError) as error:
             self.damaged = True
             log(f"preparing the data again: {error}")
@@ -100,16 +100,16 @@ class DataCache:
         return bool(note.get("fingerprint") == self.fingerprint or note.get("contents") == self.contents)
 
     def start(self) -> None:
-        """Empty the folder; a run that was already trained on other data is an error."""
+        """Empty the folder; raise an error if the run was already trained on other data."""
         if self._trained and not self.damaged:
             raise DataChangedError(self.folder.parent)
-        # before the files are read, so that a change in the meantime is noticed next time
+        # computed before the files are read, so that a change during preparation is noticed next time
         self._started = {"fingerprint": self.fingerprint, "contents": self.contents}
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
 
     def commit(self, **notes: Any) -> dict[str, Any]:
-        """Mark the folder as complete."""
+        """Mark the folder as complete and store the notes."""
         files = [path for path in self.folder.rglob("*") if path.is_file()]
         sizes = {path.relative_to(self.folder).as_posix(): path.stat().st_size for path in files}
         large = {name: size for name, size in sizes.items() if size > MAX_CHECKSUM_BYTES}

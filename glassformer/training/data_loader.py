@@ -1,7 +1,7 @@
-"""From the stream of batches to training steps, prefetched by a thread.
+"""Group the stream of batches into training steps, and prefetch them in a thread.
 
 With gradient accumulation, a step takes the next `accumulation_steps` batches of the stream. Each process
-takes every `ranks`-th of them, so all processes together learn from the same batches, whatever their number.
+takes every `ranks`-th of them, so the batches of a step do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from glassformer.training.recipe import TrainingOptions
 from glassformer.training.task import TrainingTask
 
 PREFETCHED_STEPS = 4
-# Packed batches planned together: enough that the last one, padded with empty rows, hardly matters, and few
-# enough that planning is done within the prefetched steps.
+# Number of packed batches planned together: large enough that the last batch, filled up with empty rows,
+# hardly matters, and small enough that planning takes no longer than the prefetched steps.
 POOLED_BATCHES = 16
-SAMPLED_PAIRS = 10_000  # for the mean length of a pair
+SAMPLED_PAIRS = 10_000  # to estimate the mean length of a pair
 
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
-    """One batch of a step: its index within the step, its rows, and its tensors."""
+    """One batch of a step. index: within the step. rows: example numbers. units: e.g. number of labels."""
 
     index: int
     epoch: int
@@ -44,7 +44,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class StepBatches:
-    """The micro-batches of one process in one step, and the position in the data after it."""
+    """The micro-batches of one process in one step, and the position in the data after the step."""
 
     batches: tuple[MicroBatch, ...]
     after: DataPosition
@@ -53,7 +53,7 @@ class StepBatches:
 
 @dataclass(frozen=True, kw_only=True)
 class DataLoader:
-    """The steps of one process, from any position in the data."""
+    """Load the steps of one process, from any position in the data. count: returns the units of a batch."""
 
     batches: Batches
     examples: Examples
@@ -83,7 +83,7 @@ class DataLoader:
         return MicroBatch(index=index, epoch=batch.epoch, rows=batch.rows, tensors=tensors, units=units)
 
     def halve(self, batch: MicroBatch) -> tuple[MicroBatch, ...]:
-        """The same rows as two smaller batches; a single row stays one."""
+        """Split a batch into two with half of its rows each; a single row is not split."""
         return tuple(
             self.load(batch.index, Batch(batch.epoch, rows, DataPosition(batch.epoch)))
             for rows in split_batch(batch.rows)
@@ -91,7 +91,7 @@ class DataLoader:
 
 
 def make_batches(task: TrainingTask, options: TrainingOptions, seed: int) -> tuple[Batches, Examples]:
-    """The batches of a task, by length or packed into rows, and the examples in that form."""
+    """Return the batches of a task, bucketed by length or packed, and the examples they index."""
     assert options.batch is not None
     if not options.packing:
         return Batches(data=task.train, tokens=options.batch, seed=seed), task.train
@@ -107,7 +107,7 @@ def make_batches(task: TrainingTask, options: TrainingOptions, seed: int) -> tup
 
 
 class Prefetcher:
-    """Loads steps in a thread; an error there is raised by `next`."""
+    """Load steps in a thread; an error in the thread is raised by `next`."""
 
     def __init__(self, loader: DataLoader, start: DataPosition) -> None:
         self._steps = loader.steps(start)

@@ -1,8 +1,8 @@
-"""One process or many behind one interface: the trainer is the same on one device, with DDP and with FSDP.
+"""One interface for training in a single process, with DDP and with FSDP.
 
-Gradients are summed over ranks, never averaged: the loss is summed too, and divided once by the units of all
-ranks, so that ranks times accumulation equals one big batch. Every rank builds the same model from the same
-seed and makes these calls in the same order.
+Losses and gradients are summed over ranks, not averaged, and divided once by the units of all ranks. So a
+step depends only on its batches, not on how they are divided into ranks and accumulation steps. Every rank
+builds the same model from the same seed and makes these calls in the same order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class SingleProcess:
-    """One process; also the interface of the multi-process implementations."""
+    """Training in one process; also the interface of the multi-process implementations."""
 
     device: torch.device
     rank: int = 0
@@ -46,45 +46,45 @@ class SingleProcess:
         return self.rank == 0
 
     def wrap(self, learner: nn.Module) -> nn.Module:
-        """The module to train, on this rank's device."""
+        """Move the learner to this rank's device and wrap it for training."""
         return learner.to(self.device)
 
     def unwrap(self, module: nn.Module) -> nn.Module:
-        """The learner inside a wrapped module."""
+        """Return the learner inside a wrapped module."""
         return module
 
     def full_weights(self, module: nn.Module) -> AbstractContextManager[None]:
-        """Inside the block every rank has the full weights, to run and save them alone; collective."""
+        """Context in which each rank has the full weights and can run or save the model alone; collective."""
         return nullcontext()
 
     def gradient_sync(self, module: nn.Module, last: bool) -> AbstractContextManager[None]:
-        """Around one micro-batch, forward and backward: gradients are reduced in the last one only."""
+        """Context for forward and backward of a micro-batch; only the step's last one reduces gradients."""
         return nullcontext()
 
     def sync_batch_norm(self, module: nn.Module) -> None:
-        """After each step: average the running statistics of batch norms over ranks."""
+        """Average the running statistics of batch norms over ranks, after each step."""
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over ranks."""
+        """Return the sum of a tensor over ranks."""
         return tensor.detach().clone()
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank."""
+        """Return whether the flag is set on any rank."""
         return flag
 
     def barrier(self) -> None:
-        """Wait for every rank; rank 0 leaves last, since it may hold the others' store."""
+        """Wait for all ranks; rank 0 leaves last, since its process may host the store."""
 
     def close(self) -> None:
         """Leave the process group."""
 
     def grad_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
-        """The norm of the full gradient."""
+        """Return the norm of the full gradient."""
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def gather_to_cpu(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Full copies on the CPU of rank 0; empty on other ranks; collective."""
+        """Return full copies of the tensors on the CPU of rank 0, and nothing on other ranks; collective."""
         gathered = {}
         for name, tensor in tensors.items():  # one full tensor at a time on the device
             value = tensor.detach()
@@ -96,7 +96,7 @@ class SingleProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class _MultiProcess(SingleProcess):
-    """A rank of torch's default process group, which met in `store`."""
+    """A rank of torch's default process group. store: the store that the group was initialized with."""
 
     store: dist.Store = field(repr=False)
 
@@ -116,7 +116,7 @@ class _MultiProcess(SingleProcess):
         return bool(self.sum(torch.tensor(int(flag))))
 
     def barrier(self) -> None:
-        # in the store: after a collective, a rank may leave while another still waits for it
+        # with the store: after a collective, a rank may exit while another still waits for it
         _count(self.store, "arrived", self.ranks)
         self.store.wait(["all arrived"], TIMEOUT)
         if not self.main:
@@ -127,14 +127,14 @@ class _MultiProcess(SingleProcess):
     def close(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
-        # The group's threads end with the last reference to it, and can crash the process if they outlive the
-        # interpreter. Wrapped models hold the group in reference cycles.
+        # The threads of the process group end with the last reference to it. If they outlive the interpreter,
+        # they can crash the process. Wrapped models hold the group in reference cycles.
         gc.collect()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ddp(_MultiProcess):
-    """Every rank holds the full model; gradients are summed during the backward pass."""
+    """DDP: every rank holds the full model; gradients are summed during the backward pass."""
 
     def wrap(self, learner: nn.Module) -> nn.Module:
         renamed = "forward_sync_buffers"  # the name of broadcast_buffers in later releases of torch
@@ -158,7 +158,7 @@ class Ddp(_MultiProcess):
 
 @dataclass(frozen=True, kw_only=True)
 class Fsdp(_MultiProcess):
-    """Every rank holds a shard of each weight; a block is gathered only while it runs."""
+    """FSDP: every rank holds a shard of each weight; a block's weights are gathered only while it runs."""
 
     mesh: DeviceMesh = field(repr=False)
 
@@ -182,11 +182,11 @@ class Fsdp(_MultiProcess):
         for part in _parts(module):
             part.set_reshard_after_forward(False, recurse=False)
             part.unshard()
-        # for a state dict FSDP would go back to shards, which a rank alone cannot assemble
+        # for a state dict FSDP would reshard the weights, which a rank alone cannot gather
         hooks = [(hook, dict(hook)) for hook in (part._state_dict_pre_hooks for part in module.modules())]
         for hook, _ in hooks:
             hook.clear()
-        # CPU weights may be shared with numpy, and such memory cannot be freed: share copies
+        # CPU weights may be shared with NumPy, and resharding could not free them: share copies instead
         shared = [(weight, weight.data) for weight in module.parameters() if weight.device.type == "cpu"]
         for weight, data in shared:
             weight.data = data.clone()
@@ -199,7 +199,7 @@ class Fsdp(_MultiProcess):
                 hook.update(saved)
             for part in _parts(module):
                 part.reshard()
-                # the root's weights are needed as soon as the backward pass begins
+                # the root's weights are needed at the start of the backward pass
                 part.set_reshard_after_forward(part is not module, recurse=False)
 
     @contextmanager
@@ -216,9 +216,9 @@ TIMEOUT = timedelta(hours=4)  # a rank may wait while rank 0 prepares a large co
 
 
 def parallel_from_environment(kind: Kind, device: torch.device | str) -> Parallel:
-    """Join the ranks that torchrun started, with gloo between CPUs and NCCL between GPUs.
+    """Initialize the process group of the ranks that torchrun started (gloo on CPUs, NCCL on GPUs).
 
-    "auto" is DDP for more than one process. FSDP also works on one process without torchrun.
+    kind: "auto" is DDP if there is more than one process. FSDP also works in one process without torchrun.
     """
     device = torch.device(device)
     launched = "WORLD_SIZE" in os.environ
@@ -237,7 +237,7 @@ def parallel_from_environment(kind: Kind, device: torch.device | str) -> Paralle
         )
     if kind == "none" or (kind == "auto" and ranks == 1):
         return SingleProcess(device=device)
-    if device.type == "cuda":  # this process's own GPU
+    if device.type == "cuda":  # one GPU per process
         count = torch.cuda.device_count()
         if local_rank >= count:
             raise InvalidValueError("--nproc-per-node", local_rank + 1, f"at most {count}, one for each GPU")
@@ -253,7 +253,7 @@ def parallel_from_environment(kind: Kind, device: torch.device | str) -> Paralle
 
 
 def _count(store: dist.Store, what: str, ranks: int) -> None:
-    """Count this rank; the last one sets the flag."""
+    """Increment the counter `what` in the store; the last rank sets the key `all {what}`."""
     if store.add(what, 1) == ranks:
         store.set(f"all {what}", "")
 
@@ -263,17 +263,17 @@ def _parts(module: nn.Module) -> list[FSDPModule]:
 
 
 def _sum_hook(_, bucket):  # DDP inspects annotations and wants classes or none
-    """Sum gradients: DDP would average them."""
+    """DDP communication hook that sums gradients; by default DDP averages them."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
 
 
 def _join(rank: int, ranks: int) -> dist.Store:
-    """The store where the ranks leave their addresses, separate from those of earlier groups.
+    """Return the rendezvous store of the ranks, with a prefix that no earlier process group used.
 
-    A process that trains again joins again, as do the others: each counts its joins. torchrun keeps one store
-    over its restarts. On one machine its restart count separates attempts; several machines do not count
-    alike, so there each attempt needs its own store.
+    A process may train several times; each rank counts how often it joined, and the count is part of the
+    prefix. torchrun keeps one store over its restarts. On one machine its restart count separates the
+    attempts. Several machines may count differently, so there each attempt needs its own store.
     """
     one_machine = os.environ.get("LOCAL_WORLD_SIZE") == str(ranks)
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -293,6 +293,6 @@ def _join(rank: int, ranks: int) -> dist.Store:
 
 @cache
 def _store(*address: str | int | None) -> dist.Store:
-    """The store at an address, kept for the lifetime of the process, since another rank may join it again."""
+    """Open the store at an address; it is cached, since later process groups of this process use it too."""
     store: dist.Store = next(dist.rendezvous("env://", timeout=TIMEOUT))[0]
     return store

@@ -1,4 +1,4 @@
-"""Evaluate a saved model on files: its job's validation over all rows."""
+"""Evaluate a saved model on files: run the validation of its job on all rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from glassformer.training.task import ValidationResult
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The job of a model, and its validation."""
+    """The job of a model, and the result of its validation."""
 
     job: str
     validation: ValidationResult
@@ -44,9 +44,10 @@ def evaluate_files(
 ) -> Evaluation:
     """Run a job's validation on all rows of the files.
 
-    job: what the model does; by default its folder says so.
+    folder: the model folder. job: by default the job that the model was trained for.
     columns: names or numbers of the columns in tables.
-    overrides: of keys of the data section, e.g. `data.sample_by=line`.
+    overrides: changes to the data section of the recipe, e.g. `data.sample_by=line`.
+    batch: batch size in the unit of the job.
     """
     folder = model_folder(folder)
     name = job or job_of_model(folder)
@@ -94,7 +95,7 @@ def evaluate_files(
 
 
 def job_of_model(folder: Path) -> str:
-    """The job that a model folder was trained for."""
+    """Return the job that a model folder was trained for."""
     if not folder.is_dir():
         raise FileMissingError(folder, "model folder", "give a model folder, e.g. runs/x/model")
     job = read_object(folder / JOB_FILE).get("job") if (folder / JOB_FILE).is_file() else None

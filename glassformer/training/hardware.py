@@ -1,4 +1,4 @@
-"""The device of a run: dtype and mixed precision, torch.compile, measured and peak FLOP/s."""
+"""Choose the device and dtype of a run, compile the model, and estimate FLOP/s."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from glassformer.core.precision import resolve_dtype
 from glassformer.errors import InvalidValueError
 from glassformer.training.recipe import TrainingOptions
 
-# Dense bfloat16 (on older cards float16) FLOP/s from the data sheets; a longer name comes before a shorter
-# one that it contains.
+# Dense bfloat16 (on older cards float16) FLOP/s from the data sheets. A name comes before shorter names that
+# it contains.
 PEAK_FLOPS = {
     "GB200": 2.5e15,
     "B200": 2.25e15,
@@ -36,14 +36,14 @@ PEAK_FLOPS = {
 }
 UNKNOWN_GPU_FLOPS = 100e12
 UTILIZATION = 0.35  # fraction of the peak that training reaches
-# oneDNN caches half a megabyte for each of the last thousand matrix shapes, fragmenting memory. Batches by
-# length hardly ever repeat a shape, and creating an entry is cheap. A step has about ten shapes, with two
-# entries each in the first cache. Both variables are read at the first product.
+# oneDNN caches half a megabyte for each of the last thousand matrix shapes, which fragments memory. Batches
+# by length rarely repeat a shape, and creating an entry is cheap. A step has about ten shapes, with two
+# entries each in the first cache. Both variables are read at the first matrix multiplication.
 ONEDNN_CACHE = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "64"}
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """Peak FLOP/s of a GPU by the name of its driver, if known."""
+    """Return the peak bfloat16 FLOP/s of a GPU by its name; None if unknown."""
     if device.type != "cuda" or dtype != torch.bfloat16:
         return None
     device_name = torch.cuda.get_device_name(device)
@@ -52,7 +52,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """A device and the FLOP/s that training can expect of it."""
+    """A device and the FLOP/s that training is expected to reach on it."""
 
     device: torch.device
     flops: float
@@ -63,7 +63,7 @@ class Hardware:
 
 
 def measure_hardware(device: torch.device) -> Hardware:
-    """Time a few matrix products on a CPU; look up a GPU by name."""
+    """Estimate the FLOP/s of a device: time a matrix multiplication on a CPU, look up a GPU by name."""
     if device.type == "cuda":
         peak = peak_flops(device, torch.bfloat16) or UNKNOWN_GPU_FLOPS
         return Hardware(device=device, flops=UTILIZATION * peak)
@@ -77,7 +77,7 @@ def measure_hardware(device: torch.device) -> Hardware:
 
 
 def device_for(name: str) -> torch.device:
-    """The device a recipe names; `auto` is a GPU if there is one."""
+    """Return the device that a recipe names; `auto` is a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -90,25 +90,25 @@ def device_for(name: str) -> torch.device:
 
 
 def dtype_of(options: TrainingOptions, device: torch.device) -> torch.dtype:
-    """bfloat16 on a GPU and float32 on a CPU, unless the recipe says otherwise."""
+    """Return the compute dtype: by default bfloat16 on a GPU and float32 on a CPU."""
     if options.precision == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return resolve_dtype(options.precision, device) or torch.float32
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[object]:
-    """Mixed precision: matrix products in `dtype`, weights and sums in float32."""
+    """Context for mixed precision: matrix multiplications in `dtype`, weights and sums in float32."""
     return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype=dtype)
 
 
 def configure_torch(options: TrainingOptions, device: torch.device) -> None:
-    """Set the process-wide switches for a run."""
+    """Set the global options of torch for a run."""
     torch.set_float32_matmul_precision("highest" if options.deterministic else "high")
     if device.type == "cpu":
         for name, capacity in ONEDNN_CACHE.items():
             os.environ.setdefault(name, capacity)
     if device.type == "cuda":
-        # otherwise the prefetching thread may block the launching one for 5 ms at a time
+        # otherwise the prefetch thread may block the thread that launches kernels for 5 ms at a time
         sys.setswitchinterval(2e-4)
         if options.deterministic:
             torch.use_deterministic_algorithms(True, warn_only=True)
@@ -116,7 +116,7 @@ def configure_torch(options: TrainingOptions, device: torch.device) -> None:
 
 
 def compile_learner(learner: nn.Module, options: TrainingOptions, device: torch.device) -> str | None:
-    """Compile in place (parameter names stay the same); the reason if it is impossible."""
+    """Compile the learner in place, without changing parameter names; return a message if impossible."""
     if options.compile == "off" or (options.compile == "auto" and device.type != "cuda"):
         return None
     if device.type == "cuda":
@@ -128,7 +128,7 @@ def compile_learner(learner: nn.Module, options: TrainingOptions, device: torch.
 
     packed = options.packing
     if packed and hasattr(config.triton, "mix_order_reduction"):
-        config.triton.mix_order_reduction = False  # a sixth slower with it, on rows as short as these
+        config.triton.mix_order_reduction = False  # it makes short rows such as these a sixth slower
     mode = options.compile
     if mode == "auto":  # packed rows have one shape, so CUDA graphs can be captured
         mode = "reduce-overhead" if packed else "default"

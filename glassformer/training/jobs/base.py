@@ -1,4 +1,4 @@
-"""The interface of a training job: prepare its data, choose defaults for open settings, build the task."""
+"""The interface of a training job: prepare the data, choose defaults for unset options, build the task."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Data = TypeVar("Data", bound=DataSection)
 
 
 class Job(ABC, Generic[Data]):
-    """The job of one run: `prepare_data`, then `choose_defaults` (in a new run), then `task`.
+    """The job of one run. Call `prepare_data`, then `choose_defaults` (in a new run), then `task`.
 
-    folder: the run folder. recipe: after `choose_defaults`, with every setting filled in.
-    facts: figures about the data, for the log and the report.
+    folder: the run folder. recipe: complete after `choose_defaults`.
+    facts: numbers about the data, for the log and the report.
     """
 
     default_preset: str
@@ -68,16 +68,16 @@ class Job(ABC, Generic[Data]):
         self.recipe = replace(self.recipe, data=replace(self.recipe.data, **changes))
 
     def unsupported_model(self, hint: str) -> UnsupportedError:
-        """The error for a model or preset that this job cannot train."""
+        """Return the error for a model or preset that this job cannot train."""
         model = self.recipe.model.folder or self.preset
         return UnsupportedError(f"the model '{model}'", f"the job {self.recipe.job}", hint)
 
     def adopt_base_settings(self) -> None:
-        """For evaluation, before `prepare_data`: take the data settings that the model stores."""
+        """Use the data settings stored with the model; called before `prepare_data` in an evaluation."""
         return  # most models store no data settings
 
     def check_model(self) -> None:
-        """Before any data is read: reject model overrides that fit no model."""
+        """Reject invalid model overrides; called before any data is read."""
         if not self.fine_tuning:
             check_overrides(self.preset, self.recipe.model.overrides)
 
@@ -87,14 +87,14 @@ class Job(ABC, Generic[Data]):
 
     @abstractmethod
     def choose_defaults(self, hardware: Hardware) -> list[str]:
-        """Fill in the settings that the recipe leaves open; the reasons, for the log."""
+        """Fill in the settings that the recipe leaves open; return the reasons, for the log."""
 
     @abstractmethod
     def task(self) -> TrainingTask:
-        """Build the model and everything the trainer needs."""
+        """Build the model, the loss and everything else that the trainer needs."""
 
     def test(self, folder: Path, device: torch.device) -> dict[str, float]:
-        """Metrics of the final model on the test split, if the job has one."""
+        """Return the metrics of the final model in `folder` on the test split; empty without a test split."""
         return {}
 
     @property
@@ -103,7 +103,10 @@ class Job(ABC, Generic[Data]):
         return self.recipe.training.max_steps is not None or self.recipe.training.epochs is not None
 
     def fill_training(self, examples: Examples, *, batch: int, epochs: float, **defaults: Any) -> list[str]:
-        """Fill in the training settings that the recipe leaves open; the reasons, for the log."""
+        """Fill in the training settings that the recipe leaves open; return the reasons, for the log.
+
+        batch, epochs, defaults: values to use for open settings.
+        """
         training = self.recipe.training
         batch = training.batch or batch
         per_epoch = steps_per_epoch(examples, batch, training.gradient_accumulation_steps)
@@ -131,7 +134,7 @@ class Job(ABC, Generic[Data]):
     def fill_model(self, defaults: Mapping[str, Any]) -> None:
         """Fill in the model settings that the recipe leaves open, unless a model is fine-tuned.
 
-        A family is sized for the data; a preset of a published size, e.g. bert-base-cased, keeps it.
+        The size of a family is chosen for the data; a preset, e.g. bert-base-cased, keeps its published size.
         """
         model = self.recipe.model
         if model.folder is None:
@@ -142,7 +145,7 @@ class Job(ABC, Generic[Data]):
 
 
 def steps_per_epoch(examples: Examples, batch: int, accumulation_steps: int) -> int:
-    """Approximate number of steps per epoch, from the first shuffling pool."""
+    """Estimate the number of steps per epoch from the first shuffling pool."""
     batches = Batches(data=examples, tokens=batch)
     first = len(batches.plan(0, 0))
     pools = len(examples) / min(len(examples), batches.pool)

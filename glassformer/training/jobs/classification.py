@@ -1,4 +1,4 @@
-"""Classification of texts and images: a label for each."""
+"""Jobs that train classifiers of texts and images."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def sort_labels(labels: Sequence[str]) -> list[str]:
 
 
 def classes_of(bundle: Bundle) -> list[str] | None:
-    """The class names of a saved classifier; None if it has none."""
+    """Return the class names of a saved classifier; None if it has none."""
     return class_names(bundle.job.classes, bundle.config)
 
 
 def with_classes(bundle: Bundle, job: str, classes: Sequence[str], **info: Any) -> Bundle:
-    """The bundle with its class names in the config and in `job.json`."""
+    """Return the bundle with class names in its config and `job.json`. info: more entries of `job.json`."""
     family = families()[bundle.family] if bundle.family else family_of_spec(bundle.spec)
     config: dict[str, Any] = {}
     if family is not None:
@@ -97,7 +97,10 @@ def classification_task(
     unit: str,
     training: TrainingOptions,
 ) -> TrainingTask:
-    """The training task of a classifier. The samples describe the first validation examples."""
+    """Build the training task of a classifier.
+
+    sample_inputs, sample_labels: text and class number of the first validation examples, to log predictions.
+    """
 
     def validate(device: torch.device) -> ValidationResult:
         loss, matrix, predicted = classification_metrics(
@@ -124,7 +127,7 @@ def classification_task(
 
 
 class ClassifyJob(Job[LabeledData]):
-    """Labeled texts; measured by accuracy and macro F1."""
+    """Train a text classifier; evaluated with accuracy and macro F1."""
 
     default_preset = "bert"
     corpus: TextCorpus
@@ -167,11 +170,11 @@ class ClassifyJob(Job[LabeledData]):
     def _write(
         self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors
     ) -> dict[str, Any]:
-        """Write ids and class numbers. The first split, or the model, determines the classes."""
+        """Write token ids and class numbers; the classes come from the base model or the first split."""
         self.classes = self.classes or self._find_classes(source)
         numbers = {label: n for n, label in enumerate(self.classes)}
         max_len = self.data.max_len
-        truncated: list[int] = []  # in each group of rows
+        truncated: list[int] = []  # number of truncated texts in each group of rows
 
         def encode(rows: list[Row]) -> tuple[Ragged, Ragged]:
             for _, label in rows:
@@ -187,7 +190,7 @@ class ClassifyJob(Job[LabeledData]):
         return {"classes": self.classes, "truncated": sum(truncated)}
 
     def _find_classes(self, source: Source) -> Sequence[str]:
-        """The labels of a split; in the order of the base model if it has the same."""
+        """Return the labels of a split, in the order of the base model if it has the same labels."""
         labels = sort_labels(list({row[1] for row in source.rows(RowErrors())}))
         if len(labels) < 2:
             raise InvalidValueError("the labels of the training data", labels, "at least two classes")
@@ -214,7 +217,7 @@ class ClassifyJob(Job[LabeledData]):
         )
 
     def train_examples(self) -> LabeledExamples:
-        """The training texts, with BPE dropout if the recipe enables it."""
+        """Return the training texts, with BPE dropout if the recipe enables it."""
         dropout = None
         if self.data.bpe_dropout:
             splits = token_splits(self.corpus.tokenizer)
@@ -229,7 +232,7 @@ class ClassifyJob(Job[LabeledData]):
         raise self.unsupported_model("use a text encoder: bert, roberta or distilbert")
 
     def build(self) -> Bundle:
-        """The model with its tokenizer and labels, as it will be saved."""
+        """Build or load the model with its tokenizer and labels, as it will be saved."""
         corpus, base = self.corpus, self.base
         if base is None:
             ids = {"vocab_size": corpus.tokenizer.vocab_size, "pad_id": corpus.pad_id}
@@ -285,16 +288,16 @@ class ClassifyJob(Job[LabeledData]):
 
 
 class ImagesJob(Job[ImageData]):
-    """Labeled images; measured by accuracy and macro F1."""
+    """Train an image classifier; evaluated with accuracy and macro F1."""
 
     default_preset = "vit"
     train_set: ImageSet
     valid_set: ImageSet
-    train_rows: NDArray[np.int64] | None = None  # None is all
+    train_rows: NDArray[np.int64] | None = None  # None means all
     valid_rows: NDArray[np.int64] | None = None
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    base_classes: Sequence[str] | None = None  # the classes of a model that is evaluated
+    base_classes: Sequence[str] | None = None  # classes of the model to evaluate
 
     @property
     def base_input(self) -> specs.ImagePatchesSpec | None:
@@ -359,14 +362,14 @@ class ImagesJob(Job[ImageData]):
         self._log_counts(notes["bad"])
 
     def _size(self) -> tuple[int, int] | None:
-        """Height and width: the recipe's, or those of the base model."""
+        """Return height and width of the recipe, else of the base model."""
         size = self.data.image_size
         if size is None and self.base_input is not None:
             size = self.base_input.image_size
         return None if size is None else (size[0], size[-1])
 
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation per channel: those of the base model, or of the training set."""
+        """Return mean and standard deviation per channel, of the base model or of the training set."""
         known: Mapping[str, Any] = self.base.files.get(IMAGE_PROCESSOR_FILE, {}) if self.base else {}
         if "image_mean" in known and "image_std" in known:
             return tuple(known["image_mean"]), tuple(known["image_std"])
@@ -391,7 +394,7 @@ class ImagesJob(Job[ImageData]):
             self.log(skipped)
 
     def train_examples(self) -> ImageExamples:
-        """The training images, augmented as the recipe says."""
+        """Return the training images, augmented as the recipe specifies."""
         data = self.data
         augment = None
         if data.flip_prob or data.max_shift or data.max_rotation or data.erase_prob:
@@ -433,7 +436,7 @@ class ImagesJob(Job[ImageData]):
         )
 
     def build(self) -> Bundle:
-        """The model with its classes and image preprocessing, as it will be saved."""
+        """Build or load the model with its classes and image preprocessing, as it will be saved."""
         (height, width, channels), classes = self.train_set.shape, self.train_set.classes
         if self.base is None or self.base_input is None:
             fixed = {"image_size": (height, width), "channels": channels, "num_labels": len(classes)}
@@ -487,7 +490,7 @@ class ImagesJob(Job[ImageData]):
 
 
 def choose_patch_size(height: int, width: int) -> int:
-    """The largest patch size that leaves enough patches.
+    """Choose the largest patch size that leaves enough patches.
 
     >>> [choose_patch_size(side, side) for side in (28, 32, 8, 224)]
     [4, 4, 1, 16]

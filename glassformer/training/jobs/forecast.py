@@ -1,4 +1,4 @@
-"""Time-series forecasting."""
+"""The job that trains time-series forecasters."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ from glassformer.training.task import Sample, TrainingTask, ValidationResult, fo
 BASELINES = {"linear": "Linear", "repeat": "RepeatLast", "seasonal": "SeasonalRepeat"}
 CONTEXTS = (336, 192, 96, 64, 48, 32, 24, 16, 12, 8)
 SMALL_DATA = 1_000_000  # training values below which a small model does better
-SATURATING_WIDTH = 128  # model width from which the hardware is busy
+SATURATING_WIDTH = 128  # model width from which the hardware is fully used
 SAMPLE_STEPS, SAMPLE_DIGITS = 6, 4
 LISTED_COLUMNS = 8
 
 
 class ForecastJob(Job[SeriesData]):
-    """Series; measured by squared and absolute errors, next to those of repeating the last value."""
+    """Train a forecaster; evaluated with MSE and MAE, compared with repeating the last value."""
 
     default_preset = "patchtst"
     series: SeriesSet
     parts: SeriesSplit
     scaler: Scaler
-    evaluated: JobInfo | None = None  # the job.json of a model that is evaluated
+    evaluated: JobInfo | None = None  # job.json of the model to evaluate
 
     def adopt_base_settings(self) -> None:
         self.evaluated = self.base_info if self.base is not None else None
@@ -69,7 +69,7 @@ class ForecastJob(Job[SeriesData]):
         cache = DataCache(
             self.folder / "data", lambda stamp: (fingerprint_files([path], stamp=stamp), *settings)
         )
-        known = cache.load(no_log)  # only a note: the series are read each time
+        known = cache.load(no_log)  # only the note is cached: the series are read each time
         if known is None:
             cache.start()
         self.series = series = read_series(
@@ -98,7 +98,7 @@ class ForecastJob(Job[SeriesData]):
         )
 
     def _split(self) -> None:
-        """Split the series in time and fit the scaler; an evaluated model brings its own scaler."""
+        """Split the series in time and fit the scaler; in an evaluation, use the scaler of the model."""
         if self.evaluated is not None:
             everything = SplitRange(np.zeros_like(self.series.lengths), self.series.lengths)
             self.parts = SeriesSplit(everything, everything, everything)
@@ -110,12 +110,12 @@ class ForecastJob(Job[SeriesData]):
         self.scaler = Scaler.fit(self.series, self.parts.train)
 
     def windows(self, part: SplitRange) -> Windows:
-        """All windows whose future lies in a part."""
+        """Return all windows whose future lies in a split."""
         context, horizon = self._lengths()
         return Windows(series=self.series, part=part, scaler=self.scaler, context=context, horizon=horizon)
 
     def _lengths(self) -> tuple[int, int]:
-        """Context length and horizon: the recipe's, or those of the base model."""
+        """Return context length and horizon of the recipe, else of the base model."""
         context, horizon = self.data.context_length, self.data.horizon
         if self.base is not None:
             context, horizon = forecaster_lengths(self.base, context)
@@ -148,7 +148,7 @@ class ForecastJob(Job[SeriesData]):
         )
 
     def build(self) -> Bundle:
-        """The model with its columns and scale, as it will be saved."""
+        """Build or load the model with its columns and scaler, as it will be saved."""
         (context, horizon), options, channels = self._lengths(), self.recipe.model, len(self.series.names)
         sizes = {"context_length": context, "prediction_length": horizon}
         if self.base is not None:
@@ -196,7 +196,10 @@ class ForecastJob(Job[SeriesData]):
     def validation(
         self, learner: SeriesLearner, windows: Windows
     ) -> Callable[[torch.device], ValidationResult]:
-        """Errors over all windows of a part, in scaled units, next to those of repeating the last value."""
+        """Return a function that computes the errors on all windows, in standardized units.
+
+        The errors of repeating the last value are included for comparison.
+        """
         batch = max(256, self.recipe.training.batch or 0)
         repeat = SeriesLearner(
             baselines.build_baseline(baselines.spec.RepeatLastSpec(prediction_length=windows.horizon))
@@ -216,7 +219,7 @@ class ForecastJob(Job[SeriesData]):
         return validate
 
     def _samples(self, learner: SeriesLearner, windows: Windows, device: torch.device) -> list[Sample]:
-        """A few windows spread over a part: the last values, the actual future and the forecast."""
+        """Return samples of a few windows spread over a split: the end of the past, the future, the forecast."""
         count = min(self.recipe.training.log_samples, len(windows))
         if not count:
             return []
@@ -251,14 +254,17 @@ class ForecastJob(Job[SeriesData]):
 
 
 def split_series(series: SeriesSet, split: tuple[float, ...]) -> SeriesSplit:
-    """Split by fractions that add up to one, or at row numbers."""
+    """Split series in time, by fractions that add up to one or at row numbers."""
     if max(split) <= 1:
         return split_by_fraction(series, *split)
     return split_by_rows(series, *(int(end) for end in split))
 
 
 def forecaster_lengths(bundle: Bundle, context: int | None) -> tuple[int | None, int]:
-    """Context length and horizon of a saved forecaster; the context is the given one if any will do."""
+    """Return context length and horizon of a saved forecaster.
+
+    context: returned if the model works with any context length.
+    """
     spec: Any = bundle.spec
     if isinstance(spec, specs.EncoderOnlySpec) and isinstance(spec.input, specs.SeriesPatchesSpec):
         if isinstance(spec.head, specs.ForecastSpec):
@@ -270,7 +276,7 @@ def forecaster_lengths(bundle: Bundle, context: int | None) -> tuple[int | None,
 
 
 def choose_options(context: int, rows: int) -> dict[str, Any]:
-    """Options of a PatchTST for a context length and a number of single-column windows."""
+    """Choose PatchTST options. rows: number of training windows, each column counted."""
     patch = 16 if context >= 64 else max(2, context // 6)
     options: dict[str, Any] = {"patch_length": patch, "stride": max(1, patch // 2), "num_layers": 3}
     if rows < SMALL_DATA:
@@ -282,11 +288,13 @@ def choose_options(context: int, rows: int) -> dict[str, Any]:
 def choose_epochs(
     hardware: Hardware, options: Mapping[str, Any], rows: int, horizon: int, context: int
 ) -> tuple[float, str]:
-    """The number of epochs, at most 30, that fit the time budget, and the reason."""
+    """Return the number of epochs that fits the time budget (1 to 30), and the reason."""
     patches = (context - options["patch_length"]) // options["stride"] + 1
     layer = 4 * options["d_model"] ** 2 + 2 * options["d_model"] * options["d_ff"]
     weights = patches * (options["num_layers"] * layer + options["d_model"] * horizon)
-    idle = max(1.0, SATURATING_WIDTH / options["d_model"])  # narrow products leave the hardware idle
+    idle = max(
+        1.0, SATURATING_WIDTH / options["d_model"]
+    )  # small matrix multiplications do not saturate the hardware
     seconds = 6 * weights * rows * idle / hardware.flops  # per epoch
     epochs = float(f"{min(30.0, max(1.0, TIME_BUDGET / seconds)):.2g}")
     return epochs, f"{epochs:g} epochs, estimated to take {format_duration(epochs * seconds)}"

@@ -1,4 +1,4 @@
-"""Language modeling: documents packed end to end, each token predicted from those before it."""
+"""The job that trains causal language models on packed documents."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from glassformer.training.model_setup import choose_size, max_input_length, supp
 from glassformer.training.recipe import TextData
 from glassformer.training.task import Sample, TrainingTask, ValidationResult, mean_loss
 
-MAX_CONTEXT = 1024  # tokens, unless the recipe says otherwise
+MAX_CONTEXT = 1024  # tokens, unless the recipe sets a context length
 MAX_SAMPLE_TOKENS = 64  # of a prompt, and of its continuation
 
 
 class LanguageModelingJob(Job[TextData]):
-    """Running text; measured by the loss on held-out text."""
+    """Train a language model; evaluated with the loss on held-out text."""
 
     default_preset = "gpt2"
     corpus: TextCorpus
@@ -107,12 +107,14 @@ class LanguageModelingJob(Job[TextData]):
             )
             reasons.append(f"context length {self.context_length} tokens")
         length = self.context_length
-        # with so few epochs there is no overfitting
+        # with so few epochs the model does not overfit
         dropout = size.dropout if epochs > 2 else 0.0
         dropouts = dict.fromkeys(("dropout", "attention_dropout", "embed_dropout"), dropout)
         options: dict[str, Any] = {**size.options(), **dropouts, "max_len": length}
         if self.preset.startswith("mistral"):
-            options["num_kv_heads"] = None  # as many as heads: the preset's own would not divide
+            options["num_kv_heads"] = (
+                None  # as many as heads, since the preset's number might not divide them
+            )
         self.fill_model(supported_options(self.preset, options))
         return reasons + self.fill_training(
             self.blocks(store, seed=self.recipe.seed),
@@ -122,7 +124,7 @@ class LanguageModelingJob(Job[TextData]):
         )
 
     def blocks(self, store: Store, *, seed: int | None) -> PackedBlocks:
-        """A store as examples; without a seed the block boundaries are fixed."""
+        """Return the examples of a store; without a seed the block boundaries are fixed."""
         recurrent = self.recipe.model.preset == "lstm" or (
             self.base is not None and not isinstance(self.base.spec, specs.DecoderOnlySpec)
         )
@@ -133,7 +135,7 @@ class LanguageModelingJob(Job[TextData]):
         )
 
     def build(self) -> Bundle:
-        """The model with its tokenizer, as it will be saved."""
+        """Build or load the model with its tokenizer, as it will be saved."""
         tokenizer = self.corpus.tokenizer
         fixed = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id}
         bundle = build_text_bundle(
@@ -167,7 +169,10 @@ class LanguageModelingJob(Job[TextData]):
         )
 
     def validation(self, learner: TextLearner) -> Callable[[torch.device], ValidationResult]:
-        """The loss on all held-out text, per token, character and byte; a few continuations."""
+        """Return a function that computes the loss per token, character and byte on all held-out text.
+
+        It also generates a few continuations as samples.
+        """
         corpus, training, counts = self.corpus, self.recipe.training, self.corpus.notes["valid"]
         valid, decode = self.blocks(corpus.valid, seed=None), corpus.tokenizer.decode
         sample_tokens = min(MAX_SAMPLE_TOKENS, max(1, valid.length // 2))
@@ -206,10 +211,10 @@ class LanguageModelingJob(Job[TextData]):
 
 
 class DocumentEncoder:
-    """Encodes pieces of documents, closing each document with the end token.
+    """Encode pieces of documents, and append the end token to each document.
 
-    A document starts with the BOS token if the tokenizer adds one. characters, bytes: how much text has been
-    predicted so far, that is all but the first token of each document.
+    A document starts with the BOS token if the tokenizer adds one. `characters` and `bytes` count the text
+    encoded so far that is predicted, i.e. without the first token of each document.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, end: int, progress: Progress) -> None:
@@ -219,8 +224,8 @@ class DocumentEncoder:
         self.characters = self.bytes = 0
 
     def parts(self, pieces: Iterable[tuple[int, str]]) -> Iterator[tuple[Chunk]]:
-        """The ids of all documents, many pieces at a time."""
-        document = None  # the current one
+        """Yield the ids of all documents in chunks. pieces: texts with the numbers of their documents."""
+        document = None  # number of the current document
 
         def encode(group: list[tuple[int, str]]) -> list[tuple[list[int], int]]:
             return self.tokenizer.encode_ids_with_first_end([text for _, text in group])
@@ -254,7 +259,7 @@ def _part(ids: list[int], ends: list[int]) -> Chunk:
 
 
 def choose_context_length(tokens: int, longest: int) -> int:
-    """A power of two from 128 to 1024: no longer than the longest document, and leaving 2,500 blocks.
+    """Choose a power of two from 128 to 1024, limited by the longest document and leaving 2,500 blocks.
 
     >>> [choose_context_length(*sizes) for sizes in ((10**6, 10**6), (10**6, 90), (10**9, 10**6))]
     [256, 128, 1024]
@@ -266,7 +271,10 @@ def choose_context_length(tokens: int, longest: int) -> int:
 
 
 def sample_prompts(store: Store, count: int, *, max_tokens: int) -> Iterator[tuple[list[int], list[int]]]:
-    """Up to `count` prompts spread over a text with what follows each, both of at most `max_tokens`."""
+    """Yield up to `count` prompts spread over a text, each with the tokens that follow it.
+
+    max_tokens: maximum length of a prompt, and of its continuation.
+    """
     ids, ends = store.concatenated("text")
     starts: set[int] = set()
     for n in range(count):

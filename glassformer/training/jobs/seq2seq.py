@@ -1,4 +1,4 @@
-"""Sequence-to-sequence jobs: translation, and restoring corrupted sentences."""
+"""Jobs that train sequence-to-sequence models: translation, and restoring corrupted sentences."""
 
 from __future__ import annotations
 
@@ -49,17 +49,20 @@ from glassformer.training.task import Sample, TrainingTask, ValidationResult, me
 MIN_ROW_WIDTH = 128  # tokens of a row that packs several pairs
 MAX_MULTI_SENTENCE = 0.1  # fraction of multi-sentence sources up to which a model counts as sentence-level
 TYPICAL_QUANTILE, TYPICAL_ROWS = 0.995, 1_000_000  # for the typical source length
-SIDE_SEEDS: dict[Side, int] = {"source": 0x50CE, "target": 0x7A96}  # separate the random numbers of the sides
+SIDE_SEEDS: dict[Side, int] = {
+    "source": 0x50CE,
+    "target": 0x7A96,
+}  # so that the sides draw different random numbers
 TAG = ">>{}<<"  # the target-language tag before a source
 GAP = "<gap>"
 PREFIX = " "  # before every sentence, so that its first word is tokenized as inside a sentence
-SPACELESS = ("CJK", "HIRAGANA", "KATAKANA")  # scripts in which every character may begin a word
+SPACELESS = ("CJK", "HIRAGANA", "KATAKANA")  # scripts in which any character may start a word
 
 Data = TypeVar("Data", PairData, SentenceData)
 
 
 class Seq2SeqJob(Job[Data]):
-    """An encoder-decoder, or its LSTM baseline; a subclass prepares the corpus and its examples."""
+    """Train an encoder-decoder or its LSTM baseline; a subclass prepares the corpus and the examples."""
 
     default_preset = "original"
     corpus: TextCorpus
@@ -93,13 +96,13 @@ class Seq2SeqJob(Job[Data]):
             lr=5e-5 if tuning else min(2e-3, 0.7 / size.d_model + 3e-4),
             lr_scheduler="linear" if tuning else "inverse_sqrt",
             label_smoothing=0.1,
-            # one shape compiles once; a CPU is faster without the padding of fixed rows
+            # with one shape torch compiles once; a CPU is faster without the padding of fixed-width rows
             packing=hardware.on_gpu and self.row_width is not None,
         )
 
     @property
     def row_width(self) -> int | None:
-        """Width of a row of packed pairs; None for a recurrent model, which reads one pair per row."""
+        """Width of a row of packed pairs; None for an LSTM, which does not support packing."""
         if self.recipe.model.preset == "lstm" or (
             self.base is not None and not isinstance(self.base.spec, specs.EncoderDecoderSpec)
         ):
@@ -108,7 +111,7 @@ class Seq2SeqJob(Job[Data]):
 
     @property
     def start_id(self) -> int:
-        """The decoder start token: the end token, unless the base model defines another."""
+        """The decoder start token: that of the base model, else the end token."""
         if self.base is None:
             return self.corpus.eos_id
         spec: Any = self.base.spec
@@ -117,7 +120,7 @@ class Seq2SeqJob(Job[Data]):
         return self.corpus.eos_id if spec.start_id is None else spec.start_id
 
     def build(self, info: Mapping[str, Any]) -> Bundle:
-        """The model with its tokenizer, as it will be saved. info: further entries of `job.json`."""
+        """Build or load the model with its tokenizer, as it will be saved. info: entries of `job.json`."""
         tokenizer = self.corpus.tokenizer
         sizes = {"src_vocab_size": tokenizer.vocab_size, "tgt_vocab_size": tokenizer.target_vocab_size}
         tied = ("head",) if self.recipe.tokenizer.separate_vocabs else ("source", "head")
@@ -132,7 +135,7 @@ class Seq2SeqJob(Job[Data]):
         )
 
     def _vocabulary_options(self, sizes: Mapping[str, int], tied: tuple[str, ...]) -> dict[str, Any]:
-        """A family's options for the vocabularies, whose names differ between families."""
+        """Return the vocabulary options of the preset; their names differ between families."""
         if not supported_options(self.preset, {"start_id": 0}):
             raise self.unsupported_model("use an encoder-decoder: original, marian, bart, t5 or lstm")
         if self.preset.startswith("original"):
@@ -148,7 +151,11 @@ class Seq2SeqJob(Job[Data]):
     def seq2seq_task(
         self, valid: PairExamples, pairs: Sequence[tuple[str, str]], metric: str, info: Mapping[str, Any]
     ) -> TrainingTask:
-        """The training task. pairs: source and target of the first validation examples."""
+        """Build the training task.
+
+        pairs: source and target text of the first validation examples. metric: defines the best model.
+        info: more entries of `job.json`.
+        """
         bundle, options = self.build(info), self.recipe.training
         learner = PairLearner(
             bundle.model, label_smoothing=options.label_smoothing or 0.0, r_drop=options.r_drop
@@ -167,10 +174,13 @@ class Seq2SeqJob(Job[Data]):
     def validation(
         self, learner: PairLearner, valid: PairExamples, pairs: Sequence[tuple[str, str]]
     ) -> Callable[[torch.device], ValidationResult]:
-        """Loss on all validation examples; BLEU, chrF and exact match of the decoded first ones."""
+        """Return a function that computes the loss on all examples, and BLEU, chrF and exact match.
+
+        pairs: source and target text of the first examples, which are decoded for these scores.
+        """
         tokenizer, recipe = self.corpus.tokenizer, self.recipe
         sources = [valid.row(n, 0)[0].tolist() for n in range(len(pairs))]
-        # a model that never saw capitals is scored without them; the signature says so
+        # a lowercase model is scored on lowercase text; the signature says so
         case: Case = "lower" if recipe.tokenizer.lowercase else "mixed"
         params = GenerationParams(
             start_ids=self.start_id,
@@ -200,7 +210,7 @@ class Seq2SeqJob(Job[Data]):
 def score_texts(
     outputs: list[str], expected: list[str], *, case: Case = "mixed"
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """BLEU, chrF and exact match of texts, and the signatures of the scores."""
+    """Return BLEU, chrF and exact match of the outputs, and the signatures of the scores."""
     bleu_score, chrf_score = bleu(outputs, expected, case=case), chrf(outputs, expected, case=case)
     exact = ExactMatch()
     exact.add(outputs, [text.lower() for text in expected] if case == "lower" else expected)
@@ -212,7 +222,7 @@ def score_texts(
 
 
 class TranslateJob(Seq2SeqJob[PairData]):
-    """Sentence pairs, into one target language or several; measured by BLEU and chrF."""
+    """Train a translator into one or several target languages; evaluated with BLEU and chrF."""
 
     languages: tuple[str, ...] = ()  # target languages of a multilingual model
     language_column: str | int | None = None
@@ -241,7 +251,9 @@ class TranslateJob(Seq2SeqJob[PairData]):
         source = pairs(files, columns=data.columns, to=self.language_column)
         if files == data.train and data.columns is None and isinstance(source, TableSource):
             unread = {str(column).lower(): column for column in source.unused_columns}
-            if LANGUAGE_COLUMN in unread and self.language_column is None:  # it would mix languages
+            if (
+                LANGUAGE_COLUMN in unread and self.language_column is None
+            ):  # otherwise the languages would be mixed
                 column = unread[LANGUAGE_COLUMN]
                 raise MissingValueError(
                     "data.language_column",
@@ -275,7 +287,7 @@ class TranslateJob(Seq2SeqJob[PairData]):
         return {"too_long": too_long, "languages": sorted(languages), "multi_sentence": sum(multi_sentence)}
 
     def train_examples(self) -> PairExamples:
-        """The training pairs, with BPE dropout if the recipe enables it."""
+        """Return the training pairs, with BPE dropout if the recipe enables it."""
         marks = {"pad_id": self.corpus.pad_id, "start_id": self.start_id}
         if not self.data.bpe_dropout:
             return PairExamples(self.corpus.train, **marks)
@@ -310,14 +322,14 @@ class TranslateJob(Seq2SeqJob[PairData]):
 
 
 def encode_pairs(tokenizer: Tokenizer, rows: Sequence[Row]) -> tuple[Ragged, Ragged]:
-    """The ids of the sources and of the targets.
+    """Return the token ids of the sources and of the targets.
 
-    A third field of a row is the target language, whose tag is inserted before the source.
+    If rows have a third field, it is the target language, whose tag is inserted before the source.
     """
     sources, targets = [row[0] for row in rows], [row[1] for row in rows]
     if tokenizer.sides_differ:
         ids = [*tokenizer.encode_ids(sources), *tokenizer.encode_ids(targets, side="target")]
-    else:  # a sentence that is on both sides is encoded once
+    else:  # a text that occurs as source and target is encoded once
         ids = tokenizer.encode_ids(sources + targets)
     encoded = Ragged.of(ids[: len(rows)])
     if len(rows[0]) > 2:
@@ -328,7 +340,7 @@ def encode_pairs(tokenizer: Tokenizer, rows: Sequence[Row]) -> tuple[Ragged, Rag
 
 
 def typical_length(store: Store) -> int:
-    """The length in tokens that 99.5 % of the sources do not exceed."""
+    """Return the length in tokens that 99.5 % of the sources do not exceed."""
     rows = np.linspace(0, len(store) - 1, min(len(store), TYPICAL_ROWS)).astype(np.int64)
     return int(np.quantile(store.lengths(rows)[:, 0], TYPICAL_QUANTILE, method="higher"))
 
@@ -337,7 +349,7 @@ def typical_length(store: Store) -> int:
 
 
 class RestoreJob(Seq2SeqJob[SentenceData]):
-    """Sentences trimmed, with gaps, or shuffled; measured by chrF and exact match."""
+    """Train a model to restore truncated, masked or shuffled sentences; evaluated with chrF."""
 
     def prepare_data(self) -> None:
         def read(files: Sequence[str]) -> Source:
@@ -385,7 +397,7 @@ class RestoreJob(Seq2SeqJob[SentenceData]):
 
     @property
     def gap_id(self) -> int:
-        """The token for missing words: ours, or the mask token of an existing tokenizer."""
+        """The token for missing words: the gap token, or the mask token of an existing tokenizer."""
         own = self.corpus.tokenizer.token_id(GAP)
         gap_id = self.corpus.tokenizer.mask_id if own is None else own
         if gap_id is None:
@@ -412,7 +424,7 @@ def normalize_spaces(text: str) -> str:
 
 
 def word_starts(tokenizer: Tokenizer) -> NDArray[np.bool_]:
-    """For every id whether it starts a word, (V,): with a space, or in a script without spaces."""
+    """Return whether each token starts a word, (V,): with a space, or in a script without spaces."""
     starts = np.zeros(tokenizer.vocab_size, bool)
     for index in range(len(starts)):
         if index not in tokenizer.special_ids:
@@ -420,6 +432,6 @@ def word_starts(tokenizer: Tokenizer) -> NDArray[np.bool_]:
             name = unicodedata.name(piece[:1] or " ", "")
             starts[index] = piece.startswith(" ") or name.startswith(SPACELESS)
     unknown = tokenizer.unk_id
-    if unknown is not None:  # a word that becomes unknown as a whole includes its space
+    if unknown is not None:  # an unknown word is one token, which includes its space
         starts[unknown] = tokenizer.encode(" \ue000\ue000", special=False).ids == [unknown]
     return starts

@@ -1,4 +1,4 @@
-"""Shared by the text jobs: splits, the tokenizer, encoding on all cores, and a model with that tokenizer."""
+"""Shared code of the text jobs: tokenizer training, parallel encoding, the data cache and the model."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ from glassformer.weights.atomic_write import atomic_write
 Row = tuple[str, ...]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# Writes one split into a folder as token ids, and returns notes to remember.
+# Encodes one split, writes it to a folder, and returns notes to cache.
 WriteSplit = Callable[[Tokenizer, Path, Source, RowErrors], dict[str, Any]]
 
-GROUP_ROWS = 8192  # rows encoded at once,
+GROUP_ROWS = 8192  # maximum number of rows encoded at once,
 GROUP_CHARACTERS = 1 << 21  # or this many characters
-THREADS = 2  # one call of the library uses all cores already; two leave no pause between calls
+THREADS = 2  # one call of tokenizers uses all cores already; a second thread fills the pauses between calls
 GROUPS_IN_FLIGHT = 4
 PROGRESS_AFTER, PROGRESS_EVERY = 3.0, 10.0  # seconds
 COVERAGE_ROWS, COVERAGE_CHARACTERS = 2000, 10_000  # sample for checking the coverage of a vocabulary
@@ -62,7 +62,8 @@ MAX_UNKNOWN = 0.5  # fraction of unknown characters above which there is nothing
 class TextCorpus:
     """A tokenizer and the encoded training and validation data.
 
-    notes: what `WriteSplit` returned for "train" and "valid"; if both are the same data, only for "valid".
+    notes: the notes that `WriteSplit` returned for "train" and "valid"; if both are the same data, only for
+    "valid".
     """
 
     tokenizer: Tokenizer
@@ -88,12 +89,12 @@ class TextCorpus:
         return self.notes.get("train", self.notes["valid"])
 
     def total(self, note: str) -> int:
-        """The sum of a note over the splits."""
+        """Return the sum of a note over the splits."""
         return sum(split[note] for split in self.notes.values())
 
 
 def max_id(tokenizer: Tokenizer) -> int:
-    """The largest id of either side."""
+    """Return the largest id of the source and target vocabularies."""
     return max(tokenizer.vocab_size, tokenizer.target_vocab_size) - 1
 
 
@@ -115,9 +116,10 @@ def prepare_corpus(
 ) -> TextCorpus:
     """Train or load the tokenizer and encode both splits, or load them from the cache.
 
-    read: the rows of some files. tags: special tokens for a newly trained tokenizer.
-    text_columns: number of leading columns that train the tokenizer; None is all.
-    cache_key: settings that the encoded data depends on, besides the files and the tokenizer's.
+    read: opens files. write: encodes one split. template: special tokens to add to a text.
+    tags: additional special tokens for a newly trained tokenizer.
+    text_columns: number of leading columns to train the tokenizer on; None means all.
+    cache_key: settings that the encoded data depends on, besides the files and the tokenizer settings.
     """
     options, base_folder, data = job.recipe.tokenizer, job.recipe.model.folder, job.data
     if job.base is not None and job.base.tokenizer is None and options.folder is None:
@@ -185,10 +187,10 @@ def load_or_train_tokenizer(
     base: Tokenizer | None = None,
     log: Log,
 ) -> Tokenizer:
-    """The tokenizer of a model to fine-tune, of a folder, or one trained on the texts.
+    """Return the tokenizer of the base model, load one from a folder, or train one on the texts.
 
-    texts: rows of one or two texts; with separate sides each column trains its own tokenizer.
-    tags: special tokens for a newly trained tokenizer.
+    texts: rows of one or two texts; with separate vocabularies, one tokenizer is trained per column.
+    tags: additional special tokens for a newly trained tokenizer. base: tokenizer of the base model.
     """
     if base is None and options.folder is not None:
         base = load_tokenizer(options.folder)
@@ -214,7 +216,7 @@ def load_or_train_tokenizer(
 
 
 def unknown_fraction(tokenizer: Tokenizer, rows: Iterator[Sequence[str]]) -> float:
-    """The fraction of characters that a tokenizer does not know, of the worse side.
+    """Return the fraction of characters unknown to a tokenizer, for the side where it is larger.
 
     Characters are counted, since one unknown token may replace a long word or line.
     """
@@ -231,7 +233,7 @@ def unknown_fraction(tokenizer: Tokenizer, rows: Iterator[Sequence[str]]) -> flo
 
 
 class Progress:
-    """Logs how many items have been read, if reading takes long. what: such as "pairs"."""
+    """Log how many items have been read, if reading takes long. what: their name, e.g. "pairs"."""
 
     def __init__(self, what: str, log: Log) -> None:
         self._what, self._log = what, log
@@ -246,7 +248,7 @@ class Progress:
 
 
 def group_items(items: Iterable[Item], characters: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Lists of items small enough to encode at once; `characters` counts those of an item."""
+    """Group items into lists small enough to encode at once; `characters` returns the length of an item."""
     group: list[Item] = []
     size = 0
     for item in items:
@@ -260,7 +262,7 @@ def group_items(items: Iterable[Item], characters: Callable[[Item], int]) -> Ite
 
 
 def map_in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-    """Each item with its result, computed in threads a few items ahead, in the items' order."""
+    """Yield each item with its result, in order; results are computed in threads, a few items ahead."""
     waiting: deque[tuple[Item, Future[Result]]] = deque()
     with ThreadPoolExecutor(THREADS, "encoding") as pool:
         try:
@@ -288,10 +290,10 @@ def encode_rows(
     max_id: int,
     max_len: int | None = None,
 ) -> int:
-    """Write rows of text as a store of ids, and the texts that are decoded in validation next to it.
+    """Encode rows of text, write a store of token ids, and save the first texts for validation.
 
-    encode: the ids of many rows, by field; called in threads.
-    max_len: rows with a longer field are skipped; their number is returned. None keeps all.
+    encode: returns the ids of many rows, by field; called in threads. what: name of the rows, for the log.
+    max_len: rows with a longer field are skipped; None keeps all. Returns the number of skipped rows.
     """
     too_long, texts = 0, list[Row]()
     progress, keep_texts = Progress(what, job.log), job.recipe.training.max_generate_samples
@@ -319,13 +321,13 @@ def encode_rows(
 
 
 def read_texts(folder: Path) -> list[list[str]]:
-    """The texts that `encode_rows` kept."""
+    """Read the texts that `encode_rows` saved."""
     texts: list[list[str]] = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
     return texts
 
 
 def token_splits(tokenizer: Tokenizer, *, side: Side = "source") -> NDArray[np.int64]:
-    """For BPE dropout: the two tokens each token can be split into, (V, 2), or NO_SPLIT twice.
+    """Return the two tokens each token can be split into by BPE dropout, (V, 2), or NO_SPLIT twice.
 
     Special tokens are never split.
 
@@ -339,7 +341,7 @@ def token_splits(tokenizer: Tokenizer, *, side: Side = "source") -> NDArray[np.i
     unsplittable = tokenizer.special_ids | tokenizer.unknown_ids
     table = split_table(tokenizer.tokens(range(size), side=side), unsplittable)
     for number, parts in enumerate(table.tolist()):
-        # the same spelling may decode differently if a vocabulary marks word-internal parts or single bytes
+        # the same spelling may decode differently if a vocabulary marks word-internal tokens or single bytes
         if NO_SPLIT not in parts and tokenizer.decode([number], side=side) != tokenizer.decode(
             parts, side=side
         ):
@@ -352,7 +354,7 @@ def token_splits(tokenizer: Tokenizer, *, side: Side = "source") -> NDArray[np.i
 
 
 def log_counts(job: Job[Any], corpus: TextCorpus, what: str, too_long: int = 0) -> None:
-    """Log the number of rows, and how many were too long."""
+    """Log the number of rows, and how many were too long. what: name of the rows, e.g. "pairs"."""
     train, valid = len(corpus.train), len(corpus.valid)
     job.facts |= {f"training {what}": train, f"validation {what}": valid}
     job.log(f"{train:,} {what} for training, {valid:,} for validation")
@@ -370,11 +372,11 @@ def build_text_bundle(
     start_id: int | None = None,
     info: Mapping[str, Any] | None = None,
 ) -> Bundle:
-    """The recipe's language model with its tokenizer, as it will be saved.
+    """Build or load the recipe's model with its tokenizer, as it will be saved.
 
-    overrides: settings of a new Transformer that the data determines; lstm: kind and settings of the
-        baseline.
-    start_id: the decoder start token. info: further entries of `job.json`.
+    overrides: returns options of a new Transformer that depend on the data; lstm: kind and options of the
+    LSTM baseline.
+    start_id: the decoder start token. info: more entries of `job.json`.
     """
     options, tokenizer, base = job.recipe.model, corpus.tokenizer, job.base
     job_info = JobInfo.from_dict({"job": job.recipe.job, **(info or {})})
