@@ -1,1 +1,1 @@
-"""The same numbers sooner: a model's layers with their weights laid out for the machine that runs them."""
+"""Faster inference: fused layers, weights packed for the device, and KV caches."""

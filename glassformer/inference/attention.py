@@ -1,11 +1,11 @@
-"""Attention without padding, for prefill and encoders, and for decode steps.
+"""Attention of unpadded rows, for prefill and encoders, and attention of decode steps.
 
-Outside attention only the real tokens are computed, as rows (N, D). `UnpaddedAttention` puts them back into a
-padded batch for one kernel call. `VarlenAttention` runs each variable-length sequence alone, and supports
-chunked prefill.
+Outside attention, only the real tokens are computed, as rows (N, D). `UnpaddedAttention` pads them again for
+one kernel call. `VarlenAttention` runs each variable-length sequence separately, and supports chunked
+prefill.
 
-B sequences, S positions, N real tokens, T of one chunk, H query heads, G key/value heads, K head width, V
-value width.
+B sequences, S positions, N real tokens, T tokens of one chunk, H query heads, G key/value heads, K head
+width, V value width.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ StoreKV = Callable[[int, Tensor, Tensor], None]  # layer, k (B, G, S, K), v (B, 
 
 
 class UnpadIndex:
-    """Which positions of B padded sequences (B, S) are real tokens."""
+    """Index of the real tokens among the positions (B, S) of padded sequences."""
 
     def __init__(self, mask: Tensor) -> None:
         self.shape = mask.shape
         self.index = None if bool(mask.all()) else mask.reshape(-1).nonzero()[:, 0]
 
     def unpad(self, x: Tensor) -> Tensor:
-        """(B, S, ...) -> the real rows (N, ...)."""
+        """Select the real rows (N, ...) of x (B, S, ...)."""
         flat = x.flatten(0, 1)
         return flat if self.index is None else flat.index_select(0, self.index)
 
     def pad(self, rows: Tensor) -> Tensor:
-        """The real rows (N, ...) -> (B, S, ...), zeros at padding."""
+        """Put the real rows (N, ...) back into (B, S, ...), with zeros at padding."""
         if self.index is not None:
             padded = rows.new_zeros(self.shape.numel(), *rows.shape[1:])
             rows = padded.index_copy_(0, self.index, rows)
@@ -49,7 +49,7 @@ class UnpadIndex:
 
 
 class UnpaddedAttention:
-    """Self-attention of one layer over full sequences; `store` receives its keys and values."""
+    """Self-attention of one layer over full sequences; `store` is called with the keys and values."""
 
     keys_cached = False
 
@@ -82,7 +82,7 @@ def run_unpadded(
     positions: Tensor | None,
     store: StoreKV | None = None,
 ) -> Tensor:
-    """Embeddings (B, S, D) -> hidden states of the real tokens (N, D) after all layers."""
+    """Run embeddings (B, S, D) through all layers; return hidden states (N, D) of the real tokens."""
     batch, length = rows.shape
     mask = replace(mask, causal=mask.causal or stack.causal)
     kinds: dict[object, tuple[PreparedMask, PositionTerms]] = {}
@@ -102,10 +102,10 @@ def run_unpadded(
 
 
 class DynamicKVCache(KVCache):
-    """The cache of one sequence during chunked prefill: each layer grows by concatenation."""
+    """KV cache of one sequence during chunked prefill; each layer grows by concatenation."""
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """A layer's keys (1, G, T, K) and values (1, G, T, V) of the next chunk -> all so far."""
+        """Append a layer's keys (1, G, T, K) and values (1, G, T, V) of the next chunk; return all so far."""
         if layer == len(self.layers):
             self.layers.append(LayerCache(k=k, v=v))
         else:
@@ -154,9 +154,9 @@ class VarlenAttention:
 def run_varlen(
     stack: Stack, x: Tensor, lengths: Sequence[int], caches: Sequence[DynamicKVCache] | None = None
 ) -> Tensor:
-    """Embeddings (N, D) of concatenated chunks of these lengths -> their hidden states (N, D).
+    """Run embeddings (N, D) of concatenated chunks of these lengths through all layers -> (N, D).
 
-    caches: earlier chunks of each sequence, to which the new ones are appended.
+    caches: KV caches with the earlier chunks of each sequence; the new chunks are appended.
     """
     starts = [0] * len(lengths) if caches is None else [int(cache.length) for cache in caches]
     shapes = list(zip(lengths, starts, strict=True))
@@ -182,11 +182,11 @@ def run_varlen(
 
 
 def decode_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """softmax(Q K^T * scale + bias) V for a few queries against many keys, as in a decode step.
+    """Compute softmax(Q K^T * scale + bias) V for a few queries and many keys, as in a decode step.
 
-    q (B, H, W, K), k (B, G, L, K), v (B, G, L, V), bias (B|1, 1|H, W|1, L) -> (B, H, W, V). On a CPU, torch's
-    fused attention is slower for a few queries than two plain products, in which heads that share keys are
-    rows of one product. Elsewhere this is torch's fused attention.
+    q (B, H, W, K), k (B, G, L, K), v (B, G, L, V), bias (B|1, 1|H, W|1, L) -> (B, H, W, V). On a CPU, two
+    plain matrix multiplications, with the heads that share keys as rows of one matrix, are faster than
+    torch's fused attention for a few queries. On other devices, this calls torch's fused attention.
 
     >>> q, k, v = torch.randn(2, 4, 1, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6)
     >>> decode_attention(q, k, v, None, 0.5).shape

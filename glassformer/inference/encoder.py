@@ -30,19 +30,19 @@ from glassformer.inference.prepare import (
 
 
 def supports(model: nn.Module) -> TypeGuard[EncoderOnly]:
-    """Whether `InferenceEncoder` can run a model: an encoder of texts or images."""
+    """Whether `InferenceEncoder` supports a model: a text or image encoder."""
     return isinstance(model, EncoderOnly) and isinstance(model.embed, TokenInput | ImageInput)
 
 
 class InferenceEncoder(nn.Module):
-    """`hidden_states` and `forward` of an encoder in evaluation mode, for masks that only hide padding.
+    """Run an encoder in evaluation mode without computing padding; the mask may only mask padding.
 
-    It does not support observers. A model in training mode keeps its mode and runs without dropout. If
-    weights change or move afterwards, they are packed again.
+    Observers are not supported. The training mode of the model is not changed. If weights change or move
+    afterwards, they are packed again.
     """
 
     def __init__(self, model: EncoderOnly, weights: WeightFormat | LinearFactory | None = "own") -> None:
-        """weights: "own", "int8", or the linear layers to use (None: the model's own)."""
+        """weights: "own", "int8", or a function that creates linear layers (None: the model's modules)."""
         super().__init__()
         self.model, self.weights = model, weights
         self._prepare()
@@ -77,10 +77,10 @@ class InferenceEncoder(nn.Module):
     def hidden_states(
         self, inputs: Tensor, mask: MaskLike = None, *, types: Tensor | None = None
     ) -> tuple[Tensor, HeadContext]:
-        """ids (B, T) or images (B, C, height, width) -> (B, T, D), zero at padding; the head's context."""
+        """ids (B, T) or images (B, C, height, width) -> (B, T, D), zero at padding, and head context."""
         if not self._fingerprint.matches(self.model):
             self._prepare()
-        with evaluation_mode(self.model), torch.cuda.device_of(inputs):  # kernels use the current GPU
+        with evaluation_mode(self.model), torch.cuda.device_of(inputs):  # for Triton kernels
             return self._run(inputs, mask, types)
 
     def _run(self, inputs: Tensor, mask: MaskLike, types: Tensor | None) -> tuple[Tensor, HeadContext]:

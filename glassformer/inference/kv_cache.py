@@ -1,18 +1,19 @@
 """KV caches of decode steps; see `core.kv_cache`.
 
-A `DecodeKVCache` is extended by one token per row at each step: call `prepare`, then `attend` of each layer,
-which appends and attends, then `advance`. `reorder` and `select` reorder and drop rows.
+A `DecodeKVCache` grows by one token per row at each step: call `prepare`, then `attend` for each layer, which
+appends the new keys and attends, then `advance`. `reorder` replaces rows, `select` drops rows.
 
-In `BeamKVCache` the beams of an input are the queries of one attention over all slots of the input. The
-prompt is stored once for all beams; of the generated slots a beam sees its own ancestors. So reordering beams
-changes only the mask and moves no key. Slots that no beam descends from any more are dropped from time to
-time: beams soon share all but their last few tokens. With one beam it is a plain contiguous cache.
+In `BeamKVCache`, the beams of an input are the queries of one attention over all slots of the input. The
+prompt is stored once for all beams; among the generated slots, a beam attends only to its ancestors. So
+reordering beams changes only the mask and moves no keys. Slots that no beam descends from any more are
+dropped periodically: beams soon share all but their last few tokens. With one beam, this is a plain
+contiguous cache.
 
 `CrossKVCache` holds the keys and values of the encoder's output. `slot_cache` has the caches of continuous
 batching, `gpu.kv_cache` those of the GPU kernels.
 
 B inputs, W beams, H query heads, G key/value heads, K head width, V value width, L slots, S source positions.
-Slots, in this order: the `prompt`, `compacted` ones that remained when others were dropped, W per step since.
+Order of slots: `prompt`, then `compacted` (those that remained when others were dropped), then W per step.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ COMPACT_THRESHOLD: Final = 0.7  # slots are dropped only if at most this fractio
 
 
 class DecodeKVCache(KVCache):
-    """Keys and values of B inputs, each attended to by W rows of a step."""
+    """Base of KV caches for decode steps: keys and values of B inputs, to which W rows per input attend."""
 
-    cross: bool = False  # for cross-attention, whose keys are complete from the start
+    cross: bool = False  # cross-attention: nothing is appended
 
     def __init__(self, batch: int = 0) -> None:
         super().__init__()
@@ -48,13 +49,13 @@ class DecodeKVCache(KVCache):
         self.terms: dict[int | None, PositionTerms] = {}
 
     def view(self, layer: int) -> tuple[Tensor, Tensor]:
-        """The keys (B, G, S, K) and values (B, G, S, V) that attention sees."""
+        """Return the keys (B, G, S, K) and values (B, G, S, V) to attend to."""
         return self.layers[layer].k, self.layers[layer].v
 
     def attend(
         self, layer: int, attention: MultiHeadAttention, q: Tensor, k: Tensor | None, v: Tensor | None
     ) -> Tensor:
-        """q (B * W, H, K), and the step's k (B * W, G, K) and v (B * W, G, V) -> heads (B * W, H, V)."""
+        """Append k (B * W, G, K) and v (B * W, G, V) and attend from q (B * W, H, K) -> (B * W, H, V)."""
         batch, window = self.batch, None if self.cross else attention.window
         q = q.view(batch, -1, *q.shape[1:]).transpose(1, 2)  # (B, H, W, K)
         if k is None or v is None:
@@ -67,12 +68,12 @@ class DecodeKVCache(KVCache):
         return heads.transpose(1, 2).flatten(0, 1)
 
     def attention_layers(self, stack: Stack) -> list[CachedAttention]:
-        """An `AttentionBackend` for every layer. The cache keeps no reference to them, to avoid a cycle."""
+        """Create an `AttentionBackend` for every layer; the cache keeps no reference, to avoid a cycle."""
         return [CachedAttention(self, n) for n in range(len(stack.blocks))]
 
 
 class CachedAttention:
-    """One layer of a cache, as an `AttentionBackend`."""
+    """`AttentionBackend` for one layer of a cache."""
 
     def __init__(self, cache: DecodeKVCache, layer: int) -> None:
         self.cache, self.layer, self.keys_cached = cache, layer, cache.cross
@@ -89,43 +90,43 @@ class CachedAttention:
 
 
 class SharedPromptKVCache(DecodeKVCache):
-    """The base of `BeamKVCache` and its GPU counterpart: a prompt that all beams of an input share."""
+    """Base of `BeamKVCache` and its GPU counterpart: the beams of an input share a prompt."""
 
     def __init__(self, stack: Stack, batch: int, capacity: int) -> None:
-        """capacity: in positions."""
+        """capacity: maximum number of positions."""
         super().__init__(batch)
         self.stack, self.width, self.max_positions = stack, 1, capacity
-        self.prompt = self.position = 0  # positions of the prompt, and before the next token
+        self.prompt = self.position = 0  # positions in the prompt; position of the next token
         self.windows = list(dict.fromkeys(attention.window for attention in stack.attentions))
 
     def inputs_of(self, rows: Tensor) -> Tensor:
-        """The inputs whose beams these rows (inputs * W,) are."""
+        """Return the indices of the inputs that these rows (inputs * W,) are beams of."""
         return rows if self.width == 1 else rows.view(-1, self.width)[:, 0] // self.width
 
     def _resize(self, slots: int) -> None:
-        """Move the prompt into buffers with this many slots."""
+        """Copy the prompt into buffers with this many slots."""
         for layer in self.layers:
             layer.k, layer.v = (_with_slots(x, slots, self.prompt) for x in (layer.k, layer.v))
 
 
 class BeamKVCache(SharedPromptKVCache):
-    """Self-attention with W beams per input."""
+    """KV cache of self-attention with W beams per input."""
 
     def __init__(self, stack: Stack, batch: int, capacity: int, mask: Tensor | None = None) -> None:
-        """mask (B, P): the real tokens of a prompt that will be stored first."""
+        """mask (B, P): True for the real tokens of the prompt, which is stored first."""
         super().__init__(stack, batch, capacity)
         self.layers = [LayerCache(torch.empty(0), torch.empty(0)) for _ in stack.attentions]
         self.compacted = self.recent_steps = 0
         self.compacted_positions: Tensor | None = None  # (B, compacted)
         self.mask = mask  # (B, P), None: nothing is padding
-        self.visible: Tensor | None = None  # (B, 1, W, L), 0 or -inf; None: everything
+        self.visible: Tensor | None = None  # (B, 1, W, L), 0 or -inf; None: all are visible
 
     @property
     def filled(self) -> int:
         return self.prompt + self.compacted + self.width * self.recent_steps
 
     def store_prompt(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """A layer's keys (B, G, P, K) and values (B, G, P, V) of the prompt."""
+        """Store a layer's keys (B, G, P, K) and values (B, G, P, V) of the prompt."""
         self.prompt = self.position = k.shape[2]
         cache = self._allocate(layer, k, v)
         cache.k[:, :, : self.prompt] = k
@@ -144,7 +145,7 @@ class BeamKVCache(SharedPromptKVCache):
     def prepare(self, positions: Tensor | None, like: Tensor) -> None:
         """Compute this step's bias and position terms, once for all layers with the same window.
 
-        positions (B,): of this step's tokens; by default after all that is filled.
+        positions (B,): position ids of this step's tokens; by default after all filled positions.
         """
         if not self.layers:
             return
@@ -187,7 +188,7 @@ class BeamKVCache(SharedPromptKVCache):
         return self.stack.position_terms(ids, start, 1, start + 1, Mask(padding=mask), device, window=window)
 
     def _by_slot(self, by_position: Tensor) -> Tensor:
-        """(B|1, H|1, 1, positions) -> (..., slots); the W slots of a step have the same position."""
+        """Expand a bias (B|1, H|1, 1, positions) to (..., slots); the W slots of a step share a position."""
         if self.width == 1:
             return by_position
         parts = [by_position[..., : self.prompt]]
@@ -199,14 +200,14 @@ class BeamKVCache(SharedPromptKVCache):
         return torch.cat(parts, -1)
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """A layer's new keys (B, G, W, K) and values (B, G, W, V) -> all that are filled."""
+        """Append a layer's new keys (B, G, W, K) and values (B, G, W, V); return all filled ones."""
         cache = self.layers[layer]
         if not cache.k.numel():
             cache = self._allocate(layer, k, v)
         return cache.append(k, v, self.filled)
 
     def advance(self, steps: int = 1) -> None:
-        """Count the step; called once, after all layers have appended it."""
+        """Count the step; call it once, after all layers have appended their keys."""
         self.recent_steps += steps
         self.position += steps
 
@@ -236,7 +237,7 @@ class BeamKVCache(SharedPromptKVCache):
     # ---- rows ----------------------------------------------------------------------------------------
 
     def expand_beams(self, count: int) -> None:
-        """Continue each input with `count` beams; all of them see what is filled so far."""
+        """Continue each input with `count` beams, which all attend to the slots filled so far."""
         self.prompt, self.recent_steps = self.filled, 0
         if count > 1 and self.layers:
             slots = self.prompt + (self.max_positions - self.position) * count
@@ -247,7 +248,7 @@ class BeamKVCache(SharedPromptKVCache):
         self.width = count
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace each row by a row (B * W,) of the same input."""
+        """Replace row i by `rows[i]`, a row of the same input; rows (B * W,)."""
         if self.visible is None:
             return
         filled = self.visible[..., : self.filled]
@@ -255,7 +256,7 @@ class BeamKVCache(SharedPromptKVCache):
         self.visible[..., : self.filled] = reordered.view_as(filled)
 
     def select(self, rows: Tensor) -> None:
-        """Continue with these rows, in this order; either all beams of an input or none."""
+        """Keep only these rows, in this order; either all beams of an input or none."""
         inputs, filled = self.inputs_of(rows), self.filled
         for layer in self.layers:
             layer.k, layer.v = (
@@ -272,12 +273,12 @@ class BeamKVCache(SharedPromptKVCache):
 
 
 class CrossKVCache(DecodeKVCache):
-    """Keys and values of the encoder's output, seen by all beams of an input."""
+    """KV cache of cross-attention: keys and values of the encoder output, shared by the beams of an input."""
 
     cross = True
 
     def __init__(self, stack: Stack, memory: Tensor, rows: UnpadIndex, mask: Tensor) -> None:
-        """memory (N, D): the real rows of the source. mask (B, S): which positions of the source are real."""
+        """memory (N, D): encoder output of the real tokens. mask (B, S): True for the real tokens."""
         super().__init__(len(mask))
         for attention in stack.cross_attentions:
             # contiguous by heads, as every step reads it
@@ -291,7 +292,7 @@ class CrossKVCache(DecodeKVCache):
         self._set_bias()
 
     def _set_bias(self) -> None:
-        """0, or -inf at padding: (B, 1, 1, S)."""
+        """Set the bias (B, 1, 1, S): 0, or -inf at padding."""
         if self.mask is not None and self.layers:
             zeros = torch.zeros(self.mask.shape, dtype=self.layers[0].k.dtype, device=self.mask.device)
             self.bias[None] = zeros.masked_fill_(~self.mask, -torch.inf)[:, None, None]
@@ -299,7 +300,7 @@ class CrossKVCache(DecodeKVCache):
             self.bias[None] = None
 
     def select(self, rows: Tensor) -> None:
-        """Continue with these inputs, in this order."""
+        """Keep only these inputs, in this order."""
         super().select(rows)
         self.batch = len(rows)
         self.mask = None if self.mask is None else self.mask.index_select(0, rows)
@@ -307,7 +308,7 @@ class CrossKVCache(DecodeKVCache):
 
 
 def _with_slots(x: Tensor, slots: int, filled: int) -> Tensor:
-    """A buffer (B, G, slots, K) that starts with the first `filled` slots of x (B, G, L, K)."""
+    """Allocate (B, G, slots, K) and copy the first `filled` slots of x (B, G, L, K) into it."""
     new = x.new_empty(*x.shape[:2], slots, x.shape[3])
     new[:, :, :filled] = x[:, :, :filled]
     return new

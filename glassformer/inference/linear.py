@@ -1,8 +1,8 @@
 """Linear layers with weights packed for the device; see `core.backend.FusedLinear`.
 
-`PackedLinear` holds float32 weights in oneDNN's blocked layout. `Int8Linear` holds them in eight bits with
-one scale per output row, and quantizes its input to eight bits as well, each row by its own range.
-`ModuleLinear` calls the model's own modules and is the definition of the others. All work on rows (N, D).
+`PackedLinear` has float32 weights in oneDNN's blocked layout. `Int8Linear` has int8 weights with one scale
+per output row, and quantizes each row of its input by the range of that row. `ModuleLinear` calls the model's
+own modules. All work on rows (N, D).
 
 N rows, D features in, O features out.
 """
@@ -27,7 +27,7 @@ _GPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # the kernels accu
 
 
 def choose_linear(weights: WeightFormat, like: Tensor) -> LinearFactory | None:
-    """The fastest linear layer for the device and dtype of `like`; None: the model's own."""
+    """Return the fastest linear layer for the device and dtype of `like`; None: the model's modules."""
     device, dtype = like.device, like.dtype
     if torch.is_autocast_enabled(device.type):
         if weights == "int8":
@@ -47,7 +47,7 @@ def choose_linear(weights: WeightFormat, like: Tensor) -> LinearFactory | None:
 
 
 def apply_epilogue(y: Tensor, activation: Activation | None, gated: bool, residual: Tensor | None) -> Tensor:
-    """Apply gate, activation and residual to the product y (N, O), or (N, 2 * O) if gated."""
+    """Apply gate, activation and residual to the linear output y (N, O), or (N, 2 * O) if gated."""
     if gated:
         y, up = y.chunk(2, -1)
     y = y if activation is None else ACTIVATIONS[activation](y)
@@ -56,10 +56,10 @@ def apply_epilogue(y: Tensor, activation: Activation | None, gated: bool, residu
 
 
 class UnfusedLinear:
-    """A product with norm, activation and residual computed step by step."""
+    """Base of linear layers that compute norm, activation and residual in separate steps."""
 
     def product(self, x: Tensor) -> Tensor:
-        """x (N, D) -> x W^T + b, (N, O)."""
+        """Return x W^T + b for x (N, D): (N, O)."""
         raise NotImplementedError
 
     def __call__(
@@ -76,7 +76,7 @@ class UnfusedLinear:
 
 
 class ModuleLinear(UnfusedLinear):
-    """Calls the modules: for projections that were replaced or have hooks."""
+    """Call the original linear modules; used if a projection was replaced or has hooks."""
 
     def __init__(self, projections: Sequence[nn.Module]) -> None:
         self.projections = projections
@@ -86,7 +86,7 @@ class ModuleLinear(UnfusedLinear):
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
 
 
-# activations that oneDNN fuses into a product
+# activations that oneDNN fuses into a linear layer
 _FUSED: dict[Activation, tuple[str, str]] = {
     "relu": ("relu", ""),
     "gelu": ("gelu", "none"),
@@ -98,14 +98,14 @@ _FUSED: dict[Activation, tuple[str, str]] = {
 
 @cache
 def _onednn() -> Any:
-    """torch's oneDNN operators, which it keeps for its compiler; None if a build lacks them."""
+    """Return torch's internal oneDNN operators; None if this build of torch lacks them."""
     names = ("_linear_pointwise", "_reorder_linear_weight")
     available = torch._C._has_mkldnn and all(hasattr(torch.ops.mkldnn, name) for name in names)
     return torch.ops.mkldnn if available else None
 
 
 class PackedLinear:
-    """float32 in oneDNN's blocked layout: the same sums, at up to twice the speed for few rows."""
+    """Linear layer with float32 weights in oneDNN's blocked layout: up to twice as fast for few rows."""
 
     def __init__(self, parts: Sequence[WeightAndBias]) -> None:
         weight, self.bias = concatenate(parts)
@@ -138,14 +138,14 @@ class PackedLinear:
         return apply_epilogue(run(x, self.weight, self.bias, "none", [], ""), activation, gated, residual)
 
     def _one_row(self, x: Tensor) -> Tensor:
-        """One row on one thread: with transposed weights memory is read in order, which is faster."""
+        """Multiply one row on one thread; transposed weights are faster, because memory is read in order."""
         if self.transposed is None:
             self.transposed = concatenate(self.parts)[0].detach().t().contiguous()
         return x @ self.transposed if self.bias is None else torch.addmm(self.bias, x, self.transposed)
 
 
 class Int8Linear(UnfusedLinear):
-    """Eight bits per weight and value, accumulated in 32: a quarter of the memory traffic."""
+    """Linear layer with int8 weights and inputs, and int32 sums: a quarter of the memory traffic."""
 
     def __init__(self, parts: Sequence[WeightAndBias]) -> None:
         weight, bias = concatenate(parts)
@@ -175,7 +175,7 @@ class Int8Linear(UnfusedLinear):
 
 @cache
 def _reduce_range() -> bool:
-    """Whether values must fit in seven bits: without VNNI, pairs of products are summed in 16 bits."""
+    """Whether inputs must fit in seven bits: without VNNI, pairs of products are summed in 16 bits."""
     check = getattr(torch.cpu, "_is_vnni_supported", None) or getattr(
         torch.cpu, "_is_avx512_vnni_supported", None
     )

@@ -1,8 +1,8 @@
 """Copies of a model's stacks for inference, with linear layers that are fused and packed for the device.
 
-`core.block` defines what a block computes. A copy shares every module with the model except the
-attention and feed-forward modules, whose linear layers are replaced (`fused`). Its blocks work on rows (N, D)
-without padding; only attention knows which rows form a sequence.
+`core.block` defines what a block computes. A copy shares all modules with the model except attention and
+feed-forward, whose linear layers are replaced (`fused`). Its blocks work on rows (N, D) without padding; only
+the attention backend knows which rows form a sequence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 @dataclass(eq=False)
 class HookedModuleError(GlassformerError):
-    """A forward hook on a module that inference does not call. module: its path."""
+    """A module that inference does not call has a forward hook. module: its path."""
 
     module: str
     hint: str = "remove it, put it on a projection, or use glassformer.observe"
@@ -47,7 +47,7 @@ def has_triton() -> bool:
 
 
 def fused_copy(stack: Stack, make: LinearFactory | None) -> Stack:
-    """A copy of the stack for rows (N, D). make: creates its linear layers; None: the model's own."""
+    """Copy a stack for rows (N, D). make: creates the linear layers; None: use the model's modules."""
     result = _copy(stack)
     result.blocks = nn.ModuleList(_fused_block(cast(Block, block), make) for block in stack.blocks)
     return result
@@ -75,7 +75,7 @@ def _fused_block(block: Block, make: LinearFactory | None) -> Block:
 
 
 def _copy(module: AnyModule) -> AnyModule:
-    """The module sharing its submodules and parameters, in evaluation mode and without hooks.
+    """Return a copy that shares submodules and parameters, in evaluation mode and without hooks.
 
     Submodules become plain attributes, which are faster to look up.
     """
@@ -88,7 +88,7 @@ def _copy(module: AnyModule) -> AnyModule:
 
 
 def _fused(make: LinearFactory, *projections: nn.Module) -> FusedLinear:
-    """Projections of the same input as one layer; called one by one if replaced or hooked."""
+    """Fuse projections of the same input; if one was replaced or has hooks, call the modules instead."""
     if all(type(p) in (Linear, nn.Linear) and not hooked(p) for p in projections):
         return make([(p.weight, p.bias) for p in projections])  # type: ignore[misc]
     from glassformer.inference.linear import ModuleLinear
@@ -101,7 +101,7 @@ def hooked(module: nn.Module) -> bool:
 
 
 def residual_dtype(parameter: Tensor) -> torch.dtype:
-    """The dtype of the residual stream: the weights', or bfloat16 under bfloat16 autocast."""
+    """Return the residual dtype: the dtype of the weights, or bfloat16 under bfloat16 autocast."""
     kind = parameter.device.type
     if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16:
         return torch.bfloat16
@@ -109,7 +109,7 @@ def residual_dtype(parameter: Tensor) -> torch.dtype:
 
 
 class WeightFingerprint:
-    """Identifies the weights and hooks that a prepared copy was made from, to detect changes.
+    """Fingerprint of a model's weights and hooks, to detect changes after a copy was prepared.
 
     Writes through a weight's `data` are not detected.
     """
@@ -126,12 +126,12 @@ class WeightFingerprint:
 def _weight_state(
     model: nn.Module,
 ) -> tuple[bool, torch.dtype, list[tuple[int, int]], list[tuple[int, bool]]]:
-    """Autocast, the residual stream's dtype, each weight's address and version, modules and hooks."""
+    """Collect what identifies the weights: autocast, residual dtype, addresses, versions, modules, hooks."""
     bypassed = (Stack, Block, MultiHeadAttention, FeedForward, VocabularyHead)
     modules = []
     for name, module in model.named_modules():
         modules.append((id(module), hooked(module)))
-        # Hooks of projections, norms and embeddings run; those of the modules around them would not. FSDP
+        # Hooks of projections, norms and embeddings run; hooks of the modules around them would not. FSDP
         # modules have hooks that unshard them, which training does before it generates.
         if modules[-1][1] and isinstance(module, bypassed) and not hasattr(module, "unshard"):
             raise HookedModuleError(name)
@@ -143,7 +143,7 @@ def _weight_state(
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Run the block in evaluation mode; afterwards every module has its mode back.
+    """Context manager: evaluation mode inside; on exit, the mode of every module is restored.
 
     >>> model = nn.Dropout()
     >>> with evaluation_mode(model):

@@ -1,17 +1,17 @@
 """KV caches for continuous batching: requests join and leave between steps, each with its own length.
 
-A request has a slot. Slots of similar length share a bucket, so that one product reads them all with little
-padding; a slot that outgrows its bucket moves to a larger one. The slots of a bucket are always its first
-rows: when one leaves, the last takes its row. Unused memory is zeroed and masked, so that stale values cannot
-produce NaNs. Attention always covers the full capacity of a bucket, so the result for a slot does not depend
-on the other slots, to the bit.
+Each request has a slot. Slots of similar length share a bucket, so that one batched attention covers them
+with little padding; a slot that outgrows its bucket moves to a larger one. The slots of a bucket are always
+its first rows: when a slot leaves, the last slot takes its row. Unused memory is zeroed and masked, so that
+stale values cannot produce NaNs. Attention always covers the full capacity of a bucket, so the result for a
+slot is bit-identical whatever the other slots hold.
 
 The beams of a request are the queries of one slot. As in `kv_cache.BeamKVCache`, the prompt is stored once
-for all beams, a beam sees its own ancestors among the generated positions, and dead positions are dropped
-when the slot would outgrow its bucket.
+for all beams, a beam attends only to its ancestors among the generated positions, and positions without
+descendants are dropped when the slot would outgrow its bucket.
 
-E slots of a bucket, W beams of a slot, N rows of all, H query heads, G key/value heads, K head width, V value
-width, C capacity.
+E slots of a bucket, W beams of a slot, N rows of all slots, H query heads, G key/value heads, K head width, V
+value width, C capacity.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from glassformer.core.positions import PositionTerms, RotaryPositions
 from glassformer.core.stack import Stack
 from glassformer.inference.kv_cache import COMPACT_THRESHOLD, DecodeKVCache
 
-MIN_CAPACITY: Final = 32  # smaller buckets would cost more calls than they save padding
-STRIDE: Final = 256  # capacities above this are its multiples
-MIN_SLOTS: Final = 4  # the fewest slots a bucket allocates
+MIN_CAPACITY: Final = 32  # smaller buckets would save little padding and cost more kernel calls
+STRIDE: Final = 256  # larger capacities are multiples of this
+MIN_SLOTS: Final = 4  # minimum number of slots that a bucket allocates
 
 
 def capacity_for(count: int) -> int:
-    """The capacity of the bucket for a slot of `count` positions: doubled up to STRIDE, then multiples of it.
+    """Return the bucket capacity for `count` positions: a power of 2 up to STRIDE, then a multiple of it.
 
     >>> capacity_for(3), capacity_for(64), capacity_for(65), capacity_for(600)
     (32, 64, 128, 768)
@@ -47,7 +47,7 @@ def capacity_for(count: int) -> int:
 
 @dataclass(eq=False)
 class Slot:
-    """One request's keys and values. `width` queries attend to it together: the beams of a search, or one."""
+    """Keys and values of one request. width: number of queries per step, the beams of a search or 1."""
 
     width: int
     prompt: int  # positions before the first step, visible to all queries
@@ -59,7 +59,7 @@ class Slot:
 
 
 class SlotBucket(DecodeKVCache):
-    """Slots of one width and capacity. All its tensors have slots first and positions third."""
+    """Slots of the same width and capacity; slots are dimension 0 of all tensors, positions dimension 2."""
 
     def __init__(self, stack: Stack, width: int, capacity: int, like: Tensor, *, cross: bool) -> None:
         """cross: for cross-attention, whose keys are complete from the start. like: dtype and device."""
@@ -80,7 +80,7 @@ class SlotBucket(DecodeKVCache):
 
     @property
     def parts(self) -> list[Tensor]:
-        """Keys (rows, G, C, K) and values (rows, G, C, V) of the layers, visibility, positions."""
+        """All tensors: keys (rows, G, C, K) and values (rows, G, C, V) by layer, visibility, positions."""
         return [x for layer in self.layers for x in (layer.k, layer.v)] + [self.visible, self.positions]
 
     def _resize(self, rows: int) -> None:
@@ -93,7 +93,7 @@ class SlotBucket(DecodeKVCache):
         self.layers = [LayerCache(k, v) for k, v in zip(buffers[::2], buffers[1::2], strict=True)]
 
     def add(self, slot: Slot, parts: Sequence[Tensor]) -> None:
-        """Add a slot, filled with these parts: (G, filled, K), and so on."""
+        """Add a slot and fill it. parts: the slot's rows of `self.parts`, e.g. keys (G, filled, K)."""
         if len(self.slots) == len(self.visible):
             self._resize(2 * len(self.visible))
         slot.bucket, slot.row = self, len(self.slots)
@@ -119,7 +119,7 @@ class SlotBucket(DecodeKVCache):
             self._resize(len(self.visible) // 2)
 
     def clear(self, slot: Slot, first: int) -> None:
-        """Zero and hide the slot's positions from `first` on."""
+        """Zero and mask the slot's positions from `first` on."""
         for buffer in self.parts:
             buffer[slot.row, :, first : slot.filled] = -torch.inf if buffer is self.visible else 0
 
@@ -136,7 +136,7 @@ class SlotBucket(DecodeKVCache):
     # ---- a step --------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Compute this step's bias and position terms, by the window of the layers."""
+        """Compute this step's bias and position terms for each window of the layers."""
         device, dtype = self.visible.device, self.visible.dtype
         if self.cross:
             self.bias[None] = self.visible[: self.batch, None]  # (E, 1, 1, C)
@@ -146,7 +146,7 @@ class SlotBucket(DecodeKVCache):
         current = torch.tensor([slot.position for slot in self.slots], device=device)[:, None]  # (E, 1)
         self.index = torch.arange(self.batch, device=device)[:, None]
         self.columns = filled[:, None] + torch.arange(self.width, device=device)
-        self.visible[self.index, :, self.columns] = diagonal.fill_diagonal_(0.0)  # a beam sees its own token
+        self.visible[self.index, :, self.columns] = diagonal.fill_diagonal_(0.0)  # its own token
         self.positions[self.index, 0, self.columns] = current.expand_as(self.columns)
         visible, positions = self.visible[: self.batch, None], self.positions[: self.batch, 0]
         for window in dict.fromkeys(attention.window for attention in self.attentions):
@@ -161,7 +161,7 @@ class SlotBucket(DecodeKVCache):
             self.bias[window] = bias
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The slots' new keys (E, G, W, K) and values (E, G, W, V) -> the full capacity (E, G, C, K)."""
+        """Append new keys (E, G, W, K) and values (E, G, W, V); return the full buffers (E, G, C, K|V)."""
         cache = self.layers[layer]
         cache.k[self.index, :, self.columns] = k.transpose(1, 2)
         cache.v[self.index, :, self.columns] = v.transpose(1, 2)
@@ -176,7 +176,7 @@ class SlotBucket(DecodeKVCache):
             slot.position += steps
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace each row by a row (E * W,) of the same slot."""
+        """Replace row i by `rows[i]`, a row of the same slot; rows (E * W,)."""
         visible = self.visible[: self.batch]
         visible.copy_(visible.flatten(0, 1).index_select(0, rows).view_as(visible))
 
@@ -199,11 +199,11 @@ class SlotKVCache(DecodeKVCache):
 
     @property
     def capacity(self) -> int:
-        """The capacity of all slots together."""
+        """Total capacity of all slots, in positions."""
         return sum(bucket.capacity * bucket.batch for bucket in self.buckets.values())
 
     def add(self, width: int, k: Sequence[Tensor] = (), v: Sequence[Tensor] = ()) -> Slot:
-        """Add a slot after all others. k, v: (G, P, K) and (G, P, V) of its prompt or source, by layer."""
+        """Append a slot. k, v: keys (G, P, K) and values (G, P, V) of its prompt or source, by layer."""
         if not k:  # without a prompt
             attentions, empty = self.stack.attentions, self.like.new_empty
             k = [empty(a.num_kv_heads, 0, a.head_dim) for a in attentions]
@@ -226,14 +226,14 @@ class SlotKVCache(DecodeKVCache):
         self._take_out(slot)
 
     def select(self, rows: Tensor) -> None:
-        """Continue with the slots of these rows; either all rows of a slot or none."""
+        """Keep only the slots of these rows; either all rows of a slot or none."""
         owners = [slot for slot in self.slots for _ in range(slot.width)]
         selected = {owners[row] for row in rows.tolist()}
         for slot in [slot for slot in self.slots if slot not in selected]:
             self.remove(slot)
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace each row (N,) by a row of the same slot."""
+        """Replace row i by `rows[i]`, a row of the same slot; rows (N,)."""
         for bucket, bucket_rows in self._bucket_rows():
             if bucket_rows is None:
                 bucket.reorder(rows)
@@ -262,7 +262,7 @@ class SlotKVCache(DecodeKVCache):
     # ---- a step --------------------------------------------------------------------------------------
 
     def next_positions(self) -> Tensor:
-        """The position of the next token of every row (N,)."""
+        """Return the position (N,) of the next token of every row."""
         positions = [slot.position for slot in self.slots for _ in range(slot.width)]
         return torch.tensor(positions, device=self.like.device)
 
@@ -285,7 +285,7 @@ class SlotKVCache(DecodeKVCache):
         self._place(slot, parts)
 
     def _bucket_rows(self) -> list[tuple[SlotBucket, Tensor | None]]:
-        """Each bucket and its rows; computed again when slots have moved."""
+        """Return each bucket with its rows; recomputed after slots have moved."""
         if self._rows is None:
             first_row, count = {}, 0
             for slot in self.slots:
@@ -307,7 +307,7 @@ class SlotKVCache(DecodeKVCache):
     def attend(
         self, layer: int, attention: MultiHeadAttention, q: Tensor, k: Tensor | None, v: Tensor | None
     ) -> Tensor:
-        """q (N, H, K), k (N, G, K), v (N, G, V) of all rows -> heads (N, H, V)."""
+        """Append k (N, G, K) and v (N, G, V) of all rows, and attend from q (N, H, K) -> (N, H, V)."""
         outputs = []
         for bucket, rows in self._bucket_rows():
             parts = (x if x is None or rows is None else x.index_select(0, rows) for x in (q, k, v))
@@ -315,6 +315,6 @@ class SlotKVCache(DecodeKVCache):
         return outputs[0] if self._order is None else torch.cat(outputs).index_select(0, self._order)
 
     def advance(self, steps: int = 1) -> None:
-        """Count the step; called once, after all layers have appended it."""
+        """Count the step; call it once, after all layers have appended their keys."""
         for bucket in self.buckets.values():
             bucket.advance(steps)

@@ -1,6 +1,7 @@
-"""Decoding one token at a time at memory bandwidth on a GPU: kernels in Triton.
+"""Triton kernels for decode steps, which are bound by memory bandwidth on a GPU.
 
-`linear` reads a matrix once and computes everything around it in the same kernel; `decode_attention` is one
-step of attention over a cache that is never reordered; `top_k` finds the most likely tokens in one pass;
-`launch` replays a whole step without the host. These modules may be imported only if Triton is installed.
+`linear` reads a weight once and fuses norm, activation and residual into the same kernel; `decode_attention`
+computes the attention of one step, with a KV cache that is never reordered; `top_k` finds the most likely
+tokens in one pass; `launch` replays a step as a CUDA graph. These modules may be imported only if Triton is
+installed.
 """

@@ -14,11 +14,12 @@
                   the last program to finish merges them --> out (B, W, H, K)
 
 The beams of an input are queries of one attention over its slots. Every step writes W new keys to the next W
-slots, and `ancestors` tells which slots a beam descends from: beams are reordered without moving a key.
+slots, and `ancestors` marks the slots that each beam descends from, so beams are reordered without moving
+keys.
 
 With few programs, latency dominates: cached keys are loaded while the previous kernel still computes the new
-queries and keys, which are then inserted among them (PREFETCH). With many programs, they hide each other's
-latency and each is kept small: the new keys are stored and read back.
+queries and keys, which are then inserted among them (PREFETCH). Many programs hide each other's latency, so
+each is kept small: the new keys are stored and read back.
 
 B inputs, W beams, H query heads, G key/value heads, K head width, L slots, R rotated features.
 """
@@ -65,11 +66,13 @@ def decode_attention(
 
     length: the number of filled slots, an integer tensor on the device; the new keys are written to the next
     W slots. Without new keys and a length, as in cross-attention, all slots are visible.
-    mask (B, L): False hides a slot filled earlier (padding).
-    ancestors (B, W, L): the slots that a beam sees, including its new one; required if W > 1 beams append.
+    mask (B, L): False masks a slot that was filled earlier (padding).
+    ancestors (B, W, L): the slots that a beam attends to, including its new one; required if W > 1 beams
+    append.
     rotary: cos and sin (..., R) of q and k: one row for all, B rows or B * W rows.
-    window, bias: by distance. The first `prompt_length` slots have one position each, the others one position
-    per W slots. bias: a slope per head (H,), times minus the distance, or a value per distance (H, N).
+    window: maximum number of positions that a query attends to.
+    bias: one slope per head (H,), multiplied by minus the distance, or one value per distance (H, N).
+    prompt_length: the first `prompt_length` slots have one position each; later, W slots share a position.
 
     Only q, k and v may come from the kernel launched just before: everything else is read before that kernel
     has finished.
@@ -131,7 +134,7 @@ def decode_attention(
 
 
 def _contiguous_heads(x: Tensor) -> Tensor:
-    """x (B, W, heads, K) with contiguous heads, as in the output of a fused projection."""
+    """Return x (B, W, heads, K) with contiguous heads, as in the output of a fused projection."""
     return x if x.stride(3) == 1 and x.stride(2) == x.shape[3] else x.contiguous()
 
 
@@ -156,7 +159,7 @@ def _load_rotated(x, offset, i, mask, cos, sin, rotary_row, HEAD_DIM: tl.constex
 
 @triton.jit
 def _slot_position(slot, prompt_length, BEAMS: tl.constexpr):
-    """The position of a slot: one per slot of the prompt, then one per BEAMS slots."""
+    """Return the position of a slot: one per slot of the prompt, then one per BEAMS slots."""
     if BEAMS > 1:
         slot = tl.where(slot < prompt_length, slot, prompt_length + (slot - prompt_length) // BEAMS)
     return slot
@@ -164,7 +167,7 @@ def _slot_position(slot, prompt_length, BEAMS: tl.constexpr):
 
 @triton.jit
 def _rotary_row(batch_index, beam, BEAMS: tl.constexpr, ROTARY_PER: tl.constexpr):
-    """The row of cos and sin of a beam."""
+    """Return the row of cos and sin for a beam."""
     row = beam * 0
     if ROTARY_PER == "input":
         row = row + batch_index
@@ -183,13 +186,13 @@ def _load_tile(keys, k_stride_s, values, v_stride_s, slot, i, cached_end, HEAD_D
 
 @triton.jit
 def _select_row(rows, number, n: tl.constexpr):
-    """Row n of rows (r, f) with indices `number` (r, 1) -> (1, f)."""
+    """Select row n of rows (r, f), whose indices are `number` (r, 1) -> (1, f)."""
     return tl.sum(tl.where(number == n, rows, 0.0), 0)[None, :].to(rows.dtype)
 
 
 @triton.jit
 def _load_partial(offset, mask, other: tl.constexpr):
-    """Load what another program stored, bypassing the L1 cache."""
+    """Load a value that another program stored, bypassing the L1 cache."""
     return tl.load(offset, mask=mask, other=other, cache_modifier=".cg")
 
 

@@ -1,9 +1,9 @@
-"""KV caches for the Triton kernels: like `inference.kv_cache`, with static shapes.
+"""KV caches for the Triton kernels: those of `inference.kv_cache` with static shapes.
 
 The number of filled slots is counted on the device, so that one CUDA graph serves every step.
 
 B inputs, W beams, H query heads, G key/value heads, K head width, L slots, S source positions.
-Slots hold the prompt, then W for each step.
+The first slots hold the prompt; each step fills W more.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def supports(stack: Stack) -> bool:
 
 
 class TritonBeamCache(SharedPromptKVCache):
-    """Self-attention with W beams per input."""
+    """KV cache of self-attention with W beams per input."""
 
     def __init__(self, stack: Stack, batch: int, capacity: int, mask: Tensor | None, *, like: Tensor) -> None:
-        """mask (B, P): of a prompt; `like`: the dtype and device."""
+        """mask (B, P): True for the real tokens of the prompt. like: has the dtype and device."""
         super().__init__(stack, batch, capacity)
         for attention in stack.attentions:
             shape = (batch, attention.num_kv_heads, capacity, attention.head_dim)
             self.layers.append(LayerCache(like.new_empty(shape), like.new_empty(shape)))
         self.filled = torch.zeros(1, dtype=torch.int64, device=like.device)
-        self.ancestors: Tensor | None = None  # (B, W, L); None: every beam sees all that is filled
+        self.ancestors: Tensor | None = None  # (B, W, L); None: every beam attends to all filled slots
         self.mask: Tensor | None = None if mask is None else _extend_mask(mask, capacity)  # (B, L)
         self.bias = {window: _bias_by_distance(stack, window, capacity, like) for window in self.windows}
         self.rotary: dict[int | None, tuple[Tensor, Tensor] | None] = dict.fromkeys(self.windows)
 
     def state(self) -> list[Tensor]:
-        """All tensors that a captured step reads and writes."""
+        """Return all tensors that a captured step reads and writes."""
         buffers = [x for layer in self.layers for x in (layer.k, layer.v)]
         return [*buffers, self.filled, *(x for x in (self.ancestors, self.mask) if x is not None)]
 
@@ -70,7 +70,7 @@ class TritonBeamCache(SharedPromptKVCache):
     def attend(
         self, layer: int, attention: MultiHeadAttention, q: Tensor, k: Tensor | None, v: Tensor | None
     ) -> Tensor:
-        """Rotate, append and attend in one kernel."""
+        """Rotate q and k, append k and v, and attend, in one kernel."""
         assert k is not None and v is not None
         cache, window = self.layers[layer], attention.window
         q, k, v = (x.view(self.batch, self.width, *x.shape[1:]) for x in (q, k, v))  # (B, W, heads, K)
@@ -92,7 +92,7 @@ class TritonBeamCache(SharedPromptKVCache):
         return heads.flatten(0, 1)  # (B * W, H, K)
 
     def advance(self, steps: int = 1) -> None:
-        """Count the step on the device; the caller counts `position`."""
+        """Count the step on the device; the caller increments `position`."""
         self.filled.add_(self.width * steps)
 
     def expand_beams(self, count: int) -> None:
@@ -108,12 +108,12 @@ class TritonBeamCache(SharedPromptKVCache):
         self.width = count
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace each row by a row (B * W,) of the same input."""
+        """Replace row i by `rows[i]`, a row of the same input; rows (B * W,)."""
         if self.ancestors is not None:
             self.ancestors.copy_(self.ancestors.flatten(0, 1).index_select(0, rows).view_as(self.ancestors))
 
     def select(self, rows: Tensor) -> None:
-        """Continue with these rows, in this order; either all beams of an input or none."""
+        """Keep only these rows, in this order; either all beams of an input or none."""
         inputs = self.inputs_of(rows)
         super().select(inputs)
         if self.ancestors is not None:
@@ -124,12 +124,12 @@ class TritonBeamCache(SharedPromptKVCache):
 
 
 def _extend_mask(mask: Tensor, slots: int) -> Tensor:
-    """Extend a mask (B, P) to (B, slots); True after the prompt."""
+    """Extend a prompt mask (B, P) to (B, slots); slots after the prompt are True."""
     return torch.nn.functional.pad(mask, (0, slots - mask.shape[1]), value=True)
 
 
 def _bias_by_distance(stack: Stack, window: int | None, capacity: int, like: Tensor) -> Tensor | None:
-    """The position bias: a slope per head (H,), or a value per distance (H, capacity)."""
+    """Return the position bias: a slope per head (H,), or a value per distance (H, capacity)."""
     position = stack.position_of(window)
     if isinstance(position, AlibiBias):
         return position.slopes * position.scale
@@ -142,10 +142,10 @@ def _bias_by_distance(stack: Stack, window: int | None, capacity: int, like: Ten
 
 
 class TritonCrossCache(CrossKVCache):
-    """Keys and values of the encoder's output, for the Triton kernel."""
+    """KV cache of cross-attention, for the Triton kernel."""
 
     def state(self) -> list[Tensor]:
-        """All tensors that a captured step reads."""
+        """Return all tensors that a captured step reads."""
         buffers = [x for layer in self.layers for x in (layer.k, layer.v)]
         return buffers if self.mask is None else [*buffers, self.mask]
 

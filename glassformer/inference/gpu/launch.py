@@ -1,8 +1,8 @@
 """Programmatic dependent launch (PDL) of the kernels of a step, and CUDA graphs of steps.
 
-With PDL a kernel starts while the previous one still runs: it loads what no kernel writes (the weights), and
-waits on the GPU before it reads anything else. Every kernel here waits, so when one continues, all kernels
-before it have finished.
+With PDL, a kernel starts while the previous one still runs: it loads the weights, which no kernel writes, and
+waits on the GPU before it reads anything else. Every kernel here waits, so when a kernel continues, all
+earlier kernels have finished.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def supports_pdl(x: Tensor) -> bool:
 
 
 def num_sms(x: Tensor) -> int:
-    """The number of multiprocessors of x's device; 4 in Triton's interpreter on a CPU."""
+    """Return the number of multiprocessors of x's device; 4 in Triton's interpreter on a CPU."""
     return _num_sms(x.device) if x.is_cuda else 4
 
 
@@ -42,7 +42,7 @@ def _num_sms(device: torch.device) -> int:
 
 
 def completion_counters(x: Tensor) -> Tensor:
-    """Counters (int32) of finished programs, which kernels reset to zero; one buffer per stream."""
+    """Return int32 counters of finished programs, which kernels reset to zero; one buffer per stream."""
     stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
     key = (x.device, stream)
     if key not in _counters:
@@ -72,7 +72,7 @@ def wait_on_prior(PDL: tl.constexpr):
 
 @triton.jit
 def is_last_program(counter, count):
-    """True in the last of `count` programs to get here, which then sees what all of them stored."""
+    """Return True in the last of `count` programs to call it, which can then read the results of all."""
     tl.debug_barrier()  # all threads of this program must have stored before it is counted
     return tl.atomic_add(counter, 1, sem="acq_rel") == count - 1
 
@@ -81,11 +81,11 @@ Out = TypeVar("Out")
 
 
 class CudaGraph(Generic[Out]):
-    """Capture `step()` as a CUDA graph; a call replays it.
+    """Capture `step()` as a CUDA graph; calling the object replays it.
 
-    The step may read and write any tensors in place, but no shape or branch may depend on their values. It
-    runs `warmups` times here, so counters must be reset afterwards. A call overwrites the output of the
-    previous one, and does not synchronize.
+    The step may read and write any tensors in place, but no shape or branch may depend on their values. The
+    step runs `warmups` times before the capture, so counters must be reset afterwards. A call overwrites the
+    output of the previous one, and does not synchronize.
     """
 
     def __init__(self, step: Callable[[], Out], *, warmups: int = 2) -> None:

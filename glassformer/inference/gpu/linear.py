@@ -1,4 +1,4 @@
-"""Linear layers on a GPU, fused with the norm before and the activation and residual after them.
+"""Linear layers on a GPU, fused with the norm before them and the activation and residual after them.
 
     x (N, D) -> norm -> weight (O, D) -> * scale + bias -> activation -> + residual (N, O)
 
@@ -31,7 +31,7 @@ from glassformer.inference.prepare import WeightAndBias, hooked
 
 
 class TritonLinear:
-    """Unquantized weights; see `FusedLinear`."""
+    """Fused linear layer with unquantized weights; see `FusedLinear`."""
 
     supports_cuda_graphs = True
 
@@ -68,7 +68,7 @@ class TritonLinear:
 
 
 class TritonInt8Linear(TritonLinear):
-    """int8 weights with one scale per output row: half the memory traffic."""
+    """Fused linear layer with int8 weights, one scale per output row: half the memory traffic of 16 bits."""
 
     def __init__(self, parts: Sequence[WeightAndBias]) -> None:
         super().__init__(parts)
@@ -89,13 +89,13 @@ def fused_linear(
     activation: Activation | None = None,
     gated: bool = False,
 ) -> Tensor:
-    """x (N, D), weight (O, D) -> activation(norm(x) weight^T * scale + bias) + residual: (N, O).
+    """Compute activation(norm(x) weight^T * scale + bias) + residual: x (N, D), weight (O, D) -> (N, O).
 
-    bias, scale (O,): with a scale the weight is int8, and row o is scale[o] * weight[o].
+    bias, scale (O,): with a scale, the weight is int8, and its row o stands for scale[o] * weight[o].
     gated: weight is (2 * O, D), the rows of the gate and then those of the up projection.
-    One row runs at nearly memory bandwidth, up to 32 rows (128 for int8) on the tensor cores; more rows, and
-    several float32 rows, use torch's matrix product. The kernel launched just before must not write weight,
-    scale or bias: they are read before it has finished.
+    One row runs at nearly memory bandwidth. Up to 32 rows (128 for int8) run on the tensor cores. More rows,
+    and several float32 rows, use torch's matrix multiplication. The kernel launched just
+    before must not write weight, scale or bias: they are read before it has finished.
     """
     x = x.contiguous()
     residual = None if residual is None else residual.contiguous()

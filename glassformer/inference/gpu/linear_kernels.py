@@ -1,4 +1,4 @@
-"""Kernels of linear layers: norms, activations, and matrix products of one or a few rows.
+"""Kernels of linear layers: norms, activations, and matrix multiplications of one or a few rows.
 
 `vector_product` multiplies one row and is bound by memory bandwidth. Each program reads a few rows of the
 weight once. Many small programs request them before they wait for x, so the weight of the next kernel is
@@ -37,15 +37,15 @@ from glassformer.inference.gpu.launch import (
 )
 
 FUSED_ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh")
-_TILE_ELEMENTS = 8192  # of the weight (of each half, if gated), that a program loads at once
+_TILE_ELEMENTS = 8192  # elements of the weight (of each half if gated) that a program loads at once
 _MAX_SINGLE_TILE = 4096
-MAX_ROWS = 32  # with more rows, compute matters and torch's product is faster
+MAX_ROWS = 32  # with more rows, compute dominates and torch is faster
 MAX_ROWS_INT8 = 128  # for which torch would have to dequantize the weights
 
 
 @triton.jit
 def activate(x, NAME: tl.constexpr):
-    """The activation of x (float32); None is the identity."""
+    """Apply an activation to x (float32); None is the identity."""
     if NAME == "relu":
         x = tl.maximum(x, 0.0)
     elif NAME == "gelu":
@@ -73,7 +73,7 @@ class NormWeights:
 
 
 def norm_weights(module: RMSNorm | LayerNorm) -> NormWeights:
-    """The parameters of a norm module."""
+    """Return the parameters of a norm module."""
     weight = module.weight.detach()
     if isinstance(module, RMSNorm):
         return NormWeights(kind="rms", weight=weight, eps=module.eps)
@@ -103,7 +103,7 @@ def normalize(x: Tensor, norm: NormWeights) -> Tensor:
 
 @triton.jit
 def norm_statistics(x, valid, WIDTH: tl.constexpr, NORM: tl.constexpr, eps):
-    """Mean (0 for "rms") and 1 / std of a row x (float32), which is 0 outside `valid`."""
+    """Return mean (0 for "rms") and 1 / std (1 / rms) of a row x (float32), which is 0 outside `valid`."""
     mean = 0.0
     if NORM == "layer":
         mean = tl.sum(x, 0) / WIDTH
@@ -150,7 +150,7 @@ def vector_product(
     activation: str | None,
     gated: bool,
 ) -> Tensor:
-    """x (1, D), weight (O, D), or (2 * O, D) when gated -> (1, O)."""
+    """Multiply one row: x (1, D), weight (O, D), or (2 * O, D) if gated -> (1, O)."""
     out_features, width = weight.shape[0] // (2 if gated else 1), weight.shape[1]
     out = torch.empty(1, out_features, dtype=x.dtype, device=x.device)
     rows, columns, warps = _vector_shape(out_features, width, 2 if gated else 1, num_sms(x))
@@ -178,7 +178,7 @@ def vector_product(
 
 
 def _vector_shape(out_features: int, width: int, num_halves: int, num_sms: int) -> tuple[int, int, int]:
-    """Rows and columns of a program's tile, and its warps: small tiles, enough of them to fill the GPU."""
+    """Choose the tile of a program (rows, columns) and its warps: small tiles, enough to fill the GPU."""
     padded_width = triton.next_power_of_2(width)
     single_tile = padded_width <= _MAX_SINGLE_TILE and padded_width < 1.3 * width
     columns = padded_width if single_tile else min(padded_width, 2048)
@@ -189,7 +189,7 @@ def _vector_shape(out_features: int, width: int, num_halves: int, num_sms: int) 
 
 @triton.jit
 def _load_weight(weight, o, d, out_features, WIDTH: tl.constexpr, EVEN: tl.constexpr):
-    """Load rows o, columns d of the weight, without caching: none is read twice."""
+    """Load rows o, columns d of the weight, without caching: nothing is read twice."""
     pointers = weight + o.to(tl.int64)[:, None] * WIDTH + d[None, :]
     if EVEN:
         return tl.load(pointers, eviction_policy="evict_first")
@@ -211,7 +211,7 @@ def _load_norm(norm_weight, norm_bias, column, WIDTH: tl.constexpr):
 
 @triton.jit
 def _dequantize(w):
-    """Convert to float32; int8 by a bit trick that is faster than the conversion."""
+    """Convert to float32; for int8, by a bit trick that is faster than the conversion instruction."""
     if w.dtype == tl.int8:
         biased = (w.to(tl.uint8, bitcast=True) ^ 0x80).to(tl.int32) | 0x4B000000  # 2^23 + 128 + w
         return biased.to(tl.float32, bitcast=True) - 8388736.0
@@ -284,7 +284,7 @@ def _vector_kernel(
             if TILES > 1:
                 norm_gain, norm_shift = _load_norm(norm_weight, norm_bias, column, WIDTH)
             features = (features - mean) * inv_std * norm_gain + norm_shift
-            features = features.to(x.dtype.element_ty).to(tl.float32)  # rounded as the output of the norm
+            features = features.to(x.dtype.element_ty).to(tl.float32)  # rounded like a norm's output
         total += tl.sum(_dequantize(w) * features[None, :], 1)
         if GATED:
             total_up += tl.sum(_dequantize(w_up) * features[None, :], 1)
@@ -310,7 +310,7 @@ class _TileShape(NamedTuple):
 
 
 def _matrix_shape(rows: int, out_features: int, width: int, num_halves: int, num_sms: int) -> _TileShape:
-    """One or two programs per multiprocessor, each with at least two tiles."""
+    """Choose the tile so that each multiprocessor has one or two programs, each with at least two tiles."""
     columns = min(64 if num_halves > 1 else 128, max(16, triton.next_power_of_2(width)))
     blocks, tiles = triton.cdiv(out_features, 64), triton.cdiv(width, columns)
     splits = max(1, min(num_halves * num_sms // blocks, tiles // 2, 32))
@@ -328,7 +328,7 @@ def matrix_product(
     activation: str | None,
     gated: bool,
 ) -> Tensor:
-    """x (N, D), weight (O, D), or (2 * O, D) when gated -> (N, O)."""
+    """Multiply a few rows: x (N, D), weight (O, D), or (2 * O, D) if gated -> (N, O)."""
     num_halves = 2 if gated else 1
     rows, width = x.shape
     out_features = weight.shape[0] // num_halves
@@ -364,7 +364,7 @@ def matrix_product(
 
 @triton.jit
 def _scale_and_bias_rows(total, o, valid, scale, bias):
-    """Scale sums (BLOCK_O, BLOCK_N) of the rows o, and add the bias."""
+    """Multiply the sums (BLOCK_O, BLOCK_N) of rows o by their scale, and add the bias."""
     if scale is not None:
         total *= tl.load(scale + o, mask=valid, other=0.0).to(tl.float32)[:, None]
     if bias is not None:

@@ -1,7 +1,8 @@
 """Top-k tokens and log-sum-exp of each row, in one pass over the logits.
 
-Every lane keeps the best of the columns it reads. The best of the lanes is the best of the row; its lane then
-reads its columns again for its next best, so each further token costs a few reads instead of a full pass.
+Each lane keeps the maximum of its columns; the row maximum is the maximum over lanes. Then only the winning
+lane rescans its columns for the next candidate, so each further token costs a few reads instead of a full
+pass.
 
 R rows, V tokens.
 """
@@ -20,9 +21,10 @@ MAX_COUNT = 16
 
 
 def top_k(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """logits (R, V) -> the `count` highest in descending order, their tokens (R, count), log-sum-exp (R,).
+    """logits (R, V) -> the `count` highest values and their tokens (R, count), and log-sum-exp (R,).
 
-    Values are float32, tokens int64; of equal values the first token comes first.
+    Values are float32, in descending order; tokens are int64. Of equal values, the lower token id comes
+    first.
     """
     if logits.dim() != 2 or not 1 <= count <= min(MAX_COUNT, logits.shape[-1]):
         raise InvalidValueError(
@@ -83,7 +85,7 @@ def _top_k_kernel(
     lane_max = tl.full((LANES,), -1e30, tl.float32)  # finite, so that differences are not NaN
     lane_sum = tl.zeros((LANES,), tl.float32)
     best = tl.full((LANES,), float("-inf"), tl.float32)
-    best_column = lane  # the first column of a lane's best
+    best_column = lane  # the first column of the lane's maximum
     for first_column in range(0, vocab_size, TILES * LANES):
         column = first_column + tile
         x = tl.load(row_logits + column, mask=column < vocab_size, other=float("-inf")).to(tl.float32)
