@@ -84,12 +84,14 @@ def uncached_beam_search(
             logprobs = logprobs_after(model, row, out, start_kwargs)
             candidates += [(score + logprob, [*out, token]) for token, logprob in enumerate(logprobs)]
         candidates = sorted(candidates, reverse=True)[: (1 + len(ends)) * beams]
-        over = [out[-1] in ends or n == MAX_NEW_TOKENS for _, out in candidates]
-        for (score, out), last in list(zip(candidates, over, strict=True))[:beams]:
+        finished = [out[-1] in ends or n == MAX_NEW_TOKENS for _, out in candidates]
+        for (score, out), last in list(zip(candidates, finished, strict=True))[:beams]:
             if last:
                 results.append((score / n**penalty, out[:-1] if out[-1] in ends else out))
         results = sorted(results, reverse=True)[:beams]
-        open_beams = [candidate for candidate, last in zip(candidates, over, strict=True) if not last][:beams]
+        open_beams = [candidate for candidate, last in zip(candidates, finished, strict=True) if not last][
+            :beams
+        ]
         if not open_beams:
             break
         if len(results) == beams and open_beams[0][0] / n**penalty <= results[-1][0]:
@@ -99,8 +101,10 @@ def uncached_beam_search(
 
 def varied_eos_ids(model: nn.Module, ids: torch.Tensor, start_kwargs: dict[str, Any]) -> tuple[int, int]:
     settings = GenerationConfig(num_beams=3, num_return_sequences=3, max_new_tokens=MAX_NEW_TOKENS)
-    free = generate_with(model, ids, config=settings, eos_token_id=None, pad_token_id=PAD, **start_kwargs)
-    tokens = {token for texts in free for text in texts for token in text.ids}
+    outputs_without_eos = generate_with(
+        model, ids, config=settings, eos_token_id=None, pad_token_id=PAD, **start_kwargs
+    )
+    tokens = {token for texts in outputs_without_eos for text in texts for token in text.ids}
 
     def lengths(end: int) -> int:
         outputs = generate_with(
@@ -257,8 +261,8 @@ def test_sampling_follows_the_processed_probabilities() -> None:
     statistic = float(((counts - count * expected) ** 2 / (count * expected)).sum())
     freedom = len(top) - 1
     assert statistic < freedom + 5 * math.sqrt(2 * freedom), "further off than one seed in thousands"
-    again = generate_with(model, torch.tensor([row]), config=settings, eos_token_id=None, pad_token_id=PAD)
-    assert again == [outputs]
+    repeated = generate_with(model, torch.tensor([row]), config=settings, eos_token_id=None, pad_token_id=PAD)
+    assert repeated == [outputs]
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"num_beams": 3, "num_return_sequences": 3}], ids=["one", "beams"])
@@ -332,12 +336,12 @@ def test_stop_string_may_start_and_end_inside_tokens(beams: int) -> None:
         "length_penalty": 0.0,
     }  # so that a stopped sequence can be a result
     options: dict[str, Any] = {"eos_token_id": None, "pad_token_id": PAD, "decode": decode, **start_kwargs}
-    free = generate_with(model, ids, config=GenerationConfig(**kwargs), **options)
-    stop = decode(free[0][0].ids)[3:10]  # the end of one token and all of the next three
+    full_outputs = generate_with(model, ids, config=GenerationConfig(**kwargs), **options)
+    stop = decode(full_outputs[0][0].ids)[3:10]  # the end of one token and all of the next three
     stopping = GenerationConfig(**kwargs, stop_strings=(stop,))
     outputs = generate_with(model, ids, config=stopping, **options)
     assert any(text.finish_reason == "stop" for texts in outputs for text in texts)
-    for texts, long in zip(outputs, free, strict=True):
+    for texts, full in zip(outputs, full_outputs, strict=True):
         for text in texts:
             decoded = decode(text.ids)
             assert (stop in decoded) == (text.finish_reason == "stop")
@@ -346,7 +350,7 @@ def test_stop_string_may_start_and_end_inside_tokens(beams: int) -> None:
                 decoded, [stop]
             )
         if beams == 1:
-            assert texts[0].ids == long[0].ids[: len(texts[0].ids)]
+            assert texts[0].ids == full[0].ids[: len(texts[0].ids)]
     with pytest.raises(MissingValueError):
         generate_with(model, ids, config=stopping, eos_token_id=None, pad_token_id=PAD, **start_kwargs)
 

@@ -14,7 +14,7 @@ from tests.tokenization.layouts import LAYOUTS, PAIRS, TEXTS
 logging.set_verbosity_error()
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended")
 ROLES = ("pad", "bos", "eos", "unk", "cls", "sep", "mask")
-Both = tuple[Tokenizer, PreTrainedTokenizerBase]
+Tokenizers = tuple[Tokenizer, PreTrainedTokenizerBase]
 
 
 def load(folder: Path) -> Tokenizer:
@@ -38,7 +38,7 @@ def folder(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
 
 
 @pytest.fixture
-def both(folder: Path) -> Both:
+def tokenizers(folder: Path) -> Tokenizers:
     return load(folder), AutoTokenizer.from_pretrained(folder)
 
 
@@ -51,8 +51,8 @@ def agrees(folder: Path, text: str) -> bool:
     return not ((folder / "tokenizer.model").exists() and text.startswith(" "))
 
 
-def test_ids_equal_the_reference(both: Both, folder: Path) -> None:
-    ours, reference = both
+def test_ids_equal_the_reference(tokenizers: Tokenizers, folder: Path) -> None:
+    ours, reference = tokenizers
     for text in TEXTS:
         if agrees(folder, text):
             assert ours.encode(text).ids == reference(text)["input_ids"], text
@@ -60,27 +60,27 @@ def test_ids_equal_the_reference(both: Both, folder: Path) -> None:
             assert ours.encode(text, special=False).ids == bare, text
 
 
-def test_pairs_equal_the_reference(both: Both, folder: Path) -> None:
-    ours, reference = both
+def test_pairs_equal_the_reference(tokenizers: Tokenizers, folder: Path) -> None:
+    ours, reference = tokenizers
     for text, pair in PAIRS:
         if agrees(folder, text):
             expected = reference(text, pair, return_token_type_ids=True)
-            got = ours.encode(text, pair)
-            assert got.ids == expected["input_ids"]
+            encoded = ours.encode(text, pair)
+            assert encoded.ids == expected["input_ids"]
             if not (folder / "source.spm").exists():  # such models have no token types
-                assert got.type_ids == expected["token_type_ids"]
+                assert encoded.type_ids == expected["token_type_ids"]
 
 
-def test_decoded_text_equals_the_reference(both: Both) -> None:
-    ours, reference = both
+def test_decoded_text_equals_the_reference(tokenizers: Tokenizers) -> None:
+    ours, reference = tokenizers
     for text in TEXTS:
         ids = ours.encode(text).ids
         assert ours.decode(ids) == reference.decode(ids, skip_special_tokens=True)
         assert ours.decode(ids, skip_special=False) == reference.decode(ids)
 
 
-def test_vocabulary_and_roles_equal_the_reference(both: Both) -> None:
-    ours, reference = both
+def test_vocabulary_and_roles_equal_the_reference(tokenizers: Tokenizers) -> None:
+    ours, reference = tokenizers
     assert ours.vocab_size == len(reference)
     assert ours.special_ids == frozenset(reference.all_special_ids)
     for role in ROLES:
@@ -89,8 +89,8 @@ def test_vocabulary_and_roles_equal_the_reference(both: Both) -> None:
     assert ours.tokens(ids, side="target") == reference.convert_ids_to_tokens(list(ids))
 
 
-def test_special_tokens_in_text(both: Both, folder: Path) -> None:
-    ours, reference = both
+def test_special_tokens_in_text(tokenizers: Tokenizers, folder: Path) -> None:
+    ours, reference = tokenizers
     for index in sorted(ours.special_ids)[:8]:
         name = ours.tokens([index])[0]
         for text in (f"The {name} sang", f"{name}The captain{name}", f"나는{name}{name}x", name):
@@ -102,24 +102,24 @@ def test_special_tokens_in_text(both: Both, folder: Path) -> None:
             assert not (plain - {ours.unk_id}) & ours.special_ids, text
 
 
-def test_saved_folder_reads_back_the_same(both: Both, folder: Path, tmp_path: Path) -> None:
-    ours, reference = both
+def test_saved_folder_reads_back_the_same(tokenizers: Tokenizers, folder: Path, tmp_path: Path) -> None:
+    ours, reference = tokenizers
     ours.save(tmp_path)
-    again, reference_again = load(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    reloaded, reference_reloaded = load(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     for text in TEXTS:
-        assert again.encode(text).ids == ours.encode(text).ids
-        assert reference_again(text)["input_ids"] == reference(text)["input_ids"]
+        assert reloaded.encode(text).ids == ours.encode(text).ids
+        assert reference_reloaded(text)["input_ids"] == reference(text)["input_ids"]
     for role in ROLES:
-        assert getattr(again, f"{role}_id") == getattr(ours, f"{role}_id")
-        assert getattr(reference_again, f"{role}_token_id") == getattr(ours, f"{role}_id")
+        assert getattr(reloaded, f"{role}_id") == getattr(ours, f"{role}_id")
+        assert getattr(reference_reloaded, f"{role}_token_id") == getattr(ours, f"{role}_id")
 
 
-def test_offsets_cover_the_text(both: Both) -> None:
+def test_offsets_cover_the_text(tokenizers: Tokenizers) -> None:
     """Offsets are within the text, in order, and leave out nothing but spaces and cleaned-up punctuation."""
-    ours, _ = both
+    ours, _ = tokenizers
     for text in TEXTS:
-        got = ours.encode(text)
-        spans = [o for o, s in zip(got.offsets, got.sequence_ids, strict=True) if s is not None]
+        encoded = ours.encode(text)
+        spans = [o for o, s in zip(encoded.offsets, encoded.sequence_ids, strict=True) if s is not None]
         assert spans == sorted(spans)
         covered = {at for start, end in spans for at in range(start, end)}
         assert all(at < len(text) for at in covered)

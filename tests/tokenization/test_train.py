@@ -144,9 +144,9 @@ def test_saved_files_are_read_by_other_libraries(tmp_path: Path, kind: Kind, tem
             assert reference.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
             assert reference(text, "the sea", return_token_type_ids=True)["token_type_ids"] == pair.type_ids
     roles = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
-    mine = [getattr(tokenizer, f"{role}_id") for role in roles]
-    assert mine[:4] == [0, 1, 2, 3] and [getattr(loaded, f"{role}_id") for role in roles] == mine
-    assert [getattr(reference, f"{role}_token_id") for role in roles] == mine
+    role_ids = [getattr(tokenizer, f"{role}_id") for role in roles]
+    assert role_ids[:4] == [0, 1, 2, 3] and [getattr(loaded, f"{role}_id") for role in roles] == role_ids
+    assert [getattr(reference, f"{role}_token_id") for role in roles] == role_ids
     assert loaded.special_ids == tokenizer.special_ids == set(reference.all_special_ids) | {4, 5}
     loaded.save(tmp_path / "again")
     for name in names:
@@ -179,7 +179,7 @@ def test_same_texts_give_the_same_file() -> None:
 @pytest.mark.parametrize(
     "splitter", [metaspace_splitter(), metaspace_splitter(max_punctuation=1), byte_level_splitter()]
 )
-def test_counting_chunks_matches_splitting_whole_texts(splitter: Splitter, texts: list[str]) -> None:
+def test_chunk_counts_match_pre_tokenized_texts(splitter: Splitter, texts: list[str]) -> None:
     texts = [*filter(None, texts), "ab" * 300 + " c " + "." * 400, "x " * 200]
     expected = Counter(
         pretoken for text in texts for pretoken, _ in splitter.pre_tokenizer.pre_tokenize_str(text)
