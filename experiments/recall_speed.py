@@ -16,7 +16,7 @@ from glassformer.baselines import build_baseline, lstm_spec
 from glassformer.recipes import recipe_path
 from glassformer.training.hardware import device_for
 from glassformer.training.learner import PairLearner
-from glassformer.training.model_setup import fresh, new_model_spec
+from glassformer.training.model_setup import build_initialized, new_model_spec
 from glassformer.training.recipe import parse_recipe, read_recipe_dict, with_overrides
 
 LENGTHS = (16, 32, 64, 128, 256, 512)  # symbols of each string
@@ -55,7 +55,7 @@ def built(recipe: str, changes: Sequence[str]) -> nn.Module:
     sizes = {"src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY, "tied": ("source", "head")}
     if options.preset == "lstm":
         return build_baseline(lstm_spec("LSTMEncoderDecoder", options.overrides, **sizes))
-    return fresh(new_model_spec(options, sizes))
+    return build_initialized(new_model_spec(options, sizes))
 
 
 def seconds_per_step(learner: PairLearner, rows: int, length: int, device: torch.device) -> float:
