@@ -1,1 +1,1 @@
-"""Models exported for other runtimes: ONNX and CTranslate2."""
+"""Export models for other runtimes: ONNX and CTranslate2."""

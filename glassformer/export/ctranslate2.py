@@ -1,8 +1,8 @@
 """Export a text model to a CTranslate2 folder.
 
-All families consist of the same parts, so one mapping to CTranslate2's parts is enough; parts that it lacks
-raise an error. The runtime takes tokens, not ids: `tokenizer.tokens(tokenizer.encode(text).ids)`. For an
-encoder it returns the last hidden states; the weights of the head are saved in a separate file.
+All families are built from the same modules, so one mapping to CTranslate2's layers is enough; modules that
+it lacks raise an error. The runtime takes tokens, not ids: `tokenizer.tokens(tokenizer.encode(text).ids)`.
+For an encoder it returns the last hidden states; the weights of the head are saved in a separate file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from glassformer.tokenization.tokenizer import Side
 Dtype = Literal["float32", "float16", "int8"]
 SUPPRESSED = -1e4  # added to the logit of a suppressed token; within the range of float16
 HEAD = "head.safetensors"
-# CTranslate2's names of our activations
+# activation names of this package -> those of CTranslate2
 ACTIVATIONS = {
     "relu": "RELU",
     "gelu": "GELU",
@@ -52,7 +52,7 @@ ACTIVATIONS = {
 
 
 def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float32") -> ExportResult:
-    """Write a new or empty folder. dtype: of the stored weights."""
+    """Export a text model to a new or empty folder. dtype: dtype of the stored weights."""
     if dtype not in get_args(Dtype):
         raise InvalidValueError("dtype", dtype, f"one of {', '.join(get_args(Dtype))}")
     library()
@@ -84,7 +84,7 @@ def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float
 def _generation_spec(
     bundle: Bundle, model_spec: spec.EncoderDecoderSpec | spec.DecoderOnlySpec
 ) -> tuple[Any, tuple[str, ...]]:
-    """The specification of a model that generates text, with its vocabularies, and notes for the caller."""
+    """Return CTranslate2's spec of a model that generates text, with its vocabularies, and notes."""
     model: Any = bundle.model
     eos, unk, never = end_tokens(bundle), special_token_id(bundle, "unk"), suppressed_tokens(bundle)
     assert isinstance(model_spec.head, spec.LanguageModelSpec)
@@ -122,7 +122,7 @@ def _generation_spec(
 def _encoder_spec(
     bundle: Bundle, model_spec: spec.EncoderOnlySpec
 ) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
-    """The specification of an encoder with its vocabulary, its head's weights, and notes for the caller."""
+    """Return CTranslate2's spec of an encoder with its vocabulary, the weights of its head, and notes."""
     model: Any = bundle.model
     encoder = encoder_of(model_spec.encoder, model_spec.input, model.embed, model.encoder)
     ct2_spec = pooled_of(encoder, model_spec.head, model.head)
@@ -140,7 +140,7 @@ def _encoder_spec(
 
 
 def vocabulary_of(bundle: Bundle, tokens: spec.InputSpec, side: Side) -> list[str]:
-    """A distinct token for every row of the embedding matrix; `<id N>` for rows without one."""
+    """Return a unique token for every row of the embedding matrix; `<id N>` for rows without a token."""
     assert isinstance(tokens, spec.TokensSpec)
     numbers = range(tokens.vocab_size)
     if bundle.tokenizer is None:
@@ -169,11 +169,11 @@ def _notes(bundle: Bundle, eos: list[int]) -> tuple[str, ...]:
     return (*notes, *language_note(bundle))
 
 
-# ---- specifications of CTranslate2, filled with weights ---------------------------------------------------
+# ---- specs of CTranslate2, filled with weights ---------------------------------------------------
 
 
 def library() -> Any:
-    """CTranslate2's model specifications; the package is optional."""
+    """Import CTranslate2's model specs; raise if the optional package is missing."""
     try:
         return import_module("ctranslate2.specs")
     except ImportError:
@@ -181,7 +181,7 @@ def library() -> Any:
 
 
 def encoder_of(stack: spec.StackSpec, tokens: spec.InputSpec, embed: Any, encoder: Any) -> Any:
-    """The specification of an encoder with its weights."""
+    """Return CTranslate2's spec of an encoder with its weights."""
     options = _options(stack, tokens)
     if typed := isinstance(tokens, spec.TokensSpec) and tokens.types is not None:
         options |= {"num_source_embeddings": 2, "embeddings_merge": library().EmbeddingsMerge.ADD}
@@ -194,7 +194,7 @@ def encoder_of(stack: spec.StackSpec, tokens: spec.InputSpec, embed: Any, encode
 
 
 def pooled_of(encoder: Any, head: spec.HeadSpec, own: Any) -> Any:
-    """The specification of an encoder model, with the head's pooler if it has one."""
+    """Return CTranslate2's spec of an encoder model, with the pooler of its head if it has one."""
     dense, activation = None, None
     if isinstance(head, spec.FeaturesSpec) and head.pooler:
         dense, activation = own.pooler, head.pooler_activation
@@ -211,7 +211,7 @@ def pooled_of(encoder: Any, head: spec.HeadSpec, own: Any) -> Any:
 def decoder_of(
     model_spec: spec.EncoderDecoderSpec | spec.DecoderOnlySpec, model: Any, shifts: Mapping[int, float]
 ) -> Any:
-    """The specification of a decoder with its weights. shifts: added to the logits of single tokens."""
+    """Return CTranslate2's spec of a decoder with its weights. shifts: logit bias by token id."""
     cross_attends = isinstance(model_spec, spec.EncoderDecoderSpec)
     tokens = model_spec.target if isinstance(model_spec, spec.EncoderDecoderSpec) else model_spec.input
     cross = model_spec.decoder.block.cross_attention
@@ -241,7 +241,7 @@ def decoder_of(
 
 
 def epsilon_of(model_spec: spec.ModelSpec) -> float:
-    """The eps of all norms; CTranslate2 supports only one."""
+    """Return the eps of all norms; CTranslate2 supports only one value."""
     if isinstance(model_spec, spec.EncoderDecoderSpec):
         sides = [(model_spec.source, model_spec.encoder), (model_spec.target, model_spec.decoder)]
     else:
@@ -263,7 +263,7 @@ def _raise_unsupported(part: str) -> NoReturn:
 
 
 def _options(stack: spec.StackSpec, tokens: spec.InputSpec) -> dict[str, Any]:
-    """The arguments of CTranslate2's stack specifications."""
+    """Return the arguments of CTranslate2's encoder and decoder specs."""
     block = stack.block
     attention, feed, norm = block.attention, block.feed_forward, block.norm
     if not isinstance(tokens, spec.TokensSpec) or (stack.causal and tokens.types is not None):
@@ -335,7 +335,7 @@ def _fill_input(ct2_spec: Any, embeddings: Any, own: Any) -> None:
 
 
 def _fill_stack(ct2_spec: Any, stack: spec.StackSpec, own: Any) -> None:
-    """Fill in the weights of each layer, and the positions of its attention."""
+    """Copy the weights of each layer, and the position scheme of its attention, into the spec."""
     if own.final_norm is not None:
         _fill_norm(ct2_spec.layer_norm, own.final_norm)
     for layer, block in zip(ct2_spec.layer, own.blocks, strict=True):
@@ -359,13 +359,13 @@ def _fill_positions(ct2_spec: Any, inside: spec.AttentionPositionSpec | None, ow
     if isinstance(scaling, spec.BandScalingSpec):
         ct2_spec.rotary_low_freq_factor = float(scaling.low_freq_factor)
         ct2_spec.rotary_high_freq_factor = float(scaling.high_freq_factor)
-        # the runtime reads these two as well, but the specification does not declare them
+        # the runtime reads these two, although the spec does not declare them
         vars(ct2_spec)["rotary_scaling_factor"] = float(scaling.factor)
         vars(ct2_spec)["original_max_position_embeddings"] = np.int32(scaling.original_max_len)
 
 
 def _fill_attention(ct2_spec: Any, own: Any, norm: Any) -> None:
-    """Fuse q, k and v into one matrix; of cross-attention, k and v."""
+    """Copy attention weights: q, k and v fused into one matrix, in cross-attention only k and v."""
     _fill_norm(ct2_spec.layer_norm, norm)
     ct2_spec.queries_scale = float(own.scale)
     projections = [own.q_proj, own.k_proj, own.v_proj]
@@ -378,7 +378,7 @@ def _fill_attention(ct2_spec: Any, own: Any, norm: Any) -> None:
 
 
 def _to_float32(weight: Tensor) -> Tensor:
-    """The weight in float32 on the CPU, without a copy if it already is."""
+    """Convert a weight to float32 on the CPU, without a copy if possible."""
     return weight.detach().float().cpu()
 
 

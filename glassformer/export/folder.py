@@ -1,4 +1,4 @@
-"""The folder of an export: written atomically, with a JSON file of metadata about generation."""
+"""Write the folder of an export atomically, with generation metadata as JSON."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ GENERATION = "generation_config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class ExportResult:
-    """The folder that was written, and notes on what a caller of its runtime must set."""
+    """The exported folder, and notes on what callers of the runtime must set."""
 
     folder: Path
     notes: tuple[str, ...]
 
 
 def require_new_folder(folder: str | Path) -> Path:
-    """The folder's path, if it is new or empty."""
+    """Return the path if the folder is new or empty, else raise."""
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsAlreadyError(path, hint="export into a new or empty folder")
@@ -39,7 +39,7 @@ def require_new_folder(folder: str | Path) -> Path:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder that is renamed to `path` when everything is written."""
+    """Yield a temporary folder, which is renamed to `path` if the block succeeds."""
     path = path.resolve()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def write_sidecars(bundle: Bundle, folder: Path, metadata: dict[str, Any]) -> None:
-    """Write what the model needs besides its weights: tokenizer, labels, generation config and metadata."""
+    """Write the files besides the weights: tokenizer, labels, generation config and metadata."""
     if bundle.tokenizer is not None:
         bundle.tokenizer.save(folder)
     files = sidecar_files(bundle)
@@ -72,7 +72,7 @@ def write_sidecars(bundle: Bundle, folder: Path, metadata: dict[str, Any]) -> No
 
 
 def read_metadata(folder: str | Path) -> dict[str, Any]:
-    """The metadata of an exported folder."""
+    """Read the metadata of an exported folder."""
     path = Path(folder)
     if not (path / METADATA_FILE).is_file():
         raise FileMissingError(path / METADATA_FILE, hint="use the folder of an exported model")
@@ -85,25 +85,25 @@ MAX_LISTED = 8  # languages in the note
 
 
 def config_values(bundle: Bundle, name: str) -> list[Any]:
-    """The value of a key as a list, from generation_config.json or else config.json."""
+    """Return the value of a key as a list, from generation_config.json, else config.json."""
     value = bundle.generation.get(name)
     value = bundle.config.get(name) if value is None else value
     return list(value) if isinstance(value, list) else [] if value is None else [value]
 
 
 def special_token_id(bundle: Bundle, name: str) -> int | None:
-    """The id of a special token: bos, eos, unk."""
+    """Return the id of a special token: bos, eos or unk."""
     return None if bundle.tokenizer is None else getattr(bundle.tokenizer, f"{name}_id")
 
 
 def end_tokens(bundle: Bundle) -> list[int]:
-    """The tokens that end a text, if the folder names any."""
+    """Return the EOS tokens declared in the folder."""
     eos = special_token_id(bundle, "eos")
     return config_values(bundle, "eos_token_id") or ([] if eos is None else [eos])
 
 
 def start_tokens(bundle: Bundle, model_spec: spec.ModelSpec) -> list[int]:
-    """The tokens that a target starts with; none for a decoder-only model."""
+    """Return the start tokens of a target; empty for a decoder-only model."""
     if not isinstance(model_spec, spec.EncoderDecoderSpec):
         return []
     return config_values(bundle, "decoder_start_token_id") or (
@@ -112,10 +112,10 @@ def start_tokens(bundle: Bundle, model_spec: spec.ModelSpec) -> list[int]:
 
 
 def language_tokens(bundle: Bundle) -> dict[str, Any]:
-    """How a multilingual translator is given the target language; empty for a single language.
+    """Describe how to select the target language of a multilingual model; empty for a single language.
 
-    ids: a token id for each language. in: whether it goes into the source or the target.
-    position: its position there; in a target, after the start tokens.
+    ids: a token id for each language. in: whether the token belongs to the source or the target.
+    position: its index there; in a target, after the start tokens.
     """
     tokenizer, model_spec = bundle.tokenizer, bundle.spec
     if tokenizer is None or not isinstance(model_spec, spec.EncoderDecoderSpec):
@@ -136,7 +136,7 @@ def language_tokens(bundle: Bundle) -> dict[str, Any]:
 
 
 def language_note(bundle: Bundle) -> tuple[str, ...]:
-    """A note for users of a multilingual model."""
+    """Return a note that explains how to select the target language; empty for a single language."""
     tokens = language_tokens(bundle)
     if not tokens:
         return ()
@@ -152,12 +152,12 @@ def language_note(bundle: Bundle) -> tuple[str, ...]:
 
 
 def forced_first_tokens(bundle: Bundle) -> list[int]:
-    """The token that follows the start tokens in every target, unless that is the language."""
+    """Return the token that is forced after the start tokens, unless it selects the language."""
     tokens = language_tokens(bundle)
     return [] if tokens.get("in") == "target" else config_values(bundle, "forced_bos_token_id")
 
 
 def suppressed_tokens(bundle: Bundle) -> list[int]:
-    """Tokens that are never generated, according to the folder."""
+    """Return the tokens that must never be generated, as declared in the folder."""
     bad_words = config_values(bundle, "bad_words_ids")
     return [*config_values(bundle, "suppress_tokens"), *(ids[0] for ids in bad_words if len(ids) == 1)]

@@ -1,8 +1,8 @@
 """Export a model to ONNX files with dynamic batch size and length; masks and the KV cache are inputs.
 
-Weights keep their names, and shared ones are stored once. `export.json` lists the inputs and outputs of each
-file. A model that generates becomes a decode step: it takes the past keys and values and returns them with
-those of the new tokens. The encoder's graph returns the keys and values for cross-attention.
+Weights keep their names, and shared weights are stored once. `export.json` lists the inputs and outputs of
+each file. A generating model is exported as a decode step, which takes the past keys and values and returns
+them extended by those of the new tokens. The encoder's graph returns the keys and values for cross-attention.
 
 Letters: B batch, T new tokens, S source tokens, P tokens so far, G key/value heads, K head width.
 """
@@ -47,11 +47,11 @@ from glassformer.inference.prepare import evaluation_mode
 OPSET = 18
 MAX_EMBEDDED = 2_000_000_000  # bytes of weights in the .onnx file itself: a protobuf message has at most 2 GB
 
-# Fully masked rows must give zeros in every runtime; a fused operator may give NaN, which would spread from
-# padding to everything after it.
+# Fully masked rows must give zeros in every runtime; a fused operator may give NaN, which would propagate
+# from padding to other positions.
 KERNEL: Kernel = "explicit"
 
-# the name of a head's output if it is one tensor; of others, logits
+# output name of a head that returns one tensor; "logits" for all others
 OUTPUT_NAMES: dict[type, str] = {
     spec.FeaturesSpec: "hidden",
     spec.EmbedSpec: "embedding",
@@ -72,7 +72,7 @@ def _require_exporter() -> None:
 
 
 def export_onnx(bundle: Bundle, folder: str | Path) -> ExportResult:
-    """Write a new or empty folder, in float32."""
+    """Export a model in float32 to a new or empty folder."""
     _require_exporter()
     path = require_new_folder(folder)
     model = _to_float32_cpu(bundle.model)
@@ -96,7 +96,7 @@ def export_onnx(bundle: Bundle, folder: str | Path) -> ExportResult:
 
 
 def _to_float32_cpu(model: AnyModel) -> AnyModel:
-    """The model in float32 on the CPU, without a copy if it already is."""
+    """Return the model in float32 on the CPU, without a copy if possible."""
     if not isinstance(model, nn.Module) or all(
         p.is_cpu and p.dtype == torch.float32 for p in model.parameters()
     ):
@@ -109,7 +109,7 @@ def _program(graph: Graph) -> Any:
     sizes = tuple(
         {n: size for n, size in enumerate(port.shape) if isinstance(size, str)} for port in graph.inputs
     )
-    # *args are one entry of dynamic_shapes
+    # *args is a single entry of dynamic_shapes
     fixed = 0 if isinstance(graph.module, FullForward) else 2
     shapes = (*sizes[:fixed], sizes[fixed:]) if len(sizes) > fixed else sizes
     with torch.no_grad(), _silenced():
@@ -130,14 +130,14 @@ def _program(graph: Graph) -> Any:
 
 
 def _clean_up(model: Any) -> None:
-    """Fold constants, but do not transpose weights: shared ones would be stored twice, without a name."""
+    """Fold constants, but not transposed weights: shared weights would be stored twice, without a name."""
     import_module("onnxscript.optimizer").optimize_ir(
         model, should_fold=lambda node: False if node.op_type == "Transpose" else None
     )
     model.producer_name = "glassformer"
     for value in list(model.graph.initializers.values()):
         value.name = value.name.removeprefix("model.")  # the attribute of the graph's module
-    # metadata contains stack traces with paths of this machine
+    # the metadata contains stack traces with local paths
     model.graph.metadata_props.clear()
     for node in model.graph.all_nodes():
         node.metadata_props.clear()
@@ -166,7 +166,7 @@ def _silenced() -> Iterator[None]:
 
 
 class TabulatedRelativeBias(nn.Module):
-    """A `RelativeBias` with a table of buckets: in another runtime the logarithm may round differently."""
+    """A `RelativeBias` with a bucket table, because other runtimes may round the logarithm differently."""
 
     table: Tensor
 
@@ -180,7 +180,7 @@ class TabulatedRelativeBias(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, positions: Tensor, keys: Tensor) -> PositionTerms:
-        """query positions (1, T) and key positions (1, S) -> bias (1, H, T, S)."""
+        """Return the bias (1, H, T, S) for query positions (1, T) and key positions (1, S)."""
         distance = keys[:, None, :] - positions[:, :, None]  # (1, T, S)
         rows = self.table[distance.clamp(-self.most, self.most) + self.most]
         return PositionTerms(bias=nn.functional.embedding(rows, self.weight).permute(0, 3, 1, 2))
@@ -188,7 +188,7 @@ class TabulatedRelativeBias(nn.Module):
 
 @contextmanager
 def _tabulated_positions(model: AnyModel) -> Iterator[None]:
-    """Replace the relative position biases of a model inside the block."""
+    """Replace a model's relative position biases with `TabulatedRelativeBias` inside the block."""
     stacks: list[Any] = [part for part in model.modules() if isinstance(part, Stack)]
     own = {stack: stack.position for stack in stacks if isinstance(stack.position, RelativeBias)}
     for stack, position in own.items():
@@ -222,7 +222,7 @@ class Graph:
     outputs: tuple[str, ...]
 
     def sample(self) -> tuple[Tensor, ...]:
-        """Example inputs: nothing masked, all ids 0."""
+        """Create example inputs: all ids 0, nothing masked."""
         kinds = {"bool": torch.bool, "int64": torch.int64, "float32": torch.float32}
         inputs = [
             torch.ones([SIZES[n] if isinstance(n, str) else n for n in port.shape], dtype=kinds[port.dtype])
@@ -232,7 +232,7 @@ class Graph:
 
 
 def graphs_of(model: AnyModel) -> list[Graph]:
-    """The graphs of a model."""
+    """Return the graphs to export for a model."""
     if isinstance(model, EncoderDecoder) and isinstance(model.spec.head, spec.LanguageModelSpec):
         return [_encoder_graph(model), _decode_step_graph(model, model.spec.target)]
     if isinstance(model, DecoderOnly) and isinstance(model.spec.head, spec.LanguageModelSpec):
@@ -246,14 +246,14 @@ def graphs_of(model: AnyModel) -> list[Graph]:
 
 
 class PastCache(KVCache):
-    """Past keys and values are inputs of the graph; those with the new positions appended are its outputs."""
+    """A KV cache for tracing: past keys and values are graph inputs, the extended ones outputs."""
 
     def __init__(self, layers: list[LayerCache], past: int) -> None:
         super().__init__(layers, torch.full((), past))
         self.past = past
 
     def check_capacity(self, batch: int, steps: int) -> None:
-        """Any number of steps fits."""
+        """Do nothing: the cache has no fixed capacity."""
 
     def num_keys(self, steps: int) -> int:
         return self.past + steps
@@ -264,11 +264,11 @@ class PastCache(KVCache):
         return own.k, own.v
 
     def advance(self, steps: int) -> None:
-        """The layers are already longer."""
+        """Do nothing: keys and values were already appended."""
 
 
 class EncodeSource(nn.Module):
-    """ids (B, S), mask (B, S) -> memory (B, S, D), and the cross-attention keys and values of each layer."""
+    """Encoder: ids and mask (B, S) -> memory (B, S, D) and the cross-attention keys and values per layer."""
 
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()
@@ -283,9 +283,9 @@ class EncodeSource(nn.Module):
 
 
 class DecodeStep(nn.Module):
-    """ids (B, T), mask (B, P+T), past keys and values -> logits (B, T, V), keys and values with the new ones.
+    """ids (B, T), mask (B, P+T), past keys and values -> logits (B, T, V), extended keys and values.
 
-    With a source, its mask and its keys and values come between the mask and the past.
+    In an encoder-decoder, the source mask and the cross-attention keys and values come before the past.
     """
 
     def __init__(self, model: EncoderDecoder | DecoderOnly) -> None:
@@ -342,7 +342,7 @@ def _cross_ports(model_spec: spec.EncoderDecoderSpec) -> tuple[Port, ...]:
 
 
 def _kv_ports(stack: spec.StackSpec, kind: str, prefix: str, length: str) -> tuple[Port, ...]:
-    """Keys and values of every layer; kind: `attention` or `cross_attention`."""
+    """Return the ports of the keys and values of every layer. kind: `attention` or `cross_attention`."""
     ports = []
     for n in range(stack.num_layers):
         attention: spec.AttentionSpec = getattr(stack.block_at(n), kind)
@@ -358,7 +358,7 @@ def _kv_ports(stack: spec.StackSpec, kind: str, prefix: str, length: str) -> tup
 
 
 class FullForward(nn.Module):
-    """All inputs of the model, in the order of the ports -> the outputs of its head."""
+    """The full forward pass: from all inputs, in the order of the ports, to the outputs of the head."""
 
     def __init__(self, model: AnyModel, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -388,7 +388,7 @@ def _forward_graph(model: AnyModel) -> Graph:
 
 
 def _output_names(head: spec.HeadSpec) -> tuple[str, ...]:
-    """The names of a head's outputs."""
+    """Return the names of a head's outputs."""
     match head:
         case spec.FeaturesSpec(pooler=True):
             return PooledOutput._fields
@@ -404,7 +404,7 @@ def _output_names(head: spec.HeadSpec) -> tuple[str, ...]:
 def _input_ports(
     input_spec: spec.InputSpec, length: str, head: spec.HeadSpec | None = None
 ) -> tuple[Port, ...]:
-    """The ports of one input of the model."""
+    """Return the ports of one model input."""
     ports: tuple[Port, ...]
     match input_spec:
         case spec.TokensSpec():

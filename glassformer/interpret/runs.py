@@ -216,7 +216,7 @@ def load_snapshot(root: Path, snapshot: Snapshot) -> Bundle:
         weights = open_weights(snapshot.path / "model")
         own = unique_state_dict(bundle.model)
         if {name: tuple(tensor.shape) for name, tensor in own.items()} != weights.shapes:
-            raise SnapshotUnreadableError(snapshot.step, "they are those of another model")
+            raise SnapshotUnreadableError(snapshot.step, "they belong to another model")
         tensors = {name: weights[name].to(own[name]) for name in own}
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         if isinstance(error, SnapshotUnreadableError):

@@ -26,11 +26,11 @@ Reference = Literal["auto", "required", "skipped"]
 
 
 def all_checks(reference: Reference = "auto", exported: ExportedFolder | None = None) -> dict[str, Check]:
-    """All checks by name, in order; each takes the bundle and its own name.
+    """Return all checks by name, in order; each is called with the bundle and its name.
 
     reference: "auto" compares with transformers if it is installed, "required" raises if it is not, "skipped"
-    leaves the comparison out.
-    exported: an export of the model, from `open_exported`, to compare with.
+    omits the comparison.
+    exported: an export of the model to compare with, from `open_exported`.
     """
     first: dict[str, Check] = {}
     if exported is not None:

@@ -1,4 +1,4 @@
-"""The result of a check, and how the difference between two outputs is measured."""
+"""Measure the difference between two outputs, and report the result of a check."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from glassformer.core.model import AnyModel
 
 Status = Literal["passed", "failed", "skipped"]
 
-# Two correct computations of one number differ by rounding: the tolerance, by the model's dtype.
+# Tolerance by the model's dtype: two correct computations of the same value differ by rounding.
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-GRADIENT_FACTOR = 10  # a gradient sums many more products than an output does
+GRADIENT_FACTOR = 10  # a gradient accumulates more rounding errors than an output
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """The result of a check: the worst difference, and the tolerance.
+    """The result of a check: the largest difference, and the tolerance.
 
-    Differences are relative to the largest value compared if that is above 1. A tolerance of 0 means bit for
-    bit. note: what was compared, or why the check was skipped.
+    Differences are relative to the largest value compared, or to 1 if that is larger. A tolerance of 0 means
+    bit-identical. note: what was compared, or why the check was skipped.
     """
 
     name: str
@@ -38,7 +38,7 @@ def dtype_tolerance(model: AnyModel) -> float:
 
 
 def check_result(name: str, differences: Iterable[float], tolerance: float, note: str = "") -> CheckResult:
-    """Pass if no difference is above the tolerance; fail if nothing was compared."""
+    """Build the result: passed if no difference exceeds the tolerance, failed if nothing was compared."""
     values = list(differences)
     if not values:
         return CheckResult(name=name, status="failed", tolerance=tolerance, note="nothing was compared")
@@ -52,7 +52,7 @@ def skipped(name: str, note: str) -> CheckResult:
 
 
 def relative_error(ours: Tensor, theirs: Tensor, floor: float = 1.0) -> float:
-    """The largest difference over the largest value of `theirs` (at least `floor`); infinite if one is NaN.
+    """Return max |ours - theirs| / max(max |theirs|, floor); infinite if it is NaN or the shapes differ.
 
     >>> relative_error(torch.tensor([200.0, 1.0]), torch.tensor([100.0, 1.0]))
     1.0
@@ -68,7 +68,7 @@ def relative_error(ours: Tensor, theirs: Tensor, floor: float = 1.0) -> float:
 
 
 def bitwise_difference(ours: Tensor, theirs: Tensor) -> float:
-    """0 if two tensors are equal bit for bit, else their largest difference; infinite if shapes differ."""
+    """Return 0 for bit-identical tensors, else their largest difference; infinite if shapes differ."""
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return float("inf")
     bits = (t.detach().cpu().contiguous().view(-1).view(torch.uint8) for t in (ours, theirs))

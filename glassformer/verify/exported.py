@@ -1,4 +1,4 @@
-"""Compare an exported folder, run in its own runtime, with the model."""
+"""Compare an exported model, run in its runtime, with the original."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from glassformer.verify.comparison import CheckResult, check_result, dtype_toler
 from glassformer.verify.inputs import RandomInputs, drop_padding, has_tokens, random_inputs
 
 # Tolerances by the dtype of the exported weights: runtimes round differently, and quantized weights differ.
-# The note of a check says how often the most likely token changed.
+# The note of a check says how often the most likely token is the same.
 TOLERANCES_BY_DTYPE = {"float32": 1e-4, "float16": 1e-2, "int8": 2e-1}
-ROWS = 8  # enough to compare the most likely tokens
+ROWS = 8  # enough rows to compare the most likely tokens
 CHUNKS = (4, 1, 3, 1)  # tokens per step, repeated
 
-# a bundle -> all differences, and what was compared
+# from a bundle to all differences and a note on what was compared
 Measure = Callable[[Bundle], tuple[list[float], str]]
 
 
 def argmax_agreement(ours: Tensor, theirs: Tensor) -> str:
-    """How often two rows of logits (N, V) have the same argmax, as text.
+    """Describe how many rows of two logits (N, V) have the same argmax.
 
     >>> import torch
     >>> argmax_agreement(torch.eye(3), torch.eye(3)[[0, 1, 1]])
@@ -47,7 +47,7 @@ def argmax_agreement(ours: Tensor, theirs: Tensor) -> str:
 
 @dataclass(eq=False)
 class ExportMismatchError(GlassformerError):
-    """An exported folder that cannot be an export of this model."""
+    """The exported folder is not an export of this model."""
 
     problem: str
     hint: str = "export the model again"
@@ -56,14 +56,14 @@ class ExportMismatchError(GlassformerError):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedFolder:
-    """An export that was opened in its runtime."""
+    """An exported model, opened in its runtime."""
 
     dtype: str
     measure: Measure
 
 
 def open_exported(folder: str | Path) -> ExportedFolder:
-    """Open an exported folder with its own runtime."""
+    """Open an exported folder in its runtime."""
     about = read_metadata(folder)
     kind, dtype = about.get("format"), about.get("dtype")
     if kind not in OPENERS or dtype not in TOLERANCES_BY_DTYPE:
@@ -76,7 +76,7 @@ def open_exported(folder: str | Path) -> ExportedFolder:
 
 
 def exported_equals_native(bundle: Bundle, name: str, *, exported: ExportedFolder) -> CheckResult:
-    """Run the same padded inputs through both, from an empty cache if there is one."""
+    """Compare the exported with the native model on the same padded inputs, starting with an empty cache."""
     tolerance = max(TOLERANCES_BY_DTYPE[exported.dtype], dtype_tolerance(bundle.model))
     with torch.no_grad():
         differences, note = exported.measure(bundle)
@@ -87,7 +87,7 @@ def exported_equals_native(bundle: Bundle, name: str, *, exported: ExportedFolde
 
 
 def open_onnx(folder: Path) -> Measure:
-    """Open a folder in ONNX Runtime; return the comparison with it."""
+    """Open a folder in ONNX Runtime; return a function that compares a bundle with it."""
     try:
         runtime = import_module("onnxruntime")
     except ImportError:
@@ -99,7 +99,7 @@ def open_onnx(folder: Path) -> Measure:
     for path in sorted(folder.glob("*.onnx")):
         try:
             sessions[path.stem] = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime has a class for each kind of damage
+        except Exception as error:  # ONNX Runtime raises many different classes
             reason = str(error).partition("\n")[0]
             raise FileProblemError(
                 path, f"cannot be loaded ({reason})", hint="export the model again"
@@ -118,7 +118,7 @@ def open_onnx(folder: Path) -> Measure:
 
 
 def _check_graph(graph: Graph, sessions: dict[str, Any]) -> None:
-    """Raise unless a file has the inputs of the model's graph."""
+    """Raise unless the ONNX file has the inputs of the model's graph."""
     if graph.name not in sessions:
         raise ExportMismatchError(f"has no {graph.name}.onnx")
     theirs = {port.name: tuple(port.shape) for port in sessions[graph.name].get_inputs()}
@@ -153,7 +153,7 @@ def _compare_forward(bundle: Bundle, graph: Graph, session: Any, note: str) -> t
 
 
 def _named_inputs(graph: Graph, sample: RandomInputs) -> dict[str, Tensor]:
-    """The inputs under the names of the graph; those that the sample lacks mask nothing."""
+    """Return the inputs by the names of the graph; missing masks are filled so that nothing is masked."""
     inputs: dict[str, Tensor] = {}
     for name, x, mask in zip(("first", "target"), sample.inputs, sample.masks, strict=False):
         inputs[graph.inputs[0].name if name == "first" else name] = x.float() if mask is None else x
@@ -174,7 +174,7 @@ def _named_inputs(graph: Graph, sample: RandomInputs) -> dict[str, Tensor]:
 def _compare_decoding(
     bundle: Bundle, graphs: list[Graph], sessions: dict[str, Any], note: str
 ) -> tuple[list[float], str]:
-    """Compare logits in uneven steps from an empty cache, padded on the left, with one forward pass."""
+    """Compare cached decoding in uneven steps, with left padding, with a single forward pass."""
     model = bundle.model
     sample = random_inputs(model, "left", batch=ROWS)
     ids, mask = sample.inputs[-1], sample.masks[-1]
@@ -211,7 +211,7 @@ def _compare_decoding(
 
 
 def open_ctranslate2(folder: Path) -> Measure:
-    """Open a folder in its CTranslate2 runtime; return the comparison with it."""
+    """Open a folder in CTranslate2; return a function that compares a bundle with it."""
     try:
         library = import_module("ctranslate2")
     except ImportError:
@@ -247,14 +247,14 @@ def open_ctranslate2(folder: Path) -> Measure:
 
 
 def _rows(sample: RandomInputs, number: int = 0) -> list[list[int]]:
-    """One input of the sample as lists of ids without padding."""
+    """Return input `number` of the sample as lists of ids without padding."""
     masks = sample.masks[number]
     assert masks is not None
     return [row[mask].tolist() for row, mask in zip(sample.inputs[number].cpu(), masks.cpu(), strict=True)]
 
 
 def _compare_scores(bundle: Bundle, runtime: Any) -> tuple[list[float], str]:
-    """Compare logits, or an encoder's last hidden states, without padding and suppressed tokens."""
+    """Compare logits, or an encoder's last hidden states, excluding padding and suppressed tokens."""
     model: Any = bundle.model
     sample = random_inputs(model, "right", batch=ROWS)
     mask = sample.masks[0]

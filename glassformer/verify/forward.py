@@ -39,7 +39,7 @@ Run = Callable[[AnyModel, RandomInputs, Kernel], list[Tensor]]
 
 
 def batched_equals_single(bundle: Bundle, name: str, side: Side = "none") -> CheckResult:
-    """Compare each row of a batch with the row alone; side: where rows of unequal length are padded."""
+    """Compare each row of a batch with the same row run alone. side: where shorter rows are padded."""
     model, head = bundle.model, bundle.spec.head
     if side != "none" and not has_tokens(model):
         return skipped(name, "images, series and vectors are not padded")
@@ -68,13 +68,13 @@ def batched_equals_single(bundle: Bundle, name: str, side: Side = "none") -> Che
 
 
 def kernels_agree(bundle: Bundle, name: str) -> CheckResult:
-    """Compare the outputs of each kernel with the explicit one; left padding makes some rows empty."""
+    """Compare the outputs of each attention kernel with the explicit one, with left padding."""
     with torch.no_grad():
         return _compare_with_explicit(bundle, name, _outputs, 1.0, dtype_tolerance(bundle.model))
 
 
 def gradients_agree(bundle: Bundle, name: str) -> CheckResult:
-    """Compare the gradients of the first attention's projections, through every layer above it."""
+    """Compare the q, k and v gradients of the first attention layer between each kernel and the explicit one."""
     tolerance = GRADIENT_FACTOR * dtype_tolerance(bundle.model)
     if not any(isinstance(m, MultiHeadAttention) for m in bundle.model.modules()):
         return skipped(name, "the model has no attention")
@@ -113,7 +113,7 @@ def _outputs(model: AnyModel, sample: RandomInputs, kernel: Kernel) -> list[Tens
 
 def _gradients(model: AnyModel, sample: RandomInputs, kernel: Kernel) -> list[Tensor]:
     outputs = drop_padding(model, sample, sample.run(model, kernel=kernel)).values()
-    # random weights: a sum of squares would be constant for normalized vectors
+    # a random projection as loss: a sum of squares would be constant for normalized vectors
     generator = torch.Generator().manual_seed(1)
     loss = torch.stack(
         [(t.float() * torch.randn(t.shape, generator=generator).to(t.device)).mean() for t in outputs]
@@ -127,7 +127,7 @@ def _gradients(model: AnyModel, sample: RandomInputs, kernel: Kernel) -> list[Te
 
 
 def observed_equals_unobserved(bundle: Bundle, name: str) -> CheckResult:
-    """Compare every output with and without an observer, bit for bit."""
+    """Compare every output with and without an observer; they must be bit-identical."""
     model = bundle.model
     sample = random_inputs(model)
     with torch.no_grad():
@@ -138,7 +138,7 @@ def observed_equals_unobserved(bundle: Bundle, name: str) -> CheckResult:
 
 
 def _record(bundle: Bundle) -> Record:
-    """Record all attentions of a batch padded on the left, so that some queries may attend to nothing."""
+    """Record all attention layers on a left-padded batch, in which some queries attend to nothing."""
     model = bundle.model
     sample = random_inputs(model, "left" if has_tokens(model) else "none")
     return observe(model, (*sample.inputs, *sample.masks), want=("*.q", "*.k", "*.v", "*.heads"))
@@ -159,7 +159,7 @@ def rows_sum_to_one(bundle: Bundle, name: str) -> CheckResult:
 
 
 def attention_weights_match_outputs(bundle: Bundle, name: str) -> CheckResult:
-    """Compare recomputed attention matrices times values with the head outputs of the fast kernel."""
+    """Compare recomputed attention weights times values with the head outputs of the fast kernel."""
     record = _record(bundle)
     if not record.attentions():
         return skipped(name, "the model has no attention")

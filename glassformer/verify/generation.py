@@ -1,4 +1,4 @@
-"""Checks of generation: KV caches and preparing a model for inference do not change its outputs."""
+"""Checks of generation: KV caches and preparation for inference do not change the outputs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from glassformer.verify.inputs import (
     random_inputs,
 )
 
-NEW_TOKENS, BEAMS = 12, 3  # enough that a beam cache drops the slots of dead beams
-MAX_INT8_ERROR = 0.5  # relative to the largest score: a larger one is an error, not quantization
+NEW_TOKENS, BEAMS = 12, 3  # enough for the beam cache to drop the slots of discarded beams
+MAX_INT8_ERROR = 0.5  # relative to the largest output; a larger error is a bug, not quantization
 TEXT = (
     "The river had risen in the night. When the children came down in the morning, the lower field was "
     "a lake, and the old boat that nobody had used for years was floating near the gate as if it had been "
@@ -100,7 +100,7 @@ def _run_in_chunks(
 
 
 def _generation_differences(model: EncoderDecoder | DecoderOnly) -> Iterator[float]:
-    """Compare log-probs of generated tokens, from `generate` and the scheduler, with uncached forwards."""
+    """Yield errors of the log-probs of generated tokens (`generate` and scheduler) vs uncached forwards."""
     length = fitting_length(model.spec, 2 * NEW_TOKENS)
     count = min(NEW_TOKENS, length // 2)
     sample = random_inputs(model, "right", length=length - count, target_length=1)
@@ -133,7 +133,7 @@ def _generation_differences(model: EncoderDecoder | DecoderOnly) -> Iterator[flo
 def _logprob_difference(
     model: EncoderDecoder | DecoderOnly, row: list[int], starts: list[int], output: GenerationOutput
 ) -> float:
-    """The error of an output's log-probs, relative to one forward pass over the full sequence."""
+    """Return the error of an output's log-probs, compared with one forward pass over the full sequence."""
     device = next(model.parameters()).device
     context = starts or row
     ids = torch.tensor([[*context, *output.ids[:-1]]], device=device)
@@ -162,7 +162,7 @@ def prepared_equals_loaded(bundle: Bundle, name: str) -> CheckResult:
 
 
 def int8_near_loaded(bundle: Bundle, name: str) -> CheckResult:
-    """Measure what quantizing the weights to int8 costs."""
+    """Measure how far int8-quantized weights move the outputs from those of the loaded model."""
     try:
         outputs = _loaded_and_prepared(bundle, "int8")
     except GlassformerError as error:
@@ -182,7 +182,7 @@ def int8_near_loaded(bundle: Bundle, name: str) -> CheckResult:
 
 
 def _text(bundle: Bundle) -> Tensor | None:
-    """The ids (1, T) of a real text, for a language model with a tokenizer."""
+    """Return the ids (1, T) of a real text for a language model with a tokenizer, else None."""
     model = bundle.model
     if bundle.tokenizer is None or not isinstance(model, DecoderOnly) or not has_tokens(model):
         return None
@@ -194,14 +194,14 @@ def _text(bundle: Bundle) -> Tensor | None:
 
 
 def _loss(scores: Tensor, ids: Tensor) -> float:
-    """Scores (1, T, V) and ids (1, T) -> the mean loss of each next token."""
+    """Return the mean next-token loss of logits (1, T, V) for ids (1, T)."""
     return float(nn.functional.cross_entropy(scores[0, :-1].float(), ids[0, 1:]))
 
 
 def _loaded_and_prepared(
     bundle: Bundle, weights: WeightFormat
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]] | str:
-    """The outputs of the model as loaded and as prepared, or the reason why there are none."""
+    """Return the outputs of the loaded and the prepared model, or the reason why there are none."""
     model = bundle.model
     with torch.inference_mode():
         if supports(model):
@@ -230,7 +230,7 @@ def _loaded_and_prepared(
 
 
 def _decode_step_by_step(model: nn.Module, sample: RandomInputs, length: int) -> Tensor:
-    """Logits (B, T, V), one decode step per token."""
+    """Return logits (B, T, V), computed with one decode step per token."""
     ids = sample.inputs[-1]
     if len(sample.inputs) == 1:
         inputs, starts = ids[:, :1], None

@@ -14,8 +14,8 @@ from glassformer.core.model import AnyModel
 Side = Literal["none", "right", "left"]
 
 BATCH, LENGTH = 3, 17
-PADDING = (0, 3, 7)  # of each row
-# heads with one output per token; the others have one per sequence
+PADDING = (0, 3, 7)  # padding of each row
+# heads with one output per token; all others have one per sequence
 PER_TOKEN = (
     spec.FeaturesSpec,
     spec.LanguageModelSpec,
@@ -33,11 +33,11 @@ class RandomInputs:
     masks: tuple[Tensor | None, ...]
 
     def run(self, model: AnyModel, **options: Any) -> dict[str, Tensor]:
-        """The model's outputs by name; "output" if there is only one."""
+        """Run the model; return its outputs by name ("output" if there is only one)."""
         return named_outputs(model(*self.inputs, *self.masks, **options))
 
     def single_row(self, row: int) -> RandomInputs:
-        """One row without its padding."""
+        """Return one row without its padding."""
         inputs = tuple(
             x[row : row + 1] if mask is None else x[row][mask[row]][None]
             for x, mask in zip(self.inputs, self.masks, strict=True)
@@ -50,7 +50,7 @@ class RandomInputs:
 
 
 def named_outputs(result: Any) -> dict[str, Tensor]:
-    """A head's output as tensors by name."""
+    """Return the tensors of a head's output by name."""
     if isinstance(result, Tensor):
         return {"output": result}
     return {name: value for name, value in result._asdict().items() if isinstance(value, Tensor)}
@@ -67,7 +67,7 @@ def pools_first_token(head: spec.HeadSpec, name: str) -> bool:
 
 
 def drop_padding(model: AnyModel, sample: RandomInputs, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The outputs without those at padding, which mean nothing."""
+    """Return the outputs without the positions of padding."""
     mask = sample.masks[-1]
     if mask is None:
         return outputs
@@ -75,7 +75,7 @@ def drop_padding(model: AnyModel, sample: RandomInputs, outputs: dict[str, Tenso
 
 
 def perturb_parameters(model: AnyModel, seed: int = 0) -> None:
-    """Add noise to every parameter of a fresh model: norms of 1 and biases of 0 would hide errors.
+    """Add noise to every parameter of a fresh model: norm weights of 1 and biases of 0 would hide errors.
 
     The noise has mean 0: a common offset would give the residual stream a large mean, which norms subtract
     again, and rounding errors would grow with it.
@@ -103,10 +103,10 @@ def random_inputs(
     target_length: int | None = None,
     seed: int = 0,
 ) -> RandomInputs:
-    """Random inputs that fit the model: rows of unequal length, padded on `side`, or all of full length.
+    """Create random inputs for the model: rows of unequal length padded on `side`, or all of full length.
 
-    By default they are longer than a small attention window and fit the position table; a target is shorter
-    than its source, so that a mix-up of the two changes shapes.
+    By default they are longer than a small attention window and fit the position table. The target is shorter
+    than the source, so that confusing the two gives wrong shapes.
     """
     generator = torch.Generator().manual_seed(seed)
     parameter = next(model.parameters())
@@ -148,7 +148,7 @@ def random_inputs(
 
 
 def _input_specs(model: spec.ModelSpec) -> list[tuple[spec.InputSpec, int]]:
-    """Each input of the forward with its stack's width."""
+    """Return the spec of each input of the forward pass, with the width of its stack."""
     if isinstance(model, spec.EncoderDecoderSpec):
         return [(model.source, model.encoder.d_model), (model.target, model.decoder.d_model)]
     stack = model.decoder if isinstance(model, spec.DecoderOnlySpec) else model.encoder
@@ -156,7 +156,7 @@ def _input_specs(model: spec.ModelSpec) -> list[tuple[spec.InputSpec, int]]:
 
 
 def fitting_length(model: spec.ModelSpec, length: int = LENGTH) -> int:
-    """`length`, or more if an attention window is about as long, but at most the position table."""
+    """Return `length`, increased to exceed an attention window but limited by the position table."""
     tables = [
         getattr(getattr(input_spec, "position", None), "max_len", None)
         for input_spec, _ in _input_specs(model)
@@ -179,7 +179,7 @@ def _mask(batch: int, steps: int, side: Side) -> Tensor:
 
 
 def _random_ids(tokens: spec.TokensSpec, mask: Tensor, end_id: int, generator: torch.Generator) -> Tensor:
-    """Random ids (B, T), none of them padding; the last is the end token if the head looks for it."""
+    """Create random ids (B, T) without padding ids; each row ends with `end_id` if it is not negative."""
     usable = torch.tensor([n for n in range(tokens.vocab_size) if n not in (tokens.pad_id, end_id)] or [0])
     ids = usable[torch.randint(len(usable), mask.shape, generator=generator)]
     if end_id >= 0:

@@ -1,4 +1,4 @@
-"""Checks of weights: outputs equal those of transformers, and saving and loading changes no bit."""
+"""Checks of weights: outputs equal those of transformers; saving and loading is bit-identical."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from glassformer.verify.comparison import (
 from glassformer.verify.inputs import RandomInputs, drop_padding, has_tokens, is_per_token, random_inputs
 
 LIBRARY = "transformers"
-# the reference's names of our outputs; the first one present is used
+# output names of this package -> those of the reference; the first one present is used
 _MAIN = "logits prediction_outputs prediction_logits regression_outputs prediction_output last_hidden_state"
 REFERENCE_NAMES = {
     "output": _MAIN,
@@ -48,7 +48,7 @@ REFERENCE_NAMES = {
 
 
 def reference_equals_ours(bundle: Bundle, name: str, *, required: bool = False) -> CheckResult:
-    """Run the same inputs through both: each row alone, and padded on the right if there is a pad id."""
+    """Compare with transformers on the same inputs: single rows, and right-padded if there is a pad id."""
     if importlib.util.find_spec(LIBRARY) is None:
         if required:
             raise MissingDependencyError(LIBRARY, "dev")
@@ -80,7 +80,7 @@ def _unavailable(name: str, reason: str, required: bool) -> CheckResult:
 
 
 def _reference(folder: Path, model: AnyModel) -> Any:
-    """The reference model of a folder in evaluation mode, or the reason why there is none."""
+    """Load transformers' model of a folder in evaluation mode, or return the reason why it cannot."""
     import transformers as library
 
     architecture = (read_object(folder / "config.json").get("architectures") or ["?"])[0]
@@ -110,7 +110,7 @@ def _gaps(reference: Any, model: AnyModel) -> Iterator[float]:
 def _compare(reference: Any, model: AnyModel, sample: RandomInputs) -> Iterator[float]:
     theirs = _parameters(model.spec.head, reference(**_named_inputs(model.spec, sample)))
     mask = sample.masks[-1]
-    if isinstance(model.spec.head, spec.EmbedSpec):  # the reference's model ends before the pooling
+    if isinstance(model.spec.head, spec.EmbedSpec):  # the reference model has no pooling
         yield relative_error(_last_hidden_states(model, sample)[mask], theirs["last_hidden_state"][mask])
         return
     for key, ours in drop_padding(model, sample, sample.run(model)).items():
@@ -121,7 +121,7 @@ def _compare(reference: Any, model: AnyModel, sample: RandomInputs) -> Iterator[
 
 
 def _parameters(head: Any, result: Any) -> Any:
-    """The reference's output; for a distribution its parameters, in the units of the series like ours."""
+    """Return the reference's output; for a distribution, its parameters in the units of the series."""
     match head:
         case spec.ForecastSpec(distribution=kind) if kind != "none":
             scaled = DISTRIBUTIONS[kind](*result["prediction_outputs"])
@@ -132,7 +132,7 @@ def _parameters(head: Any, result: Any) -> Any:
 
 
 def _named_inputs(model_spec: spec.ModelSpec, sample: RandomInputs) -> dict[str, Tensor]:
-    """Our inputs under the reference's names."""
+    """Return the inputs by the reference's argument names."""
     first, mask = sample.inputs[0], sample.masks[0]
     source = model_spec.source if isinstance(model_spec, spec.EncoderDecoderSpec) else model_spec.input
     match source:
@@ -148,7 +148,7 @@ def _named_inputs(model_spec: spec.ModelSpec, sample: RandomInputs) -> dict[str,
 
 
 def _reference_output(result: Any, key: str) -> Tensor:
-    """The reference's output for our name of it."""
+    """Look up the reference's output for the output `key` of this package."""
     for name in REFERENCE_NAMES.get(key, key).split():
         output = result.get(name)
         if isinstance(output, Tensor):
@@ -157,7 +157,7 @@ def _reference_output(result: Any, key: str) -> Tensor:
 
 
 def _last_hidden_states(model: AnyModel, sample: RandomInputs) -> Tensor:
-    """The last layer's hidden states (B, T, D), before the head."""
+    """Return the last layer's hidden states (B, T, D), before the head."""
     observer = Observer(want=("*.resid_out", "*.final_norm"))
     sample.run(model, obs=observer)
     return list(observer.record.tensors.values())[-1]
@@ -167,7 +167,7 @@ def _last_hidden_states(model: AnyModel, sample: RandomInputs) -> Tensor:
 
 
 def saved_equals_loaded(bundle: Bundle, name: str) -> CheckResult:
-    """Compare every tensor and the spec after a round trip through a temporary folder."""
+    """Save and reload the model in a temporary folder, and compare the spec and every tensor."""
     before = unique_state_dict(bundle.model)
     size = sum(t.numel() * t.element_size() for t in before.values())
     differences: list[float] = []
