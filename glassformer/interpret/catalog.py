@@ -1,4 +1,4 @@
-"""The models and runs that can be explored, their descriptions, and the traces taken of them."""
+"""The models and training runs in the explorer, their descriptions and their traces."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from glassformer.tasks.text_generation import target_languages
 class Catalog:
     """Models and runs by id, with a store of traces. Thread-safe.
 
-    A repeated request is answered from the store; new traces are computed one at a time. The example run,
-    a small recorded training, is always one of the runs.
+    A repeated request is answered from the store; new traces are computed one at a time. The example
+    run, a recording of a small training run, is always included.
     """
 
     def __init__(self, bundles: Mapping[str, Bundle], runs: Mapping[str, Path] | None = None) -> None:
@@ -40,7 +40,7 @@ class Catalog:
         return self.bundles[id]
 
     def models(self) -> list[schema.ModelInfo]:
-        """The models that can be traced; baselines cannot."""
+        """Return the models that can be traced; baselines are left out."""
         with self._info_lock:
             for id, bundle in self.bundles.items():
                 if id not in self._infos:
@@ -55,7 +55,7 @@ class Catalog:
         return self.run_folders[id]
 
     def runs(self) -> list[schema.RunInfo]:
-        """All runs without their curves; a folder that is gone or still empty is left out."""
+        """Return all runs without their curves; missing and empty folders are left out."""
         infos = []
         for id, folder in self.run_folders.items():
             with suppress(GlassformerError):
@@ -65,7 +65,7 @@ class Catalog:
     def take(
         self, model: str, input: schema.TraceInput, interventions: Sequence[schema.Intervention] = ()
     ) -> Trace:
-        """The trace of an input, computed unless it is in the store."""
+        """Return the trace of an input from the store, or compute it."""
         bundle, id = self.bundle(model), trace_id(model, input, interventions)
         if (trace := self.store.find(id)) is None:
             with self._trace_lock:  # another request may have computed it in the meantime
@@ -75,7 +75,7 @@ class Catalog:
 
 
 def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
-    """The model's outline, its sizes, and inputs to start with."""
+    """Return the model's outline, its sizes, and example inputs."""
     kind, spec, stacks = model_kind(bundle), bundle.spec, describe_stacks(bundle)
     architecture: Any = "encoder-decoder" if len(stacks) > 1 else f"{stacks[0].name}-only"
     parameters = list(bundle.model.parameters())

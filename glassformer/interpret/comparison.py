@@ -24,11 +24,12 @@ MAX_LOGITS: Final = 1 << 22  # held at a time
 
 @torch.inference_mode()
 def compare_traces(before: Trace, after: Trace) -> schema.DifferenceInfo:
-    """What changed from one trace to another of the same model.
+    """Compare two traces of the same model.
 
-    predictions: those whose probability changed most, at the first mask of a masked text, else at the
-    last position. kl: the Kullback-Leibler divergence there, sum of p ln(p / q) with p before and q after, in
-    nats; positions: the same at every position. Comparisons that need equal lengths are empty without them.
+    predictions: those whose probability changed most, at the first mask of a masked text, else at the last
+    position. kl: the KL divergence of the predictions at that position, sum of p ln(p / q) with p before and
+    q after, in nats. positions: the KL divergence at every position. Comparisons that need equal lengths are
+    empty if the lengths differ.
     """
     if before.bundle is not after.bundle:
         raise ConflictError(["before", "after"], "they are traces of different models")
@@ -60,12 +61,12 @@ def compare_traces(before: Trace, after: Trace) -> schema.DifferenceInfo:
 
 @torch.inference_mode()
 def residual_change(trace: Trace, other: Trace, stack: str) -> Tensor:
-    """The distance between two residual streams over their mean norm, from 0 to 2: (sites, T)."""
+    """Return the distance between two residual streams, divided by their mean norm: (sites, T), 0 to 2."""
     sites = _sites(trace).get(stack)
     if sites is None:
         raise schema.ItemNotFoundError("stack", stack, _sites(trace))
     if trace.bundle is not other.bundle or not _same_shapes(trace, other, sites):
-        raise ConflictError(["trace", "minus"], f"their {stack}s read different models or lengths")
+        raise ConflictError(["trace", "minus"], f"their {stack}s differ in model or sequence length")
     rows = []
     for site in sites:
         ours, theirs = trace.record[site].float(), other.record[site].float()
@@ -75,7 +76,7 @@ def residual_change(trace: Trace, other: Trace, stack: str) -> Tensor:
 
 
 def _main_logits(trace: Trace, readout: HeadReadout) -> Tensor:
-    """The logits (V,) of the first mask, the last position or the whole input."""
+    """Return the logits (V,) at the first mask, the last position, or for the whole input."""
     logits = trace.record["head.logits"][0].float()
     if readout.whole_input:
         return logits
@@ -94,15 +95,15 @@ def _by_position(before: Trace, after: Trace, readout: HeadReadout) -> tuple[flo
 
 
 def _divergence(readout: HeadReadout, ours: Tensor, theirs: Tensor) -> Tensor | None:
-    """Logits (N, V) before and after -> KL (N,); None for a regression."""
+    """Return the KL divergence (N,) of logits (N, V) before and after; None for a regression model."""
     p, q = readout.log_probabilities(ours.float()), readout.log_probabilities(theirs.float())
     return None if p is None or q is None else kl_divergence(p, q)
 
 
 def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
-    """The Kullback-Leibler divergence of log-probabilities (..., V): (...).
+    """Return the KL divergence (...) of log-probabilities p and q (..., V).
 
-    Tokens that are impossible in both contribute nothing, though their logarithms are infinite.
+    Tokens with probability 0 in both contribute 0, although their log-probabilities are infinite.
     """
     return (p.exp() * torch.where(p == q, 0.0, p - q)).sum(-1).clamp(min=0)
 

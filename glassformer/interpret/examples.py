@@ -18,7 +18,7 @@ from glassformer.tasks.text_generation import target_languages, task_prefix
 _TEXTS = ("A man is playing guitar on the street.", "2024-03-17", "한 남자가 거리에서 기타를 치고 있다.")
 _PROMPTS = ("The capital of France is", "once upon a time", "프랑스의 수도는")
 _SENTENCES = (  # for multilingual models: source language, target language, text
-    # "it" refers to the animal or to the street, which French must tell apart: "il" or "elle"
+    # "it" refers to the animal or to the street, which differ in French: "il" or "elle"
     ("en", "fr", "The animal did not cross the street because it was too tired."),
     ("en", "fr", "The animal did not cross the street because it was too wide."),
     ("en", "ko", "Where is the nearest station?"),
@@ -37,13 +37,13 @@ _REVIEWS = (
     "A wonderful film: warm, funny, and never too long.",
     "정말 재미있는 영화였어요! 배우들의 연기도 훌륭했습니다.",
 )
-_MAX_FRAGMENTATION = 1.25  # tokens per character of a further prompt, relative to the first example
+_MAX_FRAGMENTATION = 1.25  # maximum tokens per character of another prompt, relative to the first example
 _QUESTION = "What is the tower made of?"
 _CONTEXT = "The tower stands by the river. It is made of glass and can be seen from far away."
 
 
 def example_input(bundle: Bundle) -> TraceInput:
-    """An input for this model: the `example` of its job.json, else one that suits its tokenizer."""
+    """Return an example input: the `example` in job.json, else a text that suits the tokenizer."""
     if bundle.job.example is not None:
         return TraceInput.from_json(bundle.job.example)
     match model_kind(bundle):
@@ -70,7 +70,7 @@ def example_input(bundle: Bundle) -> TraceInput:
 
 
 def example_inputs(bundle: Bundle) -> list[TraceInput]:
-    """Inputs to choose from, the default first: sentences in each language of a translator, prompts."""
+    """Return example inputs, the default first: sentences for each language of a translator, or prompts."""
     first = example_input(bundle)
     if first.text is None:
         return [first]
@@ -86,7 +86,7 @@ def example_inputs(bundle: Bundle) -> list[TraceInput]:
 
 
 def split_language_tag(bundle: Bundle, text: str) -> tuple[str, str | None]:
-    """A text without its leading language tag (`>>de<< ...`, as in a run's samples), and the language."""
+    """Split off the leading language tag (`>>de<< ...`, as in a run's samples); return text and language."""
     mark, end, rest = text.partition("<<")
     tag = mark.removeprefix(">>")
     if end and tag != mark and tag in target_languages(bundle):
@@ -95,13 +95,13 @@ def split_language_tag(bundle: Bundle, text: str) -> tuple[str, str | None]:
 
 
 def column_names(bundle: Bundle) -> tuple[str, ...]:
-    """The columns of a forecasting model; numbered if its folder does not name them."""
+    """Return the column names of a forecasting model; numbers if the folder does not name them."""
     read: Any = getattr(bundle.spec, "input", None)
     return bundle.job.columns or tuple(f"series {n + 1}" for n in range(read.channels))
 
 
 def _translations(tags: Sequence[str]) -> list[TraceInput]:
-    """The sentences whose languages the model has."""
+    """Return the example sentences in languages that the model supports."""
     return [TraceInput(text=text, to=to) for source, to, text in _SENTENCES if {source, to} <= set(tags)]
 
 
@@ -110,7 +110,7 @@ def _best_encoded(bundle: Bundle, texts: tuple[str, ...]) -> str:
 
 
 def _encoding_cost(bundle: Bundle, text: str) -> tuple[int, float]:
-    """The number of unknown tokens, and the tokens per character."""
+    """Return the number of unknown tokens, and the tokens per character."""
     if bundle.tokenizer is None:
         return 0, 0.0
     ids = bundle.tokenizer.encode(text, special=False).ids
@@ -118,7 +118,7 @@ def _encoding_cost(bundle: Bundle, text: str) -> tuple[int, float]:
 
 
 def _waves(bundle: Bundle) -> SeriesColumns:
-    """Daily plus weekly sine waves in the units of each column; the future is held back."""
+    """Create daily plus weekly sine waves in the units of each column; the last steps are held out."""
     read: Any = getattr(bundle.spec, "input", None)
     names, job = column_names(bundle), bundle.job
     mean, std = job.mean or [0.0] * len(names), job.std or [1.0] * len(names)
@@ -135,7 +135,7 @@ def _waves(bundle: Bundle) -> SeriesColumns:
 
 
 def _drawing(bundle: Bundle) -> str:
-    """A light seven on a dark background as a data: URL."""
+    """Draw a light seven on a dark background; return it as a data: URL."""
     from PIL import Image, ImageDraw
 
     read: Any = getattr(bundle.spec, "input", None)

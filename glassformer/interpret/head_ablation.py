@@ -45,7 +45,7 @@ def ablate_heads(trace: Trace, attention: str) -> schema.HeadAblation:
 
 
 def _ablated_output(trace: Trace, attention: str, heads: Sequence[int]) -> Tensor:
-    """The output (N, ...) of one copy of the input per head, each without its head."""
+    """Run a batch with one copy of the input per head, in which that head is zeroed; output (N, ...)."""
     copies = len(heads)
     inputs = {
         name: value.repeat_interleave(copies, 0) if isinstance(value, Tensor) else value
@@ -63,7 +63,7 @@ def _ablated_output(trace: Trace, attention: str, heads: Sequence[int]) -> Tenso
 
 
 def _output(output: Any) -> Tensor:
-    """The main tensor of an output: logits, vectors, start and end scores, or the mean forecast."""
+    """Return the main tensor of a model output: logits, embeddings, span logits or the mean forecast."""
     match output:
         case Tensor():
             return output.float()
@@ -78,7 +78,7 @@ def _output(output: Any) -> Tensor:
 
 
 def _effects(trace: Trace, before: Tensor, after: Tensor) -> tuple[schema.AblationMeasure, Tensor]:
-    """Outputs (1, ...) and (N, ...) -> the measure that suits the model, and the effects (N,)."""
+    """Compare outputs (1, ...) and (N, ...); return the name of the measure and the effects (N,)."""
     try:
         readout = head_readout(trace.bundle)
         p, q = readout.log_probabilities(before), readout.log_probabilities(after)

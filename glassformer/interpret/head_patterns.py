@@ -1,4 +1,4 @@
-"""What each attention head does: the share of its attention on known patterns, compared with chance.
+"""Classify attention heads by the share of their attention on known patterns, compared with chance.
 
 A pattern is a bool matrix (T, S) that marks keys M(t) for each query t, among the allowed keys A(t). For a
 head's weights w:
@@ -7,10 +7,10 @@ head's weights w:
     chance = mean over t of  |M(t)| / |A(t)|            the share of uniform attention
     lift   = (share - chance) / (1 - chance)            0 at chance, 1 if all attention is on the pattern
 
-The means are over queries where the head has a choice: some allowed keys are marked and some are not.
-`spread` is the entropy of the weights over that of uniform ones; its chance level is the mean for weights
-drawn uniformly from the simplex, (psi(n + 1) - psi(2)) / ln n for n keys. A head's role is the pattern with
-the largest lift if that is clear; broad patterns (local, spread) count only if no narrow one does.
+The means are over queries with a choice: some allowed keys are marked and some are not. `spread` is the
+entropy of the weights relative to uniform weights; its chance level is the mean for weights drawn uniformly
+from the simplex, (psi(n + 1) - psi(2)) / ln n for n keys. A head's role is the pattern with the largest lift,
+if that is at least `CLEAR`; broad patterns (local, spread) are considered only if no narrow pattern is clear.
 
 B rows, H heads, T queries, S keys, P patterns.
 """
@@ -29,11 +29,11 @@ from glassformer.core.observe import Record
 from glassformer.interpret.schema import AttentionHeads, HeadInfo, HeadsInfo, TokenSequence, TraceToken
 from glassformer.interpret.trace import Trace
 
-CLEAR: Final = 0.3  # a role needs at least this lift
-MIN_QUERIES: Final = 3  # that must have a choice
-MAX_WEIGHTS: Final = 1 << 25  # held at a time; beyond, heads are read one by one
-LOCAL: Final = 2  # tokens to either side that count as local; on an image, the patches that touch
-BAND: Final = 8  # an alignment lies within an eighth of the source of the diagonal, at least one token
+CLEAR: Final = 0.3  # minimum lift of a role
+MIN_QUERIES: Final = 3  # minimum number of queries with a choice
+MAX_WEIGHTS: Final = 1 << 25  # in memory at a time; larger layers are processed head by head
+LOCAL: Final = 2  # tokens to either side that count as local; on an image, adjacent patches
+BAND: Final = 8  # alignment: within 1/8 of the source length from the diagonal, at least one token
 NARROW: Final = (
     *("previous", "next", "self", "alignment", "same", "separator", "first", "last", "punctuation"),
     *("row", "column"),
@@ -52,23 +52,23 @@ def is_punctuation(text: str | None) -> bool:
 
 
 def _texts(sequence: TokenSequence) -> list[str | None]:
-    """The text of each token; None for special tokens and patches."""
+    """Return the text of each token; None for special tokens and patches."""
     return [None if token.special or token.raw is None else token.piece for token in sequence.tokens]
 
 
 def _patch_grid(sequence: TokenSequence) -> tuple[Tensor, Tensor, Tensor]:
-    """The row and column of each image patch (T,), and which tokens are patches."""
+    """Return the row and column of each image patch (T,), and which tokens are patches."""
     assert sequence.grid is not None
     index = torch.arange(len(sequence)) - sequence.prefix
     return index // sequence.grid[1], index % sequence.grid[1], index >= 0
 
 
 def self_patterns(tokens: TokenSequence) -> dict[str, Tensor]:
-    """The patterns of self-attention, each (T, T).
+    """Return the patterns of self-attention, each (T, T).
 
     previous, next, self: relative to the query. first, last: ends of the sequence. same: the same text
-    elsewhere. separator: special tokens other than the first. local: at most two tokens away. On an image
-    also row and column, without the patch itself; local then means touching patches.
+    elsewhere. separator: special tokens other than the first. local: at most two tokens away. Images
+    also have row and column, without the patch itself; local then means adjacent patches.
     """
     length = len(tokens)
     at = torch.arange(length)
@@ -89,10 +89,10 @@ def self_patterns(tokens: TokenSequence) -> dict[str, Tensor]:
 
 
 def cross_patterns(queries: TokenSequence, keys: TokenSequence) -> dict[str, Tensor]:
-    """The patterns of cross-attention, each (T, S).
+    """Return the patterns of cross-attention, each (T, S).
 
-    alignment: near the diagonal, along which a translation in the same word order runs. The others: as in
-    self-attention.
+    alignment: near the diagonal, as in a translation with the same word order. The other patterns are the
+    same as in self-attention.
     """
     patterns = _key_patterns(keys, len(queries)) | {"same": _same_text(queries, keys)}
     if min(len(queries), len(keys)) > BAND // 2:
@@ -101,7 +101,7 @@ def cross_patterns(queries: TokenSequence, keys: TokenSequence) -> dict[str, Ten
 
 
 def distances(queries: TokenSequence, keys: TokenSequence, kind: Literal["self", "cross"]) -> Tensor:
-    """The distance of each key from each query (T, S): in tokens, in patches, or from the diagonal."""
+    """Return the distance of each key from each query (T, S): in tokens, patches, or from the diagonal."""
     if kind == "cross":
         return _off_diagonal(queries, keys)
     at = torch.arange(len(keys)).float()
@@ -139,7 +139,7 @@ class PatternMatcher:
     """Patterns prepared once for all attention layers with the same tokens and mask."""
 
     def __init__(self, patterns: Mapping[str, Tensor], allowed: Tensor, distance: Tensor) -> None:
-        """patterns by name, allowed keys and distances, each (T, S)."""
+        """patterns: by name. allowed: keys that each query may attend to. All tensors are (T, S)."""
         self.names = list(patterns)
         marked = torch.stack([patterns[name] & allowed for name in self.names])  # (P, T, S)
         self.allowed, marks = allowed.sum(-1), marked.sum(-1)  # (T,), (P, T)
@@ -151,7 +151,7 @@ class PatternMatcher:
         self.real = int((self.allowed > 0).sum().clamp(min=1))
 
     def measure(self, weights: Tensor) -> list[HeadInfo]:
-        """Weights (B, H, T, S) -> the scores and role of each head; NaN, from a broken model, counts as 0."""
+        """Return the scores and role of each head for weights (B, H, T, S); NaN counts as 0."""
         weights = weights.float().nan_to_num(0.0)
         mean = weights.mean(0)  # (H, T, S); shares are linear in the weights, so rows can be averaged first
         mass = torch.matmul(self.weighing, mean.permute(1, 2, 0))  # (T, P + 1, H)
@@ -196,7 +196,7 @@ def matcher_for(
 
 
 def match_heads(record: Record, name: str, matcher: PatternMatcher) -> list[HeadInfo]:
-    """The heads of one recorded attention layer; a large one is read head by head."""
+    """Measure the heads of a recorded attention layer; a large layer is processed head by head."""
     q, keys = record[f"{name}.q"], record[f"{name}.k"].shape[2]
     if q.shape[0] * q.shape[1] * q.shape[2] * keys <= MAX_WEIGHTS:
         return matcher.measure(record.weights(name))
@@ -224,10 +224,10 @@ def describe_heads(trace: Trace) -> HeadsInfo:
 
 
 def cross_sharpness(weights: Tensor, queries: TokenSequence, keys: TokenSequence) -> float:
-    """How clearly a cross-attention layer links words: weights (H, T, S) -> 0 to 1.
+    """Measure how clearly a cross-attention layer aligns words, from 0 to 1, for weights (H, T, S).
 
-    The largest share of attention on one source word, averaged over the words of the target. Special tokens
-    and punctuation do not count. Row t of the weights generates token t + 1.
+    This is the largest share of attention on one source word, averaged over the target words. Special tokens
+    and punctuation are ignored. Row t of the weights generates token t + 1.
     """
     rows = [n - 1 for n, token in enumerate(queries.tokens) if n and is_word(token)]
     columns = [n for n, token in enumerate(keys.tokens) if is_word(token)]
@@ -241,7 +241,7 @@ def is_word(token: TraceToken) -> bool:
 
 
 def _role(lifts: Mapping[str, float]) -> tuple[str | None, str]:
-    """The role, and the nearest pattern whether clear or not."""
+    """Return the role (None if no pattern is clear), and the pattern with the largest lift."""
     nearest = ""
     for patterns in (NARROW, BROAD):
         ranked = sorted((name for name in patterns if name in lifts), key=lambda name: -lifts[name])
@@ -252,7 +252,7 @@ def _role(lifts: Mapping[str, float]) -> tuple[str | None, str]:
 
 
 def _spread(entropy: Tensor, allowed: Tensor) -> tuple[Tensor, float, int]:
-    """Entropies (H, T) relative to uniform attention (H,), the same for random weights, and the queries."""
+    """Return the mean relative entropy per head (H,), that of random weights, and the number of queries."""
     free = allowed > 1
     if not bool(free.any()):
         return entropy.new_zeros(len(entropy)), 0.0, 0
@@ -263,9 +263,9 @@ def _spread(entropy: Tensor, allowed: Tensor) -> tuple[Tensor, float, int]:
 
 
 def thumbnails(weights: Tensor, most: int = 32) -> Tensor:
-    """Weights (B, H, T, S), averaged over rows -> uint8 images (H, n, m), n and m at most `most`.
+    """Average weights (B, H, T, S) over rows and shrink them to uint8 images of at most `most` x `most`.
 
-    A pixel is the largest weight of its tile, as 255 times its square root so that faint weights show.
+    A pixel is 255 times the square root of the largest weight of its tile, so that small weights are visible.
     """
     mean = weights.float().mean(0)  # (H, T, S)
     size = [min(most, length) for length in mean.shape[1:]]

@@ -1,4 +1,4 @@
-"""From a trace's input to the arguments of a model's forward, by the preprocessing of the model's task.
+"""Convert the input of a trace to the arguments of the model's forward, using the task's preprocessing.
 
 C channels, S source positions, T target positions.
 """
@@ -71,9 +71,9 @@ MAX_GENERATED = 128  # tokens of the model's own answer
 
 @dataclass(frozen=True, kw_only=True)
 class PastValues:
-    """The columns that were read, in their own units.
+    """The input columns of a forecast, in the units of the data.
 
-    values (context, C): what the model reads. truth (n, C): what was held back, at most `horizon` steps.
+    values (context, C): the steps that the model reads. truth (n, C): held-out steps, at most `horizon`.
     """
 
     names: tuple[str, ...]
@@ -87,11 +87,12 @@ class PastValues:
 class PreparedInput:
     """An input prepared for `model(**inputs)`.
 
-    inputs: the forward's arguments: src (1, S) and tgt (1, T) of an encoder-decoder, ids (1, T) of a decoder,
-    inputs of an encoder, with masks, types or positions. sequences: the tokens at each position. rows: names
-    of the batch rows, if there are several. start: positions of the target before the generated tokens.
-    finish_reason: of the model's own output. question, past: needed to read the outcome. tensors: those that
-    belong to the input.
+    inputs: the arguments of the forward: src (1, S) and tgt (1, T) of an encoder-decoder, ids (1, T) of a
+    decoder, inputs of an encoder, with masks, types or positions. sequences: the tokens at each position.
+    rows: names of the batch rows, if there are several. start: number of target positions before the
+    generated tokens.
+    finish_reason: why generation stopped, if the model generated the target. question, past: needed to
+    compute the outcome. tensors: additional tensors of the input, by name.
     """
 
     kind: Kind
@@ -109,7 +110,7 @@ class PreparedInput:
 def prepare_input(
     bundle: Bundle, input: TraceInput, interventions: Sequence[Intervention] = ()
 ) -> PreparedInput:
-    """The input prepared for the model, by the model's kind."""
+    """Prepare the input according to the kind of the model."""
     kind = model_kind(bundle)
     needed = {"forecast": "series", "image": "image", "answer": "context"}.get(kind, "text")
     needed = "image" if reads_images(bundle) else needed
@@ -136,7 +137,7 @@ def _prepare_text(bundle: Bundle, input: TraceInput, kind: Kind) -> PreparedInpu
     tasks = {"classify": Classifier, "fill": MaskFiller}
     task: EncoderTask[Any, Any] = tasks.get(kind, Embedder)(bundle)
     text, tokenizer = task.prepare_text(input.text or ""), require_tokenizer(bundle)
-    try:  # not by the task's own preprocess: a text without masks can be traced
+    try:  # does not use the task's preprocess, so that a text without masks can be traced
         (encoded,) = EncoderTask.preprocess(task, [input.text or ""], 1, NO_CALLBACKS)
     except RejectedInputError as error:
         raise error.reason from None
@@ -244,7 +245,7 @@ def _past_values(bundle: Bundle, input: TraceInput) -> PastValues:
 def generation_task(
     bundle: Bundle, to: str | None = None, **options: Unpack[GenerationOptions]
 ) -> TextGenerationTask:
-    """The task of a model that generates, reading its input as one segment."""
+    """Create the task of a generating model, with the input as a single segment."""
     if model_kind(bundle) == "generate":
         return TextGenerator(bundle, to=to, **options)
     task = source_task(bundle, to, **options)
@@ -254,7 +255,7 @@ def generation_task(
 
 
 def encode_segment(task: TextGenerationTask, text: str) -> Segment:
-    """A source or prompt as the task encodes it, within the limit of a trace."""
+    """Encode a source or prompt as the task does; raise if it is too long for a trace."""
     if isinstance(task, SequenceToSequenceTask):
         text = " ".join(text.splitlines())
     try:
@@ -271,7 +272,7 @@ def encode_segment(task: TextGenerationTask, text: str) -> Segment:
 def _prepare_source(
     bundle: Bundle, input: TraceInput, interventions: Sequence[Intervention]
 ) -> PreparedInput:
-    """A source and its target: the given one, else what the intervened model generates."""
+    """Prepare a source and its target: the given one, else the output of the intervened model."""
     task = generation_task(bundle, input.to)
     segment = encode_segment(task, input.text or "")
     starts = list(decoder_start_ids(bundle.model, task.params.start_ids))
@@ -303,7 +304,7 @@ def _prepare_source(
 
 
 def _source_sequence(task: TextGenerationTask, segment: Segment, to: str | None) -> TokenSequence:
-    """The tokens of a source; encoded once more for the spans of its tokens."""
+    """Return the tokens of a source with their text spans, for which it is encoded again."""
     tokenizer = task.tokenizer
     language = target_language(task.bundle, to) if isinstance(task, Translator) else NO_LANGUAGE
     text = language.prefix + segment.text
@@ -330,7 +331,7 @@ def vocab_size(bundle: Bundle) -> int:
 
 
 def target_ids(bundle: Bundle, input: TraceInput) -> list[int]:
-    """The given target as ids that the model can generate."""
+    """Return the given target as ids that the model can generate."""
     target = input.target or ()
     if isinstance(target, str):
         target = tuple(require_tokenizer(bundle).encode(target, special=False, side="target").ids)
@@ -347,7 +348,7 @@ def check_token_ids(name: str, ids: Sequence[int], vocabulary: int) -> None:
 def _generate_target(
     task: TextGenerationTask, segment: Segment, starts: int, interventions: Sequence[Intervention]
 ) -> tuple[list[int], str]:
-    """What the task generates with the intervened model: the ids and the finish reason."""
+    """Generate a target with the intervened model; return the ids and the finish reason."""
     bundle, params = task.bundle, task.params
     model: Any = bundle.model
     params = replace(
@@ -363,7 +364,7 @@ def _generate_target(
 
 
 def positions_left(bundle: Bundle, used: int, limit: int) -> int:
-    """How many tokens can follow `used` positions within the position table, at most `limit`."""
+    """Return how many tokens fit after `used` positions in the position table, at most `limit`."""
     model: Any = bundle.model
     positions = max_positions(model.tgt_embed if hasattr(model, "tgt_embed") else model.embed)
     return limit if positions is None else min(limit, positions - used)
@@ -394,7 +395,7 @@ def _prepare_prompt(bundle: Bundle, input: TraceInput) -> PreparedInput:
 
 
 def split_sentences(bundle: Bundle, text: str, to: str | None = None) -> list[str]:
-    """The segments that `translate` reads one by one; the text itself for a model that reads it whole.
+    """Split a text into the segments that `translate` translates; a single one for other models.
 
     Symbols outside the vocabulary, which are copied next to the translation, stay with their segment.
     """

@@ -3,8 +3,8 @@
 Each intervention replaces activations while the forward runs, as activation patching does: see `edit` of
 `core.observe.Observer`, which accepts any function of a recorded tensor.
 
-The intervened model shares all its weights with the original, which other threads may be running at the same
-time. B rows, S source positions, T target positions, D d_model, V vocabulary.
+The intervened model shares all weights with the original, which other threads may run at the same time.
+ B rows, S source positions, T target positions, D d_model, V vocabulary.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ Part = TypeVar("Part", bound=nn.Module)
 
 
 def no_padding_mask(name: str, ids: Tensor, read: specs.InputSpec, *, first: int = 0) -> dict[str, Tensor]:
-    """The argument `name` marking all ids (1, T) as real tokens, if one of them is the pad id; else nothing.
+    """Return {name: mask} that marks all ids (1, T) as real tokens, if one is the pad id; else an empty dict.
 
-    Without a mask a model takes pad ids from position `first` on for padding; nothing here is padded.
+    Without a mask, a model treats pad ids from position `first` on as padding; nothing is padded here.
     """
     pad = read.pad_id if isinstance(read, specs.TokensSpec) else None
     if pad is None or not bool(ids[:, first:].eq(pad).any()):
@@ -65,7 +65,7 @@ def no_padding_mask(name: str, ids: Tensor, read: specs.InputSpec, *, first: int
 
 
 class IntervenedForward:
-    """A forward with interventions: run it with `observe(model, inputs, edit=edit)`.
+    """A forward pass with interventions: run it with `observe(model, inputs, edit=edit)`.
 
     The given model and inputs are not modified. orders: for each sequence with swapped tokens, the original
     index of the token now at each position.
@@ -162,7 +162,7 @@ class IntervenedForward:
         visible[:, sorted(positions)] = False
         position = getattr(self.model, names.stack).position
         if isinstance(position, AlibiBias) and position.rounding != "none":
-            # such a bias counts the tokens that are not padding, so the token is masked pairwise instead
+            # this bias depends on which tokens are padding, so the token is masked pairwise instead
             allowed = visible[:, None, None].expand(-1, -1, length, -1)
             allowed = allowed if mask.allowed is None else allowed & mask.allowed
             self.inputs[names.mask] = replace(mask, allowed=allowed)
@@ -222,8 +222,8 @@ def _chain(edits: list[Edit]) -> Edit:
 class IntervenedModel(nn.Module):
     """An encoder-decoder with interventions, for generation; see `SupportsPrefill`.
 
-    Every step reads the whole target again, since an intervention may concern any earlier position; the
-    source is read once. Interventions name positions of one source, so it takes one at a time, unpadded.
+    Every step processes the full target again, because an intervention may affect any earlier position; the
+    source is encoded once. Interventions refer to positions of one source, so the batch size is 1, unpadded.
     """
 
     def __init__(self, model: EncoderDecoder, interventions: Sequence[schema.Intervention]) -> None:
@@ -248,7 +248,7 @@ class IntervenedModel(nn.Module):
         return PrefillResult(steps, steps.logits(), most)
 
     def intervened(self, src: Tensor, tgt: Tensor) -> IntervenedForward:
-        """The forward of src (B, S) and tgt (B, T), with the interventions whose positions exist so far."""
+        """Build the forward of src (B, S) and tgt (B, T) with the interventions that already apply."""
         inputs = {
             **{"src": src, **no_padding_mask("src_mask", src, self.spec.source)},
             **{"tgt": tgt, **no_padding_mask("tgt_mask", tgt, self.spec.target, first=1)},
@@ -259,7 +259,7 @@ class IntervenedModel(nn.Module):
 
 
 class _LastPositionHead(nn.Module):
-    """A head that reads the last position only: (B, T, D) -> (B, 1, V)."""
+    """A head that is applied to the last position only: (B, T, D) -> (B, 1, V)."""
 
     def __init__(self, head: nn.Module) -> None:
         super().__init__()
@@ -288,7 +288,7 @@ class _IntervenedDecoder:
         return self.logits()
 
     def logits(self) -> Tensor:
-        """The logits (B, V) of the next token."""
+        """Compute the logits (B, V) of the next token."""
         forward = self.model.intervened(self.src, self.tgt)
         inputs = forward.inputs
         source_mask = infer_mask(forward.model.src_embed, inputs["src"], inputs.get("src_mask"), "src_mask")
@@ -310,7 +310,7 @@ class _IntervenedDecoder:
 
 
 def _target_length(intervention: schema.Intervention) -> int:
-    """The length a target must have for the intervention to apply."""
+    """Return the minimum target length for the intervention to apply."""
     match intervention:
         case schema.MaskToken(sequence="target", position=position):
             return position + 1
@@ -327,7 +327,7 @@ def _target_length(intervention: schema.Intervention) -> int:
 
 
 def stretch_positions(model: Part, stack: str, embed: str, stretch: float, length: int) -> Part:
-    """The model with the positions of one stack, and of the `embed` that feeds it, stretched for T tokens."""
+    """Copy the model, with stretched positions in one stack and its embedding, for `length` tokens."""
     source, blocks = getattr(model, embed), getattr(model, stack)
     parts: dict[str, nn.Module] = {}
     if (stretched := _stretch_embedding(source, stretch, length)) is not None:
@@ -340,7 +340,7 @@ def stretch_positions(model: Part, stack: str, embed: str, stretch: float, lengt
 
 
 def replace_parts(module: Part, **parts: Any) -> Part:
-    """A shallow copy of one module with other submodules, parameters, buffers or attributes."""
+    """Return a shallow copy of a module with some submodules, parameters, buffers or attributes replaced."""
     result = copy.copy(module)
     result._modules, result._parameters = dict(module._modules), dict(module._parameters)
     result._buffers = dict(module._buffers)
@@ -357,7 +357,7 @@ def replace_parts(module: Part, **parts: Any) -> Part:
 
 
 def _stretch_embedding(embed: nn.Module, stretch: float, length: int) -> nn.Module | None:
-    """The embedding with its added positions stretched; None if it adds none."""
+    """Copy the embedding with stretched position embeddings; None if it has none."""
     position: Any = getattr(embed, "position", None)
     if isinstance(embed, ImageInput):
         rows, columns = (i // p for i, p in zip(embed.image_size, embed.patch_size, strict=True))
@@ -383,7 +383,7 @@ def _stretch_embedding(embed: nn.Module, stretch: float, length: int) -> nn.Modu
 
 
 def _interpolate(table: Tensor, stretch: float, length: int) -> Tensor:
-    """Rows 0, stretch, 2 * stretch, ... of a table (N, ...), interpolated linearly: (T, ...)."""
+    """Interpolate a table (N, ...) linearly at 0, stretch, 2 * stretch, ...: (length, ...)."""
     at = torch.arange(length, dtype=torch.float64, device=table.device) * stretch
     if length and float(at[-1]) > len(table) - 1:
         limit = (len(table) - 1) / max(length - 1, 1)
@@ -406,7 +406,7 @@ def _stretch_attention_positions(position: nn.Module, stretch: float) -> nn.Modu
 
 
 class _StretchedRelativeBias(RelativeBias):
-    """A relative bias that shares its weights and multiplies every distance."""
+    """A relative bias with shared weights that multiplies every distance by `stretch`."""
 
     def __init__(self, other: RelativeBias, stretch: float) -> None:
         nn.Module.__init__(self)

@@ -28,9 +28,9 @@ UNREAD: Final = -1  # in a table: not computed yet
 
 @torch.inference_mode()
 def logit_lens(trace: Trace, position: int | None = None, top: int = 10) -> schema.LensInfo:
-    """The predictions after each layer at one position, by default the last.
+    """Return the predictions after each layer at one position, by default the last.
 
-    A model that classifies its whole input has one answer for all positions.
+    A model that classifies its whole input has the same prediction at all positions.
     """
     readout = head_readout(trace.bundle)
     at = _check_position(trace, readout.stack, position)
@@ -55,10 +55,10 @@ def logit_lens(trace: Trace, position: int | None = None, top: int = 10) -> sche
 
 @torch.inference_mode()
 def lens_table(trace: Trace, stack: str, positions: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
-    """The best token after each layer at each position (layers + 1, T), and its probability.
+    """Return the top token after each layer at each position (layers + 1, T), and its probability.
 
-    Only the given positions (by default all) are guaranteed to be computed, since each costs a run of the
-    head per layer. Results are stored with the trace.
+    Only the given positions (by default all) are guaranteed to be computed, because each position needs one
+    evaluation of the head per layer. Results are stored with the trace.
     """
     readout = head_readout(trace.bundle)
     if readout.stack != stack or readout.whole_input:
@@ -86,7 +86,7 @@ def lens_table(trace: Trace, stack: str, positions: Sequence[int] | None = None)
 
 @torch.inference_mode()
 def next_tokens(trace: Trace, position: int | None = None, top: int = 50) -> schema.NextTokenInfo:
-    """The model's own best predictions at one position, by default the last."""
+    """Return the model's top predictions at one position, by default the last."""
     readout = head_readout(trace.bundle)
     at = _check_position(trace, readout.stack, position)
     logits = trace.record["head.logits"][0].float()
@@ -101,7 +101,7 @@ def next_tokens(trace: Trace, position: int | None = None, top: int = 50) -> sch
 
 
 def _head_context(trace: Trace) -> HeadContext:
-    """What the head received besides the vectors."""
+    """Return the context that the head received in addition to the hidden states."""
     inputs = trace.prepared.inputs
     mask = inputs.get("tgt_mask" if isinstance(trace.bundle.model, EncoderDecoder) else "mask")
     ids = inputs.get("src", inputs.get("ids", inputs.get("inputs")))
@@ -118,11 +118,11 @@ def _check_position(trace: Trace, stack: str, position: int | None) -> int:
 
 @torch.inference_mode()
 def unit_tokens(trace: Trace, ffn: str, unit: int, top: int = 12) -> schema.FeedForwardUnitInfo:
-    """The tokens whose logits a feed-forward unit raises and lowers most.
+    """Return the tokens whose logits a feed-forward unit raises and lowers most.
 
-    The unit's output vector (D,) goes through the linear part of the norms that follow (centred, weighted)
-    and the head; nonlinearities and later blocks are ignored. Empty if the head predicts no tokens or does
-    not read this stack.
+    The unit's output vector (D,) is passed through the linear part of the following norms (centering,
+    scaling) and the head; nonlinearities and later blocks are ignored. Empty if the head predicts no tokens
+    or does not read this stack.
     """
     layer = find_submodule(trace.bundle.model, ffn, (FeedForward, GatedFeedForward))
     if layer is None:
@@ -146,7 +146,7 @@ def unit_tokens(trace: Trace, ffn: str, unit: int, top: int = 12) -> schema.Feed
 
 
 def _unit_logits(readout: HeadReadout, ffn: str, vector: Tensor) -> Tensor:
-    """What a feed-forward output (D,) adds to the logits (V,)."""
+    """Return the contribution of a feed-forward output (D,) to the logits (V,)."""
     model: Any = readout.bundle.model
     block, head = model.get_submodule(ffn.rpartition(".")[0]), model.head
     for norm in (block.norm_ffn if block.wiring == "post" else None, readout.final_norm):
@@ -160,7 +160,7 @@ def _unit_logits(readout: HeadReadout, ffn: str, vector: Tensor) -> Tensor:
 
 
 def _linear_part(norm: nn.Module, vector: Tensor) -> Tensor:
-    """A norm without its division: centred if it centres, times its weight."""
+    """Apply a norm without its division: center the vector (LayerNorm only) and multiply by the weight."""
     if isinstance(norm, LayerNorm | nn.LayerNorm):
         vector = vector - vector.mean()
     weight = getattr(norm, "weight", None)

@@ -1,4 +1,4 @@
-"""Reading a model's head: predictions from logits, and the outcome of a forward as the tasks report it.
+"""Convert head outputs to predictions, and a forward pass to the outcome that the task reports.
 
 C channels, D d_model, N vectors, Q quantiles, T positions, V vocabulary or labels.
 """
@@ -46,15 +46,16 @@ Result = tuple[schema.Outcome, Mapping[str, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class HeadReadout:
-    """How to read a model's head as predictions.
+    """Converts the output of a model's head to predictions.
 
-    stack: whose vectors the head reads. whole_input: one row of logits for the input, not one per position.
+    stack: the stack whose output is the head's input. whole_input: one row of logits for the input, not one
+    per position.
     """
 
     bundle: Bundle
     stack: Literal["encoder", "decoder"]
     whole_input: bool
-    labels: Sequence[str] | None  # None: it predicts tokens
+    labels: Sequence[str] | None  # None if the model predicts tokens
 
     @property
     def final_norm(self) -> nn.Module | None:
@@ -63,13 +64,13 @@ class HeadReadout:
         return norm
 
     def sites(self) -> list[str]:
-        """The residual stream before the first block and after each."""
+        """Return the names of the residual stream before the first block and after each block."""
         blocks = getattr(self.bundle.model, self.stack).blocks
         path = f"{self.stack}.blocks"
         return [f"{path}.0.resid_in", *(f"{path}.{n}.resid_out" for n in range(len(blocks)))]
 
     def logits(self, residual: Tensor, context: HeadContext) -> Tensor:
-        """The head's logits for a residual (1, N, D), as if no block followed: (N, V), or (1, V)."""
+        """Apply the final norm and the head to a residual (1, N, D); logits (N, V), or (1, V)."""
         x = residual if self.final_norm is None else self.final_norm(residual)
         model: Any = self.bundle.model
         output: Any = model.head(x, context)
@@ -82,13 +83,13 @@ class HeadReadout:
         return LabelScorer((), "softmax" if names is None else label_activation(self.bundle, len(names)))
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Logits (V,) as probabilities, by softmax or as the model's labels are defined."""
+        """Convert logits (V,) to probabilities, by softmax, or by sigmoid for multi-label models."""
         return self._scorer.probabilities(logits)
 
     def log_probabilities(self, logits: Tensor) -> Tensor | None:
-        """Logits (N, V) as log-probabilities (N, M); None for a regression.
+        """Convert logits (N, V) to log-probabilities (N, M); None for a regression model.
 
-        With independent labels, those of each label followed by those of its complement.
+        A multi-label model has M = 2V: the log-probabilities of all labels, then of their complements.
         """
         match self._scorer.activation:
             case "softmax":
@@ -106,7 +107,7 @@ class HeadReadout:
         return [tokenizer.pieces([index], side=side)[0] for index in ids]
 
     def top(self, logits: Tensor, count: int) -> tuple[schema.Prediction, ...]:
-        """The `count` best predictions of a row of logits (V,)."""
+        """Return the `count` best predictions for logits (V,)."""
         values, ids = logits.topk(min(count, len(logits)))
         texts, probability = self.texts(ids.tolist()), self.probabilities(logits)[ids].tolist()
         rows = zip(ids.tolist(), texts, probability, values.tolist(), strict=True)
@@ -114,7 +115,7 @@ class HeadReadout:
 
 
 def head_readout(bundle: Bundle) -> HeadReadout:
-    """How to read the head of a model that predicts tokens or labels."""
+    """Return the readout of a model that predicts tokens or labels; raise for others."""
     model: Any = bundle.model
     tokens = isinstance(model.head, LanguageModelHead | MaskedLanguageModelHead)
     whole_input = isinstance(model.head, ClassifyHead | DistilledClassifyHead)
@@ -130,7 +131,7 @@ def head_readout(bundle: Bundle) -> HeadReadout:
 
 @torch.inference_mode()
 def read_outcome(bundle: Bundle, prepared: PreparedInput, record: Record) -> Result:
-    """The outcome by the model's kind, and the tensors that it refers to by name."""
+    """Return the outcome according to the model's kind, and the tensors that it refers to by name."""
     output: Any = record.output
     match prepared.kind:
         case "translate":
@@ -178,7 +179,7 @@ def _answer(bundle: Bundle, prepared: PreparedInput, output: SpanLogits) -> sche
 
 
 def _forecast(past: PastValues, output: Any) -> Result:
-    """The output (1, N, C) in the units of the columns, with tensors (C, steps)."""
+    """Convert the output (1, N, C) to a forecast in the units of the columns, with tensors (C, steps)."""
     point = output if isinstance(output, Tensor) else output.mean
     arrays = {
         "past": past.values.T,

@@ -27,7 +27,7 @@ def find_submodule(model: nn.Module, path: str, kinds: tuple[type[nn.Module], ..
 
 
 def model_kind(bundle: Bundle) -> schema.Kind:
-    """What a model is for, by its input and its head."""
+    """Return the kind of a model, derived from its input and its head."""
     if not isinstance(bundle.model, EncoderDecoder | EncoderOnly | DecoderOnly):
         kind = bundle.spec.kind
         raise UnsupportedError(bundle.display_name, f"tracing: it is a baseline without attention ({kind})")
@@ -54,7 +54,7 @@ def model_kind(bundle: Bundle) -> schema.Kind:
 
 
 class InputNames(NamedTuple):
-    """The forward arguments and modules of one sequence of a model."""
+    """The names of the forward arguments and modules for one input sequence of a model."""
 
     ids: str
     embed: str
@@ -64,7 +64,7 @@ class InputNames(NamedTuple):
 
 
 def input_names(model: nn.Module) -> dict[Any, InputNames]:
-    """The names for each sequence of the model, in the order the data flows."""
+    """Return the names for each input sequence of the model, in the order of the data flow."""
     if isinstance(model, EncoderDecoder):
         return {
             "source": InputNames("src", "src_embed", "encoder", "src_mask", "src_positions"),
@@ -147,7 +147,7 @@ def _count_parameters(model: nn.Module, names: InputNames) -> dict[str, int]:
 
 
 def describe_attentions(model: nn.Module, record: Record) -> tuple[schema.AttentionInfo, ...]:
-    """The recorded attention layers, in the order the data flowed."""
+    """Describe the recorded attention layers, in the order of the data flow."""
     sequences = {names.stack: sequence for sequence, names in input_names(model).items()}
     attentions = []
     for name in record.attentions():
@@ -176,7 +176,7 @@ def describe_attentions(model: nn.Module, record: Record) -> tuple[schema.Attent
 
 
 def residual_sites(stack: schema.StackInfo, record: Record) -> list[str]:
-    """The recorded sites of a stack's residual stream, from the embedding to the last layer."""
+    """Return the recorded sites of a stack's residual stream, from the embedding to the last layer."""
     sites = [f"{stack.embed}.out"]
     for layer in range(stack.layers):
         at = f"{stack.name}.blocks.{layer}"
@@ -191,7 +191,7 @@ def stack_output(stack: schema.StackInfo) -> str:
 
 
 def describe_stages(stacks: Sequence[schema.StackInfo], record: Record) -> tuple[schema.Stage, ...]:
-    """The stages of the data flow; a role whose tensor was not recorded is left out."""
+    """Describe the stages of the data flow; roles whose tensor was not recorded are left out."""
     stages = []
     for stack in stacks:
         for name, kind, layer, roles in _steps(stack, stack_output(stacks[0]), record):
@@ -234,7 +234,7 @@ def _steps(stack: schema.StackInfo, memory: str, record: Record) -> Iterator[Ste
 
 
 def _layer(stack: schema.StackInfo, at: str, memory: str) -> Iterator[tuple[str, Any, dict[str, str]]]:
-    """Each sub-layer and its add & norm; the norm is before the sub-layer ("pre") or after the sum."""
+    """Yield the steps of a layer: each sublayer with its add & norm, as pre-norm or post-norm."""
     before = f"{at}.resid_in"
     for part in ("self", "cross", "ffn") if stack.cross else ("self", "ffn"):
         norm, after = f"{at}.norm_{part}", f"{at}.resid_{'out' if part == 'ffn' else part}"

@@ -1,4 +1,4 @@
-"""A run folder, read while training may still write it: curves, samples, and traces with its snapshots."""
+"""Read a run folder, also during training: curves, samples, and traces of its snapshots."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from glassformer.training.recipe import read_recipe_dict
 from glassformer.weights.store import open_weights
 
 MAX_SNAPSHOTS: Final = 12
-CACHE_SIZE: Final = 120  # snapshots and inputs that are remembered
+CACHE_SIZE: Final = 120  # cached snapshots and inputs
 SAMPLE_TOKENS: Final = 32  # of a language model
-MAX_WEIGHT_BYTES: Final = MAX_STORED_BYTES * 3 // 4  # of all frames together
+MAX_WEIGHT_BYTES: Final = MAX_STORED_BYTES * 3 // 4  # of all snapshots together
 MAX_POINTS: Final = 2000  # of a curve
 MAX_VALIDATIONS: Final = 60  # whose samples are listed
 EXAMPLE_RUN: Final = Path(__file__).parent / "example_run"  # web/scripts/record_training.py writes it
@@ -43,7 +43,7 @@ Item = TypeVar("Item")
 
 @dataclass(eq=False)
 class SnapshotUnreadableError(GlassformerError):
-    """Weights that cannot be read (any more): a live run deletes older ones."""
+    """Weights cannot be read; a running training may have deleted them."""
 
     step: int
     problem: str
@@ -52,14 +52,14 @@ class SnapshotUnreadableError(GlassformerError):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The weights of one step: a model folder, or those of a checkpoint."""
+    """The weights of one step, in a model folder or a checkpoint."""
 
     step: int
     path: Path
     checkpoint: bool = False
 
     def stamp_and_size(self) -> tuple[str, int]:
-        """A stamp that changes when the weights are overwritten, and their size in bytes."""
+        """Return a stamp that changes if the weights are overwritten, and their size in bytes."""
         weights = self.path / "model" if self.checkpoint else self.path
         files = []
         with suppress(OSError):
@@ -70,10 +70,10 @@ class Snapshot:
 
 
 def describe_run(root: Path, *, id: str, curves: bool = True) -> schema.RunInfo:
-    """The state of a run; without `curves` a summary.
+    """Describe the state of a run; without `curves`, only a summary.
 
-    Curves are named train.loss, valid.loss, ... A checkpoint's loss is that of the validation at its step, or
-    of the last step logged before it.
+    Curves are named train.loss, valid.loss, ... The loss of a checkpoint is the validation loss at its step,
+    or the last training loss logged before it.
     """
     history = read_run_history(root)
     facts, recipe = history.facts(), dict[str, Any]()
@@ -151,7 +151,7 @@ def _samples(history: History) -> tuple[schema.ValidationSamples, ...]:
 
 
 def run_inputs(bundle: Bundle, root: Path) -> list[schema.TraceInput]:
-    """The texts of the run's validation samples as inputs; none if its model does not read text."""
+    """Return the texts of the run's validation samples as inputs; empty if the model does not read text."""
     default = example_input(bundle)
     if default.text is None:
         return []
@@ -169,7 +169,7 @@ def first_sample(history: History) -> schema.SampleInfo | None:
 
 
 def loss_at(history: History, step: int) -> float | None:
-    """The validation loss at a step, else the last training loss logged up to it."""
+    """Return the validation loss at a step, else the last training loss logged up to it."""
     for line in history.validations:
         value = (line.get("metrics") or {}).get("loss")
         if line["step"] == step and isinstance(value, int | float):
@@ -179,7 +179,7 @@ def loss_at(history: History, step: int) -> float | None:
 
 
 def list_snapshots(root: Path) -> list[Snapshot]:
-    """The weights in a run folder by step; for the same step a model folder is preferred to a checkpoint."""
+    """List the weights in a run folder by step; a model folder is preferred to a checkpoint."""
     snapshots: dict[int, Snapshot] = {}
     for step, path in _step_folders(root / "checkpoints"):
         snapshots[step] = Snapshot(step=step, path=path, checkpoint=True)
@@ -197,7 +197,7 @@ def _step_folders(root: Path) -> list[tuple[int, Path]]:
 
 
 def _best_step(checkpoints: Iterable[Snapshot]) -> int | None:
-    """The step of the folder `best`, from the newest readable checkpoint."""
+    """Return the step of the folder `best`, from the newest readable checkpoint."""
     for checkpoint in sorted(checkpoints, key=lambda checkpoint: -checkpoint.step):
         try:
             step = json.loads((checkpoint.path / "state.json").read_bytes())["state"]["best_step"]
@@ -208,7 +208,7 @@ def _best_step(checkpoints: Iterable[Snapshot]) -> int | None:
 
 
 def load_snapshot(root: Path, snapshot: Snapshot) -> Bundle:
-    """The model with the weights of a snapshot; those of a checkpoint go into a model folder of the run."""
+    """Load a snapshot; the weights of a checkpoint are loaded into the model of a folder of the run."""
     try:
         if not snapshot.checkpoint:
             return load(snapshot.path)
@@ -228,12 +228,12 @@ def load_snapshot(root: Path, snapshot: Snapshot) -> Bundle:
 
 
 def run_of(model: Path) -> Path | None:
-    """The run folder that a model folder is the result of, if any."""
+    """Return the run folder that a model folder belongs to, if any."""
     return model.parent if model.name in (MODEL, BEST) and is_run(model.parent) else None
 
 
 def _model_folder(root: Path, snapshot: Snapshot) -> Path:
-    """A model folder of the run, which describes the model of its checkpoints."""
+    """Return a model folder of the run, whose config describes the model of the checkpoints."""
     for path in (root / BEST, root / MODEL, *(path for _, path in _step_folders(root / SNAPSHOTS))):
         if (path / "spec.json").is_file() or (path / "config.json").is_file():
             return path
@@ -241,9 +241,9 @@ def _model_folder(root: Path, snapshot: Snapshot) -> Path:
 
 
 class SnapshotViewer:
-    """Reads inputs with the snapshots of runs and puts the traces into a store. Thread-safe.
+    """Traces inputs with the snapshots of runs and adds the traces to a store. Thread-safe.
 
-    A snapshot's trace is cached until its weights are overwritten, and computed again if it was dropped.
+    A trace is cached until the weights of its snapshot are overwritten; dropped traces are computed again.
     """
 
     def __init__(self, store: TraceStore) -> None:
@@ -259,11 +259,11 @@ class SnapshotViewer:
         target: str | None = None,
         limit: int = MAX_SNAPSHOTS,
     ) -> schema.RunSnapshots:
-        """At most `limit` snapshots, spread over the run; fewer of large models.
+        """Trace an input with at most `limit` snapshots, evenly spread over the run; fewer for large models.
 
-        text: by default the first sample of the run's validations. target: what every snapshot reads as the
-        target, so that they can be compared; by default the reference, else what the last weights generate.
-        Snapshots that can no longer be read are left out.
+        text: by default the first validation sample. target: the same target for every snapshot, so that they
+        can be compared; by default the reference, else the output of the last snapshot. Snapshots that can no
+        longer be read are left out.
         """
         with self._lock:
             snapshots = _spread(list_snapshots(root), limit)
@@ -313,7 +313,7 @@ class SnapshotViewer:
 
 
 def _spread(snapshots: list[Snapshot], limit: int) -> list[Snapshot]:
-    """Snapshots spread over the run, as many as memory allows."""
+    """Select snapshots evenly spread over the run, at most `limit` and as many as fit into memory."""
     sizes = []
     for snapshot in snapshots:
         with suppress(SnapshotUnreadableError):

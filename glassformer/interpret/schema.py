@@ -1,7 +1,7 @@
-"""The plain data of the explorer: what a trace is requested with, and everything that is reported about it.
+"""Data classes of the explorer: the request for a trace, and everything that is reported about it.
 
-Field names are those of the JSON that the page reads. Nothing here validates: requests that arrive over HTTP
-are checked by the server's models, everything else is typed Python. `to_json` converts any of these objects.
+Field names are those of the JSON that the page reads. These classes do not validate: the server validates
+HTTP requests with its pydantic models. `to_json` converts any of these objects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ItemNotFoundError(UnknownNameError):
 
 @dataclass(eq=False)
 class TooLargeError(GlassformerError):
-    """A trace or a tensor larger than is held or sent at once."""
+    """A trace or tensor exceeds the limit for storing or sending it."""
 
     what: str
     size: int
@@ -41,7 +41,7 @@ OMIT: Final = {"omit_none": True}  # metadata of a field that is left out of the
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Schema:
-    """Every subclass is a frozen dataclass with keyword arguments."""
+    """Base class that makes every subclass a frozen, keyword-only dataclass."""
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
@@ -58,10 +58,10 @@ class SeriesColumns(Schema):
 
 
 class TraceInput(Schema):
-    """The input of one trace; the model's kind decides which fields count.
+    """The input of one trace; which fields are used depends on the kind of the model.
 
-    text: the source, prompt or text. target: what was generated so far, as ids or text; without it an
-    encoder-decoder generates its own answer. image: a data: URL or base64. to: the target language.
+    text: the source, prompt or text. target: the target so far, as ids or text; without it, an
+    encoder-decoder generates the target. image: a data: URL or base64. to: the target language.
     question, context: the input of a question-answering model.
     """
 
@@ -151,7 +151,7 @@ Intervention = AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual |
 
 
 class PositionInfo(Schema):
-    """The position scheme of a stack. name: prefix of the names of its derived tensors."""
+    """The positional encoding of a stack. name: prefix of the names of its derived tensors."""
 
     kind: Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "none"]
     max_len: int | None = None
@@ -161,9 +161,9 @@ class PositionInfo(Schema):
 
 
 class StackInfo(Schema):
-    """An encoder or decoder stack and the embedding that feeds it; all layers are alike.
+    """An encoder or decoder stack with its embedding; all layers have the same settings.
 
-    embed_scale: factor of the token embeddings. biases: the feed-forward projections that have a bias.
+    embed_scale: factor of the token embeddings. biases: which feed-forward projections have a bias.
     """
 
     name: StackName
@@ -203,7 +203,7 @@ class ModelOutline(Schema):
 
 
 class ImageInfo(Schema):
-    """How a model cuts an image into patches. patch: height, width. grid: rows, columns."""
+    """How a model splits an image into patches. patch: height, width. grid: rows, columns."""
 
     height: int
     width: int
@@ -213,7 +213,7 @@ class ImageInfo(Schema):
 
 
 class SeriesInfo(Schema):
-    """How a forecasting model cuts a series into patches."""
+    """How a forecasting model splits a series into patches."""
 
     context: int
     horizon: int
@@ -226,8 +226,7 @@ class SeriesInfo(Schema):
 class ModelInfo(Schema):
     """A model as the page lists it.
 
-    languages: those it can translate to. examples: inputs to choose from, the default first; empty if there
-    is only one.
+    languages: the target languages. examples: example inputs, the default first; empty if there is only one.
     """
 
     id: str
@@ -252,7 +251,8 @@ class ModelInfo(Schema):
 class TraceToken(Schema):
     """One position of a sequence.
 
-    piece: readable text. raw: the vocabulary entry. start, end: characters of the sequence's text.
+    piece: readable text. raw: the vocabulary entry. start, end: character offsets in the text of the
+    sequence.
     bytes: hex, if the token is part of a character. box: x, y, width, height of an image patch.
     span: first step of a series patch, and one past its last.
     """
@@ -269,7 +269,7 @@ class TraceToken(Schema):
 
 
 class TokenSequence(Schema):
-    """The input of one stack. grid: rows, columns of patches. prefix: tokens before the input's own."""
+    """The input tokens of one stack. grid: rows, columns of patches. prefix: number of added first tokens."""
 
     name: SequenceName
     kind: Literal["text", "patches", "series"]
@@ -296,7 +296,7 @@ class Stage(Schema):
 
 
 class AttentionInfo(Schema):
-    """One attention layer. queries, keys: the sequences they come from."""
+    """One attention layer. queries, keys: names of the sequences that attend and are attended to."""
 
     name: str
     stack: StackName
@@ -361,7 +361,7 @@ class LabelsOutcome(Schema):
 
 
 class AnswerOutcome(Schema):
-    """An extracted answer; start, end: characters of the context."""
+    """An extracted answer; start, end: character offsets in the context."""
 
     kind: Literal["answer"] = "answer"
     text: str
@@ -371,7 +371,7 @@ class AnswerOutcome(Schema):
 
 
 class ForecastTensors(Schema):
-    """The names of a forecast's tensors: (C, steps), quantiles (C, Q, steps)."""
+    """The names of a forecast's tensors, which are (C, steps); quantiles are (C, Q, steps)."""
 
     past: str
     forecast: str
@@ -381,7 +381,7 @@ class ForecastTensors(Schema):
 
 
 class ForecastOutcome(Schema):
-    """A forecast in the units of the columns. past: steps read. quantiles: the predicted levels."""
+    """A forecast in the units of the columns. past: number of steps read. quantiles: predicted levels."""
 
     kind: Literal["forecast"] = "forecast"
     columns: tuple[str, ...]
@@ -397,9 +397,9 @@ Outcome = TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerO
 class TraceInfo(Schema):
     """A trace without its tensors.
 
-    tensors: shapes by name. residual_sites: the sites of the residual stream, by stack. channels: of a
-    series, one batch row each. kernel: the attention kernels that ran. unread: characters of the text that
-    the model does not read, e.g. emoji outside its vocabulary.
+    tensors: shapes by name. residual_sites: the sites of the residual stream, by stack. channels: names
+    of the series, each a batch row. kernel: the attention kernels that ran. unread: symbols that are
+    removed from the text, e.g. emoji outside the vocabulary.
     """
 
     id: str
@@ -423,7 +423,7 @@ class TraceInfo(Schema):
 
 
 class NextTokenInfo(Schema):
-    """The model's prediction at one position, best first. logits: the tensor that holds all of them."""
+    """The model's predictions at one position, best first. logits: name of the tensor of all logits."""
 
     position: int
     vocab_size: int
@@ -433,9 +433,10 @@ class NextTokenInfo(Schema):
 
 
 class LensLayer(Schema):
-    """What the head would predict after one layer.
+    """The predictions of the head after one layer.
 
-    entropy: in nats; None for a regression. rank_of_final: rank of the model's final choice, 1 the best.
+    entropy: in nats; None for a regression model. rank_of_final: rank of the model's final prediction, from
+    1.
     """
 
     site: str
@@ -458,11 +459,11 @@ class FeedForwardUnitInfo(Schema):
 
 
 class HeadInfo(Schema):
-    """How one head's attention compares with known patterns.
+    """One head's attention, compared with known patterns.
 
     scores, chances: by pattern, the head's share of attention and that of uniform attention. role: None if no
-    pattern is clear; share and chance are then those of the nearest one. entropy in nats; distance in tokens
-    (patches on an image; from the diagonal in cross-attention).
+    pattern is clear; share and chance are then those of the nearest pattern. entropy in nats; distance in
+    tokens (patches on an image; from the diagonal in cross-attention).
     """
 
     head: int
@@ -493,8 +494,8 @@ AblationMeasure = Literal["kl", "difference"]
 class HeadAblation(Schema):
     """The effect of switching off each head of an attention layer.
 
-    measure: "kl" the divergence of the predictions in nats, for an encoder-decoder its mean over the target;
-    "difference" the mean absolute change of the output.
+    measure: "kl": KL divergence of the predictions in nats, for an encoder-decoder the mean over the target;
+    "difference": mean absolute change of the output.
     """
 
     attention: str
@@ -514,7 +515,7 @@ class ProbabilityChange(Schema):
 
 
 class ResidualChange(Schema):
-    """Where the residual streams of two traces can be compared; the tensor `name` is (sites, T)."""
+    """The change of a stack's residual stream between two traces; the tensor `name` is (sites, T)."""
 
     stack: str
     sites: tuple[str, ...]
@@ -522,7 +523,7 @@ class ResidualChange(Schema):
 
 
 class DifferenceInfo(Schema):
-    """The difference of two traces. predictions: the largest changes. positions: KL divergence of each."""
+    """The difference between two traces. predictions: largest changes. positions: KL divergence at each."""
 
     outcome: OutcomePair
     predictions: tuple[ProbabilityChange, ...]
@@ -544,7 +545,7 @@ class StepInfo(Schema):
 
 
 class SearchNodeInfo(Schema):
-    """One candidate of a beam search. parent: id of the previous one. result_rank: rank among the results."""
+    """One candidate of a beam search. parent: id of its predecessor. result_rank: rank among the results."""
 
     id: int
     step: int
@@ -587,7 +588,7 @@ class Curve(Schema):
 
 
 class CheckpointInfo(Schema):
-    """Weights of one step; path is relative to the run folder."""
+    """The weights of one step. path: relative to the run folder."""
 
     step: int
     path: str
@@ -608,8 +609,8 @@ class ValidationSamples(Schema):
 class RunInfo(Schema):
     """A training run.
 
-    running: whether a process is training in the folder. step: the last one logged. example: whether it is
-    the small run that ships with the package, for models whose own training was not recorded.
+    running: whether a process is training in the folder. step: the last logged step. example: whether this is
+    the small run that ships with the package, shown for models whose training was not recorded.
     """
 
     id: str
@@ -625,7 +626,7 @@ class RunInfo(Schema):
 
 
 class SnapshotInfo(Schema):
-    """A trace of one input with the weights of one step. prediction: what these weights predict."""
+    """A trace of one input with the weights of one step. prediction: the output of these weights."""
 
     step: int
     trace_id: str
@@ -642,7 +643,7 @@ class RunSnapshots(Schema):
 
 
 def to_json(value: Any) -> Any:
-    """Dataclasses, tuples and mappings as JSON values; NaN and infinity become null."""
+    """Convert dataclasses, tuples and mappings to JSON values; NaN and infinity become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if is_dataclass(value) and not isinstance(value, type):

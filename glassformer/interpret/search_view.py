@@ -1,4 +1,4 @@
-"""How a text is generated: one step with its candidates, and a whole beam search as a tree.
+"""Show how a text is generated: one step with its candidates, or a full beam search as a tree.
 
 Both use the same ids, settings and scores as `translate` and `generate`. V vocabulary.
 """
@@ -49,7 +49,7 @@ class _Generation:
         self.task = generation_task(bundle, to, **options)
         self.segment = encode_segment(self.task, text)
         self.params = self.task.params
-        # what precedes the first generated token: the decoder start ids or the prompt
+        # the ids before the first generated token: decoder start ids or prompt
         self.prefix = self.segment.ids
         if self.has_source:
             self.prefix = list(decoder_start_ids(bundle.model, self.params.start_ids))
@@ -61,7 +61,7 @@ class _Generation:
         return self.task.decode(self.segment, [index for index in generated if index not in eos_ids])
 
     def logits_processors(self, limit: int) -> LogitsProcessors:
-        """What the options do to the logits of this text, decoded greedily."""
+        """Build the logits processors of the options, for greedy decoding of this text."""
         params, vocabulary = self.params, vocab_size(self.task.bundle)
         params.check_forced_ids(vocabulary)
         greedy = replace(params.config, do_sample=False, num_beams=1, num_return_sequences=1)
@@ -95,10 +95,10 @@ def next_step(
     top: int = 50,
     parameters: Mapping[str, Any] | None = None,
 ) -> StepInfo:
-    """The candidates for the token after `generated_ids`; the first is what greedy decoding takes.
+    """Return the candidates for the token after `generated_ids`; greedy decoding selects the first.
 
-    Logits processors (penalties, lengths, forced tokens) apply; temperature, top-k and top-p are left to the
-    caller. A candidate's probability is exp(logit - logsumexp). finished: nothing follows.
+    Logits processors (penalties, lengths, forced tokens) are applied; temperature, top-k and top-p are left
+    to the caller. A candidate's probability is exp(logit - logsumexp). finished: generation ends here.
     """
     generation = _Generation(bundle, text, to, {"num_beams": 1, **(parameters or {})})
     params = generation.params
@@ -127,9 +127,9 @@ def next_step(
 
 
 def search_tree(bundle: Bundle, *, text: str, to: str | None = None, **parameters: Any) -> SearchInfo:
-    """A beam search as a tree: every candidate, and the results, best first.
+    """Run a beam search and return it as a tree: every candidate, and the results, best first.
 
-    num_beams: by default that of the task, if it is enough to see a tree.
+    num_beams: by default that of the task, if it is large enough to show a tree.
     """
     beams = parameters.get("num_beams")
     if beams is None:
@@ -178,7 +178,7 @@ def search_tree(bundle: Bundle, *, text: str, to: str | None = None, **parameter
 
 
 def _score_formula(settings: GenerationConfig) -> str:
-    """How a finished hypothesis is scored; n: its tokens, including the end token."""
+    """Return the scoring formula of a finished hypothesis; n: number of tokens, including EOS."""
     total = "Σ log p"
     if settings.num_beams == 1 or settings.length_penalty == 0:
         return total

@@ -1,4 +1,4 @@
-"""Any tensor of a trace by name and slice: recorded ones, and those computed on demand.
+"""Read any tensor of a trace by name and slice, recorded or computed on demand.
 
 A slice is written `0,3,:,5:9`: one item per dimension, each an index (which drops the dimension), `a:b`,
 `a:b:step` or `:`. B rows, D d_model, H heads, L positions, R rotated width, S keys, T queries.
@@ -36,12 +36,12 @@ Item = int | slice
 STAGES = ("dot", "scaled", "masked", "weights")
 MAX_BYTES = 32_000_000  # of one response
 MAX_COMPUTED = 128_000_000  # numbers, before pooling
-MAX_DISTANCE = 512  # positions shown of an unbounded scheme, and distances compared
+MAX_DISTANCE = 512  # maximum number of positions of an unlimited scheme, and of distances
 _ITEM = re.compile(r"(\d{1,9})|(\d{0,9}):(\d{0,9})(?::(\d{1,9}))?", re.ASCII)
 
 
 class TensorSlice(NamedTuple):
-    """Part of a tensor, as float32, float64, uint8 or int32."""
+    """A slice of a tensor, as float32, float64, uint8 or int32."""
 
     values: Tensor
 
@@ -54,13 +54,13 @@ class TensorSlice(NamedTuple):
         return tuple(self.values.shape)
 
     def data(self) -> bytes:
-        """The numbers in row-major order, little-endian."""
+        """The values in row-major order, little-endian."""
         array = self.values.contiguous().numpy()
         return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def parse_slice(text: str, shape: Sequence[int]) -> tuple[Item, ...]:
-    """The items of a slice, one for each dimension; missing ones take the whole dimension.
+    """Parse a slice into one item per dimension; missing items select the full dimension.
 
     >>> parse_slice("0,2:5", (1, 8, 8))
     (0, slice(2, 5, 1), slice(0, 8, 1))
@@ -91,10 +91,10 @@ def _parse_item(text: str, size: int) -> Item:
 def read_tensor(
     trace: Trace, name: str, slices: str = "", *, pool: int | None = None, minus: Trace | None = None
 ) -> TensorSlice:
-    """Part of the tensor `name`.
+    """Read a slice of the tensor `name`.
 
     pool: reduce the last two dimensions to at most this many entries each, by maximum. minus: subtract the
-    same part of another trace; equal entries, including two of minus infinity, give 0.
+    same slice of another trace; equal entries give 0, including two values of minus infinity.
     """
     if minus is not None and name.endswith(".change"):
         table = residual_change(trace, minus, name.removesuffix(".change"))
@@ -105,7 +105,9 @@ def read_tensor(
             tensor = _difference(tensor, _part(minus, name, slices), name)
     tensor = tensor if pool is None else _max_pool(tensor, pool)
     exact = [torch.uint8, torch.int32]
-    if name.startswith("forecast."):  # in the units of the data: small changes may ride on a large offset
+    if name.startswith(
+        "forecast."
+    ):  # float64: in the units of the data, changes may be small relative to the values
         exact.append(torch.float64)
     dtype = tensor.dtype if tensor.dtype in exact else torch.float32
     if (size := tensor.numel() * dtype.itemsize) > MAX_BYTES:
@@ -139,7 +141,7 @@ def _check_size(name: str, items: Sequence[Item], shape: Sequence[int]) -> None:
 
 @torch.inference_mode()
 def _attention_matrix(trace: Trace, attention: str, stage: Any, slices: str) -> Tensor:
-    """Part of the scores or weights (B, H, T, S); only the requested heads are computed."""
+    """Compute a slice of the attention scores or weights (B, H, T, S), only for the requested heads."""
     record = trace.record
     q, k = record[f"{attention}.q"], record[f"{attention}.k"]
     shape = (*q.shape[:3], k.shape[2])
@@ -160,7 +162,7 @@ def _attention_matrix(trace: Trace, attention: str, stage: Any, slices: str) -> 
 
 
 def _lens(trace: Trace, stack: str, which: str, slices: str) -> Tensor:
-    """Part of the logit lens (layers + 1, T), computed at the requested positions."""
+    """Compute a slice of the logit lens (layers + 1, T), only at the requested positions."""
     shape = lens_table(trace, stack, ())[0].shape
     items = parse_slice(slices, shape)
     positions = [items[1]] if isinstance(items[1], int) else range(*items[1].indices(shape[1]))
@@ -182,7 +184,7 @@ def _derive(trace: Trace, name: str) -> Tensor:
 
 
 def _confidence(trace: Trace) -> Tensor:
-    """The probability of the most likely token at each position (T,)."""
+    """Return the probability of the most likely token at each position (T,)."""
     if head_readout(trace.bundle).whole_input:
         raise ItemNotFoundError("tensor", "head.confidence", trace.record)
     logits = trace.record["head.logits"][0]
@@ -213,13 +215,13 @@ def _max_pool(x: Tensor, most: int) -> Tensor:
 
 @torch.inference_mode()
 def position_tensor(model: AnyModel, owner: str, table: str) -> Tensor:
-    """The tensor `<owner>.position.<table>`; owner is a stack or its embedding.
+    """Compute the tensor `<owner>.position.<table>`; owner is a stack or its embedding.
 
-    table: (L, D) for added positions; (L, R) for rotary ones, cosines then sines; (H, L) the attention bias
-    by distance 0 to L-1 to earlier keys. table_ahead: the same to later keys, if the stack is not causal.
-    similarity: (L,) by distance, 1 at distance 0. For added positions the mean dot product of two rows, for
-    rotary ones the mean cosine of the rotation, for a bias the mean over heads of exp(bias), the factor on
-    the unnormalized attention weight.
+    "table": (L, D) for added position embeddings; (L, R) for rotary ones, cosines then sines; (H, L) for an
+    attention bias, by distance 0 to L-1 to earlier keys. "table_ahead": the bias to later keys, if the stack
+    is not causal. "similarity": (L,) by distance, 1 at distance 0: the mean dot product of two rows for added
+    position embeddings, the mean cosine of the rotation for rotary ones, and the mean over heads of
+    exp(bias), the factor on the unnormalized attention weight, for a bias.
     """
     try:
         module: Any = model.get_submodule(owner)

@@ -16,7 +16,7 @@ _SEARCH = 8  # characters within which the next character of a token is looked f
 
 
 def tokens_of(tokenizer: Tokenizer, ids: Sequence[int], side: Side = "source") -> tuple[TraceToken, ...]:
-    """The ids as tokens without text spans."""
+    """Convert ids to tokens without text spans."""
     parts = tokenizer.parts(ids, side=side)
     special = tokenizer.special_ids
     return tuple(
@@ -38,9 +38,9 @@ def tokens_of(tokenizer: Tokenizer, ids: Sequence[int], side: Side = "source") -
 def encoded_sequence(
     tokenizer: Tokenizer, encoded: Encoded, text: str, name: SequenceName, *, second: int = 0
 ) -> TokenSequence:
-    """The sequence of an encoded text. second: where the second of two texts starts in `text`.
+    """Convert an encoded text to a token sequence. second: where the second of two texts starts in `text`.
 
-    Spans include all characters of a composed letter; tokenizers may report only the first.
+    Spans include all code points of a composed character; tokenizers may report only the first.
     """
     shifts = [second if part else 0 for part in encoded.sequence_ids]
     starts = {start + shift for (start, _), shift in zip(encoded.offsets, shifts, strict=True)}
@@ -68,9 +68,9 @@ def _joins(character: str) -> bool:
 def generated_tokens(
     tokenizer: Tokenizer, ids: Sequence[int], text: str, side: Side, *, first: int = 0
 ) -> tuple[TraceToken, ...]:
-    """Generated tokens with their spans in the decoded `text`, which starts at `first`.
+    """Convert generated ids to tokens with their spans in the decoded `text`, which starts at `first`.
 
-    Tokens and text are aligned character by character; characters that only one of them has are skipped.
+    Tokens and text are aligned character by character; characters that occur in only one are skipped.
     """
     tokens = tokens_of(tokenizer, ids, side)
     parts = tokenizer.parts(ids, side=side)
@@ -97,7 +97,7 @@ def generated_tokens(
 
 
 def _find(text: str, at: int, character: str) -> int | None:
-    """The next index of the character: here, or a few characters on unless it is a space."""
+    """Return the index of the character at `at` or, unless it is a space, a few characters later."""
     if text[at : at + 1] == character:
         return at
     index = -1 if character.isspace() else text.find(character, at, at + _SEARCH)
@@ -105,7 +105,7 @@ def _find(text: str, at: int, character: str) -> int | None:
 
 
 def image_sequence(read: specs.ImagePatchesSpec) -> TokenSequence:
-    """The patches of an image row by row, after the prefix tokens."""
+    """Return the patches of an image row by row, after the prefix tokens."""
     height, width = read.patch_size
     rows, columns = (i // p for i, p in zip(read.image_size, read.patch_size, strict=True))
     tokens = [
@@ -123,7 +123,7 @@ def image_sequence(read: specs.ImagePatchesSpec) -> TokenSequence:
 
 
 def series_sequence(read: specs.SeriesPatchesSpec) -> TokenSequence:
-    """The patches of a series, oldest first, after the prefix tokens; the context starts at step 0."""
+    """Return the patches of a series, oldest first, after the prefix tokens; the context starts at step 0."""
     skipped = (read.context_length - read.patch_length) % read.stride
     starts = range(skipped, skipped + read.num_patches * read.stride, read.stride)
     size = read.patch_length

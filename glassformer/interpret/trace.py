@@ -1,4 +1,4 @@
-"""Traces: run a model on one input and record every activation (cached activations, hooks).
+"""Traces: run a model on one input and record every activation (as hooks and activation caches do).
 
 B rows (1; for series one per channel), T positions.
 """
@@ -37,8 +37,8 @@ MAX_TRACES, MAX_STORED_BYTES = 48, 1 << 30  # of a store
 class Trace:
     """Everything recorded for one input.
 
-    record: the observed forward; its output is the model's own. prepared: the input as the model read it.
-    derived: further tensors by name, those of the outcome and those computed later.
+    record: the observed forward pass, with the model's output. prepared: the input of the forward pass.
+    derived: other tensors by name: those of the outcome, and those computed on demand.
     """
 
     id: str
@@ -95,13 +95,13 @@ class Trace:
 
 
 def trace_id(model: str, input: schema.TraceInput, interventions: Sequence[schema.Intervention]) -> str:
-    """An id that depends on nothing but the request."""
+    """Return an id that depends only on the request."""
     request = json.dumps([model, schema.to_json(input), schema.to_json(tuple(interventions))], sort_keys=True)
     return hashlib.sha256(request.encode()).hexdigest()[:20]
 
 
 def estimate_bytes(bundle: Bundle, prepared: PreparedInput) -> int:
-    """The approximate size of a trace of this input."""
+    """Estimate the size in bytes of a trace of this input."""
     rows = len(prepared.rows or (0,))
     numbers, positions = 0, 0
     for stack in describe_stacks(bundle):
@@ -125,7 +125,7 @@ def trace_model(
 ) -> Trace:
     """Run the model once on the input and record everything.
 
-    model: the name that the trace gives the model. Attention matrices are not computed here: see
+    model: id of the model, stored in the trace. Attention matrices are not computed here: see
     `interpret.tensors`.
     """
     prepared = prepare_input(bundle, input, interventions)
@@ -153,10 +153,10 @@ def trace_model(
 
 
 def unread_characters(bundle: Bundle, prepared: PreparedInput) -> tuple[str, ...]:
-    """The symbols of the text that the model does not read, without repeats, in order.
+    """Return the symbols that are removed from the text before encoding, in order, without repeats.
 
-    A translator omits symbols outside its vocabulary, e.g. emoji, and copies them next to its output. Other
-    characters outside a vocabulary become the unknown token.
+    A translator removes symbols outside its vocabulary, e.g. emoji, and copies them next to its output. Other
+    characters outside the vocabulary are encoded as the unknown token.
     """
     text, sequence = prepared.input.text, prepared.sequences[0]
     if not text or sequence.text is None:
@@ -178,7 +178,7 @@ def _reorder(prepared: PreparedInput, orders: dict[str, list[int]]) -> PreparedI
         for order in [orders.get(sequence.name, range(len(sequence)))]
     )
     question = prepared.question
-    if question is not None and "input" in orders:  # an answer is located by its tokens
+    if question is not None and "input" in orders:  # an answer is found by its tokens
         question = replace(question, encoded=select_tokens(question.encoded, orders["input"]))
     return replace(prepared, sequences=sequences, question=question)
 
@@ -212,7 +212,7 @@ class TraceStore:
                 total -= size
 
     def find(self, id: str) -> Trace | None:
-        """The trace, now the most recently used; None if it was dropped or never existed."""
+        """Return the trace and mark it as most recently used; None if it was dropped or never existed."""
         with self._lock:
             if id not in self._traces:
                 return None

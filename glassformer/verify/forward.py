@@ -74,7 +74,7 @@ def kernels_agree(bundle: Bundle, name: str) -> CheckResult:
 
 
 def gradients_agree(bundle: Bundle, name: str) -> CheckResult:
-    """Compare the q, k and v gradients of the first attention layer between each kernel and the explicit one."""
+    """Compare the gradients of the first attention layer's projections with those of the explicit kernel."""
     tolerance = GRADIENT_FACTOR * dtype_tolerance(bundle.model)
     if not any(isinstance(m, MultiHeadAttention) for m in bundle.model.modules()):
         return skipped(name, "the model has no attention")
