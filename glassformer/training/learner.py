@@ -1,7 +1,7 @@
-"""Learners: a model with its loss. `forward` returns the loss of a batch summed over its units.
+"""Learners combine a model with its loss: `forward` returns the loss of a batch, summed over its units.
 
-The loss is summed, not averaged: micro-batches, devices and processes add up to one big batch, divided once
-by its count. Masking, CutMix and R-Drop happen here, on the device, only in training.
+The loss is summed, not averaged, so that the sums of micro-batches, devices and processes can be added and
+divided once by the total count. Masking, CutMix and R-Drop happen here, on the device, in training mode only.
 Letters: B examples, T tokens, D d_model, V vocabulary, L labels; H height, W width.
 """
 
@@ -27,19 +27,19 @@ CUTMIX_SIDE = (0.25, 0.75)  # smallest and largest rectangle, as a fraction of t
 
 
 def count_values(batch: Mapping[str, Any]) -> int:
-    """Number of values a batch has to forecast."""
+    """Return the number of values to forecast in a batch."""
     return int(batch["future"].size)
 
 
 def count_labels(batch: Mapping[str, Any]) -> int:
-    """Number of labels in a batch, padding excluded."""
+    """Return the number of labels in a batch, without padding."""
     return int((batch["labels"] != IGNORE_INDEX).sum())
 
 
 class Learner(nn.Module):
-    """A model and a loss: `forward` takes the arrays of a batch by name."""
+    """A model and its loss; `forward` takes the arrays of a batch as keyword arguments."""
 
-    model: Any  # a core model or a baseline, with `vectors` and `head` or one `forward`
+    model: Any  # a core model or a baseline
 
     def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0, r_drop: float = 0.0) -> None:
         super().__init__()
@@ -58,10 +58,10 @@ class Learner(nn.Module):
 
 
 def r_drop_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float, weight: float) -> Tensor:
-    """R-Drop: the loss of two forward passes (2B, ..., V) of the labels (B, ...), summed over one pass.
+    """Return the summed R-Drop loss of logits (2B, ..., V) from two forward passes and labels (B, ...).
 
-    It is the mean of both cross-entropies plus `weight` / 4 times the symmetric KL divergence: half of the
-    paper's, so that it equals the plain loss if both passes agree.
+    It is the mean of both cross-entropies plus `weight` / 4 times the sum of both KL divergences. This is
+    half of the paper's loss, so that it equals the plain loss if both passes agree.
 
     >>> logits, labels = torch.randn(3, 5, 7), torch.randint(7, (3, 5))
     >>> same = r_drop_loss(torch.cat((logits, logits)), labels, label_smoothing=0.1, weight=5.0)
@@ -70,13 +70,16 @@ def r_drop_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float, weigh
     """
     loss = cross_entropy(logits, torch.cat((labels, labels)), label_smoothing=label_smoothing) / 2
     p, q = F.log_softmax(logits.float(), -1).chunk(2)  # log-probabilities (B, ..., V) of each pass
-    # KL(p, q) + KL(q, p) in one product
+    # KL(p, q) + KL(q, p) = sum (p - q) (log p - log q)
     divergence = ((p.exp() - q.exp()) * (p - q)).sum(-1)  # (B, ...)
     return loss + weight / 4 * torch.where(labels != IGNORE_INDEX, divergence, 0.0).sum()
 
 
 def vocabulary_loss(model: Any, x: Tensor, context: Any, labels: Tensor, label_smoothing: float) -> Tensor:
-    """The summed cross-entropy of hidden states (B, T, D) and labels (B, T), without storing all logits."""
+    """Return the summed cross-entropy for hidden states (B, T, D) and labels (B, T).
+
+    A language-model head is applied in chunks, without storing all logits. context: passed to other heads.
+    """
     head = model.head
     if not isinstance(head, LanguageModelHead):
         return cross_entropy(head(x, context), labels, label_smoothing=label_smoothing)
@@ -86,7 +89,7 @@ def vocabulary_loss(model: Any, x: Tensor, context: Any, labels: Tensor, label_s
 
 
 class PairLearner(Learner):
-    """Predicts each target token from the source and the target tokens before it."""
+    """Train an encoder-decoder to predict each target token from the source and the previous tokens."""
 
     def forward(
         self,
@@ -108,7 +111,7 @@ class PairLearner(Learner):
     def _hidden_states(
         self, src: Tensor, tgt: Tensor, src_segments: Tensor | None, tgt_segments: Tensor | None
     ) -> tuple[Tensor, Any]:
-        # padding is at the end of a target, where no real token can see it: no mask but the causal one
+        # targets are padded on the right, so the causal mask already hides padding from real tokens
         src_mask = None if src_segments is None else Mask(segments=src_segments)
         states: tuple[Tensor, Any] = self.model.hidden_states(
             src, tgt, src_mask=src_mask, tgt_mask=Mask(segments=tgt_segments)
@@ -117,7 +120,7 @@ class PairLearner(Learner):
 
 
 class TextLearner(Learner):
-    """Predicts each token from those before it, within its document."""
+    """Train a model to predict each token from the previous tokens of the same document."""
 
     def forward(self, ids: Tensor, labels: Tensor, segments: Tensor | None = None) -> Tensor:
         x, context = self.model.hidden_states(ids, mask=Mask(segments=segments))
@@ -125,18 +128,18 @@ class TextLearner(Learner):
 
 
 def point_forecast(forecast: Tensor | DistributionParameters) -> Tensor:
-    """One number for each future value, of values or of a distribution: (B, N, C)."""
+    """Return a point forecast (B, N, C): the values themselves, or the mean of a predicted distribution."""
     return (forecast if isinstance(forecast, Tensor) else forecast.mean).float()
 
 
 class SeriesLearner(Learner):
-    """Predicts future values: squared error, or the negative log-likelihood of a distribution."""
+    """Train a forecaster on the squared error, or the negative log-likelihood of a distribution."""
 
     def forward(self, past: Tensor, future: Tensor) -> Tensor:
         return self.loss(self.model(past), future)
 
     def loss(self, forecast: Tensor | DistributionParameters, future: Tensor) -> Tensor:
-        """The summed loss of a forecast."""
+        """Return the summed loss of a forecast."""
         if isinstance(forecast, Tensor):
             return F.mse_loss(forecast.float(), future, reduction="sum")
         forecast = map_parameters(forecast, lambda _, tensor: tensor.float())
@@ -144,10 +147,10 @@ class SeriesLearner(Learner):
 
 
 class LabelLearner(Learner):
-    """Predicts the label of a text (ids) or an image."""
+    """Train a classifier of texts (ids) or images."""
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """(B, L)"""
+        """Return the logits (B, L)."""
         output = self.model(inputs)
         logits: Tensor = output if isinstance(output, Tensor) else output.logits
         return logits
@@ -159,17 +162,17 @@ class LabelLearner(Learner):
         return torch.cat((inputs, inputs)) if self.uses_r_drop else inputs
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The summed loss of logits (B, L), or with R-Drop (2B, L)."""
+        """Return the summed loss of logits (B, L), or (2B, L) with R-Drop."""
         if self.uses_r_drop:
             return r_drop_loss(logits, labels, label_smoothing=self.label_smoothing, weight=self.r_drop)
         return cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
 
 
 class TextLabelLearner(LabelLearner):
-    """Predicts the label of a text, with each token masked with the probability `mask_prob`.
+    """Train a text classifier; each input token is masked with the probability `mask_prob`.
 
-    mlm_weight: weight of the mean masked-language-modeling loss, relative to the label's
-    mask_id: the mask token; unmaskable: ids that are never masked, padding and special tokens
+    mlm_weight: weight of the mean masked-language-modeling loss, relative to the classification loss
+    mask_id: the mask token; unmaskable: ids that are never masked (padding and special tokens)
     """
 
     def __init__(
@@ -203,7 +206,7 @@ class TextLabelLearner(LabelLearner):
 
 
 class ImageLearner(LabelLearner):
-    """Predicts the label of an image; with the probability `cutmix` a batch is mixed by CutMix."""
+    """Train an image classifier; CutMix is applied to a batch with the probability `cutmix`."""
 
     def __init__(self, model: nn.Module, *, cutmix: float, **options: float) -> None:
         super().__init__(model, **options)
@@ -220,8 +223,8 @@ class ImageLearner(LabelLearner):
 def cutmix(images: Tensor, labels: Tensor, probability: float) -> tuple[Tensor, Tensor, Tensor]:
     """CutMix: paste a rectangle of another image of the batch into each image (B, C, H, W).
 
-    Returns the images, the labels of the pasted images, and the fraction of each image that is left. The
-    rectangle is the same for all; with the probability 1 - `probability` it is empty, and the fraction is 1.
+    Returns the mixed images, the labels of the pasted images, and the fraction of each image that is left.
+    The rectangle is the same for all images; with the probability 1 - `probability` nothing is pasted.
     """
     height, width = images.shape[2:]
     random = torch.rand(5, device=images.device)
@@ -232,7 +235,7 @@ def cutmix(images: Tensor, labels: Tensor, probability: float) -> tuple[Tensor, 
 
 
 def _interval(side: int, offset: Tensor, length: Tensor) -> Tensor:
-    """A random interval of a side as a mask, (side,)."""
+    """Return a mask (side,) of a random interval; `offset` and `length` are random numbers in [0, 1)."""
     smallest, largest = CUTMIX_SIDE
     pixels = (smallest + length * (largest - smallest)) * side
     start = offset * (side - pixels)
@@ -241,7 +244,7 @@ def _interval(side: int, offset: Tensor, length: Tensor) -> Tensor:
 
 
 def model_parameters(learner: nn.Module) -> dict[str, nn.Parameter]:
-    """The trainable parameters, each once, by the model's own names."""
+    """Return the trainable parameters by name, without the prefix `model.`; tied ones appear once."""
     return {
         name.removeprefix("model."): parameter
         for name, parameter in learner.named_parameters()
@@ -250,31 +253,31 @@ def model_parameters(learner: nn.Module) -> dict[str, nn.Parameter]:
 
 
 class BatchNormState:
-    """The running statistics of batch norms, which a discarded step must restore."""
+    """Save the running statistics of batch norms, to restore them if a step is discarded."""
 
     def __init__(self, learner: nn.Module) -> None:
         self.tensors = batch_norm_buffers(learner)
         self._saved: list[Tensor] = []
 
     def save(self) -> None:
-        """Before a step."""
+        """Save the statistics; call it before a step."""
         self._saved = [tensor.clone() for tensor in self.tensors]
 
     @torch.no_grad()
     def restore(self, condition: Tensor | None = None) -> None:
-        """Undo the step; with a condition on the device, only if it holds."""
+        """Restore the saved statistics, or only if the scalar `condition` is true."""
         for tensor, saved in zip(self.tensors, self._saved, strict=True):
             tensor.copy_(saved if condition is None else torch.where(condition, saved, tensor))
 
 
 def batch_norm_buffers(module: nn.Module) -> list[Tensor]:
-    """The running means, variances and counts of batch norms."""
+    """Return the running means, variances and counts of all batch norms."""
     norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     return [buffer for norm in norms for buffer in norm.buffers(recurse=False)]
 
 
 def flops_per_unit(learner: nn.Module) -> float:
-    """Approximate FLOPs of forward and backward: six per parameter, embedding lookups excluded."""
+    """Estimate the FLOPs of forward and backward per unit: six per parameter, without embedding lookups."""
     tables = {id(m.weight): m.weight.numel() for m in learner.modules() if isinstance(m, nn.Embedding)}
     heads = {id(m.weight) for m in learner.modules() if isinstance(m, LanguageModelHead)}
     lookups = sum(count for table, count in tables.items() if table not in heads)
@@ -282,10 +285,10 @@ def flops_per_unit(learner: nn.Module) -> float:
 
 
 class CheckpointedBlock(Block):
-    """A block that keeps only its input and is run again in the backward pass, with the same dropout."""
+    """A block with gradient checkpointing: only its input is stored, and the backward pass recomputes it."""
 
     def forward(self, x: Tensor, memory: Tensor | None = None, **kwargs: Any) -> Tensor:
-        # with a cache or an observer, which a second run would disturb, there is no training
+        # with a KV cache or an observer the block must run once; both are used in inference only
         cache = getattr(kwargs.get("attend"), "cache", None)
         inference = cache is not None or kwargs.get("obs") is not None
         if not torch.is_grad_enabled() or inference:
@@ -301,7 +304,7 @@ class CheckpointedBlock(Block):
 
 @contextmanager
 def _preserve_statistics(state: BatchNormState) -> Iterator[None]:
-    """Keep batch-norm statistics from counting the recomputation."""
+    """Restore batch-norm statistics after the recomputation, which would update them a second time."""
     state.save()
     try:
         yield
@@ -310,11 +313,11 @@ def _preserve_statistics(state: BatchNormState) -> Iterator[None]:
 
 
 def enable_gradient_checkpointing(model: nn.Module) -> int:
-    """Enable gradient checkpointing (activation recomputation) for every block; the number of blocks.
+    """Enable gradient checkpointing (activation recomputation) for all blocks; return their number.
 
     Call it before `Parallel.wrap`.
 
-    A block changes its class and nothing else, so module paths and checkpoint keys stay the same.
+    Only the class of each block changes, so module paths and checkpoint keys stay the same.
     """
     blocks = [module for module in model.modules() if type(module) is Block]
     for block in blocks:

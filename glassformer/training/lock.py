@@ -1,4 +1,4 @@
-"""One run at a time in one folder: a file lock, and a small JSON file that names its holder."""
+"""Lock a run folder, so that only one process trains in it; a JSON file names the lock's holder."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from glassformer.errors import FileProblemError, GlassformerError
 from glassformer.pretrained import LOCK
 
 HOLDER = f"{LOCK}.json"
-ACQUIRE_TIMEOUT = 0.5  # seconds; `holder_of` holds the lock for an instant
+ACQUIRE_TIMEOUT = 0.5  # seconds; `holder_of` acquires the lock for a moment
 
 
 @dataclass(frozen=True, kw_only=True)
 class LockHolder:
-    """The process that holds a run folder."""
+    """The process that holds the lock of a run folder."""
 
     pid: int
     host: str
@@ -34,7 +34,7 @@ class LockHolder:
 
 @dataclass(eq=False)
 class RunInUseError(GlassformerError):
-    """Another process trains in the run folder."""
+    """Another process is training in the run folder."""
 
     folder: Path
     holder: LockHolder | None
@@ -43,9 +43,9 @@ class RunInUseError(GlassformerError):
 
 
 class RunLock:
-    """Holds a run folder for this process; the folder is created if missing.
+    """Lock a run folder for this process; the folder is created if missing.
 
-    The operating system releases the lock when the process ends, however it ends.
+    The operating system releases the lock when the process ends, even if it is killed.
 
     with RunLock("runs/x"):
         ...
@@ -66,7 +66,7 @@ class RunLock:
         holder = LockHolder(
             pid=os.getpid(), host=socket.gethostname(), started=time.strftime("%Y-%m-%d %H:%M:%S %z")
         )
-        with suppress(OSError):  # a full disk; the lock holds all the same
+        with suppress(OSError):  # e.g. a full disk; the lock itself is held
             (self.folder / HOLDER).write_text(json.dumps(asdict(holder)))
         return self
 
@@ -77,14 +77,14 @@ class RunLock:
 
 
 def holder_of(folder: str | Path) -> LockHolder | None:
-    """The process that holds a run folder now, or None; on another machine it is assumed to be alive."""
+    """Return the process that holds a run folder, or None; a process on another machine counts as alive."""
     holder = _read_holder(Path(folder))
     if holder is None or holder.host != socket.gethostname():
         return holder
     try:
         os.kill(holder.pid, 0)
         with FileLock(Path(folder) / LOCK, timeout=0):
-            return None  # the process is another one that was given the same number
+            return None  # the pid was reused by another process
     except ProcessLookupError:
         return None
     except (Timeout, OSError):

@@ -1,4 +1,4 @@
-"""Cross-entropy over a vocabulary: summed, not averaged, so that small batches add up to one large one.
+"""Cross-entropy over a vocabulary, summed instead of averaged, so that batch losses can be added.
 
 Letters: N tokens, D d_model, V vocabulary.
 """
@@ -14,14 +14,15 @@ from torch.nn import functional as F
 
 from glassformer.data.examples import IGNORE_INDEX
 
-# Logits in memory at once. On a GPU few large products are faster, and the kernel needs no second copy.
+# Number of logits in memory at once. On a GPU, few large matrix multiplications are faster, and the Triton
+# kernel needs no second copy.
 CPU_LOGITS, GPU_LOGITS = 1 << 24, 1 << 30
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """The summed cross-entropy of logits (..., V) and labels (...), in float32.
+    """Return the summed cross-entropy of logits (..., V) and labels (...), in float32.
 
-    With label smoothing e the target is 1 - e + e/V for the label and e/V for every other token.
+    With label smoothing e the target probability is 1 - e + e/V for the label and e/V for every other token.
 
     >>> round(float(cross_entropy(torch.zeros(2, 3, 8), torch.zeros(2, 3, dtype=torch.long))), 4)
     12.4766
@@ -43,10 +44,10 @@ def projected_cross_entropy(
 ) -> Tensor:
     """`cross_entropy(x @ weight.T + bias, labels)` without storing all logits at once.
 
-    x (..., D), weight (V, D), labels (...). The logits of `chunk` tokens at a time are computed,
-    turned into their gradient in place, and freed: memory is chunk x V for any N, and no product is computed
-    twice. Under autocast the products use its dtype; sums are float32. The default chunk is as many tokens as
-    give `CPU_LOGITS` or `GPU_LOGITS` logits.
+    x (..., D), weight (V, D), labels (...). The logits of `chunk` tokens at a time are computed, replaced by
+    their gradient in place, and freed: memory is chunk x V for any N, and no matrix multiplication is done
+    twice. Under autocast, matrix multiplications use its dtype; sums are float32. By default, chunk x V is
+    about `CPU_LOGITS` or `GPU_LOGITS`.
 
     >>> x, weight, labels = torch.randn(5, 4), torch.randn(7, 4), torch.tensor([0, 6, 2, IGNORE_INDEX, 1])
     >>> plain = cross_entropy(x @ weight.T, labels)
@@ -71,7 +72,7 @@ def _has_triton() -> bool:
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Computes the gradients in the forward pass, chunk by chunk; the backward pass only scales them."""
+    """Compute the gradients in the forward pass, chunk by chunk; the backward pass only scales them."""
 
     @staticmethod
     def forward(
@@ -120,7 +121,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 def _loss_and_grad(
     part: Tensor, matrix: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """The summed loss of some tokens (n, D), and its gradient by each logit (n, V) in their precision."""
+    """Return the summed loss of hidden states (n, D), and its gradient w.r.t. the logits (n, V).
+
+    matrix: the output weight (V, D). The gradient has the dtype of `part`.
+    """
     if part.is_cuda and (torch.compiler.is_compiling() or _has_triton()):  # compiling needs Triton too
         from glassformer.training.cross_entropy_triton import cross_entropy_with_grad_
 
@@ -133,7 +137,7 @@ def _loss_and_grad(
 def _chunk_loss(
     logits: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """The summed loss of some tokens' logits (n, V), and its gradient by each logit, in float32."""
+    """Return the summed loss of logits (n, V) plus bias, and its gradient w.r.t. them, in float32."""
     scores = logits.float()
     if bias is not None:
         scores = scores + bias.float()

@@ -1,4 +1,4 @@
-"""The model of a recipe: choose its size for the data and the hardware, build it, and replace its head."""
+"""Choose the model size for data and hardware, build the model of a recipe, and replace its head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from glassformer.training.hardware import Hardware
 from glassformer.training.logging.console import format_duration
 from glassformer.training.recipe import ModelOptions
 
-TIME_BUDGET = 45 * 60.0  # seconds that a first training may take
+TIME_BUDGET = 45 * 60.0  # maximum seconds of training with default settings
 PUBLISHED_WIDTH = 768
 SIZE_OPTIONS = frozenset(
     {"d_model", "num_heads", "num_kv_heads", "d_ff", "num_layers", "max_len", "dropout", "norm"}
@@ -28,7 +28,7 @@ BASELINES = ("lstm", "linear", "repeat", "seasonal")
 
 
 class ModelSize(NamedTuple):
-    """A model size, and the number of training units (e.g. tokens) from which it is worthwhile."""
+    """A model size. min_units: number of training units (e.g. tokens) from which the size is useful."""
 
     name: str
     min_units: int
@@ -39,7 +39,7 @@ class ModelSize(NamedTuple):
     dropout: float
 
     def weights(self, stacks: int) -> float:
-        """Approximate number of weights in the layers; two stacks have cross-attention."""
+        """Estimate the number of weights in the layers; two stacks include cross-attention."""
         attention = 4 * self.d_model**2
         layer = attention + 2 * self.d_model * self.d_ff
         return self.num_layers * (layer * stacks + attention * (stacks - 1))
@@ -69,13 +69,13 @@ def choose_size(
     epochs: float | None = None,
     length_known: bool = False,
 ) -> tuple[ModelSize, float, str]:
-    """Choose the largest model size that suits the data and the time budget: size, epochs, reason.
+    """Choose the largest model size for the data and the time budget; return size, epochs and reason.
 
-    units: tokens (or patches, as `unit` says) per epoch. stacks: 2 for an encoder-decoder. epochs: the number
-    to train; by default it follows from the units. length_known: the recipe gives the training length, so the
-    reason does not mention it.
-    Costs are estimated at six FLOPs per weight and unit. A size is too large if the budget allows neither ten
-    epochs nor three units per weight.
+    units: number of tokens (or of another `unit`) per epoch. stacks: 2 for an encoder-decoder.
+    epochs: number of epochs; by default chosen from the units. length_known: the recipe sets the training
+    length, so the reason does not mention it.
+    The cost is estimated at six FLOPs per weight and unit. A size is too large if the budget allows neither
+    ten epochs nor three units per weight.
     """
     target_epochs = epochs or min(200.0, max(1.0, 20_000_000 / max(units, 1)))  # many for little data
     suitable = [size for size in SIZES if units >= size.min_units]
@@ -84,7 +84,7 @@ def choose_size(
         return size.weights(stacks) + size.d_model * vocab_size
 
     def affordable(size: ModelSize) -> float:
-        """Units that can be learned within the time budget."""
+        """Return the number of units that can be processed within the time budget."""
         return TIME_BUDGET * hardware.flops / (6 * weights(size))
 
     def enough(size: ModelSize) -> bool:
@@ -102,7 +102,7 @@ def choose_size(
 
 
 def find_preset(name: str) -> tuple[str, Family]:
-    """A preset, or the first one of a family, and its family."""
+    """Return the name of a preset, or of the first preset of a family, and its family."""
     known = presets()
     if name in known:
         return name, known[name]
@@ -113,7 +113,7 @@ def find_preset(name: str) -> tuple[str, Family]:
 
 
 def supported_options(preset: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the options that a preset's family, or the LSTM baseline, has.
+    """Return the options that the family of a preset, or the LSTM baseline, supports.
 
     >>> supported_options("lstm", {"d_model": 64, "num_heads": 4, "dropout": 0.1})
     {'d_model': 64, 'dropout': 0.1}
@@ -126,12 +126,12 @@ def supported_options(preset: str, options: Mapping[str, Any]) -> dict[str, Any]
 
 
 def has_fixed_size(preset: str) -> bool:
-    """Whether a preset has a published size, e.g. bert-base-cased, that the data does not change."""
+    """Return whether a preset, e.g. bert-base-cased, has a published size that is not adapted to the data."""
     return preset in presets() and preset not in families()
 
 
 def check_overrides(preset: str, overrides: Mapping[str, Any]) -> None:
-    """Reject overrides that do not make a model with any of the sizes chosen for the rest."""
+    """Raise an error if no model size that may be chosen is valid together with the overrides."""
     if preset in BASELINES:
         return
     name, family = find_preset(preset)
@@ -140,7 +140,9 @@ def check_overrides(preset: str, overrides: Mapping[str, Any]) -> None:
     if not sizes:
         return
     rests: list[dict[str, Any]] = [{}]
-    if not has_fixed_size(preset):  # kv heads: as many as heads, if a preset's would not divide
+    if not has_fixed_size(
+        preset
+    ):  # as many KV heads as heads, since the preset's number might not divide them
         rests = [supported_options(preset, {**size.options(), "num_kv_heads": None}) for size in SIZES]
     errors = []
     for rest in rests:
@@ -153,13 +155,13 @@ def check_overrides(preset: str, overrides: Mapping[str, Any]) -> None:
 
 
 def new_model_spec(options: ModelOptions, fixed: Mapping[str, Any]) -> specs.ModelSpec:
-    """The spec of a preset or family with the recipe's overrides, and options that the data fixes."""
+    """Return the spec of a preset or family with the recipe's overrides. fixed: options set by the data."""
     name, _ = find_preset(options.preset or "")
     return preset_spec(name, **{**options.overrides, **fixed})
 
 
 def build_initialized(spec: specs.ModelSpec) -> AnyModel:
-    """A newly initialized model; the published std of 0.02 is scaled up for widths below 768."""
+    """Build a newly initialized model; for widths below 768 the published std is scaled up."""
     model = build_model(spec)
     width = spec.decoder.d_model if isinstance(spec, specs.DecoderOnlySpec) else spec.encoder.d_model
     if isinstance(spec.init, specs.NormalSpec) and width < PUBLISHED_WIDTH:
@@ -168,7 +170,7 @@ def build_initialized(spec: specs.ModelSpec) -> AnyModel:
 
 
 def with_head(bundle: Bundle, head: specs.HeadSpec) -> Bundle:
-    """The model under a newly initialized head; unchanged if it has this very head."""
+    """Return the model with a newly initialized head; unchanged if its head has the same spec."""
     if bundle.spec.head == head:
         return bundle
     tied: Any = tuple(name for name in bundle.spec.tied if name != "head")
@@ -179,7 +181,7 @@ def with_head(bundle: Bundle, head: specs.HeadSpec) -> Bundle:
 
 
 def classification_head(spec: specs.EncoderOnlySpec, num_labels: int) -> specs.HeadSpec:
-    """The classification head that the published layout of this text encoder has."""
+    """Return the classification head of the published architecture of a text encoder."""
     plain = replace(spec, head=specs.FeaturesSpec(), tied=())
     if (family := family_of_spec(plain)) is not None:
         config = family.to_config(plain)
@@ -191,7 +193,7 @@ def classification_head(spec: specs.EncoderOnlySpec, num_labels: int) -> specs.H
 
 
 def max_input_length(spec: Any) -> int:
-    """The maximum number of tokens a model reads; a very large number if unlimited."""
+    """Return the maximum input length of a model in tokens; a very large number if unlimited."""
     limits = [getattr(spec, "max_len", None)]
     for name in ("input", "source", "target"):
         position = getattr(getattr(spec, name, None), "position", None)

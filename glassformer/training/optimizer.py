@@ -17,9 +17,9 @@ from glassformer.training.recipe import TrainingOptions
 
 @dataclass(frozen=True, kw_only=True)
 class LRSchedule:
-    """Learning-rate schedule: a linear warmup to 1, then a decay.
+    """Learning-rate schedule: linear warmup, then decay.
 
-    `at(step)`, for steps 1, 2, ..., is the factor of the peak learning rate.
+    `at(step)` returns the learning rate of step 1, 2, ... relative to the peak.
     kind: "constant"; "inverse_sqrt", sqrt(warmup_steps / step), as in "Attention is all you need"; "linear"
         or "cosine", which reach `min_lr_ratio` at `max_steps`.
 
@@ -51,9 +51,9 @@ class LRSchedule:
 
 
 def build_optimizer(parameters: Mapping[str, nn.Parameter], options: TrainingOptions) -> Optimizer:
-    """Adam, or AdamW with weight decay on matrices but not on biases and norms."""
+    """Build Adam, or AdamW with weight decay on matrices but not on biases and norms."""
     lr, betas, eps = options.lr or 0.0, (options.betas[0], options.betas[1]), options.eps
-    if options.optimizer == "adam":  # as a group, since a model may have no parameters
+    if options.optimizer == "adam":  # a parameter group, since a plain list must not be empty
         return Adam([{"params": list(parameters.values())}], lr=lr, betas=betas, eps=eps, fused=True)
     groups = [
         {"params": [p for p in parameters.values() if p.dim() >= 2], "weight_decay": options.weight_decay},
@@ -65,7 +65,7 @@ def build_optimizer(parameters: Mapping[str, nn.Parameter], options: TrainingOpt
 class ExponentialMovingAverage:
     """EMA of the weights: w <- decay w + (1 - decay) new.
 
-    Early on the decay is smaller, (1 + step) / (10 + step), so that the initialization is soon forgotten.
+    In early steps the decay is limited to (1 + step) / (10 + step), so that the initial weights fade quickly.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:
@@ -82,7 +82,7 @@ class ExponentialMovingAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Inside the block the model has the averaged weights."""
+        """Context in which the model has the averaged weights."""
         self._swap()
         try:
             yield

@@ -1,7 +1,7 @@
-"""Recipes: one YAML file that describes a training run, read into dataclasses with a closed schema.
+"""Recipes: YAML files that describe a training run, parsed into dataclasses. Unknown keys are errors.
 
-A setting that is left out (or `null`) is chosen for the data and the hardware. The run folder keeps the
-recipe with all choices filled in, and that file runs the same training again.
+A setting that is left out (or `null`) is chosen for the data and the hardware. The run folder stores the
+recipe with all settings filled in, which reproduces the training.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ REQUIRED: Any = dataclasses.MISSING
 def setting(
     default: Any, description: str, *, interval: str = "", unit: str = "", length: int | None = None
 ) -> Any:
-    """A key of a recipe: its default and what `describe_keys` says about it.
+    """Declare a key of a recipe with its default and its description.
 
-    interval: the numbers that are valid, e.g. `[0, 1)`. length: of a tuple.
+    interval: valid numbers, e.g. `[0, 1)`. length: required length of a tuple.
     """
     metadata = {"description": description, "interval": interval, "unit": unit, "length": length}
     return field(default=default, metadata=metadata)
 
 
 def in_interval(value: float, interval: str) -> bool:
-    """Whether a number lies in an interval.
+    """Return whether a number lies in an interval.
 
     >>> in_interval(0, "[0, 1)"), in_interval(1, "[0, 1)"), in_interval(float("nan"), "[0, inf)")
     (True, False, False)
@@ -58,7 +58,7 @@ def in_interval(value: float, interval: str) -> bool:
 
 
 class Section:
-    """Base of the sections of a recipe: numbers must lie in the interval that their key declares."""
+    """Base class of recipe sections; checks that numbers lie in the interval that their key declares."""
 
     section: typing.ClassVar[str]
 
@@ -425,7 +425,7 @@ class TrainingOptions(Section):
 
     @property
     def batch(self) -> int | None:
-        """The batch size in the unit of the job: `batch_tokens` or `batch_size`."""
+        """Return the batch size in the unit of the job: `batch_tokens` or `batch_size`."""
         return self.batch_tokens or self.batch_size
 
 
@@ -438,7 +438,7 @@ DATA_SECTIONS: dict[str, type[JobData]] = {
     "forecast": SeriesData,
     "restore": SentenceData,
 }
-METRICS = {  # what each job measures
+METRICS = {  # validation metrics of each job
     "translate": "loss perplexity bleu chrf exact",
     "lm": "loss perplexity bits_per_character bits_per_byte",
     "classify": "loss accuracy f1",
@@ -450,14 +450,14 @@ SECTIONS = ("job", "seed", "data", "tokenizer", "model", "training")
 
 
 def batch_key(job: str) -> str:
-    """The training key for the batch size: text jobs count tokens, the others images or windows."""
+    """Return the training key for the batch size: text jobs count tokens, other jobs images or windows."""
     return "batch_size" if job in ("images", "forecast") else "batch_tokens"
 
 
 class KeyDescription(NamedTuple):
-    """A key of a recipe, for reference pages. job: the job of a data key; None for the other sections.
+    """A key of a recipe, for the reference. job: the job of a data key; None for the other sections.
 
-    default: as in YAML; "required" if there is none. interval: of a number, e.g. `[0, 1)`.
+    default: as in YAML, or "required". interval: valid numbers, e.g. `[0, 1)`.
     """
 
     section: str
@@ -471,7 +471,7 @@ class KeyDescription(NamedTuple):
 
 
 def describe_keys() -> Iterator[KeyDescription]:
-    """Every key of every section of a recipe.
+    """Return the descriptions of all keys of all sections of a recipe.
 
     >>> next(key.description for key in describe_keys() if key.key == "eps")
     'Adam epsilon'
@@ -503,7 +503,7 @@ def _format_default(key: dataclasses.Field[Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One run: the job, its data, tokenizer, model and training."""
+    """The settings of one run: job, data, tokenizer, model and training."""
 
     job: str
     data: JobData
@@ -527,7 +527,7 @@ class Recipe:
             raise UnsupportedError(f"the job {self.job}", "R-Drop", hint="set training.r_drop to 0")
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe as its file has it."""
+        """Return the recipe as plain data, in the structure of the file."""
         data: dict[str, Any] = {"job": self.job, "seed": self.seed}
         for section in SECTIONS[2:]:
             data[section] = _section_dict(getattr(self, section))
@@ -551,7 +551,7 @@ def read_recipe(path: str | Path) -> Recipe:
 
 
 def read_recipe_dict(path: str | Path) -> dict[str, Any]:
-    """The content of a recipe file, not yet checked."""
+    """Read the content of a recipe file without checking it."""
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -566,7 +566,7 @@ def read_recipe_dict(path: str | Path) -> dict[str, Any]:
 
 
 def with_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A recipe's content with overrides such as `training.lr=3e-4` or `seed=2` applied.
+    """Return the content of a recipe with overrides such as `training.lr=3e-4` or `seed=2` applied.
 
     >>> with_overrides({"training": {"lr": 1.0}}, ["training.lr=0.5", "seed=2"])
     {'training': {'lr': 0.5}, 'seed': 2}
@@ -591,7 +591,7 @@ def with_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[st
 
 
 def parse_recipe(data: Mapping[str, Any]) -> Recipe:
-    """Check the content of a recipe: unknown keys, wrong types and values out of range are errors."""
+    """Parse the content of a recipe; unknown keys, wrong types and values out of range are errors."""
     for key in data:
         if key not in SECTIONS:
             raise UnknownNameError("recipe section", str(key), SECTIONS)
@@ -622,7 +622,7 @@ SectionType = TypeVar("SectionType", bound=Section)
 
 
 def parse_section(kind: type[SectionType], data: Any) -> SectionType:
-    """A section from plain data.
+    """Parse a section from plain data. kind: its class.
 
     >>> parse_section(TokenizerOptions, {"kind": "char"}).kind
     'char'
@@ -646,9 +646,10 @@ def parse_section(kind: type[SectionType], data: Any) -> SectionType:
 
 
 def coerce_value(value: Any, hint: Any, name: str) -> Any:
-    """A value as its field declares it: a list becomes a tuple, a single path a tuple of one.
+    """Convert a value to the type `hint` of its field: a list to a tuple, a single path to a tuple of one.
 
-    YAML 1.1 reads `off` as a boolean and `1e-3` as text; both are converted where the field expects them.
+    YAML 1.1 parses `off` as a boolean and `1e-3` as a string; both are converted if the field requires it.
+    name: the key, for errors.
     """
     known = union_members(hint)
     scalars = [choice for choice in known if typing.get_origin(choice) is not tuple]

@@ -1,8 +1,8 @@
-"""A training run, from a recipe to a model folder: started, resumed, or already finished.
+"""Run a training from a recipe to a model folder: start it, or resume it from the run folder.
 
 runs/x/
-  recipe.yaml        every setting, with the choices filled in: this file runs the same training again
-  request.json       the recipe as given, to recognize the same command again
+  recipe.yaml        all settings, with the defaults filled in; reproduces the training
+  request.json       the recipe as requested, to recognize the same command
   data/ tokenizer/   the prepared data                checkpoints/   to resume from
   prepared.json      what the data was made from      model/         the result, as `load` reads it
   best/ averaged/ snapshots/   model folders saved along the way
@@ -43,7 +43,7 @@ from glassformer.training.signals import Interrupted, StopSignals
 from glassformer.training.trainer import Outcome, Trainer
 from glassformer.weights.atomic_write import atomic_write
 
-# Training settings that may change when a run is resumed: they do not change what is learned.
+# Training settings that may change when a run is resumed.
 RESUMABLE = frozenset(
     """
     max_steps epochs early_stopping_patience eval_steps save_steps logging_steps save_total_limit
@@ -86,7 +86,7 @@ def train(
 
 
 def run(request: Recipe, folder: str | Path, *, log: Log) -> RunResult:
-    """Train until the end, from the current state of the folder."""
+    """Train to the end, starting or resuming from the current state of the folder."""
     root = Path(folder)
     device = device_for(request.training.device)
     parallel = parallel_from_environment(request.training.parallel, device)
@@ -141,13 +141,16 @@ def _run(request: Recipe, root: Path, parallel: Parallel, signals: StopSignals, 
     if parallel.main:
         try:
             log(f"wrote {' and '.join(map(str, write_report(root)))}")
-        except GlassformerError as error:  # the model is there; the report is not worth failing for
+        except GlassformerError as error:  # the model is saved, so a failed report is not fatal
             log(str(error))
     return RunResult(outcome=outcome, folder=root)
 
 
 def _prepare_in_turn(parallel: Parallel, signals: StopSignals, prepare: Callable[[], Job[Any]]) -> Job[Any]:
-    """Rank 0 prepares the folder; the others then find everything there. A signal stops it immediately."""
+    """Prepare the run on rank 0, then on the other ranks, which reuse its files.
+
+    A signal stops the preparation immediately.
+    """
     job = None
     try:
         if parallel.main:
@@ -164,7 +167,7 @@ def _prepare_in_turn(parallel: Parallel, signals: StopSignals, prepare: Callable
 
 
 def prepare_job(request: Recipe, root: Path, device: torch.device, log: Log, *, ranks: int = 1) -> Job[Any]:
-    """The job with its data prepared and every setting filled in; the recipe is saved in the folder."""
+    """Prepare the data of a job, fill in all settings, and save the recipe in the folder `root`."""
     for name in (BEST, MODEL, "tokenizer"):
         recover_folder(root / name)
     known = resumed_recipe(request, root)
@@ -185,7 +188,7 @@ def prepare_job(request: Recipe, root: Path, device: torch.device, log: Log, *, 
 
 
 def _round_accumulation(request: Recipe, ranks: int, log: Log) -> Recipe:
-    """The recipe with the gradient accumulation steps rounded up to a multiple of the ranks."""
+    """Return the recipe with the gradient accumulation steps rounded up to a multiple of the ranks."""
     steps = -(-request.training.gradient_accumulation_steps // ranks) * ranks
     if steps != request.training.gradient_accumulation_steps:
         log(f"training.gradient_accumulation_steps raised to {steps}, a multiple of the {ranks} processes")
@@ -193,9 +196,9 @@ def _round_accumulation(request: Recipe, ranks: int, log: Log) -> Recipe:
 
 
 def resumed_recipe(request: Recipe, root: Path) -> Recipe | None:
-    """The recipe of the run in the folder, if it is the one requested; None if there is none.
+    """Return the recipe of the run in the folder, if it matches the request; None if there is no run.
 
-    A run with other settings is an error, unless nothing of it was saved yet.
+    A run with other settings raises an error, unless it has no checkpoint or model yet.
     """
     if not is_run(root):
         return None
@@ -222,7 +225,7 @@ def resumed_recipe(request: Recipe, root: Path) -> Recipe | None:
 
 
 def first_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """The first setting that differs and may not: its name, its value now, its value before."""
+    """Return name, new value and old value of the first changed setting that must not change, or None."""
     new, old = _flat(now), _flat(before)
     for name in {**new, **old}:
         if name.removeprefix("training.") not in RESUMABLE and new.get(name) != old.get(name):
@@ -231,7 +234,7 @@ def first_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple
 
 
 def _flat(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by `section.name`."""
+    """Flatten settings to `section.name` keys."""
     sections = {name: value for name, value in content.items() if isinstance(value, Mapping)}
     inner = {f"{section}.{key}": item for section, value in sections.items() for key, item in value.items()}
     return {name: value for name, value in content.items() if name not in sections} | inner
@@ -239,7 +242,7 @@ def _flat(content: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _trainer(job: Job[Any], root: Path, parallel: Parallel, signals: StopSignals) -> Iterator[Trainer]:
-    """The trainer in the state of the newest checkpoint, with its log open."""
+    """Open the log and yield the trainer, restored from the newest checkpoint."""
     recipe, options = job.recipe, job.recipe.training
     torch.manual_seed(recipe.seed)
     task = job.task()
@@ -275,7 +278,7 @@ def _trainer(job: Job[Any], root: Path, parallel: Parallel, signals: StopSignals
 
 
 def write_final_model(trainer: Trainer, root: Path) -> None:
-    """Write the model folder: an average, the best, or the last weights, as the recipe says."""
+    """Write the model folder with averaged, best or last weights, as the recipe specifies."""
     options, state, log, main = trainer.options, trainer.state, trainer.log, trainer.parallel.main
     model = root / MODEL
     if options.average_checkpoints and state.averaged:

@@ -24,10 +24,10 @@ class Interrupted(BaseException):
 
 
 class StopSignals:
-    """Handles SIGTERM, SIGINT and SIGHUP inside the block, and restores the handlers after it.
+    """Handle SIGTERM, SIGINT and SIGHUP inside a `with` block, and restore the previous handlers after it.
 
-    A signal that the process ignores (as under `nohup`) stays ignored. Outside the main thread Python allows
-    no handlers, and nothing is handled. main: whether this process writes messages.
+    A signal that the process ignores (e.g. under `nohup`) stays ignored. Python allows handlers in the main
+    thread only; in other threads nothing is handled. main: whether this process prints messages.
     """
 
     def __init__(self, *, main: bool = True) -> None:
@@ -43,7 +43,7 @@ class StopSignals:
 
     @property
     def exit_code(self) -> int:
-        """128 plus the signal number, as in a shell; 0 if none came."""
+        """128 plus the signal number, as in a shell; 0 if no signal was received."""
         return 0 if self._first is None else 128 + self._first[0]
 
     def __enter__(self) -> StopSignals:
@@ -55,17 +55,17 @@ class StopSignals:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
-            if handler is not None:  # None: it was not set from Python, and cannot be restored
+            if handler is not None:  # None if it was not set from Python; then it cannot be restored
                 signal.signal(number, handler)
         self._previous.clear()
 
     @contextmanager
     def immediate(self, message: str) -> Iterator[None]:
-        """Inside the block a signal prints the message and raises `Interrupted`."""
+        """Context in which a signal prints the message and raises `Interrupted`."""
         self._immediate = message
         try:
             yield
-            if self.received:  # raised where exceptions are swallowed, e.g. in a callback
+            if self.received:  # the exception was swallowed, e.g. in a callback
                 raise Interrupted
         finally:
             self._immediate = None
@@ -84,7 +84,7 @@ class StopSignals:
             os._exit(128 + number)
 
     def _print(self, message: str) -> None:
-        """Write to the file descriptor: the handler may have interrupted a print."""
+        """Write directly to the file descriptor, since the handler may have interrupted a print."""
         if not self._main:
             return
         with suppress(OSError, ValueError, AttributeError):  # the terminal may be closed

@@ -1,4 +1,4 @@
-"""The interface between a job and the trainer: examples, loss, validation, saving; and validation metrics."""
+"""The interface between a job and the trainer, and functions that compute validation metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lower_is_better(metric: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One example of a validation: input, expected output, actual output."""
+    """A sample of a validation: input, expected output and actual output."""
 
     source: str
     expected: str
@@ -39,10 +39,10 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationResult:
-    """Metrics and sample outputs.
+    """Metrics and samples of a validation.
 
     signatures: how a metric was computed, e.g. sacreBLEU's signature.
-    tables: metrics in rows, e.g. one per class, by the table's name; a row has named columns.
+    tables: tables of metrics by name, e.g. one row per class; a row maps columns to values.
     """
 
     metrics: dict[str, float]
@@ -53,14 +53,14 @@ class ValidationResult:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTask:
-    """A job ready for training.
+    """Everything that the trainer needs to train a job.
 
     learner: a module whose forward takes a batch and returns the summed loss; its `model` is saved.
-    unit: what the loss is summed over and speed is measured in; count: the number of units in a batch.
-    metric: the default metric that defines the best model.
-    validate: computes metrics on a device; the model is in evaluation mode.
+    unit: what the loss is summed over, e.g. tokens. count: returns the number of units in a batch.
+    metric: default metric that selects the best model.
+    validate: computes metrics on a device, with the model in evaluation mode.
     save: writes the current weights as a model folder.
-    row_width: if examples are pairs that may be packed into rows, the width of a row.
+    row_width: width of a packed row, if the examples are pairs that can be packed.
     """
 
     learner: Learner
@@ -76,7 +76,10 @@ class TrainingTask:
 def evaluation_batches(
     examples: Examples, device: torch.device, batch: int
 ) -> Iterator[tuple[NDArray[np.int64], Arrays, dict[str, Tensor]]]:
-    """Every example once, in batches: row numbers, arrays, and the same as tensors."""
+    """Yield batches that cover each example once: row numbers, arrays, and the arrays as tensors.
+
+    batch: maximum number of tokens, images or windows in a batch.
+    """
     for planned in Batches(data=examples, tokens=batch).epoch():
         arrays = examples.batch(planned.rows, epoch=0)
         tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
@@ -84,9 +87,9 @@ def evaluation_batches(
 
 
 def mean_loss(learner: Learner, examples: Examples, device: torch.device, *, batch: int) -> float:
-    """The loss per label over all examples, without smoothing or dropout.
+    """Return the mean loss per label over all examples. The learner must be in evaluation mode.
 
-    `forward` is called uncompiled: evaluation shapes vary too much.
+    `forward` is called uncompiled, since the shapes of evaluation batches vary too much.
     """
     total, count = 0.0, 0
     for _, arrays, tensors in evaluation_batches(examples, device, batch):
@@ -98,7 +101,7 @@ def mean_loss(learner: Learner, examples: Examples, device: torch.device, *, bat
 def classification_metrics(
     learner: LabelLearner, examples: Examples, device: torch.device, *, classes: Sequence[str], batch: int
 ) -> tuple[float, ConfusionMatrix, NDArray[np.int64]]:
-    """The loss per example, the confusion counts, and the predicted class of each row."""
+    """Return the mean loss per example, the confusion matrix, and the predicted class of each row."""
     total, counts, predicted = 0.0, ConfusionMatrix(classes), np.zeros(len(examples), np.int64)
     for rows, arrays, tensors in evaluation_batches(examples, device, batch):
         logits = learner.logits(tensors["inputs"])
@@ -111,7 +114,7 @@ def classification_metrics(
 def forecast_metrics(
     learner: SeriesLearner, windows: Windows, device: torch.device, *, batch: int
 ) -> tuple[float, ForecastScores]:
-    """The loss per value, and the errors over all windows, in scaled units."""
+    """Return the mean loss per value, and the errors over all windows, in standardized units."""
     total, values, errors = 0.0, 0, ForecastErrors()
     for _, arrays, tensors in evaluation_batches(windows, device, batch):
         forecast = learner.model(tensors["past"])

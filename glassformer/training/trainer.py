@@ -43,7 +43,7 @@ from glassformer.training.signals import StopSignals
 from glassformer.training.task import Sample, TrainingTask, lower_is_better
 
 LOSS_SPIKE = 10.0  # a step whose loss is this many times the running mean is skipped
-MIN_MEAN_LOSS = 0.2  # for spikes: the mean loss may be near 0, or negative for a density
+MIN_MEAN_LOSS = 0.2  # lower bound for spike detection: the mean loss may be near 0, or negative for a density
 MEAN_LOSS_AFTER = 50  # steps until the running mean is meaningful
 MEAN_LOSS_WEIGHT = 0.02  # of a step in the running mean of the loss
 SHOWN_ROWS = 8
@@ -53,7 +53,7 @@ Outcome = Literal["finished", "interrupted", "early stop"]
 
 @dataclass(eq=False)
 class DivergedError(GlassformerError):
-    """Too many consecutive steps had a non-finite or far too large loss; examples: of the last one."""
+    """Too many consecutive steps had a non-finite or far too large loss. examples: rows of the last step."""
 
     steps: int
     last_step: int
@@ -78,10 +78,11 @@ class TrainingMemoryError(GlassformerError):
 
 @dataclass
 class TrainState:
-    """The state of a run besides its tensors; saved with every checkpoint.
+    """The state of a run without its tensors; saved in every checkpoint.
 
-    position: in the data. splits: into how many parts each micro-batch is split, after running out of memory.
-    stale: validations without improvement. averaged: steps and scores of the weights to average.
+    position: in the data. splits: number of parts that each micro-batch is split into, after running out of
+    memory. stale: number of validations since the last improvement. averaged: steps and scores of the
+    weights to average.
     """
 
     step: int = 0
@@ -103,9 +104,9 @@ class TrainState:
 class Trainer:
     """The training loop of a task in a run folder; `run` continues from the current state to the end.
 
-    A step is `gradient_accumulation_steps` micro-batches under autocast (mixed precision), gradient clipping,
-    the optimizer at the rate of the learning-rate schedule, and the EMA of the weights. Validation, early
-    stopping and checkpoints follow at their intervals.
+    A step runs `gradient_accumulation_steps` micro-batches under autocast (mixed precision), clips the
+    gradient, sets the learning rate of the schedule, runs the optimizer and updates the EMA of the weights.
+    Validation, early stopping and checkpoints follow at their intervals.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class Trainer:
     # ---- steps -----------------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
-        """Train until the last step, an early stop or a signal; each leaves a checkpoint."""
+        """Train until the last step, an early stop or a signal, and save a checkpoint in each case."""
         if self.state.step >= self.max_steps:
             return "finished"
         if self._out_of_patience():
@@ -220,7 +221,7 @@ class Trainer:
         return (self.options.lr or 0.0) * self.schedule.at(step)
 
     def train_step(self, step: StepBatches) -> tuple[Tensor, Tensor, int] | None:
-        """One optimizer step: loss per unit, gradient norm, units; None if a signal came first."""
+        """Run one optimizer step; return loss per unit, gradient norm and units, or None after a signal."""
         batches = list(step.batches)
         for _ in range(int(math.log2(self.state.splits))):
             batches = [half for batch in batches for half in self.loader.halve(batch)]
@@ -254,12 +255,12 @@ class Trainer:
         return loss, norm, units
 
     def _discard_step(self) -> None:
-        """Undo an unfinished step."""
+        """Discard the gradients and batch-norm updates of an unfinished step."""
         self.optimizer.zero_grad(set_to_none=True)
         self.batch_norm_state.restore()
 
     def _backward(self, batch: MicroBatch, step: int, *, last: bool) -> Tensor:
-        # each micro-batch of each step draws its own random numbers
+        # seed each micro-batch of each step separately
         entropy = np.random.SeedSequence((self.seed, step, batch.index, int(batch.rows[0])))
         torch.manual_seed(int(entropy.generate_state(1, np.uint64)[0] >> np.uint64(1)))
         tensors = {name: t.to(self.device, non_blocking=True) for name, t in batch.tensors.items()}
@@ -279,18 +280,18 @@ class Trainer:
             compiling = type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
             if not compiling or self._compiled:
                 raise
-            self.learner._compiled_call_impl = None  # torch has no call for it
+            self.learner._compiled_call_impl = None  # torch has no public API to undo `compile`
             reason = str(error).splitlines()[0][:150]
             self.log.message(f"not compiled: {reason}; training runs uncompiled, slower")
             return self.module(**tensors)
 
     @torch.no_grad()
     def _update(self, step: int, loss: Tensor, norm: Tensor, units: int, batches: list[MicroBatch]) -> None:
-        """Update the weights, unless the loss or the gradient is bad.
+        """Update the weights, unless loss or gradient norm is not finite, or the loss spikes.
 
-        The flag `bad` stays on the device: the fused optimizer reads it there, the loop one step later.
-        Gradient clipping costs no extra pass: the optimizer divides the summed gradient by the units and, if
-        its norm exceeds `max_grad_norm`, by the excess.
+        The flag `bad` stays on the device: the fused optimizer reads it there, and the loop checks it one
+        step later. Gradient clipping costs no extra pass: the optimizer divides the summed gradient by
+        `units`, and also by norm / `max_grad_norm` if the norm exceeds the maximum.
         """
         max_norm = self.options.max_grad_norm
         divisor = units * (norm / max_norm).clamp(min=1.0) if max_norm else units + 0 * norm
@@ -323,7 +324,10 @@ class Trainer:
         self._check_pending(unchecked=1 if self.device.type == "cuda" else 0)
 
     def _check_pending(self, unchecked: int = 0) -> None:
-        """Count the skipped steps among the pending ones; too many consecutive ones end the run."""
+        """Count skipped steps among all but the last `unchecked` pending ones.
+
+        Too many consecutive skipped steps raise `DivergedError`.
+        """
         while len(self._pending) > unchecked:
             self._check_step(*self._pending.popleft())
 
@@ -342,7 +346,7 @@ class Trainer:
             raise DivergedError(state.consecutive_skipped, step, rows)
 
     def _split_batches(self, batches: list[MicroBatch], error: BaseException) -> list[MicroBatch]:
-        """After running out of memory: the same step with half the micro-batch size."""
+        """Split the micro-batches of a step in half after running out of memory."""
         largest = max(len(batch.rows) for batch in batches)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -360,7 +364,7 @@ class Trainer:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """The model as it would be saved: EMA weights if enabled, gathered, without dropout."""
+        """Context for evaluating and saving: full (EMA) weights, evaluation mode and autocast."""
         self.learner.eval()
         averaged = self.ema.applied() if self.ema is not None else nullcontext()
         try:
@@ -370,7 +374,7 @@ class Trainer:
             self.learner.train()
 
     def validate(self) -> bool:
-        """Validate, log, and save the best model; whether to stop early."""
+        """Validate, log the result and save the best model; return whether to stop early."""
         state, name, task = self.state, self.metric, self.task
         with torch.no_grad(), self.evaluating():
             result = task.validate(self.device)
@@ -379,11 +383,11 @@ class Trainer:
             if name not in result.metrics:
                 raise UnknownNameError("metric", name, result.metrics)
             own = torch.tensor(result.metrics[name] if self.parallel.main else 0.0, dtype=torch.float64)
-            # rank 0's value on every rank, so that all ranks take the same decision
+            # every rank uses the value of rank 0, so that all make the same decision
             value, sign = float(self.parallel.sum(own)), -1 if lower_is_better(name) else 1
             score = -math.inf if math.isnan(value) else sign * value
             best = -math.inf if state.best is None else sign * state.best
-            # of equal scores the later is saved, having trained longer; only a better one resets the patience
+            # an equal score replaces the best model, but only a better one resets the patience
             state.stale = 0 if score > best else state.stale + 1
             if score >= best:
                 state.best, state.best_step = sign * score, state.step
@@ -399,7 +403,7 @@ class Trainer:
         )
 
     def _save_for_averaging(self, score: float) -> None:
-        """Save these weights for the average; `save` deletes those that will not be in it."""
+        """Save the current weights for checkpoint averaging; `save` deletes those no longer needed."""
         options, state = self.options, self.state
         if not options.average_checkpoints:
             return
@@ -421,13 +425,15 @@ class Trainer:
                     save_snapshot(self.folder, self.state.step, self.task.save, self.log.message)
 
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, and delete averaging weights that are no longer needed."""
         self._check_pending()
         state = self.state
         self.checkpoints.save(
             state.step, self.learner.model, self.optimizer, self._extra_tensors(), vars(state)
         )
-        if self.parallel.main:  # only now: a run killed before resumes with the older ones
+        if (
+            self.parallel.main
+        ):  # only after the checkpoint is saved: until then a killed run resumes with the older ones
             needed = {self.averaged_folder(step) for step, _ in state.averaged}
             for unneeded in set((self.folder / AVERAGED).glob("step-*")) - needed:
                 shutil.rmtree(unneeded, ignore_errors=True)
@@ -443,7 +449,7 @@ class Trainer:
 
 
 def distinct_samples(samples: Sequence[Sample], limit: int) -> list[Sample]:
-    """The first samples with different sources."""
+    """Return the first `limit` samples with different sources."""
     first: dict[str, Sample] = {}
     for sample in samples:
         first.setdefault(sample.source, sample)
@@ -451,5 +457,5 @@ def distinct_samples(samples: Sequence[Sample], limit: int) -> list[Sample]:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    # torch has no exception of its own for a failed allocation on the CPU
+    # torch raises a plain RuntimeError if an allocation on the CPU fails
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)

@@ -219,7 +219,7 @@ class ForecastJob(Job[SeriesData]):
         return validate
 
     def _samples(self, learner: SeriesLearner, windows: Windows, device: torch.device) -> list[Sample]:
-        """Return samples of a few windows spread over a split: the end of the past, the future, the forecast."""
+        """Return samples of a few windows spread over a split: recent past, actual future and forecast."""
         count = min(self.recipe.training.log_samples, len(windows))
         if not count:
             return []

@@ -1,4 +1,4 @@
-"""Progress on the console: a bar on a terminal, plain lines elsewhere; and numbers as people read them."""
+"""Show progress on the console (a bar on a terminal, else plain lines), and format numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BIDI_OVERRIDES = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds in the two largest units.
+    """Format a duration in its two largest units.
 
     >>> format_duration(0.25), format_duration(42), format_duration(250), format_duration(90061)
     ('0.2 s', '42 s', '4 min 10 s', '1 d 1 h')
@@ -36,7 +36,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """A number with about four digits.
+    """Format a number with about four digits.
 
     >>> [format_number(x) for x in (3.41234, 0.000301, 41234.5, 99.25, 0, float("nan"))]
     ['3.412', '0.000301', '41,234', '99.25', '0', 'nan']
@@ -45,7 +45,7 @@ def format_number(value: float) -> str:
 
 
 def single_line(text: str) -> str:
-    """Any text, safe to print: no line breaks, control or bidi characters.
+    """Make any text safe to print on one line: replace line breaks, control and bidi characters.
 
     >>> single_line("two\\nlines, a \\x1b[31mtrick")
     'two↵lines, a �[31mtrick'
@@ -57,12 +57,12 @@ def single_line(text: str) -> str:
 
 
 def silence_stderr() -> None:
-    """Discard further output to standard error, which nobody reads."""
+    """Discard all further output to standard error, after its reader closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 class _StderrConsole(Console):
-    """A console whose pipe may close: rich would exit the program, and the training with it."""
+    """A console that survives a closed pipe; rich would exit the program and stop the training."""
 
     def on_broken_pipe(self) -> None:
         silence_stderr()
@@ -70,17 +70,17 @@ class _StderrConsole(Console):
 
 
 class Display:
-    """A bar at the bottom of a terminal with messages above it, or one line after another.
+    """Show a progress bar at the bottom of a terminal with messages above it, or plain lines.
 
-    console: None is standard error. The bar is drawn only inside a call, never by a thread, so that forks and
-    signals find nothing half done. Once the console is closed nothing is shown.
+    console: None means standard error. The bar is drawn only inside a call, never by a thread, so that forks
+    and signal handlers cannot interrupt a redraw. Once the console is closed, nothing is shown.
     """
 
     def __init__(self, console: Console | None, *, total_steps: int, from_step: int = 0) -> None:
         self._progress: Progress | None = None
         self._last_redraw = -math.inf
-        if console is None and sys.stderr is not None:  # None: closed before the program started
-            # colors may be forced for a log file, but a bar that redraws itself does not belong there
+        if console is None and sys.stderr is not None:  # None if it was closed before the program started
+            # colors may be forced for a log file, but a progress bar must not be written to it
             terminal = None if sys.stderr.isatty() else False
             console = _StderrConsole(stderr=True, highlight=False, force_terminal=terminal)
         self._console = console
@@ -102,7 +102,7 @@ class Display:
             self._progress.start()
 
     def update(self, step: int, values: str | None = None) -> None:
-        """After every step; values: the metrics next to the bar."""
+        """Advance the bar; call it after every step. values: the metrics to show next to the bar."""
         if self._progress is None:
             return
         with self._guarded():
@@ -114,7 +114,7 @@ class Display:
                 self._progress.refresh()
 
     def line(self, text: str) -> None:
-        """A periodic line of metrics, which a bar shows already."""
+        """Print a line of metrics, unless a bar shows them already."""
         if self._progress is None:
             self.message(text)
 

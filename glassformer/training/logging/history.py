@@ -19,14 +19,14 @@ from typing import Any, Literal, TypeAlias
 from glassformer.weights.atomic_write import atomic_write
 
 METRICS_FILE = "metrics.jsonl"
-MAX_PARSED_BYTES = 16 << 20  # of a larger file only every n-th step is parsed
+MAX_PARSED_BYTES = 16 << 20  # in a larger file only every n-th step is parsed
 
 Kind: TypeAlias = Literal["step", "valid", "event"]
 Line: TypeAlias = dict[str, Any]
 
 
 def format_line(kind: Kind, step: int, time: float, content: Mapping[str, Any]) -> str:
-    """One line of metrics.jsonl, without its line break.
+    """Format a line of metrics.jsonl, without the newline.
 
     >>> format_line("step", 1, 0.5, {"loss": float("nan"), "lr": 0.1})
     '{"kind": "step", "step": 1, "time": 0.5, "loss": null, "lr": 0.1}'
@@ -45,14 +45,14 @@ def _json_value(content: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """The lines of a run by kind, in order."""
+    """The lines of metrics.jsonl by kind, in order."""
 
     steps: list[Line]
     validations: list[Line]
     events: list[Line]
 
     def facts(self) -> dict[str, Any]:
-        """The facts about the run; later ones win."""
+        """Return the facts about the run; later facts replace earlier ones with the same name."""
         facts: dict[str, Any] = {}
         for event in self.events:
             facts |= event.get("facts") or {}
@@ -62,8 +62,8 @@ class History:
 def read_history(folder: str | Path) -> History:
     """Read a run's metrics.jsonl, skipping incomplete lines.
 
-    If a step occurs again, the run had resumed from a checkpoint, and what followed the first time is
-    dropped.
+    If a step occurs twice, the run was resumed from an earlier checkpoint, and the lines from the first
+    occurrence on are dropped.
     """
     path = Path(folder) / METRICS_FILE
     stride = 1 + path.stat().st_size // MAX_PARSED_BYTES
@@ -88,7 +88,7 @@ def read_history(folder: str | Path) -> History:
 
 
 def truncate_history(folder: str | Path, step: int) -> None:
-    """Drop what was logged after the step a run resumes from, and incomplete lines; at step 0 drop all."""
+    """Drop incomplete lines and all lines after `step`, from which a run resumes; at step 0 drop all."""
     path = Path(folder) / METRICS_FILE
 
     def is_before(raw: bytes) -> bool:
@@ -106,7 +106,7 @@ def truncate_history(folder: str | Path, step: int) -> None:
 
 
 def _lines(path: Path, stride: int) -> Iterator[Line]:
-    """The complete lines; of the steps every `stride`-th and the last."""
+    """Yield the complete lines, but only every `stride`-th step and the last one."""
     steps, skipped = 0, b""
     with path.open("rb") as file:
         for raw in file:
@@ -130,6 +130,6 @@ def _parse(raw: bytes) -> Line | None:
 
 
 def number(line: Mapping[str, Any], key: str) -> float:
-    """A number of a line; NaN if it is missing or null."""
+    """Return the number under a key of a line; NaN if it is missing or null."""
     value = line.get(key)
     return float(value) if isinstance(value, int | float) else math.nan

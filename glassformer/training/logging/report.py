@@ -1,7 +1,7 @@
-"""The report of a run: report.html, which is self-contained, and curves.png.
+"""Write the report of a run: report.html, which is self-contained, and curves.png.
 
-It is made from metrics.jsonl and recipe.yaml in the run folder, so it can be written during the run, after it
-was interrupted, or on another machine.
+The report is generated from metrics.jsonl and recipe.yaml in the run folder, so it can be written during the
+run, after an interruption, or on another machine.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from glassformer.training.task import lower_is_better
 from glassformer.weights.atomic_write import atomic_write
 
 Points = Sequence[tuple[float, float]]  # step and value
-Panels = Mapping[str, Mapping[str, Points]]  # curves by label, by the title of the panel that they share
+Panels = Mapping[str, Mapping[str, Points]]  # title of a panel -> label of a curve -> points
 
 MAX_POINTS = 400  # per curve
-MAX_MARKERS = 50  # a curve of more points has no markers
+MAX_MARKERS = 50  # a curve with more points is drawn without markers
 COLORS = ("#0072b2", "#d55e00")  # Okabe-Ito, safe for color blindness
 INK, FAINT = "#1f2933", "#cbd2d9"
 SHOWN_SAMPLES = 20
 SEPARATE_FACTS = ("command", "unit", "total steps", "started at step")  # shown elsewhere in the report
-# the page may load nothing, whatever its texts contain
+# the page must not load anything, whatever its texts contain
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2933; --soft: #616e7c; --paper: #fff; --card: #f5f7fa;
@@ -64,7 +64,7 @@ code, pre { font: 13px/1.5 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", mo
 
 
 def write_report(folder: str | Path) -> list[Path]:
-    """Write report.html and, if there is anything to draw, curves.png; the files written."""
+    """Write report.html and, if there is anything to draw, curves.png; return the paths written."""
     root = Path(folder)
     try:
         history = read_history(root)
@@ -94,7 +94,7 @@ def write_report(folder: str | Path) -> list[Path]:
 
 
 def panels(history: History) -> Panels:
-    """Loss of training and validation, every other metric, learning rate, speed, gradient norm."""
+    """Return the curves to draw: losses, other metrics, learning rate, speed and gradient norm."""
     metrics = _by_metric(history)
     unit = str(history.facts().get("unit", "units"))
 
@@ -116,7 +116,7 @@ def panels(history: History) -> Panels:
 
 
 def downsample(points: Points, limit: int = MAX_POINTS) -> Points:
-    """At most `limit` points, each the mean of its neighbors; non-finite values are dropped.
+    """Reduce a curve to at most `limit` points by averaging neighbors; non-finite values are dropped.
 
     >>> downsample([(1, 2.0), (2, 4.0), (3, 6.0), (4, float("nan")), (5, 8.0)], limit=2)
     [(1.5, 3.0), (4.0, 7.0)]
@@ -130,7 +130,7 @@ def downsample(points: Points, limit: int = MAX_POINTS) -> Points:
 
 
 def render_curves(panels: Panels) -> bytes:
-    """The panels as one PNG, two per row."""
+    """Draw the panels as one PNG, two per row."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -166,7 +166,7 @@ def render_curves(panels: Panels) -> bytes:
             if len(lines) > 1:
                 axes.legend(frameon=False)
         picture = BytesIO()
-        # without matplotlib's version in the metadata, so that an upgrade does not change the file
+        # no matplotlib version in the metadata, so that an upgrade does not change the file
         figure.savefig(picture, format="png", dpi=120, metadata={"Software": None})
     return picture.getvalue()
 
@@ -211,7 +211,7 @@ def _page(root: Path, history: History, curves: str) -> str:
 
 
 def _by_metric(history: History) -> dict[str, list[tuple[int, float]]]:
-    """Step and value of each validation metric, if finite."""
+    """Return the steps and finite values of each validation metric."""
     by_metric: dict[str, list[tuple[int, float]]] = {}
     for line in history.validations:
         for name in line.get("metrics") or {}:
@@ -221,13 +221,13 @@ def _by_metric(history: History) -> dict[str, list[tuple[int, float]]]:
 
 
 def _best(name: str, values: list[tuple[int, float]]) -> tuple[int, float]:
-    """Step and value of the best of a metric, the earliest of equals."""
+    """Return step and value of the best result of a metric, the earliest of equal ones."""
     sign = 1 if lower_is_better(name) else -1
     return min(values, key=lambda pair: (sign * pair[1], pair[0]))
 
 
 def _tiles(history: History, facts: Mapping[str, Any]) -> str:
-    """Name, value and remark of the figures a reader looks for first."""
+    """Render the key numbers as tiles with name, value and remark."""
     figures = []
     for name, values in _by_metric(history).items():
         (step, best), (last_step, last) = _best(name, values), values[-1]
@@ -252,7 +252,7 @@ def _finite(history: History, key: str) -> list[float]:
 
 
 def _validation_table(history: History) -> str:
-    """A row per validation, the best of each column in bold, and the metrics' signatures."""
+    """Render a table with a row per validation, the best value of each metric in bold, and the signatures."""
     metrics = _by_metric(history)
     best = {name: _best(name, values)[0] for name, values in metrics.items()}
     cells = []
@@ -273,7 +273,7 @@ def _validation_table(history: History) -> str:
 
 
 def _samples(history: History) -> str:
-    """The samples of the last validation that has any."""
+    """Render the samples of the last validation that has any."""
     line = next((line for line in reversed(history.validations) if line.get("samples")), None)
     if line is None:
         return ""
@@ -286,7 +286,7 @@ def _samples(history: History) -> str:
 
 
 def _run_facts(history: History, facts: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Times, counts, and the other facts about the run."""
+    """Yield name and text of times, counts and other facts about the run."""
     lines = [*history.steps, *history.validations, *history.events]
     if stamps := [stamp for line in lines if math.isfinite(stamp := number(line, "time"))]:
         for name, stamp in (("started", min(stamps)), ("last entry", max(stamps))):
@@ -317,7 +317,7 @@ def _format_value(value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """Escaped user text that cannot change the writing direction around it."""
+    """Escape user text and isolate its writing direction from the text around it."""
     return f"<bdi>{escape(text)}</bdi>"
 
 
@@ -326,7 +326,7 @@ def _section(title: str, body: str) -> str:
 
 
 def _table(head: Sequence[str], cells: Iterable[Sequence[str]], *, kind: Literal["numbers", "texts"]) -> str:
-    """A table; head and cells are HTML."""
+    """Render a table; head and cells are HTML. kind: its CSS class."""
     top = "".join(f'<th scope="col">{name}</th>' for name in head)
     body = "\n".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in cells)
     content = f"<thead><tr>{top}</tr></thead><tbody>\n{body}</tbody>"

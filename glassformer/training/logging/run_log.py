@@ -1,6 +1,6 @@
-"""The log of a run: on the console, in train.log, in metrics.jsonl, for TensorBoard.
+"""Log a run to the console, train.log, metrics.jsonl and TensorBoard.
 
-Logging never ends a run: a full disk or a closed terminal is mentioned once.
+A logging error never stops a run; a full disk or a closed terminal is reported once.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from glassformer.training.logging.console import Display, format_duration, forma
 from glassformer.training.logging.history import METRICS_FILE, Kind, format_line, truncate_history
 from glassformer.training.task import Sample
 
-LINE_INTERVAL = (10.0, 60.0)  # shortest and longest time between two lines, in seconds
+LINE_INTERVAL = (10.0, 60.0)  # minimum and maximum seconds between two lines
 SPEED_WINDOW = 20.0  # seconds over which speed is smoothed
 SHOWN_SAMPLES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepMetrics:
-    """One step. The loss is per unit (token, image, value). Tensors are read only if the step is logged."""
+    """Metrics of one step. The loss is per unit (token, image, value). Tensors are read only if logged."""
 
     step: int
     loss: SupportsFloat
@@ -47,11 +47,11 @@ class StepMetrics:
 
 
 class RunLog:
-    """The log of one run folder. A resumed run keeps what was logged up to its step.
+    """The log of one run folder. A resumed run keeps the entries up to its step.
 
-    every: log every n-th step (and the last). unit: of the loss; for tokens, perplexity is logged too.
-    peak_flops: of all devices together, for the model FLOPs utilization (MFU). main: whether this process
-        logs.
+    every: log every n-th step and the last. unit: unit of the loss; for tokens, perplexity is logged too.
+    peak_flops: peak FLOP/s of all devices together, for the model FLOPs utilization (MFU).
+    main: whether this process logs.
     """
 
     def __init__(
@@ -71,7 +71,9 @@ class RunLog:
         self._main = main
         self._step = from_step
         self._units = self._seconds = 0.0  # of the last steps, with exponential weights
-        self._first: tuple[int, float] | None = None  # step and time; it may include compilation
+        self._first: tuple[int, float] | None = (
+            None  # step and time of the first step, which may include compilation
+        )
         self._last_line = (0, -math.inf)  # step and time
         self._pending = ""
         self._failure_reported = False
@@ -127,7 +129,7 @@ class RunLog:
         values = self._format(numbers, per_step * (self._total - step))
         self._display.update(step, values)
         self._pending = f"step {step:,} of {self._total:,}  {values}"
-        # a line after ten seconds and a hundredth of the steps, or after a minute, or at the end
+        # print a line after ten seconds and a hundredth of the steps, after a minute, and at the end
         (last_step, last_time), (shortest, longest) = self._last_line, LINE_INTERVAL
         wait = shortest if (step - last_step) * 100 >= self._total else longest
         if step == self._total or now - last_time >= wait:
@@ -142,7 +144,7 @@ class RunLog:
         *,
         signatures: Mapping[str, str] | None = None,
     ) -> None:
-        """Log a validation. signatures: how a metric was computed, e.g. sacreBLEU's signature."""
+        """Log a validation. signatures: strings that say how a metric was computed, as in sacreBLEU."""
         if not self._main:
             return
         signatures = signatures or {}
@@ -153,7 +155,7 @@ class RunLog:
         listed = ", ".join(f"{name} {format_number(value)}" for name, value in metrics.items())
         self._message(f"step {step:,} of {self._total:,}  validation: {listed}")
         for name, signature in signatures.items():
-            if self._signatures.get(name) != signature:  # once is enough
+            if self._signatures.get(name) != signature:  # log a signature only if it is new
                 self._signatures[name] = signature
                 self._message(f"    {name} signature: {signature}")
         for sample in listed_samples[:SHOWN_SAMPLES]:
@@ -183,7 +185,7 @@ class RunLog:
                 file.close()
 
     def _format(self, numbers: Mapping[str, float], seconds_left: float) -> str:
-        """The numbers that people watch, the most important first: a narrow terminal cuts the rest."""
+        """Format the metrics of a step, the most important first: a narrow terminal truncates the line."""
         values = [
             f"loss {format_number(numbers['loss'])}",
             f"{format_duration(seconds_left)} left",
@@ -216,7 +218,7 @@ class RunLog:
         self._report_failure()
 
     def _report_failure(self) -> None:
-        """One message when the files cannot be written, one when they can be again."""
+        """Print a message when the files cannot be written, and another when they can be written again."""
         failed = next((file for file in (self._metrics, self._text) if file.error), None)
         if failed is not None and not self._failure_reported:
             reason = failed.error and failed.error.strerror
@@ -228,10 +230,10 @@ class RunLog:
 
 
 class AppendOnlyFile:
-    """Appends records to a file. Errors are counted, never raised.
+    """Append records to a file. Errors are counted, not raised.
 
-    A record is written completely or not at all, and reaches the system at once, so that a process killed
-    later loses none. error: that of the last write, None if it succeeded; the next write tries again.
+    A record is written completely or not at all, and is not buffered, so that killing the process loses none.
+    error: the error of the last write, None if it succeeded; the next write tries again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -248,7 +250,7 @@ class AppendOnlyFile:
                 self._file = os.open(self.path, flags, 0o644)
             end = os.fstat(self._file).st_size
             try:
-                while record:  # a disk that fills up takes a part first and fails at the next attempt
+                while record:  # a full disk may accept a part of the record before write raises
                     record = record[os.write(self._file, record) :]
             except OSError:
                 os.ftruncate(self._file, end)
@@ -259,14 +261,14 @@ class AppendOnlyFile:
             self.lost += 1
 
     def write_line(self, text: str) -> None:
-        """One line of UTF-8; unpaired surrogates are escaped."""
+        """Append a line as UTF-8; unpaired surrogates are escaped."""
         record = text.encode("utf-8", "backslashreplace") + b"\n"
         if self._file is None and self._ends_inside_line():
             record = b"\n" + record
         self.write(record)
 
     def _ends_inside_line(self) -> bool:
-        """Whether the file ends in the middle of a line, e.g. after a power failure."""
+        """Check if the file ends in the middle of a line, e.g. after a power failure."""
         try:
             with self.path.open("rb") as file:
                 file.seek(-1, os.SEEK_END)
@@ -282,10 +284,10 @@ class AppendOnlyFile:
 
 
 class TensorBoardWriter:
-    """An event file in `folder`; steps after `from_step` in other files there are declared void.
+    """Write a TensorBoard event file in `folder`; events after `from_step` in older files are discarded.
 
-    TensorBoard's own writer works in a thread that prints a traceback when the disk is full. Without
-    TensorBoard nothing is written.
+    TensorBoard's own writer uses a thread that prints a traceback if the disk is full. If TensorBoard is not
+    installed, nothing is written.
     """
 
     def __init__(self, folder: Path, *, from_step: int) -> None:
@@ -315,7 +317,7 @@ class TensorBoardWriter:
 
 
 def peak_memory() -> int:
-    """Peak memory in bytes: of tensors on a GPU if one is in use, else of the process."""
+    """Return the peak memory in bytes: of GPU tensors if a GPU is used, else of the process."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return int(torch.cuda.max_memory_allocated())
