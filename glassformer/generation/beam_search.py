@@ -1,9 +1,9 @@
 """Beam search: keep the `num_beams` best partial sequences of every input.
 
-A step ranks a few candidates per beam, so that enough are left to continue with when some end. Sequences are
-never moved: a step stores its tokens and the beam that each continues, and `backtrace` follows them once at
-the end. The state changes in place, in tensors that keep their shapes, and the number of tokens is counted on
-the device, so that a step can be captured together with the model's.
+A step ranks a few candidates per beam, so that enough remain when some of them end. Sequences are never
+copied: each step stores its tokens and their parent beams, and `backtrace` follows the parents once at the
+end. The state is updated in place, in tensors of fixed shape, and the number of tokens is counted on the
+device, so that a step can be captured in a CUDA graph together with the decoder's.
 
 B inputs, W beams, C candidates, E end tokens, V vocabulary, L maximum new tokens.
 """
@@ -26,12 +26,12 @@ from glassformer.generation.search_tree import TreeStep, build_trees
 from glassformer.generation.step_decoder import GRAPH_WARMUP_STEPS, TokenSelector
 from glassformer.generation.stopping_criteria import END, FINISH_REASONS, LENGTH, STOP, completes_stop
 
-LOW: Final = -1e9  # the score of an unused beam or result; lower than any real one
-OPEN: Final = 3  # the status of a candidate that continues; the others are finish reasons
+LOW: Final = -1e9  # score of an unused beam or result, lower than any real score
+OPEN: Final = 3  # status of a candidate that continues; other values are finish reasons
 
 
 def length_term(config: GenerationConfig, length: int | Tensor) -> float | Tensor:
-    """What the score of a sequence of this length, the end token counted, is divided by.
+    """Return the divisor of the score of a sequence of this length, including the end token.
 
     >>> length_term(GenerationConfig(length_penalty=2.0), 3)
     9.0
@@ -46,7 +46,7 @@ def length_term(config: GenerationConfig, length: int | Tensor) -> float | Tenso
 
 @dataclass
 class FinishedBeams:
-    """The best finished sequences of each input, W of them at most."""
+    """The best finished sequences of each input, at most W."""
 
     scores: Tensor  # (B, W), best first; LOW if there is none yet
     logprobs: Tensor  # (B, W), of the last token
@@ -62,11 +62,11 @@ class FinishedBeams:
 
     @property
     def full(self) -> Tensor:
-        """Inputs (B,) that have W results."""
+        """Mask (B,) of the inputs that have W results."""
         return (self.last[..., 0] >= 0).all(1)
 
     def merge(self, new: FinishedBeams) -> None:
-        """Keep the best of both."""
+        """Merge with the results in `new`, keeping the W best of each input."""
         scores, order = torch.cat((self.scores, new.scores), 1).topk(self.scores.shape[1])
         self.scores.copy_(scores)
         self.logprobs.copy_(torch.cat((self.logprobs, new.logprobs), 1).gather(1, order))
@@ -82,35 +82,35 @@ class FinishedBeams:
 
 
 class Candidates(NamedTuple):
-    """The best continuations of each input, best first: (B, C) each."""
+    """The best continuations of each input, best first; all tensors are (B, C)."""
 
-    scores: Tensor  # of the whole sequence
-    beams: Tensor  # that they continue
+    scores: Tensor  # log-probability of the whole sequence
+    beams: Tensor  # the parent beam
     tokens: Tensor
-    logprobs: Tensor  # of the token
+    logprobs: Tensor  # log-probability of the token
 
 
 class BeamStep(NamedTuple):
-    """The outcome of a step."""
+    """Result of a beam search step."""
 
     ids: Tensor  # (B * W,), the beams' new tokens
-    parents: Tensor  # (B * W,), the row that each of them continues
-    indices: Tensor  # (B, W), index of each among the candidates
+    parents: Tensor  # (B * W,), the row that each new token continues
+    indices: Tensor  # (B, W), candidate index of each new token
     status: Tensor  # (B, C), a finish reason or OPEN
 
 
 class BeamState:
-    """The open beams of each input, its results, and the way back from each."""
+    """State of a beam search: open beams, finished results, and the stored tokens with their parent beams."""
 
     def __init__(self, config: GenerationConfig, limits: Tensor, eos_ids: Tensor, candidates: int) -> None:
-        """limits (B,): the most tokens of each input; eos_ids (E,)."""
+        """limits (B,): maximum number of tokens of each input. candidates: number of candidates per input."""
         device, count, width = limits.device, len(limits), config.num_beams
         longest = int(limits.max())
         self.config, self.eos_ids, self.limits = config, eos_ids, limits
         self.n = torch.zeros((), dtype=torch.long, device=device)  # tokens generated
         self.rows = torch.arange(count, device=device)  # the original index of each current input
         self.scores = torch.full((count, width), LOW, device=device)
-        self.scores[:, 0] = 0.0  # the beams are alike at first, so only one of them continues
+        self.scores[:, 0] = 0.0  # all beams are equal at first, so only one may continue
         self.active = limits > 0  # (B,)
         self.results = FinishedBeams.empty(count, width, device)
         self.all_results = FinishedBeams.empty(count, width, device)
@@ -122,7 +122,7 @@ class BeamState:
         self.logprobs = torch.zeros(longest + GRAPH_WARMUP_STEPS, count, width, device=device)
 
     def step(self, candidates: Candidates, stopped: Tensor | None = None) -> BeamStep:
-        """Continue with the best candidates that do not end; `stopped` (B, C) complete a stop string."""
+        """Continue with the best open candidates. stopped (B, C): candidates that complete a stop string."""
         scores, beams, tokens, logprobs = candidates
         width, length = self.scores.shape[1], self.n + 1
         # an end token takes precedence over the other reasons
@@ -153,7 +153,7 @@ class BeamState:
         return BeamStep(ids.view(-1), (firsts + parents).view(-1), indices, status)
 
     def _may_improve(self, length: Tensor) -> Tensor:
-        """For which inputs (B,) an open beam might still beat the worst result."""
+        """Mask (B,) of the inputs where an open beam might still beat the worst result."""
         config, full = self.config, self.results.full
         if config.early_stopping is True:
             return ~full
@@ -163,33 +163,33 @@ class BeamState:
         return ~full | (self.scores[:, 0] / term > self.results.scores[:, -1])
 
     def select(self, inputs: Tensor) -> None:
-        """Continue with these inputs; the others are finished."""
+        """Keep only these inputs; the others are finished."""
         self.all_results.put(self.rows, self.results)
         self.results = self.results.select(inputs)
         self.rows, self.limits = self.rows[inputs], self.limits[inputs]
         self.active, self.scores = self.active[inputs], self.scores[inputs]
 
     def finish(self) -> FinishedBeams:
-        """The results of all inputs."""
+        """Return the results of all inputs."""
         self.all_results.put(self.rows, self.results)
         return self.all_results
 
     def state(self) -> dict[str, Tensor]:
-        """All tensors that a step reads and writes."""
+        """Return all tensors that a step reads and writes, by name."""
         names = ("n", "rows", "limits", "eos_ids", "scores", "active", "may_finish", "tokens", "logprobs")
         return {name: getattr(self, name) for name in names} | {
             f"results.{name}": value for name, value in vars(self.results).items()
         }
 
     def adopt(self, state: dict[str, Tensor]) -> None:
-        """Continue in these tensors, which hold the same values."""
+        """Use these tensors, which hold the same values, as the state from now on."""
         for name, value in state.items():
             owner = self.results if name.startswith("results.") else self
             setattr(owner, name.removeprefix("results."), value)
 
 
 class BeamSearch(Search):
-    """Beam search, and sampling with beams; its rows (B * W,) are the beams of each input."""
+    """Beam search, with or without sampling; its rows (B * W,) are the beams of each input."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class BeamSearch(Search):
         return step.ids, step.parents
 
     def candidates(self, logits: Tensor, n: int) -> Candidates:
-        """Logits (B * W, V) of token n -> the best continuations of each input."""
+        """Return the best continuations of each input, from the logits (B * W, V) of token n."""
         scores = self.state.scores
         inputs, width = scores.shape
         if self.config.do_sample:
@@ -221,9 +221,9 @@ class BeamSearch(Search):
             logprobs = self.processors(logits.float().log_softmax(-1), n)
             tokens = torch.arange(count, device=logits.device).expand_as(logprobs)
         else:
-            # what is not among the best of its beam is not among the best of its input
+            # a candidate outside the top of its beam cannot be in the top of its input
             count = min(self.count, logits.shape[1])
-            logprobs, tokens = self.processors.top(logits, n, count)  # (B * W, each)
+            logprobs, tokens = self.processors.top(logits, n, count)  # (B * W, count)
         logprobs = logprobs.view(inputs, width * count)
         totals = (logprobs.view(inputs, width, count) + scores[:, :, None]).view(inputs, width * count)
         if self.config.do_sample:
@@ -256,7 +256,7 @@ class BeamSearch(Search):
         return self._with_trees(outputs, results) if self.params.return_tree else outputs
 
     def _stopped(self, candidates: Candidates, n: int) -> Tensor | None:
-        """Which candidates (B, C) complete a stop string."""
+        """Mask (B, C) of the candidates that complete a stop string."""
         stops, decode = self.config.stop_strings, self.params.decode
         if not stops or decode is None:
             return None
@@ -272,7 +272,7 @@ class BeamSearch(Search):
         return torch.tensor(stopped, device=candidates.tokens.device)
 
     def _record(self, candidates: Candidates, step: BeamStep, n: int, before: Tensor) -> None:
-        """Store the step for the tree."""
+        """Store the step for the search tree. before: inputs that were active before the step."""
         status = step.status
         order = torch.arange(step.indices.shape[1], device=status.device).expand_as(step.indices)
         beams = torch.full_like(status, -1).scatter(1, step.indices, order).masked_fill(status < OPEN, -1)
@@ -307,9 +307,9 @@ class BeamSearch(Search):
 def backtrace(
     results: FinishedBeams, tokens: Tensor, logprobs: Tensor, best: int
 ) -> list[list[GenerationOutput]]:
-    """The best results of each input, followed from their last tokens back to the first.
+    """Reconstruct the `best` best results of each input, from their last tokens back to the first.
 
-    tokens (L, B, W, 2): tokens and the beams that they continue; logprobs (L, B, W).
+    tokens (L, B, W, 2): tokens and their parent beams; logprobs (L, B, W).
     """
     tokens, logprobs = tokens.cpu(), logprobs.cpu()
     last = results.last[:, :best].cpu()  # (B, best, 5)
@@ -336,6 +336,6 @@ def backtrace(
                     finish_reason=FINISH_REASONS[reason],
                 )
             )
-        # an input whose limit is no token at all
+        # an input with a limit of 0 tokens
         outputs.append(group or [GenerationOutput(ids=[], score=0.0, logprobs=[], finish_reason="length")])
     return outputs

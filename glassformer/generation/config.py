@@ -1,4 +1,4 @@
-"""Generation settings, under the names transformers gives them, and how a model folder and a caller combine.
+"""Generation settings, named as in transformers, and how those of a model folder and a caller are merged.
 
 Values are validated once, when a `GenerationConfig` is created.
 """
@@ -17,7 +17,7 @@ EarlyStopping = bool | Literal["never"]
 
 
 class GenerationOptions(TypedDict, total=False):
-    """The fields of `GenerationConfig` as keyword arguments; None means "not given"."""
+    """The fields of `GenerationConfig` as keyword arguments; None means that the field is not set."""
 
     max_new_tokens: int | None
     min_new_tokens: int | None
@@ -45,12 +45,12 @@ class GenerationOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """How to choose tokens. `num_beams` 1 without `do_sample` is greedy decoding.
+    """Generation settings. `num_beams=1` without `do_sample` is greedy decoding.
 
     max_new_tokens: maximum number of generated tokens; None: the model's limit
     min_new_tokens: minimum number of generated tokens
-    max_length, min_length: the same bounds with the prompt's or the decoder's start tokens counted;
-    max_new_tokens wins
+    max_length, min_length: the same bounds including the prompt or the decoder's start tokens; max_new_tokens
+    takes precedence
     num_beams: number of beams; 1 means no beam search
     num_return_sequences: number of results per input, at most num_beams without sampling
     do_sample: sample instead of taking the most likely token
@@ -63,7 +63,8 @@ class GenerationConfig:
     off
     no_repeat_ngram_size: never generate an n-gram of this size twice; 0: off
     length_penalty: exponent of the length in the beam score; above 0 favors longer results
-    length_formula: divisor of a finished beam's log-probability for n tokens, the end token counted: "hf" and
+    length_formula: divisor of a finished beam's log-probability for n tokens, including the end token: "hf"
+    and
     "fairseq" n ** penalty, "paper" ((5 + n) / 6) ** penalty
     early_stopping: stop when num_beams results are finished (True), when no better one is likely (False), or
     when none is possible ("never")
@@ -119,7 +120,7 @@ class GenerationConfig:
 
     @property
     def rows(self) -> int:
-        """Rows of a batch that one input takes: its beams, or its samples."""
+        """Number of batch rows per input: its beams, or its samples."""
         return self.num_beams if self.num_beams > 1 else self.num_return_sequences
 
 
@@ -151,7 +152,7 @@ _CHECKS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "top_p": (lambda x: _is_number(x) and 0 < x <= 1, "a number above 0 and at most 1"),
     "min_p": (lambda x: _is_number(x) and 0 <= x <= 1, "a number from 0 to 1"),
     "repetition_penalty": (lambda x: _is_number(x) and x > 0, "a number above 0 (1: off)"),
-    # a length to this power is still finite in float32
+    # bounds the penalty, so that length ** penalty is finite in float32
     "length_penalty": (lambda x: _is_number(x) and abs(x) <= 10, "a number from -10 to 10"),
     "length_formula": (lambda x: x in get_args(LengthFormula), " or ".join(get_args(LengthFormula))),
     "early_stopping": (lambda x: isinstance(x, bool) or x == "never", "true, false or 'never'"),
@@ -199,7 +200,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 def merge_generation_config(
     published: Mapping[str, Any], options: Mapping[str, object] | GenerationOptions
 ) -> GenerationConfig:
-    """Combine a folder's generation_config.json with the caller's options, which win; None is "not given".
+    """Merge a folder's generation_config.json with the caller's options, which take precedence unless None.
 
     published: the contents of generation_config.json
     options: fields of GenerationConfig
@@ -212,14 +213,14 @@ def merge_generation_config(
         if name not in _NAMES:
             raise UnknownNameError("generation option", name, _NAMES)
     values = _read_published(published)
-    # a bound from the file holds unless the caller gave the same kind of bound
+    # a maximum or minimum from the file applies unless the caller sets one
     for name, other in (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length")):
         if name in overrides:
             values.pop(other, None)
         if other in overrides:
             values.pop(name, None)
     if "num_beams" in overrides or "do_sample" in overrides:
-        values.pop("num_return_sequences", None)  # it belongs to the file's own search
+        values.pop("num_return_sequences", None)  # refers to the num_beams of the file
     least, most = values.get("min_new_tokens"), overrides.get("max_new_tokens")
     if isinstance(least, int) and isinstance(most, int):
         values["min_new_tokens"] = max(0, min(least, most))
@@ -237,7 +238,7 @@ def merge_generation_config(
 
 
 def _read_published(published: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that a generation_config.json sets; raise if it sets something unsupported."""
+    """Return the fields that a generation_config.json sets; raise if it sets something unsupported."""
     values: dict[str, Any] = {}
     for name, value in published.items():
         if value is None or name in _IGNORED or name.startswith("_"):
@@ -260,7 +261,7 @@ def _read_published(published: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _single_tokens(bad_words: Any, eos: int | Sequence[int] | None) -> tuple[int, ...]:
-    """The tokens of bad_words_ids, each a word of one token; an end token is never suppressed."""
+    """Return the tokens of bad_words_ids, which must be single tokens; end tokens are left out."""
     lists = isinstance(bad_words, list) and all(isinstance(word, list) for word in bad_words)
     _check("bad_words_ids", bad_words, lists, "a list of lists of token ids")
     if any(len(word) != 1 for word in bad_words):

@@ -1,4 +1,4 @@
-"""Decoding on a GPU: the kernels of one step are captured in a CUDA graph and replayed for all others.
+"""Decoding on a GPU: one decode step is captured as a CUDA graph and replayed for all later steps.
 
 B inputs, W beams, V vocabulary.
 """
@@ -25,7 +25,7 @@ Output = TypeVar("Output")
 
 
 class CUDAGraphDecoder(CachedDecoder):
-    """Replay decode steps as a CUDA graph; see `SelectingDecoder`. A step overwrites the last output."""
+    """Replay decode steps as a CUDA graph; see `SelectingDecoder`. A step overwrites the previous output."""
 
     cache: TritonBeamCache
     cross: TritonCrossCache | None
@@ -42,11 +42,11 @@ class CUDAGraphDecoder(CachedDecoder):
     ) -> None:
         super().__init__(model, embed, cache, cross, positions, limit)
         self.selector: TokenSelector | None = None
-        self.captured: TokenSelector | None = None  # the one in the graph, which keeps reading its tensors
+        self.captured: TokenSelector | None = None  # the selector in the graph, whose tensors must stay alive
         self._allocate()
 
     def _allocate(self) -> None:
-        """Fresh tensors for the inputs of a step, and no graph yet."""
+        """Allocate the input tensors of a step, and discard the graph."""
         rows = self.cache.batch * self.cache.width
         self.ids = torch.zeros(rows, dtype=torch.int64, device=self.positions.device)
         self.rows = torch.arange(rows, device=self.positions.device)
@@ -58,13 +58,13 @@ class CUDAGraphDecoder(CachedDecoder):
         return logits
 
     def step_and_select(self, ids: Tensor, selector: TokenSelector | None) -> tuple[Tensor, ...]:
-        """`selector.choose(step(ids))`; without a selector, the logits."""
+        """Return `selector.choose(step(ids))`; without a selector, the logits."""
         if ids.is_cuda and (self.graph is None or self.selector is not selector):
             self._capture(selector)
         return self._next(ids, self.graph or (lambda: self._step(selector)))
 
     def step_once(self, ids: Tensor) -> Tensor:
-        """A step without a graph, for few of a kind."""
+        """Run a step without a graph, e.g. for the decoder's start tokens."""
         (logits,) = self._next(ids, lambda: self._step(None))
         return logits
 
@@ -83,7 +83,7 @@ class CUDAGraphDecoder(CachedDecoder):
         return (logits,) if selector is None else selector.choose(logits)
 
     def _capture(self, selector: TokenSelector | None) -> None:
-        last = vars(self.model).pop("captured", None)  # atomic: no other thread takes it too
+        last = vars(self.model).pop("captured", None)  # atomic, so that only one thread takes it
         if last is not None and last.owner() is None and last.form == self.form(selector):
             for own, new in zip(last.state, self.state(selector), strict=True):
                 own.copy_(new)
@@ -104,13 +104,13 @@ class CUDAGraphDecoder(CachedDecoder):
         self.model.captured = CapturedGraph(self, selector)
 
     def state(self, selector: TokenSelector | None) -> list[Tensor]:
-        """All tensors that the graph reads and writes from step to step."""
+        """Return all tensors that the graph reads and writes from step to step."""
         cross = self.cross.state() if self.cross else []
         chosen = {} if selector is None else selector.state()
         return [*self.cache.state(), *cross, self.positions, self.rows, *chosen.values()]
 
     def form(self, selector: TokenSelector | None) -> Hashable:
-        """Decoders of one form can take over each other's graph."""
+        """Return a key; decoders with equal keys can reuse each other's graph."""
         shapes = tuple((x.shape, x.dtype) for x in self.state(selector))
         return self.cache.width, self.cache.prompt, shapes, None if selector is None else selector.form
 
@@ -128,7 +128,7 @@ class CUDAGraphDecoder(CachedDecoder):
 
 
 class CapturedGraph:
-    """A graph and what it reads and writes: free for other decoders of its form once its own is gone."""
+    """A CUDA graph with its tensors; once its decoder is gone, a decoder of the same form can reuse it."""
 
     PARTS = ("cache", "cross", "attend", "cross_attend", "positions", "ids", "rows", "graph", "captured")
 

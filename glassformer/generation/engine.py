@@ -22,16 +22,16 @@ from glassformer.generation.step_decoder import StepDecoder, decoder_start_ids, 
 from glassformer.inference.prepare import evaluation_mode
 
 BATCH_TOKENS: Final = 16_384
-LOOKAHEAD: Final = 16  # batches' worth of examples that are read before they are sorted by length
+LOOKAHEAD: Final = 16  # number of batches to read ahead before examples are sorted by length
 MAX_LOOKAHEAD: Final = 8192  # examples read ahead, however short
 
 
 def generate(
     model: nn.Module, input_ids: Tensor, params: GenerationParams, *, attention_mask: Tensor | None = None
 ) -> list[list[GenerationOutput]]:
-    """Sources or prompts (B, S) -> `num_return_sequences` outputs for each, the best first.
+    """Generate from sources or prompts (B, S): `num_return_sequences` outputs for each, best first.
 
-    attention_mask (B, S): True for tokens that are not padding; by default those other than pad_token_id.
+    attention_mask (B, S): True for real tokens; by default, all tokens except pad_token_id.
     """
     mask = input_ids != params.pad_token_id if attention_mask is None else attention_mask
     starts = len(decoder_start_ids(model, params.start_ids))
@@ -50,7 +50,7 @@ def generate_ids(
     eos_token_id: int | Sequence[int] | None,
     options: GenerationOptions,
 ) -> list[list[int]]:
-    """`generate` with keyword options, ids only: the method `generate` of the core models."""
+    """Implement the method `generate` of the core models: keyword options in, token ids out."""
     embed = getattr(model, "src_embed", None) or getattr(model, "embed", None)
     if attention_mask is None and (pad_id := getattr(embed, "pad_id", None)) is not None:
         attention_mask = input_ids != pad_id
@@ -71,12 +71,12 @@ def generate_batched(
     on_batch: Callable[[Sequence[int]], None] | None = None,
     check_finite: bool = True,
 ) -> Iterator[list[GenerationOutput]]:
-    """Sources or prompts of any lengths -> what `generate` returns for each, in their order.
+    """Generate from sources or prompts of any lengths; yield the outputs of each, in input order.
 
-    Examples are read a bounded number ahead. Those of similar length are generated together, as many as a
-    budget of `batch_tokens` holds: input and new tokens, padding and beams counted.
+    A bounded number of examples is read ahead. Examples of similar length are generated together, up to
+    `batch_tokens` tokens per batch: input and new tokens, including padding and beams.
     on_batch: called with the indices of the examples that were just generated; they are yielded once all
-    before them are finished too.
+    earlier examples are finished too.
     check_finite: raise if the scores are NaN. During training, a diverging model may still be sampled.
     """
     if batch_tokens < 1:
@@ -118,10 +118,10 @@ def _generate(
     limits: list[int],
     generator: torch.Generator | None,
 ) -> list[list[GenerationOutput]]:
-    """limits: the most tokens of each row."""
+    """Generate from one padded batch. limits: maximum number of new tokens of each row."""
     if not len(inputs):
         return []
-    with evaluation_mode(model), torch.cuda.device_of(inputs):  # kernels run on the GPU that is in use
+    with evaluation_mode(model), torch.cuda.device_of(inputs):  # for Triton kernels
         decoder, logits, search = start_search(model, inputs, params, mask, limits, generator)
         for _ in run_search(decoder, logits, search):
             pass
@@ -136,7 +136,7 @@ def start_search(
     limits: Sequence[int],
     generator: torch.Generator | None,
 ) -> tuple[StepDecoder, Tensor, Search]:
-    """Process the inputs (B, S) -> decoder, logits of the first token, and the search to run."""
+    """Prefill the inputs (B, S); return the decoder, the logits of the first token, and the search to run."""
     config, device = params.config, inputs.device
     decoder, logits, most = prefill(model, inputs, mask, start_ids=params.start_ids, capacity=max(limits))
     vocab_size = logits.shape[-1]
@@ -163,7 +163,7 @@ def start_search(
 
 
 def _context(inputs: Tensor, mask: Tensor, starts: Sequence[int]) -> Tensor:
-    """The tokens before the first one to generate (B, T), right-aligned: the start tokens, or the prompt."""
+    """Return the tokens before the first new one, (B, T), right-aligned: start tokens or prompt."""
     if starts:
         return torch.tensor(starts, device=inputs.device).expand(len(inputs), -1)
     order = mask.int().argsort(dim=1, stable=True)
@@ -173,7 +173,7 @@ def _context(inputs: Tensor, mask: Tensor, starts: Sequence[int]) -> Tensor:
 def _windows(
     examples: Iterable[Sequence[int]], limit: Callable[[int], int], tokens: int
 ) -> Iterator[list[tuple[Sequence[int], int]]]:
-    """Examples with their limits, a bounded number of tokens at a time."""
+    """Yield lists of examples with their limits; each list has a bounded number of tokens."""
     window: list[tuple[Sequence[int], int]] = []
     cost = 0
     for example in examples:
@@ -188,7 +188,7 @@ def _windows(
 
 
 def _batches(lengths: Sequence[int], limits: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Rows by descending cost, so that the batch that needs most memory comes first."""
+    """Group rows into batches by descending cost, so that the batch that needs most memory comes first."""
     batch: list[int] = []
     longest = most = 0
     by_cost = sorted(range(len(lengths)), key=lambda n: (lengths[n] + limits[n], lengths[n]), reverse=True)

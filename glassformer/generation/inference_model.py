@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 def prepare_for_inference(model: nn.Module, weights: WeightFormat = "own") -> nn.Module:
     """Prepare a model for inference: pack its weights in the layout that is fastest on this device.
 
-    That takes a moment and, on a CPU, memory for a second copy of the weights (a third if single rows are
-    decoded by one thread); it is worth it for a model that generates more than once. If weights change or
-    move afterwards they are laid out again. "int8" quantizes them to eight bits. A model with its own
-    `prefill` is returned as it is.
+    Packing takes time and, on a CPU, memory for a second copy of the weights (a third if single rows are
+    decoded by one thread), so it pays off for a model that generates more than once. If weights change or
+    move afterwards, they are packed again. weights: "int8" quantizes them to eight bits. A model with its own
+    `prefill` is returned unchanged.
     """
     if not isinstance(model, EncoderDecoder | DecoderOnly):
         if weights != "own":
@@ -60,11 +60,12 @@ def prefill(
     start_ids: Sequence[int] | int | None,
     capacity: int,
 ) -> PrefillResult:
-    """Process a source or a prompt (B, S), of which `mask` (B, S) are real tokens, padded on either side.
+    """Prefill sources or prompts (B, S), padded on either side.
 
-    inputs: token ids; for a model whose source is not text, what its `encode` takes. `start_ids` begin the
-    target of an encoder-decoder (by default the model's own start token). At most `capacity` tokens can be
-    generated then.
+    inputs: token ids; for a model whose source is not text, the input of its `encode`.
+    mask (B, S): True for real tokens.
+    start_ids: first tokens of the target of an encoder-decoder (default: the model's start token).
+    capacity: maximum number of tokens to generate.
     """
     source = getattr(model, "model", model)
     if not isinstance(source, EncoderDecoder) or isinstance(source.src_embed, TokenInput):
@@ -83,13 +84,13 @@ def prefill(
 class InferenceModel(nn.Module):
     """A model whose stacks are prepared for inference; see `prepare_for_inference`.
 
-    Any head with a `vocab_size` can generate; the product of a `VocabularyHead` is laid out as well.
+    Any head with a `vocab_size` can generate; the projection of a `VocabularyHead` is packed as well.
     """
 
     def __init__(
         self, model: EncoderDecoder | DecoderOnly, weights: WeightFormat | LinearFactory | None
     ) -> None:
-        """weights: "own", "int8", or the linear layers to use (None: the model's own)."""
+        """weights: "own", "int8", or a function that creates linear layers (None: the model's modules)."""
         super().__init__()
         if not hasattr(model.spec.head, "vocab_size"):
             raise UnsupportedError(
@@ -101,7 +102,7 @@ class InferenceModel(nn.Module):
         self._prepare()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.model, self.weights)  # a copy lays out its own weights
+        return type(self), (self.model, self.weights)  # a copy packs its own weights
 
     @property
     def spec(self) -> specs.EncoderDecoderSpec | specs.DecoderOnlySpec:
@@ -120,20 +121,20 @@ class InferenceModel(nn.Module):
         head, vocabulary = model.head, None
         if make is not None and isinstance(head, VocabularyHead):
             vocabulary = make([(head.weight, head.bias)])
-        # set past nn.Module, which would make them submodules and slower to look up
+        # bypass nn.Module.__setattr__: submodules would be slower to look up
         vars(self).update(
             encoder=encoder,
             decoder=fused_copy(model.decoder, make),
             vocabulary=vocabulary,
         )
-        self.dtype = residual_dtype(parameter)  # of the residual stream
+        self.dtype = residual_dtype(parameter)  # dtype of the residual stream
         # whether steps can be captured in a CUDA graph: the kernels support the model and the device
         self.captures = getattr(make, "supports_cuda_graphs", False) and not torch.is_autocast_enabled("cuda")
         if self.captures:
             from glassformer.inference.gpu.kv_cache import supports
 
             self.captures = supports(model.decoder)
-        self.captured: CapturedGraph | None = None  # the last decoder's graph, for the next of the same form
+        self.captured: CapturedGraph | None = None  # the last decoder's graph, for reuse
         self._fingerprint = WeightFingerprint(model)
 
     if TYPE_CHECKING:
@@ -142,16 +143,16 @@ class InferenceModel(nn.Module):
         vocabulary: FusedLinear | None
 
     def refresh(self) -> None:
-        """Lay the weights out again if they have changed or moved."""
+        """Pack the weights again if they have changed or moved."""
         if not self._fingerprint.matches(self.model):
             self._prepare()
 
     def embeddings(self, embed: nn.Module, ids: Tensor, positions: Tensor | None, start: int = 0) -> Tensor:
-        """The first layer's input (B, T, D) for ids (B, T) at these positions, by default from `start` on."""
+        """Embed ids (B, T) at these positions, by default from `start` on -> (B, T, D)."""
         return embed_inputs(embed, ids, positions, start, None).x.to(self.dtype)
 
     def logits(self, x: Tensor) -> Tensor:
-        """The last layer's hidden states (N, D) -> (N, V)."""
+        """Apply the head to the last hidden states (N, D) -> logits (N, V)."""
         head: Any = self.model.head
         if self.vocabulary is not None:
             return self.vocabulary(head.transform(x))
@@ -161,7 +162,7 @@ class InferenceModel(nn.Module):
     def prefill(
         self, inputs: Tensor, mask: Tensor | None, *, start_ids: Sequence[int], capacity: int
     ) -> PrefillResult:
-        """Process sources or prompts (B, S)."""
+        """Prefill sources or prompts (B, S); see the function `prefill`."""
         self.refresh()
         if isinstance(self.model, EncoderDecoder):
             if not start_ids:
@@ -211,7 +212,7 @@ class InferenceModel(nn.Module):
         most = None if limit is None else (limit + 1 - lengths).clamp(min=0)
         capacity = capacity if most is None else min(capacity, int(most.max()))
         longest, padding, positions = int(lengths.max()), None, None
-        if not bool(mask.all()):  # moved to the left, so that nothing separates a prompt from what follows
+        if not bool(mask.all()):  # move padding to the left
             order = mask.int().argsort(dim=1, stable=True)  # padding first, the rest in order
             prompt = prompt.gather(1, order)[:, -longest:]
             padding = mask = mask.gather(1, order)[:, -longest:]
@@ -243,7 +244,7 @@ class InferenceModel(nn.Module):
         limit: int | None,
         like: Tensor,
     ) -> CachedDecoder:
-        """A step decoder with a KV cache of `capacity` positions. like: has the dtype and device."""
+        """Create a step decoder with a KV cache of `capacity` positions. like: has the dtype and device."""
         if not self.captures:
             cache = BeamKVCache(self.decoder, batch, capacity, mask)
             cross = None if source is None else CrossKVCache(self.decoder, *source)
@@ -276,9 +277,9 @@ class CachedDecoder:
         positions: Tensor | None,
         limit: int | None,
     ) -> None:
-        """positions (B,): of each input's next token, if that is not the number of filled positions.
+        """positions (B,): position id of each input's next token, if not the number of filled positions.
 
-        limit: how many positions the embedding has.
+        limit: number of positions in the embedding's position table.
         """
         self.model, self.embed, self.cache, self.cross = model, embed, cache, cross
         self.positions, self.limit = positions, limit
@@ -303,7 +304,7 @@ class CachedDecoder:
         return model.logits(x)
 
     def step_once(self, ids: Tensor) -> Tensor:
-        """A step outside of CUDA graphs; here the same as `step`."""
+        """Run a step without a CUDA graph; here the same as `step`."""
         return self.step(ids)
 
     def select(self, rows: Tensor) -> None:
@@ -321,6 +322,6 @@ class CachedDecoder:
 
 
 def max_positions(embed: nn.Module) -> int | None:
-    """How many positions the input's table has; None if it has none."""
+    """Return the number of positions in the embedding's position table; None if it has no table."""
     position = embed.position if isinstance(embed, TokenInput) else None
     return None if position is None else position.max_len

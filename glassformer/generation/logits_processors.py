@@ -1,9 +1,10 @@
-"""Logits processors, in the order of transformers: temperature, top-k, top-p, penalties, forced tokens.
+"""Logits processors such as temperature, top-k, top-p, penalties and forced tokens, in transformers' order.
 
 Scores are logits, or log-probabilities in a beam search; a suppressed token gets -inf. A history holds the
-tokens read and generated so far, right-aligned, with NO_TOKEN to the left of a shorter row.
+tokens of the prompt and the generated tokens, right-aligned; shorter rows are padded with NO_TOKEN on the
+left. `at_least` is the minimum number of tokens that top-k, top-p and min-p keep.
 
-B rows, V vocabulary, T tokens read or generated so far, L maximum new tokens.
+B rows, V vocabulary, T tokens in the prompt or generated so far, L maximum new tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from glassformer.inference.prepare import has_triton
 
 NO_TOKEN: Final = -1
 NEVER: Final = float("-inf")
-MAX_FUSED_TOP_K: Final = 16  # of one GPU kernel
+MAX_FUSED_TOP_K: Final = 16  # maximum k of the Triton kernel
 
 
 def penalize_repetition(scores: Tensor, history: Tensor, penalty: float) -> Tensor:
@@ -45,26 +46,26 @@ def suppress_repeated_ngrams(scores: Tensor, history: Tensor, size: int) -> Tens
 
 
 def suppress(scores: Tensor, ids: Tensor, rows: Tensor | None = None) -> Tensor:
-    """Suppress these tokens (N,): everywhere, or only in `rows` (B,)."""
+    """Suppress the tokens `ids` (N,) in all rows, or only where the mask `rows` (B,) is True."""
     suppressed = scores.index_fill(1, ids, NEVER)
     return suppressed if rows is None else torch.where(rows[:, None], suppressed, scores)
 
 
 def force(scores: Tensor, token: int, rows: Tensor | None = None) -> Tensor:
-    """Leave only this token, with score 0: everywhere, or only in `rows` (B,)."""
+    """Give this token score 0 and suppress all others, in all rows or where the mask `rows` (B,) is True."""
     only = torch.full_like(scores[0], NEVER)
     only[token] = 0.0
     return only.repeat(len(scores), 1) if rows is None else torch.where(rows[:, None], only, scores)
 
 
 def keep_top_k(scores: Tensor, count: int, at_least: int = 1) -> Tensor:
-    """Suppress all but the `count` most likely tokens; ties with the last one stay."""
+    """Suppress all but the `count` most likely tokens; ties with the last one are kept."""
     count = min(max(count, at_least), scores.shape[-1])
     return scores.masked_fill(scores < scores.topk(count).values[:, -1:], NEVER)
 
 
 def keep_top_p(scores: Tensor, share: float, at_least: int = 1) -> Tensor:
-    """Keep the fewest most likely tokens that together have at least this probability."""
+    """Keep the smallest set of most likely tokens whose total probability is at least `share`."""
     ascending, order = scores.sort(descending=False)
     drop = ascending.softmax(-1).cumsum(-1) <= 1 - share
     drop[:, -at_least:] = False
@@ -72,7 +73,7 @@ def keep_top_p(scores: Tensor, share: float, at_least: int = 1) -> Tensor:
 
 
 def keep_min_p(scores: Tensor, share: float, at_least: int = 1) -> Tensor:
-    """Suppress tokens less likely than this share of the most likely token's probability."""
+    """Suppress tokens less likely than `share` times the probability of the most likely token."""
     probs = scores.softmax(-1)
     drop = probs < share * probs.amax(-1, keepdim=True)
     best = probs.topk(min(at_least, probs.shape[-1])).indices
@@ -80,7 +81,7 @@ def keep_min_p(scores: Tensor, share: float, at_least: int = 1) -> Tensor:
 
 
 def _columns(ids: Tensor, scores: Tensor) -> Tensor:
-    """(B, V), True in the columns that a row's ids (B, N) name; NO_TOKEN names none."""
+    """Return a mask (B, V) that is True for the ids (B, N) of each row; NO_TOKEN is ignored."""
     width = scores.shape[-1]
     named = torch.zeros(len(scores), width + 1, dtype=torch.bool, device=scores.device)
     # ids outside the vocabulary, and NO_TOKEN, go to a spare column
@@ -89,7 +90,7 @@ def _columns(ids: Tensor, scores: Tensor) -> Tensor:
 
 
 def top_scores(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores (B, V) -> the `count` highest in descending order, their tokens, log(sum(exp)); float32."""
+    """Return the `count` highest scores (B, count), descending, their tokens, and log-sum-exp, in float32."""
     if scores.is_cuda and count <= MAX_FUSED_TOP_K and has_triton():
         from glassformer.inference.gpu.top_k import top_k
 
@@ -101,14 +102,14 @@ def top_scores(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass
 class LogitsProcessors:
-    """The processors of a generation config, with the length bounds and the history of each row."""
+    """The logits processors of a generation config, with length bounds and history of each row."""
 
     config: GenerationConfig
     eos_ids: Tensor  # (E,)
     suppressed: Tensor  # (N,), never generated
-    prefix: tuple[int, ...]  # how every row begins
-    limits: Tensor  # (B,), the most tokens of each row
-    min_lengths: Tensor  # (B,), the fewest before an end token
+    prefix: tuple[int, ...]  # tokens that every row begins with
+    limits: Tensor  # (B,), maximum number of new tokens
+    min_lengths: Tensor  # (B,), minimum number of new tokens before an end token
     history: Tensor | None  # (B, T + L), of which `filled` columns are in use; None: no processor needs it
     filled: int = 0
     shared_min_length: int = 0  # before this step no row may end
@@ -125,7 +126,11 @@ class LogitsProcessors:
         vocab_size: int,
         prefix: tuple[int, ...] = (),
     ) -> LogitsProcessors:
-        """context (B, T): the prompt or the decoder's start tokens, right-aligned; limits (B,)."""
+        """Create the processors of a generation.
+
+        context (B, T): the prompt or the decoder's start tokens, right-aligned. limits (B,): maximum number
+        of new tokens. prefix: tokens that every row begins with.
+        """
         config, history = params.config, None
         if config.repetition_penalty != 1 or config.no_repeat_ngram_size > 0 or config.stop_strings:
             new = context.new_full((len(context), int(limits.max())), NO_TOKEN)
@@ -150,7 +155,7 @@ class LogitsProcessors:
         )
 
     def __call__(self, scores: Tensor, n: int) -> Tensor:
-        """Scores (B, V) of the new token n -> the scores to choose by."""
+        """Process the scores (B, V) of new token n."""
         config = self.config
         if self.history is not None:
             so_far = self.history[:, : self.filled]
@@ -168,7 +173,7 @@ class LogitsProcessors:
         if config.forced_eos_token_id is not None and n >= self.earliest_last:
             scores = force(scores, config.forced_eos_token_id, self.limits == n + 1)
         if config.do_sample:
-            # a beam must find a token to continue with besides the end tokens
+            # a beam needs a token to continue with besides the end tokens
             at_least = len(self.eos_ids) + 1 if config.num_beams > 1 else 1
             if config.temperature != 1:
                 scores = scores / config.temperature
@@ -181,7 +186,7 @@ class LogitsProcessors:
         return scores.log_softmax(-1) if config.renormalize_logits else scores
 
     def only_suppressed(self, n: int) -> Tensor | None:
-        """The tokens (N,) suppressed in all rows at step n; None if more is done to the scores."""
+        """Return the tokens (N,) suppressed in all rows at step n; None if there are other processors."""
         config = self.config
         forced = n < len(self.prefix) or (config.forced_eos_token_id is not None and n >= self.earliest_last)
         repetition = config.repetition_penalty != 1 or config.no_repeat_ngram_size > 0
@@ -191,14 +196,14 @@ class LogitsProcessors:
         return torch.cat((self.suppressed, self.eos_ids)) if n < self.shared_min_length else self.suppressed
 
     def constant_until(self, n: int, longest: int) -> int:
-        """The step up to which `only_suppressed` stays as at step n; n if it is None."""
+        """Return the first step after n at which `only_suppressed` may change; n if it is None."""
         if self.only_suppressed(n) is None:
             return n
         until = self.shared_min_length if n < self.shared_min_length else longest
         return until if self.config.forced_eos_token_id is None else min(until, self.earliest_last)
 
     def top(self, logits: Tensor, n: int, count: int) -> tuple[Tensor, Tensor]:
-        """Logits (B, V) of token n -> the `count` highest processed log-probs (B, count) and their tokens."""
+        """Return the `count` highest processed log-probs (B, count) and their tokens, from logits (B, V)."""
         suppressed = self.only_suppressed(n)
         if suppressed is None or count + len(suppressed) > logits.shape[-1]:
             values, tokens = self(logits.float().log_softmax(-1), n).topk(count)
@@ -212,7 +217,7 @@ class LogitsProcessors:
         return values - log_total[:, None], tokens
 
     def new_tokens(self, n: int) -> list[list[int]]:
-        """The last n tokens of each row."""
+        """Return the last n tokens of each row."""
         assert self.history is not None
         rows: list[list[int]] = self.history[:, self.filled - n : self.filled].tolist()
         return rows
@@ -224,12 +229,12 @@ class LogitsProcessors:
         self.filled += 1
 
     def select(self, rows: Tensor) -> None:
-        """Continue with these rows, in this order."""
+        """Keep only these rows, in this order."""
         self.limits = self.limits.index_select(0, rows)
         self.min_lengths = self.min_lengths.index_select(0, rows)
         self.reorder(rows)
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace each row by a row of the same input, which has the same bounds."""
+        """Replace row i by `rows[i]`, a row of the same input, which has the same bounds."""
         if self.history is not None:
             self.history = self.history.index_select(0, rows)

@@ -1,7 +1,7 @@
-"""The generation loop, one for greedy decoding, sampling and beam search.
+"""The generation loop for greedy decoding, sampling and beam search.
 
-A `Search` chooses the tokens of each step and records them. The loop runs the decoder between two choices,
-drops finished rows, and lets decoders that support it choose the tokens on the device.
+A `Search` chooses and records the tokens of each step. The loop runs the decoder between two choices and
+drops finished rows. A `SelectingDecoder` chooses the tokens on the device, in the same call as the step.
 
 B rows, V vocabulary, L maximum new tokens.
 """
@@ -39,7 +39,7 @@ from glassformer.generation.stopping_criteria import (
 
 
 class Search(ABC):
-    """How the tokens of a batch are chosen. Rows come in groups: the beams of one input, or single rows."""
+    """Choose the tokens of a batch. Rows form groups: the beams of one input, or single rows."""
 
     group_size: int = 1
 
@@ -52,23 +52,23 @@ class Search(ABC):
 
     @abstractmethod
     def choose(self, logits: Tensor, n: int) -> tuple[Tensor, Tensor | None]:
-        """Logits (B, V) of token n -> the tokens (B,), and the row that each continues if rows moved."""
+        """Choose tokens (B,) from logits (B, V) of token n; also return parent rows (B,) if rows moved."""
 
     @abstractmethod
     def active(self) -> Tensor:
-        """Which groups are not finished."""
+        """Return a mask of the groups that are not finished."""
 
     @abstractmethod
     def select(self, groups: Tensor) -> None:
-        """Continue with these groups only."""
+        """Keep only these groups."""
 
     @abstractmethod
     def selector(self, n: int) -> TokenSelector:
-        """`choose` from step n on as part of a decoder's step, while the same tokens are suppressed."""
+        """Return `choose`, from step n on, as a selector; valid while the same tokens are suppressed."""
 
     @abstractmethod
     def outputs(self) -> list[list[GenerationOutput]]:
-        """The finished sequences of each group, best first."""
+        """Return the finished sequences of each group, best first."""
 
     @property
     def needs_host(self) -> bool:
@@ -77,14 +77,14 @@ class Search(ABC):
         return bool(params.return_tree or self.config.stop_strings or params.on_token is not None)
 
     def advance(self, ids: Tensor, parents: Tensor | None) -> None:
-        """Add the chosen tokens to the history."""
+        """Append the chosen tokens to the history. parents: row that each token continues, if rows moved."""
         if parents is not None:
             self.processors.reorder(parents)
         self.processors.append(ids)
 
 
 def run_search(decoder: StepDecoder, logits: Tensor, search: Search) -> Iterator[None]:
-    """Generate from the logits (B, V) of the first token on; yields before each step of the decoder."""
+    """Generate, starting with the logits (B, V) of the first token; yield before each decoder step."""
     device, longest, size = logits.device, search.longest, search.group_size
     interval, constant_until = check_interval(device), 0
     selecting = decoder if isinstance(decoder, SelectingDecoder) and not search.needs_host else None
@@ -122,10 +122,10 @@ def run_search(decoder: StepDecoder, logits: Tensor, search: Search) -> Iterator
 
 
 class Sequences:
-    """The tokens of each row; a step changes them in place, in tensors that keep their shapes."""
+    """The tokens of each row; a step updates them in place, in tensors of fixed shape."""
 
     def __init__(self, limits: Tensor, eos_ids: Tensor) -> None:
-        """limits (B,): the most tokens of each row; eos_ids (E,)."""
+        """limits (B,): maximum number of new tokens of each row; eos_ids (E,): end tokens."""
         count, longest, device = len(limits), int(limits.max()), limits.device
         self.limits, self.eos_ids = limits, eos_ids
         self.n = torch.zeros((), dtype=torch.long, device=device)  # tokens recorded
@@ -136,7 +136,7 @@ class Sequences:
         self.done = limits <= 0
 
     def append(self, ids: Tensor, logprobs: Tensor, stopped: Tensor | None = None) -> None:
-        """Record the chosen tokens (B,); `stopped` (B,) rows complete a stop string with them."""
+        """Record the chosen tokens (B,). stopped (B,): True for rows that complete a stop string."""
         ended = self.is_eos(ids)
         reason = torch.where(ended, END, LENGTH)
         over = ended | (self.limits <= self.n + 1)
@@ -154,12 +154,12 @@ class Sequences:
         return (ids[:, None] == self.eos_ids).any(-1)
 
     def select(self, rows: Tensor) -> None:
-        """Continue with these rows."""
+        """Keep only these rows."""
         self.rows, self.done, self.limits = self.rows[rows], self.done[rows], self.limits[rows]
 
 
 def greedy_selector(sequences: Sequences, suppressed: Tensor) -> TokenSelector:
-    """The most likely token of each row, while the same tokens are suppressed."""
+    """Create a selector of the most likely token of each row that is not among `suppressed`."""
 
     def choose(logits: Tensor) -> tuple[Tensor, ...]:
         choice = choose_greedy(logits, suppressed)
@@ -225,7 +225,7 @@ class TokenSearch(Search):
         return [sorted(group, key=lambda output: -output.score) for group in groups]
 
     def _stopped(self, ids: Tensor, n: int, ignored: Tensor) -> Tensor | None:
-        """Which rows (B,) complete a stop string with these tokens."""
+        """Mask (B,) of the rows that complete a stop string with these tokens."""
         stops, decode = self.config.stop_strings, self.params.decode
         if not stops or decode is None:
             return None
@@ -245,7 +245,7 @@ class TokenSearch(Search):
                 self.params.on_token(GeneratedToken(row, token, logprob, top))
 
     def _record(self, choice: Choice, done_before: Tensor) -> None:
-        """The chosen token and the most likely others, as candidates of a beam of one."""
+        """Store the chosen token and the most likely alternatives as candidates of a single beam."""
         sequences, ids = self.sequences, choice.ids
         logprobs = choice.scores.float().log_softmax(-1)
         own = logprobs.gather(1, ids[:, None])

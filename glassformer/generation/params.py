@@ -1,4 +1,4 @@
-"""What `generate`, `generate_batched` and the scheduler take and return."""
+"""Inputs and outputs of `generate`, `generate_batched` and the scheduler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_TOP_LOGPROBS: Final = 100
 class GeneratedToken(NamedTuple):
     """A token that was just chosen."""
 
-    row: int  # of the batch's inputs times num_return_sequences
+    row: int  # index among all outputs: inputs times num_return_sequences
     id: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()  # the most likely tokens and their log-probs, best first
@@ -28,17 +28,17 @@ class GeneratedToken(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationParams:
-    """Everything about one generation except the model and its inputs.
+    """Parameters of a generation, besides the model and its inputs.
 
-    eos_token_id: the token, or any of the tokens, that ends a sequence; None: only the length does.
+    eos_token_id: one or several tokens that end a sequence; None: sequences end only by length.
     pad_token_id: pads the inputs, on either side; an attention mask takes precedence.
-    start_ids: how the decoder of an encoder-decoder starts; by default as the model's spec says. They are
-    read, not generated.
-    prefix_ids: tokens every sequence begins with. They are part of the output, with log-prob 0.
-    max_new_tokens: the most tokens to generate, the end token counted, or a function of the input's length;
-    by default as the config says. A row ends sooner if the model has no more positions.
+    start_ids: first input tokens of an encoder-decoder's decoder; by default from the model's spec. They are
+    not part of the output.
+    prefix_ids: tokens that every sequence begins with. They are part of the output, with log-prob 0.
+    max_new_tokens: maximum number of generated tokens, including the end token, or a function of the input's
+    length; by default from the config. A row ends earlier if the model has no more positions.
     decode: ids to text, needed for `stop_strings`; the tokens that complete a stop string stay in `ids`.
-    top_logprobs: how many of the most likely tokens `on_token` is given with each token.
+    top_logprobs: number of most likely tokens that are passed to `on_token` with each token.
     on_token: called with each token as soon as it is chosen, but not with end tokens.
     """
 
@@ -67,7 +67,7 @@ class GenerationParams:
         return (self.eos_token_id,) if isinstance(self.eos_token_id, int) else tuple(self.eos_token_id or ())
 
     def limit(self, input_length: int, read: int) -> int:
-        """The most new tokens for an input; read: tokens before the first new one, as max_length counts."""
+        """Return the maximum number of new tokens. read: prompt or start tokens, counted in max_length."""
         config, limit = self.config, self.max_new_tokens
         if callable(limit):
             limit = limit(input_length)
@@ -80,13 +80,13 @@ class GenerationParams:
         return max(0, limit)
 
     def prefix(self, starts: Sequence[int]) -> tuple[int, ...]:
-        """The forced first tokens, after these start tokens."""
+        """Return the forced first tokens. starts: the decoder's start tokens."""
         if self.prefix_ids is None and self.config.forced_bos_token_id is not None and len(starts) == 1:
             return (self.config.forced_bos_token_id,)
         return tuple(self.prefix_ids or ())
 
     def check_forced_ids(self, vocab_size: int) -> None:
-        """Forced tokens must be in the vocabulary."""
+        """Raise if a forced token is not in the vocabulary."""
         config = self.config
         forced = (*(self.prefix_ids or ()), config.forced_bos_token_id, config.forced_eos_token_id)
         for token in forced:
@@ -94,7 +94,7 @@ class GenerationParams:
                 raise InvalidValueError("forced token", token, f"a token id from 0 to {vocab_size - 1}")
 
     def generator(self, device: torch.device) -> torch.Generator | None:
-        """The random generator of the seed; None: torch's own."""
+        """Create a random generator from the seed; None (torch's global generator) without a seed."""
         seed = self.config.seed
         return None if seed is None else torch.Generator(device).manual_seed(seed)
 
@@ -105,7 +105,7 @@ class GenerationOutput:
 
     ids: list[int]  # without the prompt and the end token
     score: float  # a beam's sum of log-probs over its length term; the sum itself otherwise
-    logprobs: list[float]  # of each id, and one more for the end token if there is one
+    logprobs: list[float]  # one per id, and one for the end token if there is one
     finish_reason: FinishReason
     tree: SearchTree | None = None
 

@@ -22,29 +22,30 @@ class Choice(NamedTuple):
     log_total: Tensor  # (B,), log(sum(exp(scores)))
 
     def top(self, count: int) -> list[tuple[tuple[int, float], ...]]:
-        """The most likely tokens of each row and their log-probs, without those that cannot be chosen."""
+        """Return the most likely tokens of each row and their log-probs, without suppressed tokens."""
         values, tokens = self.scores.float().topk(min(count, self.scores.shape[-1]))
         table = zip(tokens.tolist(), (values - self.log_total[:, None]).tolist(), strict=True)
         return [tuple(pair for pair in zip(*row, strict=True) if pair[1] > NEVER) for row in table]
 
 
 def choose_greedy(logits: Tensor, suppressed: Tensor) -> Choice:
-    """The most likely token of each row that is not among the suppressed (N,)."""
+    """Choose the most likely token of each row that is not in `suppressed` (N,)."""
     scores = suppress(logits, suppressed) if len(suppressed) else logits
     values, tokens, log_total = top_scores(scores, 1)
     return Choice(tokens[:, 0], values[:, 0] - log_total, scores, log_total)
 
 
 def with_logprobs(scores: Tensor, ids: Tensor) -> Choice:
-    """These tokens (B,) with their log-probabilities."""
+    """Return a `Choice` of these tokens (B,), with their log-probabilities."""
     log_total = scores.logsumexp(-1)
     return Choice(ids, scores.gather(1, ids[:, None])[:, 0] - log_total, scores, log_total)
 
 
 def sample(scores: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-    """Sample `count` different tokens per row (B, count) by their probabilities.
+    """Sample `count` different tokens per row, (B, count), in proportion to their probabilities.
 
-    A race of exponential clocks: it gives what `multinomial` gives and never waits for a GPU.
+    Takes the top of probability / exponential noise (equivalent to Gumbel top-k): the same distribution as
+    `torch.multinomial`, without a GPU synchronization.
     """
     clocks = torch.empty_like(scores).exponential_(1, generator=generator)
     return (scores.softmax(-1) / clocks).topk(count).indices

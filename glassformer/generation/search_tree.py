@@ -24,7 +24,7 @@ OUTCOMES: Final[tuple[tuple[State, Reason], ...]] = (
     ("finished", "stop"),
 )
 KEPT, BELOW, ENDED_BELOW, END, LENGTH, STOP = range(len(OUTCOMES))
-LOWEST_SCORE: Final = -1e8  # rows that only fill up the beam score lower
+LOWEST_SCORE: Final = -1e8  # unused beams have lower scores
 
 
 @dataclass(kw_only=True)
@@ -33,9 +33,9 @@ class SearchNode:
 
     step: int  # from 0
     token: int
-    logprob: float  # of the token, given those before it
+    logprob: float  # log-probability of the token, given the tokens before it
     score: float  # sum of the log-probs up to this token
-    length_term: float  # a finished score is divided by it
+    length_term: float  # divisor of the score of a finished sequence
     parent: int | None  # the node before it; None for a first token
     rank: int  # among the step's candidates, 0 the best by score
     state: State
@@ -54,18 +54,18 @@ class SearchTree:
     num_beams: int
 
     def result(self, rank: int = 0) -> SearchNode:
-        """The last node of a result."""
+        """Return the last node of a result."""
         return next(node for node in self.nodes if node.result_rank == rank)
 
     def path(self, node: SearchNode) -> list[SearchNode]:
-        """From the first token to this node."""
+        """Return the nodes from the first token to this node."""
         path = [node]
         while path[-1].parent is not None:
             path.append(self.nodes[path[-1].parent])
         return path[::-1]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain lists and numbers."""
+        """Convert the tree to JSON-compatible data."""
         return {"num_beams": self.num_beams, "nodes": [asdict(node) for node in self.nodes]}
 
 
@@ -87,7 +87,7 @@ class TreeStep:
 def build_trees(
     steps: Sequence[TreeStep], inputs: int, num_beams: int
 ) -> tuple[list[SearchTree], list[list[dict[int, int]]]]:
-    """The tree of each input, and for each of its steps the node of every candidate."""
+    """Build the tree of each input; also return the node of every candidate, by input and step."""
     trees = [SearchTree(nodes=[], num_beams=num_beams) for _ in range(inputs)]
     nodes: list[list[dict[int, int]]] = [[] for _ in range(inputs)]
     last: list[dict[int, int]] = [{} for _ in range(inputs)]  # the last node of each beam

@@ -1,7 +1,7 @@
 """The interface between a model and the search for tokens: prefill, then one decode step per token.
 
 Greedy decoding, sampling and beam search use only `PrefillResult` and `StepDecoder`, so each is written
-once for all models. A model of another architecture takes part by implementing `prefill`.
+once for all models. A model of another architecture can generate if it implements `prefill`.
 
 B rows, S source positions, P prompt positions, V vocabulary.
 """
@@ -15,18 +15,18 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-GRAPH_WARMUP_STEPS: Final = 2  # run before a CUDA graph is captured and then undone; they need capacity too
+GRAPH_WARMUP_STEPS: Final = 2  # run before a CUDA graph is captured, then undone; they need capacity too
 
 
 class StepDecoder(Protocol):
-    """The state of a batch that is being generated; every decode step makes each row one token longer."""
+    """State of a batch during generation; every decode step extends each row by one token."""
 
     def step(self, ids: Tensor) -> Tensor:
-        """The token just chosen for each row (B,) -> logits (B, V) of the one after it."""
+        """Process the last chosen token of each row (B,); return the logits (B, V) of the next token."""
         ...
 
     def select(self, rows: Tensor) -> None:
-        """Continue with these rows, in this order: beams are reordered, finished rows dropped."""
+        """Keep only these rows, in this order; used to reorder beams and to drop finished rows."""
         ...
 
 
@@ -39,17 +39,18 @@ class BeamDecoder(Protocol):
         ...
 
     def reorder(self, rows: Tensor) -> None:
-        """Like `select`, if each row is replaced by a row of the same input."""
+        """Replace row i by `rows[i]`, a row of the same input; cheaper than `select`."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class TokenSelector:
-    """Chooses the next tokens from logits on the device, as part of a captured step.
+    """Choose the next tokens from logits on the device, as part of a captured step.
 
-    choose: logits (B, V) -> the chosen tokens (B,), and the rows (B,) that they continue if rows moved.
-    form: what determines its computation besides the shapes of its state.
-    state: all tensors that it reads and writes. adopt: continue in such tensors, which hold the same values.
+    choose: logits (B, V) -> the chosen tokens (B,), and the parent rows (B,) if rows moved.
+    form: key of the computation; selectors with equal form and state shapes compute the same.
+    state: returns all tensors that it reads and writes. adopt: sets these tensors to others with the same
+    values.
     """
 
     choose: Callable[[Tensor], tuple[Tensor, ...]]
@@ -63,7 +64,7 @@ class SelectingDecoder(Protocol):
     """A decoder that runs a token selector in the same call as the step."""
 
     def step_and_select(self, ids: Tensor, selector: TokenSelector) -> tuple[Tensor, ...]:
-        """`selector.choose(step(ids))`."""
+        """Return `selector.choose(step(ids))`."""
         ...
 
 
@@ -76,7 +77,7 @@ def expand_beams(decoder: StepDecoder, rows: int, count: int, device: torch.devi
 
 
 def reorder(decoder: StepDecoder, rows: Tensor) -> None:
-    """Replace each row by a row of the same input."""
+    """Replace row i by `rows[i]`, a row of the same input."""
     if rows.is_cpu and torch.equal(rows, torch.arange(len(rows))):
         return  # beams often stay in order, and then nothing need be copied
     if isinstance(decoder, BeamDecoder):
@@ -86,26 +87,26 @@ def reorder(decoder: StepDecoder, rows: Tensor) -> None:
 
 
 class PrefillResult(NamedTuple):
-    """The state after the source or the prompt was processed."""
+    """Result of prefilling a source or a prompt."""
 
     decoder: StepDecoder
     logits: Tensor  # (B, V) of the first token to choose
-    max_new_tokens: Tensor | int | None = None  # how many tokens each row (B,) can still take; None: no bound
+    max_new_tokens: Tensor | int | None = None  # maximum of each row (B,); None: no bound
 
 
 @runtime_checkable
 class SupportsPrefill(Protocol):
-    """A model that has its own way of generating step by step."""
+    """Protocol of models that implement their own prefill and step decoder."""
 
     def prefill(
         self, inputs: Tensor, mask: Tensor, *, start_ids: Sequence[int], capacity: int
     ) -> PrefillResult:
-        """inputs (B, S), mask (B, S) True where real; at most `capacity` tokens will be generated."""
+        """Prefill inputs (B, S). mask (B, S): True for real tokens. capacity: maximum of new tokens."""
         ...
 
 
 def decoder_start_ids(model: nn.Module, start_ids: Sequence[int] | int | None) -> list[int]:
-    """The first tokens of an encoder-decoder's target: the ones given, else the spec's start token."""
+    """Return the decoder's start tokens: `start_ids`, else the start token of the spec."""
     starts = [start_ids] if isinstance(start_ids, int) else list(start_ids or ())
     own_start = getattr(getattr(model, "spec", None), "start_id", None)
     return [own_start] if not starts and own_start is not None else starts

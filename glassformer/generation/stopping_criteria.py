@@ -1,4 +1,4 @@
-"""Stopping criteria: why a sequence is finished, when finished rows leave the batch, and stop strings."""
+"""Stopping criteria: finish reasons, stop strings, and when finished rows are dropped from the batch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ FINISH_REASONS: Final[tuple[FinishReason, ...]] = ("end", "length", "stop")
 END, LENGTH, STOP = range(3)  # indices of FINISH_REASONS
 
 CHECK_EVERY: Final = 8  # steps between two checks for finished rows on a GPU, each of which synchronizes
-COMPACT_BELOW: Final = 0.75  # rows are compacted once at most this share of them is unfinished
-COMPACT_BELOW_ON_GPU: Final = 0.5  # compacting there also means capturing a step of another shape
+COMPACT_BELOW: Final = 0.75  # finished rows are dropped if at most this fraction is unfinished
+COMPACT_BELOW_ON_GPU: Final = 0.5  # lower, because the new shape needs a new CUDA graph
 
 
 def should_compact(left: int, rows: int, device: torch.device) -> bool:
@@ -22,15 +22,15 @@ def should_compact(left: int, rows: int, device: torch.device) -> bool:
 
 
 def check_interval(device: torch.device) -> int:
-    """How many steps lie between two checks for finished rows."""
+    """Return the number of steps between two checks for finished rows."""
     return 1 if device.type == "cpu" else CHECK_EVERY
 
 
 def completes_stop(ids: Sequence[int], stops: Sequence[str], decode: Callable[[list[int]], str]) -> bool:
-    """Whether the last of these tokens completes a stop string, none being complete before it.
+    """Whether the last token completes a stop string, given that none was complete before it.
 
-    The last token is part of the stop string, so it is enough to decode a tail of the tokens whose text
-    without the last token is longer than any stop string.
+    The last token is part of the stop string, so only a tail of the tokens is decoded, whose text without the
+    last token is longer than any stop string.
 
     >>> completes_stop([1, 2, 3], ["cd"], lambda ids: "".join("abcd"[n] for n in ids))
     True
@@ -38,15 +38,15 @@ def completes_stop(ids: Sequence[int], stops: Sequence[str], decode: Callable[[l
     False
     """
     enough = max(map(len, stops)) + len(decode(list(ids[-1:])))
-    tail = min(len(ids), enough)  # most tokens have a letter; what has none makes the tail grow
-    # a first token in mid-text may be decoded without its space, hence one letter more
+    tail = min(len(ids), enough)  # most tokens have a character; the loop extends the tail if some have none
+    # the first token of the tail may be decoded without its space, hence one character more
     while len(text := decode(list(ids[-tail:]))) <= enough + 1 and tail < len(ids):
         tail = min(len(ids), 2 * tail)
     return any(stop in text for stop in stops)
 
 
 def truncate_at_stop(text: str, stops: Sequence[str]) -> str:
-    """The text before the first stop string in it.
+    """Return the text before the first stop string.
 
     >>> truncate_at_stop("yes. Q: why", ["Q:", "A:"])
     'yes. '

@@ -1,7 +1,7 @@
 """Requests of the continuous batching scheduler, their errors, and the queue.
 
-In the queue callers take turns, and none gets all the rows. If a caller submits more than can run at once,
-requests of other callers run before the rest, and some rows stay free for them.
+The queue is fair: callers take turns, and none gets all the rows. If a caller submits more than can run at
+once, requests of other callers run before the remaining ones, and some rows stay free for other callers.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from glassformer.generation.logits_processors import LogitsProcessors
 from glassformer.generation.params import GeneratedToken, GenerationOutput, GenerationParams
 from glassformer.generation.step_decoder import decoder_start_ids
 
-MAX_SHARE: Final = 0.75  # of rows and tokens, for one caller with several requests
+MAX_SHARE: Final = 0.75  # of rows and tokens that one caller with several requests may use
 OnDone = Callable[["list[GenerationOutput] | Exception"], Any]
 
 
 @dataclass(eq=False)
 class RequestTooLargeError(GlassformerError):
-    """A request that would never fit. unit: `rows` or `tokens`."""
+    """A request exceeds the capacity of the scheduler. unit: `rows` or `tokens`."""
 
     needed: int
     available: int
@@ -48,7 +48,7 @@ class RequestTooLargeError(GlassformerError):
 
 @dataclass(eq=False)
 class SchedulerFullError(GlassformerError):
-    """As many requests are waiting as may wait."""
+    """The queue of the scheduler is full."""
 
     waiting: int
     template: ClassVar[str] = "the queue is full ({waiting} requests are waiting); try again later"
@@ -56,7 +56,7 @@ class SchedulerFullError(GlassformerError):
 
 @dataclass(eq=False)
 class SchedulerClosedError(GlassformerError):
-    """The scheduler was closed before the request finished, or takes no more."""
+    """The scheduler was closed before the request finished, or accepts no more requests."""
 
     template: ClassVar[str] = "the scheduler is closed"
 
@@ -79,7 +79,7 @@ class GenerationFailedError(GlassformerError):
 
 
 def generation_error(stage: str, error: Exception) -> GenerationFailedError:
-    """Describe an exception raised while serving a request."""
+    """Convert an exception raised while serving a request to a `GenerationFailedError`."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return GenerationFailedError(stage, "out of memory", hint="request fewer or shorter sequences")
     lines = str(error).splitlines() or [type(error).__name__]
@@ -87,10 +87,11 @@ def generation_error(stage: str, error: Exception) -> GenerationFailedError:
 
 
 class Request:
-    """What `Scheduler.submit` returns; callbacks run in the scheduler's thread and must not block.
+    """A submitted generation; callbacks run in the scheduler's thread and must not block.
 
-    ids: of the source or the prompt. starts: the decoder's start tokens; empty for a decoder-only model.
-    limit: the most tokens to generate.
+    ids: token ids of the source or prompt. starts: the decoder's start tokens; empty for a decoder-only
+    model.
+    limit: maximum number of new tokens.
     """
 
     def __init__(
@@ -116,22 +117,22 @@ class Request:
 
     @property
     def searches(self) -> bool:
-        """Whether its rows are the beams of one search."""
+        """Whether the rows of the request are the beams of one search."""
         return self.params.config.num_beams > 1
 
     @property
     def rows(self) -> int:
-        """Rows of the batch that it takes."""
+        """Number of batch rows of the request."""
         return self.params.config.rows
 
     @property
     def tokens(self) -> int:
-        """The most tokens that are cached for it."""
+        """Maximum number of tokens that are cached for the request."""
         read = len(self.ids) if self.searches else len(self.ids) * self.rows
         return read + self.rows * (len(self.starts) + self.limit)
 
     def processors(self, vocab_size: int, device: torch.device) -> LogitsProcessors:
-        """The logits processors of its rows."""
+        """Create the logits processors for the rows of the request."""
         return LogitsProcessors.build(
             self.params,
             torch.tensor(self.starts or self.ids, device=device).expand(self.rows, -1),
@@ -141,7 +142,7 @@ class Request:
         )
 
     def cancel(self) -> None:
-        """Stop; its rows are free at the next step."""
+        """Cancel the request; its rows are freed at the next step."""
         self.cancelled = True
 
     @property
@@ -149,7 +150,7 @@ class Request:
         return self._done.is_set()
 
     def result(self, timeout: float | None = None) -> list[GenerationOutput]:
-        """Wait for the outputs, the best first; raises if the request failed."""
+        """Wait for the outputs and return them, best first; raise if the request failed."""
         if not self._done.wait(timeout):
             raise TimeoutError(f"the request did not finish within {timeout} seconds")
         assert self._result is not None
@@ -158,7 +159,7 @@ class Request:
         return self._result
 
     def report(self, token: GeneratedToken) -> None:
-        """Called by the scheduler with every token; a listener that fails cancels the request."""
+        """Pass a new token to `on_token`; an exception there cancels the request."""
         if self.params.on_token is None or self.cancelled:
             return
         try:
@@ -167,18 +168,18 @@ class Request:
             self.cancel()
 
     def finish(self, result: list[GenerationOutput] | Exception) -> None:
-        """Called by the scheduler, once."""
+        """Set the result and call `on_done`; only the first call has an effect."""
         if self.done:
             return
         self._result = result
         self._done.set()
         if self._on_done is not None:
-            with suppress(Exception):  # the listener may be gone; other requests must not fail because of it
+            with suppress(Exception):  # an error in on_done must not affect other requests
                 self._on_done(result)
 
 
 def _max_new_tokens(model: InferenceModel, ids: Sequence[int], starts: Sequence[int]) -> int:
-    """How many tokens the position table has space for; inputs that the model cannot read are refused."""
+    """Return how many new tokens the position table allows; raise if the model cannot process the input."""
     inner = model.model
     if isinstance(inner, EncoderDecoder):
         if not starts:
@@ -196,7 +197,7 @@ def _max_new_tokens(model: InferenceModel, ids: Sequence[int], starts: Sequence[
 
 
 def _check_ids(embed: nn.Module, ids: Sequence[int], name: str) -> int | None:
-    """Every id must be in the vocabulary, at a position that the model knows; return the positions."""
+    """Raise if an id is not in the vocabulary or there are too many; return the position table's size."""
     assert isinstance(embed, TokenInput)
     size, table = embed.token.num_embeddings, max_positions(embed)
     for token in ids:
@@ -208,12 +209,12 @@ def _check_ids(embed: nn.Module, ids: Sequence[int], name: str) -> int | None:
 
 
 class RequestQueue:
-    """Requests by their callers; not thread-safe."""
+    """Waiting requests, grouped by caller; not thread-safe."""
 
     def __init__(self, rows: int, tokens: int) -> None:
-        """rows, tokens: the capacity for all."""
+        """rows, tokens: total capacity of the scheduler."""
         self._rows, self._tokens = MAX_SHARE * rows, MAX_SHARE * tokens
-        self._by_caller: dict[Hashable, deque[Request]] = {}  # the caller whose turn is next comes first
+        self._by_caller: dict[Hashable, deque[Request]] = {}  # in turn order: the next caller first
         self._running: list[Request] = []
 
     def __len__(self) -> int:
@@ -223,7 +224,11 @@ class RequestQueue:
         self._by_caller.setdefault(request.caller, deque()).append(request)
 
     def pop(self, rows: int, tokens: int) -> Request | None:
-        """The first request of the next caller, if it fits; else all wait, so that none waits forever."""
+        """Pop the first request of the next caller, if it fits into these free rows and tokens.
+
+        If it does not fit, return None: the requests behind it wait too, so that a large request is not
+        starved.
+        """
         self._running = [request for request in self._running if not request.done]
         waiting = (requests[0] for requests in self._by_caller.values())
         first = next(filter(self._within_share, waiting), None)
@@ -237,7 +242,7 @@ class RequestQueue:
         return first
 
     def _within_share(self, request: Request) -> bool:
-        """Whether its caller has nothing running yet, or may run this too."""
+        """Whether the request's caller has nothing running, or stays within its share with this request."""
         own = [other for other in self._running if other.caller == request.caller]
         rows, tokens = sum(other.rows for other in own), sum(other.tokens for other in own)
         within = rows + request.rows <= self._rows and tokens + request.tokens <= self._tokens

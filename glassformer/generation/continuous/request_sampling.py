@@ -1,7 +1,8 @@
-"""How each request of a shared batch chooses its tokens, as `generate` would for it alone.
+"""Token selection for each request of a shared batch, with the same result as `generate` for it alone.
 
-Greedy requests are handled together, and so are those that sample with the same config, each with its own
-random generator: as few passes over the vocabulary as possible. Other requests are handled one at a time.
+Greedy requests are handled together, and so are requests that sample with the same config, each with its own
+random generator. This takes as few passes over the vocabulary as possible. Other requests are handled one at
+a time.
 
 R rows, V vocabulary, W beams.
 """
@@ -38,7 +39,7 @@ class SampledTokens(NamedTuple):
 
 
 class RequestSampler:
-    """Greedy decoding or sampling: one token per row and step, recorded on the host."""
+    """Greedy decoding or sampling of one request: one token per row and step, recorded on the host."""
 
     def __init__(self, request: Request, vocab_size: int, device: torch.device) -> None:
         self.request, self.config, self.device = request, request.params.config, device
@@ -46,7 +47,7 @@ class RequestSampler:
         self.generator = request.params.generator(device)
         self.n = 0  # tokens generated in every active row
         self.active = list(range(request.rows)) if request.limit else []
-        # alone, finished rows still draw random numbers until the batch is compacted
+        # as in `generate`, finished rows still draw random numbers until the batch is compacted
         self.sampled = list(range(request.rows))
         self.ids: list[list[int]] = [[] for _ in range(request.rows)]
         self.logprobs: list[list[float]] = [[] for _ in range(request.rows)]
@@ -56,7 +57,7 @@ class RequestSampler:
         self._suppressed: tuple[int, ...] | None = None
 
     def only_suppressed(self) -> tuple[int, ...] | None:
-        """The tokens suppressed at this step, if nothing else is done to the scores, else None."""
+        """Return the tokens suppressed at this step; None if other processors change the scores."""
         if self.n >= self._constant_until:
             suppressed = self.processors.only_suppressed(self.n)
             self._suppressed = None if suppressed is None else tuple(suppressed.tolist())
@@ -66,7 +67,7 @@ class RequestSampler:
 
     @property
     def kind(self) -> Hashable:
-        """Equal for requests that can be handled together."""
+        """Key that is equal for requests that can be handled together."""
         params = self.request.params
         suppressed = self.only_suppressed()
         if suppressed is not None:
@@ -84,7 +85,7 @@ class RequestSampler:
         return config.do_sample and alone and not forced and not bounded
 
     def choose(self, scores: Tensor) -> Tensor:
-        """Processed scores (R, V) of the active rows -> tokens (R,)."""
+        """Choose tokens (R,) from the processed scores (R, V) of the active rows."""
         if not self.config.do_sample:
             return scores.argmax(-1)
         if len(self.sampled) == len(self.active):
@@ -94,7 +95,7 @@ class RequestSampler:
         return sample(all_scores, 1, self.generator)[indices, 0]
 
     def append(self, choice: SampledTokens) -> tuple[list[GeneratedToken], list[int]]:
-        """Record the tokens of the active rows -> those to report, and which of the rows are finished."""
+        """Record the tokens of the active rows; return those to report, and the indices of finished rows."""
         ids, logprobs, tops = choice
         if self.processors.history is not None:
             self.processors.append(torch.tensor(ids, device=self.device))
@@ -132,7 +133,7 @@ class RequestSampler:
             self.processors.select(torch.tensor(left, device=self.device))
 
     def outputs(self) -> list[GenerationOutput]:
-        """The sequences, the best first."""
+        """Return the sequences, best first."""
         rows = zip(self.ids, self.logprobs, self.reasons, strict=True)
         outputs = [
             GenerationOutput(ids=ids, score=sum(logprobs, 0.0), logprobs=logprobs, finish_reason=reason)
@@ -151,7 +152,7 @@ class RequestBeamSearch:
         self.search = BeamSearch(request.params, processors, generator, vocab_size)
 
     def choose(self, logits: Tensor) -> tuple[list[int], list[int]] | None:
-        """Logits (W, V) -> the tokens of the beams, and the beam that each continues; None: finished."""
+        """Choose next tokens from logits (W, V) and return them with parent beams; None if finished."""
         ids, parents = self.search.choose(logits, self.n)
         self.n += 1
         if self.n == self.request.limit or not bool(self.search.active()):
@@ -166,7 +167,7 @@ class RequestBeamSearch:
 def choose_tokens(
     samplers: Sequence[RequestSampler], offsets: Sequence[int], logits: Tensor
 ) -> list[SampledTokens]:
-    """Logits (R, V), in which the rows of each request start at its offset -> the tokens of each."""
+    """Choose the tokens of each request from logits (R, V). offsets: first row of each request."""
     groups: dict[Hashable, list[int]] = {}
     for n, sampler in enumerate(samplers):
         groups.setdefault(sampler.kind, []).append(n)
@@ -185,7 +186,7 @@ def _rows(logits: Tensor, rows: list[int]) -> Tensor:
 
 
 def _choose_together(samplers: list[RequestSampler], logits: Tensor) -> list[SampledTokens]:
-    """The tokens of requests of one kind, whose rows are logits (R, V)."""
+    """Choose the tokens of requests of one kind; their rows are logits (R, V)."""
     first, sizes = samplers[0], [len(sampler.active) for sampler in samplers]
     suppressed = first.only_suppressed()
     if suppressed is not None:

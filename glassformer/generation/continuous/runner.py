@@ -1,7 +1,6 @@
 """Runners: generate for all queued requests in one batch of slots, or for one request after another.
 
-Between two looks at the queue a runner drops cancelled requests, admits new ones, prefills a little and takes
-one step.
+In each turn, a runner drops cancelled requests, admits new ones, prefills some tokens and takes one step.
 
 N rows of the batch, V vocabulary, D d_model, G key/value heads, K head width.
 """
@@ -50,7 +49,7 @@ _log = logging.getLogger("glassformer.scheduler")
 
 @dataclass
 class Counts:
-    """Since the scheduler started."""
+    """Counts since the scheduler started."""
 
     prompt_tokens: int = 0
     new_tokens: int = 0
@@ -59,7 +58,7 @@ class Counts:
 
 
 def outputs_or_error(outputs: list[GenerationOutput]) -> list[GenerationOutput] | NonFiniteError:
-    """The outputs, or the error that their scores are not numbers."""
+    """Return the outputs, or an error if a score is NaN."""
     try:
         for output in outputs:
             output.check_finite()
@@ -69,23 +68,23 @@ def outputs_or_error(outputs: list[GenerationOutput]) -> list[GenerationOutput] 
 
 
 class SequentialRunner:
-    """Runs one request at a time, for models that have their own decoder."""
+    """Run one request at a time, for models that have their own decoder."""
 
-    busy = False  # between two turns
+    busy = False  # nothing runs between two turns
 
     def __init__(self, model: nn.Module) -> None:
         self.model, self.counts, self.rows = model, Counts(), 0
         self._stopping = False
 
     def stop(self) -> None:
-        """Drop the running request; called from any thread."""
+        """Drop the running request; may be called from any thread."""
         self._stopping = True
 
     def end(self) -> None:
-        """The scheduler is closed."""
+        """Do nothing: no request runs between two turns."""
 
     def turn(self, next_request: NextRequest) -> None:
-        """Run the next request from its first token to its last."""
+        """Run the next request to its end."""
         request = next_request(1 << 62, 1 << 62)
         if request is None:
             return
@@ -121,7 +120,7 @@ class SequentialRunner:
 
 
 class SlotBatch:
-    """The rows that are being generated with one model: they join, take a step together, and leave."""
+    """The running rows of one model: rows join, take decode steps together, and leave."""
 
     def __init__(self, model: InferenceModel) -> None:
         self.model, inner = model, model.model
@@ -134,7 +133,7 @@ class SlotBatch:
         self.embed: nn.Module = inner.tgt_embed if isinstance(inner, EncoderDecoder) else inner.embed
 
     def read_sources(self, sources: Sequence[Sequence[int]]) -> list[tuple[ByLayer, ByLayer]]:
-        """Sources of any lengths -> the keys and values of each, by the decoder's layers."""
+        """Encode sources of any lengths; return the keys and values of each, by decoder layer."""
         model, inner = self.model, self.model.model
         assert model.encoder is not None and isinstance(inner, EncoderDecoder)
         lengths = [len(ids) for ids in sources]
@@ -149,21 +148,21 @@ class SlotBatch:
         return caches
 
     def read_prompts(self, pieces: Sequence[Sequence[int]], pasts: Sequence[DynamicKVCache]) -> Tensor:
-        """Pieces of prompts, which `pasts` grow by -> hidden states (M, D) of the last token of each."""
+        """Prefill pieces of prompts and append them to `pasts`; return the last hidden states (M, D)."""
         x = self._embeddings(self.embed, pieces, [int(past.length) for past in pasts])
         lengths = [len(ids) for ids in pieces]
         hidden = run_varlen(self.model.decoder, x, lengths, pasts)
         return hidden.index_select(0, torch.tensor(lengths, device=hidden.device).cumsum(0) - 1)
 
     def _embeddings(self, embed: nn.Module, texts: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
-        """Embeddings (N, D) of texts that begin at these positions, one after another."""
+        """Embed texts that start at positions `starts`; return their concatenated embeddings (N, D)."""
         ids = [token for text in texts for token in text]
         positions = [start + n for text, start in zip(texts, starts, strict=True) for n in range(len(text))]
         both = torch.tensor([ids, positions], dtype=torch.long, device=self.parameter.device)
         return self.model.embeddings(embed, both[:1], both[1:])[0]
 
     def join(self, width: int, past: DynamicKVCache | tuple[ByLayer, ByLayer]) -> Slot:
-        """Continue with `width` rows after a prompt, or from a source whose start is yet to be read."""
+        """Add a slot with `width` rows. past: the KV cache of a prompt, or keys and values of a source."""
         if isinstance(past, DynamicKVCache):
             return self.cache.add(
                 width, *zip(*((layer.k[0], layer.v[0]) for layer in past.layers), strict=True)
@@ -179,7 +178,7 @@ class SlotBatch:
             self.sources.remove(slot.source)
 
     def step(self, ids: Sequence[int]) -> Tensor:
-        """The token just chosen for each row, in the order in which they joined -> logits (N, V)."""
+        """Take a decode step with the last token of each row, in slot order; return logits (N, V)."""
         tokens = torch.tensor(ids, dtype=torch.long, device=self.parameter.device)
         positions = self.cache.next_positions()
         x = self.model.embeddings(self.embed, tokens[:, None], positions[:, None])[:, 0]
@@ -197,19 +196,19 @@ class RunningRequest:
 
     request: Request
     sampler: RequestSampler | RequestBeamSearch
-    past: DynamicKVCache = field(default_factory=DynamicKVCache)  # what was prefilled of its prompt
+    past: DynamicKVCache = field(default_factory=DynamicKVCache)  # the prefilled part of the prompt
     slots: list[Slot] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)  # the next input of its rows
-    starts: list[int] = field(default_factory=list)  # the decoder's start tokens that are yet to be read
+    ids: list[int] = field(default_factory=list)  # the next input token of each row
+    starts: list[int] = field(default_factory=list)  # the decoder's start tokens that are not yet processed
 
     def chunk(self) -> Sequence[int]:
-        """What is processed next: a source whole, a prompt in chunks that do not depend on other requests."""
+        """Return the next tokens to prefill: a full source, or a prompt chunk of a fixed size."""
         ids, done = self.request.ids, int(self.past.length)
         return ids if self.request.starts else ids[done : done + CHUNK]
 
 
 class SlotRunner:
-    """Runs all requests in one batch, whose rows join and leave between any two steps."""
+    """Run all requests in one batch; rows join and leave between any two steps."""
 
     def __init__(self, model: InferenceModel, slots: int, tokens: int) -> None:
         self.model, self.slots, self.tokens = model, slots, tokens
@@ -227,31 +226,31 @@ class SlotRunner:
 
     @property
     def rows(self) -> int:
-        """Rows in use, or soon to be."""
+        """Number of rows in use or being prefilled."""
         return self.batch.cache.rows + sum(entry.request.rows for entry in list(self.prefilling))
 
     def stop(self) -> None:
-        """Drop everything at the next turn; called from any thread."""
+        """Drop all requests at the next turn; may be called from any thread."""
         self._stopping = True
 
     def end(self) -> None:
-        """Fail the running requests: the scheduler is closed."""
+        """Fail the running requests, because the scheduler is closed."""
         self._fail_all(SchedulerClosedError())
 
     def turn(self, next_request: NextRequest) -> None:
         """Take one step with the running requests, and admit more."""
         with torch.cuda.device_of(self.batch.parameter):
             try:
-                if not self.busy:  # after a pause: the model may have changed, or moved
+                if not self.busy:  # after a pause: weights may have changed or moved
                     self._eval_mode.enter_context(evaluation_mode(self.model.model))
                     self.model.refresh()
                     self.batch = SlotBatch(self.model)
                 self._turn(next_request)
-            except Exception as error:  # the cache cannot be trusted any more
+            except Exception as error:  # the cache may be inconsistent
                 _log.exception("a step failed")
                 failed = generation_error("decoding", error)
                 if not self._requests() and (first := next_request(self.slots, self.tokens)) is not None:
-                    first.finish(failed)  # nothing can be started: the first in the queue must hear of it
+                    first.finish(failed)  # nothing can start: report it to the first in the queue
                 self._fail_all(failed)
         if not self.busy:
             self._eval_mode.close()
@@ -299,14 +298,14 @@ class SlotRunner:
                 request.finish(sampler.outputs())
 
     def _finish(self, entry: RunningRequest, error: Exception | None = None) -> None:
-        """Its rows are free from now on."""
+        """Free the rows of a request and report its outputs, or the error."""
         for slot in entry.slots:
             self.batch.leave(slot)
         (self.running if entry in self.running else self.prefilling).remove(entry)
         entry.request.finish(outputs_or_error(entry.sampler.outputs()) if error is None else error)
 
     def _prefill(self) -> None:
-        """Process what fits between two steps: a chunk of each request in turn."""
+        """Prefill as much as fits between two steps: one chunk of each request in turn."""
         batch: list[RunningRequest] = []
         budget = CHUNK if self.running else IDLE_CHUNK
         while self.prefilling and (not batch or len(self.prefilling[0].chunk()) <= budget):
@@ -343,7 +342,7 @@ class SlotRunner:
         self._joining = []
 
     def _join(self, entry: RunningRequest, past: DynamicKVCache | tuple[ByLayer, ByLayer]) -> None:
-        """Its beams take one slot, its samples one each."""
+        """Add the slots of a request: one for all its beams, or one for each sample."""
         rows = entry.request.rows
         widths = [rows] if entry.request.searches else [1] * rows
         entry.slots = [self.batch.join(width, past) for width in widths]
@@ -351,7 +350,7 @@ class SlotRunner:
         self.running.append(entry)
 
     def _choose(self, requests: list[RunningRequest], logits: Tensor) -> None:
-        """Choose the next tokens by logits (R, V) of these requests, whose rows are the last of the batch."""
+        """Choose the next tokens of these requests, the last rows of the batch, from logits (R, V)."""
         rows: list[tuple[RunningRequest, RequestSampler, int]] = []
         before = self.batch.cache.rows - len(logits)
         order, start = list(range(before + len(logits))), 0

@@ -1,6 +1,7 @@
 """The scheduler of continuous batching: requests join and leave the batch between any two steps.
 
-One thread does all the work with a model. Callers submit from theirs; callbacks run in the scheduler's.
+One thread runs the model. Callers submit requests from their own threads; callbacks run in the scheduler's
+thread.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from glassformer.generation.inference_model import InferenceModel, prepare_for_i
 from glassformer.generation.params import GenerationParams
 from glassformer.generation.step_decoder import SupportsPrefill
 
-POLL: Final = 0.5  # seconds between two checks of an idle scheduler whether the program has ended
+POLL: Final = 0.5  # seconds between checks of an idle scheduler for the end of the program
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stats:
-    """Rows in use of the slots, requests waiting of the queue, and counts since the scheduler started."""
+    """Current use of slots and queue, and counts since the scheduler started."""
 
     rows: int
     slots: int
@@ -46,10 +47,10 @@ class Stats:
 
 
 class Scheduler:
-    """Generates for many callers with one model.
+    """Generate for many callers with one model, by continuous batching.
 
-    slots: the most rows at once; a beam or a sample is a row. tokens: the most that are cached for all of
-    them, read and yet to be generated. queue: the most requests that wait for a slot.
+    slots: maximum number of rows in the batch; a beam or a sample is a row. tokens: maximum number of cached
+    tokens of all rows, including those still to be generated. queue: maximum number of waiting requests.
 
     >>> from glassformer.api import tiny
     >>> scheduler = Scheduler(tiny("gpt2"), slots=4)
@@ -88,8 +89,8 @@ class Scheduler:
     ) -> Request:
         """Queue a source or a prompt.
 
-        caller: identifies who submits; callers take turns, and none gets all the slots.
-        on_done: called with the outputs, or with what went wrong.
+        caller: identifies the submitter; callers take turns, and none gets all the slots.
+        on_done: called with the outputs, or with the error.
         """
         request = Request(self.model, ids, params, caller=caller, on_done=on_done)
         if request.rows > self.slots:
@@ -119,7 +120,7 @@ class Scheduler:
         return Stats(rows=self._runner.rows, slots=self.slots, waiting=waiting, queue=self.queue, **counts)
 
     def close(self, drain: bool = True, timeout: float | None = None) -> None:
-        """Accept no more; finish the accepted requests (`drain`) or drop them, and wait for the thread."""
+        """Accept no more requests, finish (`drain`) or drop the accepted ones, and wait for the thread."""
         self._stop_accepting(drain)
         self._thread.join(timeout)
 
@@ -138,12 +139,12 @@ class Scheduler:
             with torch.inference_mode():
                 while self._wait_for_work():
                     self._runner.turn(self._next)
-        finally:  # whatever ended it, nobody waits for a result that will not come
+        finally:  # however the thread ends, no caller may wait forever
             self._stop_accepting(drain=False)
             self._runner.end()
 
     def _wait_for_work(self) -> bool:
-        """Wait until there is something to do; False: it is time to end."""
+        """Wait until there is work and return True; False if the thread should end."""
         with self._changed:
             while not self._queue and not self._runner.busy:
                 if self._closing or not threading.main_thread().is_alive():
@@ -152,7 +153,7 @@ class Scheduler:
             return threading.main_thread().is_alive()
 
     def _next(self, free_rows: int, free_tokens: int) -> Request | None:
-        """A waiting request that fits."""
+        """Pop a waiting request that fits into the free rows and tokens, if any."""
         with self._changed:
             cancelled = self._queue.pop_cancelled()
             request = self._queue.pop(free_rows, free_tokens)
