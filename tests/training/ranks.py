@@ -121,9 +121,9 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
     run = Run(parallel)
     losses = run.steps(range(1, SAVED + 1))
     run.save(folder / kind, SAVED)
-    saved = run.gathered()
+    saved = run.full_state()
     losses += run.steps(range(SAVED + 1, STEPS + 1))
-    ended = run.gathered()
+    ended = run.full_state()
 
     changed: list[str] = []
     resumed: dict[str, list[float]] = {}
@@ -131,9 +131,9 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
         resumed_run = Run(parallel, seed=1, recompute=True)
         checkpoint = resumed_run.resume(folder / source)
         assert checkpoint is not None and checkpoint.state == {"next": SAVED + 1} and not checkpoint.damaged
-        loaded = resumed_run.gathered()
+        loaded = resumed_run.full_state()
         resumed[source] = resumed_run.steps(range(checkpoint.state["next"], STEPS + 1))
-        again_ended = resumed_run.gathered()
+        again_ended = resumed_run.full_state()
         if source != "one" and parallel.main:
             changed = differing(loaded, saved) + differing(again_ended, ended)
     run.module.eval()
