@@ -86,7 +86,7 @@ class Bundle:
     _prepared: tuple[Any, str, nn.Module] | None = field(default=None, init=False, repr=False, compare=False)
 
     def inference_model(self) -> nn.Module:
-        """The model prepared for inference on this machine, cached while the model stays the same."""
+        """Return the model prepared for inference on this machine, cached until the model changes."""
         model, weights = self.model, self.weights
         if self._prepared is None or self._prepared[:2] != (model, weights):
             from glassformer.generation.inference_model import prepare_for_inference

@@ -48,7 +48,7 @@ _onednn_linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if to
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b: x (..., in), weight (out, in), bias (out,) -> (..., out).
+    """Compute x W^T + b: x (..., in), weight (out, in), bias (out,) -> (..., out).
 
     >>> linear(torch.ones(2, 3), torch.ones(4, 3)).tolist()
     [[3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 3.0]]

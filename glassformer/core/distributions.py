@@ -48,7 +48,7 @@ class StudentT(NamedTuple):
         return distributions.StudentT(self.df, self.loc, self.scale)
 
     def log_prob(self, values: Tensor) -> Tensor:
-        """The log-density at each value."""
+        """Return the log-density at each value."""
         # not torch's StudentT, which validates df even with validate_args=False; NaN must stay NaN
         z = (values - self.loc) / self.scale
         normalizer = self.scale.log() + 0.5 * self.df.log() + 0.5 * math.log(math.pi)
@@ -56,7 +56,7 @@ class StudentT(NamedTuple):
         return -0.5 * (self.df + 1.0) * torch.log1p(z**2 / self.df) - normalizer
 
     def unscale(self, loc: Tensor, scale: Tensor) -> StudentT:
-        """The distribution of values * scale + loc."""
+        """Return the distribution of values * scale + loc."""
         return StudentT(self.df, self.loc * scale + loc, self.scale * scale)
 
 
@@ -80,11 +80,11 @@ class Gaussian(NamedTuple):
         return distributions.Normal(self.loc, self.scale)
 
     def log_prob(self, values: Tensor) -> Tensor:
-        """The log-density at each value."""
+        """Return the log-density at each value."""
         return _log_prob(distributions.Normal, *self, values=values)
 
     def unscale(self, loc: Tensor, scale: Tensor) -> Gaussian:
-        """The distribution of values * scale + loc."""
+        """Return the distribution of values * scale + loc."""
         return Gaussian(self.loc * scale + loc, self.scale * scale)
 
 
@@ -108,7 +108,7 @@ class NegativeBinomial(NamedTuple):
         return distributions.NegativeBinomial(self.total_count, logits=self.logits)
 
     def log_prob(self, values: Tensor) -> Tensor:
-        """The log-probability of each count; NaN below 0."""
+        """Return the log-probability of each count; NaN below 0."""
         log_prob = _log_prob(
             distributions.NegativeBinomial, self.total_count, None, self.logits, values=values
         )

@@ -61,7 +61,7 @@ class TokenInput(nn.Module):
         types: Tensor | None = None,
         obs: Observer | None = None,
     ) -> EmbeddingOutput:
-        """ids (B, T), positions and types (B|1, T) -> (B, T, D).
+        """Embed ids (B, T) with positions and types (B|1, T) -> (B, T, D).
 
         last: an upper bound of the positions, if known.
         """
@@ -131,7 +131,7 @@ class ImageInput(nn.Module):
         self.dropout = Dropout(spec.dropout)
 
     def forward(self, images: Tensor, *, obs: Observer | None = None) -> EmbeddingOutput:
-        """images (B, C, height, width) -> (B, P + patches, D), patches row by row."""
+        """Embed images (B, C, height, width) -> (B, P + patches, D), patches row by row."""
         if images.dim() != 4 or tuple(images.shape[1:]) != (self.channels, *self.image_size):
             expected = f"(B, {self.channels}, {self.image_size[0]}, {self.image_size[1]})"
             raise ShapeError("images", images.shape, expected, hint="resize or crop them")

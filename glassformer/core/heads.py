@@ -108,7 +108,7 @@ class MaskedLanguageModelHead(VocabularyHead):
 
 
 def _last_real(padding: Tensor | None, x: Tensor) -> Tensor:
-    """The index (B,) of the last real token of each sequence."""
+    """Return the index (B,) of the last real token of each sequence."""
     if padding is None:
         return torch.full((x.shape[0],), x.shape[1] - 1, device=x.device)
     return torch.where(padding, torch.arange(x.shape[1], device=x.device), 0).amax(-1)

@@ -206,7 +206,7 @@ def attention_scores(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) ->
 
 
 def _grouped_matmul(left: Tensor, right: Tensor) -> Tensor:
-    """left (B, H, T, M) @ right (B, G, M, N) -> (B, H, T, N); the heads of a group share one matrix."""
+    """Multiply left (B, H, T, M) by right (B, G, M, N) -> (B, H, T, N); heads of a group share a matrix."""
     batch, heads, rows, inner = left.shape
     groups = right.shape[1]
     if heads == groups:

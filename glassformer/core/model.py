@@ -175,7 +175,7 @@ class EncoderDecoder(GenerativeModel):
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> tuple[Tensor, HeadContext]:
-        """The last layer's hidden states (B, T, D), and the context that the head needs; see `forward`."""
+        """Return the last hidden states (B, T, D) and the context for the head; see `forward`."""
         inferred_mask = infer_mask(self.src_embed, src, src_mask, "src_mask")
         if src.shape[0] != tgt.shape[0]:
             raise ShapeError("the target", tgt.shape, f"as many rows as the source has, {src.shape[0]}")
@@ -196,7 +196,7 @@ class EncoderDecoder(GenerativeModel):
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> Tensor:
-        """src (B, S) -> memory (B, S, D)."""
+        """Encode src (B, S) -> memory (B, S, D)."""
         mask = infer_mask(self.src_embed, src, src_mask, "src_mask")
         if positions is None and isinstance(self.src_embed, TokenInput):
             positions = position_ids(mask, 0, src, "src_mask")
@@ -216,7 +216,7 @@ class EncoderDecoder(GenerativeModel):
         ids: Tensor | None = None,
         **options: Unpack[DecoderOptions],
     ) -> Any:
-        """tgt (B, T) and memory (B, S, D) -> the head's output; continues from `cache` if there is one.
+        """Decode tgt (B, T) with memory (B, S, D) -> the head's output; continues from `cache` if there is one.
 
         With a cache a tgt_mask (B, keys) covers all keys so far, cached ones included.
         """
@@ -310,7 +310,7 @@ class EncoderOnly(nn.Module):
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> tuple[Tensor, HeadContext]:
-        """The last layer's hidden states (B, T, D), and the context that the head needs; see `forward`."""
+        """Return the last hidden states (B, T, D) and the context for the head; see `forward`."""
         full_mask = infer_mask(self.embed, inputs, mask, "mask")
         tokens = isinstance(self.embed, TokenInput)
         if tokens and positions is None:
@@ -376,7 +376,7 @@ class DecoderOnly(GenerativeModel):
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> tuple[Tensor, HeadContext]:
-        """The last layer's hidden states (B, T, D), and the context that the head needs; see `forward`."""
+        """Return the last hidden states (B, T, D) and the context for the head; see `forward`."""
         start = 0 if cache is None else cache.length
         fresh = isinstance(start, int) and start == 0
         full_mask = infer_mask(self.embed, ids, mask, "mask", has_past=not fresh)

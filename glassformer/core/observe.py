@@ -61,11 +61,11 @@ class Record:
         return iter(self.tensors)
 
     def names(self, pattern: str = "*") -> list[str]:
-        """The recorded names, in the order of the forward pass."""
+        """Return the recorded names, in the order of the forward pass."""
         return [name for name in self.tensors if fnmatchcase(name, pattern)]
 
     def attentions(self) -> list[str]:
-        """The attention layers whose q and k were recorded."""
+        """Return the attention layers whose q and k were recorded."""
         return [n for n in self.attention_contexts if f"{n}.q" in self.tensors and f"{n}.k" in self.tensors]
 
     def scores(

@@ -135,7 +135,7 @@ class SinusoidalPositions(nn.Module):
             self.table.copy_(table)
 
     def forward(self, positions: Tensor, last: int | None = None) -> Tensor:
-        """positions (..., T) -> (..., T, D). last: an upper bound of the positions, if known."""
+        """Return the rows (..., T, D) of positions (..., T). last: an upper bound of the positions, if known."""
         _check_length(positions, last, self.max_len)
         return self.table[positions]
 
@@ -156,7 +156,7 @@ class LearnedPositions(nn.Module):
         self.weight = normal_table(max_len + offset, d_model)
 
     def forward(self, positions: Tensor, last: int | None = None) -> Tensor:
-        """positions (..., T) -> (..., T, D). last: an upper bound of the positions, if known."""
+        """Return the rows (..., T, D) of positions (..., T). last: an upper bound of the positions, if known."""
         _check_length(positions, last, self.max_len)
         return nn.functional.embedding(positions + self.offset, self.weight)
 
@@ -230,7 +230,7 @@ class RotaryPositions(_ComputedBuffers):
             self.freq.copy_(_scale_frequencies(1.0 / self.base**exponent, self.scaling))
 
     def forward(self, positions: Tensor, keys: Tensor | None = None) -> PositionTerms:
-        """positions (B|1, T) -> cos, sin (B|1, 1, T, R).
+        """Return cos and sin (B|1, 1, T, R) of positions (B|1, T).
 
         keys: unused, for the interface of the biases; keys are rotated before they are cached.
         """
@@ -288,7 +288,7 @@ class RelativeBias(nn.Module):
         self.weight = normal_table(buckets, num_heads)
 
     def forward(self, positions: Tensor, keys: Tensor | None = None) -> PositionTerms:
-        """query positions (B|1, T) and key positions (B|1, S) -> bias (B|1, H, T, S)."""
+        """Return the bias (B|1, H, T, S) of query positions (B|1, T) and key positions (B|1, S)."""
         keys = positions if keys is None else keys
         return self.bias_at(keys[:, None, :] - positions[:, :, None])
 
@@ -337,7 +337,7 @@ class AlibiBias(_ComputedBuffers):
             self.slopes.copy_(alibi_slopes(self.num_heads))
 
     def forward(self, positions: Tensor, keys: Tensor | None = None) -> PositionTerms:
-        """query positions (B|1, T) and key positions (B|1, S) -> bias (B|1, H, T, S)."""
+        """Return the bias (B|1, H, T, S) of query positions (B|1, T) and key positions (B|1, S)."""
         keys = positions if keys is None else keys
         slopes = self.slopes[None, :, None]  # (1, H, 1)
         if self.rounding == "bfloat16":

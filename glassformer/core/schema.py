@@ -78,7 +78,7 @@ def _bound(name: str, value: Any) -> str | None:
 
 
 def union_members(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, or the type itself."""
+    """Return the members of a union, or the type itself."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return tuple(choice for arg in typing.get_args(hint) for choice in union_members(arg))
     return (hint,)

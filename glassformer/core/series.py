@@ -63,7 +63,7 @@ def extract_patches(values: Tensor, patch_length: int, stride: int) -> Tensor:
 
 
 def scaled_sinusoids(rows: int, d_model: int) -> Tensor:
-    """The sinusoidal table (rows, D), with mean 0 and standard deviation 0.1."""
+    """Return the sinusoidal table (rows, D), with mean 0 and standard deviation 0.1."""
     table = sinusoids(rows, d_model)
     table = table - table.mean()
     return table / (table.std() * 10)
@@ -162,7 +162,7 @@ class SeriesHead(nn.Module):
         self.dropout = Dropout(getattr(spec, "dropout", 0.0))
 
     def unfold(self, x: Tensor) -> Tensor:
-        """(B*C, ...) -> (B, C, ...)."""
+        """Move channels out of the batch dimension: (B*C, ...) -> (B, C, ...)."""
         return x.reshape(x.shape[0] // self.channels, self.channels, *x.shape[1:])
 
     def pool_patches(self, x: Tensor) -> Tensor:

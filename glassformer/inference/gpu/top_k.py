@@ -21,7 +21,7 @@ MAX_COUNT = 16
 
 
 def top_k(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """logits (R, V) -> the `count` highest values and their tokens (R, count), and log-sum-exp (R,).
+    """Return the `count` highest logits and their tokens (R, count), and log-sum-exp (R,), of logits (R, V).
 
     Values are float32, in descending order; tokens are int64. Of equal values, the lower token id comes
     first.
