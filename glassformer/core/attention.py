@@ -51,9 +51,9 @@ class AttentionBackend(Protocol):
 
 
 class MultiHeadAttention(nn.Module):
-    """Project, split into heads, attend, join, project out.
+    """Multi-head attention: project, split into heads, attend, join, project out.
 
-    num_kv_heads: fewer key/value heads than query heads (grouped; 1 is multi-query); None: num_heads
+    num_kv_heads: number of key/value heads (grouped-query attention; 1 is multi-query); None: num_heads
     head_dim: width of a query and key head; None: d_model / num_heads
     value_dim: width of a value head; None: head_dim
     scale: factor on the scores; 1/sqrt(head_dim) if None

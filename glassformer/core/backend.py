@@ -1,14 +1,14 @@
-"""Device-specific implementations of simple operations; the rest of the core is device-independent.
+"""Optimized implementations of simple operations; the rest of the core follows the definitions directly.
 
-Each function computes the formula in its docstring. These are optimized:
+Each function computes the formula in its docstring. The optimizations:
 
 - `linear`: large float32 matrix multiplications on a CPU use torch's oneDNN kernel, which is faster than the
-default one and adds the bias in the same pass. The operator is internal to torch (its compiler uses it). If a
-build of torch lacks it, or the matrices are small, `F.linear` is used.
+  default one and adds the bias in the same pass. The operator is internal to torch. If a build of torch
+  lacks it, or the matrices are small, `F.linear` is used.
 - `dropout`: on a CPU, generating random numbers dominates the cost, so each 64-bit draw is used as four
-16-bit numbers. p is rounded to a multiple of 1/65536, and the scale is exact for the rounded p.
+  16-bit numbers. p is rounded to a multiple of 1/65536, and the scale is exact for the rounded p.
 - `project`: on a GPU, projections of the same input are computed as one matrix multiplication with their
-concatenated weights.
+  concatenated weights.
 - `activate`, `add_residual`: the result overwrites the input if nothing else can read it.
 - `residual_stream`: under bfloat16 autocast the residual stream is bfloat16 as well.
 """

@@ -36,7 +36,7 @@ class StudentT(NamedTuple):
 
     @classmethod
     def from_outputs(cls, df: Tensor, loc: Tensor, scale: Tensor) -> StudentT:
-        """Create it from the unconstrained outputs of a layer."""
+        """Create the distribution from the unconstrained outputs of a layer."""
         return cls(2.0 + _positive(df), loc, _positive_scale(scale))
 
     @property
@@ -68,7 +68,7 @@ class Gaussian(NamedTuple):
 
     @classmethod
     def from_outputs(cls, loc: Tensor, scale: Tensor) -> Gaussian:
-        """Create it from the unconstrained outputs of a layer."""
+        """Create the distribution from the unconstrained outputs of a layer."""
         return cls(loc, _positive_scale(scale))
 
     @property
@@ -96,7 +96,7 @@ class NegativeBinomial(NamedTuple):
 
     @classmethod
     def from_outputs(cls, total_count: Tensor, logits: Tensor) -> NegativeBinomial:
-        """Create it from the unconstrained outputs of a layer."""
+        """Create the distribution from the unconstrained outputs of a layer."""
         return cls(_positive(total_count), logits)
 
     @property

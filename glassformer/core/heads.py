@@ -136,7 +136,7 @@ def pool(x: Tensor, padding: Tensor | None, kind: str) -> Tensor:
 
 
 class ClassifyHead(nn.Module):
-    """Pooled hidden states, an optional dense layer, then logits: (B, T, D) -> (B, L)."""
+    """Classify a sequence: pool, optional dense layer, logits: (B, T, D) -> (B, L)."""
 
     def __init__(self, d_model: int, spec: specs.ClassifySpec) -> None:
         super().__init__()

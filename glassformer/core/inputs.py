@@ -51,7 +51,7 @@ def position_ids(mask: Mask, start: int | Tensor, inputs: Tensor, name: str) -> 
 
 
 def last_columns(columns: Tensor, start: int | Tensor, steps: int) -> Tensor:
-    """Select the new positions (B, T) from columns for all keys so far (B, S)."""
+    """Select the columns (B, T) of the `steps` new tokens, from `start` on, of all keys so far (B, S)."""
     if isinstance(start, int):
         return columns[:, start : start + steps]
     return columns.index_select(1, start + torch.arange(steps, device=columns.device))

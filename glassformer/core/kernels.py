@@ -143,18 +143,16 @@ def attend(
     kernel: Kernel = "auto",
     edit: AttentionEdit | None = None,
 ) -> Tensor:
-    """Scaled dot-product attention: q (B, H, T, K), k (B, G, S, K), v (B, G, S, V) -> (B, H, T, V).
+    """Compute scaled dot-product attention: q (B, H, T, K), k (B, G, S, K), v (B, G, S, V) -> (B, H, T, V).
 
-    `bias` (1|B, H, T, S) is added to the scaled scores. `dropout` applies to the weights. `edit` receives
-    (and may replace) "scores" and "weights", which exist only in the explicit kernel. A `PreparedMask` mask
-    determines the kernel.
+    `dropout` is applied to the attention weights. If `mask` is a `PreparedMask`, it determines the kernel.
 
     q: queries (B, H, T, K)
     k: keys (B, G, S, K); G divides H
-    v: values (B, G, S, Kv)
+    v: values (B, G, S, V)
     scale: factor on the scores; 1/sqrt(K) if None
-    bias: added to the scores (B|1, H|1, T, S)
-    edit: function that may replace the scores and weights; explicit kernel only
+    bias: added to the scaled scores (B|1, H|1, T, S)
+    edit: function (name, tensor) -> tensor that may replace "scores" and "weights"; explicit kernel only
 
     >>> q, k, v = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6)
     >>> attend(q, k, v, mask=Mask(causal=True)).shape

@@ -45,7 +45,7 @@ class ForwardOptions(TypedDict, total=False):
 
 
 class EncoderDecoderOptions(ForwardOptions, total=False):
-    """Keyword arguments with position ids (B|1, T); by default they are computed from the mask."""
+    """Keyword arguments: position ids (B|1, T); by default they are computed from the mask."""
 
     src_positions: Tensor | None
     tgt_positions: Tensor | None
@@ -91,7 +91,7 @@ class GenerativeModel(nn.Module):
         """Generate from sources or prompts (B, S); return each row's new token ids, without the end token.
 
         The rows are lists, because they have different lengths; with `num_return_sequences` N, the N rows of
-        each input follow one another, the best first. attention_mask (B, S): 1 for real tokens; by default
+        each input are adjacent, best first. attention_mask (B, S): 1 for real tokens; by default
         padding is inferred from the pad id. `options` have the names of transformers; `max_new_tokens` or
         `max_length` is required.
         """
@@ -216,9 +216,9 @@ class EncoderDecoder(GenerativeModel):
         ids: Tensor | None = None,
         **options: Unpack[DecoderOptions],
     ) -> Any:
-        """Decode tgt (B, T) with memory (B, S, D) -> the head's output; continues from `cache` if there is one.
+        """Decode tgt (B, T) with memory (B, S, D) -> the head's output; continues from `cache`, if any.
 
-        With a cache a tgt_mask (B, keys) covers all keys so far, cached ones included.
+        With a cache, a tgt_mask (B, keys) covers all keys so far, cached ones included.
         """
         x, padding = self._decode(tgt, memory, tgt_mask, memory_mask, **options)
         return self.head(x, HeadContext(ids=ids, padding=padding), obs=scope(options.get("obs"), "head"))
@@ -360,7 +360,7 @@ class DecoderOnly(GenerativeModel):
     def forward(self, ids: Tensor, mask: MaskLike = None, **options: Unpack[DecoderOptions]) -> Any:
         """ids (B, T) -> the head's output: logits (B, T, V) for a language model.
 
-        A mask is bool, True = may attend: (B, S), (B, T, S) or (B, 1|H, T, S); with a cache its keys include
+        A mask is bool, True = may attend: (B, S), (B, T, S) or (B, 1|H, T, S); with a cache, its keys include
         the cached ones. Without a mask, padding is inferred from the pad id.
         """
         x, context = self.hidden_states(ids, mask, **options)

@@ -105,7 +105,7 @@ class SinusoidalPositions(nn.Module):
 
     max_len: number of positions
     layout: "interleaved" alternates sine and cosine, "halves" puts all sines first
-    base: of the wavelengths
+    base: base of the wavelengths
 
     >>> SinusoidalPositions(16, max_len=50)(torch.arange(5)).shape
     torch.Size([5, 16])
@@ -135,7 +135,7 @@ class SinusoidalPositions(nn.Module):
             self.table.copy_(table)
 
     def forward(self, positions: Tensor, last: int | None = None) -> Tensor:
-        """Return the rows (..., T, D) of positions (..., T). last: an upper bound of the positions, if known."""
+        """Return the rows (..., T, D) of positions (..., T). last: upper bound of the positions, if known."""
         _check_length(positions, last, self.max_len)
         return self.table[positions]
 
@@ -156,7 +156,7 @@ class LearnedPositions(nn.Module):
         self.weight = normal_table(max_len + offset, d_model)
 
     def forward(self, positions: Tensor, last: int | None = None) -> Tensor:
-        """Return the rows (..., T, D) of positions (..., T). last: an upper bound of the positions, if known."""
+        """Return the rows (..., T, D) of positions (..., T). last: upper bound of the positions, if known."""
         _check_length(positions, last, self.max_len)
         return nn.functional.embedding(positions + self.offset, self.weight)
 
@@ -305,7 +305,7 @@ class RelativeBias(nn.Module):
 
 
 def alibi_slopes(num_heads: int) -> Tensor:
-    """Return the published slopes: powers of 2^(-8/n), n a power of two; the rest are odd powers for 2n."""
+    """Return the ALiBi slopes: 2^(-8i/n) for the largest power of two n, then odd powers of 2^(-4/n)."""
     power = 2 ** math.floor(math.log2(num_heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(num_heads - power)]

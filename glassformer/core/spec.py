@@ -349,7 +349,8 @@ class MaskedLanguageModelSpec(Spec):
 class ClassifySpec(Spec):
     """Classify a sequence from its pooled hidden state.
 
-    pool: the "first" hidden state, the "last" real one, that of the last `end_id` ("end"), or the "mean".
+    pool: hidden state of the "first" token, the "last" real token or the last `end_id` ("end"), or the
+    "mean".
     hidden: activation of a dense layer before the classifier; None: no dense layer.
     dropped: layers that have dropout before them: "hidden" (the dense layer), "out" (the classifier).
     """
