@@ -34,7 +34,7 @@ def draw_positions() -> None:
 
 
 def position_heatmap(table: Tensor, *, title: str = "Position table") -> Figure:
-    """A table (positions, D): a row for each position, red above 0 and blue below."""
+    """Draw a table (positions, D) as a heatmap: a row for each position, red above 0 and blue below."""
     top = float(table.abs().max()) or 1.0
     with figure_style():
         figure = new_figure(7.2, 3.8)
@@ -51,7 +51,7 @@ def position_heatmap(table: Tensor, *, title: str = "Position table") -> Figure:
 def position_waves(
     table: Tensor, dimensions: Sequence[int] = (0, 8, 16, 24, 32), *, title: str = "Each dimension is a wave"
 ) -> Figure:
-    """Columns of a table (positions, D) as curves over the position, one strip each."""
+    """Draw columns of a table (positions, D) as curves over the position, one strip each."""
     top = 1.15 * (float(table.abs().max()) or 1.0)
     with figure_style():
         figure = new_figure(7.2, 0.5 + 0.72 * len(dimensions))
@@ -86,7 +86,7 @@ def draw_masks() -> None:
 
 
 def draw_attention(steps: int = 900, folder: Path = FOLDER) -> None:
-    """The last cross-attention while a date is spelled out: the mean of its heads, then every head."""
+    """Draw the last cross-attention while a date is spelled out: the mean over heads, then each head."""
     text = "2024-03-17"
     with TemporaryDirectory() as folder_name:
         table = Path(folder_name) / "dates.tsv"
@@ -109,7 +109,7 @@ def draw_attention(steps: int = 900, folder: Path = FOLDER) -> None:
         pipeline = glassformer.train(recipe, Path(folder_name) / "run")
     trace = trace_model(pipeline, TraceInput(text=text))
     keys = [token.piece for token in trace.sequence("source").tokens]
-    # a row predicts the token after its own
+    # row n predicts token n + 1
     queries = [*(token.piece for token in trace.sequence("target").tokens[1:]), "end"]
     heads = trace.record.weights("decoder.blocks.1.cross_attn")[0]  # (H, T, S)
     figure = plotting.attention_map(
@@ -128,7 +128,7 @@ def draw_attention(steps: int = 900, folder: Path = FOLDER) -> None:
 
 
 def draw_wirings() -> None:
-    """Where the norms of a block are: data flows upwards, the residual stream is on the left."""
+    """Draw the norms of a block in each arrangement; data flows upwards, residual stream on the left."""
     with figure_style():
         figure = new_figure(7.2, 4.2)
         post, pre, parallel = figure.subplots(1, 3)
@@ -168,7 +168,7 @@ def _draw_plus(axes: Axes, x: float, y: float) -> None:
 
 
 def _draw_path(axes: Axes, *points: tuple[float, float]) -> None:
-    """A line through the points with an arrow head at its end."""
+    """Draw a line through the points with an arrow head at its end."""
     xs, ys = zip(*points, strict=True)
     axes.plot(xs[:-1], ys[:-1], color=INK, linewidth=1.2, solid_joinstyle="round", zorder=1)
     axes.annotate(
@@ -181,7 +181,7 @@ def _draw_path(axes: Axes, *points: tuple[float, float]) -> None:
 
 
 def _draw_stream(axes: Axes, x: float) -> None:
-    """The residual stream: from the input straight up to the output."""
+    """Draw the residual stream from the input straight up to the output."""
     axes.text(x, -0.35, "x", ha="center", va="top", style="italic")
     _draw_path(axes, (x, -0.3), (x, 8.4))
 

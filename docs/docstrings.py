@@ -34,7 +34,7 @@ class Docstrings(Extension):
 
 
 def to_google(obj: Class | Function) -> str:
-    """The docstring with the sections `Args` and `Examples`."""
+    """Return the docstring with the sections `Args` and `Examples`."""
     names = parameters(obj)
     text, examples, described = describe(obj, names)
     if any(described.values()):
@@ -45,7 +45,7 @@ def to_google(obj: Class | Function) -> str:
 
 
 def parameters(obj: Class | Function) -> list[str]:
-    """The names of the parameters, with the stars of variadic ones."""
+    """Return the names of the parameters, with the stars of variadic ones."""
     stars = {"variadic positional": "*", "variadic keyword": "**"}
     try:
         declared = list(obj.parameters)
@@ -56,7 +56,7 @@ def parameters(obj: Class | Function) -> list[str]:
 
 
 def describe(obj: Class | Function, names: list[str]) -> tuple[list[str], list[str], dict[str, str]]:
-    """The text, the examples, and the description of each parameter."""
+    """Return the text, the examples, and the description of each parameter."""
     assert obj.docstring is not None
     text, examples, own = split(obj.docstring.value.splitlines(), names)
     own = comments(obj) | own
@@ -70,7 +70,10 @@ def describe(obj: Class | Function, names: list[str]) -> tuple[list[str], list[s
 
 
 def split(lines: Iterable[str], names: list[str]) -> tuple[list[str], list[str], dict[str, str]]:
-    """Text, examples and arguments: `name: text`, `a, b: text`, `name (shape): text`, or several per line."""
+    """Split lines into text, examples and arguments.
+
+    Arguments are `name: text`, `a, b: text` or `name (shape): text`; a line may have several.
+    """
     known = "|".join(re.escape(name.lstrip("*")) for name in names) or "(?!)"
     argument = re.compile(rf"`?(?P<names>(?:{known})(?:, (?:{known}))*)`?(?P<shape> \([^)]*\))?: ")
     text: list[str] = []
@@ -100,7 +103,7 @@ def split(lines: Iterable[str], names: list[str]) -> tuple[list[str], list[str],
 
 
 def comments(obj: Class | Function) -> dict[str, str]:
-    """The comments after the fields of a dataclass."""
+    """Return the comments after the fields of a dataclass."""
     if not isinstance(obj, Class):
         return {}
     sources = {one.name: one.source for one in obj.attributes.values()}
@@ -111,7 +114,7 @@ def comments(obj: Class | Function) -> dict[str, str]:
 
 
 def sentence(text: str) -> str:
-    """A description with a capital letter and a period."""
+    """Format a description with a capital letter and a period."""
     if not text:
         return ""
     first = text.split()[0].rstrip(",;:.")

@@ -115,7 +115,7 @@ def next_token_bars(
 
 
 def _bars(probabilities: Tensor, top: Tensor) -> Tensor:
-    """The probabilities of the top tokens, and the sum of all others."""
+    """Return the probabilities of the top tokens, and the sum of all others."""
     probabilities = probabilities.detach().float().cpu()
     bars = probabilities[top.cpu()]
     return bars.new_tensor([*bars.tolist(), max(0.0, float(probabilities.sum() - bars.sum()))])

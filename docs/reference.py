@@ -1,7 +1,7 @@
-"""The reference pages, written when the site is built: Python API, model options, recipe, commands, HTTP API.
+"""Generate the reference pages of the site: Python API, model options, recipe, commands, HTTP API.
 
 `pages` returns them as Markdown. Python names are directives for mkdocstrings, which reads the docstrings;
-the other pages are tables made from the code itself, so they cannot fall behind it.
+the other pages are tables generated from the code, so they are always up to date.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ FORWARD = ("forward",)
 
 @dataclass(frozen=True)
 class Section:
-    """Names of one module under a heading, by default all of its `__all__`.
+    """A heading and the names of one module to list under it, by default its `__all__`.
 
-    members: the methods to show, by class or for all of them
+    members: the methods to show, for each class or for all classes
     """
 
     title: str
@@ -156,19 +156,19 @@ PYTHON: dict[str, tuple[str, str, tuple[Section, ...]]] = {
 
 
 def pages() -> dict[str, str]:
-    """Every reference page: its path in the site -> Markdown."""
+    """Return all reference pages: path in the site -> Markdown."""
     texts = {name: python_page(*page) for name, page in PYTHON.items()}
     texts |= {name: write() for name, write in OTHER_PAGES.items()}
     return {f"reference/{name}.md": text for name, text in texts.items()}
 
 
 def paths() -> list[str]:
-    """The paths of the reference pages, without writing them."""
+    """Return the paths of the reference pages, without generating them."""
     return [f"reference/{name}.md" for name in (*PYTHON, *OTHER_PAGES)]
 
 
 def nav() -> list[dict[str, Any]]:
-    """The entries of the navigation."""
+    """Return the entries of the navigation."""
     python = [
         *({title: f"reference/{name}.md"} for name, (title, _, _) in PYTHON.items()),
         {"Specs": "reference/specs.md"},
@@ -203,7 +203,7 @@ def directive(name: str, members: Iterable[str] = (), level: int = 2) -> str:
 
 
 def public_names(module: Any) -> list[str]:
-    """The public classes and functions that a module itself defines, in the order of its source."""
+    """Return the public classes and functions that a module defines itself, in source order."""
     members = inspect.getmembers(module, lambda member: inspect.isclass(member) or inspect.isfunction(member))
     own = [m for name, m in members if m.__module__ == module.__name__ and not name.startswith("_")]
     return [member.__name__ for member in sorted(own, key=lambda m: inspect.getsourcelines(m)[1])]
@@ -255,7 +255,7 @@ def model_options_page() -> str:
 
 
 def type_name(hint: Any) -> str:
-    """A type as it is written, with the choices of a literal: `'pre' | 'post'`."""
+    """Format a type as in source code, with the choices of a literal: `'pre' | 'post'`."""
     if get_origin(hint) is Literal:
         return " | ".join(map(repr, get_args(hint)))
     if get_origin(hint) in (Union, UnionType):
@@ -334,7 +334,7 @@ def cli_page() -> str:
 
 
 def command_section(name: str, command: Any) -> Iterator[str]:
-    """A command of the Typer app with its arguments and options."""
+    """Render a command of the Typer app with its arguments and options."""
     yield f"### `glassformer {name}`"
     yield inspect.cleandoc(command.help)
     parameters = [parameter for parameter in command.params if not parameter.hidden]
@@ -436,7 +436,7 @@ def fields(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any], bool, str]
 
 
 def about_field(name: str) -> str:
-    """A description for a field without one: from the glossary, or that of the generation option."""
+    """Return a description for a field without one, from the glossary or the generation option."""
     names = list(GenerationConfig.__dataclass_fields__)
     _, _, options = split((inspect.getdoc(GenerationConfig) or "").splitlines(), names)
     return HTTP_FIELDS.get(name) or sentence(options.get(name, ""))
@@ -458,7 +458,7 @@ def field_table(kind: str, document: dict[str, Any], rows: Iterable[tuple[str, A
 
 
 def describe_schema(document: dict[str, Any], schema: dict[str, Any]) -> str:
-    """A JSON schema in short: `list of string`, `integer, 1 to 16`."""
+    """Describe a JSON schema in short: `list of string`, `integer, 1 to 16`."""
     if "anyOf" in schema:
         choices = [choice for choice in schema["anyOf"] if choice.get("type") != "null"]
         return " or ".join(dict.fromkeys(describe_schema(document, choice) for choice in choices))
@@ -488,7 +488,7 @@ BOUNDS = {
 
 
 def limits(schema: dict[str, Any]) -> str:
-    """The bounds of a number: `, 1 to 16`."""
+    """Format the bounds of a number: `, 1 to 16`."""
     if "minimum" in schema and "maximum" in schema:
         return f", {schema['minimum']:g} to {schema['maximum']:g}"
     bounds = [

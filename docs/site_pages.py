@@ -37,7 +37,7 @@ FORMULA = re.compile(
 
 @cache
 def external_pages() -> dict[str, str]:
-    """Pages from outside docs/: path in the repository -> path in the site."""
+    """Return the pages from outside docs/: path in the repository -> path in the site."""
     cards = {
         path.relative_to(ROOT).as_posix(): f"models/{path.parent.name}.md"
         for path in sorted(ROOT.glob("glassformer/pretrained/*/CARD.md"))
@@ -47,7 +47,7 @@ def external_pages() -> dict[str, str]:
 
 @cache
 def external_files() -> dict[str, str]:
-    """All files from outside docs/: the pages, and every file that a page links to."""
+    """Return all files from outside docs/: the pages, and every file that a page links to."""
     files = external_pages() | FILES
     pages = [path.relative_to(ROOT).as_posix() for path in DOCS.rglob("*.md")]
     for source in [*external_pages(), *pages]:
@@ -64,12 +64,12 @@ def reference_pages() -> dict[str, str]:
 
 
 def resolve_link(target: str, source: str) -> str:
-    """The path in the repository that a link of the page `source` leads to."""
+    """Return the path in the repository that a link of the page `source` points to."""
     return normpath((PurePosixPath(source).parent / target).as_posix())
 
 
 def rewrite_links(text: str, source: str, page: str) -> str:
-    """The text of `source` with its links made to work from `page` of the site."""
+    """Return the text of `source` with its links rewritten to work from `page` of the site."""
 
     def rewrite(link: re.Match[str]) -> str:
         if "://" in link["target"]:

@@ -18,7 +18,7 @@ D_MODEL, NUM_HEADS, D_FF, NUM_LAYERS, LENGTH = 64, 4, 128, 2, 8
 
 
 def make_stack(*, cross_attention: bool) -> Stack:
-    """An encoder stack, or a causal decoder stack with cross-attention."""
+    """Build an encoder stack, or a causal decoder stack with cross-attention."""
     blocks = [
         Block(
             self_attn=MultiHeadAttention(D_MODEL, num_heads=NUM_HEADS),
@@ -36,7 +36,8 @@ class Transformer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCAB, D_MODEL)
-        nn.init.normal_(self.embedding.weight, std=D_MODEL**-0.5)  # 1 after scaling, as large as a position
+        # std 1 after scaling by sqrt(D_MODEL), similar to the position encoding
+        nn.init.normal_(self.embedding.weight, std=D_MODEL**-0.5)
         self.positions = SinusoidalPositions(D_MODEL, max_len=64)
         self.encoder = make_stack(cross_attention=False)
         self.decoder = make_stack(cross_attention=True)
@@ -47,14 +48,14 @@ class Transformer(nn.Module):
         return self.embedding(ids) * D_MODEL**0.5 + self.positions(positions)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        """(B, S) source ids and (B, T) target ids -> logits (B, T, V)."""
+        """Return the logits (B, T, V) for source ids (B, S) and target ids (B, T)."""
         padding = Mask(padding=src != PAD)
         memory = self.encoder(self.embed(src), mask=padding)
         return self.output(self.decoder(self.embed(tgt), memory, memory_mask=padding))
 
     @torch.no_grad()
     def generate(self, src: Tensor, length: int) -> Tensor:
-        """Greedy decoding without a KV cache: the simplest loop that is correct."""
+        """Decode greedily without a KV cache, the simplest correct loop."""
         tgt = torch.full((len(src), 1), BOS)
         for _ in range(length):
             next_ids = self(src, tgt)[:, -1].argmax(-1, keepdim=True)
@@ -94,7 +95,7 @@ def main() -> float:
     accuracy = (model.generate(src, LENGTH) == tgt).all(1).float().mean().item()
     print(f"sequences reversed correctly: {accuracy:.1%}")
 
-    # Attention of any layer: pass an observer to the part you want to look at.
+    # To get the attention of any layer, pass an observer to the module you want to inspect.
     observer = glassformer.Observer(want="blocks.1.cross_attn.*")
     with torch.no_grad():
         memory = model.encoder(model.embed(src[:1]))

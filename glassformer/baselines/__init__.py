@@ -27,7 +27,7 @@ _MODELS: dict[type[spec.BaselineSpec], Any] = {
 
 
 def build_baseline(spec: spec.BaselineSpec) -> Any:
-    """Build a newly initialized baseline from its spec.
+    """Build a baseline with newly initialized weights from its spec.
 
     >>> import torch
     >>> from glassformer.baselines.spec import RepeatLastSpec

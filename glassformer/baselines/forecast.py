@@ -1,4 +1,4 @@
-"""Simple forecasters that a Transformer must beat to be worth its cost: past (B, L, C) -> (B, N, C).
+"""Simple forecasters to compare a Transformer with: past (B, L, C) -> future (B, N, C).
 
 B series, L past steps, N future steps, C channels.
 """
@@ -50,9 +50,9 @@ class SeasonalRepeat(nn.Module):
 
 
 class LinearForecaster(nn.Module):
-    """A linear map of the past, relative to its last value; shared by all channels (as NLinear).
+    """Predict the future by a linear map of the past minus its last value, shared by all channels (NLinear).
 
-    Untrained it repeats the last value.
+    Before training it repeats the last value.
 
     >>> LinearForecaster(specs.LinearSpec(context_length=8, prediction_length=3))(torch.ones(2, 8, 5)).shape
     torch.Size([2, 3, 5])
@@ -73,9 +73,9 @@ class LinearForecaster(nn.Module):
 
     @torch.no_grad()
     def fit(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Fit the weights to (past, future) batches by least squares: exact, in one pass.
+        """Fit the weights to (past, future) batches by least squares, exactly and in one pass.
 
-        Only sums of products are held, (L + 1)² numbers, however many batches there are.
+        Only the normal equations are kept in memory, about (L + 1)² numbers for any number of batches.
         """
         context, horizon = self.spec.context_length, self.spec.prediction_length
         gram = torch.zeros(context + 1, context + 1, dtype=torch.float64)
@@ -87,7 +87,7 @@ class LinearForecaster(nn.Module):
             targets = (future.double() - last).transpose(1, 2).flatten(0, 1)  # (B*C, N)
             gram += (inputs.T @ inputs).cpu()
             products += (inputs.T @ targets).cpu()
-        # the last step minus itself is always 0, so the smallest of many equal solutions is taken
+        # the last step minus itself is always 0, so the system is singular: gelsd finds the minimum-norm solution
         solution = torch.linalg.lstsq(gram, products, driver="gelsd").solution  # (L + 1, N)
         self.out.weight.copy_(solution[:-1].T)
         self.out.bias.copy_(solution[-1])

@@ -29,7 +29,7 @@ from glassformer.generation.step_decoder import PrefillResult
 
 
 class LSTMState(NamedTuple):
-    """The recurrent state: (L, B, D) each."""
+    """The recurrent state of an LSTM: hidden and cell, both (L, B, D)."""
 
     hidden: Tensor
     cell: Tensor
@@ -39,10 +39,10 @@ class LSTMState(NamedTuple):
 
 
 class LSTMStack(nn.Module):
-    """L layers over time, (B, T, D) -> (B, T, D). If bidirectional, each direction has half the width.
+    """A stack of L LSTM layers, (B, T, D) -> (B, T, D). If bidirectional, each direction has half the width.
 
-    Each layer is its own module with our dropout between: cuDNN's dropout between layers has a random state
-    that no seed resets, so a run could not be repeated.
+    Each layer is a separate module with `Dropout` in between, because the random state of cuDNN's own dropout
+    cannot be reset by a seed, so a run would not be reproducible.
 
     >>> x, state = LSTMStack(16, 2, dropout=0.1, bidirectional=True)(torch.randn(3, 5, 16))
     >>> x.shape, state.hidden.shape
@@ -69,9 +69,9 @@ class LSTMStack(nn.Module):
     def forward(
         self, x: Tensor, state: LSTMState | None = None, *, lengths: Tensor | None = None
     ) -> tuple[Tensor, LSTMState]:
-        """x (B, T, D), of which the first `lengths` (B,) of each row are real -> the same shape, the state.
+        """Run the layers over x (B, T, D); return outputs of the same shape and the final state.
 
-        `lengths` must be on the CPU. Without them the state is that after the last column.
+        lengths: number of real steps of each row (B,), on the CPU; without it all steps are real.
         """
         packed: Any = x
         if lengths is not None:
@@ -94,7 +94,7 @@ class LSTMStack(nn.Module):
 
 
 class DocumentLayout(NamedTuple):
-    """The position of each token (B, T) if every document has its own row (N, longest), without padding."""
+    """Where each token (B, T) goes if every document gets its own row of (N, longest), without padding."""
 
     row: Tensor  # (B, T)
     position: Tensor  # (B, T)
@@ -108,31 +108,34 @@ class DocumentLayout(NamedTuple):
         rows, longest = ids.shape
         row = torch.arange(rows, device=ids.device)[:, None].expand_as(position)
         if mask.segments is not None:
-            number = F.pad(mask.segments.diff().bool(), (1, 0)).cumsum(1)  # of the document in its row
+            number = F.pad(mask.segments.diff().bool(), (1, 0)).cumsum(1)  # number of the document in its row
             count = number[:, -1] + 1
             row = number + (count.cumsum(0) - count)[:, None]
             rows, longest = int(count.sum()), int(position.max()) + 1
         return cls(row, position, mask.padding, rows, longest)
 
     def scatter(self, ids: Tensor) -> Tensor:
-        """(B, T) -> (N, longest), filled up with token 0."""
+        """Rearrange ids (B, T) to (N, longest), padded with 0."""
         position = self.position if self.real is None else torch.where(self.real, self.position, self.longest)
         rows = ids.new_zeros(self.rows, self.longest + 1)  # padding goes to one more column, which is dropped
         rows[self.row, position] = ids
         return rows[:, : self.longest]
 
     def gather(self, x: Tensor) -> Tensor:
-        """(N, longest, D) -> (B, T, D); values at padding mean nothing."""
+        """Rearrange x (N, longest, D) to (B, T, D); values at padding are undefined."""
         return x[self.row, self.position]
 
     def lengths(self) -> Tensor:
-        """The real tokens of each row (B,), at least 1, on the CPU; for rows of one document each."""
+        """Count the real tokens of each row (B,), at least 1, on the CPU; for one document per row."""
         assert self.real is not None
         return self.real.sum(1).clamp(min=1).cpu()
 
 
 def _layout(mask: Mask, ids: Tensor, what: str, *, packed: bool = True) -> DocumentLayout | None:
-    """The layout of rows with padding or several documents; None if they can run as they are."""
+    """Return the layout of rows with padding or several documents; None if there is neither.
+
+    what: name of the mask, for errors. packed: whether several documents per row are supported.
+    """
     if mask.allowed is not None or (mask.segments is not None and not packed):
         hint = "give one document per row and a mask (B, S)"
         raise UnsupportedError("an LSTM", f"a {what} that is more than padding", hint=hint)
@@ -145,14 +148,14 @@ def _layout(mask: Mask, ids: Tensor, what: str, *, packed: bool = True) -> Docum
 
 @dataclass
 class EncodedSource:
-    """The encoded source: a vector for each token, and the encoder's final state."""
+    """The encoded source: a hidden state for each token, and the encoder's final state."""
 
     x: Tensor  # (B, S, D)
     real: Tensor | None  # (B, S); None if nothing is padding
     state: LSTMState
 
     def attend(self, queries: Tensor) -> Tensor:
-        """Luong's dot attention: the source weighted by softmax(q . x), (B, T, D)."""
+        """Attend to the source with Luong's dot-product attention: queries (B, T, D) -> (B, T, D)."""
         x = self.x.to(queries.dtype)
         mask = None if self.real is None else self.real[:, None]
         return F.scaled_dot_product_attention(queries, x, x, attn_mask=mask, scale=1.0)
@@ -163,7 +166,7 @@ class EncodedSource:
 
 
 class _LSTMModel(nn.Module):
-    """Shared by both models."""
+    """Base class of both LSTM models."""
 
     head: LanguageModelHead
     tie: Callable[[], None]
@@ -185,14 +188,14 @@ class _LSTMModel(nn.Module):
         self.tie()
 
     def forward(self, *inputs: Any, **options: Any) -> Tensor:
-        """The logits (B, T, V) of `hidden_states`."""
+        """Return the logits (B, T, V); the arguments are those of `hidden_states`."""
         logits: Tensor = self.head(*self.hidden_states(*inputs, **options))
         return logits
 
 
 @dataclass
 class LSTMDecoder:
-    """Decode steps; the past is one state, so a step costs the same however long it is."""
+    """Decode step by step. The past is a state of fixed size, so all steps cost the same."""
 
     model: _LSTMModel
     state: LSTMState
@@ -212,7 +215,7 @@ class LSTMDecoder:
 
 
 class LSTMEncoderDecoder(_LSTMModel):
-    """Reads a source in both directions, then writes a target: logits (B, T, V) for each next target token.
+    """LSTM encoder-decoder with a bidirectional encoder; returns the logits (B, T, V) of next target tokens.
 
     >>> spec = specs.LSTMEncoderDecoderSpec(src_vocab_size=50, tgt_vocab_size=40, d_model=16)
     >>> LSTMEncoderDecoder(spec)(torch.ones(2, 7).long(), torch.ones(2, 5).long()).shape
@@ -232,7 +235,7 @@ class LSTMEncoderDecoder(_LSTMModel):
         self._initialize()
 
     def tie(self) -> None:
-        """Share the target's token matrix as the spec says (again, after weights are set)."""
+        """Tie the weights that the spec names to the target embedding; repeat it after loading weights."""
         if "source" in self.spec.tied:
             tie_weights(self.src_embed, self.tgt_embed, "the target")
         if "head" in self.spec.tied:
@@ -250,10 +253,10 @@ class LSTMEncoderDecoder(_LSTMModel):
         tgt_positions: Tensor | None = None,
         kernel: Kernel = "auto",
     ) -> tuple[Tensor, HeadContext]:
-        """src (B, S), tgt (B, T) -> the last layer's vectors (B, T, D), and the head's context.
+        """Return the last hidden states (B, T, D) for src (B, S) and tgt (B, T), and the head's context.
 
-        A mask (B, S) or (B, T) says which tokens are real; by default the pad id does. Positions and kernel
-        are accepted because the core's models take them.
+        A mask (B, S) or (B, T) is True at real tokens; by default all tokens but the pad id are real. Positions
+        and kernel are ignored; they exist for compatibility with the core models.
         """
         if memory_mask is not None:
             raise UnsupportedError("an LSTM", "memory_mask")
@@ -270,7 +273,7 @@ class LSTMEncoderDecoder(_LSTMModel):
         return x if layout is None else layout.gather(x), HeadContext(ids=src, padding=padding)
 
     def encode(self, src: Tensor, src_mask: MaskLike = None) -> EncodedSource:
-        """src (B, S) -> its vectors, and the state that the decoder starts from."""
+        """Encode src (B, S): return its hidden states, and the initial state of the decoder."""
         mask = infer_mask(self.src_embed, src, src_mask, "src_mask")
         layout = _layout(mask, src, "src_mask", packed=False)
         if layout is None:
@@ -304,9 +307,9 @@ class LSTMEncoderDecoder(_LSTMModel):
 
 
 class LSTMLanguageModel(_LSTMModel):
-    """Reads from left to right: logits (B, T, V) for each next token.
+    """Causal LSTM language model; returns the logits (B, T, V) of next tokens.
 
-    Packed documents (segments) are laid out one per row, because the fused kernel cannot restart within one.
+    Packed documents (segments) are unpacked to one per row: cuDNN cannot reset the state within a row.
 
     >>> model = LSTMLanguageModel(specs.LSTMLanguageModelSpec(vocab_size=50, d_model=16))
     >>> model(torch.ones(2, 7).long()).shape
@@ -322,17 +325,18 @@ class LSTMLanguageModel(_LSTMModel):
         self._initialize()
 
     def tie(self) -> None:
-        """Share the token matrix with the head if the spec says so."""
+        """Tie the embedding to the head if the spec says so."""
         if "head" in self.spec.tied:
             tie_weights(self.embed, self.head, "the head")
 
     def hidden_states(
         self, ids: Tensor, mask: MaskLike = None, *, positions: Tensor | None = None, kernel: Kernel = "auto"
     ) -> tuple[Tensor, HeadContext]:
-        """ids (B, T) -> the last layer's vectors (B, T, D), and the head's context.
+        """Return the last hidden states (B, T, D) for ids (B, T), and the context of the head.
 
-        A mask (B, T) says which tokens are real, `Mask(segments=...)` which document each belongs to; by
-        default the pad id marks padding. Positions and kernel are accepted as by the core's models.
+        A mask (B, T) is True at real tokens, and `Mask(segments=...)` numbers packed documents; by default
+        all tokens but the pad id are real. Positions and kernel are ignored; they exist for compatibility with
+        the core models.
         """
         known = infer_mask(self.embed, ids, mask, "mask")
         layout = _layout(known, ids, "mask")

@@ -1,4 +1,4 @@
-"""The specs of baselines, and their form as JSON (a closed schema)."""
+"""Specs of the baselines, and their conversion to and from JSON."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def _check_id(part: Spec, name: str, size: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class LSTMEncoderDecoderSpec(Spec):
-    """Reads a source in both directions, writes a target from left to right.
+    """Spec of an LSTM encoder-decoder with a bidirectional encoder.
 
-    attention: "dot" (Luong's), or "none": the decoder has only the encoder's final state.
-    tied: what shares the target's token matrix.
+    attention: "dot" (Luong's), or "none": the decoder gets only the encoder's final state.
+    tied: weights tied to the target embedding.
     """
 
     src_vocab_size: int
@@ -54,7 +54,7 @@ class LSTMEncoderDecoderSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class LSTMLanguageModelSpec(Spec):
-    """Reads from left to right, and predicts the next token at every position."""
+    """Spec of a causal LSTM language model."""
 
     vocab_size: int
     d_model: int = 512
@@ -71,14 +71,14 @@ class LSTMLanguageModelSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatLastSpec(Spec):
-    """Repeats the last value."""
+    """Spec of a forecaster that repeats the last value."""
 
     prediction_length: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeasonalRepeatSpec(Spec):
-    """Repeats the last season; a day of hourly values has a season of 24."""
+    """Spec of a forecaster that repeats the last season. season: in steps, e.g. 24 for a day of hours."""
 
     prediction_length: int
     season: int
@@ -86,7 +86,7 @@ class SeasonalRepeatSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearSpec(Spec):
-    """Each future value is a weighted sum of the past ones, with the same weights for every channel."""
+    """Spec of a linear forecaster, with the same weights for all channels."""
 
     context_length: int
     prediction_length: int
@@ -107,13 +107,13 @@ KINDS: dict[str, type[BaselineSpec]] = {
 
 
 def to_dict(spec: BaselineSpec) -> dict[str, Any]:
-    """The spec as plain data with its `kind`."""
+    """Convert a spec to plain data with its `kind`."""
     data: dict[str, Any] = schema.to_dict(spec)
     return data
 
 
 def from_dict(data: Any, where: str = "spec") -> BaselineSpec:
-    """The spec that `to_dict` wrote.
+    """Parse the spec that `to_dict` returned. where: its name, for errors.
 
     >>> from_dict({"kind": "RepeatLast", "prediction_length": 96})
     RepeatLastSpec(prediction_length=96)
@@ -123,7 +123,7 @@ def from_dict(data: Any, where: str = "spec") -> BaselineSpec:
 
 
 def lstm_spec(kind: str, overrides: Mapping[str, Any], **fixed: Any) -> LSTMSpec:
-    """A spec from a user's options and what the data determines, of which only `tied` may be overridden.
+    """Build a spec from the user's overrides and options fixed by the data; only `tied` may be in both.
 
     >>> lstm_spec("LSTMLanguageModel", {"d_model": 64}, vocab_size=9).d_model
     64

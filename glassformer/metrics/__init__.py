@@ -1,1 +1,1 @@
-"""Metrics: summed over batches and divided once, so that batching changes nothing."""
+"""Metrics, accumulated as sums over batches and divided once, so that batching does not change them."""

@@ -1,4 +1,4 @@
-"""Forecast errors, summed exactly over batches of any size.
+"""Forecast errors, summed over batches in float64.
 
 B forecasts, N future steps, C channels.
 """
@@ -14,7 +14,7 @@ from glassformer.errors import EmptyInputError, ShapeError
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastScores:
-    """Mean squared and mean absolute errors of scaled values, in total and for each future step."""
+    """MSE and MAE of standardized values, in total and for each future step."""
 
     forecasts: int
     mse: float
@@ -24,7 +24,7 @@ class ForecastScores:
 
 
 class ForecastErrors:
-    """Errors of forecasts of scaled values, added up batch by batch in float64.
+    """Accumulate the errors of standardized forecasts batch by batch, in float64.
 
     >>> import torch
     >>> errors = ForecastErrors()
@@ -39,13 +39,13 @@ class ForecastErrors:
         self.absolute: Tensor | None = None
 
     def add(self, forecast: Tensor, actual: Tensor) -> None:
-        """forecast and actual (B, N, C), scaled."""
+        """Add the errors of a batch: forecast and actual values (B, N, C), both standardized."""
         if forecast.shape != actual.shape or forecast.dim() != 3:
             raise ShapeError(
                 "the forecast", forecast.shape, f"that of the actual values {tuple(actual.shape)}"
             )
         error = forecast.detach().double() - actual.detach().to(forecast.device).double()
-        error = error.contiguous()  # sums run in the order of memory, so equal errors give equal bits
+        error = error.contiguous()  # sums follow the memory order, so equal errors give bit-identical sums
         squared, absolute = (
             error.square().sum(0).cpu(),
             error.abs().sum(0).cpu(),
@@ -55,7 +55,7 @@ class ForecastErrors:
         self.forecasts += len(error)
 
     def scores(self) -> ForecastScores:
-        """The mean errors."""
+        """Return the mean errors of all batches added so far."""
         if self.squared is None or self.absolute is None or not self.forecasts:
             raise EmptyInputError("list of forecasts")
         squared, absolute = self.squared / self.forecasts, self.absolute / self.forecasts  # (N, C)

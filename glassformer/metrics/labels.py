@@ -15,7 +15,7 @@ from glassformer.errors import InvalidValueError, ShapeError
 
 
 class ClassMetrics(NamedTuple):
-    """The metrics of one class; one whose denominator is 0 is 0."""
+    """The metrics of one class; a metric whose denominator is 0 is set to 0."""
 
     name: str
     precision: float
@@ -25,7 +25,7 @@ class ClassMetrics(NamedTuple):
 
 
 class ConfusionMatrix:
-    """Counts of (true class, predicted class), and the metrics that follow from them.
+    """Confusion matrix (true class, predicted class), and the metrics computed from it.
 
     >>> matrix = ConfusionMatrix(["cat", "dog"])
     >>> matrix.add(predicted=[0, 1, 1], true=[0, 1, 0])
@@ -40,7 +40,7 @@ class ConfusionMatrix:
         )  # (true, predicted)
 
     def add(self, predicted: Any, true: Any) -> None:
-        """Count class numbers, arrays of the same shape."""
+        """Add predicted and true class numbers, arrays of the same shape."""
         predicted, true = np.asarray(predicted), np.asarray(true)
         if predicted.shape != true.shape:
             raise ShapeError("the predictions", predicted.shape, f"that of the true classes {true.shape}")
@@ -68,7 +68,7 @@ class ConfusionMatrix:
         return sum(scores) / len(scores) if scores else 0.0
 
     def table(self) -> list[ClassMetrics]:
-        """The metrics of every class."""
+        """Return the metrics of each class."""
         rows = []
         for n, name in enumerate(self.classes):
             hits = int(self.confusion[n, n])

@@ -17,7 +17,7 @@ Case = Literal["mixed", "lower"]
 class Score:
     """A score from 0 to 100 with sacreBLEU's signature.
 
-    note: set if another tokenizer than the requested one had to be used.
+    note: set if the requested tokenizer was replaced by another one.
     """
 
     score: float
@@ -32,10 +32,10 @@ def bleu(
     tokenize: Tokenize = "13a",
     case: Case = "mixed",
 ) -> Score:
-    """Corpus BLEU of detokenized texts against one reference each, or as many each.
+    """Compute corpus BLEU of detokenized texts. references: one per text, or several for each.
 
-    tokenize: sacreBLEU's tokenizer. One for Korean or Japanese that is not installed is replaced by single
-    characters, and `note` says so.
+    tokenize: sacreBLEU's tokenizer. If one for Korean or Japanese is not installed, `char` is used, and
+    `note` says so. case: "lower" ignores case.
 
     >>> round(bleu(["a cat sat on the mat"], ["a cat sat on the mat"]).score, 6)
     100.0
@@ -64,7 +64,7 @@ def chrf(
     *,
     case: Case = "mixed",
 ) -> Score:
-    """Corpus chrF, which counts characters and so needs no tokenizer.
+    """Compute corpus chrF, which compares character n-grams and needs no tokenizer.
 
     >>> round(chrf(["a cat sat on the mat"], ["a cat sat on the mat"]).score, 6)
     100.0
@@ -80,7 +80,7 @@ def chrf(
 def _columns(
     hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    """The first reference of every text, the second of every text, ..."""
+    """Transpose references: a list of the first reference of every text, of the second, and so on."""
     if not hypotheses or len(hypotheses) != len(references):
         reason = f"there are {len(hypotheses)} hypotheses and {len(references)} references"
         raise ConflictError(("hypotheses", "references"), reason)
@@ -92,7 +92,7 @@ def _columns(
 
 @dataclass
 class ExactMatch:
-    """Counts over rows of tokens (or of characters, if rows are texts).
+    """Exact match and token accuracy of rows of tokens (or of characters, if rows are strings).
 
     >>> exact = ExactMatch()
     >>> exact.add([[1, 2, 3], [4]], [[1, 2, 3], [4, 5]])
@@ -106,7 +106,7 @@ class ExactMatch:
     hits: int = 0
 
     def add(self, outputs: Iterable[Sequence[Any]], expected: Iterable[Sequence[Any]]) -> None:
-        """Compare rows one by one."""
+        """Add rows and their expected rows."""
         outputs, expected = list(outputs), list(expected)
         if len(outputs) != len(expected):
             reason = f"there are {len(outputs)} outputs and {len(expected)} expected rows"
@@ -126,24 +126,25 @@ class ExactMatch:
 
     @property
     def token_accuracy(self) -> float:
-        """The fraction of positions with the same token; positions that only one row has count as wrong."""
+        """The fraction of positions with the same token; the excess of a longer row counts as wrong."""
         return self.hits / self.positions if self.positions else 0.0
 
 
 def perplexity(loss: float) -> float:
-    """e to a mean loss in nats.
+    """Return the perplexity exp(loss) of a mean loss in nats.
 
     >>> round(perplexity(math.log(8)), 6), perplexity(1000.0)
     (8.0, inf)
     """
-    return math.inf if loss > 700 else math.exp(loss)  # exp(710) is more than a float holds
+    return math.inf if loss > 700 else math.exp(loss)  # exp(710) overflows a float
 
 
 @dataclass
 class Perplexity:
-    """The summed loss of a text in nats, and its number of tokens, characters and bytes.
+    """Accumulate the summed loss of a text in nats, and its number of tokens, characters and bytes.
 
-    Perplexity depends on the vocabulary; bits per character or byte do not, so they compare tokenizers.
+    Perplexity depends on the vocabulary. Bits per character or byte do not, so they can be compared between
+    tokenizers.
 
     >>> metrics = Perplexity()
     >>> metrics.add(loss=4 * math.log(8), tokens=4, characters=6)
@@ -157,7 +158,7 @@ class Perplexity:
     bytes: int = 0
 
     def add(self, *, loss: float, tokens: int, characters: int = 0, bytes: int = 0) -> None:
-        """Add a batch by its summed loss in nats."""
+        """Add a batch. loss: summed over its tokens, in nats."""
         self.loss += float(loss)
         self.tokens += int(tokens)
         self.characters += int(characters)
@@ -165,20 +166,20 @@ class Perplexity:
 
     @property
     def loss_per_token(self) -> float:
-        """The mean loss in nats; NaN if nothing was added."""
+        """The mean loss per token in nats; NaN if nothing was added."""
         return self.loss / self.tokens if self.tokens else math.nan
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean loss."""
+        """The exponential of the mean loss."""
         return perplexity(self.loss_per_token)
 
     @property
     def bits_per_character(self) -> float | None:
-        """None if no characters were counted."""
+        """The loss in bits per character; None if no characters were counted."""
         return self.loss / math.log(2) / self.characters if self.characters else None
 
     @property
     def bits_per_byte(self) -> float | None:
-        """None if no bytes were counted."""
+        """The loss in bits per byte; None if no bytes were counted."""
         return self.loss / math.log(2) / self.bytes if self.bytes else None

@@ -11,12 +11,12 @@ FOLDER = Path(__file__).parent
 
 
 def names() -> list[str]:
-    """The names of the recipes."""
+    """Return the names of the recipes."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def recipe_path(name: str, *, alternatives: Iterable[str] = ()) -> Path:
-    """The file of a recipe. alternatives: other names that could have been meant, for the error."""
+    """Return the path of a recipe. alternatives: other valid names, which the error suggests too."""
     path = FOLDER / f"{name}.yaml"
     if "/" in name or not path.is_file():
         hint = "`glassformer recipes` lists them"
@@ -25,5 +25,5 @@ def recipe_path(name: str, *, alternatives: Iterable[str] = ()) -> Path:
 
 
 def title(path: Path) -> str:
-    """The first comment of a recipe."""
+    """Return the title of a recipe, its first comment."""
     return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ").strip()
