@@ -1,6 +1,6 @@
-"""The public facade: load a folder, build a model, train and save it, and run tasks on it.
+"""The public API: load a folder, build a model, train and save it, and run tasks on it.
 
-pipeline = glassformer.load("path/to/folder")     # a published folder, or one we saved
+pipeline = glassformer.load("path/to/folder")     # a published folder, or one that `save` wrote
 pipeline = glassformer.load("pocket")             # or a model that ships with the package
 pipeline.translate("Good morning.", to="de")
 model = glassformer.build("original", d_model=256, src_vocab_size=8000)
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.translation import Split
     from glassformer.training.recipe import Recipe
 
-Texts = TypeVar("Texts", str, list[str])  # one text gives one, a list a list
+Texts = TypeVar("Texts", str, list[str])  # one text gives one result, a list gives a list
 
 __all__ = ["Pipeline", "build", "load", "save", "tiny", "train"]
 
@@ -48,17 +48,18 @@ __all__ = ["Pipeline", "build", "load", "save", "tiny", "train"]
 class Pipeline(Bundle):
     """A loaded model with one method per task.
 
-    One input gives one result, a list of inputs a list of results. Each method constructs a task of
+    One input gives one result; a list of inputs gives a list of results. Each method constructs a task of
     `glassformer.tasks` and calls it; construct the task yourself for details such as scores, for an iterator
     over any number of inputs (`task.run`), or to validate options before there is input.
 
-    options: of generation, with transformers' names; the folder's generation_config.json has the defaults.
+    options: generation options, with transformers' names; defaults come from generation_config.json in the
+    folder.
     batch_tokens: tokens per batch, including padding.
     """
 
     @classmethod
     def of(cls, bundle: Bundle) -> Pipeline:
-        """The same model and settings, with the task methods."""
+        """Create a pipeline with the model and settings of a bundle."""
         return cls(**{field.name: getattr(bundle, field.name) for field in fields(bundle) if field.init})
 
     def translate(
@@ -87,7 +88,7 @@ class Pipeline(Bundle):
         return _texts(Summarizer(self, prefix=prefix, **options), texts)
 
     def restore(self, texts: Texts, **options: Unpack[TextOptions]) -> Texts:
-        """Restore damaged sentences; see `glassformer.tasks.Restorer`."""
+        """Restore sentences with missing or shuffled words; see `glassformer.tasks.Restorer`."""
         from glassformer.tasks.translation import Restorer
 
         return _texts(Restorer(self, **options), texts)
@@ -104,9 +105,9 @@ class Pipeline(Bundle):
     def stream(
         self, prompt: str, *, parse_special: bool = False, **options: Unpack[TextOptions]
     ) -> TextStream:
-        """Continue one prompt and yield pieces of text; joined they are what `generate` returns.
+        """Continue one prompt and yield pieces of text; joined, they equal the result of `generate`.
 
-        No piece ends within a character. `close` stops generating; `result` holds details afterwards.
+        No piece ends within a character. `close` stops generating; afterwards, `result` has the details.
 
         prompt: the text to continue
         """
@@ -128,9 +129,9 @@ class Pipeline(Bundle):
     def classify(
         self, inputs: Any, *, top: int | None = None, **options: Unpack[EncoderTaskOptions]
     ) -> list[Label] | list[list[Label]]:
-        """Classify texts, or images (paths, bytes or PIL images): labels with probabilities, best first.
+        """Classify texts or images (paths, bytes or PIL images): labels with probabilities, best first.
 
-        top: how many labels; None: all.
+        top: number of labels; None: all.
         """
         from glassformer.tasks.classification import Classifier
 
@@ -142,7 +143,7 @@ class Pipeline(Bundle):
     ) -> Tensor:
         """Embed a text or image as a vector (D,), several as a matrix (N, D); float32, on the CPU.
 
-        prompt: the name of one of a sentence encoder's prompts.
+        prompt: name of a prompt defined in the folder of a sentence encoder.
         """
         from glassformer.tasks.embedding import Embedder, embedding_size
 
@@ -232,7 +233,7 @@ class Pipeline(Bundle):
         series: a CSV or Parquet file, a data frame, or a dict of columns
         time: the time column; None: detected
         columns: columns to forecast; None: all numeric ones
-        fill: what to do about missing or repeated time stamps
+        fill: how to handle missing or repeated timestamps
         quantile_levels: quantiles to predict, e.g. (0.1, 0.5, 0.9)
         """
         from glassformer.tasks.forecasting import LEVELS, Forecaster
@@ -243,7 +244,7 @@ class Pipeline(Bundle):
 
 
 def _texts(task: TextGenerationTask, texts: Texts) -> Texts:
-    """The text of one result, or those of several."""
+    """Run a task; return the text of one result, or a list of texts."""
     if task.params.config.num_return_sequences > 1:
         hint = "construct the task, whose results hold the alternatives"
         raise InvalidValueError(
@@ -262,8 +263,8 @@ def load(
 
     Weights are memory-mapped, and copied only if their layout requires it.
     dtype: float32 on a CPU by default; on a GPU weights keep the dtype they are stored in. "stored" keeps it
-    on any device, for converting. With "int8" tasks multiply by weights quantized to int8; the model itself
-    keeps its own.
+    on any device, for converting. With "int8", tasks run with weights quantized to int8; the model keeps its
+    original weights.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -282,7 +283,7 @@ def train(
 ) -> Pipeline:
     """Train in a run folder, as `glassformer train` does, and load the trained model.
 
-    recipe: a recipe's file, or its contents; only `job` and `data` are required.
+    recipe: path or contents of a recipe; only `job` and `data` are required.
     folder: if it holds an unfinished run of the same recipe, the run is resumed.
     log: called with messages; by default they go to standard error.
 

@@ -1,9 +1,9 @@
-"""Errors raised for bad input: typed exceptions whose fields carry the facts.
+"""Errors raised for invalid input: typed exceptions with structured fields.
 
-Every error has a `code`, stable across releases and languages, and `fields`, the values that a program or
-a translation needs. `str(error)` renders the English message from the class's template; nothing may parse it.
-The command line prints it and exits with status 2, the server returns code, message and fields, and the page
-translates by code.
+Every error has a `code`, which is stable across releases and languages, and `fields`, the values that a
+program or a translation needs. `str(error)` is the English message, built from the template of the class; do
+not parse it. The command line prints it and exits with status 2, the server returns code, message and fields,
+and the page translates by code.
 
 >>> error = InputTooLongError(length=700, limit=512)
 >>> error.code, error.fields
@@ -23,10 +23,10 @@ from typing import Any, ClassVar
 
 
 class GlassformerError(ValueError):
-    """Base of all errors for bad input.
+    """Base class of all errors for invalid input.
 
     code: derived from the class name: `InputTooLongError` -> `input_too_long`.
-    hint: how to fix it; every subclass may take one.
+    hint: how to fix the problem; optional in every subclass.
     """
 
     template: ClassVar[str] = "{message}"
@@ -38,7 +38,7 @@ class GlassformerError(ValueError):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The facts by name, as plain values."""
+        """The values of the error by name, as JSON types."""
         return {name: _plain(value) for name, value in self._values().items() if name != "hint"}
 
     def __str__(self) -> str:
@@ -49,21 +49,21 @@ class GlassformerError(ValueError):
         return f"{message}{' ' if message.endswith('?') else '; '}{hint}" if hint else message
 
     def message(self) -> str:
-        """The English message without the hint."""
+        """Return the English message without the hint."""
         return self.template.format(**self._values())
 
     def _values(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
 
-    def __reduce__(self) -> Any:  # errors cross processes, and keyword arguments are not in `args`
+    def __reduce__(self) -> Any:  # errors are pickled, and keyword arguments are not in `args`
         return (_restore, (type(self), self._values())) if is_dataclass(self) else super().__reduce__()
 
 
 @dataclass(eq=False)
 class InvalidValueError(GlassformerError):
-    """A parameter, setting or field has a value it cannot have.
+    """A parameter, setting or field has an invalid value.
 
-    name: as the caller wrote it: `num_beams`, `training.lr`, `config.json: hidden_size`.
+    name: as the caller writes it, e.g. `num_beams`, `training.lr`, `config.json: hidden_size`.
     """
 
     name: str
@@ -75,7 +75,7 @@ class InvalidValueError(GlassformerError):
 
 @dataclass(eq=False)
 class ConflictError(GlassformerError):
-    """Settings or inputs that contradict each other."""
+    """Settings or inputs contradict each other."""
 
     names: Sequence[str]
     reason: str
@@ -87,7 +87,7 @@ class ConflictError(GlassformerError):
 
 @dataclass(eq=False)
 class MissingValueError(GlassformerError):
-    """Something required was not given. needed_for: what cannot be done without it."""
+    """A required value is missing. needed_for: completes the message "... is required"."""
 
     name: str
     needed_for: str
@@ -97,7 +97,7 @@ class MissingValueError(GlassformerError):
 
 @dataclass(eq=False)
 class UnknownNameError(GlassformerError):
-    """A name that is not one of those known. kind: `model`, `recipe key`, `language`, `layer`."""
+    """A name is not one of the known names. kind: e.g. `model`, `recipe key`, `language`, `layer`."""
 
     kind: str
     name: str
@@ -115,7 +115,7 @@ class UnknownNameError(GlassformerError):
 
 @dataclass(eq=False)
 class UnsupportedError(GlassformerError):
-    """A valid request that this model, device or file format cannot serve. subject: what cannot."""
+    """A model, device or file format (`subject`) does not support a feature."""
 
     subject: str
     feature: str
@@ -125,7 +125,7 @@ class UnsupportedError(GlassformerError):
 
 @dataclass(eq=False)
 class InputTooLongError(GlassformerError):
-    """An input longer than the model can read. unit: tokens, characters, steps."""
+    """An input exceeds the model's maximum length. unit: e.g. tokens, characters, steps."""
 
     length: int
     limit: int
@@ -136,7 +136,7 @@ class InputTooLongError(GlassformerError):
 
 @dataclass(eq=False)
 class EmptyInputError(GlassformerError):
-    """An input with nothing to work on. what: `text`, `file`, `column`."""
+    """An input is empty. what: e.g. `text`, `file`, `column`."""
 
     what: str
     hint: str = ""
@@ -145,7 +145,7 @@ class EmptyInputError(GlassformerError):
 
 @dataclass(eq=False)
 class ShapeError(GlassformerError):
-    """A tensor or array of the wrong shape."""
+    """A tensor or array has the wrong shape."""
 
     what: str
     shape: Sequence[int]
@@ -158,7 +158,7 @@ class ShapeError(GlassformerError):
 
 @dataclass(eq=False)
 class NonFiniteError(GlassformerError):
-    """NaN or infinity where numbers are needed."""
+    """A value contains NaN or infinity."""
 
     what: str
     hint: str = ""
@@ -167,7 +167,7 @@ class NonFiniteError(GlassformerError):
 
 @dataclass(eq=False)
 class FileProblemError(GlassformerError):
-    """A file or folder that cannot be read, parsed or written. line: counted from 1."""
+    """A file or folder cannot be read, parsed or written. line: counted from 1."""
 
     path: str | Path
     problem: str
@@ -181,7 +181,7 @@ class FileProblemError(GlassformerError):
 
 @dataclass(eq=False)
 class FileMissingError(GlassformerError):
-    """A file or folder that is not there. kind: `file`, `folder`, `model folder`."""
+    """A file or folder does not exist. kind: e.g. `file`, `folder`, `model folder`."""
 
     path: str | Path
     kind: str = "file"
@@ -191,7 +191,7 @@ class FileMissingError(GlassformerError):
 
 @dataclass(eq=False)
 class FileExistsAlreadyError(GlassformerError):
-    """Something would be overwritten."""
+    """A file or folder already exists and would be overwritten."""
 
     path: str | Path
     hint: str = ""
@@ -200,7 +200,7 @@ class FileExistsAlreadyError(GlassformerError):
 
 @dataclass(eq=False)
 class MissingDependencyError(GlassformerError):
-    """An optional package is not installed. extra: the extra of glassformer that brings it."""
+    """An optional package is not installed. extra: the glassformer extra that installs it."""
 
     package: str
     extra: str
@@ -212,7 +212,7 @@ def _restore(kind: type[GlassformerError], values: dict[str, Any]) -> Glassforme
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """Convert a value to a JSON type."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, dict):

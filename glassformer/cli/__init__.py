@@ -1,1 +1,1 @@
-"""The command line: one small file per verb, imported only when that verb is asked for."""
+"""The command line; the module of a command is imported only when the command is run."""

@@ -1,4 +1,4 @@
-"""Printing: one console, messages on stderr, and JSON."""
+"""Print to the console, messages to stderr, and JSON to stdout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def console() -> Console:
-    """A rich console as wide as the terminal or COLUMNS; 100 columns for a file or a pipe."""
+    """Create a rich console as wide as the terminal or COLUMNS; 100 columns for a file or a pipe."""
     from rich.console import Console
 
     terminal = Console(highlight=False)
@@ -22,7 +22,7 @@ def console() -> Console:
 
 
 def message(text: str) -> None:
-    """Print a line for people on stderr."""
+    """Print a message for users on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -42,7 +42,7 @@ def _finite(content: Any) -> Any:
 
 
 def format_bytes(count: float) -> str:
-    """Format a number of bytes.
+    """Format a number of bytes with its unit.
 
     >>> format_bytes(1500), format_bytes(2_500_000)
     ('1.5 kB', '2.5 MB')

@@ -1,4 +1,4 @@
-"""glassformer convert, export and average: write a model in another form, or the average of several."""
+"""glassformer convert, export and average: convert or export a model, or average checkpoints."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def average(
 
 
 def _run_checkpoints(folders: list[Path], last: int | None, best: int | None) -> list[Path]:
-    """The last checkpoints that a run kept, or the best by its metric."""
+    """Return the last checkpoints of a run, or the best by its metric."""
     if len(folders) != 1:
         raise ConflictError(
             names=("FOLDER", "last" if last else "best"), reason=f"expected one run, got {len(folders)}"

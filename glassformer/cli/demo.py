@@ -1,7 +1,7 @@
 """glassformer demo: translate with a shipped model, look inside, and train a small Transformer on dates.
 
-The training task is to write dates in words, "2024-03-17" to "march 17, 2024": small enough to learn in half
-a minute, but still a translation, with reordering and a vocabulary to learn.
+The training task is to write dates in words, "2024-03-17" to "march 17, 2024": small enough to train in half
+a minute, but still a translation task, with reordering and its own vocabulary.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _translate_examples(screen: Console) -> tuple[Pipeline, str, str]:
 
 
 def _target_languages(text: str) -> tuple[str, ...]:
-    """Korean is translated to English, everything else, which should be English, to all other languages.
+    """Return the target languages: English for Korean text, else all other languages.
 
     >>> _target_languages("안녕하세요"), _target_languages("hello")
     (('en',), ('de', 'fr', 'ko'))
@@ -171,7 +171,7 @@ def _print_attention(screen: Console, trace: Any) -> None:
 
 
 def date_pairs(test_size: int = 500) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """All dates of two centuries as ("2024-03-07", "march 7, 2024"), shuffled: a training and a test set."""
+    """Return ("2024-03-07", "march 7, 2024") for all dates of two centuries, as training and test set."""
     days = [FIRST_DATE + timedelta(n) for n in range((LAST_DATE - FIRST_DATE).days + 1)]
     random.Random(0).shuffle(days)
     pairs = [(day.isoformat(), f"{MONTHS[day.month - 1]} {day.day}, {day.year}") for day in days]
@@ -195,7 +195,7 @@ def _train_on_dates(screen: Console, out: Path, steps: int) -> None:
     recipe = {"job": "translate", "data": {name: [str(path)] for name, path in files.items()}}
     settings = {**RECIPE, "training.max_steps": steps, "training.eval_steps": max(1, steps // 6)}
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # more are no faster for matrices this small
+    torch.set_num_threads(1)  # more threads are no faster for small matrices
     bundle = train(with_overrides(recipe, [f"{key}={value}" for key, value in settings.items()]), run)
     torch.set_num_threads(threads)
     outputs = bundle.translate([source for source, _ in test], num_beams=1)

@@ -42,7 +42,7 @@ def env(as_json: Json = False) -> None:
 
 
 def environment() -> dict[str, dict[str, Any]]:
-    """Versions, system, devices, kernels and dtypes."""
+    """Collect versions, system, devices, kernels and dtypes."""
     import torch
 
     import glassformer

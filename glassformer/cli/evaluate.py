@@ -147,7 +147,7 @@ def _add_language(
     settings: Sequence[str],
     temporary: Path,
 ) -> tuple[list[str], list[str], list[str]]:
-    """Files, columns and settings that read the pairs with a column that names the target language."""
+    """Add a column for the target language to the pairs; return the new files, columns and settings."""
     from glassformer.api import load
     from glassformer.data.readers import LANGUAGE_COLUMN, parse_columns
     from glassformer.data.row_errors import RowErrors

@@ -1,4 +1,4 @@
-"""glassformer explore and glassformer serve: a model in the browser, a trace as a page, models over HTTP."""
+"""glassformer explore and serve: show a model in the browser, export a trace, serve models over HTTP."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def run_server(
     on_ready: Callable[[str, list[str]], None],
     check: Callable[[Mapping[str, Any]], None] = lambda bundles: None,
 ) -> None:
-    """Serve until stopped. on_ready: gets the URL and the model names. check: may reject the models."""
+    """Serve until stopped. on_ready: called with URL and model names. check: raises to reject models."""
     try:
         from glassformer.server.run import listen, run
         from glassformer.server.security import Address

@@ -148,7 +148,7 @@ def _stream(task: TextGenerator, prompt: str, echo: bool) -> None:
 def _run(
     task: TextGenerationTask, texts: list[str] | None, options: GenerateOptions, *, echo: bool = False
 ) -> None:
-    """Generate a line for every input line, in order. echo: put each input before its output."""
+    """Print one output line per input line, in order. echo: print each input before its output."""
     inputs = read_inputs(texts, options.file)
     note_file_as_text(texts, task.bundle)
     notes = Notes(task.bundle)
@@ -174,7 +174,7 @@ def _run(
 
 
 def _values(result: GeneratedText) -> dict[str, Any]:
-    """A result as JSON values."""
+    """Convert a result to JSON values."""
     names = ("text", "score", "num_tokens", "seconds", "finish_reason", "warnings")
     values = {name: getattr(result, name) for name in names}
     if result.alternatives:
@@ -183,7 +183,7 @@ def _values(result: GeneratedText) -> dict[str, Any]:
 
 
 class Notes:
-    """Collects what users should know about the results, and prints each note once with a count."""
+    """Collects notes about the results, and prints each note once with a count."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle, self._limit_reported = bundle, False
@@ -217,7 +217,7 @@ def _check_tree(path: Path, texts: list[str] | None, options: GenerateOptions) -
 
 
 def _write_tree(bundle: Bundle, result: GeneratedText, path: Path, text: str) -> dict[str, Any]:
-    """Write the search tree of a text as a figure or as JSON; return it as JSON values."""
+    """Save the search tree of a text as a figure or as JSON; return it as JSON values."""
     if len(result.trees) != 1:
         feature = f"a text that is processed in {len(result.trees)} parts"
         raise UnsupportedError(subject="the search tree", feature=feature, hint="shorten it")

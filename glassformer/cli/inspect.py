@@ -77,7 +77,7 @@ def _parameter_table(bundle: Bundle, summary: ModelSummary) -> Table:
 
 
 def _facts_table(bundle: Bundle, summary: ModelSummary, batch_size: int) -> Table:
-    """Memory, kernels and tokenizer."""
+    """Build the table of memory, kernels and tokenizer."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))

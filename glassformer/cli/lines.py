@@ -1,4 +1,4 @@
-"""Commands with a line per input: where lines come from, where results go, and checks of output files.
+"""Input and output of commands with one line per input, and checks of output files.
 
 A line that cannot be processed is reported, its output line stays empty, and the command fails at the end.
 """
@@ -56,7 +56,7 @@ class LineErrors:
         self._pending: dict[int, str] = {}
 
     def add(self, number: int, reason: object) -> None:
-        """Record why a line, counted from 1, cannot be processed; the first reason counts."""
+        """Record why a line, counted from 1, cannot be processed; only the first reason is kept."""
         self._pending.setdefault(number, str(reason))
 
     def pop(self, number: int) -> str | None:
@@ -80,7 +80,7 @@ class LineErrors:
 
 @dataclass(kw_only=True)
 class Inputs:
-    """Input texts in order. total: their number, if known; first: the number of lines skipped by `skip`."""
+    """Input texts in order. total: number of texts, if known. first: number of lines skipped by `skip`."""
 
     source: Literal["arguments", "file", "stdin", "terminal"]
     lines: Iterator[Any] = field(default_factory=lambda: iter(()))
@@ -90,7 +90,7 @@ class Inputs:
     on_processed: Callable[[int], None] = lambda count: None  # called with the number of processed lines
 
     def skip(self, count: int) -> None:
-        """Skip the first lines, which an earlier run processed."""
+        """Skip the first `count` lines, which an earlier run processed."""
         skipped = sum(1 for _ in islice(self.lines, count))
         if skipped < count:
             reason = f"the output file has {count:,} lines but the input only {skipped:,}"
@@ -98,7 +98,7 @@ class Inputs:
         self.first = count
 
     def process(self, task: Task[Any, Result], *, skip_blank: bool = True) -> Iterator[Result]:
-        """The results of a task, in order; from a terminal, each line is processed as it is entered."""
+        """Yield the results of a task, in order; terminal input is processed line by line."""
         if self.source != "terminal":
             return task.run(self.lines, self._callbacks(skip_blank))
         return (
@@ -121,7 +121,7 @@ class Inputs:
 
 
 def read_inputs(texts: Sequence[str] | None, file: Path | None) -> Inputs:
-    """The inputs that a command line names: arguments, --file, or stdin."""
+    """Return the inputs of a command: from arguments, --file, or stdin."""
     if texts and file is not None:
         raise ConflictError(names=("TEXT", "file"), reason="both give the inputs")
     if texts:
@@ -143,7 +143,7 @@ def read_inputs(texts: Sequence[str] | None, file: Path | None) -> Inputs:
 
 
 def read_lines(file: Path) -> tuple[list[str], LineErrors]:
-    """All lines of a file, empty strings for those that are not valid text."""
+    """Read all lines of a file; lines that are not valid text become empty strings."""
     from glassformer.data.readers import read_lines as read_file
 
     errors = LineErrors(file)
@@ -155,7 +155,7 @@ def read_lines(file: Path) -> tuple[list[str], LineErrors]:
 
 
 def _valid_lines(lines: Iterator[str | Invalid], errors: LineErrors, warn: bool = False) -> Iterator[str]:
-    """The lines, with an empty string for an invalid one, whose error is recorded."""
+    """Yield the lines; record the error of an invalid line and yield an empty string for it."""
     number = 0
     for number, line in enumerate(lines, 1):
         if isinstance(line, str):
@@ -181,7 +181,7 @@ def _count_lines(file: Path) -> int:
 
 
 class LineWriter:
-    """Writes lines to a file or, without one, to stdout; prints progress on stderr now and then.
+    """Writes lines to a file or, without one, to stdout; prints progress on stderr at intervals.
 
     written: lines of the output so far, including those of an earlier run.
     """
@@ -194,7 +194,7 @@ class LineWriter:
         inputs.on_processed = self.advance
 
     def write(self, line: str) -> None:
-        """Write one line at once, so that an interrupted run leaves complete lines."""
+        """Write one line in a single call, so that an interrupted run leaves complete lines."""
         line = " ".join(line.splitlines()) + "\n"
         self.written += 1  # before writing, so that an interrupt right after it reports the line
         if self._file is None:
@@ -205,7 +205,7 @@ class LineWriter:
         self.advance(0)
 
     def advance(self, count: int) -> None:
-        """Count processed inputs, whose lines may still wait for earlier ones."""
+        """Count processed inputs, whose output lines may still wait for those of earlier inputs."""
         self._processed += count
         if self._shows_progress and time.monotonic() - self._last_progress >= PROGRESS_SECONDS:
             self._last_progress = time.monotonic()
@@ -223,7 +223,7 @@ class LineWriter:
 
 @contextmanager
 def open_output(out: Path | None, inputs: Inputs, *, resume: bool = False) -> Iterator[LineWriter]:
-    """A writer to `out`, or to stdout. To resume, skip as many inputs as the file has lines."""
+    """Open a writer to `out`, or to stdout. To resume, skip as many inputs as the file has lines."""
     if out is None:
         yield LineWriter(None, inputs)
         return
@@ -243,7 +243,7 @@ def open_output(out: Path | None, inputs: Inputs, *, resume: bool = False) -> It
 
 
 def _truncate_partial_line(path: Path) -> int:
-    """Remove a last line without a newline; return the number of lines."""
+    """Remove an incomplete last line (without a newline); return the number of lines."""
     if not path.is_file():  # a pipe or a device
         return 0
     lines = end = 0

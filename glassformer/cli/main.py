@@ -1,6 +1,6 @@
 """The `glassformer` program: finds the command, runs it, and turns errors into a message and an exit code.
 
-Exit codes: 0 success; 1 a failed claim of `verify`, or a bug (with its traceback); 2 invalid input or command
+Exit codes: 0 success; 1 a failed check of `verify`, or a bug (with its traceback); 2 invalid input or command
 line; 130 Ctrl-C; 141 closed pipe; 143 SIGTERM.
 
 A command is a line of `COMMANDS` and a function of the same name in its module. Only the module of the
@@ -69,7 +69,7 @@ COMMANDS = {
 
 
 def app(args: Sequence[str]) -> typer.Typer:
-    """The Typer app, with the module of the command in `args` imported."""
+    """Build the Typer app; only the module of the command in `args` is imported."""
     cli = typer.Typer(
         name="glassformer",
         help="The Transformer you can see through.",
@@ -112,7 +112,7 @@ def _with_exit_codes(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _with_flags(error: GlassformerError, flags: Mapping[str, str]) -> GlassformerError:
-    """The error with parameter names replaced by the flags of the command."""
+    """Return the error with parameter names replaced by the flags of the command."""
     match error:
         case InvalidValueError() | MissingValueError():
             return replace(error, name=flags.get(error.name, error.name))
@@ -136,7 +136,7 @@ def _root(
 
 
 def _not_loaded() -> None:
-    """A command that is listed but not run."""
+    """Stand in for a command that is only listed, not run."""
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
@@ -173,7 +173,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 def escape_unencodable(stream: TextIO) -> None:
     """Write characters that the encoding of a stream lacks as \\uXXXX, as JSON does, and warn once.
 
-    The encoding itself stays: a terminal in Latin-1 would show UTF-8 as gibberish.
+    The encoding is not changed: a Latin-1 terminal would garble UTF-8.
     """
     if not isinstance(stream, io.TextIOWrapper) or codecs.lookup(stream.encoding).name == "utf-8":
         return
@@ -213,7 +213,7 @@ def _sigterm_raises() -> Iterator[None]:
 
 
 def _discard_stdout() -> None:
-    """Discard what is still buffered."""
+    """Discard the buffered output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""A model summary from one forward pass: shapes, parameters and memory, and a drawing of the layers as text.
+"""Summarize a model from one forward pass: shapes, parameters, memory, and a text diagram of the layers.
 
 The residual stream runs down the left; each sublayer branches off and is added back:
 
@@ -42,7 +42,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSummary:
-    """Shapes by observation name, parameters by part, memory in bytes, attention kernels by module."""
+    """Shapes by activation name, parameter counts by group, memory in bytes, attention kernels by module."""
 
     inputs: tuple[Shape, ...]
     activations: dict[str, Shape]
@@ -86,7 +86,7 @@ def summarize_model(bundle: Bundle, batch: int, length: int | None = None) -> Mo
 
 
 def part_of(name: str) -> str:
-    """The part of the model that a parameter belongs to.
+    """Return the group that a parameter is counted in, e.g. norms or feed-forward.
 
     >>> part_of("decoder.blocks.0.norm_self.weight"), part_of("embed.token.weight")
     ('norms', 'embedding')
@@ -106,7 +106,7 @@ def part_of(name: str) -> str:
 
 
 def _cache_bytes(bundle: Bundle, activations: dict[str, Shape]) -> int | None:
-    """The size of the KV cache: keys and values of self-attention and cross-attention in all layers."""
+    """Return the size of the KV cache in bytes: keys and values of all self- and cross-attention layers."""
     if not isinstance(bundle.spec, spec.EncoderDecoderSpec | spec.DecoderOnlySpec):
         return None
     names = [f"decoder.blocks.0.{attention}.{x}" for attention in ("self_attn", "cross_attn") for x in "kv"]
@@ -118,7 +118,7 @@ Row = tuple[str, str, str, Shape]  # wire, name, description, shape
 
 
 def draw_model(model: spec.ModelSpec, summary: ModelSummary, width: int) -> RenderableType:
-    """The model as a rich renderable: the input, one framed block and the output of each stack."""
+    """Draw the model as a rich renderable: the input, one framed block and the output of each stack."""
     width, parts = min(width, MAX_WIDTH), list[RenderableType]()
     stacks = {"encoder": "embed", "decoder": "embed"}
     if isinstance(model, spec.EncoderDecoderSpec):
@@ -150,7 +150,7 @@ def draw_model(model: spec.ModelSpec, summary: ModelSummary, width: int) -> Rend
 
 
 def _outside(rows: Iterator[Row] | list[Row], width: int) -> Padding:
-    """Rows whose wires line up with those inside a frame."""
+    """Indent rows so that their wires line up with those inside a frame."""
     return Padding(_table(rows, width - 4), (0, 0, 0, 2))
 
 
@@ -167,7 +167,7 @@ def _table(rows: Iterator[Row] | list[Row], width: int) -> Table:
 
 
 def _rows(prefix: str, details: dict[str, str], summary: ModelSummary) -> Iterator[Row]:
-    """The activations whose names start with a prefix."""
+    """Yield a row for each activation whose name starts with `prefix`."""
     wires = {"position": "⊕", "kind": "⊕", "norm": "◇", "final_norm": "◇"}
     for name, shape in summary.activations.items():
         if name.startswith(prefix):
@@ -183,7 +183,7 @@ def _input_rows(name: str, stack_input: spec.InputSpec, summary: ModelSummary) -
 
 
 def _block_rows(at: str, stack: spec.StackSpec, summary: ModelSummary) -> Iterator[Row]:
-    """The rows of one block. A norm opens a branch, or comes after the sum if it is a post-norm."""
+    """Yield the rows of one block. A pre-norm opens a branch; a post-norm comes after the sum."""
     wiring, details = stack.block.wiring, _block_details(at, stack, summary)
     last = {"out": "⊕─┤" if wiring.startswith("parallel") else "⊕─╯", "down": "⊕─╯"}
     previous = ""
@@ -223,7 +223,7 @@ def _block_details(at: str, stack: spec.StackSpec, summary: ModelSummary) -> dic
 
 
 def describe(part: Any) -> str:
-    """A part of a spec with its non-default settings.
+    """Describe a part of a spec by its kind and non-default settings.
 
     >>> describe(spec.LearnedSpec(max_len=512))
     'Learned, max_len 512'

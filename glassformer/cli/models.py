@@ -1,4 +1,4 @@
-"""glassformer models and recipes: list what is shipped, print a model card, copy a recipe."""
+"""glassformer models and recipes: list shipped models and recipes, print a card, copy a recipe."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ GroupT = TypeVar("GroupT", bound="LineOptions")
 
 @dataclass(kw_only=True)
 class LineOptions:
-    """Options of commands that read a line per input. batch_tokens: None leaves the task's default."""
+    """Options of commands with one input per line. batch_tokens: None uses the task's default."""
 
     file: Annotated[
         Path | None, _option(help="Read inputs from this file, one per line; .gz is supported.")
@@ -88,7 +88,7 @@ class LineOptions:
         return load_model(model, device=self.device, dtype=self.dtype, threads=self.threads)
 
     def task_kwargs(self) -> dict[str, Any]:
-        """The options that were given, as keyword arguments of a task."""
+        """Return the options that were set, as keyword arguments of a task."""
         return {} if self.batch_tokens is None else {"batch_tokens": self.batch_tokens}
 
 
@@ -147,7 +147,7 @@ GENERATION_OPTIONS = _own[_own.index("max_new_tokens") :]
 
 
 def with_options(group: type[GroupT]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command take the fields of a dataclass as options; it gets them as its argument `options`."""
+    """Add the fields of a dataclass as options to a command, which receives them as argument `options`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(group, include_extras=True)
@@ -175,7 +175,7 @@ def with_options(group: type[GroupT]) -> Callable[[Callable[..., None]], Callabl
 
 
 def flags_of(command: Callable[..., None]) -> dict[str, str]:
-    """The flag of every option of a command, by parameter name."""
+    """Return the flag of every option of a command, by parameter name."""
     flags = {}
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
         option = next(iter(getattr(parameter.annotation, "__metadata__", ())), parameter.default)
@@ -189,7 +189,7 @@ def flags_of(command: Callable[..., None]) -> dict[str, str]:
 def load_model(
     model: str, *, device: str = "auto", dtype: str | None = None, threads: int | None = None
 ) -> Bundle:
-    """Load a model for inference. auto: a GPU if there is one."""
+    """Load a model for inference. device: "auto" uses a GPU if there is one."""
     import torch
 
     if threads is not None:
@@ -247,7 +247,7 @@ def load_transformer(
 
 
 def locate_model(model: str) -> Path:
-    """The folder of a model; print a note if a local folder shadows a shipped model."""
+    """Return the folder of a model; print a note if a local folder shadows a shipped model."""
     path = pretrained.resolve_name(model)
     if pretrained.is_shipped(model) and path == Path(model):
         message(f"note: using the local folder ./{model}, not the shipped model {model}")
@@ -255,7 +255,7 @@ def locate_model(model: str) -> Path:
 
 
 def check_device(name: str) -> str:
-    """The name of a device, if it exists."""
+    """Return the name of a device; raise if it is not available."""
     import torch
 
     try:
@@ -268,7 +268,7 @@ def check_device(name: str) -> str:
 
 
 def resolve_language(bundle: Bundle, language: str) -> str:
-    """The model's own code of a target language."""
+    """Return the model's code of a target language; raise if it is unsupported."""
     from glassformer.tasks.text_generation import spell_language, target_language, target_languages
 
     target_language(bundle, language)  # raises if the model does not support it
@@ -276,7 +276,7 @@ def resolve_language(bundle: Bundle, language: str) -> str:
 
 
 def note_file_as_text(texts: Sequence[str] | None, bundle: Bundle) -> None:
-    """Point to --file if the only text is the name of a file."""
+    """Print a note about --file if the only text is the name of a file."""
     if texts and len(texts) == 1 and isfile(texts[0]):
         from glassformer.tasks.images import reads_images
 

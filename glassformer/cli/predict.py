@@ -107,9 +107,10 @@ def embed(
     *,
     options: LineOptions,
 ) -> None:
-    """Embed texts or images: one vector per line, values separated by spaces.
+    """Embed texts or images.
 
-    A sentence encoder pools and normalizes as its folder says; other encoders
+    Prints one vector per line, with values separated by spaces.
+    A sentence encoder pools and normalizes as configured; other encoders
     return the mean over tokens. Empty lines stay empty; with --out their row
     is NaN.
     """
@@ -144,8 +145,9 @@ def similar(
     *,
     options: LineOptions,
 ) -> None:
-    """Find the most similar lines of a file: line, tab, cosine similarity.
+    """Find the most similar lines of a file.
 
+    Prints the lines and their cosine similarities, separated by tabs.
     Empty lines stay empty; empty lines of the corpus are ignored.
     """
     lines, errors = read_lines(corpus)
@@ -209,8 +211,9 @@ def answer(
     *,
     options: LineOptions,
 ) -> None:
-    """Answer questions with a span of a text: answer, tab, probability.
+    """Answer questions with a span of a text.
 
+    Prints one line per question: answer, tab, probability.
     Long contexts are read in overlapping windows. Empty lines stay empty.
     --json adds the position of the answer and the probability that there is
     none.
@@ -264,8 +267,9 @@ def forecast(
     dtype: Dtype = None,
     threads: Threads = None,
 ) -> None:
-    """Forecast time series: a CSV of timestamps (ds), means and quantiles.
+    """Forecast time series.
 
+    Prints a CSV table of timestamps (ds), means and quantiles.
     Quantile columns such as OT_0.1 are written if the model predicts a
     distribution. By default all columns that the model was trained on are
     forecast.
@@ -310,7 +314,7 @@ def _open(model: str, inputs: list[str] | None, options: LineOptions) -> tuple[I
 def _print_results(
     inputs: Inputs, task: Task[Any, Result], show: Callable[[Result], FormattedResult], as_json: bool
 ) -> None:
-    """Print a line for every result as it comes."""
+    """Print a line for every result as soon as it is available."""
     started: deque[float] = deque()
 
     def timed(lines: Iterator[Any]) -> Iterator[Any]:
@@ -328,13 +332,13 @@ def _print_results(
 
 
 def _finite_values(vector: Tensor) -> list[float]:
-    """The values of a vector (D,); none for an empty line, whose vector is NaN."""
+    """Return the values of a vector (D,); an empty list for NaN, the vector of an empty line."""
     values: list[float] = vector.tolist()
     return [] if values[0] != values[0] else values
 
 
 def _save_vectors(out: Path, inputs: Inputs, vectors: Iterable[Tensor], width: int) -> None:
-    """Write the vectors through a memory map, so that they are never all in memory."""
+    """Write the vectors through a memory map, so that they need not fit into memory."""
     import numpy as np
 
     if inputs.total is None:
@@ -358,7 +362,7 @@ def _save_vectors(out: Path, inputs: Inputs, vectors: Iterable[Tensor], width: i
 
 
 def format_scores(pairs: Iterable[tuple[str, float]]) -> str:
-    """Names and scores in one line, separated by tabs.
+    """Join names and scores to one line, separated by tabs.
 
     >>> format_scores([("good", 0.75), ("bad", 0.25)])
     'good\\t0.7500\\tbad\\t0.2500'

@@ -109,7 +109,7 @@ def tokenizer(
 
 
 class Corpus:
-    """Streams the texts of some files once, counting them and keeping a random sample."""
+    """Iterate once over the texts of some files, count them and keep a random sample."""
 
     def __init__(self, files: Sequence[Path], columns: Sequence[str], errors: RowErrors) -> None:
         from glassformer.data.readers import parse_columns
@@ -138,7 +138,7 @@ class Corpus:
 
 
 def _statistics(tokenizer: Tokenizer, side: Side, corpus: Corpus) -> dict[str, Any]:
-    """How a vocabulary splits a sample of its training texts. unknown: the fraction of unknown tokens."""
+    """Compute statistics on how a tokenizer splits a sample of its training texts."""
     rows = [row.ids for row in tokenizer.encode_batch(corpus.sample, special=False, side=side)]
     tokens, words = sum(map(len, rows)), sum(len(text.split()) for text in corpus.sample)
     unknown = sum(row.count(tokenizer.unk_id) for row in rows if tokenizer.unk_id is not None)

@@ -67,7 +67,7 @@ def train(
 
 
 def _recipe_data(recipe: str, files: list[str], valid: list[str], settings: list[str]) -> dict[str, Any]:
-    """The content of a recipe file, or a recipe built from a job and files, with the overrides applied."""
+    """Read a recipe file, or build a recipe from a job and files; then apply the overrides."""
     from glassformer.recipes import recipe_path
     from glassformer.training.recipe import DATA_SECTIONS, read_recipe_dict, with_overrides
 
@@ -87,7 +87,7 @@ def _recipe_data(recipe: str, files: list[str], valid: list[str], settings: list
 
 
 def _fraction(valid: list[str]) -> float | list[str]:
-    """0.01 is a fraction of the data; anything else is a file name."""
+    """Return the validation fraction if `valid` is a single number such as 0.01, else the files."""
     try:
         (fraction,) = map(float, valid)
         return fraction
@@ -96,7 +96,7 @@ def _fraction(valid: list[str]) -> float | list[str]:
 
 
 def _run_name(recipe: str, file: str) -> str:
-    """The name of the recipe, or of the job and its first file."""
+    """Name a run after the recipe, or after the job and its first file."""
     stem = Path(recipe).name.removesuffix(".yaml").removesuffix(".yml")
     if Path(recipe).is_file() or stem != recipe or not file:
         return stem
@@ -155,7 +155,7 @@ def _estimate(recipe: Recipe) -> None:
 
 
 def _step_seconds(trainer: Trainer, steps: int) -> float:
-    """Median seconds per training step."""
+    """Return the median seconds per training step."""
     import torch
 
     from glassformer.data import DataPosition

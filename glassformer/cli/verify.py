@@ -69,7 +69,7 @@ def verify(
 
 
 def _row(result: CheckResult, name_width: int) -> Table:
-    """One result with its numbers and its note."""
+    """Format a result with its numbers and its note."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2), expand=False)
@@ -86,7 +86,7 @@ def _row(result: CheckResult, name_width: int) -> Table:
 
 
 def _totals(results: list[CheckResult]) -> str:
-    """`12 passed, 1 failed, 2 skipped`."""
+    """Summarize the results, e.g. `12 passed, 1 failed, 2 skipped`."""
     counts = Counter[str](result.status for result in results)
     parts = [f"{counts[status]} {status}" for status in SYMBOLS if counts[status]]
     return f"[bold {'red' if counts['failed'] else 'green'}]{', '.join(parts)}[/]"

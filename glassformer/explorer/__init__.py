@@ -1,4 +1,4 @@
-"""The explorer: the files of its built page, and the export of one trace as a single file."""
+"""The explorer: the files of the built page, and the export of a trace as a single HTML file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "page"
 SINGLE = "single"  # the page as one script and one style, for exports
-MAX_BYTES = 96 * 2**20  # of tensors in one page; browsers open twice as much without trouble
+MAX_BYTES = 96 * 2**20  # of tensors in one page; browsers can open twice as much
 NEXT_TOKENS = 50
 
 PAGE = """<!doctype html>
@@ -45,7 +45,7 @@ PAGE = """<!doctype html>
 
 
 def page_files() -> dict[str, Path]:
-    """URL path (`index.html`, `assets/...`) -> file. The parts of the single page are not served."""
+    """Return the served files by URL path (`index.html`, `assets/...`), without those for exports."""
     if not (FOLDER / "index.html").is_file():
         hint = "run 'make page' in a checkout, which needs npm, or install a wheel, which contains it"
         raise FileMissingError(FOLDER / "index.html", "the explorer's page", hint=hint)
@@ -61,7 +61,7 @@ def single_page() -> tuple[str, str]:
 
 
 def export_page(bundle: Bundle, input: TraceInput | None = None, *, name: str = "model") -> str:
-    """The page with a trace of the input, by default the model's example."""
+    """Return a page that contains a trace of the input, by default of the model's example."""
     from glassformer.interpret.catalog import describe_model
     from glassformer.interpret.schema import to_json
     from glassformer.interpret.trace import trace_model
@@ -88,7 +88,7 @@ def export_page(bundle: Bundle, input: TraceInput | None = None, *, name: str = 
 
 
 def _page_data(bundle: Bundle, trace: Trace, model: ModelInfo) -> dict[str, Any]:
-    """Everything that the page may request about this trace."""
+    """Collect all data that the page may request about this trace."""
     from glassformer.interpret.head_patterns import describe_heads
     from glassformer.interpret.logit_lens import logit_lens, next_tokens
     from glassformer.interpret.schema import ItemNotFoundError, TooLargeError

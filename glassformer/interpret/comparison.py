@@ -19,7 +19,7 @@ from glassformer.interpret.outline import describe_stacks, residual_sites
 from glassformer.interpret.trace import Trace
 
 TOP: Final = 20  # predictions listed
-MAX_LOGITS: Final = 1 << 22  # held at a time
+MAX_LOGITS: Final = 1 << 22  # in memory at a time
 
 
 @torch.inference_mode()

@@ -19,7 +19,9 @@ from glassformer.interpret.comparison import kl_divergence
 from glassformer.interpret.outcomes import head_readout
 from glassformer.interpret.trace import Trace
 
-MAX_NUMBERS: Final = 1 << 25  # outputs held at a time; beyond, fewer heads are ablated per forward
+MAX_NUMBERS: Final = (
+    1 << 25
+)  # output values per forward pass; if there are more, fewer heads are ablated at a time
 
 
 @torch.inference_mode()

@@ -22,7 +22,7 @@ from glassformer.interpret.outcomes import HeadReadout, head_readout
 from glassformer.interpret.outline import find_submodule
 from glassformer.interpret.trace import Trace
 
-MAX_LOGITS: Final = 1 << 22  # held at a time while all positions are read
+MAX_LOGITS: Final = 1 << 22  # in memory at a time
 UNREAD: Final = -1  # in a table: not computed yet
 
 
@@ -75,7 +75,7 @@ def lens_table(trace: Trace, stack: str, positions: Sequence[int] | None = None)
         return top, prob
     rows = max(1, MAX_LOGITS // readout.logits(trace.record[sites[0]][:, :1], HeadContext()).shape[-1])
     for part in torch.tensor(missing).split(rows):
-        for n, site in reversed(list(enumerate(sites))):  # row 0 comes last: it marks a position as computed
+        for n, site in reversed(list(enumerate(sites))):  # row 0 last: it marks a position as computed
             residual = trace.record[site]
             logits = readout.logits(residual[:, part.to(residual.device)], HeadContext())  # (rows, V)
             best = logits.max(-1)

@@ -75,7 +75,7 @@ class TraceInput(Schema):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TraceInput:
-        """An input from parsed JSON: a model card's example, or a validated request.
+        """Create an input from parsed JSON: the example of a model card, or a validated request.
 
         >>> TraceInput.from_json({"text": "a", "target": [5, 6]}).target
         (5, 6)

@@ -105,9 +105,7 @@ def read_tensor(
             tensor = _difference(tensor, _part(minus, name, slices), name)
     tensor = tensor if pool is None else _max_pool(tensor, pool)
     exact = [torch.uint8, torch.int32]
-    if name.startswith(
-        "forecast."
-    ):  # float64: in the units of the data, changes may be small relative to the values
+    if name.startswith("forecast."):  # changes may be small relative to the values
         exact.append(torch.float64)
     dtype = tensor.dtype if tensor.dtype in exact else torch.float32
     if (size := tensor.numel() * dtype.itemsize) > MAX_BYTES:

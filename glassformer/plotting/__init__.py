@@ -1,4 +1,4 @@
-"""Figures of masks, attention and search trees, and attention as text for a terminal.
+"""Plot masks, attention and search trees, and print attention in a terminal.
 
 Every function returns a matplotlib figure (`save` writes it as PNG or SVG) except `attention_text`, which
 returns rich text. matplotlib is imported only when a figure is drawn.

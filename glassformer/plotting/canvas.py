@@ -1,4 +1,4 @@
-"""Figures in one style, without pyplot and its global state, and saving them as PNG or SVG."""
+"""Create figures in a common style, without pyplot's global state, and save them as PNG or SVG."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLUE, ORANGE, GREEN, PINK = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Use the fonts and colors of all figures."""
+    """Apply the common fonts and colors inside the block."""
     from matplotlib import rc_context
 
     settings: dict[Any, Any] = {
@@ -43,7 +43,7 @@ def figure_style() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty white figure; sizes in inches."""
+    """Create an empty white figure; width and height in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -61,14 +61,14 @@ def hide_frame(axes: Axes) -> None:
 
 
 def save(figure: Figure, path: str | Path, *, dpi: int = 144) -> Path:
-    """Write a figure as SVG or PNG, by the file's suffix; the same figure gives the same bytes."""
+    """Save a figure as SVG or PNG, by the file's suffix; the same figure gives the same bytes."""
     from matplotlib import rc_context
 
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # fonts warn if they have no bold face
+    # matplotlib warns if a font has no bold face
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
-    # glyphs as paths, so that a file looks the same if the font is missing
+    # glyphs as paths, so that a file looks the same without the font
     with rc_context({"svg.hashsalt": "glassformer", "svg.fonttype": "path"}):
         if target.suffix.lower() == ".svg":
             figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})

@@ -1,4 +1,4 @@
-"""Attention weights and masks as figures. H heads, T queries, S keys."""
+"""Plot attention weights and masks. H heads, T queries, S keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_LABELS = 40
 
 
 def attention_weights(record: Record, name: str, *, head: int | None = None, row: int = 0) -> Tensor:
-    """The weights (T, S) of one text in a record: of one head, or the mean over heads."""
+    """Return the weights (T, S) of batch row `row` in a record: of one head, or the mean over heads."""
     weights = record.weights(name, head)[row]
     return weights if head is not None else weights.mean(0)
 
@@ -38,7 +38,7 @@ def attention_map(
     query_name: str = "query",
     key_name: str = "key",
 ) -> Figure:
-    """Weights (T, S) of one head, or a mean of heads: row t shows where query t attends."""
+    """Plot weights (T, S) of one head, or a mean over heads: row t shows what query t attends to."""
     matrix = _check(weights, "attention weights", 2, "(T, S)")
     rows, columns = matrix.shape
     cell = max(0.16, min(0.36, 7.0 / max(rows, columns)))
@@ -57,7 +57,7 @@ def attention_map(
 def attention_grid(
     weights: Tensor, *, queries: Labels = None, keys: Labels = None, title: str = "", columns: int = 4
 ) -> Figure:
-    """Weights (H, T, S): every head of an attention layer, side by side."""
+    """Plot weights (H, T, S): every head of an attention layer, side by side."""
     heads = _check(weights, "attention weights", 3, "(H, T, S)")
     count, rows, width = heads.shape
     columns_used = min(columns, count)
@@ -102,12 +102,12 @@ def _draw_weights(
 
 
 def mask_map(allowed: Tensor, *, title: str = "may attend") -> Figure:
-    """One mask (T, S), or the first of (B, H, T, S): blue where row t may attend to column s."""
+    """Plot a mask (T, S), or the first of (B, H, T, S): blue if query t may attend to key s."""
     return mask_row({title: allowed})
 
 
 def mask_row(masks: Mapping[str, Tensor]) -> Figure:
-    """Several masks side by side, each under its title."""
+    """Plot several masks side by side. masks: by title."""
     with figure_style():
         figure = new_figure(max(2.6, 2.35 * len(masks)), 2.75)
         panels = figure.subplots(1, len(masks), squeeze=False)[0]

@@ -21,7 +21,7 @@ CONTROLS = {"\n": "↵", "\t": "⇥", "\r": "␍", " ": "␣", "\u00a0": "␣"}
 
 @cache
 def font_families() -> tuple[str, ...]:
-    """The fonts to use, in the order in which they are tried for each character."""
+    """Return the font families, in the order in which they are tried for each character."""
     from matplotlib import font_manager
 
     installed = {entry.name for entry in font_manager.fontManager.ttflist}
@@ -37,7 +37,7 @@ def _drawable() -> frozenset[int]:
 
 
 def romanize(syllable: str) -> str:
-    """A Korean syllable in Latin letters.
+    """Romanize a Korean syllable.
 
     >>> "".join(map(romanize, "안녕"))
     'annyeong'
@@ -48,7 +48,7 @@ def romanize(syllable: str) -> str:
 
 
 def visible(token: str, max_length: int = 12) -> str:
-    """A token as a label: whitespace is made visible, and long tokens are truncated.
+    """Format a token as a label: whitespace is made visible, and long tokens are truncated.
 
     >>> visible(" the"), visible("\\n"), visible("internationalization")
     ('␣the', '↵', 'internation…')
@@ -58,7 +58,7 @@ def visible(token: str, max_length: int = 12) -> str:
 
 
 def label(token: str, max_length: int = 12) -> str:
-    """Like `visible`, with only characters that the fonts have."""
+    """Format a token as `visible` does, using only characters that the fonts have."""
     return drawable(visible(token, max_length))
 
 

@@ -1,4 +1,4 @@
-"""Attention weights as text for a terminal: one row of shaded cells per query."""
+"""Print attention weights in a terminal: one row of shaded cells per query."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_LABEL = 12
 def attention_text(
     weights: Tensor, queries: Sequence[str], keys: Sequence[str], *, width: int = 80, ascii_only: bool = False
 ) -> Text:
-    """Weights (T, S) as lines of at most `width` columns; a last line says if keys had to be left out."""
+    """Format weights (T, S) as lines of at most `width` columns; a last line says if keys were left out."""
     if tuple(weights.shape) != (len(queries), len(keys)):
         raise ShapeError("weights", weights.shape, f"({len(queries)}, {len(keys)}), queries and keys")
     rows = [_to_ascii(visible(q, MAX_LABEL), ascii_only) for q in queries]
@@ -52,7 +52,7 @@ def _to_ascii(shown: str, ascii_only: bool) -> str:
 
 
 def _heading(columns: Sequence[str], cell: int) -> list[str]:
-    """The labels of the keys: horizontal if they fit their cells, else vertical."""
+    """Return the labels of the keys: horizontal if they fit their cells, else vertical."""
     if all(cell_len(column) <= cell for column in columns):
         pads = [(cell - cell_len(column)) // 2 for column in columns]
         return ["".join(set_cell_size(" " * p + c, cell) for p, c in zip(pads, columns, strict=True))]
@@ -62,5 +62,5 @@ def _heading(columns: Sequence[str], cell: int) -> list[str]:
 
 
 def _shade_index(value: float) -> int:
-    """The index of the shade; empty only below 5 %."""
+    """Return the index of the shade for a weight; 0 (blank) only below 5 %."""
     return sum(value >= bound for bound in (0.05, 0.2, 0.45, 0.7))

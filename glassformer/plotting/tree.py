@@ -1,7 +1,7 @@
-"""A search as a figure: every candidate token, step by step, with its scores and its outcome.
+"""Plot a beam search as a tree: every candidate token, step by step, with its scores and outcome.
 
 Steps run from left to right, and the candidates of a step from top to bottom by rank. A long search is split
-into bands; each band after the first repeats the last step of the previous one. Lengths are in inches.
+into bands; each band repeats the last step of the previous band. Lengths are in inches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WIDTH, HEIGHT, LINE = 1.1, 0.4, 0.135  # of a box, and of each further line in i
 LEFT, RIGHT, HEAD, BETWEEN, MARGIN = 0.72, 0.14, 0.5, 0.25, 0.2
 LEGEND_ROW, LEGEND_COLUMN, TEXT_ROW = 0.24, 3.2, 0.2
 MIN_WIDTH: Final = 7.2  # for the legend and the texts
-MAX_ROWS: Final = 16  # ranks drawn, apart from candidates that were kept or finished
+MAX_ROWS: Final = 16  # maximum rank of candidates to draw; kept and finished ones are always drawn
 MAX_RESULTS: Final = 5  # texts listed below
 TOKEN_CELLS: Final = 12  # of a token at full size
 DECODED_BEFORE: Final = 8  # tokens decoded with a node: a character may be spread over several
@@ -40,7 +40,7 @@ CENTERED: Final[dict[str, Any]] = {"ha": "center", "va": "center"}
 
 @dataclass(frozen=True)
 class BoxStyle:
-    """The box style of an outcome, and its meaning. Outcomes differ in line style as well as color."""
+    """The box style of an outcome, and its description. Outcomes differ in line style as well as color."""
 
     meaning: str
     edge: str
@@ -64,7 +64,7 @@ ENDINGS: Final = {"end": "end token", "length": "limit", "stop": "stop text"}
 
 @dataclass(frozen=True)
 class Band:
-    """Some steps side by side. columns: the column of each node, by its index."""
+    """Consecutive steps drawn side by side. columns: node index -> column."""
 
     steps: range
     columns: dict[int, int]
@@ -75,7 +75,7 @@ class Band:
 
 
 def layout(tree: SearchTree, *, columns: int, max_steps: int) -> tuple[list[Band], list[str]]:
-    """The bands, at most `columns` steps each, and notes on what is left out."""
+    """Split a tree into bands of at most `columns` steps; also return notes on what is left out."""
     nodes = tree.nodes
     length = 1 + nodes[-1].step
     steps = min(length, max_steps)
@@ -105,9 +105,10 @@ def layout(tree: SearchTree, *, columns: int, max_steps: int) -> tuple[list[Band
 def search_tree(
     tree: SearchTree, pieces: Pieces, *, title: str = "", columns: int = 7, max_steps: int = 48
 ) -> Figure:
-    """Draw the tree of a search, e.g. `GenerationOutput.tree`.
+    """Plot the tree of a search, e.g. `GenerationOutput.tree`.
 
-    pieces: token ids -> the text of each, e.g. a tokenizer's `pieces`. columns: steps side by side.
+    pieces: function from token ids to their texts, e.g. a tokenizer's `pieces`. columns: steps per band.
+    max_steps: maximum number of steps to draw.
     """
     if columns < 2:
         raise InvalidValueError("columns", columns, "at least 2")

@@ -28,7 +28,8 @@ CONFIGS = ("spec.json", "config.json")  # a model folder has one of them
 class Card:
     """A model's CARD.md: the header between two lines of ---, and its text.
 
-    task: one line. languages: codes such as en; empty if the model does not read text.
+    task: what the model does, in one line. languages: codes such as en; empty if the model does not read
+    text.
     """
 
     task: str
@@ -39,19 +40,19 @@ class Card:
 
 
 def names() -> list[str]:
-    """The names of the shipped models."""
+    """Return the names of the shipped models."""
     return sorted(path.parent.name for path in HERE.glob(f"*/{CARD}"))
 
 
 def folder_of(name: str) -> Path:
-    """The folder of a shipped model."""
+    """Return the folder of a shipped model; raise if there is no model of that name."""
     if name not in names():
         raise UnknownNameError("model", name, names())
     return HERE / name
 
 
 def resolve_name(model: str | Path) -> Path:
-    """The folder of a model, given its path or the name of a shipped model.
+    """Return the folder of a model, given its path or the name of a shipped model.
 
     A file, model folder or run folder of that name in the working directory takes precedence.
     """
@@ -66,7 +67,7 @@ def _is_model(path: Path) -> bool:
 
 
 def is_shipped(model: str | Path) -> bool:
-    """Whether this is the name of a shipped model, without a path."""
+    """Whether `model` is the name of a shipped model rather than a path."""
     name = os.fspath(model)
     return Path(name).name == name and name in names()
 
@@ -104,7 +105,7 @@ class NotARunError(GlassformerError):
 
 @dataclass(eq=False)
 class NoModelYetError(GlassformerError):
-    """A run is still training, or was stopped, before its first validation."""
+    """The run has no model yet: it was stopped, or is training, before its first validation."""
 
     folder: Path
     hint: str = "wait for its first validation, or resume it"
@@ -123,7 +124,7 @@ def check_run_folder(folder: Path) -> None:
 
 
 def model_folder(folder: str | Path) -> Path:
-    """The model of a run: the final one, else the best so far. Other folders are returned unchanged."""
+    """Return the model folder of a run: final, else best so far. Other folders are returned unchanged."""
     root = Path(folder)
     if not is_run(root) or any((root / name).is_file() for name in CONFIGS):
         return root

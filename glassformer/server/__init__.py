@@ -1,4 +1,4 @@
-"""HTTP server: OpenAI's routes, the library's tasks, and the explorer. Needs the extra `glassformer[serve]`.
+"""HTTP server: OpenAI routes, task routes, and the explorer. Needs the extra `glassformer[serve]`.
 
 A request passes `security` (token, host, origin), `limits` (queue, time, size) and then a route.
 """

@@ -49,7 +49,7 @@ def create_app(
     limits: Limits | None = None,
     slots: int = 32,
 ) -> FastAPI:
-    """Create the application for these models and runs. slots: texts that a model generates at a time."""
+    """Create the application for these models and runs. slots: texts that a model generates concurrently."""
     address = address or Address()
     models = ModelRegistry(bundles, slots=slots)
     metrics = Metrics(models)
@@ -75,12 +75,12 @@ def create_app(
 
     @app.get("/health", tags=["server"])
     async def health() -> Health:
-        """Whether the server is up."""
+        """Report that the server is up."""
         return Health(version=__version__, models=list(models))
 
     @app.get("/metrics", tags=["server"], response_class=Response)
     async def prometheus() -> Response:
-        """Metrics for Prometheus."""
+        """Return metrics in Prometheus format."""
         return Response(metrics.render(), media_type=CONTENT_TYPE)
 
     @app.get("/docs", include_in_schema=False)
@@ -91,7 +91,7 @@ def create_app(
     app.include_router(tasks_router(models, metrics))
     app.include_router(trace_router(Catalog(bundles, runs)))
     mount_page(app)
-    # the last one added runs first
+    # the middleware added last runs first
     app.add_middleware(LimitsMiddleware, limits=limits or Limits(), metrics=metrics)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=address.allowed_hosts, www_redirect=False)
     app.add_middleware(SecurityMiddleware, address=address)

@@ -1,8 +1,8 @@
-"""Errors of the HTTP interface and the one shape in which every error is sent.
+"""Errors of the HTTP server, and the JSON format of all errors.
 
     {"error": {"message": ..., "type": ..., "code": ..., "param": ..., "fields": {...}}}
 
-This is OpenAI's shape plus `fields`, the details of the error by name. Programs should use `code` and
+This is OpenAI's format plus `fields`, the details of the error by name. Programs should use `code` and
 `fields`; `message` is English text for people.
 """
 
@@ -29,12 +29,12 @@ from glassformer.generation.continuous import (
 )
 from glassformer.interpret.schema import ItemNotFoundError, TooLargeError
 
-MAX_STRING = 1000  # characters of one string in an error; it may quote what a client sent
+MAX_STRING = 1000  # maximum characters of a string in an error, which may quote the request
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
 class ErrorInfo(BaseModel):
-    """The error. param: the invalid key or query parameter, if there is one."""
+    """Details of an error. param: the invalid key or query parameter, if there is one."""
 
     message: str
     type: str
@@ -50,7 +50,7 @@ class ErrorResponse(BaseModel):
 
 
 class HttpError(GlassformerError):
-    """An error of the server itself; others, e.g. an input that is too long, have the status 422."""
+    """An error raised by the server; library errors, e.g. an input that is too long, have status 422."""
 
     status: ClassVar[int]
 
@@ -95,7 +95,7 @@ class MethodNotAllowedError(HttpError):
 
 @dataclass(eq=False)
 class InvalidRequestError(HttpError):
-    """A body or query that does not match the schema. problems: what is wrong with `name`."""
+    """A body or query that does not match the schema. problems: all problems of the key `name`."""
 
     name: str | None
     problems: list[str]
@@ -130,7 +130,7 @@ class RequestTimeoutError(HttpError):
 
 @dataclass(eq=False)
 class UnavailableError(HttpError):
-    """The server cannot answer this request: it is out of memory, or has a bug."""
+    """The server cannot answer this request because it is out of memory or has a bug."""
 
     reason: str
     status = 503
@@ -155,7 +155,7 @@ def _status(error: GlassformerError) -> int:
 
 
 def error_body(error: GlassformerError) -> dict[str, Any]:
-    """The JSON of an error.
+    """Convert an error to JSON values.
 
     >>> error_body(ModelNotFoundError("x", ["pocket"]))["error"]["code"]
     'model_not_found'

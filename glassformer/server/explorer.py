@@ -46,7 +46,7 @@ class TraceSeries(RequestModel):
 
 
 class TraceRequest(RequestModel):
-    """POST /trace: an input, whose keys depend on the model, and interventions."""
+    """POST /trace: an input and interventions. Which input keys are used depends on the model."""
 
     model_config = ConfigDict(strict=False)  # JSON has no tuples
 
@@ -115,7 +115,7 @@ def trace_router(catalog: Catalog) -> APIRouter:
 
     @router.get("/trace/{id}", response_model=schema.TraceInfo)
     def get_trace(id: TraceId) -> JSONResponse:
-        """A stored trace."""
+        """Return a stored trace."""
         return _json(catalog.store.get(id).info())
 
     @router.get("/trace/{id}/tensor", response_class=Response)
@@ -126,7 +126,7 @@ def trace_router(catalog: Catalog) -> APIRouter:
         pool: Annotated[int | None, Query(ge=1, le=4096)] = None,
         minus: Annotated[str | None, Query(max_length=64)] = None,
     ) -> Response:
-        """Part of a tensor, little-endian and row-major; the headers have its shape and dtype."""
+        """Return a slice of a tensor, little-endian and row-major; the headers have its shape and dtype."""
         other = None if minus is None else catalog.store.get(minus)
         part = read_tensor(catalog.store.get(id), name, slices, pool=pool, minus=other)
         headers = {"X-Shape": ",".join(map(str, part.shape)), "X-Dtype": part.dtype}
@@ -134,22 +134,22 @@ def trace_router(catalog: Catalog) -> APIRouter:
 
     @router.get("/trace/{id}/next", response_model=schema.NextTokenInfo)
     def next_predictions(id: TraceId, position: Position = None, top: Count = 50) -> JSONResponse:
-        """The most likely next tokens at a position."""
+        """Return the most likely next tokens at a position."""
         return _json(next_tokens(catalog.store.get(id), position, top))
 
     @router.get("/trace/{id}/heads", response_model=schema.HeadsInfo)
     def heads(id: TraceId) -> JSONResponse:
-        """What every attention head does, compared with chance."""
+        """Return the attention pattern and role of every head, compared with chance."""
         return _json(describe_heads(catalog.store.get(id)))
 
     @router.get("/trace/{id}/ablation", response_model=schema.HeadAblation)
     def ablation(id: TraceId, attention: Annotated[str, Query(max_length=200)]) -> JSONResponse:
-        """Head ablation: the effect of switching off each head of an attention layer."""
+        """Head ablation: measure the effect of switching off each head of an attention layer."""
         return _json(ablate_heads(catalog.store.get(id), attention))
 
     @router.get("/trace/{id}/logit_lens", response_model=schema.LensInfo)
     def lens(id: TraceId, position: Position = None, top: Count = 10) -> JSONResponse:
-        """The logit lens: what the output head predicts after each layer."""
+        """Logit lens: return the predictions of the output head after each layer."""
         return _json(logit_lens(catalog.store.get(id), position, top))
 
     @router.get("/trace/{id}/unit", response_model=schema.FeedForwardUnitInfo)
@@ -159,22 +159,22 @@ def trace_router(catalog: Catalog) -> APIRouter:
         unit: Annotated[int, Query(ge=0, lt=2**31)],
         top: Annotated[int, Query(ge=1, le=200)] = 12,
     ) -> JSONResponse:
-        """The tokens that a feed-forward unit promotes and suppresses."""
+        """Return the tokens that a feed-forward unit promotes and suppresses."""
         return _json(unit_tokens(catalog.store.get(id), ffn, unit, top))
 
     @router.get("/trace/{id}/difference/{other}", response_model=schema.DifferenceInfo)
     def difference(id: TraceId, other: TraceId) -> JSONResponse:
-        """What changed from one trace to another."""
+        """Compare two traces: outcome, predictions and residual stream."""
         return _json(compare_traces(catalog.store.get(id), catalog.store.get(other)))
 
     @router.post("/trace/sentences", response_model=SentencesResponse)
     def sentences(body: SentencesRequest) -> JSONResponse:
-        """The sentences that `translate` would translate one by one."""
+        """Split a text into the sentences that `translate` translates one by one."""
         return _json({"sentences": split_sentences(catalog.bundle(body.model), body.text, body.to)})
 
     @router.post("/trace/step", response_model=schema.StepInfo)
     def step(body: StepRequest) -> JSONResponse:
-        """One step of generation."""
+        """Return the candidates of one generation step."""
         parameters = body.parameters or GenerationParameters()
         return _json(
             next_step(
@@ -189,13 +189,13 @@ def trace_router(catalog: Catalog) -> APIRouter:
 
     @router.post("/trace/search", response_model=schema.SearchInfo)
     def search(body: SearchRequest) -> JSONResponse:
-        """A beam search as a tree."""
+        """Run a beam search and return it as a tree."""
         bundle = catalog.bundle(body.model)
         return _json(search_tree(bundle, text=body.text, to=body.to, **body.generation_options()))
 
     @router.get("/runs/{id}", response_model=schema.RunInfo)
     def run(id: RunId) -> JSONResponse:
-        """A training run so far: curves, samples and checkpoints."""
+        """Return the state of a training run: curves, samples and checkpoints."""
         return _json(describe_run(catalog.run_folder(id), id=id))
 
     @router.get("/runs/{id}/snapshots", response_model=schema.RunSnapshots)
@@ -205,7 +205,7 @@ def trace_router(catalog: Catalog) -> APIRouter:
         target: Annotated[str | None, Query(max_length=4000)] = None,
         limit: Annotated[int, Query(ge=2, le=MAX_SNAPSHOTS)] = MAX_SNAPSHOTS,
     ) -> JSONResponse:
-        """Traces of one input with the weights of successive checkpoints."""
+        """Trace one input with the weights of successive checkpoints."""
         return _json(viewer.view(catalog.run_folder(id), id=id, text=text, target=target, limit=limit))
 
     return router

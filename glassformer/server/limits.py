@@ -18,12 +18,12 @@ from glassformer.server.errors import (
 )
 from glassformer.server.metrics import Metrics
 
-EXPENSIVE = ("/trace", "/runs")  # GET requests that take work
+EXPENSIVE = ("/trace", "/runs")  # GET requests that count as work
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """max_requests: in progress or queued. timeout: seconds for one response."""
+    """max_requests: requests in progress or queued. timeout: seconds per response."""
 
     max_requests: int = 256
     timeout: float = 300.0
@@ -33,7 +33,8 @@ class Limits:
 class LimitsMiddleware:
     """Apply the limits, count the requests, and cancel the work for clients that disconnect.
 
-    `request.scope["deadline"]` is when a streaming response has to end, in `time.monotonic()` seconds.
+    `request.scope["deadline"]` is the time at which a streaming response must end, in `time.monotonic()`
+    seconds.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics) -> None:
@@ -106,11 +107,11 @@ class LimitsMiddleware:
             disconnected.set()
             for task in (work, watcher):
                 task.cancel()
-            # work in a thread runs to its end and keeps its place in the queue until then
+            # work in a thread cannot be canceled, and counts as a request until it ends
             await asyncio.gather(work, watcher, return_exceptions=True)
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The complete body; None if the client disconnects before its end."""
+        """Read the complete body; return None if the client disconnects first."""
         declared = Headers(scope=scope).get("content-length", "0")
         body, declared_length = bytearray(), int(declared[:15]) if declared.isdecimal() else 0
         more = True

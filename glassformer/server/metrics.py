@@ -15,7 +15,7 @@ BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class Metrics:
-    """The metrics of one server; a route is its template, e.g. /trace/{id}."""
+    """The metrics of one server; routes are labeled by their template, e.g. /trace/{id}."""
 
     def __init__(self, models: ModelRegistry) -> None:
         self.registry = CollectorRegistry()
@@ -59,7 +59,7 @@ def _stat(model: ServedModel, name: str) -> float:
 
 
 def _memory() -> float:
-    """Resident bytes of this process; 0 if unknown."""
+    """Return the resident memory of this process in bytes; 0 if unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:

@@ -27,11 +27,11 @@ Predicate = Callable[[Bundle], bool]
 OnToken = Callable[[GeneratedToken], None]
 MAX_SOURCE = 4096  # tokens of a source, which is encoded in one step while other requests wait
 MAX_QUEUED = 16_384  # texts that wait for a slot
-MAX_CONCURRENT = 32  # texts of one request submitted at a time, so that other requests get their turn
+MAX_CONCURRENT = 32  # texts of one request submitted at a time, so that other requests are not blocked
 
 
 class GenerationTask:
-    """One text that is being generated. tokens: those generated so far, if the caller wants them."""
+    """A text that is being generated. tokens: those generated so far, if requested."""
 
     def __init__(self) -> None:
         self.tokens: list[GeneratedToken] = []
@@ -67,10 +67,11 @@ class GenerationService:
         *,
         top: int | None = None,
     ) -> GenerationTask:
-        """Start to generate from these ids.
+        """Start generating from these ids.
 
-        caller: identifies the HTTP request; requests take turns. on_token: called in the running event loop.
-        top: how many of the most likely tokens to report at each step; None: no probabilities.
+        caller: identifies the HTTP request; requests are scheduled fairly. on_token: called in the running
+        event loop.
+        top: number of most likely tokens to report at each step; None: no probabilities.
         """
         if self._reads_source and len(ids) > MAX_SOURCE:
             raise InputTooLongError(len(ids), MAX_SOURCE, hint="split the text")
@@ -98,7 +99,7 @@ class GenerationService:
     async def generate_all(
         self, params: GenerationParams, sources: Sequence[list[int]]
     ) -> list[list[GenerationOutput]]:
-        """Generate from each source, some at a time; if one fails, the others are canceled."""
+        """Generate from all sources, a limited number at a time; if one fails, the others are canceled."""
         semaphore, caller = asyncio.Semaphore(MAX_CONCURRENT), object()
 
         async def generate(ids: list[int]) -> list[GenerationOutput]:
@@ -138,7 +139,7 @@ class ServedModel:
     thread: ThreadPoolExecutor = field(repr=False)
 
     async def run(self, work: Callable[[Bundle], T]) -> T:
-        """Run `work` in the model's thread; if the caller is canceled while it waits, it does not start."""
+        """Run `work` in the model's thread; it does not start if the caller is canceled while waiting."""
         return await asyncio.wrap_future(self.thread.submit(work, self.bundle))
 
     def close(self) -> None:
@@ -160,7 +161,7 @@ class ModelRegistry(dict[str, ServedModel]):
             )
 
     def select(self, name: str | None, *preferences: Predicate) -> ServedModel:
-        """The model of that name; without a name, the first model that meets the earliest preference."""
+        """Return the model of that name; without a name, the first that meets the earliest preference."""
         if name is None:
             matches = (model for test in preferences for model in self.values() if test(model.bundle))
             return next(matches, next(iter(self.values())))
@@ -174,7 +175,7 @@ class ModelRegistry(dict[str, ServedModel]):
 
 
 def without_errors(check: Callable[[Bundle], object]) -> Predicate:
-    """A predicate: whether a check returns true and raises no error."""
+    """Return a predicate that is true if a check returns true without raising an error."""
 
     def test(bundle: Bundle) -> bool:
         try:
@@ -186,7 +187,7 @@ def without_errors(check: Callable[[Bundle], object]) -> Predicate:
 
 
 def architecture(bundle: Bundle) -> Architecture:
-    """The architecture of a model that generates text; an error for any other, or if it has no tokenizer."""
+    """Return the architecture of a model that generates text; raise for others, or without a tokenizer."""
     require_tokenizer(bundle)
     return generation_architecture(bundle)
 
@@ -197,7 +198,7 @@ is_encoder_decoder = without_errors(lambda bundle: architecture(bundle) == "enco
 
 
 def translates(to: str | None) -> Predicate:
-    """Whether a model translates into this language; None: it needs no language."""
+    """Return a predicate: whether a model translates into `to`, or needs no language if `to` is None."""
     return without_errors(
         lambda bundle: target_language(bundle, to) is not None and is_encoder_decoder(bundle)
     )
@@ -206,7 +207,7 @@ def translates(to: str | None) -> Predicate:
 def load_models(
     folders: Sequence[str], load: Callable[[str], Bundle]
 ) -> tuple[dict[str, Bundle], dict[str, Path]]:
-    """The models of these folders by unique name, and the folders of those that are training runs."""
+    """Load the models by unique name; also return the folders of those that are training runs."""
     bundles: dict[str, Bundle] = {}
     runs: dict[str, Path] = {}
     for folder in folders:
@@ -218,7 +219,7 @@ def load_models(
 
 
 def unique_name(folder: Path, existing: Mapping[str, object]) -> str:
-    """A name for a folder's model: that of the folder or its run, numbered if it is not unique.
+    """Name a model after its folder or run, with a number if the name is already in use.
 
     >>> unique_name(Path("/models/my model"), {}), unique_name(Path("a/model"), {"model": 1})
     ('my-model', 'model-2')

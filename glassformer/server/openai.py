@@ -1,4 +1,4 @@
-"""OpenAI's routes: /v1/models, /v1/completions and /v1/embeddings."""
+"""OpenAI-compatible routes: /v1/models, /v1/completions and /v1/embeddings."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from glassformer.tasks.text_generation import Segment, TextGenerator, segments_o
 from glassformer.tokenization import Encoded, Tokenizer
 
 DEFAULT_TOKENS = 16  # OpenAI's default
-MAX_ROWS = 128  # texts of one request
+MAX_ROWS = 128  # maximum texts per request
 FINISH_REASONS: dict[str, Literal["stop", "length"]] = {"end": "stop", "stop": "stop", "length": "length"}
 RESERVE = 0.5  # seconds before the deadline at which a stream ends with an error
 MAX_EMBEDDED = 8192  # tokens of a text to embed, if the model itself has no limit
@@ -76,7 +76,7 @@ def openai_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
 
     @router.post("/completions", response_model=CompletionResponse, responses=STREAM)
     async def complete(body: CompletionRequest, request: Request) -> Any:
-        """Complete prompts; with `stream` as server-sent events."""
+        """Complete prompts; with `stream`, as server-sent events."""
         preferences = (
             (is_decoder_only, generates) if body.to is None else (translates(body.to), is_encoder_decoder)
         )
@@ -94,7 +94,7 @@ def openai_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
 
     @router.post("/embeddings")
     async def embed(body: EmbeddingRequest) -> EmbeddingResponse:
-        """Embed texts: one vector each."""
+        """Embed texts, each as one vector."""
         model = models.select(
             body.model, without_errors(lambda bundle: token_input(bundle) and bundle.tokenizer)
         )
@@ -118,7 +118,7 @@ def _card(model: ServedModel) -> ModelCard:
 
 
 def _embed(bundle: Bundle, inputs: Any) -> tuple[Tensor, int]:
-    token_input(bundle)  # strings must never be read as names of image files
+    token_input(bundle)  # strings must never be opened as image files
     if isinstance(inputs, str):
         inputs = [inputs]
     if isinstance(inputs[0], str):
@@ -193,7 +193,7 @@ class Completion:
         return prompts, [self.tokenizer.decode(ids, side="source") for ids in prompts]
 
     def start(self, on_token: Callable[[int, GeneratedToken], None] | None = None) -> list[GenerationTask]:
-        """Start all choices, or none. on_token: called with the index of the choice."""
+        """Start all choices, or none if one fails. on_token: called with the index of the choice."""
         tasks: list[GenerationTask] = []
         try:
             for index in range(len(self.ids) * self.n):
@@ -254,7 +254,7 @@ def check_ids(prompts: Sequence[Sequence[int]], *, vocab_size: int, limit: int |
 
 
 def _generation_options(request: CompletionRequest) -> dict[str, Any]:
-    """The request's parameters under the library's names; the others come from the model folder."""
+    """Map the request's parameters to the library's names; defaults come from the model folder."""
     do_sample = request.temperature is None or request.temperature > 0
     stop = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
     options = {
@@ -289,7 +289,7 @@ def _check_supported(request: CompletionRequest) -> None:
 
 
 class CompletionStream:
-    """A completion as server-sent events. Generation starts here, so that errors get their own status."""
+    """A completion as server-sent events. The constructor starts generation, so errors set the status."""
 
     def __init__(self, completion: Completion) -> None:
         self.completion, self.generated = completion, 0
@@ -302,7 +302,7 @@ class CompletionStream:
         self.with_usage = options is not None and options.include_usage
 
     async def events(self, deadline: float, metrics: Metrics) -> AsyncIterator[bytes]:
-        """All events; the last one is an error if generation fails."""
+        """Yield all events; the last one is an error if generation fails."""
         start = time.monotonic()
         try:
             async for event in self._events(deadline - RESERVE):
@@ -370,9 +370,9 @@ class _StreamedChoice:
 
 
 class TokenLogprobs:
-    """Log-probabilities and text offsets of one choice, some tokens at a time.
+    """Log-probabilities and text offsets of one choice, computed incrementally.
 
-    top: how many of the most likely tokens to report. strip_space: the text starts without the space of its
+    top: number of most likely tokens to report. strip_space: the text starts without the leading space of the
     first token.
     """
 
@@ -382,7 +382,7 @@ class TokenLogprobs:
         self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
 
     def of(self, tokens: Sequence[GeneratedToken]) -> Logprobs:
-        """The next tokens; the most likely ones include the generated token."""
+        """Return the log-probabilities of the next tokens; the top tokens include the generated one."""
         top = [{self._piece(n): p for n, p in (*token.top, (token.id, token.logprob))} for token in tokens]
         return Logprobs(
             tokens=[self._piece(token.id) for token in tokens],
@@ -395,7 +395,7 @@ class TokenLogprobs:
         return self._tokenizer.pieces([token], side="target")[0]
 
     def _offset(self, token: int) -> int:
-        """Where the token starts in the text; bytes that never complete a character are not counted."""
+        """Return where the token starts in the text; bytes that complete no character are not counted."""
         start, strip_space, self._strip_space = self._length, self._strip_space, False
         (part,) = self._tokenizer.parts([token], side="target")
         alone = self._tokenizer.decode([token], side="target")

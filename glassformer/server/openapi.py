@@ -20,9 +20,9 @@ PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{tit
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document, with the explorer's dataclasses as they are sent.
+    """Return FastAPI's document, with the explorer's dataclasses in the form in which they are sent.
 
-    All fields are present, except those that are left out if they are None.
+    All fields are required, except those that are omitted if they are None.
     """
     if app.openapi_schema is None:
         for name, component in FastAPI.openapi(app)["components"]["schemas"].items():
@@ -65,7 +65,7 @@ def _operation(document: dict[str, Any], method: str, path: str, operation: dict
 
 
 def _describe(value: dict[str, Any]) -> str:
-    """A JSON schema in short: its type, or its alternatives, and its limits."""
+    """Summarize a JSON schema: its type or alternatives, and its limits."""
     kinds = [kind for kind in value.get("anyOf", [value]) if kind.get("type") != "null"]
     parts = [{key: item for key, item in kind.items() if key not in ("title", "default")} for kind in kinds]
     return " or ".join(json.dumps(part).replace("#/components/schemas/", "") for part in parts)

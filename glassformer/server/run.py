@@ -1,4 +1,4 @@
-"""Run the server: one process that finishes the responses in progress on a signal."""
+"""Run the server in one process; on a signal it finishes the responses in progress."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(app: ASGIApp, sock: socket.socket, *, on_ready: Callable[[], None]) -> N
 
 
 def make_server(app: ASGIApp, *, on_ready: Callable[[], None]) -> uvicorn.Server:
-    """The uvicorn server; `on_ready` is called once it accepts connections."""
+    """Create the uvicorn server; `on_ready` is called once it accepts connections."""
     config = uvicorn.Config(
         app,
         log_level="error",

@@ -15,7 +15,7 @@ MAX_CHOICES = 16  # of one prompt
 MAX_NEW_TOKENS = 4096
 MAX_IMAGE = 24 << 20  # characters of base64
 MAX_COLUMNS, MAX_STEPS = 1024, 100_000  # of a series
-MIN_TEMPERATURE = 0.001  # logits divided by less overflow
+MIN_TEMPERATURE = 0.001  # dividing logits by less would overflow
 
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
@@ -36,7 +36,7 @@ TopK = Annotated[int, Field(ge=0, lt=2**31)]
 TopP = Annotated[float, Field(gt=0, le=1)]
 MinP = Annotated[float, Field(ge=0, le=1)]
 RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100)]
-# names that other libraries give to our keys, too different for a spelling suggestion
+# names of these keys in other libraries, too different for a spelling suggestion
 SYNONYMS = dict.fromkeys(("tag", "lang", "language", "target_lang", "target_language"), "to")
 
 
@@ -101,7 +101,7 @@ class CompletionRequest(RequestModel):
 
 
 class Logprobs(BaseModel):
-    """Log-probabilities of the generated tokens; text_offset: where each starts in the text."""
+    """Log-probabilities of the generated tokens. text_offset: character offset of each token."""
 
     tokens: list[str]
     token_logprobs: list[float]
@@ -110,7 +110,7 @@ class Logprobs(BaseModel):
 
 
 class CompletionChoice(BaseModel):
-    """One generated text, or in a stream the next piece of it."""
+    """One generated text, or its next piece in a stream."""
 
     text: str
     index: int
@@ -146,7 +146,7 @@ class EmbeddingRequest(RequestModel):
 
 
 class Embedding(BaseModel):
-    """The vector of one input, as numbers or as base64 of little-endian float32."""
+    """The vector of one input, as a list of numbers or as base64 of little-endian float32."""
 
     object: Literal["embedding"] = "embedding"
     index: int
@@ -199,7 +199,7 @@ class GenerationParameters(RequestModel):
     stop_strings: Stops | None = None
 
     def generation_options(self) -> dict[str, Any]:
-        """The parameters that were set, as the library's keyword arguments."""
+        """Return the parameters that were set, as keyword arguments of the library."""
         return self.model_dump(include=set(GenerationParameters.model_fields), exclude_none=True)
 
 
@@ -264,7 +264,7 @@ class Series(RequestModel):
 
 
 class ForecastRequest(RequestModel):
-    """POST /forecast: the series so far. fill: what to do about missing values and timestamps."""
+    """POST /forecast: the series so far. fill: how to fill missing values and timestamps."""
 
     model: ModelName | None = None
     series: Series
@@ -275,7 +275,7 @@ class ForecastRequest(RequestModel):
 
 
 class ForecastResponse(BaseModel):
-    """The forecast by column. quantiles: by column and level."""
+    """The forecast by column. quantiles: predicted quantiles by column and level."""
 
     model: str
     columns: list[str]

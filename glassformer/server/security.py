@@ -1,8 +1,8 @@
-"""Access control: clients with the token, and pages of the server's own origin.
+"""Access control: token, Host and Origin checks.
 
-A browser lets any page on the web send requests to a server on the reader's machine, but it cannot forge
-`Host` and `Origin`. Without a token the server listens on this machine only, answers to local host names
-(which stops DNS rebinding) and rejects requests from pages of other origins.
+Any web page can make a browser send requests to a server on the user's machine, but it cannot forge `Host`
+and `Origin`. Without a token, the server listens on localhost only, accepts only local host names (which
+prevents DNS rebinding) and rejects requests from pages of other origins.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SECURITY_HEADERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where the server listens. token: what clients must send; required unless `host` is this machine."""
+    """Where the server listens. token: secret that clients must send; required unless `host` is localhost."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -73,7 +73,7 @@ class Address:
 
     @property
     def allowed_hosts(self) -> list[str]:
-        """Names accepted in the Host header; any if a token protects the server."""
+        """The names accepted in the Host header; any name if a token is set."""
         if self.token is not None:
             return ["*"]
         return ["localhost", "127.0.0.1", "[::1]", f"[{self.host}]" if ":" in self.host else self.host]
@@ -114,7 +114,7 @@ class SecurityMiddleware:
 
 
 def _credentials(authorization: str) -> str:
-    """The token in an Authorization header: a bearer token, or the password that a browser asks for.
+    """Return the token in an Authorization header: a bearer token, or the password of basic auth.
 
     >>> _credentials("Bearer secret"), _credentials("Basic bWU6c2VjcmV0"), _credentials("Digest x")
     ('secret', 'secret', '')
@@ -129,7 +129,7 @@ def _credentials(authorization: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address.
+    """Whether an address is reachable from this machine only.
 
     >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("0.0.0.0")
     (True, True, False)

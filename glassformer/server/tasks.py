@@ -1,4 +1,4 @@
-"""Routes of the library's tasks: /translate, /classify and /forecast."""
+"""Task routes: /translate, /classify and /forecast."""
 
 from __future__ import annotations
 
