@@ -126,7 +126,7 @@ def _curves(history: History) -> dict[str, schema.Curve]:
 
 
 def subsample_evenly(items: list[Item], limit: int) -> list[Item]:
-    """At most `limit` of the items, evenly spread, including the first and the last.
+    """Return at most `limit` of the items, evenly spread, including the first and the last.
 
     >>> subsample_evenly(list(range(10)), 4)
     [0, 3, 6, 9]

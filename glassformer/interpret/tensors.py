@@ -54,7 +54,7 @@ class TensorSlice(NamedTuple):
         return tuple(self.values.shape)
 
     def data(self) -> bytes:
-        """The values in row-major order, little-endian."""
+        """Return the values in row-major order, little-endian."""
         array = self.values.contiguous().numpy()
         return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 

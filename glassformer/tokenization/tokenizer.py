@@ -342,7 +342,7 @@ def encode_tagged(
 
 
 def tag_ids(tokenizer: Tokenizer, tags: Iterable[str], *, side: Side = "source") -> list[int]:
-    """The id of each tag."""
+    """Return the id of each tag."""
     ids = []
     for tag in tags:
         index = tokenizer.token_id(tag, side=side)
