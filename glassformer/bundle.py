@@ -1,6 +1,6 @@
 """Model folders: a model with its tokenizer and settings as one `Bundle`, loaded from and saved to a folder.
 
-This is the data that tasks, training, export and the server share. The public functions of the same names in
+Tasks, training, export and the server share this data. The public functions of the same names in
 `glassformer.api` add the task methods (`bundle.translate(...)`).
 """
 
@@ -69,7 +69,7 @@ PUBLISHED_FILE = "published.json"  # in Glassformer's layout: the original publi
 class Bundle:
     """A model with its tokenizer, configs and metadata.
 
-    config: the original `config.json`, if published. generation: its `generation_config.json`.
+    config: the published `config.json` that it was loaded from. generation: its `generation_config.json`.
     job: the training job of the model. files: other JSON files of the folder, by name.
     weights: weights that tasks compute with: "own" (the model's) or "int8" (quantized).
     """

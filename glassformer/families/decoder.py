@@ -130,7 +130,7 @@ def architectures(stem: str) -> tuple[str, ...]:
 def read_head(config: Config, stem: str, *, dropout: float = 0.1) -> spec.HeadSpec | None:
     """Return the head of a config's architecture; None is the language-model head, which the family builds.
 
-    stem: family part of the class name. dropout: default before the token classifier.
+    stem: class name without the suffix in KINDS. dropout: default rate before the token classifier.
     """
     dropout = config.get("classifier_dropout", dropout)
     bias = config.get("token_classification_bias", True)

@@ -291,7 +291,7 @@ def named_label_config(names: Sequence[str]) -> dict[str, Any]:
 
 
 def model_prefixes(head: HeadSpec, *prefixes: str) -> tuple[str, ...]:
-    """Return possible prefixes of published tensor names; the first is used for saving ("" if bare)."""
+    """Return the possible prefixes of published tensor names; the first one ("" if bare) is for saving."""
     return ("", *prefixes) if isinstance(head, spec.FeaturesSpec | spec.EmbedSpec) else (*prefixes, "")
 
 

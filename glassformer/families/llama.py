@@ -150,7 +150,7 @@ _SMOLLM2 = {"vocab_size": 49152, "max_len": 8192, "rope_base": 100000.0, "tied":
 
 
 def _long(factor: float, **options: Any) -> dict[str, Any]:
-    """Return the options of LLaMA 3.1 and later: RoPE scaled from 8192 to 131072 positions."""
+    """Return preset options of LLaMA 3.1 and later: RoPE scaled by `factor`, up to 131072 positions."""
     bands = spec.BandScalingSpec(
         factor=factor, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=8192
     )

@@ -39,8 +39,8 @@ def original(
 ) -> spec.EncoderDecoderSpec:
     """Create the spec of the original Transformer; the defaults are the paper's base model.
 
-    num_layers: layers of each stack, unless `decoder_layers` is set. norm, activation, position: later
-    variants are supported too.
+    num_layers: number of layers of each stack, unless `decoder_layers` is set.
+    norm, activation, position: the paper's by default; later variants are options.
 
     Dropout is applied as in the paper: to the output of each sublayer and to the summed embeddings.
     """

@@ -27,8 +27,8 @@ class JobInfo:
     name: one of JOBS (the key `job` in the file).
     classes: the labels of a classifier.
     languages: the target languages of a translator. to: the column of its training data that named them.
-    unit: "sentence" if it was trained on single sentences. usual_len: length in
-    tokens that 99.5 % of the training sources do not exceed.
+    unit: "sentence" if it was trained on single sentences.
+    usual_len: length in tokens that 99.5 % of the training sources do not exceed.
     max_len: maximum number of tokens of a text.
     gap, before: for a model that restores sentences, the gap token and the string before each text part.
     columns, frequency: series of a forecaster. context, horizon: number of steps it reads and predicts.

@@ -169,6 +169,7 @@ def from_config(config: Config) -> spec.ModelSpec:
 def _tied(config: Config, stated: bool, scaled: bool) -> bool:
     """Whether the head shares the token matrix; the config alone is not reliable.
 
+    stated: the value in the config. scaled: whether hidden states are scaled before the head.
     Newer configs of v1.1 say tied, although the file has a separate head and hidden states are not scaled.
     """
     if not config.names:

@@ -1,4 +1,4 @@
-"""Convert a checkpoint between published and Glassformer's names by a weight table; all must match."""
+"""Convert a checkpoint between published and Glassformer's tensor names; every tensor must match."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """Reversible operations between published tensors ("theirs") and Glassformer's tensors ("ours").
 
 Every operation works in both directions: `load` converts published tensors to Glassformer's, `save` converts
-them back, and the two are exact inverses. A family's weight table is a tuple of operations. The result is a
-view of the published tensor if possible, so that a memory-mapped file is not copied.
+them back, and the two are exact inverses. A family's weight table is a tuple of operations. The result of
+`load` is a view if possible, so that a memory-mapped file is not copied.
 
 Names: `{a,b}` is a list, as in a shell: `self_attn.{q,k,v}_proj.weight` is three names. `{i}` is a
 placeholder that `expand` fills: `h.{i}.ln.{p}` with `i=12, p=("weight", "bias")` is 24 names. `{base}` is the
@@ -96,7 +96,7 @@ class Rename(Op):
 
 @dataclass(frozen=True)
 class Transpose(Op):
-    """A weight stored as (in, out) becomes a Linear's (out, in); a bias is unchanged."""
+    """Transpose a weight from (in, out) to the (out, in) of nn.Linear; a bias is unchanged."""
 
     def load(self, theirs: Sequence[Tensor]) -> Tensors:
         return tuple(tensor.t() for tensor in theirs)
