@@ -255,8 +255,8 @@ class LSTMEncoderDecoder(_LSTMModel):
     ) -> tuple[Tensor, HeadContext]:
         """Return the last hidden states (B, T, D) for src (B, S) and tgt (B, T), and the head's context.
 
-        A mask (B, S) or (B, T) is True at real tokens; by default all tokens but the pad id are real. Positions
-        and kernel are ignored; they exist for compatibility with the core models.
+        A mask (B, S) or (B, T) is True at real tokens; by default all tokens but the pad id are real.
+        Positions and kernel are ignored; they exist for compatibility with the core models.
         """
         if memory_mask is not None:
             raise UnsupportedError("an LSTM", "memory_mask")
@@ -335,8 +335,8 @@ class LSTMLanguageModel(_LSTMModel):
         """Return the last hidden states (B, T, D) for ids (B, T), and the context of the head.
 
         A mask (B, T) is True at real tokens, and `Mask(segments=...)` numbers packed documents; by default
-        all tokens but the pad id are real. Positions and kernel are ignored; they exist for compatibility with
-        the core models.
+        all tokens but the pad id are real. Positions and kernel are ignored; they exist for compatibility
+        with the core models.
         """
         known = infer_mask(self.embed, ids, mask, "mask")
         layout = _layout(known, ids, "mask")

@@ -139,7 +139,7 @@ class PatternMatcher:
     """Patterns prepared once for all attention layers with the same tokens and mask."""
 
     def __init__(self, patterns: Mapping[str, Tensor], allowed: Tensor, distance: Tensor) -> None:
-        """patterns: by name. allowed: keys that each query may attend to. All tensors are (T, S)."""
+        """Prepare patterns by name, allowed keys and distances; all tensors are (T, S)."""
         self.names = list(patterns)
         marked = torch.stack([patterns[name] & allowed for name in self.names])  # (P, T, S)
         self.allowed, marks = allowed.sum(-1), marked.sum(-1)  # (T,), (P, T)

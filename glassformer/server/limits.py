@@ -23,7 +23,7 @@ EXPENSIVE = ("/trace", "/runs")  # GET requests that count as work
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """max_requests: requests in progress or queued. timeout: seconds per response."""
+    """Limits of the server. max_requests: in progress or queued. timeout: seconds per response."""
 
     max_requests: int = 256
     timeout: float = 300.0

@@ -40,7 +40,7 @@ Item = Any  # an encoded text or a processed image
 
 
 class EncoderTaskOptions(TypedDict, total=False):
-    """truncate: truncate texts that are too long. batch_tokens: tokens per batch, including padding."""
+    """Options of encoder tasks. truncate: shorten long texts. batch_tokens: including padding."""
 
     truncate: bool
     batch_tokens: int

@@ -98,7 +98,7 @@ class Forecaster(Task[Any, Forecast]):
     """Forecast the series in a file or a table in memory (a data frame, or a dict of columns).
 
     time: the timestamp column. columns: columns to forecast; by default those the model was trained on.
-    fill: what to do about missing values. quantile_levels: used if the model predicts a distribution.
+    fill: how to handle missing values. quantile_levels: used if the model predicts a distribution.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ def forecast_steps(bundle: Bundle) -> tuple[int | None, int]:
 
 @contextmanager
 def _as_file(series: Any) -> Iterator[Any]:
-    """Yield the path of a file; write a table to a temporary file, so that it is validated alike."""
+    """Yield a file path; write a table to a temporary file, so that it is validated in the same way."""
     if isinstance(series, str | PathLike):
         yield series
         return

@@ -49,7 +49,7 @@ BRIGHTNESS_STDS = 1.5  # standard deviations from the mean of the training pixel
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessedImage:
-    """pixels (H, W, C): decoded and resized, before normalization."""
+    """A decoded and resized image. pixels (H, W, C): before normalization."""
 
     pixels: Pixels
     warnings: tuple[ImageWarning, ...]

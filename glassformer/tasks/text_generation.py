@@ -311,7 +311,7 @@ def generation_architecture(bundle: Bundle) -> Architecture:
 
 
 class SpecialTokens(NamedTuple):
-    """start_ids: start of every target; None: from the spec. eos_token_id: any of these ends a sequence."""
+    """Special token ids. start_ids: of every target; None: from the spec. eos_token_id: ends a sequence."""
 
     start_ids: tuple[int, ...] | None
     eos_token_id: tuple[int, ...]

@@ -105,7 +105,7 @@ class TokenizerConfig:
     config           contents of tokenizer_config.json
     roles            role to token; None if the folder sets it to null
     added            (id or None, token), tokens besides the plain vocabulary
-    role_ids         role to id, from the model's own config files
+    role_ids         role to id, from config.json and generation_config.json
     tokenizer_class  the class of transformers, without "Fast"
     model_type       from config.json
     copied           files that are saved unchanged

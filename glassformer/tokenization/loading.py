@@ -238,7 +238,7 @@ def _add_declared(backend: Backend, config: TokenizerConfig) -> bool:
 
 
 def _add_known(backend: Backend, tokens: list[AddedToken]) -> None:
-    """Add those tokens that are in the vocabulary to the added tokens."""
+    """Register those tokens that are in the vocabulary as added tokens."""
     for token in tokens:
         if backend.token_to_id(token.content) is not None:
             _add(backend, token)

@@ -106,7 +106,7 @@ class Tokenizer(ABC):
         return self._encode(texts, pairs, special=special, parse_special=parse_special, side=side)
 
     def encode_ids(self, texts: Sequence[str], *, side: Side = "source") -> list[list[int]]:
-        """Encode many texts to ids with special tokens; faster than `encode_batch`, as it has no offsets.
+        """Encode many texts to ids with special tokens; faster than `encode_batch` (no offsets).
 
         Equal texts may share a list, so do not modify the lists.
         """
