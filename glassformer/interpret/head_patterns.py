@@ -136,7 +136,7 @@ def _same_text(queries: TokenSequence, keys: TokenSequence) -> Tensor:
 
 
 class PatternMatcher:
-    """Patterns prepared once for all attention layers with the same tokens and mask."""
+    """Matches heads with patterns, prepared once for all attention layers with the same tokens and mask."""
 
     def __init__(self, patterns: Mapping[str, Tensor], allowed: Tensor, distance: Tensor) -> None:
         """Prepare patterns by name, allowed keys and distances; all tensors are (T, S)."""

@@ -90,9 +90,8 @@ class PreparedInput:
     inputs: the arguments of the forward: src (1, S) and tgt (1, T) of an encoder-decoder, ids (1, T) of a
     decoder, inputs of an encoder, with masks, types or positions. sequences: the tokens at each position.
     rows: names of the batch rows, if there are several. start: number of target positions before the
-    generated tokens.
-    finish_reason: why generation stopped, if the model generated the target. question, past: needed to
-    compute the outcome. tensors: additional tensors of the input, by name.
+    generated tokens. finish_reason: why generation stopped, if the model generated the target. question,
+    past: needed to compute the outcome. tensors: additional tensors of the input, by name.
     """
 
     kind: Kind

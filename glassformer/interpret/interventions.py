@@ -4,7 +4,7 @@ Each intervention replaces activations while the forward runs, as activation pat
 `core.observe.Observer`, which accepts any function of a recorded tensor.
 
 The intervened model shares all weights with the original, which other threads may run at the same time.
- B rows, S source positions, T target positions, D d_model, V vocabulary.
+B rows, S source positions, T target positions, D d_model, V vocabulary.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class IntervenedModel(nn.Module):
     """An encoder-decoder with interventions, for generation; see `SupportsPrefill`.
 
     Every step processes the full target again, because an intervention may affect any earlier position; the
-    source is encoded once. Interventions refer to positions of one source, so the batch size is 1, unpadded.
+    source is encoded once. Interventions refer to positions of one source, so it takes a single source.
     """
 
     def __init__(self, model: EncoderDecoder, interventions: Sequence[schema.Intervention]) -> None:

@@ -43,7 +43,7 @@ Item = TypeVar("Item")
 
 @dataclass(eq=False)
 class SnapshotUnreadableError(GlassformerError):
-    """Weights cannot be read; a running training may have deleted them."""
+    """Weights cannot be read; a run in progress may have deleted them."""
 
     step: int
     problem: str

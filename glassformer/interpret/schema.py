@@ -20,7 +20,7 @@ StackName = Literal["encoder", "decoder"]
 
 @dataclass(eq=False)
 class ItemNotFoundError(UnknownNameError):
-    """A model, run, trace, tensor or layer that does not exist."""
+    """A model, run, trace, tensor or layer does not exist."""
 
 
 @dataclass(eq=False)
@@ -398,8 +398,8 @@ class TraceInfo(Schema):
     """A trace without its tensors.
 
     tensors: shapes by name. residual_sites: the sites of the residual stream, by stack. channels: names
-    of the series, each a batch row. kernel: the attention kernels that ran. unread: symbols that are
-    removed from the text, e.g. emoji outside the vocabulary.
+    of a series' channels, one batch row each. kernel: the attention kernels that ran. unread: symbols that
+    are removed from the text, e.g. emoji outside the vocabulary.
     """
 
     id: str
@@ -435,8 +435,7 @@ class NextTokenInfo(Schema):
 class LensLayer(Schema):
     """The predictions of the head after one layer.
 
-    entropy: in nats; None for a regression model. rank_of_final: rank of the model's final prediction, from
-    1.
+    entropy: in nats; None for a regression model. rank_of_final: rank (from 1) of the final prediction.
     """
 
     site: str
@@ -523,7 +522,7 @@ class ResidualChange(Schema):
 
 
 class DifferenceInfo(Schema):
-    """The difference between two traces. predictions: largest changes. positions: KL divergence at each."""
+    """The difference between two traces. predictions: largest changes. positions: KL divergences."""
 
     outcome: OutcomePair
     predictions: tuple[ProbabilityChange, ...]

@@ -184,7 +184,7 @@ def _reorder(prepared: PreparedInput, orders: dict[str, list[int]]) -> PreparedI
 
 
 class TraceStore:
-    """Traces by id; the least recently used are dropped when there are too many or they are too large.
+    """A store of traces by id; if they are too many or too large, the least recently used are dropped.
 
     The newest is always kept, however large it is. Thread-safe.
     """
@@ -220,7 +220,7 @@ class TraceStore:
             return self._traces[id][0]
 
     def get(self, id: str) -> Trace:
-        """Like `find`, but raises schema.ItemNotFoundError."""
+        """Return the trace as `find` does; raise schema.ItemNotFoundError if there is none."""
         trace = self.find(id)
         if trace is None:
             raise schema.ItemNotFoundError("trace", id, hint="it may have been dropped; request it again")

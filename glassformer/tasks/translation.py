@@ -238,7 +238,7 @@ class Segmenter:
     split: which lines are split into sentences: long ones, all or none.
     unit: "document" keeps a document with its line breaks as one segment.
     prefix_of: function from a line to the prefix that all its segments need, such as a language tag.
-    knows: whether a symbol is in the vocabulary; others are removed and copied next to the output. None: keep all.
+    knows: whether a symbol is in the vocabulary; others are moved next to the output. None: keep all.
     lowercase: encode a line in capitals in lower case if that takes fewer tokens.
     """
 
