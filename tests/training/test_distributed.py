@@ -108,7 +108,7 @@ def test_resume_on_another_number_of_ranks(runs: tuple[Path, dict[str, Any]]) ->
         run = Run(ALONE, seed=1)
         checkpoint = run.resume(folder / source)
         assert checkpoint is not None and checkpoint.step == SAVED
-        assert differing(run.gathered(), expected) == []
+        assert differing(run.full_state(), expected) == []
         assert close(run.steps(range(SAVED + 1, STEPS + 1)), rest)
 
 
@@ -118,7 +118,7 @@ GROUPS = ("model", "optimizer")
 def test_a_checkpoint_of_another_model_is_an_error(runs: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = runs
     run = Run(ALONE)
-    state = run.gathered()
+    state = run.full_state()
     checkpoint = load_checkpoint(folder / "fsdp")
     assert checkpoint is not None
     for change, name in (
