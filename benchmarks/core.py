@@ -1,8 +1,8 @@
 """Compare the core with other libraries: python benchmarks/core.py [--only train,load]
 
-On a CPU: a training step of the base encoder-decoder, forwards of two published shapes, loading a folder,
-and the cost of an absent observer. With a GPU: compiled training steps (`--nanogpt model.py` adds nanoGPT's,
-from a copy of its model.py). Above 1 in the last column, Glassformer is faster.
+On a CPU: a training step of the base encoder-decoder, forward passes of BERT-base and ViT-B/16, loading a
+folder, and the overhead of observation points without an observer. On a GPU: compiled training steps
+(`--nanogpt model.py` adds nanoGPT). In the last column, a value above 1 means that Glassformer is faster.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def train_step(model: nn.Module, src: Tensor, tgt: Tensor) -> Any:
 
 
 def cpu_train(rounds: int) -> None:
-    """32 sentences of 32 tokens, a quarter of them padded by a quarter; forward, backward, Adam."""
+    """Time a training step on 32 sentences of 32 tokens; a quarter of them have a quarter of padding."""
     vocab, size = 8000, (32, 32)
     torch.manual_seed(0)
     src, tgt = torch.randint(1, vocab, size), torch.randint(1, vocab, size)
@@ -72,7 +72,7 @@ def cpu_train(rounds: int) -> None:
 
 
 def cpu_forward(rounds: int) -> None:
-    """Forwards of random weights saved by the reference and loaded by us: the outputs are compared too."""
+    """Time forward passes with the same random weights, and compare the outputs."""
     import transformers
 
     jobs = {
@@ -99,7 +99,7 @@ def cpu_forward(rounds: int) -> None:
             }
             times = time_in_turns(steps, rounds=rounds)
             show(f"forward, {title}, CPU", times, ours="glassformer")
-            print(f"largest difference of the outputs: {float((mine - theirs).abs().max()):.1e}\n")
+            print(f"largest difference between the outputs: {float((mine - theirs).abs().max()):.1e}\n")
 
 
 PROBE = """
@@ -125,7 +125,7 @@ PROBES = {
 
 
 def load(rounds: int) -> None:
-    """A GPT-2 folder of 498 MB, loaded by a fresh process each time, then every parameter is read once."""
+    """Time loading a GPT-2 folder of 498 MB in a new process, with and without reading all parameters."""
     import transformers
 
     with tempfile.TemporaryDirectory() as folder:
@@ -133,7 +133,11 @@ def load(rounds: int) -> None:
         size = (Path(folder) / "model.safetensors").stat().st_size
         results: dict[str, list[dict[str, float]]] = {name: [] for name in PROBES}
         root = str(Path(__file__).parent.parent)
-        compiled = {**os.environ, "PYTHONPATH": root, "PYTHONDONTWRITEBYTECODE": ""}  # as installed: once
+        compiled = {
+            **os.environ,
+            "PYTHONPATH": root,
+            "PYTHONDONTWRITEBYTECODE": "",
+        }  # compile to bytecode once, as an installation does
         for number in range(rounds + 1):
             for name, (setup, line) in PROBES.items():
                 command = [sys.executable, "-c", PROBE.format(setup=setup, load=line), folder]
@@ -149,7 +153,7 @@ def load(rounds: int) -> None:
 
 
 def observer(rounds: int) -> None:
-    """The number of observation points of a forward, and the cost of each without an observer."""
+    """Estimate the overhead of the observation points in a forward pass without an observer."""
     size = reference_models.TINY if reference_models.is_tiny() else {}
     model = glassformer.build("bert-base-uncased", **size).eval()
     ids = torch.randint(1, 30000, (16, 128))
@@ -163,12 +167,12 @@ def observer(rounds: int) -> None:
         observe.tap(None, "name", x)
     cost = (time.perf_counter() - start) / loops
     calls = 2 * len(recorder.record.names())  # a tap and a scope for each name, at most
-    print(f"absent observer: {calls} checks of {cost * 1e9:.0f} ns in a forward of {forward * 1e3:.0f} ms")
+    print(f"no observer: {calls} checks of {cost * 1e9:.0f} ns in a forward of {forward * 1e3:.0f} ms")
     print(f"= {calls * cost / forward:.2e} of its time\n")
 
 
 def gpu_step(model: nn.Module, loss: Any, mode: str | None) -> Any:
-    """Forward, backward and AdamW, compiled, under bfloat16 autocast."""
+    """Return a compiled training step: forward and backward under bfloat16 autocast, and AdamW."""
     model.cuda().train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
     compiled = torch.compile(loss, mode=mode)
@@ -195,7 +199,7 @@ def gpu_times(jobs: dict[str, tuple[Any, str | None]]) -> dict[str, float]:
 
 
 def gpu_language_model(nanogpt: Path | None) -> None:
-    """GPT-2 124M, 32 x 1024 tokens."""
+    """Time training steps of GPT-2 124M on 32 x 1024 tokens."""
     vocab, size = 50304, (32, 1024)
     ids, labels = (torch.randint(0, vocab, size, device="cuda") for _ in range(2))
 
@@ -218,7 +222,7 @@ def gpu_language_model(nanogpt: Path | None) -> None:
 
 
 def gpu_kernels() -> None:
-    """Attention alone, forward and backward, under masks that leave most blocks empty."""
+    """Time attention alone, forward and backward, with masks that leave most blocks empty."""
     for length in (1024, 2048, 4096, 8192):
         rows = 32768 // length
         q, k, v = (
@@ -254,7 +258,7 @@ def gpu_kernels() -> None:
 
 
 def gpu_encoder_decoder() -> None:
-    """The base encoder-decoder, 256 x 64 tokens, no padding."""
+    """Time training steps of the base encoder-decoder on 256 x 64 tokens without padding."""
     vocab, size = 32000, (256, 64)
     src, tgt, labels = (torch.randint(1, vocab, size, device="cuda") for _ in range(3))
 

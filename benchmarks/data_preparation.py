@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).resolve().parent.parent
-READY = ("parameters,", "resuming from")  # what a run says just before it steps
+START_MESSAGES = ("parameters,", "resuming from")  # logged just before the first step
 TINY = {
     "model.d_model": 32,
     "model.num_heads": 2,
@@ -40,46 +40,46 @@ TINY = {
 TOKENS, WIDTH = 65_536, 128
 
 
-class Spent(NamedTuple):
-    """Seconds on the clock, and of processors."""
+class Elapsed(NamedTuple):
+    """Wall-clock seconds and CPU seconds."""
 
     wall: float
     cpu: float
 
 
-def until_ready(tree: Path, command_args: Sequence[str], steps: int, threads: int) -> Spent:
-    """From the command to its first step; the rest of the run is waited for."""
+def time_to_first_step(tree: Path, command_args: Sequence[str], steps: int, threads: int) -> Elapsed:
+    """Run the command and measure the time until its first step; wait for the run to end."""
     command = [sys.executable, "-m", "glassformer", "train", "translate", *command_args]
     command += ["--set", f"training.max_steps={steps}"]
     environment = {**os.environ, "RAYON_NUM_THREADS": str(threads), "OMP_NUM_THREADS": "1"}
-    start, spent = time.perf_counter(), None
+    start, elapsed = time.perf_counter(), None
     run = subprocess.Popen(command, cwd=tree, env=environment, stderr=subprocess.PIPE, text=True)
     assert run.stderr is not None
     output = []
     for line in run.stderr:
         output.append(line)
-        if spent is None and any(sign in line for sign in READY):
-            spent = Spent(time.perf_counter() - start, _processor_seconds(run.pid))
-    if run.wait() or spent is None:
+        if elapsed is None and any(message in line for message in START_MESSAGES):
+            elapsed = Elapsed(time.perf_counter() - start, _cpu_seconds(run.pid))
+    if run.wait() or elapsed is None:
         raise SystemExit("".join(output))
-    return spent
+    return elapsed
 
 
-def _processor_seconds(process: int) -> float:
-    """What a process has had of processors so far."""
+def _cpu_seconds(process: int) -> float:
+    """Return the CPU seconds of a process so far."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def batch_times(store: Path) -> dict[str, float]:
-    """Processor milliseconds for a batch of each kind, of the tree that this process imports from."""
+    """Return the CPU milliseconds per batch, packed into rows or bucketed by length."""
     from glassformer.data import Store
     from glassformer.data.examples import PairExamples
     from glassformer.training.data_loader import make_batches
 
     pairs = PairExamples(Store(store), pad_id=0, start_id=3)
     task: Any = SimpleNamespace(train=pairs, row_width=WIDTH)
-    found = {}
+    milliseconds = {}
     for name in ("rows", "lengths"):
         options: Any = SimpleNamespace(batch=TOKENS, packing=name == "rows")
         batches, source = make_batches(task, options, 1)
@@ -87,41 +87,43 @@ def batch_times(store: Path) -> dict[str, float]:
         for pool in range(3):
             start = time.process_time()
             plan = batches.plan(0, pool % max(1, len(pairs) // batches.pool))
-            for each in plan:
-                source.batch(each, epoch=0)
+            for rows in plan:
+                source.batch(rows, epoch=0)
             times.append((time.process_time() - start) / len(plan))
-        found[name] = median(times) * 1e3
-    return found
+        milliseconds[name] = median(times) * 1e3
+    return milliseconds
 
 
-def measured(trees: dict[str, Path], command_args: Sequence[str], rounds: int) -> dict[str, dict[str, str]]:
-    """Cells by what is measured and by tree."""
-    times: dict[str, dict[str, list[Spent]]] = {}
+def measure(trees: dict[str, Path], command_args: Sequence[str], rounds: int) -> dict[str, dict[str, str]]:
+    """Measure all checkouts in turns; return the table cells by measurement and checkout."""
+    times: dict[str, dict[str, list[Elapsed]]] = {}
     batches: dict[str, dict[str, float]] = {}
     for _ in range(rounds):
         for threads in (1, len(os.sched_getaffinity(0))):
             for name, tree in trees.items():
-                with tempfile.TemporaryDirectory() as place:
-                    here = [*command_args, "--out", f"{place}/run"]
-                    first = until_ready(tree, here, 1, threads)
-                    again = until_ready(tree, here, 2, threads)
+                with tempfile.TemporaryDirectory() as temporary:
+                    run_args = [*command_args, "--out", f"{temporary}/run"]
+                    first = time_to_first_step(tree, run_args, 1, threads)
+                    resumed = time_to_first_step(tree, run_args, 2, threads)
                     part = f"to the first step, {threads} thread{'s' * (threads > 1)}"
                     times.setdefault(part, {}).setdefault(name, []).append(first)
-                    times.setdefault("to go on", {}).setdefault(name, []).append(again)
-                    child = [sys.executable, __file__, "--batches", f"{place}/run/data/train"]
-                    found = subprocess.run(
+                    times.setdefault("to resume", {}).setdefault(name, []).append(resumed)
+                    child = [sys.executable, __file__, "--batches", f"{temporary}/run/data/train"]
+                    done = subprocess.run(
                         child, env={**os.environ, "TREE": str(tree)}, capture_output=True, check=True
                     )
-                    batches[name] = json.loads(found.stdout)
+                    batches[name] = json.loads(done.stdout)
     cells = {
         part: {
-            name: f"{median(one.wall for one in times):.1f} s ({median(one.cpu for one in times):.1f})"
-            for name, times in of.items()
+            name: f"{median(run.wall for run in runs):.1f} s ({median(run.cpu for run in runs):.1f})"
+            for name, runs in by_tree.items()
         }
-        for part, of in times.items()
+        for part, by_tree in times.items()
     }
     for kind in ("rows", "lengths"):
-        cells[f"a batch of {kind}"] = {name: f"{found[kind]:.1f} ms" for name, found in batches.items()}
+        cells[f"one batch, {'packed' if kind == 'rows' else 'by length'}"] = {
+            name: f"{result[kind]:.1f} ms" for name, result in batches.items()
+        }
     return cells
 
 
@@ -131,16 +133,16 @@ def main() -> None:
     parser.add_argument("valid", nargs="?")
     parser.add_argument("--tokenizer", help="a trained tokenizer's folder; by default one is trained")
     parser.add_argument("--to", help="the column with the target language, if there is one")
-    parser.add_argument("--against", type=Path, help="another checkout")
+    parser.add_argument("--against", type=Path, help="another checkout to compare with")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--batches", type=Path, help=argparse.SUPPRESS)  # what a child measures
+    parser.add_argument("--batches", type=Path, help=argparse.SUPPRESS)  # for the child process
     args = parser.parse_args()
     if args.batches is not None:
         sys.path.insert(0, os.environ["TREE"])
         print(json.dumps(batch_times(args.batches)))
         return
     if args.train is None or args.valid is None:
-        parser.error("name the pairs to learn from, and those to validate with")
+        parser.error("the training and validation files are required")
     command_args = [f"--train={Path(args.train).resolve()}", f"--valid={Path(args.valid).resolve()}"]
     settings: dict[str, object] = dict(TINY)
     if args.tokenizer:
@@ -151,17 +153,17 @@ def main() -> None:
         command_args += ["--set", f"{name}={value}"]
     trees = {"this checkout": HERE}
     if args.against:
-        trees["the other"] = args.against.resolve()
-    table = Table(title="seconds (of processors)", title_justify="left")
+        trees["other checkout"] = args.against.resolve()
+    table = Table(title="seconds (CPU seconds)", title_justify="left")
     for name in ("what", *trees):
         table.add_column(name, justify="left" if name == "what" else "right")
-    for part, cells in measured(trees, command_args, args.rounds).items():
+    for part, cells in measure(trees, command_args, args.rounds).items():
         table.add_row(part, *cells.values())
     Console(width=100).print(table)
-    print(f"load of the machine: {os.getloadavg()[0]:.1f}; peak memory of a run: {_peak():.0f} MB")
+    print(f"load average: {os.getloadavg()[0]:.1f}; peak memory of a run: {_peak_memory():.0f} MB")
 
 
-def _peak() -> float:
+def _peak_memory() -> float:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
 
 

@@ -1,9 +1,9 @@
-"""The explorer on a long input: 512 tokens through 12 layers of 12 heads, in a real browser.
+"""Measure the explorer on a long input in a real browser: 512 tokens, 12 layers of 12 heads.
 
 python benchmarks/explorer.py [--tokens 512]
 
-Prints what a trace costs beyond its forward, how long stations take to open, what is sent before the first
-view, the memory of the page, and how many frames a second are painted while the pointer moves over a matrix.
+Prints the time of a trace beyond its forward pass, the time to open a stage of the diagram, the bytes sent
+before the first view, the memory of the page, and the frame rate while the pointer moves over a matrix.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ FLAGS = (
 STAGES = ("tokens", "embed", "position", "self", "ffn", "norm_self", "head")
 
 
-def model(folder: Path, tokens: int) -> str:
-    """A model of GPT-2's size with a vocabulary of whole words, and a text of so many tokens."""
+def save_model(folder: Path, tokens: int) -> str:
+    """Save a model of GPT-2's size with a word-level tokenizer; return a text of `tokens` tokens."""
     letters = "abcdefghijklmn"
-    words = ["".join(three) for three in product(letters, repeat=3)][:2000]
+    vocabulary = ["".join(triple) for triple in product(letters, repeat=3)][:2000]
     tokenizer = train_tokenizer(
-        [" ".join(words)], TokenizerPlan(kind="word", vocab_size=2100, template="none")
+        [" ".join(vocabulary)], TokenizerPlan(kind="word", vocab_size=2100, template="none")
     )
     torch.manual_seed(0)
     size = reference_models.TINY if reference_models.is_tiny() else {}
     gpt2 = glassformer.build("gpt2", vocab_size=50_257, **size).eval()
     glassformer.save(glassformer.Bundle(model=gpt2, tokenizer=tokenizer, family="gpt2"), folder)
-    return " ".join(words[n * 37 % len(words)] for n in range(tokens))
+    return " ".join(vocabulary[n * 37 % len(vocabulary)] for n in range(tokens))
 
 
-def ready(page: Page) -> None:
+def wait_until_ready(page: Page) -> None:
     page.wait_for_load_state("networkidle")
-    page.wait_for_function("document.querySelector('[data-station]') !== null")
+    page.wait_for_function("document.querySelector('[data-stage]') !== null")
 
 
-def opening(page: Page, station: str) -> float:
-    """Milliseconds from the click to the first frame in which the station's own figures are painted."""
+def time_to_open(page: Page, stage: str) -> float:
+    """Return the milliseconds from the click to the first frame that shows the figures of the stage."""
     return page.evaluate(
         """async (id) => {
-          const element = document.querySelector(`[data-station="${id}"]`);
+          const element = document.querySelector(`[data-stage="${id}"]`);
           const start = performance.now();
           element.dispatchEvent(new MouseEvent('click', { bubbles: true }));
           while (!document.querySelector(`[data-open="${id}"] [data-figure]`))
@@ -68,20 +68,22 @@ def opening(page: Page, station: str) -> float:
           await new Promise(requestAnimationFrame);
           return performance.now() - start;
         }""",
-        station,
+        stage,
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--tiny", action="store_true", help="tiny models: only checks that this runs")
+    parser.add_argument(
+        "--tiny", action="store_true", help="use tiny models, only to check that the script runs"
+    )
     args = parser.parse_args()
     if args.tiny:
         reference_models.shrink()
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "long"
-        text = model(folder, args.tokens)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "long"
+        text = save_model(folder, args.tokens)
         server = subprocess.Popen(
             [sys.executable, "-m", "glassformer", "serve", str(folder), "--port", "0"],
             stdout=subprocess.PIPE,
@@ -92,7 +94,7 @@ def main() -> None:
         try:
             assert server.stdout is not None
             url = next(
-                found.group(1) for line in server.stdout if (found := re.search(r"(http\S+)/v1", line))
+                match.group(1) for line in server.stdout if (match := re.search(r"(http\S+)/v1", line))
             )
             measure(url, text)
         finally:
@@ -104,48 +106,50 @@ def measure(url: str, text: str) -> None:
     import httpx
 
     with httpx.Client(base_url=url, timeout=120) as client:
-        client.post("/trace", json={"model": "long", "text": text[:200]})  # first calls set things up
-        beyond = []
+        client.post("/trace", json={"model": "long", "text": text[:200]})  # warm up
+        overheads = []
         for n in range(5):
-            started = time.perf_counter()
-            found = client.post("/trace", json={"model": "long", "text": text + " ." * n}).json()
-            forward = found["forward_seconds"]
-            beyond.append(time.perf_counter() - started - forward)
-        print(f"tokens                       {len(found['sequences'][-1]['tokens'])}")
+            start = time.perf_counter()
+            trace = client.post("/trace", json={"model": "long", "text": text + " ." * n}).json()
+            forward = trace["forward_seconds"]
+            overheads.append(time.perf_counter() - start - forward)
+        print(f"tokens                       {len(trace['sequences'][-1]['tokens'])}")
         print(f"forward                      {forward:8.3f} s")
-        print(f"trace beyond the forward     {statistics.median(beyond):8.3f} s   (bound 1 s)")
+        print(f"trace beyond the forward     {statistics.median(overheads):8.3f} s   (bound 1 s)")
     program = shutil.which("chromium") or shutil.which("google-chrome")
-    with sync_playwright() as playing:
-        browser = playing.chromium.launch(executable_path=program, args=FLAGS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         session = page.context.new_cdp_session(page)
         session.send("Network.enable")
         sent = [0]
         session.on(
-            "Network.loadingFinished", lambda got: sent.__setitem__(0, sent[0] + got["encodedDataLength"])
+            "Network.loadingFinished", lambda event: sent.__setitem__(0, sent[0] + event["encodedDataLength"])
         )
         page.goto(f"{url}/#/long/model?in={text.replace(' ', '%20')}")
-        ready(page)
+        wait_until_ready(page)
         painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
         print(f"first paint                  {painted:8.0f} ms  (bound 1000 ms)")
         print(f"sent before the first view   {sum(sent) / 1e6:8.2f} MB  (bound 2 MB)")
-        ids = page.evaluate("[...document.querySelectorAll('[data-station]')].map(e => e.dataset.station)")
+        ids = page.evaluate("[...document.querySelectorAll('[data-stage]')].map(e => e.dataset.stage)")
         for kind in STAGES:
-            of_kind = [one for one in ids if one.endswith(f".{kind}") or one == kind][:3]
+            of_kind = [stage for stage in ids if stage.endswith(f".{kind}") or stage == kind][:3]
             if not of_kind:
                 continue
-            times = [opening(page, one) for one in of_kind for _ in (0,)]
+            times = [time_to_open(page, stage) for stage in of_kind]
             page.wait_for_load_state("networkidle")
-            print(f"station {kind:<12} opens in  {statistics.median(times):8.0f} ms  (bound 100 ms)")
-        frames = scrubbing(page)
-        print(f"frames while scrubbing       {frames:8.0f} a second (bound 60)")
+            print(f"stage {kind:<14} opens in  {statistics.median(times):8.0f} ms  (bound 100 ms)")
+        frames = measure_frame_rate(page)
+        print(f"frames while scrubbing       {frames:8.0f} per second (bound 60)")
         heap = page.evaluate("performance.memory.usedJSHeapSize") / 2**20
-        print(f"page: script's memory        {heap:8.0f} MB, renderer {renderer():.0f} MB (bound 300 MB)")
+        print(
+            f"page: JavaScript heap        {heap:8.0f} MB, renderer {renderer_memory():.0f} MB (bound 300 MB)"
+        )
         browser.close()
 
 
-def scrubbing(page: Page) -> float:
-    """Frames a second while the pointer moves over the first matrix there is."""
+def measure_frame_rate(page: Page) -> float:
+    """Return the frames per second while the pointer moves over the first matrix on the page."""
     box = page.locator("[data-figure] canvas").first.bounding_box()
     if box is None:
         return float("nan")
@@ -159,19 +163,19 @@ def scrubbing(page: Page) -> float:
         page.mouse.move(
             box["x"] + 4 + n * (box["width"] - 8) / 120, box["y"] + 4 + n * (box["height"] - 8) / 120
         )
-    took = time.perf_counter() - start
+    seconds = time.perf_counter() - start
     painted = page.evaluate("() => { window.going = false; return window.painted; }")
-    return painted / took
+    return painted / seconds
 
 
-def renderer() -> float:
-    """The memory that the largest renderer process has for itself, in MB."""
-    found = [
-        one.memory_full_info().uss
-        for one in psutil.process_iter(["cmdline"])
-        if "--type=renderer" in " ".join(one.info["cmdline"] or ())
+def renderer_memory() -> float:
+    """Return the private memory of the largest renderer process, in MB."""
+    sizes = [
+        process.memory_full_info().uss
+        for process in psutil.process_iter(["cmdline"])
+        if "--type=renderer" in " ".join(process.info["cmdline"] or ())
     ]
-    return max(found, default=0) / 2**20
+    return max(sizes, default=0) / 2**20
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Writing on a GPU beside the peers, in one process: python benchmarks/generation_gpu.py [--only llama1]
+"""Compare generation on a GPU with other libraries: python benchmarks/generation_gpu.py [--only llama1]
 
-The LLaMA shape of 1.1 billion weights in bfloat16, for 1 and 32 texts: 200 tokens after a prompt of 32,
-greedy, ours beside gpt-fast as its own command runs it (its model.py, generate.py and tokenizer.py in
-peers/gpt_fast; without them ours alone), and beside its steps without the prompt. Ours counts the prompt.
-The base encoder-decoder by 4 beams, for 64 and 512 sentences: ours beside transformers' `generate`.
-`--profile` shows where our time goes.
+A LLaMA with 1.1 billion parameters in bfloat16 generates 200 tokens after a prompt of 32, greedily, for 1
+and 32 texts. It is compared with gpt-fast as its command-line script runs it, and with gpt-fast's decode
+steps without prefill; Glassformer's time includes prefill. gpt-fast is skipped unless its model.py,
+generate.py and tokenizer.py are in peers/gpt_fast. The base encoder-decoder with 4 beams, for 64 and 512
+sentences, is compared with transformers' `generate`. `--profile` shows Glassformer's most expensive
+kernels.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ def synchronized(step: Callable[[], object]) -> Callable[[], None]:
     return run
 
 
-# ---- a decoder alone --------------------------------------------------------------------------------
+# ---- decoder-only -----------------------------------------------------------------------------------
 
 
-class Ours:
-    """What a user's `generate` runs."""
+class GlassformerRun:
+    """Generate with Glassformer, as a user's `generate` does."""
 
     def __init__(self, batch: int) -> None:
         with torch.device(DEVICE):
@@ -80,8 +81,8 @@ class Ours:
         )
 
 
-class Fast:
-    """gpt-fast as its own command runs it, config for the most likely token."""
+class GptFastRun:
+    """Generate with gpt-fast as its command-line script does, greedily (top_k=1)."""
 
     def __init__(self, batch: int) -> None:
         sys.path.insert(0, str(PEER))
@@ -107,7 +108,7 @@ class Fast:
         self.prompt = torch.randint(0, SHAPE["vocab_size"], (PROMPT,), device=DEVICE, dtype=torch.int32)
 
     def generate_all(self) -> Tensor:
-        written, _ = self.generate.generate(
+        outputs, _ = self.generate.generate(
             self.model,
             self.prompt,
             LENGTH,
@@ -117,23 +118,23 @@ class Fast:
             temperature=1.0,
             top_k=1,
         )
-        return written[:, PROMPT:]
+        return outputs[:, PROMPT:]
 
     @torch.no_grad()
     def steps(self) -> None:
         token = torch.zeros(self.batch, 1, dtype=torch.int32, device=DEVICE)
-        place = torch.tensor([PROMPT], device=DEVICE, dtype=torch.int)
-        self.generate.decode_n_tokens(self.model, token, place, LENGTH, temperature=1.0, top_k=1)
+        position = torch.tensor([PROMPT], device=DEVICE, dtype=torch.int)
+        self.generate.decode_n_tokens(self.model, token, position, LENGTH, temperature=1.0, top_k=1)
 
 
 def decoder(batch: int, args: argparse.Namespace) -> None:
-    ours = Ours(batch)
+    ours = GlassformerRun(batch)
     runs: dict[str, Callable[[], object]] = {OURS: ours.generate_all}
     if (PEER / "generate.py").is_file():
-        fast = Fast(batch)
-        runs |= {FAST: fast.generate_all, f"{FAST}, its steps alone": fast.steps}
+        fast = GptFastRun(batch)
+        runs |= {FAST: fast.generate_all, f"{FAST}, decode steps only": fast.steps}
     else:
-        print(f"gpt-fast is not in {PEER.relative_to(HOME)}: left out")
+        print(f"gpt-fast is not in {PEER.relative_to(HOME)} and is skipped")
     times = time_in_turns({name: synchronized(run) for name, run in runs.items()}, rounds=args.rounds, warm=2)
     speeds = {name: Rate(batch * LENGTH, seconds, LENGTH) for name, seconds in times.items()}
     title = f"LLaMA 1.1B, bfloat16, {batch} texts, {device_name()}"
@@ -143,7 +144,7 @@ def decoder(batch: int, args: argparse.Namespace) -> None:
 
 
 def profile(run: Callable[[], object]) -> None:
-    """The kernels that take most of our time."""
+    """Print the kernels with the largest self time."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         run()
         synchronize()
@@ -154,11 +155,11 @@ def profile(run: Callable[[], object]) -> None:
     )
 
 
-# ---- an encoder-decoder -------------------------------------------------------------------------------
+# ---- encoder-decoder ----------------------------------------------------------------------------------
 
 
 def translator(sentences: int, args: argparse.Namespace) -> None:
-    """The Marian shape, whose padding is the last token and starts the target; every text equally long."""
+    """Compare a Marian model; the last id is both padding and decoder start token."""
     import tempfile
 
     import glassformer
@@ -220,21 +221,23 @@ JOBS: dict[str, Callable[[argparse.Namespace], Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", default="", help=", ".join(JOBS))
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each")
-    parser.add_argument("--profile", action="store_true", help="where our own time goes")
-    parser.add_argument("--tiny", action="store_true", help="tiny models: only checks that this runs")
+    parser.add_argument("--rounds", type=int, default=3, help="number of timed runs per library")
+    parser.add_argument("--profile", action="store_true", help="profile Glassformer too")
+    parser.add_argument(
+        "--tiny", action="store_true", help="use tiny models, only to check that the script runs"
+    )
     args = parser.parse_args()
     if args.tiny:
         reference_models.shrink()
         SHAPE.update(vocab_size=100, d_model=32, num_heads=4, num_kv_heads=2, d_ff=64)
     elif DEVICE == "cpu":
-        parser.error("this benchmark needs a CUDA GPU; benchmarks/generation.py is the one for a CPU")
+        parser.error("this benchmark needs a CUDA GPU; use benchmarks/generation.py on a CPU")
     for name in [name for name in args.only.split(",") if name] or list(JOBS):
         if name not in JOBS:
             parser.error(f"there is no benchmark '{name}'; there are {', '.join(JOBS)}")
         start = time.perf_counter()
         JOBS[name](args)
-        print(f"({name}: {time.perf_counter() - start:.0f} s, compiling counted)", flush=True)
+        print(f"({name}: {time.perf_counter() - start:.0f} s including compilation)", flush=True)
 
 
 if __name__ == "__main__":

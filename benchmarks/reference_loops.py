@@ -1,4 +1,4 @@
-"""Training loops to compare with, on the same sentences: a plain one, and transformers' Trainer."""
+"""Training loops to compare with, on the same sentences: a plain loop, and transformers' trainer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Batches = Iterator[tuple[Tensor, Tensor]]  # sources and targets, padded, withou
 
 
 def padded(rows: Rows, pad_id: int, multiple: int = 1) -> Tensor:
-    """Rows padded to the longest, rounded up to a multiple: (B, T)."""
+    """Pad rows to the longest, rounded up to a multiple: (B, T)."""
     width = -(-max(map(len, rows)) // multiple) * multiple
     return torch.tensor([row + [pad_id] * (width - len(row)) for row in rows])
 
 
 def shuffled(sources: Rows, targets: Rows, count: int, *, pad_id: int, multiple: int = 1) -> Batches:
-    """Batches of `count` sentences in random order."""
+    """Yield batches of `count` sentences in random order, without end."""
     rng = np.random.default_rng(0)
     while True:
         order = rng.permutation(len(sources))
@@ -33,7 +33,7 @@ def shuffled(sources: Rows, targets: Rows, count: int, *, pad_id: int, multiple:
 
 
 def sorted_by_length(sources: Rows, targets: Rows, count: int, *, pad_id: int, multiple: int = 1) -> Batches:
-    """Batches of `count` sentences of similar length, in random order."""
+    """Yield batches of `count` sentences of similar length, in random order, without end."""
     rng = np.random.default_rng(0)
     by_length = sorted(range(len(sources)), key=lambda n: (len(targets[n]), len(sources[n])))
     batches = [by_length[n : n + count] for n in range(0, len(by_length) - count + 1, count)]
@@ -52,7 +52,10 @@ def plain_step(
     start_id: int,
     compiled: dict[str, Any] | None = None,
 ) -> Callable[[], tuple[int, int]]:
-    """A plain training step: forward, cross-entropy, backward, Adam. Returns sentences and tokens."""
+    """Return a plain training step: forward, cross-entropy, backward and Adam.
+
+    The step returns its numbers of sentences and tokens. compiled: options of torch.compile, if any.
+    """
     model.to(device).train()
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
 
@@ -76,7 +79,7 @@ def plain_step(
 
 
 class TrainerSteps:
-    """transformers' Seq2SeqTrainer with its own collator, stopped after every step.
+    """Run transformers' Seq2SeqTrainer with its own collator one step at a time.
 
     It runs in its own thread and waits after each step, so that steps can be timed in turns.
     """

@@ -1,4 +1,4 @@
-"""The same models in other people's libraries."""
+"""The same models in other libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TINY = {"d_model": 32, "num_heads": 2, "d_ff": 64, "num_layers": 1}
 
 
 def shrink() -> None:
-    """Make the base size tiny, for `--tiny`: to check that a benchmark runs, not to measure."""
+    """Make all models tiny, for `--tiny`, which checks that a benchmark runs."""
     BASE.update(TINY)
 
 
@@ -26,7 +26,7 @@ def is_tiny() -> bool:
 
 
 def bert_config() -> Any:
-    """BERT-base, or its tiny version."""
+    """Return the config of BERT-base, or of its tiny version."""
     import transformers
 
     tiny = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
@@ -34,7 +34,7 @@ def bert_config() -> Any:
 
 
 def vit_config() -> Any:
-    """ViT-B/16, or its tiny version."""
+    """Return the config of ViT-B/16, or of its tiny version."""
     import transformers
 
     tiny = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
@@ -42,7 +42,7 @@ def vit_config() -> Any:
 
 
 def gpt2_config(**options: Any) -> Any:
-    """GPT-2 124M, or its tiny version."""
+    """Return the config of GPT-2 124M, or of its tiny version."""
     import transformers
 
     tiny = {"n_embd": 32, "n_layer": 1, "n_head": 2}
@@ -50,7 +50,7 @@ def gpt2_config(**options: Any) -> Any:
 
 
 class TorchTransformer(nn.Module):
-    """torch.nn.Transformer at base size with what it leaves to its user: embeddings, positions, output."""
+    """torch.nn.Transformer at base size, with embeddings, positions and output projection."""
 
     def __init__(
         self, vocab: int, length: int, dropout: float = 0.1, padded: bool = True, pad_id: int = 0
@@ -88,7 +88,7 @@ class TorchTransformer(nn.Module):
 
 
 def marian(vocab: int, length: int, *, pad_id: int = 0, eos_id: int = 1, start_id: int = 0) -> Any:
-    """transformers' MarianMT at base size."""
+    """Build transformers' MarianMT at base size."""
     import transformers
 
     sides = {}
@@ -128,10 +128,10 @@ class Marian(nn.Module):
 
 
 def nanogpt(path: Path, vocab: int) -> Any:
-    """nanoGPT's model, from its model.py at `path`."""
+    """Build nanoGPT's model from its model.py at `path`."""
     module_spec = importlib.util.spec_from_file_location("nanogpt_model", path)
     assert module_spec is not None and module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module_spec.name] = module  # the compiler looks it up there
+    sys.modules[module_spec.name] = module  # torch.compile looks it up there
     module_spec.loader.exec_module(module)
     return module.GPT(module.GPTConfig(vocab_size=vocab, dropout=0.0, bias=True))

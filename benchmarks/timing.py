@@ -16,7 +16,7 @@ Step = Callable[[], object]
 
 
 def time_in_turns(steps: dict[str, Step], *, rounds: int, warm: int = 1) -> dict[str, float]:
-    """The median seconds of each step; the steps run in turns."""
+    """Run the steps in turns; return the median seconds of each. warm: number of untimed rounds."""
     samples: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(rounds + warm):
         for name, step in steps.items():
@@ -28,7 +28,7 @@ def time_in_turns(steps: dict[str, Step], *, rounds: int, warm: int = 1) -> dict
 
 
 def gpu_seconds(step: Step, *, repeats: int = 20, warm: int = 6) -> float:
-    """The median seconds of a step on a GPU, measured with CUDA events."""
+    """Return the median seconds of a step on a GPU, measured with CUDA events."""
     for _ in range(warm):
         step()
     torch.cuda.synchronize()
@@ -42,7 +42,7 @@ def gpu_seconds(step: Step, *, repeats: int = 20, warm: int = 6) -> float:
 
 
 def show(title: str, times: dict[str, float], *, ours: str, unit: str = "ms", work: float = 0.0) -> None:
-    """Print a table of times and ratios; above 1, ours is faster."""
+    """Print a table of times, and ratios to the entry `ours`; above 1, `ours` is faster."""
     table = Table(title=title, title_justify="left")
     table.add_column("implementation")
     table.add_column(unit, justify="right")
@@ -59,7 +59,7 @@ def show(title: str, times: dict[str, float], *, ours: str, unit: str = "ms", wo
 
 
 class Rate(NamedTuple):
-    """Amount of work, and the seconds and steps it took."""
+    """An amount of work, and the seconds and steps it took."""
 
     work: float
     seconds: float
@@ -69,9 +69,10 @@ class Rate(NamedTuple):
 def rates(
     steps: dict[str, Callable[[], tuple[float, int]]], *, rounds: int, warm: int = 2
 ) -> dict[str, Rate]:
-    """Measure steps in turns. A step returns its numbers of sentences and tokens; sentences count.
+    """Run the steps in turns and measure their rates in sentences per second.
 
-    Batches differ in size, so the rate is total work over total seconds.
+    A step returns its numbers of sentences and tokens. Batches differ in size, so the rate is the total
+    work over the total seconds. warm: number of untimed rounds.
     """
     totals = {name: [0.0, 0.0] for name in steps}
     for number in range(rounds + warm):
@@ -85,7 +86,7 @@ def rates(
 
 
 def show_rates(title: str, results: dict[str, Rate], *, ours: str, unit: str) -> None:
-    """Print a table of rates and ratios; above 1, ours is faster."""
+    """Print a table of rates, and ratios to the entry `ours`; above 1, `ours` is faster."""
     table = Table(title=title, title_justify="left")
     for column in ("implementation", f"{unit}/s", "ms per step", "ours / its"):
         table.add_column(column, justify="left" if column == "implementation" else "right")

@@ -1,11 +1,11 @@
-"""Training beside the peers, ours through the loop that `glassformer train` runs:
+"""Compare training with other libraries, using the training loop of `glassformer train`:
 
     python benchmarks/training.py --data MULTI30K_FOLDER [--only sentences,memory] [--nanogpt model.py]
 
-On a CPU: sentences a second at base size on real sentence pairs, in turn with a plain torch.nn.Transformer
-loop and with MarianMT under its own trainer; what a token costs in small and large batches; and memory
-against the size of the corpus. With a GPU: GPT-2 124M and the base encoder-decoder, compiled side by side in
-processes of their own and then timed one after another. Above 1 in the last column, Glassformer is faster.
+On a CPU: sentences per second at base size on real sentence pairs, compared with a plain torch.nn.Transformer
+loop and with MarianMT in transformers' trainer; the cost per sentence in small and large batches; and memory
+by corpus size. On a GPU: GPT-2 124M and the base encoder-decoder, compiled at the same time in separate
+processes and then timed one after another. In the last column, above 1 means that Glassformer is faster.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from benchmarks import reference_loops, reference_models, training_setup
 from benchmarks.timing import Rate, rates, show_rates
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-Step = Callable[[], tuple[float, int]]  # does one step; returns its numbers of sentences and tokens
+Step = Callable[[], tuple[float, int]]  # runs one step; returns its numbers of sentences and tokens
 
 
-class Noting:
-    """What was read ahead, noting how much each step gets to learn."""
+class CountingPrefetcher:
+    """A prefetcher that records the number of units of the current step."""
 
-    def __init__(self, ahead: Any) -> None:
-        self.ahead, self.units = ahead, 0
+    def __init__(self, prefetcher: Any) -> None:
+        self.prefetcher, self.units = prefetcher, 0
 
     def next(self) -> Any:
-        portion = self.ahead.next()
-        self.units = sum(batch.units for batch in portion.batches)
-        return portion
+        step = self.prefetcher.next()
+        self.units = sum(batch.units for batch in step.batches)
+        return step
 
 
-def our_step(loop: Any, ahead: Any) -> Step:
-    """One step of the real loop: data, learning, log and all."""
-    length = float(loop.task.train.lengths(np.arange(len(loop.task.train)))[:, -1].mean())
-    noting = Noting(ahead)
+def our_step(trainer: Any, prefetcher: Any) -> Step:
+    """Return a function that runs one full step of the trainer, including data loading and logging."""
+    length = float(trainer.task.train.lengths(np.arange(len(trainer.task.train)))[:, -1].mean())
+    counter = CountingPrefetcher(prefetcher)
 
     def step() -> tuple[float, int]:
-        loop._run_step(noting)
-        return noting.units / length, noting.units
+        trainer._run_step(counter)
+        return counter.units / length, counter.units
 
     return step
 
@@ -61,7 +61,7 @@ def our_step(loop: Any, ahead: Any) -> Step:
 
 
 def sentences(args: argparse.Namespace) -> None:
-    """Sentences a second: ours, a plain loop, the reference library's trainer; steps in turn."""
+    """Compare sentences per second with a plain loop and transformers' trainer, in turns."""
     import transformers
 
     with tempfile.TemporaryDirectory() as name:
@@ -69,8 +69,8 @@ def sentences(args: argparse.Namespace) -> None:
         job = training_setup.prepare(
             training_setup.translation_recipe(args.data, batch=args.batch, device=CPU), root / "run"
         )
-        loop = training_setup.trainer_of_job(job, CPU)
-        plan = loop.loader.batches.plan(0, 0)
+        trainer = training_setup.trainer_of_job(job, CPU)
+        plan = trainer.loader.batches.plan(0, 0)
         count = round(float(np.mean([len(rows) for rows in plan])))
         vocab, longest = job.corpus.tokenizer.vocab_size, 128
         sources, targets = training_setup.sentences(job.corpus.train)
@@ -93,31 +93,31 @@ def sentences(args: argparse.Namespace) -> None:
             pad_id=job.corpus.pad_id,
             start_id=job.start_id,
         )
-        with training_setup.prefetching(loop) as ahead:
+        with training_setup.prefetching(trainer) as prefetcher:
             steps: dict[str, Step] = {
-                "glassformer train": our_step(loop, ahead),
+                "glassformer train": our_step(trainer, prefetcher),
                 "torch.nn.Transformer, padded": plain,
                 "MarianMT, Seq2SeqTrainer": marian,
             }
             results = rates(steps, rounds=args.rounds)
         marian.close()
-    title = f"real sentences, base size, about {count} a batch, CPU"
+    title = f"real sentences, base size, about {count} per batch, CPU"
     show_rates(title, results, ours="glassformer train", unit="sentences")
 
 
 def linear(args: argparse.Namespace) -> None:
-    """What a token costs as batches grow: flat, where the cost is linear."""
+    """Measure the cost per sentence for growing batches; it is constant if the cost is linear."""
     results: dict[str, Rate] = {}
     for batch in (args.batch // 2, args.batch, args.batch * 2, args.batch * 4):
         with tempfile.TemporaryDirectory() as name:
             job = training_setup.prepare(
                 training_setup.translation_recipe(args.data, batch=batch, device=CPU), Path(name) / "run"
             )
-            loop = training_setup.trainer_of_job(job, CPU)
-            with training_setup.prefetching(loop) as ahead:
+            trainer = training_setup.trainer_of_job(job, CPU)
+            with training_setup.prefetching(trainer) as prefetcher:
                 label = f"batches of {batch} tokens"
-                results |= rates({label: our_step(loop, ahead)}, rounds=max(3, args.rounds // 2))
-    title = "the cost of a sentence, CPU"
+                results |= rates({label: our_step(trainer, prefetcher)}, rounds=max(3, args.rounds // 2))
+    title = "cost per sentence, CPU"
     show_rates(title, results, ours=f"batches of {args.batch} tokens", unit="sentences")
 
 
@@ -134,7 +134,7 @@ print(json.dumps(training_setup.measure_memory(recipe, run, store, steps)))
 
 
 def memory(args: argparse.Namespace) -> None:
-    """A tiny model trained on the corpus once, ten and a hundred times over, each in a fresh process."""
+    """Measure memory while training on the corpus repeated 1, 10 and 100 times, each in a new process."""
     root = str(Path(__file__).parent.parent)
     print("memory by corpus size (private: memory of the process without mapped files)")
     with tempfile.TemporaryDirectory() as name:
@@ -173,17 +173,17 @@ def gpu_ours_pairs(args: argparse.Namespace) -> Any:
         )
 
 
-def _our_gpu(loop: Any) -> Any:
-    with training_setup.prefetching(loop) as ahead:
-        step = our_step(loop, ahead)
+def _our_gpu(trainer: Any) -> Any:
+    with training_setup.prefetching(trainer) as prefetcher:
+        step = our_step(trainer, prefetcher)
         for _ in range(8):
             step()
         yield None
-        yield gpu_rate(step, waited=lambda: loop.data_seconds)
+        yield gpu_rate(step, waited=lambda: trainer.data_seconds)
 
 
 def gpu_nanogpt(args: argparse.Namespace) -> Any:
-    """nanoGPT's compiled step: its forward, backward, clipping and fused AdamW."""
+    """Time nanoGPT's compiled step: forward, backward, gradient clipping and fused AdamW."""
     torch.set_float32_matmul_precision("high")
     model = reference_models.nanogpt(args.nanogpt, 50304).cuda().train()
     ids, labels = (torch.randint(0, 50304, (32, 1024), device="cuda") for _ in range(2))
@@ -206,7 +206,7 @@ def gpu_nanogpt(args: argparse.Namespace) -> Any:
 
 
 def gpu_torch(args: argparse.Namespace, batching: Callable[..., Any]) -> Any:
-    """torch.nn.Transformer compiled for any shape, on batches made beforehand: it never waits for data."""
+    """Time torch.nn.Transformer, compiled with dynamic shapes, on batches that are already on the GPU."""
     torch.set_float32_matmul_precision("high")
     with tempfile.TemporaryDirectory() as name:
         recipe = training_setup.translation_recipe(args.data, batch=args.batch, device=CPU)
@@ -226,7 +226,7 @@ def gpu_torch(args: argparse.Namespace, batching: Callable[..., Any]) -> Any:
 
 
 def gpu_rate(step: Step, *, seconds: float = 4.0, waited: Callable[[], float] = lambda: 0.0) -> Any:
-    """Tokens a second over some seconds, three times; the best, and the share of time waited for data."""
+    """Measure tokens per second three times; return the best, with the fraction of time waiting for data."""
     best: dict[str, float] = {}
     for _ in range(3):
         torch.cuda.synchronize()
@@ -251,17 +251,17 @@ WORKERS: dict[str, Callable[[argparse.Namespace], Any]] = {
 
 
 def work(args: argparse.Namespace) -> None:
-    """One contender: gets ready, waits for its turn, tells what it results."""
-    contender = WORKERS[args.worker](args)
-    next(contender)
+    """Run one benchmark in the worker process: compile, wait for a line of input, then measure and print."""
+    worker_steps = WORKERS[args.worker](args)
+    next(worker_steps)
     torch.cuda.empty_cache()
     print("READY", flush=True)
     sys.stdin.readline()
-    print("FOUND " + json.dumps(next(contender)), flush=True)
+    print("RESULT " + json.dumps(next(worker_steps)), flush=True)
 
 
 def gpu(args: argparse.Namespace) -> None:
-    """All contenders compile at the same time and are timed in turn; one that is not ready is left out."""
+    """Compile all candidates at the same time, then time them one by one; skip those that are not ready."""
     names = [n for n in WORKERS if (args.nanogpt or "nano" not in n) and n.startswith(args.kind)]
     output: dict[str, list[str]] = {name: [] for name in names}
     running: dict[str, Any] = {}
@@ -275,14 +275,17 @@ def gpu(args: argparse.Namespace) -> None:
                 output[name].append(line.rstrip())
 
         threading.Thread(target=read, daemon=True).start()
-    until = time.monotonic() + args.ready
+    until = time.monotonic() + args.compile_timeout
     ready: set[str] = set()
     while time.monotonic() < until and len(ready) < len(names):
         time.sleep(0.2)
         for name in set(names) - ready:
             if "READY" in output[name] or running[name].poll() is not None:
                 ready.add(name)
-                print(f"{name}: ready after {args.ready - (until - time.monotonic()):.0f} s", flush=True)
+                print(
+                    f"{name}: ready after {args.compile_timeout - (until - time.monotonic()):.0f} s",
+                    flush=True,
+                )
     results: dict[str, Rate] = {}
     for name in names:
         if "READY" in output[name] and running[name].poll() is None:
@@ -290,33 +293,50 @@ def gpu(args: argparse.Namespace) -> None:
             running[name].stdin.flush()
             running[name].wait(60)
             time.sleep(0.2)
-        lines = [line for line in output[name] if line.startswith("FOUND ")]
+        lines = [line for line in output[name] if line.startswith("RESULT ")]
         if lines:
-            result = json.loads(lines[0].removeprefix("FOUND "))
+            result = json.loads(lines[0].removeprefix("RESULT "))
             print(f"{name}: {result}", flush=True)
             results[name] = Rate(result["tokens"], result["seconds"], result["steps"])
         else:
             running[name].kill()
-            print(f"{name}: not ready in {args.ready:.0f} s", *output[name][-8:], sep="\n  ", flush=True)
+            print(
+                f"{name}: not ready in {args.compile_timeout:.0f} s",
+                *output[name][-8:],
+                sep="\n  ",
+                flush=True,
+            )
     for kind in ("gpt", "pairs"):
-        mine = f"{kind}: glassformer train"
-        these = {name: rate for name, rate in results.items() if name.startswith(kind)}
-        if mine in these:
-            show_rates(f"training on {torch.cuda.get_device_name()}", these, ours=mine, unit="target tokens")
+        ours_name = f"{kind}: glassformer train"
+        of_kind = {name: rate for name, rate in results.items() if name.startswith(kind)}
+        if ours_name in of_kind:
+            show_rates(
+                f"training on {torch.cuda.get_device_name()}", of_kind, ours=ours_name, unit="target tokens"
+            )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="the folder of Multi30k (train.en.gz ...)")
+    parser.add_argument("--data", type=Path, required=True, help="folder of Multi30k (train.en.gz ...)")
     parser.add_argument("--only", default="", help="sentences, linear, memory; gpu")
-    parser.add_argument("--kind", default="", help="of the GPU's contenders only: gpt, pairs")
-    parser.add_argument("--batch", type=int, help="tokens a batch: 2048 on a CPU, 25000 on a GPU")
-    parser.add_argument("--rounds", type=int, default=12, help="steps of each")
-    parser.add_argument("--steps", type=int, default=300, help="steps of the memory's training")
-    parser.add_argument("--scales", type=int, nargs="+", default=[1, 10, 100], help="times the corpus")
-    parser.add_argument("--nanogpt", type=Path, help="nanoGPT's model.py, to run it beside us")
-    parser.add_argument("--ready", type=float, default=240, help="seconds to compile on a GPU")
-    parser.add_argument("--tiny", action="store_true", help="tiny models: only checks that this runs")
+    parser.add_argument("--kind", default="", help="run only one kind on the GPU: gpt or pairs")
+    parser.add_argument("--batch", type=int, help="tokens per batch (default: 2048 on a CPU, 25000 on a GPU)")
+    parser.add_argument("--rounds", type=int, default=12, help="timed steps per library")
+    parser.add_argument("--steps", type=int, default=300, help="training steps of the memory benchmark")
+    parser.add_argument(
+        "--scales",
+        type=int,
+        nargs="+",
+        default=[1, 10, 100],
+        help="how often to repeat the corpus in the memory benchmark",
+    )
+    parser.add_argument("--nanogpt", type=Path, help="path of nanoGPT's model.py, to compare with it")
+    parser.add_argument(
+        "--compile-timeout", type=float, default=240, help="seconds allowed for compilation on a GPU"
+    )
+    parser.add_argument(
+        "--tiny", action="store_true", help="use tiny models, only to check that the script runs"
+    )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.tiny:

@@ -1,4 +1,4 @@
-"""Our side of the training benchmark: the loop that `glassformer train` runs, step by step."""
+"""Set up Glassformer's training loop for the benchmarks, to run it step by step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNLIMITED = 1_000_000  # steps; the benchmarks stop earlier
 
 
 def translation_recipe(data: Path, *, batch: int, device: torch.device, **options: Any) -> Recipe:
-    """Multi30k, English to German, at base size, vocabulary of 8000; otherwise the job's defaults."""
+    """Return a recipe for Multi30k, English to German, at base size with 8000 tokens; else defaults."""
     files = {
         "train": [str(data / "train.en.gz"), str(data / "train.de.gz")],
         "valid": [str(data / "val.en.gz"), str(data / "val.de.gz")],
@@ -47,14 +47,14 @@ def translation_recipe(data: Path, *, batch: int, device: torch.device, **option
 
 
 def prepare(recipe: Recipe, folder: Path) -> Any:
-    """The job with its data written, its tokenizer trained and every setting filled in."""
+    """Prepare the job: train the tokenizer, encode the data and fill in all settings."""
     return prepare_job(recipe, folder, torch.device(recipe.training.device), lambda message: None)
 
 
 def language_model_trainer(
     folder: Path, *, tokens: int, vocab: int, length: int, rows: int, device: torch.device
 ) -> Trainer:
-    """GPT-2 124M without dropout on a store of random ids, as one document."""
+    """Return a trainer of GPT-2 124M without dropout on one document of random ids."""
     from glassformer import api
     from glassformer.data.examples import PackedBlocks
     from glassformer.training.learner import TextLearner, count_labels
@@ -81,7 +81,7 @@ def language_model_trainer(
 
 
 def make_trainer(task: Any, options: Any, folder: Path, device: torch.device, seed: int = 1) -> Trainer:
-    """The trainer of a task, with its log in the folder."""
+    """Return the trainer of a task, with its log in the folder."""
     configure_torch(options, device)
     log = RunLog(folder, total_steps=UNLIMITED, unit=task.unit, every=options.logging_steps or 50)
     task.learner.to(device)
@@ -103,16 +103,16 @@ def trainer_of_job(job: Job[Any], device: torch.device) -> Trainer:
 
 @contextmanager
 def prefetching(trainer: Trainer) -> Iterator[Prefetcher]:
-    """Prefetch the trainer's data, as `Trainer.run` does."""
+    """Prefetch the data of a trainer, as `Trainer.run` does."""
     trainer.learner.train()
     with Prefetcher(trainer.loader, trainer.state.position) as prefetcher:
         yield prefetcher
 
 
 def sentences(store: Store) -> tuple[list[list[int]], list[list[int]]]:
-    """The same ids for the peers: every source and every target."""
+    """Return the token ids of all sources and all targets, for the other libraries."""
     (sources, targets), lengths = store.gather(np.arange(len(store)))
-    ends = lengths.cumsum(0)[:-1]  # (rows - 1, 2): where each but the last ends
+    ends = lengths.cumsum(0)[:-1]  # (rows - 1, 2): end of each row but the last
     return (
         [ids.tolist() for ids in np.split(sources, ends[:, 0])],
         [ids.tolist() for ids in np.split(targets, ends[:, 1])],
@@ -120,20 +120,20 @@ def sentences(store: Store) -> tuple[list[list[int]], list[list[int]]]:
 
 
 def private_memory() -> int:
-    """Private memory of this process in bytes, without mapped files."""
+    """Return the private memory of this process in bytes, without mapped files."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))
 
 
 def repeat_store(job: Any, times: int, folder: Path) -> Path:
-    """The job's training pairs, repeated, as a store."""
+    """Write a store with the training pairs of the job, repeated."""
     pairs = list(zip(*sentences(job.corpus.train), strict=True))
     repetitions = (pair for _ in range(times) for pair in pairs)
     return write_store(folder, job.corpus.train.fields, repetitions, max_id=job.corpus.max_id).folder
 
 
 def measure_memory(recipe: Recipe, run: Path, store: Path, steps: int) -> dict[str, float]:
-    """A tiny model trained for some steps from a prepared store: its pairs, bytes, memory and waiting."""
+    """Train a tiny model from a store; return its pairs, bytes, peak memory and fraction of time waiting."""
     torch.set_num_threads(1)
     cpu, small = torch.device("cpu"), {"d_model": 32, "num_heads": 2, "d_ff": 64, "num_layers": 1}
     job = prepare(recipe, run)

@@ -87,7 +87,7 @@ class LinearForecaster(nn.Module):
             targets = (future.double() - last).transpose(1, 2).flatten(0, 1)  # (B*C, N)
             gram += (inputs.T @ inputs).cpu()
             products += (inputs.T @ targets).cpu()
-        # the last step minus itself is always 0, so the system is singular: gelsd finds the minimum-norm solution
+        # the last step minus itself is 0, so the system is singular: gelsd finds the minimum-norm solution
         solution = torch.linalg.lstsq(gram, products, driver="gelsd").solution  # (L + 1, N)
         self.out.weight.copy_(solution[:-1].T)
         self.out.bias.copy_(solution[-1])
