@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("csv", nargs="?", help="one column of dates, one or more columns of values")
     parser.add_argument("--horizon", type=int, default=28)
     parser.add_argument("--out", default="runs/forecast")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--max-steps", type=int, default=300)
     args = parser.parse_args()
     if args.csv is None:
         args.csv = "sales.csv"
@@ -40,7 +40,7 @@ def main() -> None:
 
     recipe = {
         "job": "forecast",
-        "data": {"train": args.csv, "context": 4 * args.horizon, "horizon": args.horizon},
+        "data": {"train": args.csv, "context_length": 4 * args.horizon, "horizon": args.horizon},
         "model": {
             "preset": "patchtst",
             "patch_length": 7,
@@ -51,7 +51,7 @@ def main() -> None:
             "num_layers": 2,
             "distribution": "student_t",
         },
-        "training": {"steps": args.steps, "lr": 0.002, "device": "cpu"},
+        "training": {"max_steps": args.max_steps, "lr": 0.002, "device": "cpu"},
     }
     forecaster = glassformer.train(recipe, args.out)
     forecast = forecaster.forecast(args.csv, quantile_levels=[0.1, 0.5, 0.9])

@@ -16,7 +16,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a Korean-English translator.")
     parser.add_argument("--tsv", default=str(Path(__file__).parent / "data" / "korean-english.tsv"))
     parser.add_argument("--out", default="runs/ko-en", help="run folder; the same command resumes a run")
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--max-steps", type=int, default=600)
     args = parser.parse_args()
 
     recipe = {
@@ -24,7 +24,7 @@ def main() -> None:
         "data": {"train": args.tsv, "columns": ["korean", "english"]},
         "tokenizer": {"kind": "unigram", "vocab_size": 2000},
         "model": {"preset": "original", "d_model": 128, "num_heads": 4, "d_ff": 512, "num_layers": 2},
-        "training": {"steps": args.steps, "lr": 0.002, "device": "cpu"},
+        "training": {"max_steps": args.max_steps, "lr": 0.002, "device": "cpu"},
     }
     translator = glassformer.train(recipe, args.out)
     for text in ("안녕하세요!", "감사합니다.", "기차역이 어디예요?"):

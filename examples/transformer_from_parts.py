@@ -2,7 +2,7 @@
 
 The task is to reverse a sequence of digits, which the model has to read completely before it can start.
 
-    python examples/transformer_from_parts.py --steps 400
+    python examples/transformer_from_parts.py --max-steps 400
 """
 
 import argparse
@@ -70,8 +70,8 @@ def make_batch(size: int) -> tuple[Tensor, Tensor]:
 
 def main() -> float:
     parser = argparse.ArgumentParser(description="Train a Transformer to reverse sequences of digits.")
-    parser.add_argument("--steps", type=int, default=400)
-    steps = parser.parse_args().steps
+    parser.add_argument("--max-steps", type=int, default=400)
+    steps = parser.parse_args().max_steps
 
     torch.manual_seed(0)
     model = Transformer()

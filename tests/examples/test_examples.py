@@ -28,7 +28,7 @@ def test_every_example_is_tested():
 
 
 def test_transformer_from_parts_learns_to_reverse(run, capsys):
-    run("transformer_from_parts", "--steps", 200)
+    run("transformer_from_parts", "--max-steps", 200)
     assert float(capsys.readouterr().out.split("correctly: ")[1].split("%")[0]) > 80
 
 
@@ -44,12 +44,12 @@ def test_activation_patching_finds_heads_with_an_effect(run, capsys):
 
 
 def test_korean_english_translator_trains(run, capsys):
-    run("korean_english_translator", "--steps", 3, "--out", "run")
+    run("korean_english_translator", "--max-steps", 3, "--out", "run")
     assert "안녕하세요! ->" in capsys.readouterr().out
 
 
 def test_forecast_csv_prints_quantiles(run, capsys):
-    run("forecast_csv", "--steps", 3, "--out", "run", "--horizon", 7)
+    run("forecast_csv", "--max-steps", 3, "--out", "run", "--horizon", 7)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split("\t") == ["ds", "sales", "sales_0.1", "sales_0.5", "sales_0.9"]
     assert len(lines) == 8 and lines[1].startswith("2025-12-31")

@@ -52,7 +52,7 @@ def test_ribbons_show_the_layer_that_links_words_and_fit_the_page(page: Page, ur
     assert float(share or 0) > 0.7
     page.goto(f"{url}/#/pocket/model?in={TIRED}&to=fr&in_b={WIDE}&to_b=fr")
     ribbons = page.locator("svg:has([data-link])").locator("xpath=..")
-    expect(ribbons).to_have_count(2)
+    expect(ribbons).to_have_count(2, timeout=30_000)
     for n in range(2):
         assert ribbons.nth(n).evaluate("box => box.scrollWidth <= box.clientWidth")
     marked = [set(page.locator(f"[data-beside={which}] mark").all_inner_texts()) for which in "AB"]
