@@ -171,7 +171,7 @@ class Perplexity:
 
     @property
     def perplexity(self) -> float:
-        """The exponential of the mean loss."""
+        """The perplexity, exp of the mean loss per token."""
         return perplexity(self.loss_per_token)
 
     @property

@@ -349,7 +349,7 @@ def typical_length(store: Store) -> int:
 
 
 class RestoreJob(Seq2SeqJob[SentenceData]):
-    """Train a model to restore truncated, masked or shuffled sentences; evaluated with chrF."""
+    """Train a model to restore corrupted sentences; evaluated with chrF and exact match."""
 
     def prepare_data(self) -> None:
         def read(files: Sequence[str]) -> Source:
