@@ -106,7 +106,8 @@ class UnknownNameError(GlassformerError):
 
     def message(self) -> str:
         known = [str(name) for name in self.known]
-        text = f"unknown {self.kind} {self.name!r}"
+        kind, *owner = re.split(r" (?=of |in )", self.kind, maxsplit=1)  # "column of FILE"
+        text = " ".join((f"unknown {kind} {self.name!r}", *owner))
         longer = [name for name in known if self.name and self.name in name]
         if close := get_close_matches(self.name, known, n=1) or longer[:5]:
             return f"{text}; did you mean {' or '.join(map(repr, close))}?"

@@ -130,8 +130,8 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """x (B, T, D), memory (B, S, D) for cross-attention -> attention(norm(x)) + residual, (B, T, D).
 
-        attend: backend to use instead of `mask`, `terms` and `kernel`; a stack prepares one for all layers
-        that share them. If the backend handles rows without padding, x is (N, D).
+        attend: attention backend that replaces `mask`, `terms` and `kernel`; a stack prepares one for all
+        layers with the same mask and terms. If it takes packed (unpadded) tokens, x is (N, D).
         """
         if attend is None:
             attend = self._dense(x, memory, mask, terms, kernel)

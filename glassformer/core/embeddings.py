@@ -92,7 +92,7 @@ def check_token_ids(ids: Tensor) -> None:
 
 
 def _check_ids(ids: Tensor, vocab_size: int) -> None:
-    """Raise if an id is out of range; on a GPU only shapes are checked, to avoid a synchronization."""
+    """Raise if an id is out of range; on a GPU values are not checked, to avoid a synchronization."""
     check_token_ids(ids)
     if ids.is_cpu and ids.numel() and not torch.compiler.is_compiling():
         low, high = (int(v) for v in ids.aminmax())

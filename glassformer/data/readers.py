@@ -104,9 +104,7 @@ def open_text(path: str | PathLike[str]) -> Iterator[IO[bytes]]:
             yield stream
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         problem = "is truncated" if isinstance(error, EOFError) else "is damaged"
-        raise FileProblemError(
-            path, f"the gzip file {problem}", hint="download or compress it again"
-        ) from None
+        raise FileProblemError(path, f"{problem} (gzip)", hint="download or compress it again") from None
     except OSError as error:
         raise FileProblemError(path, f"cannot be read ({error.strerror or error})") from None
 
@@ -301,7 +299,7 @@ class DelimitedReader(TableReader):
     def _index(self, column: Column, names: list[str]) -> int:
         if isinstance(column, int):
             if column < 1:
-                raise InvalidValueError("column", column, "a number from 1")
+                raise InvalidValueError("column", column, "a column number of at least 1")
             return column - 1
         if names.count(column) > 1:
             raise FileProblemError(

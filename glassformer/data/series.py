@@ -373,7 +373,7 @@ def _sort(rows: _Rows, notes: list[str]) -> _Rows:
         rows = rows.select(np.argsort(rows.series, kind="stable"))
     same, steps = rows.same_series(), np.diff(rows.stamps)
     if not same.any():
-        raise FileProblemError(rows.name, "has no series of two rows or more")
+        raise FileProblemError(rows.name, "has no series with at least two rows")
     back = np.flatnonzero(same & (steps < 0))
     if back.size == same.sum():
         notes.append("reversed the rows, which had the newest first")

@@ -156,7 +156,7 @@ def _write(path: Path, fields: Sequence[str], chunks: Iterable[Sequence[Chunk]],
                     raise InvalidValueError(
                         f"range of {name} ids",
                         [int(chunk.ids.min()), int(chunk.ids.max())],
-                        f"within 0 to {max_id}",
+                        f"ids from 0 to {max_id}",
                     )
                 ids[n].write(chunk.ids.astype(dtype).tobytes())
                 ends[n].write((chunk.ends + sizes[n]).astype(np.int64).tobytes())

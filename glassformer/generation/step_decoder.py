@@ -1,4 +1,4 @@
-"""The interface between a model and the search for tokens: prefill, then one decode step per token.
+"""The interface between models and decoding algorithms: prefill, then one decode step per token.
 
 Greedy decoding, sampling and beam search use only `PrefillResult` and `StepDecoder`, so each is written
 once for all models. A model of another architecture can generate if it implements `prefill`.

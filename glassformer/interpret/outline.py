@@ -64,7 +64,7 @@ class InputNames(NamedTuple):
 
 
 def input_names(model: nn.Module) -> dict[Any, InputNames]:
-    """Return the names for each input sequence of the model, in the order of the data flow."""
+    """Return the argument and module names of each input sequence, in the order of the data flow."""
     if isinstance(model, EncoderDecoder):
         return {
             "source": InputNames("src", "src_embed", "encoder", "src_mask", "src_positions"),

@@ -123,7 +123,7 @@ def image_sequence(read: specs.ImagePatchesSpec) -> TokenSequence:
 
 
 def series_sequence(read: specs.SeriesPatchesSpec) -> TokenSequence:
-    """Return the patches of a series, oldest first, after the prefix tokens; the context starts at step 0."""
+    """Describe the tokens of a series: prefix tokens, then patches, oldest first; time steps count from 0."""
     skipped = (read.context_length - read.patch_length) % read.stride
     starts = range(skipped, skipped + read.num_patches * read.stride, read.stride)
     size = read.patch_length

@@ -96,7 +96,7 @@ def is_run(folder: Path) -> bool:
 
 @dataclass(eq=False)
 class NotARunError(GlassformerError):
-    """A folder to train in contains files but is not a training run."""
+    """The output folder is not empty and is not a training run."""
 
     folder: Path
     hint: str = "choose a new or empty folder to train in"

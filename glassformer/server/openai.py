@@ -19,7 +19,13 @@ from fastapi.responses import StreamingResponse
 from torch import Tensor
 
 from glassformer.bundle import Bundle
-from glassformer.errors import GlassformerError, InputTooLongError, InvalidValueError, UnsupportedError
+from glassformer.errors import (
+    ConflictError,
+    GlassformerError,
+    InputTooLongError,
+    InvalidValueError,
+    UnsupportedError,
+)
 from glassformer.generation import GeneratedToken, GenerationOutput
 from glassformer.server.errors import PayloadTooLargeError, RequestTimeoutError, error_body
 from glassformer.server.metrics import Metrics
@@ -280,7 +286,7 @@ def _check_supported(request: CompletionRequest) -> None:
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise InvalidValueError("best_of", request.best_of, "the value of n")
     if request.echo and request.logprobs is not None:
-        raise InvalidValueError("echo", True, "false together with logprobs")
+        raise ConflictError(("echo", "logprobs"), "log-probabilities of the prompt are not computed")
     if request.stream_options is not None and not request.stream:
         raise InvalidValueError("stream_options", "set", "no value without stream")
 

@@ -218,7 +218,7 @@ class Tokenizer(ABC):
     def fallback_ids(self) -> frozenset[int]:
         """Ids for characters outside the vocabulary: the unknown token and byte-fallback tokens.
 
-        Byte-level vocabularies have none. Tokens of ASCII bytes are not included: each is a character.
+        Byte-level vocabularies have none. Byte tokens of ASCII are excluded: each is a complete character.
         """
         byte_ids = (self._id(f"<0x{byte:02X}>", "source") for byte in range(0x80, 0x100))
         return self.unknown_ids.union(index for index in byte_ids if index is not None)

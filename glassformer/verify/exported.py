@@ -276,7 +276,7 @@ def _compare_scores(bundle: Bundle, runtime: Any) -> tuple[list[float], str]:
 
 
 def _compare_translations(bundle: Bundle, runtime: Any) -> tuple[list[float], str]:
-    """Compare the log-probabilities of random targets and their end tokens."""
+    """Compare the log-probabilities of random targets, end token included, in both runtimes."""
     model: Any = bundle.model
     sample = random_inputs(model, "right", batch=ROWS)
     ends, starts = end_tokens(bundle), start_tokens(bundle, model.spec)

@@ -68,7 +68,7 @@ def batched_equals_single(bundle: Bundle, name: str, side: Side = "none") -> Che
 
 
 def kernels_agree(bundle: Bundle, name: str) -> CheckResult:
-    """Compare the outputs of each attention kernel with the explicit one, with left padding."""
+    """Compare each attention kernel with the explicit (unfused) kernel on a left-padded batch."""
     with torch.no_grad():
         return _compare_with_explicit(bundle, name, _outputs, 1.0, dtype_tolerance(bundle.model))
 

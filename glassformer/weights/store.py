@@ -189,7 +189,7 @@ def _open_shards(index: Path) -> list[Any]:
     for shard in sorted(set(weight_map.values())):
         path = index.parent / str(shard)
         if Path(path.name) != Path(str(shard)):
-            raise FileProblemError(index, f"names the shard {shard!r} outside its folder")
+            raise FileProblemError(index, f"refers to the shard {shard!r}, which is outside its folder")
         if not path.is_file():
             raise FileMissingError(path, "shard")
         files.append(_open(path))
