@@ -120,7 +120,7 @@ def average(
     """Average the weights of several checkpoints.
 
     All other files are copied from the first model. A run keeps checkpoints
-    if its recipe sets training.average_checkpoints.
+    for averaging only if its recipe sets training.average_checkpoints.
     """
     if last is not None and best is not None:
         raise ConflictError(names=("last", "best"), reason="choose one of them")

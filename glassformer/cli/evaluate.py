@@ -71,8 +71,8 @@ def evaluate(
 
     translate: loss, perplexity, BLEU, chrF. restore: also exact matches.
     lm: loss, perplexity, bits per character. classify and images: accuracy
-    and F1 per class. forecast: squared and absolute errors, compared with
-    repeating the last value.
+    and per-class F1. forecast: MSE and MAE, compared with a baseline that
+    repeats the last value.
     """
     from rich.console import Console
 

@@ -77,7 +77,7 @@ def summarize(model: Model, texts: Texts = None, prefix: Prefix = None, *, optio
 def restore(model: Model, texts: Texts = None, *, options: GenerateOptions) -> None:
     """Restore sentences with missing or shuffled words, one per line.
 
-    `<gap>` marks missing words. MODEL must be trained with the job restore.
+    `<gap>` marks missing words. MODEL must be trained for the restore task.
     Empty lines stay empty.
     """
     bundle = _load(model, texts, options)
@@ -99,9 +99,9 @@ def generate(
 ) -> None:
     """Generate text from a prompt, streamed as it is produced.
 
-    Several prompts, a file or stdin give one line per prompt, with line
-    breaks replaced by spaces (--json keeps them); empty lines stay empty.
-    By default at most 256 tokens are generated.
+    For several prompts, a file or stdin, prints one line per prompt and
+    replaces line breaks with spaces (--json keeps them). Empty lines stay
+    empty. Generates at most 256 tokens by default.
     """
     bundle = _load(model, texts, options)
     from glassformer.tasks.text_generation import TextGenerator

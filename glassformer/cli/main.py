@@ -50,7 +50,7 @@ COMMANDS = {
     "embed": Command("predict", INFERENCE, "Embed texts or images as vectors."),
     "similar": Command("predict", INFERENCE, "Find the most similar lines of a file."),
     "fill": Command("predict", INFERENCE, "Fill [MASK] with the most likely word."),
-    "answer": Command("predict", INFERENCE, "Answer questions with a span of a text."),
+    "answer": Command("predict", INFERENCE, "Answer questions with a span of a context."),
     "forecast": Command("predict", INFERENCE, "Forecast time series."),
     "models": Command("models", INFERENCE, "List the shipped models, or print a model card."),
     "train": Command("train", TRAINING, "Train a model, or resume a run."),

@@ -16,7 +16,8 @@ from glassformer.errors import FileExistsAlreadyError, FileMissingError
 
 def models(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Model whose card to print (default: list all).")
+        str | None,
+        typer.Argument(metavar="NAME", help="Print the card of this model (default: list all models)."),
     ] = None,
     as_json: Json = False,
 ) -> None:

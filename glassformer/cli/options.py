@@ -117,15 +117,19 @@ class GenerateOptions(LineOptions):
     min_p: Annotated[
         float | None, _gen(help="Sample from tokens with at least this fraction of the top probability.")
     ] = None
-    repetition_penalty: Annotated[float | None, _gen(help="Penalize repeated tokens (above 1).")] = None
+    repetition_penalty: Annotated[
+        float | None, _gen(help="Repetition penalty; above 1 discourages repeated tokens.")
+    ] = None
     no_repeat_ngram_size: Annotated[int | None, _gen(help="Never repeat an n-gram of this size.")] = None
     length_penalty: Annotated[
-        float | None, _gen(help="Beam length penalty; above 0 favors longer texts.")
+        float | None, _gen(help="Length penalty of beam search; above 0 favors longer texts.")
     ] = None
-    length_formula: Annotated[str | None, _gen(help="Beam length normalization: hf, fairseq or paper.")] = (
-        None
-    )
-    early_stopping: Annotated[str | None, _gen(help="When beam search stops: true, false or never.")] = None
+    length_formula: Annotated[
+        str | None, _gen(help="Length normalization of beam search: hf, fairseq or paper (GNMT).")
+    ] = None
+    early_stopping: Annotated[
+        str | None, _gen(help="Early-stopping rule of beam search: true, false or never.")
+    ] = None
     num_return_sequences: Annotated[int | None, _gen(help="Number of texts per input; needs --json.")] = None
     seed: Annotated[int | None, _gen(help="Random seed for sampling.")] = None
     stop_strings: Annotated[

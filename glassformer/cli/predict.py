@@ -211,12 +211,12 @@ def answer(
     *,
     options: LineOptions,
 ) -> None:
-    """Answer questions with a span of a text.
+    """Answer questions with a span of a context.
 
     Prints one line per question: answer, tab, probability.
-    Long contexts are read in overlapping windows. Empty lines stay empty.
+    Long contexts are split into overlapping windows. Empty lines stay empty.
     --json adds the position of the answer and the probability that there is
-    none.
+    no answer.
     """
     text, errors = None, LineErrors()
     if context is not None:
@@ -259,7 +259,9 @@ def forecast(
     ] = None,
     figure: Annotated[
         Path | None,
-        typer.Option(help="Write a PNG figure.", show_default=False, rich_help_panel=OUTPUT_PANEL),
+        typer.Option(
+            help="Plot the forecast to this PNG file.", show_default=False, rich_help_panel=OUTPUT_PANEL
+        ),
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,

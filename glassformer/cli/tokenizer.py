@@ -52,7 +52,7 @@ def tokenizer(
         list[str] | None, typer.Option(help="Name or number of a text column. Repeatable.")
     ] = None,
     target: Annotated[
-        list[Path] | None, typer.Option(help="File for a separate target vocabulary. Repeatable.")
+        list[Path] | None, typer.Option(help="Training text for a separate target vocabulary. Repeatable.")
     ] = None,
     target_column: Annotated[
         list[str] | None, typer.Option(help="Like --column, for the files of --target.")

@@ -30,7 +30,7 @@ def verify(
         ),
     ] = None,
     exported: Annotated[
-        Path | None, typer.Option(help="Exported folder of this model to compare with.")
+        Path | None, typer.Option(help="Folder with an export of this model to compare with.")
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = None,

@@ -1,4 +1,4 @@
-"""Answer questions with a span of a text of any length."""
+"""Answer questions with a span of a context of any length."""
 
 from __future__ import annotations
 

@@ -162,8 +162,8 @@ export default {
     ko: '완료되었지만 이 단계의 상위 후보가 아니어서 잘렸습니다.',
   },
   'beam.why.search over': {
-    en: 'Pruned: the search ended before it finished.',
-    ko: '완료되기 전에 탐색이 끝나 잘렸습니다.',
+    en: 'Unfinished: the search ended before this sequence was complete.',
+    ko: '완료되기 전에 탐색이 끝났습니다.',
   },
   'beam.why.end': { en: 'Finished: end token.', ko: '종료 토큰으로 완료되었습니다.' },
   'beam.why.length': { en: 'Finished: length limit reached.', ko: '길이 제한에 도달해 완료되었습니다.' },

@@ -25,7 +25,7 @@ export default {
   'image.on_prefix': { en: '{token}', ko: '{token}' },
   'image.on_patches': { en: 'patches', ko: '패치' },
   'image.strongest': { en: 'highest weight: row {row}, column {column}', ko: '최댓값: {row}행 {column}열' },
-  'image.shares': { en: 'Distribution of the attention', ko: '어텐션의 분포' },
+  'image.shares': { en: 'Attention distribution', ko: '어텐션 분포' },
   'image.heads': { en: 'All layers and heads for this query', ko: '이 쿼리에 대한 모든 레이어와 헤드' },
   'image.heads_note': {
     en: 'Each thumbnail is one head with its own color scale. Click one to enlarge it.',

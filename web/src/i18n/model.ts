@@ -47,7 +47,7 @@ export default {
   'position.sinusoidal': { en: 'sinusoidal', ko: '사인·코사인' },
   'position.learned': { en: 'learned', ko: '학습됨' },
   'position.rotary': { en: 'rotary', ko: '회전(RoPE)' },
-  'position.relative': { en: 'relative bias', ko: '상대 위치 편향' },
+  'position.relative': { en: 'relative position bias', ko: '상대 위치 편향' },
   'position.alibi': { en: 'ALiBi', ko: 'ALiBi' },
   'position.none': { en: 'none', ko: '없음' },
   'head.words': { en: 'Linear and softmax over {n} tokens', ko: '토큰 {n}개에 대한 선형 변환과 소프트맥스' },
@@ -79,7 +79,7 @@ export default {
   'overview.ffn': { en: 'Feed-forward dimension', ko: '피드포워드 차원' },
   'overview.wiring': { en: 'Normalization', ko: '정규화' },
   'overview.wiring.pre': { en: '{norm} before each sublayer (pre-norm)', ko: '{norm}, 서브레이어 앞(pre-norm)' },
-  'overview.wiring.post': { en: '{norm} after each sum (post-norm)', ko: '{norm}, 잔차 합 뒤(post-norm)' },
+  'overview.wiring.post': { en: '{norm} after each residual addition (post-norm)', ko: '{norm}, 잔차 덧셈 뒤(post-norm)' },
   'overview.wiring.parallel': {
     en: '{norm}, parallel attention and feed-forward',
     ko: '{norm}, 어텐션과 피드포워드 병렬',

@@ -3,8 +3,8 @@ import type { Messages } from '../lib/i18n.svelte';
 export default {
   'stage.loading': { en: 'Loading…', ko: '불러오는 중…' },
   'stage.pick_token': { en: 'Selected token', ko: '선택한 토큰' },
-  'stage.tokens_before': { en: '{count} tokens before', ko: '앞의 토큰 {count}개' },
-  'stage.tokens_after': { en: '{count} tokens after', ko: '뒤의 토큰 {count}개' },
+  'stage.tokens_before': { en: '{count} preceding tokens', ko: '앞의 토큰 {count}개' },
+  'stage.tokens_after': { en: '{count} following tokens', ko: '뒤의 토큰 {count}개' },
   'stage.pick_head': { en: 'Selected head', ko: '선택한 헤드' },
   'stage.head_n': { en: 'Head {head}', ko: '헤드 {head}' },
   'stage.dimension': { en: 'dim', ko: '차원' },
@@ -45,7 +45,7 @@ export default {
   'tokens.covers': { en: 'Characters', ko: '글자 범위' },
   'tokens.bytes': { en: 'Bytes (hex)', ko: '바이트(16진)' },
   'tokens.special': { en: 'special', ko: '특수 토큰' },
-  'tokens.patch_grid': { en: '{count} patches of the image', ko: '이미지 위의 패치 {count}개' },
+  'tokens.patch_grid': { en: '{count} image patches', ko: '이미지 패치 {count}개' },
   'tokens.patch_spans': { en: '{count} patches over time', ko: '시간 축 위의 패치 {count}개' },
   'tokens.box': { en: 'x {x}, y {y}, {width} × {height} pixels', ko: 'x {x}, y {y}, {width} × {height} 픽셀' },
   'tokens.span': { en: 'steps {from}–{to}', ko: '{from}~{to}스텝' },
@@ -264,8 +264,8 @@ export default {
   'alignment.layer': { en: 'Cross-attention layer', ko: '크로스 어텐션 레이어' },
   'alignment.layer_n': { en: 'Layer {layer}', ko: '레이어 {layer}' },
   'alignment.side': { en: 'Show', ko: '기준' },
-  'alignment.predicted': { en: 'when predicted', ko: '예측할 때' },
-  'alignment.read': { en: 'when read as input', ko: '입력될 때' },
+  'alignment.predicted': { en: 'as a predicted token', ko: '예측할 때' },
+  'alignment.read': { en: 'as an input token', ko: '입력될 때' },
   'alignment.heads': { en: 'Heads', ko: '헤드' },
   'alignment.mean': { en: 'mean of all heads', ko: '헤드 평균' },
   'alignment.summary': {
@@ -373,8 +373,8 @@ export default {
 
   'residual_norm.title': { en: 'Norm of the residual stream', ko: '잔차 스트림의 노름' },
   'residual_norm.note': {
-    en: 'Norm of each token’s vector after every sublayer. It grows as layers add to the stream.',
-    ko: '서브레이어를 지날 때마다의 벡터 노름입니다. 각 레이어가 더한 값이 쌓여 커집니다.',
+    en: 'Norm of each token’s vector after every sublayer. It usually grows as layers add to the residual stream.',
+    ko: '서브레이어를 지날 때마다의 벡터 노름입니다. 보통 각 레이어가 더한 값이 쌓여 커집니다.',
   },
   'residual_norm.note_post': {
     en: 'Norm of each token’s vector after every sublayer. This model normalizes each sum, so the norm does not accumulate.',

@@ -176,8 +176,8 @@ export default {
     ko: '토큰마다 답의 시작 점수와 끝 점수를 얻습니다. 가장 좋은 쌍은 “{answer}”입니다.',
   },
   'tour.head.forecast': {
-    en: 'The last vectors of all patches are concatenated, projected to the next {horizon} steps, and rescaled to the units of the series.',
-    ko: '모든 패치의 마지막 벡터를 이어 붙이고 행렬을 곱해 다음 {horizon}스텝을 얻은 뒤, 원래 시계열의 단위로 되돌립니다.',
+    en: 'The final-layer vectors of all patches are concatenated, projected to the next {horizon} steps, and rescaled to the units of the series.',
+    ko: '모든 패치의 마지막 레이어 벡터를 이어 붙이고 행렬을 곱해 다음 {horizon}스텝을 얻은 뒤, 원래 시계열의 단위로 되돌립니다.',
   },
   'tour.decoding.title': { en: 'Autoregressive decoding', ko: '자기회귀 디코딩' },
   'tour.decoding.translate': {
