@@ -50,7 +50,7 @@ GLOSSARY = {
     "biases": "Which projections have a bias.",
     "bidirectional": "Whether keys after the query have buckets of their own.",
     "block": "The block of every layer.",
-    "buckets": "Number of distance buckets of the relative bias.",
+    "buckets": "Number of distance buckets of the relative position bias.",
     "bundle": "A loaded model: what `glassformer.load` returns.",
     "cache": "Keys and values of earlier steps; it is filled in place.",
     "callbacks": "Functions to call on progress and on inputs that are rejected.",
