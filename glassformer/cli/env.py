@@ -23,7 +23,7 @@ def env(as_json: Json = False) -> None:
     """Show versions, devices, attention kernels and supported dtypes.
 
     bfloat16 and float16 on the CPU are tested in a child process, because
-    they crash it on some machines.
+    they crash the process on some machines.
     """
     facts = environment()
     if as_json:

@@ -40,7 +40,9 @@ BleuTokenizer = Literal["13a", "intl", "char", "zh", "none", "ko-mecab", "ja-mec
 
 def evaluate(
     model: Model,
-    data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Test files, as for training.")],
+    data: Annotated[
+        list[str], typer.Argument(metavar="DATA...", help="Test files, in the same format as for training.")
+    ],
     job: Annotated[
         str | None,
         typer.Option(
@@ -61,7 +63,9 @@ def evaluate(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Write the model's outputs, one per line.", rich_help_panel=OUTPUT_PANEL),
+        typer.Option(
+            help="Write the model's outputs to this file, one per line.", rich_help_panel=OUTPUT_PANEL
+        ),
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,

@@ -29,7 +29,8 @@ def explore(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MODEL", help="Model folders, run folders, or shipped models (default: all shipped)."
+            metavar="MODEL",
+            help="Model folders, run folders, or shipped models (default: all shipped models).",
         ),
     ] = None,
     text: Annotated[str | None, typer.Option(help="Initial input text.")] = None,
@@ -135,7 +136,7 @@ def serve(
         list[str], typer.Argument(metavar="MODEL...", help="Model folders, run folders or shipped models.")
     ],
     host: Annotated[
-        str, typer.Option(help="Address to listen on; any but localhost requires a token.")
+        str, typer.Option(help="Address to listen on; any other than localhost requires a token.")
     ] = "127.0.0.1",
     port: Port = 8000,
     token: Annotated[
@@ -148,10 +149,11 @@ def serve(
         ),
     ] = None,
     max_requests: Annotated[
-        int, _limit(min=1, max=100_000, help="Maximum number of open requests; further ones get status 429.")
+        int,
+        _limit(min=1, max=100_000, help="Maximum number of open requests; further requests get status 429."),
     ] = 256,
     slots: Annotated[
-        int, _limit(min=1, max=1024, help="Batch slots per model; a request takes one per beam.")
+        int, _limit(min=1, max=1024, help="Number of batch slots per model; each beam takes one slot.")
     ] = 32,
     timeout: Annotated[float, _limit(min=0.1, max=86_400, help="Request timeout in seconds.")] = 300.0,
     threads: Threads = None,

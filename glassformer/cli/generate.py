@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TREE_SUFFIXES = (".svg", ".png", ".json")
 Prefix = Annotated[
-    str | None, typer.Option(help="Text put before every input (default: from the model folder).")
+    str | None, typer.Option(help="Text to prepend to every input (default: from the model folder).")
 ]
 
 

@@ -28,7 +28,7 @@ def inspect(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="Model folder, preset such as gpt2, or tiny:FAMILY.")
     ],
-    batch_size: Annotated[int, typer.Option(min=1, help="Batch size of the shapes.")] = 2,
+    batch_size: Annotated[int, typer.Option(min=1, help="Batch size for the printed shapes.")] = 2,
     length: Annotated[
         int | None, typer.Option(min=1, help="Sequence length for the printed shapes (default: 16).")
     ] = None,

@@ -36,7 +36,10 @@ Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="Model folder, run folder, or shipped model such as pocket.")
 ]
 ModelOrTiny = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Model folder, shipped model, or tiny:FAMILY for a random one.")
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Model folder, shipped model, or tiny:FAMILY for a small random model."
+    ),
 ]
 Texts = Annotated[
     list[str] | None, typer.Argument(metavar="TEXT", help="Input texts (default: --file, else stdin).")

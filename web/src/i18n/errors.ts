@@ -31,7 +31,7 @@ export default {
     ko: '서버가 {seconds}초 안에 끝내지 못했습니다. 입력을 줄여 다시 시도해 주세요.',
   },
   'error.invalid_api_key': {
-    en: 'The server needs its token. Reload the page and enter it as the password.',
-    ko: '서버의 토큰이 필요합니다. 페이지를 새로 고친 뒤 비밀번호로 입력해 주세요.',
+    en: 'The server requires a token. Reload the page and enter the token as the password.',
+    ko: '서버에 접속하려면 토큰이 필요합니다. 페이지를 새로 고친 뒤 토큰을 비밀번호로 입력해 주세요.',
   },
 } satisfies Messages;

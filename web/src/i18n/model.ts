@@ -65,7 +65,7 @@ export default {
     ko: '인코더가 입력 전체를 읽고, 디코더는 인코더의 출력을 참조하면서 결과를 한 토큰씩 생성합니다.',
   },
   'overview.shape.encoder-only': {
-    en: 'An encoder: every token attends to every other token, and the output is one vector per token.',
+    en: 'An encoder: every token attends to all tokens, and the output is one vector per token.',
     ko: '인코더 모델입니다. 모든 토큰이 서로를 참조하고, 토큰마다 벡터 하나를 출력합니다.',
   },
   'overview.shape.decoder-only': {

@@ -388,8 +388,8 @@ export default {
   'residual_norm.mean': { en: 'mean over tokens', ko: '전체 토큰 평균' },
 
   'head.intro_words': {
-    en: 'The last vector is multiplied by the output matrix to get a logit for every token in the vocabulary. Softmax turns the logits into probabilities.',
-    ko: '마지막 벡터에 출력 행렬을 곱해 어휘의 모든 토큰에 대한 로짓을 얻고, 소프트맥스로 확률로 바꿉니다.',
+    en: 'The final-layer vector is multiplied by the output matrix to get a logit for every token in the vocabulary. Softmax turns the logits into probabilities.',
+    ko: '마지막 레이어의 벡터에 출력 행렬을 곱해 어휘의 모든 토큰에 대한 로짓을 얻고, 소프트맥스로 확률로 바꿉니다.',
   },
   'head.tied': {
     en: 'The output matrix is the token embedding table (tied weights).',

@@ -10,17 +10,17 @@ export default {
   'tour.input.title': { en: 'The input', ko: '입력' },
   'tour.input.text': { en: '“{text}” is the input.', ko: '입력은 “{text}”입니다.' },
   'tour.input.text.yours': {
-    en: 'Type your own at any time. Every number on this page is recomputed from your text by the real model.',
+    en: 'Type your own text at any time. Every number on this page is recomputed from your text by the real model.',
     ko: '언제든 직접 써 보세요. 이 화면의 모든 값은 입력한 글을 실제 모델에 넣어 다시 계산한 것입니다.',
   },
   'tour.input.picture': { en: 'The input is an image.', ko: '입력은 이미지입니다.' },
   'tour.input.picture.yours': {
-    en: 'Choose, drop or draw your own at any time. Every number on this page is recomputed from your image by the real model.',
+    en: 'Choose, drop or draw your own image at any time. Every number on this page is recomputed from your image by the real model.',
     ko: '언제든 파일을 고르거나 직접 그려 보세요. 이 화면의 모든 값은 그 이미지를 실제 모델에 넣어 다시 계산한 것입니다.',
   },
   'tour.input.series': { en: 'The input is a series of {context} steps.', ko: '입력은 {context}스텝의 시계열입니다.' },
   'tour.input.series.yours': {
-    en: 'Load your own as a CSV file at any time. Every number on this page is recomputed from your series by the real model.',
+    en: 'Load your own series as a CSV file at any time. Every number on this page is recomputed from your series by the real model.',
     ko: '언제든 CSV 파일로 직접 넣어 보세요. 이 화면의 모든 값은 그 시계열을 실제 모델에 넣어 다시 계산한 것입니다.',
   },
   'tour.input.static': {
@@ -94,7 +94,7 @@ export default {
     ko: '토큰은 자기 뒤의 토큰을 참조할 수 없습니다. 그 점수를 −∞로 바꾸면 소프트맥스를 거쳐 정확히 0이 됩니다. 비어 있는 삼각형이 그 부분입니다.',
   },
   'tour.mask.both': {
-    en: 'Nothing is masked here. This model is bidirectional: every token attends to every other. Only padding in batches is masked.',
+    en: 'Nothing is masked here. This model is bidirectional: every token attends to all tokens. Only padding in batches is masked.',
     ko: '여기서는 마스킹하는 것이 없습니다. 이 모델은 양방향이므로 모든 토큰이 서로를 참조합니다. 배치의 패딩만 마스킹합니다.',
   },
   'tour.feed_forward.title': { en: 'Feed-forward network', ko: '피드포워드' },
@@ -147,22 +147,22 @@ export default {
   },
   'tour.head.title': { en: 'The output', ko: '출력' },
   'tour.head.translate': {
-    en: 'The last vector is projected to a logit for each of {vocab} tokens, and softmax turns the logits into probabilities. Change temperature, top-k and top-p to see the effect.',
-    ko: '마지막 벡터에 행렬을 곱해 토큰 {vocab}개의 로짓을 얻고, 소프트맥스로 확률을 만듭니다. 온도, top-k, top-p를 바꾸며 막대의 변화를 살펴보세요.',
+    en: 'The final-layer vector is projected to a logit for each of {vocab} tokens, and softmax turns the logits into probabilities. Change temperature, top-k and top-p to see the effect.',
+    ko: '마지막 레이어의 벡터에 행렬을 곱해 토큰 {vocab}개의 로짓을 얻고, 소프트맥스로 확률을 만듭니다. 온도, top-k, top-p를 바꾸며 막대의 변화를 살펴보세요.',
   },
   'tour.head.generate': {
-    en: 'The last vector is projected to a logit for each of {vocab} tokens, and softmax turns the logits into probabilities for the next token. Change temperature, top-k and top-p to see the effect.',
-    ko: '마지막 벡터에 행렬을 곱해 토큰 {vocab}개의 로짓을 얻고, 소프트맥스로 다음 토큰의 확률을 만듭니다. 온도, top-k, top-p를 바꾸며 막대의 변화를 살펴보세요.',
+    en: 'The final-layer vector is projected to a logit for each of {vocab} tokens, and softmax turns the logits into probabilities for the next token. Change temperature, top-k and top-p to see the effect.',
+    ko: '마지막 레이어의 벡터에 행렬을 곱해 토큰 {vocab}개의 로짓을 얻고, 소프트맥스로 다음 토큰의 확률을 만듭니다. 온도, top-k, top-p를 바꾸며 막대의 변화를 살펴보세요.',
   },
   'tour.head.fill': {
-    en: 'At the mask, the last vector is projected to a logit for each of {vocab} tokens. The prediction is “{answer}”, based on the context on both sides.',
-    ko: '마스크 위치의 마지막 벡터로 토큰 {vocab}개의 로짓을 얻습니다. 예측한 토큰은 “{answer}”입니다. 앞뒤 문맥을 모두 참고한 결과입니다.',
+    en: 'At the mask, the final-layer vector is projected to a logit for each of {vocab} tokens. The prediction is “{answer}”, based on the context on both sides.',
+    ko: '마스크 위치의 마지막 레이어 벡터로 토큰 {vocab}개의 로짓을 얻습니다. 예측한 토큰은 “{answer}”입니다. 앞뒤 문맥을 모두 참고한 결과입니다.',
   },
   'tour.head.embed': {
-    en: 'The last vectors are pooled into one embedding of {d} numbers for the whole input. Inputs with similar meanings get similar embeddings.',
-    ko: '마지막 벡터들을 풀링해 입력 전체를 숫자 {d}개의 임베딩으로 나타냅니다. 뜻이 비슷한 입력은 임베딩도 비슷합니다.',
+    en: 'The final-layer vectors are pooled into one embedding of {d} numbers for the whole input. Inputs with similar meanings get similar embeddings.',
+    ko: '마지막 레이어의 벡터들을 풀링해 입력 전체를 숫자 {d}개의 임베딩으로 나타냅니다. 뜻이 비슷한 입력은 임베딩도 비슷합니다.',
   },
-  'tour.head.embed.two': { en: 'Compare two inputs to see it.', ko: '두 입력을 비교해 보세요.' },
+  'tour.head.embed.two': { en: 'Compare two inputs to see this.', ko: '두 입력을 비교해 보세요.' },
   'tour.head.classify': {
     en: 'One vector for the whole text is projected to a logit for each of {labels} labels. The prediction is “{answer}” with a probability of {sure}.',
     ko: '글 전체를 나타내는 벡터 하나로 레이블 {labels}개의 로짓을 얻습니다. 예측은 “{answer}”이고 확률은 {sure}입니다.',
