@@ -52,7 +52,10 @@ export default {
   'learning.curve.mae': { en: 'Mean absolute error', ko: '평균 절대 오차' },
   'learning.curve.lr': { en: 'Learning rate', ko: '학습률' },
   'learning.curve.grad_norm': { en: 'Gradient norm', ko: '기울기 노름' },
-  'learning.curve.units_per_second': { en: 'Throughput (tokens, images or values per second)', ko: '처리 속도(초당 토큰, 이미지 또는 값)' },
+  'learning.curve.units_per_second': {
+    en: 'Throughput (tokens, images or values per second)',
+    ko: '처리 속도(초당 토큰, 이미지 또는 값)',
+  },
   'learning.train': { en: 'training', ko: '학습' },
   'learning.valid': { en: 'validation', ko: '검증' },
   'learning.metric': { en: 'Curve', ko: '곡선' },

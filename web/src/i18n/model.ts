@@ -79,7 +79,10 @@ export default {
   'overview.ffn': { en: 'Feed-forward dimension', ko: '피드포워드 차원' },
   'overview.wiring': { en: 'Normalization', ko: '정규화' },
   'overview.wiring.pre': { en: '{norm} before each sublayer (pre-norm)', ko: '{norm}, 서브레이어 앞(pre-norm)' },
-  'overview.wiring.post': { en: '{norm} after each residual addition (post-norm)', ko: '{norm}, 잔차 덧셈 뒤(post-norm)' },
+  'overview.wiring.post': {
+    en: '{norm} after each residual addition (post-norm)',
+    ko: '{norm}, 잔차 덧셈 뒤(post-norm)',
+  },
   'overview.wiring.parallel': {
     en: '{norm}, parallel attention and feed-forward',
     ko: '{norm}, 어텐션과 피드포워드 병렬',
