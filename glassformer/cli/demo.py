@@ -170,12 +170,12 @@ def _print_attention(screen: Console, trace: Any) -> None:
     screen.print()
 
 
-def date_pairs(test_size: int = 500) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return ("2024-03-07", "march 7, 2024") for all dates of two centuries, as training and test set."""
+def date_pairs(valid_size: int = 500) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return training and validation pairs ("2024-03-07", "march 7, 2024") of all dates of two centuries."""
     days = [FIRST_DATE + timedelta(n) for n in range((LAST_DATE - FIRST_DATE).days + 1)]
     random.Random(0).shuffle(days)
     pairs = [(day.isoformat(), f"{MONTHS[day.month - 1]} {day.day}, {day.year}") for day in days]
-    return pairs[test_size:], pairs[:test_size]
+    return pairs[valid_size:], pairs[:valid_size]
 
 
 def _train_on_dates(screen: Console, out: Path, steps: int) -> None:
@@ -184,12 +184,12 @@ def _train_on_dates(screen: Console, out: Path, steps: int) -> None:
     from glassformer.api import train
     from glassformer.training.recipe import with_overrides
 
-    run, (training, test) = out / "dates", date_pairs()
-    files = {"train": out / "dates.tsv", "valid": out / "dates-test.tsv"}
+    run, (training, valid) = out / "dates", date_pairs()
+    files = {"train": out / "dates.tsv", "valid": out / "dates-valid.tsv"}
     if (run / "model").exists():  # of an earlier demo; an interrupted one is resumed
         shutil.rmtree(run, ignore_errors=True)
     if not (run / "recipe.yaml").exists():
-        for path, pairs in zip(files.values(), (training, test), strict=True):
+        for path, pairs in zip(files.values(), (training, valid), strict=True):
             path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
     screen.print("[bold]3. Training[/]: a Transformer learns to write dates in words\n")
     recipe = {"job": "translate", "data": {name: [str(path)] for name, path in files.items()}}
@@ -198,10 +198,10 @@ def _train_on_dates(screen: Console, out: Path, steps: int) -> None:
     torch.set_num_threads(1)  # more threads are no faster for small matrices
     bundle = train(with_overrides(recipe, [f"{key}={value}" for key, value in settings.items()]), run)
     torch.set_num_threads(threads)
-    outputs = bundle.translate([source for source, _ in test], num_beams=1)
-    correct = sum(output == target for output, (_, target) in zip(outputs, test, strict=True))
-    screen.print(f"\n  {test[0][0]} -> {outputs[0]}", markup=False)
-    screen.print(f"  correct on the test set: {correct} of {len(outputs)}\n")
+    outputs = bundle.translate([source for source, _ in valid], num_beams=1)
+    correct = sum(output == target for output, (_, target) in zip(outputs, valid, strict=True))
+    screen.print(f"\n  {valid[0][0]} -> {outputs[0]}", markup=False)
+    screen.print(f"  correct on the validation set: {correct} of {len(outputs)}\n")
 
 
 def _print_next_steps(screen: Console, out: Path, text: str, to: str, port: int) -> None:

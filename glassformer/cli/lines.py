@@ -285,7 +285,8 @@ def check_output_file(
     if path.is_file() and path.stat().st_size and not overwrite:
         raise FileExistsAlreadyError(path=path, hint=hint)
     if not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise FileProblemError(path=path, problem="cannot be written")
+        problem = "cannot be written" if path.parent.is_dir() else "is in a folder that does not exist"
+        raise FileProblemError(path=path, problem=problem)
 
 
 def check_output_folder(

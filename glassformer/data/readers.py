@@ -306,7 +306,8 @@ class DelimitedReader(TableReader):
                 self.path, f"has more than one column '{column}'", hint="use its number instead"
             )
         if column not in names:
-            raise UnknownNameError(f"column of {self.path}", column, names)
+            hint = "" if looks_like_header(names) else "if the file has no header, use column numbers"
+            raise UnknownNameError(f"column of {self.path}", column, names, hint=hint)
         return names.index(column)
 
 

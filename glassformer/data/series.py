@@ -164,7 +164,7 @@ class _SeriesFile:
             time = self.columns[0]
             if not _is_timestamp(self.first[0]):
                 problem = f"has no known column of timestamps ({', '.join(self.columns[:12])})"
-                raise FileProblemError(self.name, problem, hint="set `time` to its name")
+                raise FileProblemError(self.name, problem, hint="name the column of timestamps")
         others = [name for name in self.columns if name != time and name.lower() not in _INDEX_NAMES]
         value = find_column(others, VALUE_NAMES) if target is None else target[0]
         id_column = find_column(others, ID_NAMES)

@@ -39,7 +39,6 @@ from glassformer.errors import (
     FileProblemError,
     InvalidValueError,
     MissingValueError,
-    UnknownNameError,
 )
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -353,9 +352,12 @@ def pairs(
     if to is None:
         return TableSource(PAIR_FIELDS, tables, columns or _pair_columns(tables[0]), (clean_text, clean_text))
     for table in tables:
-        if isinstance(to, str) and to not in (names := table.head(1).header()):
-            hint = "it must name the language of each target; set `to` if all targets are in one language"
-            raise UnknownNameError(f"column of {table.path}", to, names, hint=hint)
+        if isinstance(to, str) and to not in table.head(1).header():
+            raise FileProblemError(
+                table.path,
+                f"has no column {to!r} with the language of each target",
+                hint="add it, or name the target language if all targets are in one language",
+            )
     if columns is None and isinstance(to, int):
         raise MissingValueError("columns", f"if the language is column {to}")
     chosen = (*(columns or _pair_columns(tables[0], to)), to)

@@ -42,7 +42,7 @@ def split_source(source: Source, fraction: float, *, seed: int) -> tuple[Source,
     for side, name in zip(sides, ("training", "validation"), strict=True):
         if next(side.rows(RowErrors()), None) is None:
             raise EmptyInputError(
-                f"{name} split at a validation fraction of {fraction:g}",
+                f"{name} split (validation fraction {fraction:g})",
                 hint="use another fraction, or a validation file",
             )
     return sides

@@ -36,7 +36,7 @@ class Catalog:
 
     def bundle(self, id: str) -> Bundle:
         if id not in self.bundles:
-            raise schema.ItemNotFoundError("model", id, self.bundles)
+            raise schema.ItemNotFoundError("model", id, list(self.bundles))
         return self.bundles[id]
 
     def models(self) -> list[schema.ModelInfo]:

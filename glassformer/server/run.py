@@ -31,7 +31,8 @@ def listen(host: str, port: int) -> socket.socket:
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        raise InvalidValueError("port", port, f"a port of {host} to listen on: {error.strerror}") from None
+        expected = f"a free port of {host} ({error.strerror})"
+        raise InvalidValueError("port", port, expected, hint="choose another port") from None
     return sock
 
 

@@ -412,6 +412,9 @@ def target_language(bundle: Bundle, to: str | None) -> TargetLanguage:
             )
         return NO_LANGUAGE
     languages = target_languages(bundle)
+    if not languages:
+        hint = "leave out the target language"
+        raise UnsupportedError(bundle.display_name, "several target languages", hint=hint)
     for spelling in (to, spell_language(languages, to)):
         if spelling is not None and (selection := _by_spelling(bundle, spelling)) is not None:
             return selection

@@ -576,7 +576,7 @@ def with_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[st
         name, equals, text = override.partition("=")
         section, _, key = name.strip().partition(".")
         if not equals or not section:
-            raise InvalidValueError("override", override, "section.key=value, e.g. training.lr=0.001")
+            raise InvalidValueError("the override", override, "section.key=value, e.g. training.lr=0.001")
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
@@ -586,7 +586,7 @@ def with_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[st
         elif isinstance(changed.setdefault(section, {}), dict):
             changed[section][key] = value
         else:
-            raise InvalidValueError("override", override, f"{section}=value, since {section} has no keys")
+            raise InvalidValueError("the override", override, f"{section}=value, since {section} has no keys")
     return changed
 
 
@@ -619,6 +619,27 @@ def parse_recipe(data: Mapping[str, Any]) -> Recipe:
 
 
 SectionType = TypeVar("SectionType", bound=Section)
+# Names that other libraries use for our keys.
+SYNONYMS = {
+    "learning_rate": "lr",
+    "num_train_epochs": "epochs",
+    "num_epochs": "epochs",
+    "steps": "max_steps",
+    "clip": "max_grad_norm",
+    "grad_clip": "max_grad_norm",
+    "gradient_clip_val": "max_grad_norm",
+    "accumulate_grad_batches": "gradient_accumulation_steps",
+    "grad_accum": "gradient_accumulation_steps",
+    "early_stopping": "early_stopping_patience",
+    "patience": "early_stopping_patience",
+    "warmup": "warmup_steps",
+    "schedule": "lr_scheduler",
+    "lr_scheduler_type": "lr_scheduler",
+    "batch": "batch_tokens (text) or batch_size (images, series)",
+    "per_device_train_batch_size": "batch_tokens (text) or batch_size (images, series)",
+    "max_length": "max_len",
+    "max_seq_length": "max_len",
+}
 
 
 def parse_section(kind: type[SectionType], data: Any) -> SectionType:
@@ -636,7 +657,9 @@ def parse_section(kind: type[SectionType], data: Any) -> SectionType:
     values = {}
     for key, value in data.items():
         if key not in hints:
-            raise UnknownNameError(f"key in {kind.section}", str(key), hints)
+            synonym = SYNONYMS.get(str(key), "")
+            known, hint = ((), f"use {synonym}") if synonym.split(" ")[0] in hints else (hints, "")
+            raise UnknownNameError(f"key in {kind.section}", str(key), known, hint=hint)
         values[key] = coerce_value(value, hints[key], f"{kind.section}.{key}")
     for key in fields:
         required = key.default is REQUIRED and key.default_factory is dataclasses.MISSING

@@ -213,7 +213,7 @@ def resumed_recipe(request: Recipe, root: Path) -> Recipe | None:
         setting, new, old = differs
         raise ConflictError(
             (setting, str(root)),
-            f"the folder holds another run, whose {setting} is {old!r:.60} and not {new!r:.60}",
+            f"the folder contains a run that was started with {_describe(old)}, not {_describe(new)}",
             "use another folder, or delete this one to start from scratch",
         )
     training, changes = content["training"], now["training"]
@@ -231,6 +231,10 @@ def first_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple
         if name.removeprefix("training.") not in RESUMABLE and new.get(name) != old.get(name):
             return name, new.get(name), old.get(name)
     return None
+
+
+def _describe(value: Any) -> str:
+    return "the default" if value is None else f"{value!r:.60}"
 
 
 def _flat(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ CASES = {
     "translate {translate} red --max-new-tokens 2 --min-new-tokens 9": "--min-new-tokens",
     "generate {generate} the --early-stopping maybe": "--early-stopping",
     "translate {translate} red --num-return-sequences 2": "--json",
-    "translate {translate} red --to xx": "xx",
+    "translate {translate} red --to xx": "target language",
     "translate {translate} red --resume": "--out",
     "translate {translate} red --resume --overwrite --out x": "--resume and --overwrite",
     "translate {translate} red --device moon": "moon",

@@ -34,7 +34,7 @@ SETTINGS = {
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        files = {"train": root / "dates.tsv", "valid": root / "dates-test.tsv"}
+        files = {"train": root / "dates.tsv", "valid": root / "dates-valid.tsv"}
         for path, pairs in zip(files.values(), date_pairs(), strict=True):
             path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
         recipe = {"job": "translate", "data": {name: [str(path)] for name, path in files.items()}}

@@ -193,7 +193,7 @@ class ClassifyJob(Job[LabeledData]):
         """Return the labels of a split, in the order of the base model if it has the same labels."""
         labels = sort_labels(list({row[1] for row in source.rows(RowErrors())}))
         if len(labels) < 2:
-            raise InvalidValueError("the labels of the training data", labels, "at least two classes")
+            raise InvalidValueError("the set of labels", labels, "at least two labels")
         before = classes_of(self.base) if self.base else None
         return before if before is not None and set(before) == set(labels) else labels
 
