@@ -22,7 +22,7 @@ def convert(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder.")],
     layout: Annotated[
         Literal["hf", "glassformer"] | None,
-        typer.Option(help="Folder layout (default: hf if the family has one)."),
+        typer.Option(help="Folder layout: hf or glassformer (default: hf if the family supports it)."),
     ] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16", "int8"] | None,

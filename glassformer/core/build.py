@@ -157,12 +157,12 @@ def build_head(spec: specs.HeadSpec, d_model: int, source: specs.InputSpec) -> n
         if type(spec) not in SERIES_HEADS or getattr(spec, "pooler", False):
             known = ", ".join(kind.__name__ for kind in SERIES_HEADS)
             hint = f"use {known}, without a pooler"
-            raise UnsupportedError(f"a head of kind {spec.kind}", "time series", hint=hint)
+            raise UnsupportedError(f"the {spec.kind} head", "time series", hint=hint)
         return SERIES_HEADS[type(spec)](d_model, spec, source)
     if isinstance(spec, specs.LanguageModelSpec):
         return heads.LanguageModelHead(d_model, **vars(spec))
     if type(spec) not in heads.HEADS:
-        raise UnsupportedError(f"a head of kind {spec.kind}", source.kind)
+        raise UnsupportedError(f"the {spec.kind} head", f"{source.kind} inputs")
     return heads.HEADS[type(spec)](d_model, spec)
 
 

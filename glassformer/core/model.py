@@ -138,7 +138,7 @@ class EncoderDecoder(GenerativeModel):
         self.tie()
 
     def tie(self) -> None:
-        """Share the target's token matrix as `spec.tied` says; call again after parameters are replaced."""
+        """Tie the weights that `spec.tied` lists; call again after parameters are replaced."""
         if "source" in self.spec.tied:
             tie_weights(self.src_embed, self.tgt_embed, "the target")
         if "head" in self.spec.tied:
@@ -285,7 +285,7 @@ class EncoderOnly(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Share the token matrix with the head if `spec.tied` says so."""
+        """Tie the head to the token embedding if `spec.tied` lists it."""
         if "head" in self.spec.tied:
             tie_weights(self.embed, self.head, "the head")
 
@@ -353,7 +353,7 @@ class DecoderOnly(GenerativeModel):
         self.tie()
 
     def tie(self) -> None:
-        """Share the token matrix with the head if `spec.tied` says so."""
+        """Tie the head to the token embedding if `spec.tied` lists it."""
         if "head" in self.spec.tied:
             tie_weights(self.embed, self.head, "the head")
 

@@ -127,7 +127,7 @@ def read_image_processor(path: Path) -> dict[str, Any]:
 
 
 def check_sentence_files(files: Mapping[str, Any], folder: Path) -> None:
-    """Validate the other JSON files of a sentence encoder: truncation and prompts of its texts."""
+    """Validate the JSON files that set the maximum length and prompts of a sentence encoder."""
     for name, config in files.items():
         if isinstance(config, dict):
             _check(config, _SENTENCE_ENCODER, folder / name)

@@ -95,7 +95,7 @@ def _by_position(before: Trace, after: Trace, readout: HeadReadout) -> tuple[flo
 
 
 def _divergence(readout: HeadReadout, ours: Tensor, theirs: Tensor) -> Tensor | None:
-    """Return the KL divergence (N,) of logits (N, V) before and after; None for a regression model."""
+    """Return KL(ours || theirs) (N,) of the predictions from logits (N, V); None for a regression model."""
     p, q = readout.log_probabilities(ours.float()), readout.log_probabilities(theirs.float())
     return None if p is None or q is None else kl_divergence(p, q)
 

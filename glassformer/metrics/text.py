@@ -85,8 +85,9 @@ def _columns(
         reason = f"there are {len(hypotheses)} hypotheses and {len(references)} references"
         raise ConflictError(("hypotheses", "references"), reason)
     reference_sets = [[text] if isinstance(text, str) else list(text) for text in references]
-    if len({len(texts) for texts in reference_sets}) != 1 or not reference_sets[0]:
-        raise InvalidValueError("references", reference_sets, "the same number for each hypothesis")
+    counts = sorted({len(texts) for texts in reference_sets})
+    if len(counts) != 1 or counts == [0]:
+        raise InvalidValueError("the number of references per hypothesis", counts, "one number of at least 1")
     return [list(column) for column in zip(*reference_sets, strict=True)]
 
 

@@ -282,7 +282,7 @@ def _check_supported(request: CompletionRequest) -> None:
     for name in ("presence_penalty", "frequency_penalty", "logit_bias", "suffix"):
         if value := getattr(request, name):
             hint = "use repetition_penalty" if name.endswith("penalty") else "leave it out"
-            raise InvalidValueError(name, value, "no value: this server does not support it", hint)
+            raise InvalidValueError(name, value, "it to be unset, as this server does not support it", hint)
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise InvalidValueError("best_of", request.best_of, "the value of n")
     if request.echo and request.logprobs is not None:

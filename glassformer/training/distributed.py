@@ -240,7 +240,8 @@ def parallel_from_environment(kind: Kind, device: torch.device | str) -> Paralle
     if device.type == "cuda":  # one GPU per process
         count = torch.cuda.device_count()
         if local_rank >= count:
-            raise InvalidValueError("--nproc-per-node", local_rank + 1, f"at most {count}, one for each GPU")
+            started = int(os.environ.get("LOCAL_WORLD_SIZE", local_rank + 1))
+            raise InvalidValueError("--nproc-per-node", started, f"at most {count}, the number of GPUs")
         torch.cuda.set_device(local_rank)
         device = torch.device("cuda", local_rank)
     backend = "nccl" if device.type == "cuda" else "gloo"

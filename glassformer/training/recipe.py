@@ -19,7 +19,6 @@ import yaml
 
 from glassformer.core.schema import describe_type, matches_type, union_members
 from glassformer.errors import (
-    ConflictError,
     FileMissingError,
     FileProblemError,
     InvalidValueError,
@@ -519,10 +518,8 @@ class Recipe:
             raise UnknownNameError(f"metric of {self.job}", metric, metrics)
         for key in {"batch_tokens", "batch_size"} - {batch_key(self.job)}:
             if getattr(training, key) is not None:
-                raise ConflictError(
-                    (f"training.{key}", "job"),
-                    f"the batch size of {self.job} is training.{batch_key(self.job)}",
-                )
+                hint = f"use training.{batch_key(self.job)}"
+                raise UnsupportedError(f"the job {self.job}", f"training.{key}", hint=hint)
         if training.r_drop and self.job in ("lm", "forecast"):
             raise UnsupportedError(f"the job {self.job}", "R-Drop", hint="set training.r_drop to 0")
 

@@ -94,7 +94,7 @@ export default {
     ko: '어텐션만으로는 토큰의 순서를 알 수 없습니다. 위치마다 학습된 벡터를 토큰 임베딩에 더합니다.',
   },
   'position.intro_rotary': {
-    en: 'Rotary embeddings (RoPE) add nothing to the vectors. They rotate each pair of dimensions of the query and key by an angle proportional to the position, so that the dot product depends on the distance.',
+    en: 'Rotary embeddings (RoPE) add nothing to the vectors. They rotate each pair of dimensions of the query and key by an angle proportional to the position, so that the dot product depends on positions only through their distance.',
     ko: '회전 위치 임베딩(RoPE)은 벡터에 아무것도 더하지 않습니다. 쿼리와 키의 성분을 둘씩 짝지어 위치에 비례하는 각도만큼 회전시키므로, 내적이 두 위치의 거리에 따라 정해집니다.',
   },
   'position.intro_relative': {

@@ -67,8 +67,8 @@ export default {
     ko: '어텐션만으로는 토큰의 순서를 알 수 없습니다. 그래서 위치마다 학습된 벡터를 토큰 임베딩에 더합니다.',
   },
   'tour.position.rotary': {
-    en: 'Rotary embeddings (RoPE) rotate queries and keys by an angle proportional to their position. Their dot product then depends only on the distance between the tokens.',
-    ko: '회전 위치 임베딩(RoPE)은 쿼리와 키를 위치에 비례하는 각도만큼 회전시킵니다. 그러면 둘의 내적이 토큰 사이의 거리에만 따라 달라집니다.',
+    en: 'Rotary embeddings (RoPE) rotate queries and keys by an angle proportional to their position. Their dot product then depends on the positions only through the distance between the tokens.',
+    ko: '회전 위치 임베딩(RoPE)은 쿼리와 키를 위치에 비례하는 각도만큼 회전시킵니다. 그러면 둘의 내적은 위치 자체가 아니라 토큰 사이의 거리에만 영향을 받습니다.',
   },
   'tour.position.relative': {
     en: 'Nothing is added to the embeddings. Each head learns a bias for every distance and adds it to the attention scores.',
