@@ -270,7 +270,7 @@ def relative_position_bucket(
 
 
 class RelativeBias(nn.Module):
-    """A trained bias for each head and distance bucket (T5), shared by all layers of the stack.
+    """A trained bias for each head and distance bucket, shared by all layers of the stack.
 
     buckets: number of distance buckets
     max_distance: keys at this distance or farther share the last bucket

@@ -7,7 +7,7 @@ export interface AblateHead {
   head: number;
 }
 
-/** An extracted answer; start, end: characters of the context. */
+/** An extracted answer; start, end: character offsets in the context. */
 export interface AnswerOutcome {
   kind: "answer";
   text: string;
@@ -23,7 +23,7 @@ export interface AttentionHeads {
   sharpness: number | null;
 }
 
-/** One attention layer. queries, keys: the sequences they come from. */
+/** One attention layer. queries, keys: names of the sequences that attend and are attended to. */
 export interface AttentionInfo {
   name: string;
   stack: "encoder" | "decoder";
@@ -40,7 +40,7 @@ export interface AttentionInfo {
   window: number | null;
 }
 
-/** Weights of one step; path is relative to the run folder. */
+/** The weights of one step. path: relative to the run folder. */
 export interface CheckpointInfo {
   step: number;
   path: string;
@@ -63,7 +63,7 @@ export interface ClassifyResponse {
   warnings: string[];
 }
 
-/** One generated text, or in a stream the next piece of it. */
+/** One generated text, or its next piece in a stream. */
 export interface CompletionChoice {
   text: string;
   index: number;
@@ -112,7 +112,7 @@ export interface Curve {
   value: number[];
 }
 
-/** The difference of two traces. predictions: the largest changes. positions: KL divergence of each. */
+/** The difference between two traces. predictions: largest changes. positions: KL divergences. */
 export interface DifferenceInfo {
   outcome: OutcomePair;
   predictions: ProbabilityChange[];
@@ -121,7 +121,7 @@ export interface DifferenceInfo {
   residual: ResidualChange[];
 }
 
-/** The vector of one input, as numbers or as base64 of little-endian float32. */
+/** The vector of one input, as a list of numbers or as base64 of little-endian float32. */
 export interface Embedding {
   object?: "embedding";
   index: number;
@@ -153,7 +153,7 @@ export interface EmbeddingResponse {
   usage: Usage;
 }
 
-/** The error. param: the invalid key or query parameter, if there is one. */
+/** Details of an error. param: the invalid key or query parameter, if there is one. */
 export interface ErrorInfo {
   message: string;
   type: string;
@@ -167,12 +167,18 @@ export interface ErrorResponse {
   error: ErrorInfo;
 }
 
+/** The tokens whose logits a feed-forward unit raises and lowers most. */
+export interface FeedForwardUnitInfo {
+  promotes: Prediction[];
+  suppresses: Prediction[];
+}
+
 export interface FillOutcome {
   kind: "fill";
   masks: MaskPredictions[];
 }
 
-/** A forecast in the units of the columns. past: steps read. quantiles: the predicted levels. */
+/** A forecast in the units of the columns. past: number of steps read. quantiles: predicted levels. */
 export interface ForecastOutcome {
   kind: "forecast";
   columns: string[];
@@ -182,7 +188,7 @@ export interface ForecastOutcome {
   names: ForecastTensors;
 }
 
-/** POST /forecast: the series so far. fill: what to do about missing values and timestamps. */
+/** POST /forecast: the series so far. fill: how to fill missing values and timestamps. */
 export interface ForecastRequest {
   model?: string | null;
   series: Series;
@@ -190,7 +196,7 @@ export interface ForecastRequest {
   quantile_levels?: number[] | null;
 }
 
-/** The forecast by column. quantiles: by column and level. */
+/** The forecast by column. quantiles: predicted quantiles by column and level. */
 export interface ForecastResponse {
   model: string;
   columns: string[];
@@ -200,7 +206,7 @@ export interface ForecastResponse {
   warnings: string[];
 }
 
-/** The names of a forecast's tensors: (C, steps), quantiles (C, Q, steps). */
+/** The names of a forecast's tensors, which are (C, steps); quantiles are (C, Q, steps). */
 export interface ForecastTensors {
   past: string;
   forecast: string;
@@ -228,14 +234,14 @@ export interface GenerationParameters {
   stop_strings?: string | string[] | null;
 }
 
-/** The effect of switching off each head of an attention layer. measure: "kl" the divergence of the predictions in nats, for an encoder-decoder its mean over the target; "difference" the mean absolute change of the output. */
+/** The effect of switching off each head of an attention layer. measure: "kl": KL divergence of the predictions in nats, for an encoder-decoder the mean over the target; "difference": mean absolute change of the output. */
 export interface HeadAblation {
   attention: string;
   measure: "kl" | "difference";
   effects: number[];
 }
 
-/** How one head's attention compares with known patterns. scores, chances: by pattern, the head's share of attention and that of uniform attention. role: None if no pattern is clear; share and chance are then those of the nearest one. entropy in nats; distance in tokens (patches on an image; from the diagonal in cross-attention). */
+/** One head's attention, compared with known patterns. scores, chances: by pattern, the head's share of attention and that of uniform attention. role: None if no pattern is clear; share and chance are then those of the nearest pattern. entropy in nats; distance in tokens (patches on an image; from the diagonal in cross-attention). */
 export interface HeadInfo {
   head: number;
   scores: Record<string, number>;
@@ -257,7 +263,7 @@ export interface Health {
   models: string[];
 }
 
-/** How a model cuts an image into patches. patch: height, width. grid: rows, columns. */
+/** How a model splits an image into patches. patch: height, width. grid: rows, columns. */
 export interface ImageInfo {
   height: number;
   width: number;
@@ -288,7 +294,7 @@ export interface LensInfo {
   layers: LensLayer[];
 }
 
-/** What the head would predict after one layer. entropy: in nats; None for a regression. rank_of_final: rank of the model's final choice, 1 the best. */
+/** The predictions of the head after one layer. entropy: in nats; None for a regression model. rank_of_final: rank (from 1) of the final prediction. */
 export interface LensLayer {
   site: string;
   predictions: Prediction[];
@@ -296,7 +302,7 @@ export interface LensLayer {
   rank_of_final: number;
 }
 
-/** Log-probabilities of the generated tokens; text_offset: where each starts in the text. */
+/** Log-probabilities of the generated tokens. text_offset: character offset of each token. */
 export interface Logprobs {
   tokens: string[];
   token_logprobs: number[];
@@ -324,7 +330,7 @@ export interface ModelCard {
   owned_by?: string;
 }
 
-/** A model as the page lists it. languages: those it can translate to. examples: inputs to choose from, the default first; empty if there is only one. */
+/** A model as the page lists it. languages: the target languages. examples: example inputs, the default first; empty if there is only one. */
 export interface ModelInfo {
   id: string;
   name: string;
@@ -358,7 +364,7 @@ export interface ModelsResponse {
   runs: RunInfo[];
 }
 
-/** The model's prediction at one position, best first. logits: the tensor that holds all of them. */
+/** The model's predictions at one position, best first. logits: name of the tensor of all logits. */
 export interface NextTokenInfo {
   position: number;
   vocab_size: number;
@@ -380,7 +386,7 @@ export interface OutputHeadInfo {
   bias: boolean;
 }
 
-/** The position scheme of a stack. name: prefix of the names of its derived tensors. */
+/** The positional encoding of a stack. name: prefix of the names of its derived tensors. */
 export interface PositionInfo {
   kind: "sinusoidal" | "learned" | "rotary" | "relative" | "alibi" | "none";
   max_len: number | null;
@@ -402,14 +408,14 @@ export interface ProbabilityChange {
   after: number;
 }
 
-/** Where the residual streams of two traces can be compared; the tensor `name` is (sites, T). */
+/** The change of a stack's residual stream between two traces; the tensor `name` is (sites, T). */
 export interface ResidualChange {
   stack: string;
   sites: string[];
   name: string;
 }
 
-/** A training run. running: whether a process is training in the folder. step: the last one logged. example: whether it is the small run that ships with the package, for models whose own training was not recorded. */
+/** A training run. running: whether a process is training in the folder. step: the last logged step. example: whether this is the small run that ships with the package, shown for models whose training was not recorded. */
 export interface RunInfo {
   id: string;
   name: string;
@@ -459,7 +465,7 @@ export interface SearchInfo {
   results: SearchResult[];
 }
 
-/** One candidate of a beam search. parent: id of the previous one. result_rank: rank among the results. */
+/** One candidate of a beam search. parent: id of its predecessor. result_rank: rank among the results. */
 export interface SearchNodeInfo {
   id: number;
   step: number;
@@ -527,7 +533,7 @@ export interface SeriesColumns {
   holdout: number | null;
 }
 
-/** How a forecasting model cuts a series into patches. */
+/** How a forecasting model splits a series into patches. */
 export interface SeriesInfo {
   context: number;
   horizon: number;
@@ -543,7 +549,7 @@ export interface SkipLayer {
   block: string;
 }
 
-/** A trace of one input with the weights of one step. prediction: what these weights predict. */
+/** A trace of one input with the weights of one step. prediction: the output of these weights. */
 export interface SnapshotInfo {
   step: number;
   trace_id: string;
@@ -552,7 +558,7 @@ export interface SnapshotInfo {
   loss: number | null;
 }
 
-/** An encoder or decoder stack and the embedding that feeds it; all layers are alike. embed_scale: factor of the token embeddings. biases: the feed-forward projections that have a bias. */
+/** An encoder or decoder stack with its embedding; all layers have the same settings. embed_scale: factor of the token embeddings. biases: which feed-forward projections have a bias. */
 export interface StackInfo {
   name: "encoder" | "decoder";
   embed: string;
@@ -627,7 +633,7 @@ export interface TextOutcome {
   finish_reason: string | null;
 }
 
-/** The input of one stack. grid: rows, columns of patches. prefix: tokens before the input's own. */
+/** The input tokens of one stack. grid: rows, columns of patches. prefix: number of added first tokens. */
 export interface TokenSequence {
   name: "source" | "target" | "input";
   kind: "text" | "patches" | "series";
@@ -637,7 +643,7 @@ export interface TokenSequence {
   prefix: number;
 }
 
-/** A trace without its tensors. tensors: shapes by name. residual_sites: the sites of the residual stream, by stack. channels: of a series, one batch row each. kernel: the attention kernels that ran. unread: characters of the text that the model does not read, e.g. emoji outside its vocabulary. */
+/** A trace without its tensors. tensors: shapes by name. residual_sites: the sites of the residual stream, by stack. channels: names of a series' channels, one batch row each. kernel: the attention kernels that ran. unread: symbols that are removed from the text, e.g. emoji outside the vocabulary. */
 export interface TraceInfo {
   id: string;
   model: string;
@@ -656,7 +662,7 @@ export interface TraceInfo {
   unread: string[];
 }
 
-/** The input of one trace; the model's kind decides which fields count. text: the source, prompt or text. target: what was generated so far, as ids or text; without it an encoder-decoder generates its own answer. image: a data: URL or base64. to: the target language. question, context: the input of a question-answering model. */
+/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. question, context: the input of a question-answering model. */
 export interface TraceInput {
   text?: string;
   target?: string | number[];
@@ -667,7 +673,7 @@ export interface TraceInput {
   context?: string;
 }
 
-/** POST /trace: an input, whose keys depend on the model, and interventions. */
+/** POST /trace: an input and interventions. Which input keys are used depends on the model. */
 export interface TraceRequest {
   model: string;
   text?: string | null;
@@ -686,7 +692,7 @@ export interface TraceSeries {
   holdout?: number | null;
 }
 
-/** One position of a sequence. piece: readable text. raw: the vocabulary entry. start, end: characters of the sequence's text. bytes: hex, if the token is part of a character. box: x, y, width, height of an image patch. span: first step of a series patch, and one past its last. */
+/** One position of a sequence. piece: readable text. raw: the vocabulary entry. start, end: character offsets in the text of the sequence. bytes: hex, if the token is part of a character. box: x, y, width, height of an image patch. span: first step of a series patch, and one past its last. */
 export interface TraceToken {
   id: number | null;
   piece: string;
@@ -737,12 +743,6 @@ export interface Translation {
   num_tokens: number;
   finish_reason: "end" | "length" | "stop";
   warnings: string[];
-}
-
-/** The tokens whose logits a feed-forward unit raises and lowers most. */
-export interface FeedForwardUnitInfo {
-  promotes: Prediction[];
-  suppresses: Prediction[];
 }
 
 export interface Usage {
