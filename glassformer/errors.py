@@ -97,17 +97,20 @@ class MissingValueError(GlassformerError):
 
 @dataclass(eq=False)
 class UnknownNameError(GlassformerError):
-    """A name is not one of the known names. kind: e.g. `model`, `recipe key`, `language`, `layer`."""
+    """A name is not one of the known names.
+
+    kind: e.g. `model`, `column`, `language`. where: the file, section or model it was looked up in.
+    """
 
     kind: str
     name: str
     known: Iterable[str] = ()
     hint: str = ""
+    where: str = ""
 
     def message(self) -> str:
         known = [str(name) for name in self.known]
-        kind, *owner = re.split(r" (?=of |in )", self.kind, maxsplit=1)  # "column of FILE"
-        text = " ".join((f"unknown {kind} {self.name!r}", *owner))
+        text = f"unknown {self.kind} {self.name!r}" + (f" in {self.where}" if self.where else "")
         longer = [name for name in known if self.name and self.name in name]
         if close := get_close_matches(self.name, known, n=1) or longer[:5]:
             return f"{text}; did you mean {' or '.join(map(repr, close))}?"

@@ -80,7 +80,7 @@ class Record:
         keys.
         """
         if stage not in ("dot", "scaled", "masked"):
-            raise UnknownNameError("stage of scores", str(stage), ("dot", "scaled", "masked"))
+            raise UnknownNameError("score stage", str(stage), ("dot", "scaled", "masked"))
         edited = self.tensors.get(f"{name}.scores")  # recorded because the forward used edited ones
         if edited is not None and stage != "dot":
             scores = _of_head(edited, name, head)

@@ -143,14 +143,14 @@ def from_dict(data: Any, where: str = "spec", kinds: Mapping[str, type[Spec]] = 
         raise InvalidValueError(where, data, "an object with a 'kind'")
     kind = kinds.get(data["kind"]) if isinstance(data["kind"], str) else None
     if kind is None:
-        raise UnknownNameError(f"kind of {where}", str(data["kind"])[:60], list(kinds))
+        raise UnknownNameError("kind", str(data["kind"])[:60], list(kinds), where=where)
     hints = _hints(kind)
     values: dict[str, Any] = {}
     for key, value in data.items():
         if key == "kind":
             continue
         if key not in hints:
-            raise UnknownNameError(f"key of {where} ({data['kind']})", key, list(hints))
+            raise UnknownNameError("key", key, list(hints), where=f"{where} ({data['kind']})")
         values[key] = _read(value, hints[key], f"{where}.{key}")
     try:
         return kind(**values)

@@ -307,7 +307,7 @@ class DelimitedReader(TableReader):
             )
         if column not in names:
             hint = "" if looks_like_header(names) else "if the file has no header, use column numbers"
-            raise UnknownNameError(f"column of {self.path}", column, names, hint=hint)
+            raise UnknownNameError("column", column, names, hint, where=str(self.path))
         return names.index(column)
 
 
@@ -441,7 +441,7 @@ class ParquetReader(TableReader):
             if isinstance(column, int) and 1 <= column <= len(self.names):
                 column = self.names[column - 1]
             if isinstance(column, int) or column not in self.names:
-                raise UnknownNameError(f"column of {self.path}", str(column), self.names)
+                raise UnknownNameError("column", str(column), self.names, where=str(self.path))
             names.append(column)
         return self._values(names)
 

@@ -158,7 +158,7 @@ class _SeriesFile:
         """Return the names of the timestamp column, the value columns, and the series-id column, if any."""
         for name in [*filter(None, [time]), *(target or [])]:
             if name not in self.columns:
-                raise UnknownNameError(f"column of {self.name}", name, self.columns)
+                raise UnknownNameError("column", name, self.columns, where=str(self.name))
         time = time or find_column(self.columns, TIME_NAMES)
         if time is None:
             time = self.columns[0]

@@ -227,7 +227,7 @@ class Store:
     def concatenated(self, field: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return all ids of a field, and the end offset of each row; both are memory-mapped."""
         if field not in self.fields:
-            raise UnknownNameError(f"field in {self.folder.name}", field, self.fields)
+            raise UnknownNameError("field", field, self.fields, where=self.folder.name)
         index = self.fields.index(field)
         return self._ids[index], self._ends[index]
 

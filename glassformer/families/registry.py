@@ -62,7 +62,7 @@ def check_option_names(family: Family, names: Iterable[str]) -> None:
     allowed = inspect.signature(family.build).parameters
     for name in names:
         if name not in allowed:
-            raise UnknownNameError(f"option of {family.name}", name, allowed)
+            raise UnknownNameError("option", name, allowed, where=family.name)
 
 
 def _build(family: Family, options: dict[str, Any]) -> ModelSpec:

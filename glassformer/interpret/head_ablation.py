@@ -19,9 +19,7 @@ from glassformer.interpret.comparison import kl_divergence
 from glassformer.interpret.outcomes import head_readout
 from glassformer.interpret.trace import Trace
 
-MAX_NUMBERS: Final = (
-    1 << 25
-)  # output values per forward pass; if there are more, fewer heads are ablated at a time
+MAX_NUMBERS: Final = 1 << 25  # output values per forward pass; heads are ablated in batches below it
 
 
 @torch.inference_mode()

@@ -186,7 +186,7 @@ class IntervenedForward:
         sites = ["resid_in", "resid_out", *([] if parallel else ["resid_self"])]
         sites += ["resid_cross"] if block.cross_attn is not None else []
         if site not in sites:
-            raise UnknownNameError(f"residual of {path}", site, sites)
+            raise UnknownNameError("residual", site, sites, where=path)
         return path.split(".")[0]
 
     def _submodule(self, path: str, kind: type[nn.Module], what: str) -> Any:

@@ -347,7 +347,7 @@ def tag_ids(tokenizer: Tokenizer, tags: Iterable[str], *, side: Side = "source")
     for tag in tags:
         index = tokenizer.token_id(tag, side=side)
         if index is None:
-            raise UnknownNameError(f"tag of the {side} side", tag)
+            raise UnknownNameError("tag", tag, where=f"the {side} vocabulary")
         ids.append(index)
     return ids
 

@@ -515,7 +515,7 @@ class Recipe:
         training, metrics = self.training, METRICS[self.job].split()
         metric = training.metric_for_best_model
         if metric is not None and metric not in metrics:
-            raise UnknownNameError(f"metric of {self.job}", metric, metrics)
+            raise UnknownNameError("metric", metric, metrics, where=f"the job {self.job}")
         for key in {"batch_tokens", "batch_size"} - {batch_key(self.job)}:
             if getattr(training, key) is not None:
                 hint = f"use training.{batch_key(self.job)}"
@@ -617,25 +617,25 @@ def parse_recipe(data: Mapping[str, Any]) -> Recipe:
 
 SectionType = TypeVar("SectionType", bound=Section)
 # Names that other libraries use for our keys.
-SYNONYMS = {
-    "learning_rate": "lr",
-    "num_train_epochs": "epochs",
-    "num_epochs": "epochs",
-    "steps": "max_steps",
-    "clip": "max_grad_norm",
-    "grad_clip": "max_grad_norm",
-    "gradient_clip_val": "max_grad_norm",
-    "accumulate_grad_batches": "gradient_accumulation_steps",
-    "grad_accum": "gradient_accumulation_steps",
-    "early_stopping": "early_stopping_patience",
-    "patience": "early_stopping_patience",
-    "warmup": "warmup_steps",
-    "schedule": "lr_scheduler",
-    "lr_scheduler_type": "lr_scheduler",
-    "batch": "batch_tokens (text) or batch_size (images, series)",
-    "per_device_train_batch_size": "batch_tokens (text) or batch_size (images, series)",
-    "max_length": "max_len",
-    "max_seq_length": "max_len",
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "learning_rate": ("lr",),
+    "num_train_epochs": ("epochs",),
+    "num_epochs": ("epochs",),
+    "steps": ("max_steps",),
+    "clip": ("max_grad_norm",),
+    "grad_clip": ("max_grad_norm",),
+    "gradient_clip_val": ("max_grad_norm",),
+    "accumulate_grad_batches": ("gradient_accumulation_steps",),
+    "grad_accum": ("gradient_accumulation_steps",),
+    "early_stopping": ("early_stopping_patience",),
+    "patience": ("early_stopping_patience",),
+    "warmup": ("warmup_steps",),
+    "schedule": ("lr_scheduler",),
+    "lr_scheduler_type": ("lr_scheduler",),
+    "batch": ("batch_tokens", "batch_size"),
+    "per_device_train_batch_size": ("batch_tokens", "batch_size"),
+    "max_length": ("max_len",),
+    "max_seq_length": ("max_len",),
 }
 
 
@@ -654,9 +654,9 @@ def parse_section(kind: type[SectionType], data: Any) -> SectionType:
     values = {}
     for key, value in data.items():
         if key not in hints:
-            synonym = SYNONYMS.get(str(key), "")
-            known, hint = ((), f"use {synonym}") if synonym.split(" ")[0] in hints else (hints, "")
-            raise UnknownNameError(f"key in {kind.section}", str(key), known, hint=hint)
+            synonyms = [name for name in SYNONYMS.get(str(key), ()) if name in hints]
+            known, hint = ((), f"use {' or '.join(synonyms)}") if synonyms else (hints, "")
+            raise UnknownNameError("key", str(key), known, hint, where=kind.section)
         values[key] = coerce_value(value, hints[key], f"{kind.section}.{key}")
     for key in fields:
         required = key.default is REQUIRED and key.default_factory is dataclasses.MISSING

@@ -153,7 +153,7 @@ def _reference_output(result: Any, key: str) -> Tensor:
         output = result.get(name)
         if isinstance(output, Tensor):
             return output
-    raise UnknownNameError("output of the reference", key, list(result.keys()))
+    raise UnknownNameError("output", key, list(result.keys()), where="the reference")
 
 
 def _last_hidden_states(model: AnyModel, sample: RandomInputs) -> Tensor:

@@ -61,7 +61,7 @@ def test_command_of_a_finished_run(run, place):
     again = run(*command, *out)
     assert again.code == 0 and "finished" in again.err and weights(place / "runs/x") == trained
     done = run(*command, "--set", "seed=2", *out)
-    assert done.code == 2 and "seed and" in done.err
+    assert done.code == 2 and "started with 1, not 2" in done.err
     shutil.copyfile(place / "pairs.tsv", place / "copy.tsv")
     done = run("train", "translate", "--train", "copy.tsv", *quick(), *out)
     assert done.code == 2 and "data.train" in done.err

@@ -180,7 +180,7 @@ class ClassifyJob(Job[LabeledData]):
             for _, label in rows:
                 if label not in numbers:
                     hint = "every class needs examples in the training data"
-                    raise UnknownNameError("label in the validation data", label, numbers, hint)
+                    raise UnknownNameError("label", label, numbers, hint, where="the validation data")
             ids = Ragged.of(tokenizer.encode_ids([text for text, _ in rows]))
             truncated.append(int((ids.lengths > max_len).sum()))
             return ids.truncate(max_len), Ragged.of([[numbers[label]] for _, label in rows])
