@@ -254,14 +254,19 @@ def _texts(task: TextGenerationTask, texts: Texts) -> Texts:
 
 
 def load(
-    folder: str | Path, *, dtype: torch.dtype | str | None = None, device: str | torch.device = "cpu"
+    folder: str | Path,
+    *,
+    dtype: torch.dtype | str | None = None,
+    device: str | torch.device = "cpu",
+    mmap: bool = True,
 ) -> Pipeline:
     """Load a model folder: a published one, one that `save` wrote, or a model that ships with the package.
 
     For the folder of a training run, load the trained model, or the best so far. The model is in evaluation
     mode.
 
-    Weights are memory-mapped, and copied only if their layout requires it.
+    mmap: map the weights from the file, and copy only what the layout requires. False copies them, so that
+    changes to the file cannot affect the model; the server does this.
     dtype: float32 on a CPU by default; on a GPU weights keep the dtype they are stored in. "stored" keeps it
     on any device, for converting. With "int8", tasks run with weights quantized to int8; the model keeps its
     original weights.
@@ -272,7 +277,7 @@ def load(
     >>> pipeline.family, pipeline.model(torch.ones(2, 5).long()).shape          # (B, T, V)
     ('gpt2', torch.Size([2, 5, 101]))
     """
-    return Pipeline.of(bundles.load(folder, dtype=dtype, device=device))
+    return Pipeline.of(bundles.load(folder, dtype=dtype, device=device, mmap=mmap))
 
 
 def train(

@@ -7,7 +7,7 @@ Tasks, training, export and the server share this data. The public functions of 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -54,10 +54,11 @@ from glassformer.families.sidecars import (
 )
 from glassformer.pretrained import model_folder
 from glassformer.tokenization import Tokenizer, load_tokenizer
-from glassformer.weights.atomic_write import atomic_write
-from glassformer.weights.checksums import verify_checksums, write_checksums
+from glassformer.tokenization.folder import TOKENIZER_FILES
+from glassformer.weights.atomic_write import STAGED, atomic_write, finish_staged, staged_files
+from glassformer.weights.checksums import CHECKSUMS_FILE, listed_files, verify_checksums, write_checksums
 from glassformer.weights.convert import to_ours, to_theirs
-from glassformer.weights.store import open_weights, pause_gc, save_weights
+from glassformer.weights.store import open_weights, pause_gc, save_weights, weight_files
 
 Layout = Literal["hf", "glassformer"]
 Value = TypeVar("Value")
@@ -142,7 +143,11 @@ class Bundle:
 
 @pause_gc()
 def load(
-    folder: str | Path, *, dtype: torch.dtype | str | None = None, device: str | torch.device = "cpu"
+    folder: str | Path,
+    *,
+    dtype: torch.dtype | str | None = None,
+    device: str | torch.device = "cpu",
+    mmap: bool = True,
 ) -> Bundle:
     """Load a model folder as a plain `Bundle`; see `glassformer.load`."""
     path = model_folder(pretrained.resolve_name(folder))
@@ -154,6 +159,7 @@ def load(
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise UnsupportedError("this machine", "CUDA", hint="use the device cpu")
     weights_kind: Literal["own", "int8"] = "int8" if dtype == "int8" else "own"
+    finish_save(path)
     verify_checksums(path)
     family, model_spec, config, files = _read_description(path)
     weights = open_weights(path)
@@ -164,7 +170,10 @@ def load(
     else:
         tensors = to_ours(weights, family.table(model_spec, list(weights)), tensor_shapes(model), where=path)
     compute_dtype = resolve_dtype(None if dtype == "int8" else dtype, device, tensors.values())
-    fill_meta_model(model, {n: _to_device(t, compute_dtype, device) for n, t in tensors.items()}, str(device))
+    tensors = {name: _to_device(tensor, compute_dtype, device) for name, tensor in tensors.items()}
+    if not mmap and torch.device(device).type == "cpu":
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    fill_meta_model(model, tensors, str(device))
     model.eval()
     if (path / IMAGE_PROCESSOR_FILE).is_file():
         files[IMAGE_PROCESSOR_FILE] = read_image_processor(path / IMAGE_PROCESSOR_FILE)
@@ -222,8 +231,8 @@ def save(
     Glassformer's tensor names, and the original published config in `published.json`. Default: the published
     layout if the family has one.
     dtype: "int8" stores matrices quantized to int8; only in the layout "glassformer".
-    The config or spec is written after all other files, and then `checksums.json`, so that `load` detects an
-    interrupted save.
+    A folder that exists keeps its old model until the new one is complete; a save that was interrupted after
+    that is finished by the next `load`. Files that are not part of a model are kept.
 
     >>> from tempfile import TemporaryDirectory
     >>> from glassformer import tiny
@@ -269,16 +278,35 @@ def save(
     files |= sidecar_files(bundle)
     if bundle.generation:
         files[GENERATION_FILE] = bundle.generation
-    names = [*save_weights(path, state), *files]
-    if bundle.tokenizer is not None:
-        names += bundle.tokenizer.save(path)
-    for name in sorted(files, key=lambda name: name in (CONFIG_FILE, SPEC_FILE)):
-        (path / name).parent.mkdir(exist_ok=True)
-        with atomic_write(path / name) as file:
-            file.write((json.dumps(files[name], indent=2, ensure_ascii=False) + "\n").encode())
-    clear_folder(path, keep=names)
-    write_checksums(path, names)
+    finish_save(path)
+    with staged_files(path) as staged:
+        names = [*save_weights(staged, state), *files]
+        if bundle.tokenizer is not None:
+            names += bundle.tokenizer.save(staged)
+        for name, content in files.items():
+            (staged / name).parent.mkdir(exist_ok=True)
+            with atomic_write(staged / name) as file:
+                file.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+        write_checksums(staged, names)
+    finish_save(path)
     return path
+
+
+def finish_save(path: Path) -> None:
+    """Finish a save if `.save` has a complete new model: move it into the folder, remove stale files."""
+    if not (path / STAGED).is_dir():
+        return
+    if (path / STAGED / CHECKSUMS_FILE).is_file():  # it is moved last
+        kept = listed_files(path / STAGED)
+        stale = [SPEC_FILE, PUBLISHED_FILE, CONFIG_FILE, GENERATION_FILE, JOB_FILE, IMAGE_PROCESSOR_FILE]
+        stale += weight_files(path)
+        if any(name in TOKENIZER_FILES for name in kept):  # else a tokenizer in the folder stays
+            stale += TOKENIZER_FILES
+        stale += [name for family in families().values() for name in family.marker_files]
+        for name in stale:
+            if name not in kept:
+                (path / name).unlink(missing_ok=True)
+    finish_staged(path, last=CHECKSUMS_FILE)
 
 
 def sidecar_files(bundle: Bundle) -> dict[str, Any]:
@@ -288,15 +316,6 @@ def sidecar_files(bundle: Bundle) -> dict[str, Any]:
     if IMAGE_PROCESSOR_FILE in bundle.files:
         files[IMAGE_PROCESSOR_FILE] = bundle.files[IMAGE_PROCESSOR_FILE]
     return files
-
-
-def clear_folder(path: Path, keep: Collection[str]) -> None:
-    """Remove files of an earlier save that would contradict the new ones."""
-    stale = [SPEC_FILE, PUBLISHED_FILE, CONFIG_FILE, GENERATION_FILE, JOB_FILE, IMAGE_PROCESSOR_FILE]
-    stale += [name for family in families().values() for name in family.marker_files]
-    for name in stale:
-        if name not in keep:
-            (path / name).unlink(missing_ok=True)
 
 
 def read_spec(path: Path) -> Any:

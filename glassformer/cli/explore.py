@@ -52,7 +52,7 @@ def explore(
     The page is served on localhost only, and nothing is downloaded.
     """
     page_files()  # fails if the page is not built, before a model is loaded
-    load = partial(load_model, device=device, dtype=dtype)
+    load = partial(load_model, device=device, dtype=dtype, mmap=False)
     chosen = models or names()
     if not chosen:
         raise MissingValueError(
@@ -172,7 +172,7 @@ def serve(
         token=token,
         limits={"max_requests": max_requests, "timeout": timeout},
         slots=slots,
-        load=partial(load_model, device=device, dtype=dtype, threads=threads),
+        load=partial(load_model, device=device, dtype=dtype, threads=threads, mmap=False),
         on_ready=_print_urls,
     )
 

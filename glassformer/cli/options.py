@@ -194,7 +194,12 @@ def flags_of(command: Callable[..., None]) -> dict[str, str]:
 
 
 def load_model(
-    model: str, *, device: str = "auto", dtype: str | None = None, threads: int | None = None
+    model: str,
+    *,
+    device: str = "auto",
+    dtype: str | None = None,
+    threads: int | None = None,
+    mmap: bool = True,
 ) -> Bundle:
     """Load a model for inference. device: "auto" uses a GPU if there is one."""
     import torch
@@ -203,11 +208,16 @@ def load_model(
         torch.set_num_threads(threads)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return load_or_build(model, device=device, dtype=dtype)
+    return load_or_build(model, device=device, dtype=dtype, mmap=mmap)
 
 
 def load_or_build(
-    model: str, *, device: str = "cpu", dtype: str | None = None, allow_presets: bool = False
+    model: str,
+    *,
+    device: str = "cpu",
+    dtype: str | None = None,
+    mmap: bool = True,
+    allow_presets: bool = False,
 ) -> Bundle:
     """Load a folder or a shipped model, or build tiny:FAMILY. A preset is built on the meta device."""
     import torch
@@ -218,7 +228,7 @@ def load_or_build(
 
     path = locate_model(model)
     if not model.startswith(TINY) and (path.exists() or "/" in model):
-        return load(path, dtype=dtype, device=check_device(device))
+        return load(path, dtype=dtype, device=check_device(device), mmap=mmap)
     from glassformer.api import build, tiny
 
     if model.startswith(TINY):

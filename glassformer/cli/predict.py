@@ -340,23 +340,21 @@ def _finite_values(vector: Tensor) -> list[float]:
 
 
 def _save_vectors(out: Path, inputs: Inputs, vectors: Iterable[Tensor], width: int) -> None:
-    """Write the vectors through a memory map, so that they need not fit into memory."""
-    import numpy as np
+    """Write the vectors one by one as an array file, so that they need not fit into memory."""
+    from numpy.lib.format import write_array_header_1_0
+
+    from glassformer.weights.atomic_write import atomic_write
 
     if inputs.total is None:
         raise MissingValueError(name="file", needed_for="to write an array, whose size must be known")
-    part = out.with_name(f"{out.name}.part")
     empty = 0
-    try:
-        rows = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=(inputs.total, width))
+    with atomic_write(out) as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (inputs.total, width)}
+        write_array_header_1_0(file, header)
         for number, vector in enumerate(vectors):
-            rows[number] = vector.numpy()
+            file.write(vector.numpy().astype("<f4").data)
             empty += not _finite_values(vector)
             inputs.errors.pop(number + 1)
-        rows.flush()
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
     message(f"wrote {inputs.total:,} vectors of {width} values to {out}")
     if empty:
         message(f"note: {empty:,} {'row is' if empty == 1 else 'rows are'} NaN: empty or invalid lines")

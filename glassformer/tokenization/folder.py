@@ -23,6 +23,11 @@ CONFIG = "tokenizer_config.json"
 SPECIAL_MAP = "special_tokens_map.json"
 ADDED = "added_tokens.json"
 _COPIED = (SPECIAL_MAP, ADDED, "chat_template.jinja")
+TOKENIZER_FILES = (  # every file that `load_tokenizer` reads
+    *("tokenizer.json", "tokenizer_target.json", CONFIG, *_COPIED),
+    *("source.spm", "target.spm", "vocab.json", "target_vocab.json"),
+    *("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "vocab.txt", "merges.txt"),
+)
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
 _FILES = re.compile(r"token.*\.json$|vocab.*\.(json|txt)$|^merges\.txt$|\.(model|spm)$")
 

@@ -18,6 +18,7 @@ from glassformer.errors import (
 )
 from glassformer.tokenization.display import Part, display_parts
 from glassformer.tokenization.folder import TokenizerConfig
+from glassformer.weights.atomic_write import atomic_write
 
 Side = Literal["source", "target"]
 TARGET_FILE = "tokenizer_target.json"  # for the target side, if it has its own vocabulary
@@ -173,10 +174,11 @@ class Tokenizer(ABC):
                 raise FileExistsAlreadyError(folder / name, hint=hint)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for name, content in files.items():
-                (folder / name).write_bytes(content)
         except OSError as error:
             raise FileProblemError(folder, f"cannot be written ({error.strerror})") from error
+        for name, content in files.items():
+            with atomic_write(folder / name) as file:
+                file.write(content)
         return list(files)
 
     def token_id(self, token: str, *, side: Side = "source") -> int | None:

@@ -307,6 +307,8 @@ def replace_folder(path: Path, write: Callable[[Path], object]) -> None:
             f"could not be written ({error.strerror or error})",
             hint="free disk space or fix the folder, then run the same command again",
         ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def recover_folder(path: Path) -> None:

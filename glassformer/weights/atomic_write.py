@@ -2,12 +2,15 @@
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from glassformer.errors import FileProblemError
+
+STAGED = ".save"  # inside a folder: complete new files that are being moved into it
 
 
 @contextmanager
@@ -30,6 +33,48 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):  # keep the original error
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def staged_files(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder inside `folder`; `finish_staged` then moves its files into `folder`.
+
+    If the block fails or the process is killed, `folder` keeps its old files. Once the temporary folder is
+    complete it is renamed to `.save`, and `finish_staged` can be repeated until it succeeds.
+    """
+    for leftover in folder.glob(f"{STAGED}-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    temporary = folder / f"{STAGED}-{secrets.token_hex(4)}"
+    try:
+        make_folder(temporary)
+        yield temporary
+        sync_folder(temporary)
+        temporary.rename(folder / STAGED)
+        sync_folder(folder)
+    except OSError as error:
+        hint = "check free space and the folder's permissions"
+        raise FileProblemError(folder, f"cannot be written ({error.strerror or error})", hint=hint) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def finish_staged(folder: Path, *, last: str) -> None:
+    """Move the files of a complete `.save` folder into `folder`, the file named `last` at the end."""
+    staged = folder / STAGED
+    paths = sorted((path for path in staged.rglob("*") if path.is_file()), key=lambda path: path.name == last)
+    try:
+        for path in paths:
+            target = folder / path.relative_to(staged)
+            target.parent.mkdir(exist_ok=True)
+            with suppress(FileNotFoundError):  # another process is finishing the same save
+                path.replace(target)
+        sync_folder(folder)
+        shutil.rmtree(staged, ignore_errors=True)
+    except OSError as error:
+        problem = f"has an interrupted save that cannot be finished ({error.strerror or error})"
+        raise FileProblemError(
+            folder, problem, hint="load it once from a process that may write to it"
+        ) from error
 
 
 def make_folder(folder: Path) -> None:

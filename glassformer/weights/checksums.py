@@ -42,6 +42,11 @@ def write_checksums(folder: str | Path, names: Iterable[str]) -> Path:
     return path
 
 
+def listed_files(folder: str | Path) -> set[str]:
+    """Return the names of all files of a saved folder: those in `checksums.json`, and that file itself."""
+    return {*_read(Path(folder) / CHECKSUMS_FILE), CHECKSUMS_FILE}
+
+
 def verify_checksums(folder: str | Path) -> bool:
     """Verify every listed file and return True; False if the folder has no `checksums.json`."""
     path = Path(folder) / CHECKSUMS_FILE

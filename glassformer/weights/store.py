@@ -161,10 +161,15 @@ def save_weights(
         with atomic_write(folder / INDEX_FILE) as file:
             file.write(json.dumps(index, indent=2, sort_keys=True).encode() + b"\n")
         names.append(INDEX_FILE)
-    for path in folder.iterdir():
-        if path.name not in names and _WEIGHT_FILES.fullmatch(path.name):
-            path.unlink()
+    for name in weight_files(folder):
+        if name not in names:
+            (folder / name).unlink()
     return tuple(names)
+
+
+def weight_files(folder: Path) -> list[str]:
+    """Return the names of the weight files in a folder: one file, or shards and their index."""
+    return [path.name for path in folder.iterdir() if _WEIGHT_FILES.fullmatch(path.name)]
 
 
 def _open(path: Path) -> Any:

@@ -27,7 +27,7 @@ ORDER = """
 ONLY: dict[str, set[str]] = {
     "core": {"errors"},
     "weights": {"errors"},
-    "tokenization": {"errors"},
+    "tokenization": {"errors", "weights"},  # atomic writes
     "data": {"errors"},
     "families": {"errors", "core", "weights"},
     "inference": {"errors", "core"},
