@@ -198,6 +198,7 @@ GLOSSARY = {
     "return_tree": "Whether to return the search tree.",
     "rope_base": "Base of the rotary frequencies (`rope_theta`).",
     "rope_scaling": "Scaling of the rotary frequencies for longer contexts.",
+    "rotary_width": "Number of features of each head that are rotated; None: all.",
     "rounding": '`"bfloat16"` rounds as models trained in that precision do.',
     "rows": "Indices of batch rows.",
     "save_checkpoint.state": "The rest of the state of the run.",

@@ -32,6 +32,7 @@ def decoder(
     position: Literal["rotary", "alibi", "learned"] = "rotary",
     rope_base: float = 10000.0,
     rope_scaling: Scaling = None,
+    rotary_width: int | None = None,
     attention_bias: bool = False,
     qkv_bias: bool = False,
     ffn_bias: bool = False,
@@ -49,6 +50,7 @@ def decoder(
     """Create the spec of a decoder-only model; each family sets its own defaults.
 
     window_layers: indices of the layers with the sliding window; None: all.
+    rotary_width: number of features of each head that are rotated; None: all.
     attention_bias: biases in all attention projections. qkv_bias: in the q, k and v projections only.
     qk_norm: normalize queries and keys of each head before rotation.
     """
@@ -58,7 +60,7 @@ def decoder(
         "layer_no_bias": spec.LayerNormSpec(eps=norm_eps, bias=False),
     }
     positions: dict[str, spec.AttentionPositionSpec] = {
-        "rotary": spec.RotarySpec(base=rope_base, scaling=rope_scaling),
+        "rotary": spec.RotarySpec(base=rope_base, width=rotary_width, scaling=rope_scaling),
         # the bias is scaled like the scores, and was rounded in training
         "alibi": spec.AlibiSpec(scale=(d_model // num_heads) ** -0.5, rounding="bfloat16"),
     }
@@ -168,18 +170,23 @@ def read_pad(config: Config, head: spec.HeadSpec | None) -> int | None:
 
 
 def head_rows(
-    model: spec.DecoderOnlySpec, *, token: str = "{base}embed_tokens.weight", each_token: str = "score"
+    model: spec.DecoderOnlySpec,
+    *,
+    token: str = "{base}embed_tokens.weight",
+    output: str = "lm_head.weight",
+    each_token: str = "score",
 ) -> tuple[Op, ...]:
     """Return the weight operations of the head and of the token matrix, which may be tied.
 
-    token, each_token: published names of the token matrix and of the token classifier.
+    token, output, each_token: published names of the token matrix, of the output matrix and of the token
+    classifier.
     """
     rows: tuple[Op, ...] = (Rename(token, "embed.token.weight"),)
     match model.head:
         case spec.LanguageModelSpec() if model.tied:
-            return (Tied((token, "lm_head.weight"), "embed.token.weight"),)
+            return (Tied((token, output), "embed.token.weight"),)
         case spec.LanguageModelSpec():
-            return (*rows, Rename("lm_head.weight", "head.weight"))
+            return (*rows, Rename(output, "head.weight"))
         case spec.ClassifySpec():
             return (*rows, Rename("score.weight", "head.out.weight"))
         case spec.TokenClassifySpec(bias=bias):
@@ -192,8 +199,19 @@ def head_rows(
 # ---- rotary positions: `rope_theta` and `rope_scaling`, or `rope_parameters` -------------------------------
 
 
-def read_rotary(config: Config, *, base: float = 10000.0, max_len: int) -> spec.RotarySpec:
-    """Return the rotary positions of a config with old or new keys. base, max_len: defaults."""
+def read_rotary(
+    config: Config,
+    *,
+    base: float = 10000.0,
+    max_len: int,
+    head_dim: int | None = None,
+    fraction: float = 1.0,
+) -> spec.RotarySpec:
+    """Return the rotary positions of a config with old or new keys.
+
+    base, max_len, fraction: defaults. head_dim: width of a head, if only a fraction of it may be rotated;
+    None: all features are.
+    """
     base = config.get("rope_theta", base)
     old: dict[str, Any] = config.get("rope_scaling", {})
     new: dict[str, Any] = config.get("rope_parameters", {})
@@ -202,7 +220,10 @@ def read_rotary(config: Config, *, base: float = 10000.0, max_len: int) -> spec.
         raise UnsupportedConfigError(config.where, key, "per layer", "one value for all layers")
     rope = Config(values, f"{config.where} ({key})")
     for level in (config, rope):
-        level.only("partial_rotary_factor", None, 1.0)
+        if head_dim is None:
+            level.only("partial_rotary_factor", None, 1.0)
+        fraction = level.get("partial_rotary_factor", fraction)
+    width = int(head_dim * fraction) if head_dim is not None and fraction != 1.0 else None
     known = {"default": "none", "linear": "linear", "llama3": "bands"}
     kind = rope.choose("rope_type", known, values.get("type", "default"))
     base = rope.get("rope_theta", base)
@@ -217,7 +238,7 @@ def read_rotary(config: Config, *, base: float = 10000.0, max_len: int) -> spec.
             high_freq_factor=rope.need("high_freq_factor", float),
             original_max_len=config.get("original_max_position_embeddings", original),
         )
-    return spec.RotarySpec(base=base, scaling=scaling)
+    return spec.RotarySpec(base=base, width=width, scaling=scaling)
 
 
 def write_rotary(rotary: spec.RotarySpec) -> dict[str, Any]:

@@ -41,7 +41,8 @@ from glassformer.weights.ops import Ignored, SplitGroups, expand
 # the 7B model
 falcon = variant(
     decoder,
-    "head_dim window window_layers norm gated qkv_bias qk_norm scale embed_dropout logit_scale init",
+    """head_dim window window_layers norm gated rotary_width qkv_bias qk_norm scale embed_dropout logit_scale
+    init""",
     vocab_size=65024,
     d_model=4544,
     num_heads=71,

@@ -26,7 +26,7 @@ from glassformer.weights.ops import Ignored, Op, Rename, Split, Transpose, expan
 gpt2 = variant(
     decoder,
     """num_kv_heads head_dim window window_layers wiring norm gated position rope_base rope_scaling
-    attention_bias qkv_bias ffn_bias qk_norm logit_scale init""",
+    rotary_width     attention_bias qkv_bias ffn_bias qk_norm logit_scale init""",
     vocab_size=50257,
     d_model=768,
     num_heads=12,

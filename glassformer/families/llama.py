@@ -33,7 +33,8 @@ from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored, Op, PermuteRotary, Rename, expand
 
 # LLaMA 2 with 7 billion parameters
-EXCLUDED = "wiring norm gated position scale dropout embed_dropout logit_scale init"  # not in LLaMA configs
+# options that LLaMA's config cannot express
+EXCLUDED = "wiring norm gated position rotary_width scale dropout embed_dropout logit_scale init"
 llama = variant(decoder, EXCLUDED, d_ff=11008)
 
 KEYS = (

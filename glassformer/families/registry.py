@@ -15,7 +15,7 @@ from glassformer.families.family import Config, Family, UnsupportedConfigError
 # "original" has no published layout; a family that reads another one's model_type comes last
 NAMES = tuple(
     """original t5 bart marian bert roberta distilbert vit deit patchtst gpt2 llama mistral qwen2 qwen3 falcon
-    palm sentence""".split()
+    palm gpt_neox sentence""".split()
 )
 # the families that may read a model_type; the others need not be imported
 FAMILIES_BY_MODEL_TYPE: dict[str, tuple[str, ...]] = {

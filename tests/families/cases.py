@@ -269,6 +269,22 @@ PALM: list[Case] = [
     ("CohereModel", {**_LLAMA, "hidden_size": 30, "num_attention_heads": 5, "layer_norm_eps": 1e-3}),
 ]
 
+_NEOX = {"vocab_size": 61, **_SIZES, "hidden_size": 32}
+_SEQUENTIAL = {"use_parallel_residual": False}
+
+GPT_NEOX: list[Case] = [
+    ("GPTNeoXForCausalLM", {**_NEOX}),
+    ("GPTNeoXForCausalLM", {**_NEOX, **_SEQUENTIAL, "rotary_pct": 1.0, "tie_word_embeddings": True}),
+    ("GPTNeoXForCausalLM", {**_NEOX, "rotary_pct": 0.8, "attention_bias": False, "rotary_emb_base": 77}),
+    ("GPTNeoXForCausalLM", {**_NEOX, **_SEQUENTIAL, "rope_scaling": {**_LINEAR}, "hidden_act": "gelu_new"}),
+    ("GPTNeoXForCausalLM", {**_NEOX, "rope_parameters": {**_BANDS, "partial_rotary_factor": 0.5}}),
+    ("GPTNeoXForCausalLM", {**_NEOX, "hidden_size": 42, "num_attention_heads": 3, "rotary_pct": 0.44}),
+    ("GPTNeoXModel", {**_NEOX, "hidden_dropout": 0.2, "layer_norm_eps": 1e-3, "num_hidden_layers": 3}),
+    ("GPTNeoXForSequenceClassification", {**_NEOX, "num_labels": 3, "pad_token_id": 60}),
+    ("GPTNeoXForTokenClassification", {**_NEOX, "num_labels": 5, "classifier_dropout": 0.0}),
+    ("GPTNeoXForQuestionAnswering", {**_NEOX, **_SEQUENTIAL, "hidden_act": "relu"}),
+]
+
 _IMAGES = {"image_size": 12, "patch_size": 4, **_SIZES}
 _WIDE = {"image_size": [8, 13], "patch_size": [4, 3], "num_channels": 1}
 
@@ -343,7 +359,14 @@ PATCHTST: list[Case] = [
 _OWN = {
     **{"t5": T5, "bart": BART, "marian": MARIAN, "vit": VIT, "deit": DEIT, "patchtst": PATCHTST},
     **{"gpt2": GPT2, "llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2, "qwen3": QWEN3},
-    **{"falcon": FALCON, "palm": PALM, "bert": BERT, "roberta": ROBERTA, "distilbert": DISTILBERT},
+    **{
+        "falcon": FALCON,
+        "palm": PALM,
+        "gpt_neox": GPT_NEOX,
+        "bert": BERT,
+        "roberta": ROBERTA,
+        "distilbert": DISTILBERT,
+    },
 }
 FAMILIES = {family: every_head(cases) for family, cases in _OWN.items()}
 FAMILIES["roberta"] += ROBERTA_TOO
