@@ -7,6 +7,8 @@
 # make docs          build the documentation as a site
 # make bench         compare speed with other libraries
 # make experiments   print the commands that reproduce docs/results.md; make test-experiments tests them
+# make lock          write requirements.lock: the tested versions with the hashes of their files
+# make sbom          write sbom.cdx.json, a CycloneDX bill of materials of the lock
 # make clean         remove everything that make created
 #
 # Every target creates .venv if it is missing or out of date. PYTHON=python3.12 selects the interpreter.
@@ -27,7 +29,7 @@ DEV := $(VENV)/.dev-$(KEY)
 # A development environment contains everything that a lean one does.
 LEAN := $(or $(wildcard $(DEV)),$(VENV)/.lean-$(KEY))
 
-.PHONY: demo test test-fast test-slow test-experiments lint page docs bench experiments clean
+.PHONY: demo test test-fast test-slow test-experiments lint page docs bench experiments lock sbom clean
 
 demo: $(LEAN)
 	@$(PY) -m glassformer.cli.main demo --out demo_out
@@ -63,8 +65,16 @@ experiments: $(DEV)
 test-experiments: $(DEV)
 	$(PY) -m pytest -n 2 experiments
 
+# Linux on x86-64 with the CUDA build of torch, as on PyPI. Install it with pip install --require-hashes -r requirements.lock
+lock: $(DEV)
+	$(PY) -m uv pip compile pyproject.toml --all-extras -c constraints.txt --generate-hashes --no-emit-index-url \
+	  --no-annotate --no-header --quiet --python-version 3.11.9 --python-platform x86_64-manylinux_2_28 -o requirements.lock
+
+sbom: $(DEV)
+	$(PY) -m cyclonedx_py requirements requirements.lock --pyproject pyproject.toml --output-file sbom.cdx.json
+
 clean:
-	rm -rf $(VENV) build dist site demo_out web/node_modules glassformer/explorer/page .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site demo_out sbom.cdx.json web/node_modules glassformer/explorer/page .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find glassformer tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.dev-$(KEY): $(PY)

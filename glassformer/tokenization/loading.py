@@ -1,6 +1,9 @@
 """Load the tokenizer of a model folder from the files it has."""
 
+import json
+import math
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
@@ -35,6 +38,7 @@ _COMMON_NAMES = {
     "sep": ("[SEP]",),
     "mask": ("[MASK]", "<mask>"),
 }
+MAX_GROWTH = 64  # of a text in a normalizer or decoder; a few hostile rules could fill the memory
 _MISMATCH = "does not match the files in its folder"
 
 
@@ -90,12 +94,25 @@ def load_tokenizer_json(config: TokenizerConfig, name: str = "tokenizer.json") -
         backend = Backend.from_str(raw.decode("utf-8"))
     if backend.get_vocab_size() == 0:
         raise FileProblemError(path, "has no tokens")
+    for name, part in (("normalizer", backend.normalizer), ("decoder", backend.decoder)):
+        if part is not None and (growth := _growth(json.loads(part.__getstate__()))) > MAX_GROWTH:
+            problem = f"has a {name} that can make a text {growth:.3g} times as long"
+            raise FileProblemError(path, problem, hint=f"at most {MAX_GROWTH} times is accepted")
     with backend_errors(path, _MISMATCH):
         changed = _add_declared(backend, config)
         role_ids = {role: _role_id(backend, config, role) for role in ROLES}
         if "add_bos_token" in config.config or "add_eos_token" in config.config:
             backend.post_processor = _bos_eos_template(backend, config, role_ids)
     return FastTokenizer(backend, config, role_ids, raw=None if changed else raw)
+
+
+def _growth(part: dict[str, Any]) -> float:
+    """Return how many times longer a normalizer or decoder can make a text by replacing patterns."""
+    if part["type"] == "Sequence":
+        return math.prod(map(_growth, part.get("normalizers") or part.get("decoders") or ()))
+    if part["type"] == "Replace":
+        return max(1.0, len(part["content"]) / max(1, len(part["pattern"].get("String", ""))))
+    return 1.0
 
 
 def _role_id(backend: Backend, config: TokenizerConfig, role: str) -> int | None:

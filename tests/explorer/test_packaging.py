@@ -31,13 +31,20 @@ def test_wheel_and_sdist_contain_the_page_and_models(built: Path) -> None:
         names = wheel.namelist()
     with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
         packed = [name.split("/", 1)[-1] for name in sdist.getnames()]
-    values = {f"glassformer/explorer/page/{name}" for name in ("index.html", "single/page.js")}
+    page = ("index.html", "single/page.js", "THIRD_PARTY_LICENSES.md")
+    values = {f"glassformer/explorer/page/{name}" for name in page}
     for folder in map(models.folder_of, models.names()):
         values |= {path.relative_to(ROOT).as_posix() for path in folder.rglob("*") if path.is_file()}
     for found in (names, packed):
         assert values <= set(found)
         assert any(name.startswith("glassformer/explorer/page/assets/") for name in found)
     assert "web/src/main.ts" in packed and not any("node_modules" in name for name in packed + names)
+
+
+def test_page_states_the_licenses_of_its_packages() -> None:
+    text = (ROOT / "glassformer/explorer/page/THIRD_PARTY_LICENSES.md").read_text(encoding="utf-8")
+    for package, notice in (("svelte", "Svelte"), ("d3-scale", "Mike Bostock"), ("katex", "Khan Academy")):
+        assert f"## {package} - " in text and notice in text
 
 
 GUARDED = """

@@ -15,6 +15,7 @@ from glassformer.errors import (
     InvalidValueError,
     ShapeError,
 )
+from glassformer.pretrained import folder_of
 from glassformer.tokenization import load_tokenizer
 from tests.tokenization.layouts import LAYOUTS, published_unigram
 
@@ -78,6 +79,17 @@ def test_bad_folder_raises_a_typed_error(
     with pytest.raises(error) as caught:
         load_tokenizer(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("part", ["normalizer", "decoder"])
+def test_rules_that_blow_up_a_text_are_refused(tmp_path: Path, part: str) -> None:
+    tokenizer = json.loads((folder_of("pocket-lm") / "tokenizer.json").read_text(encoding="utf-8"))
+    rule = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+    tokenizer[part] = {"type": "Sequence", f"{part}s": [rule] * 10}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    with pytest.raises(FileProblemError) as caught:
+        load_tokenizer(tmp_path)
+    assert part in caught.value.problem
 
 
 def test_folder_without_a_tokenizer(tmp_path: Path) -> None:
