@@ -15,6 +15,7 @@ from glassformer.core.model import AnyModel
 from glassformer.errors import GlassformerError, UnknownNameError
 from glassformer.families.family import Config, Family
 from glassformer.families.registry import check_option_names, families, family_of_spec, preset_spec, presets
+from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
 from glassformer.training.hardware import Hardware
 from glassformer.training.logging.console import format_duration
 from glassformer.training.recipe import ModelOptions
@@ -170,14 +171,18 @@ def build_initialized(spec: specs.ModelSpec) -> AnyModel:
 
 
 def with_head(bundle: Bundle, head: specs.HeadSpec) -> Bundle:
-    """Return the model with a newly initialized head; unchanged if its head has the same spec."""
+    """Return the model with a newly initialized head; unchanged if its head has the same spec.
+
+    Files of the folder that describe the old head, e.g. the pooling of a sentence encoder, are dropped.
+    """
     if bundle.spec.head == head:
         return bundle
     tied: Any = tuple(name for name in bundle.spec.tied if name != "head")
     model = build_model(replace(bundle.spec, head=head, tied=tied))
     body = {name: t for name, t in unique_state_dict(bundle.model).items() if not name.startswith("head.")}
     model.load_state_dict(body, strict=False)
-    return replace(bundle, model=model, family=None, config={})
+    files = {name: bundle.files[name] for name in (IMAGE_PROCESSOR_FILE,) if name in bundle.files}
+    return replace(bundle, model=model, family=None, config={}, files=files)
 
 
 def classification_head(spec: specs.EncoderOnlySpec, num_labels: int) -> specs.HeadSpec:

@@ -85,6 +85,11 @@ def _valid_split(fraction: float) -> Any:
     return setting(fraction, text, interval="(0, 1)", unit="files or fraction")
 
 
+def _max_len(of: str, default: int = 128) -> Any:
+    text = f"maximum length of {of}; null is {default}, or less if the base model reads less"
+    return setting(None, text, interval="[1, inf)", unit="tokens")
+
+
 def _bpe_dropout() -> Any:
     return setting(
         0.0,
@@ -107,9 +112,7 @@ class PairData(DataSection):
     language_column: str | int | None = setting(
         None, "column with the target language; null trains one target language", unit="name or number"
     )
-    max_len: int = setting(
-        128, "maximum length of source and target; longer pairs are skipped and counted", unit="tokens"
-    )
+    max_len: int | None = _max_len("source and target; longer pairs are skipped and counted")
     bpe_dropout: float = _bpe_dropout()
 
 
@@ -140,9 +143,7 @@ class LabeledData(DataSection):
     columns: Columns | None = setting(
         None, "text and label column; null detects them", unit="names or numbers"
     )
-    max_len: int = setting(
-        128, "maximum length of a text; longer texts are truncated and counted", unit="tokens"
-    )
+    max_len: int | None = _max_len("a text; longer texts are truncated and counted")
     bpe_dropout: float = _bpe_dropout()
     mask_prob: float = setting(
         0.0, "probability of masking a token (training only)", interval="[0, 1)", unit="probability"
@@ -163,7 +164,7 @@ class SentenceData(DataSection):
     text_column: str | int | None = setting(
         None, "sentence column of a table; null detects it", unit="name or number"
     )
-    max_len: int = setting(64, "maximum length; longer sentences are skipped and counted", unit="tokens")
+    max_len: int | None = _max_len("a sentence; longer ones are skipped and counted", default=64)
     trim_prob: float = setting(0.3, "corruption: cut off the beginning or the end", unit="probability")
     gap_prob: float = setting(
         0.3, "corruption: text infilling, i.e. replace words by a gap token", unit="probability"

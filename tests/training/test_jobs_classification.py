@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import glassformer
+from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError, InvalidValueError, UnknownNameError, UnsupportedError
+from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 from glassformer.training.data_cache import no_log
 from glassformer.training.logging.history import read_history
 from glassformer.training.recipe import parse_recipe
@@ -88,6 +90,27 @@ def test_fine_tuning_keeps_the_head_for_the_same_labels(classified: Path, tmp_pa
     more = {"max_steps": 40, "lr": 0.002, "batch_tokens": 512, "eval_steps": 40}
     assert texts(rows, tmp_path / "three", model=model, training=more)["accuracy"] > 0.95
     assert glassformer.load(tmp_path / "three/model").job.classes == ("bad", "good", "neither")
+
+
+def test_classifier_from_a_sentence_encoder(tmp_path: Path) -> None:
+    """Files of the base folder that describe its pooling are not kept; max_len fits the base model."""
+    transformers = pytest.importorskip("transformers")
+    file = reviews(tmp_path / "reviews.tsv", 60)
+    tokenizer = train_tokenizer(GOOD + BAD + PLAIN, TokenizerPlan(kind="word", template="cls_sep"))
+    encoder = glassformer.tiny("sentence", vocab_size=tokenizer.vocab_size, max_len=24)
+    base = glassformer.save(Bundle(model=encoder, tokenizer=tokenizer), tmp_path / "base")
+    assert (base / "modules.json").is_file()
+    one_step = {"max_steps": 1, "lr": 0.001, "batch_tokens": 512}
+    data = {"max_len": None}
+    texts(file, tmp_path / "run", data=data, model={"folder": str(base)}, training=one_step)
+    assert glassformer.load(tmp_path / "run").job.max_len == 24
+    assert len(glassformer.load(tmp_path / "run").classify("a great film")) == 2
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "run/model")
+    assert type(theirs).__name__ == "BertForSequenceClassification"
+    assert not (tmp_path / "run/model/modules.json").exists()
+    with pytest.raises(InvalidValueError) as caught:
+        texts(file, tmp_path / "long", data={"max_len": 25}, model={"folder": str(base)}, training=one_step)
+    assert caught.value.name == "data.max_len"
 
 
 @pytest.mark.parametrize("preset", ["roberta", "distilbert"])

@@ -15,11 +15,11 @@ import torch
 from glassformer.bundle import Bundle, load
 from glassformer.data import Batches
 from glassformer.data.examples import Examples
-from glassformer.errors import UnsupportedError
+from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.families.sidecars import JobInfo
 from glassformer.training.data_cache import Log
 from glassformer.training.hardware import Hardware
-from glassformer.training.model_setup import SIZE_OPTIONS, check_overrides, has_fixed_size
+from glassformer.training.model_setup import SIZE_OPTIONS, check_overrides, has_fixed_size, max_input_length
 from glassformer.training.recipe import DataSection, Recipe, batch_key
 from glassformer.training.task import TrainingTask
 
@@ -34,6 +34,7 @@ class Job(ABC, Generic[Data]):
     """
 
     default_preset: str
+    default_max_len = 128
 
     def __init__(self, recipe: Recipe, folder: Path, log: Log) -> None:
         self.recipe, self.folder, self.log = recipe, folder, log
@@ -62,6 +63,20 @@ class Job(ABC, Generic[Data]):
     def base_info(self) -> JobInfo:
         """The `job.json` of the base model."""
         return self.base.job if self.base else JobInfo()
+
+    @property
+    def max_len(self) -> int:
+        """Maximum number of tokens of a text."""
+        length: int = self.recipe.data.max_len  # type: ignore[union-attr, assignment]
+        return length
+
+    def fill_max_len(self) -> None:
+        """Fill in `data.max_len` if the recipe leaves it open; reject one that the base model cannot read."""
+        limit = max_input_length(self.base.spec) if self.base else self.default_max_len
+        length = self.max_len or min(limit, self.default_max_len)
+        if self.base is not None and length > limit:
+            raise InvalidValueError("data.max_len", length, f"at most {limit} for this model")
+        self.update_data(max_len=length)
 
     def update_data(self, **changes: Any) -> None:
         """Change settings of the recipe's data section."""

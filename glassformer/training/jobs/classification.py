@@ -140,15 +140,14 @@ class ClassifyJob(Job[LabeledData]):
             self.update_data(max_len=min(limit, self.base_info.max_len or limit))
 
     def prepare_data(self) -> None:
-        data = self.data
-        if self.base is not None and data.max_len > max_input_length(self._encoder(self.base.spec)):
-            limit = max_input_length(self.base.spec)
-            raise InvalidValueError("data.max_len", data.max_len, f"at most {limit} for this model")
+        if self.base is not None:
+            self._encoder(self.base.spec)
+        self.fill_max_len()
         self.corpus = corpus = prepare_corpus(
             self,
             self._read,
             self._write,
-            cache_key=(data.max_len, self.recipe.training.max_generate_samples),
+            cache_key=(self.max_len, self.recipe.training.max_generate_samples),
             template="cls_sep",
             text_columns=1,
         )
@@ -159,7 +158,7 @@ class ClassifyJob(Job[LabeledData]):
         self.log(f"{len(self.classes)} classes: {', '.join(self.classes[:LISTED_CLASSES])}{more}")
         if truncated := corpus.total("truncated"):
             self.facts["truncated texts"] = truncated
-            self.log(f"{truncated:,} texts are longer than {data.max_len} tokens and are truncated")
+            self.log(f"{truncated:,} texts are longer than {self.max_len} tokens and are truncated")
 
     def _read(self, files: Sequence[str]) -> TableSource:
         source = labeled_texts(files, columns=self.data.columns)
@@ -173,7 +172,7 @@ class ClassifyJob(Job[LabeledData]):
         """Write token ids and class numbers; the classes come from the base model or the first split."""
         self.classes = self.classes or self._find_classes(source)
         numbers = {label: n for n, label in enumerate(self.classes)}
-        max_len = self.data.max_len
+        max_len = self.max_len
         truncated: list[int] = []  # number of truncated texts in each group of rows
 
         def encode(rows: list[Row]) -> tuple[Ragged, Ragged]:
@@ -211,7 +210,7 @@ class ClassifyJob(Job[LabeledData]):
         batch = min(16_384 if hardware.on_gpu else 4096, 64 * max(16, tokens // len(store)), tokens // 20)
         return ([] if tuning else [reason]) + self.fill_training(
             LabeledExamples(store, pad_id=self.corpus.pad_id),
-            batch=max(self.data.max_len, batch),
+            batch=max(self.max_len, batch),
             epochs=3 if tuning else epochs,
             lr=3e-5 if tuning else min(2e-3, 0.1 / size.d_model),
         )
@@ -222,7 +221,7 @@ class ClassifyJob(Job[LabeledData]):
         if self.data.bpe_dropout:
             splits = token_splits(self.corpus.tokenizer)
             dropout = BpeDropout(
-                splits, self.data.bpe_dropout, max_length=self.data.max_len, seed=self.recipe.seed
+                splits, self.data.bpe_dropout, max_length=self.max_len, seed=self.recipe.seed
             )
         return LabeledExamples(self.corpus.train, pad_id=self.corpus.pad_id, bpe_dropout=dropout)
 
@@ -236,7 +235,7 @@ class ClassifyJob(Job[LabeledData]):
         corpus, base = self.corpus, self.base
         if base is None:
             ids = {"vocab_size": corpus.tokenizer.vocab_size, "pad_id": corpus.pad_id}
-            fixed = supported_options(self.preset, {**ids, "max_len": self.data.max_len})
+            fixed = supported_options(self.preset, {**ids, "max_len": self.max_len})
             spec = self._encoder(new_model_spec(self.recipe.model, fixed))
             head = classification_head(spec, len(self.classes))
             bundle = Bundle(model=build_initialized(replace(spec, head=head, tied=())))
@@ -246,7 +245,7 @@ class ClassifyJob(Job[LabeledData]):
             check_vocabulary(corpus, spec.input.vocab_size)
             bundle = with_head(base, classification_head(spec, len(self.classes)))
         bundle.tokenizer = corpus.tokenizer
-        return with_classes(bundle, self.recipe.job, self.classes, max_len=self.data.max_len)
+        return with_classes(bundle, self.recipe.job, self.classes, max_len=self.max_len)
 
     def task(self) -> TrainingTask:
         texts, training, bundle = read_texts(self.corpus.valid.folder), self.recipe.training, self.build()

@@ -73,7 +73,7 @@ class Seq2SeqJob(Job[Data]):
 
     @property
     def cache_key(self) -> tuple[object, ...]:
-        return self.data.max_len, self.recipe.training.max_generate_samples
+        return self.max_len, self.recipe.training.max_generate_samples
 
     def train_examples(self) -> PairExamples:
         raise NotImplementedError
@@ -107,7 +107,7 @@ class Seq2SeqJob(Job[Data]):
             self.base is not None and not isinstance(self.base.spec, specs.EncoderDecoderSpec)
         ):
             return None
-        return max(MIN_ROW_WIDTH, self.data.max_len)
+        return max(MIN_ROW_WIDTH, self.max_len)
 
     @property
     def start_id(self) -> int:
@@ -229,6 +229,7 @@ class TranslateJob(Seq2SeqJob[PairData]):
     unit: Literal["sentence", "line"] = "line"  # what a source is: one sentence, or any text
 
     def prepare_data(self) -> None:
+        self.fill_max_len()
         self.language_column = (
             self.base_info.to if self.data.language_column is None else self.data.language_column
         )
@@ -267,7 +268,7 @@ class TranslateJob(Seq2SeqJob[PairData]):
     def _write(
         self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors
     ) -> dict[str, Any]:
-        max_len = self.data.max_len
+        max_len = self.max_len
         languages: set[str] = set()
         multi_sentence: list[int] = []  # multi-sentence sources in each group of rows
 
@@ -300,7 +301,7 @@ class TranslateJob(Seq2SeqJob[PairData]):
             side: BpeDropout(
                 splits[side],
                 self.data.bpe_dropout,
-                max_length=self.data.max_len,
+                max_length=self.max_len,
                 seed=self.recipe.seed + seed,
             )
             for side, seed in SIDE_SEEDS.items()
@@ -351,7 +352,11 @@ def typical_length(store: Store) -> int:
 class RestoreJob(Seq2SeqJob[SentenceData]):
     """Train a model to restore corrupted sentences; evaluated with chrF and exact match."""
 
+    default_max_len = 64
+
     def prepare_data(self) -> None:
+        self.fill_max_len()
+
         def read(files: Sequence[str]) -> Source:
             return texts(files, sample_by="line", column=self.data.text_column)
 
@@ -366,7 +371,7 @@ class RestoreJob(Seq2SeqJob[SentenceData]):
         def encode(rows: list[Row]) -> tuple[Ragged]:
             return (Ragged.of(tokenizer.encode_ids([PREFIX + normalize_spaces(text) for (text,) in rows])),)
 
-        rows, largest, max_len = source.rows(problems), max_id(tokenizer), self.data.max_len
+        rows, largest, max_len = source.rows(problems), max_id(tokenizer), self.max_len
         too_long = encode_rows(
             self, folder, rows, ("text",), encode, what="sentences", max_id=largest, max_len=max_len
         )

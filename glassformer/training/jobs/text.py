@@ -360,7 +360,7 @@ def log_counts(job: Job[Any], corpus: TextCorpus, what: str, too_long: int = 0) 
     job.log(f"{train:,} {what} for training, {valid:,} for validation")
     if too_long:
         job.facts[f"{what} over max_len"] = too_long
-        job.log(f"skipped {too_long:,} {what} longer than {job.data.max_len} tokens")
+        job.log(f"skipped {too_long:,} {what} longer than {job.max_len} tokens")
 
 
 def build_text_bundle(
