@@ -23,6 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Recommended")
 FOLDERS = [
     ("wordpiece", "BertForMaskedLM", cases._BERT),
     ("wordpiece-cased", "DistilBertForSequenceClassification", cases._DISTILBERT),
+    ("wordpiece", "ElectraForSequenceClassification", cases._ELECTRA),
     ("byte-level", "GPT2LMHeadModel", cases._GPT2),
     ("byte-level-roberta", "RobertaForQuestionAnswering", cases._BERT),
     ("byte-level-roberta", "BartForConditionalGeneration", cases._TWO_STACKS),

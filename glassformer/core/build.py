@@ -137,11 +137,11 @@ def build_embedding(spec: specs.InputSpec, d_model: int) -> nn.Module:
                 specs.SinusoidalSpec: positions.SinusoidalPositions,
                 specs.LearnedSpec: positions.LearnedPositions,
             }
-            position = spec.position
+            position, width = spec.position, spec.embedding_dim or d_model
             fields: dict[str, Any] = {
                 **vars(spec),
-                "position": position and kinds[type(position)](d_model, **vars(position)),
-                "norm": make_norm(spec.norm, d_model) if spec.norm else None,
+                "position": position and kinds[type(position)](width, **vars(position)),
+                "norm": make_norm(spec.norm, width) if spec.norm else None,
             }
             return embeddings.TokenInput(d_model, **fields)
         case specs.ImagePatchesSpec():

@@ -28,6 +28,8 @@ class EmbeddingOutput(NamedTuple):
 class TokenInput(nn.Module):
     """Embed tokens: token embeddings times `scale`, plus positions and token types; then norm and dropout.
 
+    embedding_dim: width of the embeddings, if a dense layer projects them to d_model; None: d_model
+
     >>> TokenInput(16, vocab_size=100)(torch.tensor([[5, 7, 9]])).x.shape
     torch.Size([1, 3, 16])
     """
@@ -37,6 +39,7 @@ class TokenInput(nn.Module):
         d_model: int,
         *,
         vocab_size: int,
+        embedding_dim: int | None = None,
         scale: float = 1.0,
         position: SinusoidalPositions | LearnedPositions | None = None,
         types: int | None = None,
@@ -46,11 +49,13 @@ class TokenInput(nn.Module):
     ) -> None:
         super().__init__()
         self.scale, self.pad_id = scale, pad_id
-        self.token = nn.Embedding(vocab_size, d_model, _weight=normal_table(vocab_size, d_model))
+        width = embedding_dim or d_model
+        self.token = nn.Embedding(vocab_size, width, _weight=normal_table(vocab_size, width))
         self.position = position
-        self.kind = nn.Embedding(types, d_model, _weight=normal_table(types, d_model)) if types else None
+        self.kind = nn.Embedding(types, width, _weight=normal_table(types, width)) if types else None
         self.norm = norm
         self.dropout = Dropout(dropout)
+        self.project = nn.Linear(embedding_dim, d_model) if embedding_dim else None
 
     def forward(
         self,
@@ -82,7 +87,8 @@ class TokenInput(nn.Module):
             raise UnsupportedError("this model", "token types", hint="leave `types` out")
         if self.norm is not None:
             x = tap(obs, "norm", self.norm(x))
-        return EmbeddingOutput(tap(obs, "out", self.dropout(x)))
+        x = self.dropout(x)
+        return EmbeddingOutput(tap(obs, "out", x if self.project is None else self.project(x)))
 
 
 def check_token_ids(ids: Tensor) -> None:

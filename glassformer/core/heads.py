@@ -97,10 +97,11 @@ class MaskedLanguageModelHead(VocabularyHead):
     """Dense layer, activation and norm, then the vocabulary projection."""
 
     def __init__(self, d_model: int, spec: specs.MaskedLanguageModelSpec) -> None:
-        super().__init__(d_model, spec.vocab_size, bias=True)
-        self.dense = nn.Linear(d_model, d_model)
+        width = spec.hidden_dim or d_model
+        super().__init__(width, spec.vocab_size, bias=True)
+        self.dense = nn.Linear(d_model, width)
         self.activation = spec.activation
-        self.norm = make_norm(spec.norm, d_model)
+        self.norm = make_norm(spec.norm, width)
 
     def transform(self, x: Tensor) -> Tensor:
         y: Tensor = self.norm(ACTIVATIONS[self.activation](self.dense(x)))
@@ -196,6 +197,20 @@ class TokenClassifyHead(nn.Module):
         return tap(obs, "logits", self.out(self.dropout(x)))
 
 
+class ReplacedTokenHead(nn.Module):
+    """One logit per token, positive if it was replaced: (B, T, D) -> (B, T)."""
+
+    def __init__(self, d_model: int, spec: specs.ReplacedTokenSpec) -> None:
+        super().__init__()
+        self.dense = nn.Linear(d_model, d_model)
+        self.activation = spec.activation
+        self.out = nn.Linear(d_model, 1)
+
+    def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
+        hidden = ACTIVATIONS[self.activation](self.dense(x))
+        return tap(obs, "logits", self.out(hidden).squeeze(-1))
+
+
 class AnswerHead(nn.Module):
     """Start and end logits of an answer span: (B, T, D) -> two tensors (B, T)."""
 
@@ -229,6 +244,7 @@ HEADS: dict[type, type[nn.Module]] = {
     specs.ClassifySpec: ClassifyHead,
     specs.DistilledClassifySpec: DistilledClassifyHead,
     specs.TokenClassifySpec: TokenClassifyHead,
+    specs.ReplacedTokenSpec: ReplacedTokenHead,
     specs.AnswerSpec: AnswerHead,
     specs.EmbedSpec: EmbedHead,
 }

@@ -249,9 +249,14 @@ class StackSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class TokensSpec(Spec):
-    """Token embeddings times `scale`, plus positions and token types, with an optional norm."""
+    """Token embeddings times `scale`, plus positions and token types, with an optional norm.
+
+    embedding_dim: width of the embeddings and the norm, which a dense layer then projects to d_model; None:
+    d_model, without a projection.
+    """
 
     vocab_size: int
+    embedding_dim: int | None = None
     scale: float = 1.0
     position: InputPositionSpec | None = None
     types: int | None = None
@@ -338,9 +343,13 @@ class LanguageModelSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLanguageModelSpec(Spec):
-    """Dense layer, activation and norm, then logits over the vocabulary at every position."""
+    """Dense layer, activation and norm, then logits over the vocabulary at every position.
+
+    hidden_dim: width of the dense layer, if not d_model.
+    """
 
     vocab_size: int
+    hidden_dim: int | None = None
     activation: Activation = "gelu"
     norm: NormSpec = field(default_factory=LayerNormSpec)
 
@@ -378,6 +387,13 @@ class TokenClassifySpec(Spec):
     num_labels: int
     bias: bool = True
     dropout: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplacedTokenSpec(Spec):
+    """Replaced-token detection: dense layer, activation, then one logit per token, positive if replaced."""
+
+    activation: Activation = "gelu"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -441,6 +457,7 @@ HeadSpec = (
     | ClassifySpec
     | DistilledClassifySpec
     | TokenClassifySpec
+    | ReplacedTokenSpec
     | AnswerSpec
     | EmbedSpec
     | ForecastSpec

@@ -268,6 +268,8 @@ def _options(stack: spec.StackSpec, tokens: spec.InputSpec) -> dict[str, Any]:
     attention, feed, norm = block.attention, block.feed_forward, block.norm
     if not isinstance(tokens, spec.TokensSpec) or (stack.causal and tokens.types is not None):
         _raise_unsupported("this kind of input")
+    if tokens.embedding_dim is not None:
+        _raise_unsupported("embeddings that are projected to another width")
     if block.wiring not in ("pre", "post"):
         _raise_unsupported(f"{block.wiring} wiring")
     if isinstance(norm, spec.BatchNormSpec):

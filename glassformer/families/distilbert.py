@@ -22,7 +22,9 @@ from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Computed, Rename
 
 # The uncased base model. In training, dropout is also applied to the attention output, as in BERT.
-distilbert = variant(text_encoder, "types norm_eps mlm_activation pool normalize", num_layers=6, types=None)
+distilbert = variant(
+    text_encoder, "embedding_dim types norm_eps mlm_activation pool normalize", num_layers=6, types=None
+)
 
 KEYS = (
     Key("vocab_size"),

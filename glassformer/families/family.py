@@ -42,6 +42,7 @@ class UnsupportedConfigError(GlassformerError):
     key: str
     value: Any
     supported: str
+    hint: str = ""
     template: ClassVar[str] = "{path}: {key} = {value!r:.60} is not supported; supported: {supported}"
 
 
@@ -342,3 +343,11 @@ class Family:
     ignored_keys: frozenset[str] = frozenset()
     files: Callable[[ModelSpec], dict[str, Any]] = lambda _: {}
     marker_files: tuple[str, ...] = ()
+
+    def describes(self, model: ModelSpec) -> bool:
+        """Whether the published config of this family describes the spec exactly."""
+        try:
+            config = Config(self.to_config(model), files=self.files(model))
+            return config.architecture in self.architectures and self.from_config(config) == model
+        except (AssertionError, AttributeError, KeyError, TypeError, GlassformerError):
+            return False  # not this family

@@ -14,15 +14,15 @@ from glassformer.families.family import Config, Family, UnsupportedConfigError
 
 # "original" has no published layout; a family that reads another one's model_type comes last
 NAMES = tuple(
-    """original t5 bart marian bert roberta distilbert vit deit patchtst gpt2 llama mistral qwen2 qwen3 falcon
-    palm gpt_neox sentence""".split()
+    """original t5 bart marian bert roberta distilbert electra vit deit patchtst gpt2 llama mistral qwen2
+    qwen3 falcon palm gpt_neox sentence""".split()
 )
 # the families that may read a model_type; the others need not be imported
 FAMILIES_BY_MODEL_TYPE: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in NAMES if name not in ("original", "palm", "sentence")},
     "bert": ("bert", "sentence"),
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ("roberta", "sentence")),
-    "distilbert": ("distilbert", "sentence"),
+    **{name: (name, "sentence") for name in ("distilbert", "electra")},
     "cohere": ("palm",),
 }
 
@@ -104,17 +104,21 @@ def family_of_config(config: Config) -> Family:
         raise UnsupportedConfigError(
             config.where, "model_type", kind, ", ".join(sorted(FAMILIES_BY_MODEL_TYPE))
         )
-    read = ", ".join(sorted({name for family in readers for name in family.architectures}))
-    raise UnsupportedConfigError(config.where, "architectures", architecture, read)
+    raise _unsupported_architecture(config, [family for family in readers if not family.marker_files])
+
+
+def _unsupported_architecture(config: Config, readers: list[Family]) -> UnsupportedConfigError:
+    """Return the error for an unsupported class of a known model_type: the classes of the same model."""
+    name = config.architecture
+    known = [known for family in readers for known in family.architectures]
+    stem = name.partition("For")[0].removesuffix("Model")
+    same = [other for other in known if other.startswith(stem)] or known
+    hint = ""
+    if name.endswith("ForPreTraining"):  # its tensors are those of the first class, and a second head
+        hint = f'set "architectures" to ["{same[0]}"] to load it without its second head'
+    return UnsupportedConfigError(config.where, "architectures", name, ", ".join(same), hint)
 
 
 def family_of_spec(model: ModelSpec) -> Family | None:
     """Return the family whose published config describes this spec exactly, if any."""
-    for family in families().values():
-        try:
-            config = Config(family.to_config(model), files=family.files(model))
-            if config.architecture in family.architectures and family.from_config(config) == model:
-                return family
-        except (AssertionError, AttributeError, KeyError, TypeError, GlassformerError):
-            continue  # not this family
-    return None
+    return next((family for family in families().values() if family.describes(model)), None)

@@ -10,7 +10,7 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.errors import FileMissingError, FileProblemError, InvalidValueError
-from glassformer.families import bert, distilbert, roberta
+from glassformer.families import bert, distilbert, electra, roberta
 from glassformer.families.family import TINY, Config, Family, UnsupportedConfigError, variant
 from glassformer.families.text_encoder import Pool, text_encoder
 from glassformer.weights.convert import WeightTable
@@ -42,7 +42,8 @@ _FURTHER_FILES = (
     "sentence_camembert_config.json",
     "sentence_xlm-roberta_config.json",
 )
-_ENCODERS: tuple[ModuleType, ...] = (bert, roberta, distilbert)
+_ENCODERS: tuple[ModuleType, ...] = (bert, roberta, distilbert, electra)
+_WITHOUT_POOLER = (distilbert, electra)
 _MODULES = "modules.json"
 _TASK = "feature-extraction"
 _PUBLISHER = "sentence_transformers."
@@ -50,7 +51,12 @@ _PUBLISHER = "sentence_transformers."
 
 # the six-layer MiniLM
 sentence = variant(
-    text_encoder, "position mlm_activation tied head", d_model=384, num_layers=6, pool="mean", normalize=True
+    text_encoder,
+    "embedding_dim position mlm_activation tied head",
+    d_model=384,
+    num_layers=6,
+    pool="mean",
+    normalize=True,
 )
 
 
@@ -58,7 +64,7 @@ def from_config(config: Config) -> spec.EncoderOnlySpec:
     path, normalize = _modules(config)
     kind = config.values["model_type"]
     encoder = next(e for e in _ENCODERS if kind in e.FAMILY.model_types)
-    pooler = encoder is not distilbert and config.has_pooler
+    pooler = encoder not in _WITHOUT_POOLER and config.has_pooler
     head = spec.EmbedSpec(pool=_pool(config, path), normalize=normalize, pooler=pooler)
     model: spec.EncoderOnlySpec = encoder.with_head(config, head)
     for name in _FURTHER_FILES:
@@ -121,12 +127,10 @@ def _object(config: Config, name: str) -> dict[str, Any] | None:
 
 
 def _encoder(model: spec.EncoderOnlySpec) -> ModuleType:
-    """Return the family of the text encoder; families differ in token types and first position."""
-    assert isinstance(model.input, spec.TokensSpec)
-    if model.input.types is None:
-        return distilbert
-    position = model.input.position
-    return roberta if isinstance(position, spec.LearnedSpec) and position.offset else bert
+    """Return the family of the text encoder: the first one whose config describes it."""
+    assert isinstance(model.head, spec.EmbedSpec)
+    bare = replace(model, head=spec.FeaturesSpec(pooler=model.head.pooler))
+    return next(encoder for encoder in _ENCODERS if encoder.FAMILY.describes(bare))
 
 
 def to_config(model: spec.ModelSpec) -> dict[str, Any]:
@@ -163,7 +167,18 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.EncoderOnlySpec)
     inner: WeightTable = _encoder(model).FAMILY.table(model, names)
     # encoders are often published with a pretraining head, which embeddings do not use
-    heads = Ignored(("cls.*", "lm_head.*", "vocab_*", "classifier.*", "pre_classifier.*", "qa_outputs.*"))
+    heads = Ignored(
+        (
+            "cls.*",
+            "lm_head.*",
+            "vocab_*",
+            "classifier.*",
+            "pre_classifier.*",
+            "qa_outputs.*",
+            "generator_*",
+            "discriminator_predictions.*",
+        )
+    )
     return WeightTable((*inner.ops, heads), base=inner.base)
 
 

@@ -50,6 +50,7 @@ KEYS = (
 def text_encoder(
     *,
     vocab_size: int = 30522,
+    embedding_dim: int | None = None,
     d_model: int = 768,
     num_heads: int = 12,
     d_ff: int | None = None,
@@ -72,7 +73,8 @@ def text_encoder(
 
     position: "after_pad" is a learned table whose first position is in row `pad_id + 1`. pool: pool the
     hidden states to one embedding per text. Without `pool` or `head`, the model is a masked language model;
-    `mlm_activation` is the activation of its dense layer.
+    `mlm_activation` is the activation of its dense layer. embedding_dim: width of the token embeddings, if a
+    dense layer projects them to d_model.
     """
     norm = spec.LayerNormSpec(eps=norm_eps)
     positions: dict[str, spec.InputPositionSpec] = {
@@ -86,11 +88,15 @@ def text_encoder(
         head = spec.EmbedSpec(pool=pool, normalize=normalize)
     elif head is None:
         head = spec.MaskedLanguageModelSpec(
-            vocab_size=vocab_size, activation=mlm_activation or activation, norm=norm
+            vocab_size=vocab_size,
+            hidden_dim=embedding_dim,
+            activation=mlm_activation or activation,
+            norm=norm,
         )
     return spec.EncoderOnlySpec(
         input=spec.TokensSpec(
             vocab_size=vocab_size,
+            embedding_dim=embedding_dim,
             position=positions[position],
             types=types,
             norm=norm,
@@ -126,16 +132,24 @@ def read(config: Config) -> dict[str, Any]:
 
 
 def read_head(
-    config: Config, task: str, dropped: tuple[Literal["hidden", "out"], ...]
+    config: Config,
+    task: str,
+    *,
+    dropped: tuple[Literal["hidden", "out"], ...],
+    hidden: spec.Activation = "tanh",
+    pooler: bool = True,
 ) -> spec.HeadSpec | None:
-    """Return the head by the suffix of the published class name; None is the masked-language-model head."""
+    """Return the head by the suffix of the published class name; None is the masked-language-model head.
+
+    dropped, hidden: of the classification head. pooler: whether the bare encoder may have a pooler.
+    """
     dropout = config.get("classifier_dropout", config.get("hidden_dropout_prob", 0.1))
     match task:
         case "Model":
-            return spec.FeaturesSpec(pooler=config.has_pooler)
+            return spec.FeaturesSpec(pooler=pooler and config.has_pooler)
         case "ForSequenceClassification":
             return spec.ClassifySpec(
-                num_labels=config.num_labels, hidden="tanh", dropout=dropout, dropped=dropped
+                num_labels=config.num_labels, hidden=hidden, dropout=dropout, dropped=dropped
             )
         case "ForTokenClassification":
             return spec.TokenClassifySpec(num_labels=config.num_labels, dropout=dropout)
@@ -145,14 +159,16 @@ def read_head(
             return None
 
 
-def write(model: spec.ModelSpec, model_type: str, stem: str) -> dict[str, Any]:
+def write(
+    model: spec.ModelSpec, model_type: str, stem: str, *, tasks: Mapping[type, str] = TASKS
+) -> dict[str, Any]:
     """Return the published config of a spec; the inverse of `read` and `read_head`."""
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
     position, head = model.input.position, model.head
     assert isinstance(position, spec.LearnedSpec)
     config = {
         "model_type": model_type,
-        "architectures": [f"{stem}{TASKS[type(head)]}"],
+        "architectures": [f"{stem}{tasks[type(head)]}"],
         "max_position_embeddings": position.max_len + position.offset,
         **write_options(model, KEYS),
         "pad_token_id": spec_options(model)["pad_id"],
@@ -197,12 +213,14 @@ def table_of(
     layer: Mapping[str, str] = LAYER,
     layers: str = "encoder.layer",
     embeddings: tuple[Op, ...] = EMBEDDINGS,
+    projection: str = "",
 ) -> WeightTable:
     """Return the weight table. heads: module names of each head, published and Glassformer's.
 
-    matrix, biases: published names of the weight and bias of the vocabulary projection.
+    matrix, biases: published names of the weight and bias of the vocabulary projection. projection: published
+    name of the dense layer after the embeddings, if there is one.
     """
-    assert isinstance(model, spec.EncoderOnlySpec)
+    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
     head = model.head
     modules = {**HEADS, **heads}.get(type(head), ())
     if getattr(head, "pooler", False):
@@ -211,6 +229,8 @@ def table_of(
         f"{{base}}{layers}.{{i}}", "encoder.blocks.{i}", model.encoder.num_layers, layer
     )
     modules = (("{base}embeddings.LayerNorm", "embed.norm"), *modules)
+    if model.input.embedding_dim is not None:
+        modules += ((projection, "embed.project"),)
     rows += (
         *rename_modules(*modules),
         Ignored("{base}embeddings.position_ids"),

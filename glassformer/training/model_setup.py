@@ -185,10 +185,18 @@ def with_head(bundle: Bundle, head: specs.HeadSpec) -> Bundle:
     return replace(bundle, model=model, family=None, config={}, files=files)
 
 
-def classification_head(spec: specs.EncoderOnlySpec, num_labels: int) -> specs.HeadSpec:
-    """Return the classification head of the published architecture of a text encoder."""
+def classification_head(
+    spec: specs.EncoderOnlySpec, num_labels: int, family_name: str | None = None
+) -> specs.HeadSpec:
+    """Return the classification head of the published architecture of a text encoder.
+
+    family_name: the family that the encoder was loaded as; by default the first that describes it.
+    """
     plain = replace(spec, head=specs.FeaturesSpec(), tied=())
-    if (family := family_of_spec(plain)) is not None:
+    family = families().get(family_name or "")
+    if family is None or not family.describes(plain):
+        family = family_of_spec(plain)
+    if family is not None:
         config = family.to_config(plain)
         name = config["architectures"][0].removesuffix("Model") + "ForSequenceClassification"
         if name in family.architectures:

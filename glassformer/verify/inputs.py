@@ -21,6 +21,7 @@ PER_TOKEN = (
     spec.LanguageModelSpec,
     spec.MaskedLanguageModelSpec,
     spec.TokenClassifySpec,
+    spec.ReplacedTokenSpec,
     spec.AnswerSpec,
 )
 

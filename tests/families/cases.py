@@ -88,6 +88,19 @@ DISTILBERT: list[Case] = [
     ("DistilBertForQuestionAnswering", {**_DISTILBERT, "qa_dropout": 0.0, "n_heads": 3}),
 ]
 
+_ELECTRA = {**_BERT, "embedding_size": 14}
+
+ELECTRA: list[Case] = [
+    ("ElectraForMaskedLM", {**_ELECTRA}),
+    ("ElectraForMaskedLM", {**_ELECTRA, "hidden_act": "relu", "tie_word_embeddings": False}),
+    ("ElectraForPreTraining", {**_ELECTRA, "hidden_act": "gelu_new", "num_attention_heads": 3}),
+    ("ElectraForPreTraining", {**_BERT, "embedding_size": 24, "pad_token_id": 60}),
+    ("ElectraModel", {**_ELECTRA, "hidden_size": 35, "num_attention_heads": 5, "embedding_size": 41}),
+    ("ElectraForSequenceClassification", {**_ELECTRA, "num_labels": 3, "layer_norm_eps": 1e-3}),
+    ("ElectraForTokenClassification", {**_ELECTRA, "num_labels": 5, "type_vocab_size": 3}),
+    ("ElectraForQuestionAnswering", {**_ELECTRA, "num_hidden_layers": 3, "pad_token_id": None}),
+]
+
 _T5 = {"vocab_size": 61, "d_model": 24, "d_kv": 5, "num_heads": 4, "d_ff": 37, "num_layers": 2}
 
 T5: list[Case] = [
@@ -359,14 +372,8 @@ PATCHTST: list[Case] = [
 _OWN = {
     **{"t5": T5, "bart": BART, "marian": MARIAN, "vit": VIT, "deit": DEIT, "patchtst": PATCHTST},
     **{"gpt2": GPT2, "llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2, "qwen3": QWEN3},
-    **{
-        "falcon": FALCON,
-        "palm": PALM,
-        "gpt_neox": GPT_NEOX,
-        "bert": BERT,
-        "roberta": ROBERTA,
-        "distilbert": DISTILBERT,
-    },
+    **{"falcon": FALCON, "palm": PALM, "gpt_neox": GPT_NEOX},
+    **{"bert": BERT, "roberta": ROBERTA, "distilbert": DISTILBERT, "electra": ELECTRA},
 }
 FAMILIES = {family: every_head(cases) for family, cases in _OWN.items()}
 FAMILIES["roberta"] += ROBERTA_TOO

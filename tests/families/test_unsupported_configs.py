@@ -10,7 +10,7 @@ import transformers
 from glassformer.errors import GlassformerError
 from glassformer.families.family import Config
 from glassformer.families.registry import family_of_config
-from tests.families.cases import BART, BERT, FALCON, LLAMA, MARIAN, MISTRAL, PALM, PATCHTST, T5, VIT
+from tests.families.cases import BART, BERT, ELECTRA, FALCON, LLAMA, MARIAN, MISTRAL, PALM, PATCHTST, T5, VIT
 
 NEW = {"new_decoder_architecture": True}
 
@@ -45,6 +45,7 @@ def read(case: tuple[str, dict[str, Any]], change: dict[str, Any]) -> None:
         (BERT[2], {"hidden_size": "wide"}, "hidden_size"),
         (BERT[2], {"architectures": ["BertForMultipleChoice"]}, "BertForMultipleChoice"),
         (BERT[2], {"model_type": "mixtral"}, "mixtral"),
+        (ELECTRA[0], {"is_decoder": True}, "is_decoder"),
         (T5[0], {"is_decoder": True}, "is_decoder"),
         (T5[0], {"feed_forward_proj": "glu-relu"}, "glu-relu"),
         (BART[0], {"normalize_before": True}, "normalize_before"),

@@ -228,7 +228,7 @@ class ClassifyJob(Job[LabeledData]):
     def _encoder(self, spec: Any) -> specs.EncoderOnlySpec:
         if isinstance(spec, specs.EncoderOnlySpec) and isinstance(spec.input, specs.TokensSpec):
             return spec
-        raise self.unsupported_model("use a text encoder: bert, roberta or distilbert")
+        raise self.unsupported_model("use a text encoder, e.g. bert, roberta or electra")
 
     def build(self) -> Bundle:
         """Build or load the model with its tokenizer and labels, as it will be saved."""
@@ -243,7 +243,7 @@ class ClassifyJob(Job[LabeledData]):
             spec = self._encoder(base.spec)
             assert isinstance(spec.input, specs.TokensSpec)
             check_vocabulary(corpus, spec.input.vocab_size)
-            bundle = with_head(base, classification_head(spec, len(self.classes)))
+            bundle = with_head(base, classification_head(spec, len(self.classes), base.family))
         bundle.tokenizer = corpus.tokenizer
         return with_classes(bundle, self.recipe.job, self.classes, max_len=self.max_len)
 
