@@ -15,6 +15,7 @@ from glassformer.cli.options import (
     OUTPUT_PANEL,
     Columns,
     Device,
+    Encoding,
     Json,
     Model,
     Overwrite,
@@ -41,7 +42,11 @@ BleuTokenizer = Literal["13a", "intl", "char", "zh", "none", "ko-mecab", "ja-mec
 def evaluate(
     model: Model,
     data: Annotated[
-        list[str], typer.Argument(metavar="DATA...", help="Test files, in the same format as for training.")
+        list[str],
+        typer.Argument(
+            metavar="DATA...",
+            help="Test files, in the same format as for training.",
+        ),
     ],
     job: Annotated[
         str | None,
@@ -50,6 +55,7 @@ def evaluate(
         ),
     ] = None,
     columns: Columns = None,
+    encoding: Encoding = "utf-8",
     to: To = None,
     tokenize: Annotated[
         BleuTokenizer, typer.Option(help="BLEU tokenizer; char for Korean or Chinese.")
@@ -96,7 +102,10 @@ def evaluate(
     with Console(stderr=True).status(f"evaluating {model} …"), TemporaryDirectory() as temporary:
         files = data
         if to is not None:
-            files, names, settings = _add_language(folder, data, to, names, settings, Path(temporary))
+            files, names, settings = _add_language(
+                folder, data, to, names, settings, Path(temporary), encoding=encoding
+            )
+            encoding = "utf-8"
         evaluation = evaluate_files(
             folder,
             files,
@@ -104,6 +113,7 @@ def evaluate(
             columns=names,
             overrides=settings,
             batch=batch_size,
+            encoding=encoding,
             device=device,
             log=message,
         )
@@ -150,12 +160,15 @@ def _add_language(
     columns: Sequence[str],
     settings: Sequence[str],
     temporary: Path,
+    *,
+    encoding: str,
 ) -> tuple[list[str], list[str], list[str]]:
     """Add a column for the target language to the pairs; return the new files, columns and settings."""
     from glassformer.api import load
     from glassformer.data.readers import LANGUAGE_COLUMN, parse_columns
     from glassformer.data.row_errors import RowErrors
     from glassformer.data.sources import PAIR_FIELDS, write_pairs_with_language
+    from glassformer.training.evaluation import remembered_columns
 
     for setting in settings:
         name = setting.partition("=")[0].strip()
@@ -163,7 +176,10 @@ def _add_language(
             raise ConflictError(names=("to", name), reason="use --to with --columns, or the settings alone")
     language, errors = resolve_language(load(folder), to), RowErrors()
     table = temporary / "pairs.jsonl"
-    write_pairs_with_language(data, language, table, columns=parse_columns(columns) or None, errors=errors)
+    chosen = parse_columns(columns) or remembered_columns(
+        folder, "translate", data, encoding=encoding, log=message
+    )
+    write_pairs_with_language(data, language, table, columns=chosen or None, encoding=encoding, errors=errors)
     if errors.count:
         message(errors.summary())
     return [str(table)], list(PAIR_FIELDS), [*settings, f"data.language_column={LANGUAGE_COLUMN}"]

@@ -55,6 +55,9 @@ Truncate = Annotated[
 ]
 Top = Annotated[int, typer.Option(min=1, help="Number of results per input.")]
 Columns = Annotated[str | None, _option(help="Column names or numbers, separated by commas, e.g. en,de.")]
+Encoding = Annotated[
+    str, _option(help="Encoding of text files, e.g. cp949 for a CSV from Korean Excel.", show_default=True)
+]
 Settings = Annotated[
     list[str] | None, _option("--set", help="Override a recipe setting, e.g. training.lr=3e-4. Repeatable.")
 ]

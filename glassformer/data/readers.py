@@ -1,12 +1,14 @@
 """Streaming readers for plain text, TSV, CSV, JSON Lines (all also as .gz) and Parquet.
 
-Memory use is bounded whatever the file size. Text is UTF-8; a byte order mark is dropped, and so is a
-carriage return before a newline. A line that cannot be read is yielded as `Invalid`, so that line numbers
-stay correct. A table has a head, its first rows, from which columns are chosen, and rows with line numbers.
+Memory use is bounded whatever the file size. Text is UTF-8 unless an encoding is given; a byte order mark is
+dropped, and so is a carriage return before a newline. A line that cannot be read is yielded as `Invalid`, so
+that line numbers stay correct. A table has a head, its first rows, from which columns are chosen, and rows
+with line numbers.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -14,15 +16,16 @@ import json
 import re
 import zlib
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
-from typing import IO, Literal, get_args
+from typing import IO, Any, Literal, get_args
 
-from glassformer.data.row_errors import Invalid, RowCounter
+from glassformer.data.row_errors import MAX_BAD_SHARE, Invalid, RowCounter
 from glassformer.errors import (
     EmptyInputError,
     FileMissingError,
@@ -36,6 +39,9 @@ _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # surrogateescape decodes invalid byt
 MAX_LINE_BYTES = 1 << 20
 HEAD_ROWS = 1000  # rows read to choose columns
 PARQUET_BATCH_ROWS = 256
+MAX_EXPANSION, MAX_COLUMN_BYTES = 1000, 1 << 27  # ratio and size from which a Parquet column is a bomb
+UTF8 = "utf-8"
+SAMPLE_BYTES = 1 << 16  # read to recognize an encoding
 _NOT_TEXT = {
     b"PK\x03\x04": "a zip archive; unpack it first",
     b"BZh": "compressed with bzip2; unpack it first",
@@ -86,22 +92,65 @@ def require_file(path: str | PathLike[str]) -> Path:
     raise FileMissingError(path)
 
 
-@contextmanager
-def open_text(path: str | PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a text file as bytes, decompressed, without a byte order mark."""
-    path = require_file(path)
+def check_encoding(encoding: str) -> str:
+    """Return the normalized name of a text encoding; raise if Python does not know it.
+
+    >>> check_encoding("UTF8"), check_encoding("euc-kr")
+    ('utf-8', 'euc_kr')
+    """
     try:
-        with path.open("rb") as raw:
+        codec = codecs.lookup(encoding)
+    except LookupError:
+        codec = None
+    if codec is None or not codec._is_text_encoding:
+        raise InvalidValueError("encoding", encoding, "a text encoding, e.g. utf-8, cp949, cp1252 or utf-16")
+    return UTF8 if codec.name == "utf-8-sig" else codec.name
+
+
+class _Transcoder(io.RawIOBase):
+    """A stream of UTF-8 from a stream in another encoding; what cannot be decoded becomes the byte 0xff."""
+
+    def __init__(self, stream: IO[bytes], encoding: str) -> None:
+        self._stream, self._buffer = stream, b""
+        self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        while not self._buffer:
+            block = self._stream.read(CHUNK_BYTES)
+            text = self._decoder.decode(block, final=not block)
+            self._buffer = text.encode().replace("\ufffd".encode(), b"\xff")
+            if not block:
+                break
+        size = min(len(target), len(self._buffer))
+        target[:size], self._buffer = self._buffer[:size], self._buffer[size:]
+        return size
+
+
+def transcode(stream: IO[bytes], encoding: str) -> IO[bytes]:
+    """Return a stream of UTF-8 bytes for a stream in any encoding."""
+    encoding = check_encoding(encoding)
+    return stream if encoding == UTF8 else io.BufferedReader(_Transcoder(stream, encoding), CHUNK_BYTES)
+
+
+@contextmanager
+def open_text(path: str | PathLike[str], *, encoding: str = UTF8) -> Iterator[IO[bytes]]:
+    """Open a text file as UTF-8 bytes, decompressed, without a byte order mark."""
+    path, encoding = require_file(path), check_encoding(encoding)
+    try:
+        with path.open("rb", SAMPLE_BYTES) as raw:
             stream: IO[bytes] = raw
             if raw.peek(2).startswith(b"\x1f\x8b"):
                 stream = io.BufferedReader(gzip.GzipFile(fileobj=raw), CHUNK_BYTES)
             elif path.suffix == ".gz" and raw.peek(1):
                 raise FileProblemError(path, "is named .gz but is not gzip")
-            start = stream.peek(4096)  # type: ignore[attr-defined]
-            _check_is_text(path, start[:4096])
-            if start.startswith(b"\xef\xbb\xbf"):
+            start = stream.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]  # type: ignore[attr-defined]
+            _check_is_text(path, start, encoding)
+            if start.startswith(codecs.BOM_UTF8) and encoding == UTF8:
                 stream.read(3)
-            yield stream
+            yield transcode(stream, encoding)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         problem = "is truncated" if isinstance(error, EOFError) else "is damaged"
         raise FileProblemError(path, f"{problem} (gzip)", hint="download or compress it again") from None
@@ -109,24 +158,64 @@ def open_text(path: str | PathLike[str]) -> Iterator[IO[bytes]]:
         raise FileProblemError(path, f"cannot be read ({error.strerror or error})") from None
 
 
-def _check_is_text(path: Path, start: bytes) -> None:
-    if not start.removeprefix(b"\xef\xbb\xbf"):
+def _check_is_text(path: Path, start: bytes, encoding: str) -> None:
+    if not start.removeprefix(codecs.BOM_UTF8):
         raise EmptyInputError(f"file {path}")
     for magic, what in _NOT_TEXT.items():
         if start.startswith(magic):
             raise FileProblemError(path, f"is {what}")
-    if start[:2] in (b"\xff\xfe", b"\xfe\xff") or start.count(0) * 3 > len(start):
-        raise FileProblemError(path, "is UTF-16 or not text", hint="save it as UTF-8")
+    if encoding != UTF8:
+        return
+    if guess := guess_encoding(start):
+        raise FileProblemError(path, "is not UTF-8", hint=f"it reads well as {guess}: set its encoding")
+    if start.count(0) * 3 > len(start):
+        raise FileProblemError(path, "is not text")
 
 
-def read_lines(path: str | PathLike[str], *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[str | Invalid]:
-    """Yield the lines without newlines; a line that is too long or not UTF-8 is yielded as `Invalid`."""
-    with open_text(path) as stream:
-        yield from decode_lines(stream, max_bytes=max_bytes)
+def guess_encoding(sample: bytes) -> str | None:
+    """Guess the encoding of text that is not UTF-8; None for UTF-8 with at most a few damaged lines.
+
+    sample: the first bytes of the text, at most SAMPLE_BYTES.
+
+    >>> guess_encoding("좋은 영화\\n".encode("cp949")), guess_encoding("caf\u00e9".encode("cp1252"))
+    ('cp949', 'cp1252')
+    """
+    if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    lines = sample.splitlines()
+    bad = sum(not _decodes(line, UTF8) for line in lines)
+    if bad <= MAX_BAD_SHARE * len(lines) or _decodes(sample, UTF8):
+        return None
+    for encoding, letters in _FREQUENT_LETTERS.items():
+        if (text := _decodes(sample, encoding)) and letters.search(text):
+            return encoding
+    return None
 
 
-def decode_lines(stream: IO[bytes], *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[str | Invalid]:
-    """Yield the lines of an open stream, e.g. standard input."""
+def _decodes(sample: bytes, encoding: str) -> str | None:
+    complete = len(sample) < SAMPLE_BYTES  # else the last character may be cut
+    try:
+        return codecs.getincrementaldecoder(encoding)().decode(sample, complete) or " "
+    except UnicodeDecodeError:
+        return None
+
+
+# Encodings to suggest, with what must occur in a text: a word in Hangul, or an accent inside a word.
+_FREQUENT_LETTERS = {"cp949": re.compile("[가-힣]{2}"), "cp1252": re.compile(r"[a-zA-Z][À-þ]|[À-þ][a-zA-Z]")}
+
+
+def read_lines(
+    path: str | PathLike[str], *, encoding: str = UTF8, max_bytes: int = MAX_LINE_BYTES
+) -> Iterator[str | Invalid]:
+    """Yield the lines without newlines; a line that is too long or cannot be decoded is `Invalid`."""
+    with open_text(path, encoding=encoding) as stream:
+        yield from decode_lines(stream, max_bytes=max_bytes, encoding=encoding)
+
+
+def decode_lines(
+    stream: IO[bytes], *, max_bytes: int = MAX_LINE_BYTES, encoding: str = UTF8
+) -> Iterator[str | Invalid]:
+    """Yield the lines of an open stream of UTF-8. encoding: that of the original file, for messages."""
     while line := stream.readline(max_bytes + 2):
         if len(line.removesuffix(b"\n")) > max_bytes:
             while line and not line.endswith(b"\n"):
@@ -136,17 +225,20 @@ def decode_lines(stream: IO[bytes], *, max_bytes: int = MAX_LINE_BYTES) -> Itera
         try:
             yield line.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
-            yield Invalid(f"is not UTF-8 (byte 0x{line[error.start]:02x} at byte {error.start + 1})")
+            byte = f" (byte 0x{line[error.start]:02x} at byte {error.start + 1})"
+            yield Invalid(f"is not UTF-8{byte}" if encoding == UTF8 else f"is not {encoding}")
 
 
-def read_pieces(path: str | PathLike[str], counter: RowCounter, *, size: int = CHUNK_BYTES) -> Iterator[str]:
+def read_pieces(
+    path: str | PathLike[str], counter: RowCounter, *, encoding: str = UTF8, size: int = CHUNK_BYTES
+) -> Iterator[str]:
     """Yield the text of a file in pieces of about `size` characters, with `\\n` line ends; skip bad lines.
 
     A piece ends after a line if possible, else after a space, else between two characters. So even a line of
     many gigabytes is read in bounded memory.
     """
     rest, number = "", 1
-    with open_text(path) as stream:
+    with open_text(path, encoding=encoding) as stream:
         text = io.TextIOWrapper(stream, "utf-8", errors="surrogateescape", newline="")
         while chunk := text.read(size):
             block = rest + chunk
@@ -163,7 +255,7 @@ def _without_bad_lines(text: str, number: int, counter: RowCounter) -> Iterator[
         lines = text.split("\n")
         for n, line in enumerate(lines):
             if _NOT_UTF8.search(line):
-                counter.add_error(number + n, "is not UTF-8")
+                counter.add_error(number + n, "cannot be decoded")
         text = "\n".join(line for line in lines if not _NOT_UTF8.search(line))
     if text:
         counter.good += max(1, text.count("\n"))
@@ -241,8 +333,8 @@ class TableReader(ABC):
 
     unit = "line"
 
-    def __init__(self, path: str | PathLike[str]) -> None:
-        self.path = require_file(path)
+    def __init__(self, path: str | PathLike[str], *, encoding: str = UTF8) -> None:
+        self.path, self.encoding = require_file(path), check_encoding(encoding)
 
     @abstractmethod
     def head(self, count: int = HEAD_ROWS) -> TablePreview:
@@ -253,17 +345,17 @@ class TableReader(ABC):
         """Yield the line number of each row, and its values in the order of `columns`."""
 
 
-def open_table(path: str | PathLike[str]) -> TableReader:
-    """Open the table in a file; plain text is read as TSV."""
+def open_table(path: str | PathLike[str], *, encoding: str = UTF8) -> TableReader:
+    """Open the table in a file; plain text is read as TSV. encoding: of a text file."""
     match file_format(path):
         case "csv":
-            return CsvReader(path)
+            return CsvReader(path, encoding=encoding)
         case "jsonl":
-            return JsonlReader(path)
+            return JsonlReader(path, encoding=encoding)
         case "parquet":
             return ParquetReader(path)
         case _:
-            return TsvReader(path)
+            return TsvReader(path, encoding=encoding)
 
 
 class DelimitedReader(TableReader):
@@ -315,7 +407,7 @@ class TsvReader(DelimitedReader):
     """Cells separated by tabs; quotes have no meaning."""
 
     def cells(self, counter: RowCounter) -> Iterator[tuple[int, list[str]]]:
-        for number, line in enumerate(read_lines(self.path), 1):
+        for number, line in enumerate(read_lines(self.path, encoding=self.encoding), 1):
             if isinstance(line, Invalid):
                 counter.add_error(number, line.reason)
             elif line and not line.isspace():
@@ -323,32 +415,48 @@ class TsvReader(DelimitedReader):
 
 
 class CsvReader(DelimitedReader):
-    """Cells separated by commas; a quoted cell may contain commas, doubled quotes and newlines."""
+    """Cells separated by commas; a quoted cell may contain commas, doubled quotes and newlines.
+
+    If a quote is never closed, or closed in the middle of a later row, only its own line is bad: the lines
+    after it are read again, and count as rows if they have as many cells as the first row.
+    """
 
     def cells(self, counter: RowCounter) -> Iterator[tuple[int, list[str]]]:
-        number, reason = 0, ""
+        source = read_lines(self.path, encoding=self.encoding)
+        again: deque[str | Invalid] = deque()  # lines to read again
+        record: list[str | Invalid] = []  # lines of the current row
+        width = 0
 
-        def decoded() -> Iterator[str]:
-            nonlocal number, reason
-            for line in read_lines(self.path):
-                number += 1
-                if isinstance(line, Invalid):
-                    reason = reason or line.reason
+        def lines() -> Iterator[str]:
+            while (line := again.popleft() if again else next(source, None)) is not None:
+                record.append(line)
                 yield "\n" if isinstance(line, Invalid) else line + "\n"
 
-        reader = csv.reader(decoded(), strict=True)
+        number = recovering = 0  # lines read; lines of a bad row that are left
         while True:
-            first_line, reason = number + 1, ""
+            record.clear()
+            first_line, row, reason = number + 1, None, ""
             try:
-                row = next(reader)
-            except StopIteration:
-                return
+                row = next(csv.reader(lines(), strict=True), None)
             except csv.Error as error:
-                counter.add_error(first_line, f"is not CSV ({error})")
-                continue
-            if reason:
-                counter.add_error(first_line, reason)
-            elif any(cell and not cell.isspace() for cell in row):
+                reason = f"is not CSV ({error})"
+                if len(record) > 1:
+                    reason = "opens a quote that is not closed correctly"
+            if not record:
+                return
+            bad = next((line.reason for line in record if isinstance(line, Invalid)), "")
+            if len(record) > 1 and (reason or (width and row is not None and len(row) != width)):
+                reason = reason or f"opens a quote that makes a row of {len(row or ())} cells, not {width}"
+                recovering = max(recovering, len(record))
+                again.extendleft(reversed(record[1:]))
+                del record[1:]
+            number, recovering = number + len(record), recovering - len(record)
+            if not reason and recovering >= 0 and row and len(row) != (width or len(row)):
+                reason = f"has {len(row)} cells, not {width}"
+            if reason or bad:
+                counter.add_error(first_line, reason or bad)
+            elif row is not None and any(cell and not cell.isspace() for cell in row):
+                width = width or len(row)
                 yield first_line, row
 
 
@@ -357,7 +465,7 @@ class JsonlReader(TableReader):
 
     def objects(self, counter: RowCounter) -> Iterator[tuple[int, dict[str, object]]]:
         """Yield each line that is a JSON object, with its line number."""
-        for number, line in enumerate(read_lines(self.path), 1):
+        for number, line in enumerate(read_lines(self.path, encoding=self.encoding), 1):
             if isinstance(line, Invalid):
                 counter.add_error(number, line.reason)
             elif line and not line.isspace():
@@ -423,9 +531,17 @@ class ParquetReader(TableReader):
         self._open, self._flatten = pyarrow.parquet.ParquetFile, pyarrow.Table.from_batches
         try:
             with self._open(self.path) as file:
-                schema = file.schema_arrow
+                schema, metadata = file.schema_arrow, file.metadata
         except self._errors:
             raise FileProblemError(self.path, "is not a Parquet file, or is damaged") from None
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            for column in map(group.column, range(group.num_columns)):
+                size, stored = column.total_uncompressed_size, column.total_compressed_size
+                if size > max(MAX_COLUMN_BYTES, MAX_EXPANSION * stored):
+                    problem = (
+                        f"has a column '{column.path_in_schema}' of {stored:,} bytes that expand to {size:,}"
+                    )
+                    raise FileProblemError(self.path, problem)
         self.metadata: dict[bytes, bytes] = schema.metadata or {}
         self.names = tuple(schema.empty_table().flatten().column_names)
 
@@ -451,8 +567,24 @@ class ParquetReader(TableReader):
             with self._open(self.path) as file:
                 for batch in file.iter_batches(PARQUET_BATCH_ROWS, columns=list(names)):
                     table = self._flatten([batch]).flatten()
-                    columns = [table.column(name).to_pylist() for name in names]
+                    columns = [_bounded_values(table.column(name)) for name in names]
                     yield from enumerate(zip(*columns, strict=True), done + 1)
                     done += batch.num_rows
         except self._errors:
             raise FileProblemError(self.path, f"is damaged after row {done:,}") from None
+
+
+def _bounded_values(column: Any) -> list[object]:
+    """Return the values of a Parquet column; texts longer than a line may be are `Invalid`."""
+    import pyarrow
+    from pyarrow import compute
+
+    kind = column.type.value_type if pyarrow.types.is_dictionary(column.type) else column.type
+    if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+        values: list[object] = column.to_pylist()
+        return values
+    too_long = compute.greater(compute.binary_length(column.cast(kind)), MAX_LINE_BYTES)
+    values = compute.if_else(too_long, None, column).to_pylist()
+    for n in compute.indices_nonzero(too_long).to_pylist():
+        values[n] = Invalid(f"is longer than {MAX_LINE_BYTES:,} bytes")
+    return values

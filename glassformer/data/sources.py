@@ -9,7 +9,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, zip_longest
 from operator import itemgetter
 from os import PathLike
@@ -20,6 +20,7 @@ from glassformer.data.readers import (
     LABEL_NAMES,
     LANGUAGE_COLUMN,
     TEXT_NAMES,
+    UTF8,
     Column,
     TablePreview,
     TableReader,
@@ -64,6 +65,7 @@ class Source(ABC):
     """Interface of sources: rows with one string per field."""
 
     fields: tuple[str, ...]
+    columns_by_field: Mapping[str, Column] | None = None  # of a table; None for plain text
 
     @abstractmethod
     def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
@@ -113,6 +115,8 @@ def fingerprint_files(paths: Sequence[Path], *options: object, stamp: Stamp = st
 
 def clean_text(value: object) -> str | Invalid:
     """Convert a value to text without surrounding white space, or to `Invalid`."""
+    if isinstance(value, Invalid):
+        return value
     if not isinstance(value, str):
         return Invalid("is missing" if value is None else "is not text")
     text = value.strip()
@@ -149,6 +153,7 @@ class TableSource(Source):
         clean: Sequence[Callable[[object], str | Invalid]],
     ) -> None:
         self.fields, self.tables, self.columns = fields, list(tables), tuple(columns)
+        self.columns_by_field = dict(zip(fields, self.columns, strict=True))
         self._clean = list(clean)
 
     @property
@@ -190,11 +195,15 @@ class TableSource(Source):
 
     def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
         return fingerprint_files(
-            [table.path for table in self.tables], self.fields, self.columns, stamp=stamp
+            [table.path for table in self.tables],
+            self.fields,
+            self.columns,
+            [table.encoding for table in self.tables],
+            stamp=stamp,
         )
 
 
-def _columns_unclear(table: TableReader, names: Sequence[str], what: str) -> FileProblemError:
+def columns_unclear(table: TableReader, names: Sequence[str], what: str) -> FileProblemError:
     known = f"it has {', '.join(names)}" if names else "it has no header, so use numbers from 1"
     return FileProblemError(table.path, f"cannot tell which columns are {what}", hint=f"name them: {known}")
 
@@ -203,12 +212,12 @@ def _columns_unclear(table: TableReader, names: Sequence[str], what: str) -> Fil
 
 
 def texts(
-    paths: Paths, *, sample_by: SampleBy = "line", column: Column | None = None
+    paths: Paths, *, sample_by: SampleBy = "line", column: Column | None = None, encoding: str = UTF8
 ) -> TextFiles | TextColumn:
     """Open documents in plain files, or in a column of TSV, CSV, JSON Lines or Parquet files.
 
     sample_by: what one document is in a plain file: a line, a paragraph between blank lines, or the file.
-    In a table each row is a document.
+    In a table each row is a document. encoding: of text files.
     """
     files = list_paths(paths)
     formats = {file_format(file) for file in files}
@@ -219,28 +228,44 @@ def texts(
     if "plain" in formats:
         if column is not None:
             raise FileProblemError(files[0], f"is plain text and has no column '{column}'")
-        return TextFiles(files, sample_by)
+        return TextFiles(files, sample_by, encoding)
     if sample_by != "line":
         raise InvalidValueError("sample_by", sample_by, f"'line', because {files[0]} is a table")
-    tables = [open_table(file) for file in files]
-    return TextColumn(tables, column or _text_column(tables[0]))
+    tables = [open_table(file, encoding=encoding) for file in files]
+    return TextColumn(tables, column or text_column(tables[0]))
 
 
-def _text_column(table: TableReader) -> Column:
+def text_column(table: TableReader) -> Column:
+    """Choose the text column of a table: the one with a common name, else the only one with text."""
     head = table.head()
     names = head.names
     if names is None:
         cells = head.header()
         if len(cells) == 1:
             return cells[0] if cells[0].lower() in TEXT_NAMES else 1
-        names = cells if looks_like_header(cells) else ()
-        found = find_column(names, TEXT_NAMES)
+        width = len(cells)
+        rows = [row for row in head.rows[1:] if len(row) == width] or [("",) * width]
+        textual = [n for n in range(width) if not all(_is_number(row[n]) for row in rows)]
+        with_numbers = [n for n in range(width) if n not in textual]
+        has_header = looks_like_header(cells) or any(not _is_number(cells[n]) for n in with_numbers)
+        names = cells if has_header else ()
+        found: Column | None = find_column(names, TEXT_NAMES)
+        if found is None and len(textual) == 1:
+            found = cells[textual[0]] if has_header else textual[0] + 1
     else:
-        textual = _textual_columns(head)
-        found = find_column(textual, TEXT_NAMES) or (textual[0] if len(textual) == 1 else None)
+        named = _textual_columns(head)
+        found = find_column(named, TEXT_NAMES) or (named[0] if len(named) == 1 else None)
     if found is None:
-        raise _columns_unclear(table, names, "the text")
+        raise columns_unclear(table, names, "the text")
     return found
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(str(value) or "nan")  # an empty cell is a missing number
+    except ValueError:
+        return False
+    return True
 
 
 def _textual_columns(head: TablePreview) -> list[str]:
@@ -252,8 +277,8 @@ def _textual_columns(head: TablePreview) -> list[str]:
 class TextFiles(TextSource):
     """Documents in plain files; blank lines are skipped."""
 
-    def __init__(self, paths: list[Path], sample_by: SampleBy) -> None:
-        self.paths, self.sample_by = paths, sample_by
+    def __init__(self, paths: list[Path], sample_by: SampleBy, encoding: str = UTF8) -> None:
+        self.paths, self.sample_by, self.encoding = paths, sample_by, encoding
 
     def pieces(self, errors: RowErrors) -> Iterator[tuple[int, str]]:
         number = -1
@@ -268,22 +293,22 @@ class TextFiles(TextSource):
         """Yield each piece, and whether it starts a document."""
         match self.sample_by:
             case "file":
-                for n, piece in enumerate(read_pieces(path, counter)):
+                for n, piece in enumerate(read_pieces(path, counter, encoding=self.encoding)):
                     yield n == 0, piece
             case "line":
-                for line in _good_lines(path, counter):
+                for line in _good_lines(path, counter, self.encoding):
                     if line.strip():
                         counter.good += 1
                         yield True, line
             case "paragraph":
-                yield from _paragraphs(_good_lines(path, counter), counter)
+                yield from _paragraphs(_good_lines(path, counter, self.encoding), counter)
 
     def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
-        return fingerprint_files(self.paths, self.sample_by, stamp=stamp)
+        return fingerprint_files(self.paths, self.sample_by, self.encoding, stamp=stamp)
 
 
-def _good_lines(path: Path, counter: RowCounter) -> Iterator[str]:
-    for number, line in enumerate(read_lines(path), 1):
+def _good_lines(path: Path, counter: RowCounter, encoding: str) -> Iterator[str]:
+    for number, line in enumerate(read_lines(path, encoding=encoding), 1):
         if isinstance(line, Invalid):
             counter.add_error(number, line.reason)
         else:
@@ -318,6 +343,7 @@ class TextColumn(TextSource):
     def __init__(self, tables: list[TableReader], column: Column) -> None:
         self._rows = TableSource(self.fields, tables, (column,), (clean_text,))
         self.column, self.description = column, self._rows.description
+        self.columns_by_field = self._rows.columns_by_field
 
     def pieces(self, errors: RowErrors) -> Iterator[tuple[int, str]]:
         for number, (text,) in enumerate(self._rows.rows(errors)):
@@ -331,24 +357,28 @@ class TextColumn(TextSource):
 
 
 def pairs(
-    paths: Paths, *, columns: Sequence[Column] | None = None, to: Column | None = None
+    paths: Paths,
+    *,
+    columns: Sequence[Column] | None = None,
+    to: Column | None = None,
+    encoding: str = UTF8,
 ) -> TableSource | AlignedFiles:
     """Open pairs in two plain files, aligned by line, or in TSV, CSV, JSON Lines or Parquet files.
 
     columns: names or numbers (from 1) of the source and the target column. By default, columns with common
     names, else the only two columns of text, else the first two.
     to: the column with the target language of each pair, which becomes a third field, `to`.
-    A single plain file is read as TSV.
+    encoding: of text files. A single plain file is read as TSV.
     """
     files = list_paths(paths)
     formats = [file_format(file) for file in files]
     if formats == ["plain", "plain"] and columns is None and to is None:
-        return AlignedFiles(files[0], files[1])
+        return AlignedFiles(files[0], files[1], encoding)
     if "plain" in formats and len(set(formats)) > 1:
         raise ConflictError(sorted(set(formats)), "pass two plain text files, or only tables")
     if columns is not None and len(columns) != 2:
         raise InvalidValueError("columns", list(columns), "two columns, source and target")
-    tables = [open_table(file) for file in files]
+    tables = [open_table(file, encoding=encoding) for file in files]
     if to is None:
         return TableSource(PAIR_FIELDS, tables, columns or _pair_columns(tables[0]), (clean_text, clean_text))
     for table in tables:
@@ -380,14 +410,14 @@ def _pair_columns(table: TableReader, to: Column | None = None) -> tuple[Column,
         if to is not None or looks_like_header(names):
             found = find_pair_columns(names)
             if found is None and find_column(names, _CLASS_NAMES) is not None:
-                raise _columns_unclear(table, names, "source and target")
+                raise columns_unclear(table, names, "source and target")
             return found or (names[0], names[1])
         return 1, 2
     textual = [name for name in _textual_columns(head) if name != to]
     if found := find_pair_columns(textual):
         return found
     if len(textual) != 2 or find_column(textual, _CLASS_NAMES) is not None:
-        raise _columns_unclear(table, head.names, "source and target")
+        raise columns_unclear(table, head.names, "source and target")
     return textual[0], textual[1]
 
 
@@ -398,12 +428,13 @@ class AlignedFiles(Source):
     columns = None
     description = "source from the first file, target from the second"
 
-    def __init__(self, source: Path, target: Path) -> None:
-        self.paths = (source, target)
+    def __init__(self, source: Path, target: Path, encoding: str = UTF8) -> None:
+        self.paths, self.encoding = (source, target), encoding
 
     def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
         counter = errors.start_file(self.paths[0])
-        for number, lines in enumerate(zip_longest(*map(read_lines, self.paths)), 1):
+        sides = [read_lines(path, encoding=self.encoding) for path in self.paths]
+        for number, lines in enumerate(zip_longest(*sides), 1):
             if None in lines:
                 shorter, longer = self.paths if lines[0] is None else self.paths[::-1]
                 raise FileProblemError(shorter, f"has {number - 1:,} lines, but {longer} has more")
@@ -422,14 +453,23 @@ class AlignedFiles(Source):
         counter.finish()
 
     def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
-        return fingerprint_files(self.paths, "aligned", stamp=stamp)
+        return fingerprint_files(self.paths, "aligned", self.encoding, stamp=stamp)
 
 
 def write_pairs_with_language(
-    paths: Paths, language: str, out: Path, *, columns: Sequence[Column] | None = None, errors: RowErrors
+    paths: Paths,
+    language: str,
+    out: Path,
+    *,
+    columns: Sequence[Column] | None = None,
+    encoding: str = UTF8,
+    errors: RowErrors,
 ) -> None:
-    """Write pairs to `out` as JSON Lines, with `language` as the target language in a third column."""
-    source = pairs(paths, columns=columns)
+    """Write pairs to `out` as JSON Lines, with `language` as the target language in a third column.
+
+    encoding: of the files that are read.
+    """
+    source = pairs(paths, columns=columns, encoding=encoding)
     if isinstance(source, TableSource) and columns is None:
         own = next((name for name in source.unused_columns if str(name).lower() == LANGUAGE_COLUMN), None)
         if own is not None:
@@ -447,14 +487,17 @@ def write_pairs_with_language(
 # --- labeled texts
 
 
-def labeled_texts(paths: Paths, *, columns: Sequence[Column] | None = None) -> TableSource:
+def labeled_texts(
+    paths: Paths, *, columns: Sequence[Column] | None = None, encoding: str = UTF8
+) -> TableSource:
     """Open rows of text and label.
 
     columns: names or numbers (from 1) of the text and the label column. By default the label is the column
     with a common name, else with the fewest distinct values. The text is the column with a common name, else
     with the longest texts. `columns` and `description` of the result name the chosen columns.
+    encoding: of text files.
     """
-    tables = [open_table(file) for file in list_paths(paths)]
+    tables = [open_table(file, encoding=encoding) for file in list_paths(paths)]
     if columns is not None and len(columns) != 2:
         raise InvalidValueError("columns", list(columns), "two columns, text and label")
     return TableSource(
@@ -485,7 +528,7 @@ def _label_columns(table: TableReader) -> tuple[Column, Column]:
     rest = [column for column in columns if column is not label and column.is_text]
     text = by_name(TEXT_NAMES, rest) or max(rest, key=lambda column: column.mean_length, default=None)
     if text is None or label.distinct == len(rows) > 10:  # no two rows have the same label
-        raise _columns_unclear(table, names or (), "text and label")
+        raise columns_unclear(table, names or (), "text and label")
     if names is not None:
         return names[text.index], names[label.index]
     return text.index + 1, label.index + 1

@@ -26,6 +26,7 @@ class JobInfo:
 
     name: one of JOBS (the key `job` in the file).
     classes: the labels of a classifier.
+    data_columns: column of the training table, a name or a number from 1, by field, e.g. source or label.
     languages: the target languages of a translator. to: the column of its training data that named them.
     unit: "sentence" if it was trained on single sentences.
     usual_len: length in tokens that 99.5 % of the training sources do not exceed.
@@ -38,8 +39,9 @@ class JobInfo:
 
     name: str | None = None
     classes: tuple[str, ...] | None = None
+    data_columns: Mapping[str, str | int] | None = None
     languages: tuple[str, ...] | None = None
-    to: str | None = None
+    to: str | int | None = None
     unit: str | None = None
     usual_len: int | None = None
     max_len: int | None = None
@@ -160,9 +162,10 @@ def _check(values: Mapping[str, Any], known: Hints, where: str | Path) -> None:
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
         items = [item for item in parts if item is not None]
         if isinstance(value, dict) and name != "example":
-            kind = str if name == "prompts" else int
-            if not all(matches_type(item, kind) for item in items):
-                raise InvalidValueError(f"{where}: {name}", value, f"an object of {kind.__name__}")
+            kind = {"prompts": str, "data_columns": str | int}.get(name, int)
+            choices = union_members(kind)
+            if not all(any(matches_type(item, choice) for choice in choices) for item in items):
+                raise InvalidValueError(f"{where}: {name}", value, f"an object of {describe_type(kind)}")
         numbers = [item for item in items if matches_type(item, float)]
         if name not in _ANY_SIGN and any(not 0 < number <= MAX_INT for number in numbers):
             raise InvalidValueError(f"{where}: {name}", value, "positive numbers")

@@ -12,9 +12,25 @@ from typing import Any
 
 import torch
 
-from glassformer.data.readers import parse_columns
-from glassformer.errors import FileMissingError, InvalidValueError, MissingValueError, NonFiniteError
-from glassformer.families.sidecars import JOB_FILE, read_object
+from glassformer.data.readers import (
+    LANGUAGE_COLUMN,
+    UTF8,
+    Column,
+    JsonlReader,
+    TsvReader,
+    file_format,
+    looks_like_header,
+    open_table,
+    parse_columns,
+)
+from glassformer.errors import (
+    FileMissingError,
+    InvalidValueError,
+    MissingValueError,
+    NonFiniteError,
+    UnknownNameError,
+)
+from glassformer.families.sidecars import JOB_FILE, read_job, read_object
 from glassformer.pretrained import model_folder
 from glassformer.training.data_cache import Log, no_log
 from glassformer.training.hardware import device_for
@@ -39,15 +55,16 @@ def evaluate_files(
     columns: Sequence[str] = (),
     overrides: Sequence[str] = (),
     batch: int | None = None,
+    encoding: str = UTF8,
     device: str = "auto",
     log: Log,
 ) -> Evaluation:
     """Run a job's validation on all rows of the files.
 
     folder: the model folder. job: by default the job that the model was trained for.
-    columns: names or numbers of the columns in tables.
+    columns: names or numbers of the columns in tables; by default those that the model was trained with.
     overrides: changes to the data section of the recipe, e.g. `data.sample_by=line`.
-    batch: batch size in the unit of the job.
+    batch: batch size in the unit of the job. encoding: of text files.
     """
     folder = model_folder(folder)
     name = job or job_of_model(folder)
@@ -64,6 +81,12 @@ def evaluate_files(
     }
     known = DATA_SECTIONS[name].__dataclass_fields__ if name in DATA_SECTIONS else {}  # parsing reports it
     recipe["data"] = {split: list(files) for split in ("train", "valid") if split in known}
+    if encoding != UTF8:
+        recipe["data"]["encoding"] = encoding
+    overridden = {override.partition("=")[0].strip() for override in overrides}
+    if not columns and not overridden & {"data.columns", "data.text_column"}:
+        remembered = remembered_columns(folder, name, files, encoding=encoding, log=log)
+        columns = [str(column) for column in remembered]
     if columns and "columns" in known:
         recipe["data"]["columns"] = parse_columns(columns)
     elif columns and "text_column" in known and len(columns) == 1:
@@ -92,6 +115,35 @@ def evaluate_files(
             f"the evaluation of '{folder}'", "check the weights, and that the files have rows"
         )
     return Evaluation(job=name, validation=validation)
+
+
+def remembered_columns(
+    folder: Path, job: str, files: Sequence[str], *, encoding: str = UTF8, log: Log = no_log
+) -> list[Column]:
+    """Return the columns that a model was trained with; empty if it has none, or if the files have none.
+
+    folder: the model folder. job: the job to evaluate. encoding: of text files.
+    Raises if a table lacks one of the columns. A TSV file of the same width without a header has no names.
+    """
+    info = read_job(folder / JOB_FILE, None)
+    aligned = job == "translate" and len(files) == 2
+    tables = [file for file in files if file_format(file) != "plain" or (job == "translate" and not aligned)]
+    if info.name != job or not info.data_columns or not tables:
+        return []
+    columns = [column for field, column in info.data_columns.items() if field != LANGUAGE_COLUMN]
+    for file in tables:
+        table = open_table(file, encoding=encoding)
+        header = table.head().header()
+        if isinstance(table, TsvReader) and len(header) == len(columns) and not looks_like_header(header):
+            log(f"{file} has no header: the columns are read in order")
+            return []
+        for column in columns:
+            by_number = isinstance(column, int) and not isinstance(table, JsonlReader)
+            if not (column <= len(header) if by_number else column in header):
+                listed = ", ".join(f"'{name}'" if isinstance(name, str) else str(name) for name in columns)
+                hint = f"the model was trained with {listed}; name the columns of this file"
+                raise UnknownNameError("column", str(column), header, hint, where=str(file))
+    return columns
 
 
 def job_of_model(folder: Path) -> str:

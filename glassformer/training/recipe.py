@@ -90,6 +90,10 @@ def _max_len(of: str, default: int = 128) -> Any:
     return setting(None, text, interval="[1, inf)", unit="tokens")
 
 
+def _encoding() -> Any:
+    return setting("utf-8", "encoding of text files, e.g. cp949 for a CSV from Korean Excel", unit="name")
+
+
 def _bpe_dropout() -> Any:
     return setting(
         0.0,
@@ -106,6 +110,7 @@ class PairData(DataSection):
 
     train: Paths = _train_files("two line-aligned files, or tables with both sentences in a row")
     valid: Paths | float = _valid_split(0.02)
+    encoding: str = _encoding()
     columns: Columns | None = setting(
         None, "source and target column, e.g. `[en, de]`; null detects them", unit="names or numbers"
     )
@@ -122,6 +127,7 @@ class TextData(DataSection):
 
     train: Paths = _train_files("plain text, or tables with a text column")
     valid: Paths | float = _valid_split(0.05)
+    encoding: str = _encoding()
     sample_by: Literal["line", "paragraph", "file"] = setting(
         "paragraph",
         "what a document is in a plain file: a line, a paragraph (up to a blank line), or the file",
@@ -140,6 +146,7 @@ class LabeledData(DataSection):
 
     train: Paths = _train_files("tables with a text and a label in a row")
     valid: Paths | float = _valid_split(0.05)
+    encoding: str = _encoding()
     columns: Columns | None = setting(
         None, "text and label column; null detects them", unit="names or numbers"
     )
@@ -161,6 +168,7 @@ class SentenceData(DataSection):
 
     train: Paths = _train_files("one sentence per line, or a column of a table")
     valid: Paths | float = _valid_split(0.02)
+    encoding: str = _encoding()
     text_column: str | int | None = setting(
         None, "sentence column of a table; null detects it", unit="name or number"
     )

@@ -97,4 +97,5 @@ def test_job_json_records_whether_sources_are_sentences(tmp_path: Path, share: f
     run(recipe, tmp_path / "run", log=no_log)
     job = json.loads((tmp_path / "run" / "model" / "job.json").read_text())
     longest = len("It rained. We left.") + 1  # letters, and the end
-    assert job == {"job": "translate", "unit": unit, "usual_len": longest}
+    columns = {"source": 1, "target": 2}
+    assert job == {"job": "translate", "data_columns": columns, "unit": unit, "usual_len": longest}

@@ -161,7 +161,7 @@ class ClassifyJob(Job[LabeledData]):
             self.log(f"{truncated:,} texts are longer than {self.max_len} tokens and are truncated")
 
     def _read(self, files: Sequence[str]) -> TableSource:
-        source = labeled_texts(files, columns=self.data.columns)
+        source = labeled_texts(files, columns=self.data.columns, encoding=self.data.encoding)
         if files == self.data.train and self.data.columns is None and source.unused_columns:
             self.log(source.column_summary)
         return source
@@ -245,7 +245,13 @@ class ClassifyJob(Job[LabeledData]):
             check_vocabulary(corpus, spec.input.vocab_size)
             bundle = with_head(base, classification_head(spec, len(self.classes), base.family))
         bundle.tokenizer = corpus.tokenizer
-        return with_classes(bundle, self.recipe.job, self.classes, max_len=self.max_len)
+        return with_classes(
+            bundle,
+            self.recipe.job,
+            self.classes,
+            max_len=self.max_len,
+            data_columns=corpus.data_columns,
+        )
 
     def task(self) -> TrainingTask:
         texts, training, bundle = read_texts(self.corpus.valid.folder), self.recipe.training, self.build()

@@ -65,7 +65,7 @@ class LanguageModelingJob(Job[TextData]):
         sample_by = data.sample_by if file_format(data.train[0]) == "plain" else "line"
 
         def read(files: Sequence[str]) -> TextSource:
-            return texts(files, sample_by=sample_by, column=data.text_column)
+            return texts(files, sample_by=sample_by, column=data.text_column, encoding=data.encoding)
 
         self.corpus = corpus = prepare_corpus(self, read, self._write, template="none")
         for split, counts in (("training", corpus.train_notes), ("validation", corpus.notes["valid"])):

@@ -249,7 +249,7 @@ class TranslateJob(Seq2SeqJob[PairData]):
 
     def _read(self, files: Sequence[str]) -> Source:
         data = self.data
-        source = pairs(files, columns=data.columns, to=self.language_column)
+        source = pairs(files, columns=data.columns, to=self.language_column, encoding=data.encoding)
         if files == data.train and data.columns is None and isinstance(source, TableSource):
             unread = {str(column).lower(): column for column in source.unused_columns}
             if (
@@ -358,7 +358,8 @@ class RestoreJob(Seq2SeqJob[SentenceData]):
         self.fill_max_len()
 
         def read(files: Sequence[str]) -> Source:
-            return texts(files, sample_by="line", column=self.data.text_column)
+            data = self.data
+            return texts(files, sample_by="line", column=data.text_column, encoding=data.encoding)
 
         self.corpus = prepare_corpus(
             self, read, self._write, cache_key=self.cache_key, template="eos", tags=lambda _: (GAP,)

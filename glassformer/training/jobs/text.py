@@ -19,6 +19,7 @@ from glassformer import baselines
 from glassformer.bundle import Bundle, build_from_spec
 from glassformer.core.heads import LanguageModelHead
 from glassformer.data.bpe_dropout import NO_SPLIT, split_table
+from glassformer.data.readers import Column
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source, Stamp
 from glassformer.data.split import split_source
@@ -64,12 +65,14 @@ class TextCorpus:
 
     notes: the notes that `WriteSplit` returned for "train" and "valid"; if both are the same data, only for
     "valid".
+    data_columns: column of the training table that each field is read from; None for plain text.
     """
 
     tokenizer: Tokenizer
     train: Store
     valid: Store
     notes: Mapping[str, Mapping[str, Any]]
+    data_columns: Mapping[str, Column] | None = None
 
     @property
     def max_id(self) -> int:
@@ -125,6 +128,7 @@ def prepare_corpus(
     if job.base is not None and job.base.tokenizer is None and options.folder is None:
         raise MissingValueError("tokenizer.folder", f"since '{base_folder}' has no tokenizer")
     train = read(data.train)
+    data_columns = train.columns_by_field
     if isinstance(data.valid, float):
         train, valid = split_source(train, data.valid, seed=job.recipe.seed)
     else:
@@ -175,6 +179,7 @@ def prepare_corpus(
         train=Store(cache.folder / "train") if "train" in notes else valid_store,
         valid=valid_store,
         notes={name: notes[name] for name in ("train", "valid") if name in notes},
+        data_columns=data_columns,
     )
 
 
@@ -379,7 +384,7 @@ def build_text_bundle(
     start_id: the decoder start token. info: more entries of `job.json`.
     """
     options, tokenizer, base = job.recipe.model, corpus.tokenizer, job.base
-    job_info = JobInfo.from_dict({"job": job.recipe.job, **(info or {})})
+    job_info = JobInfo.from_dict({"job": job.recipe.job, "data_columns": corpus.data_columns, **(info or {})})
     generation = {"eos_token_id": corpus.eos_id, "pad_token_id": corpus.pad_id}
     if start_id is not None:
         generation = {"decoder_start_token_id": start_id, **generation}
