@@ -140,7 +140,7 @@ def open_text(path: str | PathLike[str], *, encoding: str = UTF8) -> Iterator[IO
     """Open a text file as UTF-8 bytes, decompressed, without a byte order mark."""
     path, encoding = require_file(path), check_encoding(encoding)
     try:
-        with path.open("rb", SAMPLE_BYTES) as raw:
+        with io.BufferedReader(io.FileIO(path), SAMPLE_BYTES) as raw:
             stream: IO[bytes] = raw
             if raw.peek(2).startswith(b"\x1f\x8b"):
                 stream = io.BufferedReader(gzip.GzipFile(fileobj=raw), CHUNK_BYTES)

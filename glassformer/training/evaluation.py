@@ -138,8 +138,10 @@ def remembered_columns(
             log(f"{file} has no header: the columns are read in order")
             return []
         for column in columns:
-            by_number = isinstance(column, int) and not isinstance(table, JsonlReader)
-            if not (column <= len(header) if by_number else column in header):
+            known = column in header
+            if isinstance(column, int):
+                known = column <= len(header) and not isinstance(table, JsonlReader)
+            if not known:
                 listed = ", ".join(f"'{name}'" if isinstance(name, str) else str(name) for name in columns)
                 hint = f"the model was trained with {listed}; name the columns of this file"
                 raise UnknownNameError("column", str(column), header, hint, where=str(file))
