@@ -89,8 +89,12 @@ def unique_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def build_stack(spec: specs.StackSpec, memory_dim: int | None = None) -> Stack:
     """Build a stack of blocks. memory_dim: width of the encoder output, if not d_model."""
+    blocks: dict[int, Block] = {}
+    for n in range(spec.num_layers):
+        if spec.group_of(n) not in blocks:
+            blocks[spec.group_of(n)] = build_block(spec.block_at(n), spec.d_model, memory_dim)
     return Stack(
-        [build_block(spec.block_at(n), spec.d_model, memory_dim) for n in range(spec.num_layers)],
+        [blocks[spec.group_of(n)] for n in range(spec.num_layers)],
         causal=spec.causal,
         position=_attention_position(spec, spec.position),
         local_position=_attention_position(spec, spec.local_position),

@@ -212,6 +212,8 @@ class StackSpec(Spec):
 
     pattern: if given, layer n is pattern[n % len(pattern)] instead of `block`, e.g. with and without a
     window. local_position: positions of layers with a window, if different from `position`.
+    num_groups: if given, the layers form this many groups of consecutive layers, and the layers of a group
+    share their parameters.
     """
 
     d_model: int
@@ -222,6 +224,11 @@ class StackSpec(Spec):
     final_norm: NormSpec | None = None
     pattern: tuple[BlockSpec, ...] = ()
     local_position: AttentionPositionSpec | None = None
+    num_groups: int | None = None
+
+    def group_of(self, n: int) -> int:
+        """Return the group of layer n; without groups, n."""
+        return n if self.num_groups is None else n * self.num_groups // self.num_layers
 
     def block_at(self, n: int) -> BlockSpec:
         """Return the block of layer n."""
@@ -238,6 +245,11 @@ class StackSpec(Spec):
             if attention and attention.head_dim is None and self.d_model % attention.num_heads:
                 expected = f"a multiple of num_heads {attention.num_heads}"
                 raise InvalidValueError("d_model", self.d_model, expected, hint="or set head_dim")
+        if self.num_groups is not None and not 1 <= self.num_groups <= max(1, self.num_layers):
+            expected = f"from 1 to num_layers {self.num_layers}"
+            raise InvalidValueError("num_groups", self.num_groups, expected)
+        if self.num_groups is not None and self.pattern:
+            raise ConflictError(("num_groups", "pattern"), "layers of a group are equal")
         width = self.position.width if isinstance(self.position, RotarySpec) else None
         head_dim = self.block.attention.head_dim or self.d_model // self.block.attention.num_heads
         if width is not None and width > head_dim:

@@ -8,7 +8,7 @@ from glassformer.core import spec
 from glassformer.families.family import TINY, Config, Family, preset, variant
 from glassformer.families.text_encoder import TASKS, read, read_head, table_of, text_encoder, write
 
-bert = variant(text_encoder, "embedding_dim position mlm_activation pool normalize")
+bert = variant(text_encoder, "embedding_dim num_groups position mlm_activation pool normalize")
 
 
 def with_head(config: Config, head: spec.HeadSpec | None) -> spec.EncoderOnlySpec:

@@ -23,7 +23,10 @@ from glassformer.weights.ops import Computed, Rename
 
 # The uncased base model. In training, dropout is also applied to the attention output, as in BERT.
 distilbert = variant(
-    text_encoder, "embedding_dim types norm_eps mlm_activation pool normalize", num_layers=6, types=None
+    text_encoder,
+    "embedding_dim num_groups types norm_eps mlm_activation pool normalize",
+    num_layers=6,
+    types=None,
 )
 
 KEYS = (
@@ -108,7 +111,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
         matrix="vocab_projector.weight",
         biases=("vocab_projector.bias",),
         layer=LAYER,
-        layers="transformer.layer",
+        layers="transformer.layer.{i}",
         embeddings=(
             Computed(positions, "embed.position.table", persistent=True)
             if isinstance(model.input.position, spec.SinusoidalSpec)

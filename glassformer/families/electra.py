@@ -12,7 +12,7 @@ from glassformer.families.text_encoder import TASKS, read, read_head, table_of, 
 # the small discriminator
 electra = variant(
     text_encoder,
-    "position mlm_activation pool normalize",
+    "num_groups position mlm_activation pool normalize",
     **preset(256, 4, 12, 1024),
     embedding_dim=128,
     mlm_activation="gelu",

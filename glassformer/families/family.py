@@ -105,7 +105,7 @@ class Config:
         declared = self.get("add_pooling_layer", True)
         if not self.names:
             return declared
-        return any(name.endswith("pooler.dense.weight") for name in self.names)
+        return any(name.endswith(("pooler.dense.weight", "pooler.weight")) for name in self.names)
 
     def get(self, key: str, default: Value, *aliases: str) -> Value:
         """Return the value of `key` or an alias, or the default if absent; checks for the default's type."""

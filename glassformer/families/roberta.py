@@ -14,7 +14,7 @@ PREFIXES = ("Roberta", "XLMRoberta", "Camembert")
 # the base model
 roberta = variant(
     text_encoder,
-    "embedding_dim position mlm_activation pool normalize",
+    "embedding_dim num_groups position mlm_activation pool normalize",
     vocab_size=50265,
     position="after_pad",
     types=1,

@@ -10,7 +10,7 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.errors import FileMissingError, FileProblemError, InvalidValueError
-from glassformer.families import bert, distilbert, electra, roberta
+from glassformer.families import albert, bert, distilbert, electra, roberta
 from glassformer.families.family import TINY, Config, Family, UnsupportedConfigError, variant
 from glassformer.families.text_encoder import Pool, text_encoder
 from glassformer.weights.convert import WeightTable
@@ -42,7 +42,7 @@ _FURTHER_FILES = (
     "sentence_camembert_config.json",
     "sentence_xlm-roberta_config.json",
 )
-_ENCODERS: tuple[ModuleType, ...] = (bert, roberta, distilbert, electra)
+_ENCODERS: tuple[ModuleType, ...] = (bert, roberta, distilbert, electra, albert)
 _WITHOUT_POOLER = (distilbert, electra)
 _MODULES = "modules.json"
 _TASK = "feature-extraction"
@@ -52,7 +52,7 @@ _PUBLISHER = "sentence_transformers."
 # the six-layer MiniLM
 sentence = variant(
     text_encoder,
-    "embedding_dim position mlm_activation tied head",
+    "embedding_dim num_groups position mlm_activation tied head",
     d_model=384,
     num_layers=6,
     pool="mean",
@@ -177,6 +177,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
             "qa_outputs.*",
             "generator_*",
             "discriminator_predictions.*",
+            "predictions.*",
         )
     )
     return WeightTable((*inner.ops, heads), base=inner.base)

@@ -55,6 +55,7 @@ def text_encoder(
     num_heads: int = 12,
     d_ff: int | None = None,
     num_layers: int = 12,
+    num_groups: int | None = None,
     max_len: int = 512,
     position: Literal["learned", "after_pad", "sinusoidal"] = "learned",
     types: int | None = 2,
@@ -74,7 +75,7 @@ def text_encoder(
     position: "after_pad" is a learned table whose first position is in row `pad_id + 1`. pool: pool the
     hidden states to one embedding per text. Without `pool` or `head`, the model is a masked language model;
     `mlm_activation` is the activation of its dense layer. embedding_dim: width of the token embeddings, if a
-    dense layer projects them to d_model.
+    dense layer projects them to d_model. num_groups: number of groups of layers that share parameters.
     """
     norm = spec.LayerNormSpec(eps=norm_eps)
     positions: dict[str, spec.InputPositionSpec] = {
@@ -106,6 +107,7 @@ def text_encoder(
         encoder=spec.StackSpec(
             d_model=d_model,
             num_layers=num_layers,
+            num_groups=num_groups,
             block=spec.BlockSpec(
                 attention=spec.AttentionSpec(num_heads=num_heads, dropout=attention_dropout),
                 feed_forward=spec.FeedForwardSpec(d_ff=d_ff or 4 * d_model, activation=activation),
@@ -123,12 +125,12 @@ def text_encoder(
 # ---- the published config ---------------------------------------------------------------------------
 
 
-def read(config: Config) -> dict[str, Any]:
-    """Read the options of a config with BERT's keys."""
+def read(config: Config, **defaults: Any) -> dict[str, Any]:
+    """Read the options of a config with BERT's keys. `defaults` override BERT's."""
     config.only("position_embedding_type", "absolute", default="absolute")
     config.only("is_decoder", False, default=False)
     config.only("add_cross_attention", False, default=False)
-    return read_options(config, KEYS)
+    return read_options(config, KEYS, **defaults)
 
 
 def read_head(
@@ -138,12 +140,15 @@ def read_head(
     dropped: tuple[Literal["hidden", "out"], ...],
     hidden: spec.Activation = "tanh",
     pooler: bool = True,
+    dropout: float | None = None,
 ) -> spec.HeadSpec | None:
     """Return the head by the suffix of the published class name; None is the masked-language-model head.
 
-    dropped, hidden: of the classification head. pooler: whether the bare encoder may have a pooler.
+    dropped, hidden: of the classification head. pooler: whether the bare encoder may have a pooler. dropout:
+    of the classification heads, by default from the config.
     """
-    dropout = config.get("classifier_dropout", config.get("hidden_dropout_prob", 0.1))
+    if dropout is None:
+        dropout = config.get("classifier_dropout", config.get("hidden_dropout_prob", 0.1))
     match task:
         case "Model":
             return spec.FeaturesSpec(pooler=pooler and config.has_pooler)
@@ -211,23 +216,27 @@ def table_of(
     matrix: str,
     biases: tuple[str, ...],
     layer: Mapping[str, str] = LAYER,
-    layers: str = "encoder.layer",
+    layers: str = "encoder.layer.{i}",
     embeddings: tuple[Op, ...] = EMBEDDINGS,
     projection: str = "",
+    pooler: str = "{base}pooler.dense",
 ) -> WeightTable:
     """Return the weight table. heads: module names of each head, published and Glassformer's.
 
-    matrix, biases: published names of the weight and bias of the vocabulary projection. projection: published
-    name of the dense layer after the embeddings, if there is one.
+    matrix, biases: published names of the weight and bias of the vocabulary projection. layers: published
+    name of layer (or group of layers) i. projection: of the dense layer after the embeddings.
     """
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
     head = model.head
     modules = {**HEADS, **heads}.get(type(head), ())
     if getattr(head, "pooler", False):
-        modules = (("{base}pooler.dense", "head.pooler"),)
-    rows = embeddings + layer_rows(
-        f"{{base}}{layers}.{{i}}", "encoder.blocks.{i}", model.encoder.num_layers, layer
-    )
+        modules = ((pooler, "head.pooler"),)
+    stack = model.encoder
+    first = {stack.group_of(n): n for n in reversed(range(stack.num_layers))}  # first layer of each group
+    rows = embeddings
+    for group, n in sorted(first.items()):
+        theirs = f"{{base}}{layers}".replace("{i}", str(group))
+        rows += layer_rows(theirs, f"encoder.blocks.{n}", 1, layer)
     modules = (("{base}embeddings.LayerNorm", "embed.norm"), *modules)
     if model.input.embedding_dim is not None:
         modules += ((projection, "embed.project"),)
@@ -236,7 +245,9 @@ def table_of(
         Ignored("{base}embeddings.position_ids"),
     )  # 0, 1, 2, ... in older files
     if not any(theirs.startswith("{base}pooler") for theirs, _ in modules):
-        rows += (Ignored(("{base}pooler.*", "cls.seq_relationship.*")),)  # unused by this head
+        rows += (
+            Ignored(("{base}pooler.*", "cls.seq_relationship.*", "sop_classifier.*")),
+        )  # unused by this head
     if isinstance(head, spec.MaskedLanguageModelSpec):
         rows += _vocabulary(model, names, matrix, biases)
     else:

@@ -49,7 +49,8 @@ def has_triton() -> bool:
 def fused_copy(stack: Stack, make: LinearFactory | None) -> Stack:
     """Copy a stack for rows (N, D). make: creates the linear layers; None: use the model's modules."""
     result = _copy(stack)
-    result.blocks = nn.ModuleList(_fused_block(cast(Block, block), make) for block in stack.blocks)
+    copies = {block: _fused_block(cast(Block, block), make) for block in stack.blocks}  # layers may share one
+    result.blocks = nn.ModuleList(copies[block] for block in stack.blocks)
     return result
 
 

@@ -101,6 +101,19 @@ ELECTRA: list[Case] = [
     ("ElectraForQuestionAnswering", {**_ELECTRA, "num_hidden_layers": 3, "pad_token_id": None}),
 ]
 
+_ALBERT = {**_ELECTRA, "num_hidden_layers": 4}
+
+ALBERT: list[Case] = [
+    ("AlbertForMaskedLM", {**_ALBERT}),
+    ("AlbertForMaskedLM", {**_ALBERT, "hidden_act": "relu", "num_attention_heads": 3}),
+    ("AlbertForMaskedLM", {**_ALBERT, "num_hidden_layers": 5, "num_hidden_groups": 2}),
+    ("AlbertModel", {**_ALBERT, "hidden_size": 35, "num_attention_heads": 5, "num_hidden_groups": 4}),
+    ("AlbertModel", {**_ALBERT, "embedding_size": 24, "pad_token_id": 60, "hidden_act": "gelu"}),
+    ("AlbertForSequenceClassification", {**_ALBERT, "num_labels": 3, "layer_norm_eps": 1e-3}),
+    ("AlbertForTokenClassification", {**_ALBERT, "num_labels": 5, "classifier_dropout_prob": 0.3}),
+    ("AlbertForQuestionAnswering", {**_ALBERT, "num_hidden_layers": 1, "type_vocab_size": 3}),
+]
+
 _T5 = {"vocab_size": 61, "d_model": 24, "d_kv": 5, "num_heads": 4, "d_ff": 37, "num_layers": 2}
 
 T5: list[Case] = [
@@ -373,7 +386,7 @@ _OWN = {
     **{"t5": T5, "bart": BART, "marian": MARIAN, "vit": VIT, "deit": DEIT, "patchtst": PATCHTST},
     **{"gpt2": GPT2, "llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2, "qwen3": QWEN3},
     **{"falcon": FALCON, "palm": PALM, "gpt_neox": GPT_NEOX},
-    **{"bert": BERT, "roberta": ROBERTA, "distilbert": DISTILBERT, "electra": ELECTRA},
+    **{"bert": BERT, "roberta": ROBERTA, "distilbert": DISTILBERT, "electra": ELECTRA, "albert": ALBERT},
 }
 FAMILIES = {family: every_head(cases) for family, cases in _OWN.items()}
 FAMILIES["roberta"] += ROBERTA_TOO

@@ -55,7 +55,7 @@ def test_old_file_with_unused_head_tensors_is_read(tmp_path: Path) -> None:
     assert (ours - theirs.logits)[0].abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("name", ["BertForMaskedLM", "RobertaForMaskedLM"])
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "RobertaForMaskedLM", "AlbertForMaskedLM"])
 def test_untied_head_uses_the_right_bias(name: str, tmp_path: Path) -> None:
     """Untied, the reference holds two biases and adds the decoder's; what we save reads the same there."""
     reference = harness.reference(name, {**_BERT, "tie_word_embeddings": False})

@@ -10,7 +10,20 @@ import transformers
 from glassformer.errors import GlassformerError
 from glassformer.families.family import Config
 from glassformer.families.registry import family_of_config
-from tests.families.cases import BART, BERT, ELECTRA, FALCON, LLAMA, MARIAN, MISTRAL, PALM, PATCHTST, T5, VIT
+from tests.families.cases import (
+    ALBERT,
+    BART,
+    BERT,
+    ELECTRA,
+    FALCON,
+    LLAMA,
+    MARIAN,
+    MISTRAL,
+    PALM,
+    PATCHTST,
+    T5,
+    VIT,
+)
 
 NEW = {"new_decoder_architecture": True}
 
@@ -45,6 +58,8 @@ def read(case: tuple[str, dict[str, Any]], change: dict[str, Any]) -> None:
         (BERT[2], {"hidden_size": "wide"}, "hidden_size"),
         (BERT[2], {"architectures": ["BertForMultipleChoice"]}, "BertForMultipleChoice"),
         (BERT[2], {"model_type": "mixtral"}, "mixtral"),
+        (ALBERT[0], {"inner_group_num": 2}, "inner_group_num"),
+        (ALBERT[0], {"num_hidden_groups": 9}, "num_groups"),
         (ELECTRA[0], {"is_decoder": True}, "is_decoder"),
         (T5[0], {"is_decoder": True}, "is_decoder"),
         (T5[0], {"feed_forward_proj": "glu-relu"}, "glu-relu"),
