@@ -22,7 +22,9 @@ ROLES = ("pad", "bos", "eos", "unk", "cls", "sep", "mask")
 CONFIG = "tokenizer_config.json"
 SPECIAL_MAP = "special_tokens_map.json"
 ADDED = "added_tokens.json"
-_COPIED = (SPECIAL_MAP, ADDED, "chat_template.jinja")
+CHAT_TEMPLATE = "chat_template.jinja"
+MORE_TEMPLATES = "additional_chat_templates"  # a folder of templates by name
+_COPIED = (SPECIAL_MAP, ADDED, CHAT_TEMPLATE)
 TOKENIZER_FILES = (  # every file that `load_tokenizer` reads
     *("tokenizer.json", "tokenizer_target.json", CONFIG, *_COPIED),
     *("source.spm", "target.spm", "vocab.json", "target_vocab.json"),
@@ -156,7 +158,12 @@ class TokenizerConfig:
             role_ids=role_ids,
             tokenizer_class=str(class_name).removesuffix("Fast") if class_name else None,
             model_type=model.get("model_type"),
-            copied={name: (folder / name).read_bytes() for name in _COPIED if (folder / name).is_file()},
+            copied={
+                path.relative_to(folder).as_posix(): path.read_bytes()
+                for pattern in (*_COPIED, f"{MORE_TEMPLATES}/*.jinja")
+                for path in sorted(folder.glob(pattern))
+                if path.is_file()
+            },
         )
 
     @property

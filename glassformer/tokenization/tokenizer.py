@@ -3,18 +3,25 @@
 import operator
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from glassformer.errors import (
     FileExistsAlreadyError,
     FileProblemError,
     InvalidValueError,
+    MissingValueError,
     ShapeError,
     UnknownNameError,
+)
+from glassformer.tokenization.chat_template import (
+    Conversation,
+    choose_template,
+    read_templates,
+    render_chat,
 )
 from glassformer.tokenization.display import Part, display_parts
 from glassformer.tokenization.folder import TokenizerConfig
@@ -164,6 +171,59 @@ class Tokenizer(ABC):
         """Return the content of each id: text, or bytes that may start or end within a character."""
         return [self._part(index, side) for index in _to_ints(ids)]
 
+    @cached_property
+    def chat_templates(self) -> Mapping[str, str]:
+        """The chat templates of the folder by name; empty if the model is not a chat model."""
+        return read_templates(self._config)
+
+    @overload
+    def apply_chat_template(
+        self, conversation: Conversation, *, tokenize: Literal[False], **options: Any
+    ) -> str: ...
+
+    @overload
+    def apply_chat_template(self, conversation: Conversation, **options: Any) -> list[int]: ...
+
+    def apply_chat_template(
+        self,
+        conversation: Conversation,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        tokenize: bool = True,
+        **variables: Any,
+    ) -> list[int] | str:
+        """Render messages with the chat template of the model, as transformers does; return the token ids.
+
+        As in transformers, the names of special tokens in a message are encoded as special tokens.
+
+        conversation: messages, e.g. [{"role": "user", "content": "Hello"}]
+        tools: JSON schemas of functions that the model may call
+        documents: documents for templates that support retrieval, with the keys "title" and "text"
+        chat_template: the name of one of several templates, or a template (default: the folder's)
+        add_generation_prompt: end with the start of an assistant message, for the model to continue
+        tokenize: return ids; False: the text
+        variables: further variables of the template, e.g. enable_thinking=False
+        """
+        if not self.chat_templates and chat_template is None:
+            raise MissingValueError(
+                "a chat template",
+                "to format messages, and the model folder has none",
+                hint="use a chat model, or generate from a plain prompt",
+            )
+        special = {f"{role}_token": self._token(index, "source") for role, index in self._present_roles()}
+        text = render_chat(
+            choose_template(self.chat_templates, chat_template, tools=tools is not None),
+            conversation,
+            tools=tools,
+            documents=documents,
+            add_generation_prompt=add_generation_prompt,
+            **{**special, **variables},
+        )
+        return self.encode(text, special=False, parse_special=True).ids if tokenize else text
+
     def save(self, folder: str | Path) -> list[str]:
         """Save the tokenizer in the format of transformers; return the file names."""
         folder = Path(folder)
@@ -174,6 +234,8 @@ class Tokenizer(ABC):
                 raise FileExistsAlreadyError(folder / name, hint=hint)
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            for name in files:
+                (folder / name).parent.mkdir(exist_ok=True)
         except OSError as error:
             raise FileProblemError(folder, f"cannot be written ({error.strerror})") from error
         for name, content in files.items():
