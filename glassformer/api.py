@@ -28,6 +28,7 @@ from glassformer.families.registry import preset_spec, tiny_spec
 
 if TYPE_CHECKING:
     from glassformer.data.series import Fill
+    from glassformer.tasks.chat import Conversation
     from glassformer.tasks.classification import Label
     from glassformer.tasks.embedding import Match
     from glassformer.tasks.encoder import EncoderTaskOptions
@@ -105,7 +106,7 @@ class Pipeline(Bundle):
     def stream(
         self, prompt: str, *, parse_special: bool = False, **options: Unpack[TextOptions]
     ) -> TextStream:
-        """Continue one prompt and yield pieces of text; joined, they equal the result of `generate`.
+        """Continue one prompt and yield the text of each token; joined, they equal the result of `generate`.
 
         No piece ends within a character. `close` stops generating; afterwards, `result` has the details.
 
@@ -115,6 +116,43 @@ class Pipeline(Bundle):
         from glassformer.tasks.text_generation import TextGenerator
 
         return TextStream(TextGenerator(self, parse_special=parse_special, **options), prompt)
+
+    def chat(
+        self,
+        messages: Conversation,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        **options: Unpack[TextOptions],
+    ) -> str:
+        """Answer a conversation; see `glassformer.tasks.ChatGenerator`.
+
+        messages: e.g. [{"role": "user", "content": "Hello"}]
+        tools: JSON schemas of functions, if the chat template supports them
+        documents: documents, if the chat template supports them
+        """
+        from glassformer.tasks.chat import ChatGenerator
+
+        return ChatGenerator(self, tools=tools, documents=documents, **options)(messages).text
+
+    def stream_chat(
+        self,
+        messages: Conversation,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        **options: Unpack[TextOptions],
+    ) -> TextStream:
+        """Answer a conversation and yield the text of each token; joined, they equal the result of `chat`.
+
+        messages: e.g. [{"role": "user", "content": "Hello"}]
+        tools: JSON schemas of functions, if the chat template supports them
+        documents: documents, if the chat template supports them
+        """
+        from glassformer.tasks.chat import ChatGenerator
+        from glassformer.tasks.streaming import TextStream
+
+        return TextStream(ChatGenerator(self, tools=tools, documents=documents, **options), messages)
 
     @overload
     def classify(
@@ -243,7 +281,7 @@ class Pipeline(Bundle):
         )(series)
 
 
-def _texts(task: TextGenerationTask, texts: Texts) -> Texts:
+def _texts(task: TextGenerationTask[str], texts: Texts) -> Texts:
     """Run a task; return the text of one result, or a list of texts."""
     if task.params.config.num_return_sequences > 1:
         hint = "construct the task, whose results hold the alternatives"

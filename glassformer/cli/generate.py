@@ -146,7 +146,7 @@ def _stream(task: TextGenerator, prompt: str, echo: bool) -> None:
 
 
 def _run(
-    task: TextGenerationTask, texts: list[str] | None, options: GenerateOptions, *, echo: bool = False
+    task: TextGenerationTask[str], texts: list[str] | None, options: GenerateOptions, *, echo: bool = False
 ) -> None:
     """Print one output line per input line, in order. echo: print each input before its output."""
     inputs = read_inputs(texts, options.file)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from glassformer.generation.config import GenerationConfig
-from glassformer.generation.params import GenerationParams
+from glassformer.generation.params import ConstraintState, GenerationParams
 from glassformer.inference.prepare import has_triton
 
 NO_TOKEN: Final = -1
@@ -111,7 +111,9 @@ class LogitsProcessors:
     limits: Tensor  # (B,), maximum number of new tokens
     min_lengths: Tensor  # (B,), minimum number of new tokens before an end token
     history: Tensor | None  # (B, T + L), of which `filled` columns are in use; None: no processor needs it
+    constraints: list[ConstraintState] | None = None  # of each row
     filled: int = 0
+    new: int = 0  # tokens appended
     shared_min_length: int = 0  # before this step no row may end
     longest_min_length: int = 0  # from this step on every row may end
     earliest_last: int = 0  # before this step no row is at its last token
@@ -148,6 +150,7 @@ class LogitsProcessors:
             limits,
             min_lengths,
             history,
+            None if params.constraint is None else [params.constraint.start() for _ in context],
             filled=context.shape[1],
             shared_min_length=int(min_lengths.min()),
             longest_min_length=int(min_lengths.max()),
@@ -157,6 +160,9 @@ class LogitsProcessors:
     def __call__(self, scores: Tensor, n: int) -> Tensor:
         """Process the scores (B, V) of new token n."""
         config = self.config
+        constrained = self.constraints is not None and n >= len(self.prefix)
+        if constrained:
+            scores = permitted = self._constrain(scores)
         if self.history is not None:
             so_far = self.history[:, : self.filled]
             if config.repetition_penalty != 1:
@@ -170,8 +176,10 @@ class LogitsProcessors:
             scores = suppress(scores, self.eos_ids, rows)
         if n < len(self.prefix):
             scores = force(scores, self.prefix[n])
-        if config.forced_eos_token_id is not None and n >= self.earliest_last:
+        if config.forced_eos_token_id is not None and n >= self.earliest_last and not constrained:
             scores = force(scores, config.forced_eos_token_id, self.limits == n + 1)
+        if constrained:  # other processors must not suppress the only tokens that are possible
+            scores = torch.where(scores.isneginf().all(-1, keepdim=True), permitted, scores)
         if config.do_sample:
             # a beam needs a token to continue with besides the end tokens
             at_least = len(self.eos_ids) + 1 if config.num_beams > 1 else 1
@@ -185,13 +193,19 @@ class LogitsProcessors:
                 scores = keep_min_p(scores, config.min_p, at_least)
         return scores.log_softmax(-1) if config.renormalize_logits else scores
 
+    def _constrain(self, scores: Tensor) -> Tensor:
+        assert self.constraints is not None
+        masks = torch.stack([state.mask(scores.shape[-1]) for state in self.constraints])
+        return scores.masked_fill(~masks.to(scores.device), NEVER)
+
     def only_suppressed(self, n: int) -> Tensor | None:
         """Return the tokens (N,) suppressed in all rows at step n; None if there are other processors."""
         config = self.config
         forced = n < len(self.prefix) or (config.forced_eos_token_id is not None and n >= self.earliest_last)
         repetition = config.repetition_penalty != 1 or config.no_repeat_ngram_size > 0
         rows_differ = self.shared_min_length <= n < self.longest_min_length
-        if forced or repetition or rows_differ or config.do_sample or config.renormalize_logits:
+        other = config.do_sample or config.renormalize_logits or self.constraints is not None
+        if forced or repetition or rows_differ or other:
             return None
         return torch.cat((self.suppressed, self.eos_ids)) if n < self.shared_min_length else self.suppressed
 
@@ -222,11 +236,20 @@ class LogitsProcessors:
         rows: list[list[int]] = self.history[:, self.filled - n : self.filled].tolist()
         return rows
 
+    @property
+    def depends_on_history(self) -> bool:
+        """Whether the chosen tokens have to be appended."""
+        return self.history is not None or self.constraints is not None
+
     def append(self, ids: Tensor) -> None:
         """Add the chosen tokens (B,) to the history."""
         if self.history is not None:
             self.history[:, self.filled] = ids
+        if self.constraints is not None and self.new >= len(self.prefix):
+            for state, token in zip(self.constraints, ids.tolist(), strict=True):
+                state.append(token)
         self.filled += 1
+        self.new += 1
 
     def select(self, rows: Tensor) -> None:
         """Keep only these rows, in this order."""
@@ -238,3 +261,5 @@ class LogitsProcessors:
         """Replace row i by `rows[i]`, a row of the same input, which has the same bounds."""
         if self.history is not None:
             self.history = self.history.index_select(0, rows)
+        if self.constraints is not None:
+            self.constraints = [self.constraints[row].copy() for row in rows.tolist()]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isnan
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from glassformer.errors import InvalidValueError, MissingValueError, NonFiniteError, UnsupportedError
 from glassformer.generation.config import GenerationConfig
@@ -26,6 +27,28 @@ class GeneratedToken(NamedTuple):
     top: tuple[tuple[int, float], ...] = ()  # the most likely tokens and their log-probs, best first
 
 
+class ConstraintState(Protocol):
+    """What one sequence has generated under a constraint."""
+
+    def mask(self, vocab_size: int) -> Tensor:
+        """Return which tokens may follow, (V,) bool on the CPU; at least one."""
+        ...
+
+    def append(self, token: int) -> None:
+        """Add a generated token; tokens after the end are ignored."""
+        ...
+
+    def copy(self) -> ConstraintState: ...
+
+
+class TokenConstraint(Protocol):
+    """A rule for the generated tokens, e.g. a JSON schema."""
+
+    def start(self) -> ConstraintState:
+        """Return the state of a new sequence."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class GenerationParams:
     """Parameters of a generation, besides the model and its inputs.
@@ -38,6 +61,7 @@ class GenerationParams:
     max_new_tokens: maximum number of generated tokens, including the end token, or a function of the input's
     length; by default from the config. A row ends earlier if the model has no more positions.
     decode: ids to text, needed for `stop_strings`; the tokens that complete a stop string stay in `ids`.
+    constraint: rule for the generated tokens; it takes precedence over forced end tokens and minimum lengths.
     top_logprobs: number of most likely tokens that are passed to `on_token` with each token.
     on_token: called with each token as soon as it is chosen, but not with end tokens.
     """
@@ -50,6 +74,7 @@ class GenerationParams:
     max_new_tokens: int | Callable[[int], int] | None = None
     decode: Callable[[list[int]], str] | None = None
     return_tree: bool = False
+    constraint: TokenConstraint | None = None
     top_logprobs: int = 0
     on_token: Callable[[GeneratedToken], object] | None = None
 
@@ -60,6 +85,8 @@ class GenerationParams:
             raise InvalidValueError("top_logprobs", self.top_logprobs, f"from 0 to {MAX_TOP_LOGPROBS}")
         if self.config.num_beams > 1 and (self.top_logprobs or self.on_token is not None):
             raise UnsupportedError("beam search", "streaming tokens", hint="set num_beams to 1")
+        if self.config.num_beams > 1 and self.constraint is not None:
+            raise UnsupportedError("beam search", "structured output", hint="set num_beams to 1")
 
     @property
     def eos_ids(self) -> tuple[int, ...]:

@@ -243,7 +243,7 @@ def _past_values(bundle: Bundle, input: TraceInput) -> PastValues:
 
 def generation_task(
     bundle: Bundle, to: str | None = None, **options: Unpack[GenerationOptions]
-) -> TextGenerationTask:
+) -> TextGenerationTask[str]:
     """Create the task of a generating model, with the input as a single segment."""
     if model_kind(bundle) == "generate":
         return TextGenerator(bundle, to=to, **options)
@@ -253,7 +253,7 @@ def generation_task(
     return task
 
 
-def encode_segment(task: TextGenerationTask, text: str) -> Segment:
+def encode_segment(task: TextGenerationTask[str], text: str) -> Segment:
     """Encode a source or prompt as the task does; raise if it is too long for a trace."""
     if isinstance(task, SequenceToSequenceTask):
         text = " ".join(text.splitlines())
@@ -302,7 +302,7 @@ def _prepare_source(
     )
 
 
-def _source_sequence(task: TextGenerationTask, segment: Segment, to: str | None) -> TokenSequence:
+def _source_sequence(task: TextGenerationTask[str], segment: Segment, to: str | None) -> TokenSequence:
     """Return the tokens of a source with their text spans, for which it is encoded again."""
     tokenizer = task.tokenizer
     language = target_language(task.bundle, to) if isinstance(task, Translator) else NO_LANGUAGE
@@ -345,7 +345,7 @@ def check_token_ids(name: str, ids: Sequence[int], vocabulary: int) -> None:
 
 
 def _generate_target(
-    task: TextGenerationTask, segment: Segment, starts: int, interventions: Sequence[Intervention]
+    task: TextGenerationTask[str], segment: Segment, starts: int, interventions: Sequence[Intervention]
 ) -> tuple[list[int], str]:
     """Generate a target with the intervened model; return the ids and the finish reason."""
     bundle, params = task.bundle, task.params

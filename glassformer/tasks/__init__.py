@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glassformer.tasks.base import Callbacks, RejectedInputError, Task
+    from glassformer.tasks.chat import ChatGenerator
     from glassformer.tasks.classification import Classification, Classifier, Label
     from glassformer.tasks.embedding import Embedder, Match, SimilaritySearch
     from glassformer.tasks.fill_mask import FilledText, MaskFiller
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 # imported on first use, so that translating does not import the code of other tasks
 _MODULE_OF = {
     **dict.fromkeys(("Callbacks", "RejectedInputError", "Task"), "base"),
+    **dict.fromkeys(("ChatGenerator",), "chat"),
     **dict.fromkeys(("Classification", "Classifier", "Label"), "classification"),
     **dict.fromkeys(("Embedder", "Match", "SimilaritySearch"), "embedding"),
     **dict.fromkeys(("FilledText", "MaskFiller"), "fill_mask"),

@@ -13,32 +13,32 @@ from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.generation.engine import generate
 from glassformer.generation.params import GeneratedToken, GenerationOutput
 from glassformer.generation.stopping_criteria import truncate_at_stop
+from glassformer.tasks.base import In
 from glassformer.tasks.text_generation import (
     CONTEXT_TOKENS,
     GeneratedText,
-    TextGenerator,
+    PromptTask,
     common_prefix,
     memory_errors,
     segments_of,
 )
 from glassformer.tokenization import Tokenizer
 
-_HELD_BACK = 4  # characters: a later token may still change the space before them
 _WINDOW = 128  # tokens decoded at once
 
 
 class IncrementalDecoder:
     """Decode tokens one by one into pieces of text; the joined pieces are the text of all tokens.
 
-    No piece ends within a character. `push` returns the text that later tokens cannot change (often none),
-    `end` the rest. The text ends before the first stop string.
+    `push` returns the text of the token, and `end` the rest. Held back are only incomplete characters, the
+    possible start of a stop string, and what the tokenizer may still clean up. The text ends before the first
+    stop string.
     """
 
     def __init__(
         self, tokenizer: Tokenizer, prompt: Sequence[int] = (), stop_strings: Sequence[str] = ()
     ) -> None:
         self._tokenizer, self._stop_strings = tokenizer, stop_strings
-        self._held_back = max(_HELD_BACK, *map(len, stop_strings)) if stop_strings else _HELD_BACK
         self._ids = list(prompt[-CONTEXT_TOKENS:])
         self._text = self._prompt = tokenizer.decode(self._ids)
         self._has_started = False
@@ -52,11 +52,17 @@ class IncrementalDecoder:
         self._text = self._tokenizer.decode(self._ids)
         if not self._has_started:
             self._sent = common_prefix(self._prompt, self._text)
-        return self._send(len(self._text) - self._held_back)
+        return self._send(len(self._text) - max(self._tokenizer.unstable_characters, self._stop_prefix()))
 
     def end(self) -> str:
         """Return the remaining text."""
         return self._send(len(self._text))
+
+    def _stop_prefix(self) -> int:
+        """Return how many characters at the end may be the start of a stop string."""
+        unsent = self._text[self._sent :]
+        lengths = (n for stop in self._stop_strings for n in range(1, len(stop)) if unsent.endswith(stop[:n]))
+        return max(lengths, default=0)
 
     def _send(self, end: int) -> str:
         # generation ends with a stop string, so any text after it belongs to the same token
@@ -81,15 +87,15 @@ class _Stopped(Exception):
 
 
 class TextStream(Iterator[str]):
-    """Continue one prompt and yield pieces of text; joined, they equal the output of `TextGenerator`.
+    """Continue one prompt or conversation and yield pieces of text; joined, they equal the task's output.
 
     result: the result of the task, set when the stream has ended. warnings: set with the first piece.
     """
 
-    def __init__(self, task: TextGenerator, prompt: str) -> None:
+    def __init__(self, task: PromptTask[In], prompt: In) -> None:
         config = task.params.config
-        if not isinstance(prompt, str):
-            raise InvalidValueError("prompt", type(prompt).__name__, "a string")
+        if not task.is_single(prompt):
+            raise InvalidValueError("prompt", type(prompt).__name__, "a single input")
         if config.num_beams > 1 or config.num_return_sequences > 1:
             raise UnsupportedError(
                 "streaming", "multiple sequences", hint="set num_beams and num_return_sequences to 1"
@@ -106,7 +112,7 @@ class TextStream(Iterator[str]):
         """Stop generating."""
         self._pieces.close()
 
-    def _run(self, task: TextGenerator) -> Generator[str, None, None]:
+    def _run(self, task: PromptTask[In]) -> Generator[str, None, None]:
         (segment,) = segments_of(self._document)
         prompt = segment.ids if task.architecture == "decoder-only" else []
         decoder = IncrementalDecoder(task.tokenizer, prompt, task.params.config.stop_strings)
@@ -116,7 +122,7 @@ class TextStream(Iterator[str]):
         if piece := decoder.end():
             yield piece
 
-    def _tokens(self, task: TextGenerator, ids: list[int]) -> Iterator[int]:
+    def _tokens(self, task: PromptTask[In], ids: list[int]) -> Iterator[int]:
         tokens: queue.SimpleQueue[int | list[GenerationOutput] | BaseException] = queue.SimpleQueue()
         closed = threading.Event()
 

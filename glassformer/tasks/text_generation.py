@@ -32,6 +32,7 @@ from glassformer.generation.stopping_criteria import FinishReason, truncate_at_s
 from glassformer.tasks.base import (
     NO_CALLBACKS,
     Callbacks,
+    In,
     Task,
     check_at_least,
     check_text,
@@ -137,13 +138,15 @@ class TextOptions(GenerationOptions, total=False):
     folder.
     batch_tokens: input and output tokens per batch, including padding and beams.
     return_tree: return the search tree of each segment.
+    json_schema: JSON schema that every output follows, unless it reaches the token limit.
     """
 
     batch_tokens: int | None
     return_tree: bool
+    json_schema: Mapping[str, Any] | None
 
 
-class TextGenerationTask(Task[str, GeneratedText]):
+class TextGenerationTask(Task[In, GeneratedText]):
     """Base class of all tasks whose output is text.
 
     preprocess: split texts into documents of encoded segments.
@@ -158,6 +161,7 @@ class TextGenerationTask(Task[str, GeneratedText]):
         values = {name: value for name, value in values.items() if value is not None}
         self.batch_tokens: Any = values.pop("batch_tokens", None)
         return_tree = bool(values.pop("return_tree", False))
+        json_schema: Any = values.pop("json_schema", None)
         check_at_least("batch_tokens", self.batch_tokens)
         published = published_generation_config(bundle)
         merged = {**published, **values}
@@ -167,21 +171,32 @@ class TextGenerationTask(Task[str, GeneratedText]):
         self.bundle, self.tokenizer = bundle, require_tokenizer(bundle)
         self.architecture = generation_architecture(bundle)
         bounded = config.max_new_tokens is not None or config.max_length is not None
+        special = self.special_tokens(bundle)
+        constraint = None
+        if json_schema is not None:
+            from glassformer.tasks.structured_output import JSONConstraint
+
+            constraint = JSONConstraint(self.tokenizer, json_schema, special.eos_token_id)
         self.params = GenerationParams(
             config=config,
-            **special_tokens(bundle)._asdict(),
+            **special._asdict(),
             max_new_tokens=None if bounded else self.default_limit,
             decode=self.tokenizer.decode,
             return_tree=return_tree,
+            constraint=constraint,
         )
         self.max_input_tokens = max_source_tokens(bundle)
         # language models were trained on any text, and encode unknown characters as bytes
         encoder_decoder = self.architecture == "encoder-decoder"
         self._unknown_ids = self.tokenizer.fallback_ids if encoder_decoder else self.tokenizer.unknown_ids
 
+    def special_tokens(self, bundle: Bundle) -> SpecialTokens:
+        """Return the special tokens of a generation."""
+        return special_tokens(bundle)
+
     @abstractmethod
-    def preprocess(self, texts: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
-        """Yield a document for each text; it is empty if the text is rejected or skipped."""
+    def preprocess(self, inputs: Iterable[In], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
+        """Yield a document for each input; it is empty if the input is rejected or skipped."""
 
     @abstractmethod
     def decode(self, segment: Segment, ids: list[int]) -> str:
@@ -227,7 +242,7 @@ class TextGenerationTask(Task[str, GeneratedText]):
             trees=tuple(output.tree for output in outputs if output.tree is not None),
         )
 
-    def run(self, inputs: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[GeneratedText]:
+    def run(self, inputs: Iterable[In], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[GeneratedText]:
         pending: deque[_PendingDocument] = (
             deque()
         )  # documents in order; `generate_batched` bounds their number
@@ -455,7 +470,39 @@ def spell_language(languages: Sequence[str], to: str) -> str | None:
     return to if to in matches else next(iter(matches), None)
 
 
-class TextGenerator(TextGenerationTask):
+class PromptTask(TextGenerationTask[In]):
+    """Base class of tasks that continue a prompt."""
+
+    def bos_ids(self) -> list[int]:
+        """Return the ids that start a text: BOS, else EOS."""
+        first = self.tokenizer.bos_id
+        ids = list(self.params.eos_ids[:1]) if first is None else [first]
+        if not ids:
+            raise EmptyInputError("prompt", hint="the model has no BOS token to start from")
+        return ids
+
+    def decode(self, segment: Segment, ids: list[int]) -> str:
+        prompt = segment.ids if self.architecture == "decoder-only" else []
+        return truncate_at_stop(
+            decode_continuation(self.tokenizer, prompt, ids), self.params.config.stop_strings
+        )
+
+    def default_limit(self, input_length: int) -> int:
+        most = max_source_tokens(self.bundle)
+        if most is None or self.architecture == "encoder-decoder":
+            return MAX_NEW_TOKENS
+        return max(1, min(MAX_NEW_TOKENS, most + 1 - input_length))  # the last token is not read
+
+    def document(self, ids: list[int], text: str, number: int, callbacks: Callbacks) -> Document:
+        """Return the document of a prompt; reject the prompt if it is too long for the model."""
+        limit = self.max_input_tokens
+        if limit is not None and len(ids) > limit:
+            callbacks.reject("prompt", number, InputTooLongError(len(ids), limit))
+            return []
+        return [Segment(ids, text)]
+
+
+class TextGenerator(PromptTask[str]):
     """Continue prompts. Results do not include the prompt; an empty prompt is replaced by the BOS token.
 
     parse_special: encode special tokens such as <|im_start|> in a prompt as tokens, as a chat template needs;
@@ -479,8 +526,8 @@ class TextGenerator(TextGenerationTask):
             self.language = target_language(bundle, to)
         super().__init__(bundle, options, self.language)
 
-    def preprocess(self, texts: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
-        numbered = enumerate(texts, 1)
+    def preprocess(self, inputs: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
+        numbered = enumerate(inputs, 1)
         while batch := list(islice(numbered, ENCODED_TOGETHER)):
             prompts = [self.language.prefix + check_text(text, "prompt", number) for number, text in batch]
             for (number, prompt), encoded in zip(batch, self._encode(prompts), strict=True):
@@ -488,38 +535,12 @@ class TextGenerator(TextGenerationTask):
                     yield []
                     continue
                 ids = encoded.ids if self.architecture == "encoder-decoder" else without_end(encoded)
-                ids = ids or self._bos_ids()
-                limit = self.max_input_tokens
-                if limit is not None and len(ids) > limit:
-                    callbacks.reject("prompt", number, InputTooLongError(len(ids), limit))
-                    yield []
-                else:
-                    yield [Segment(ids, prompt)]
+                yield self.document(ids or self.bos_ids(), prompt, number, callbacks)
 
     def _encode(self, prompts: list[str]) -> list[Encoded]:
         if self.language.tag is not None:
             return encode_tagged(self.tokenizer, prompts, self.language.tag)
         return self.tokenizer.encode_batch(prompts, parse_special=self.parse_special)
-
-    def _bos_ids(self) -> list[int]:
-        """Return the ids that start a text: BOS, else EOS."""
-        first = self.tokenizer.bos_id
-        ids = list(self.params.eos_ids[:1]) if first is None else [first]
-        if not ids:
-            raise EmptyInputError("prompt", hint="the model has no BOS token to start from")
-        return ids
-
-    def decode(self, segment: Segment, ids: list[int]) -> str:
-        prompt = segment.ids if self.architecture == "decoder-only" else []
-        return truncate_at_stop(
-            decode_continuation(self.tokenizer, prompt, ids), self.params.config.stop_strings
-        )
-
-    def default_limit(self, input_length: int) -> int:
-        most = max_source_tokens(self.bundle)
-        if most is None or self.architecture == "encoder-decoder":
-            return MAX_NEW_TOKENS
-        return max(1, min(MAX_NEW_TOKENS, most + 1 - input_length))  # the last token is not read
 
 
 def without_end(encoded: Encoded) -> list[int]:

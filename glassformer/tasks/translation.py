@@ -48,14 +48,14 @@ _SYMBOLS = re.compile(
 )
 
 
-class SequenceToSequenceTask(TextGenerationTask):
+class SequenceToSequenceTask(TextGenerationTask[str]):
     """Base class: split a source into segments and generate a target with the same number of lines."""
 
     name: str  # for error messages
     segmenter: Segmenter
 
-    def preprocess(self, texts: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
-        return self.segmenter.segment(texts, callbacks)
+    def preprocess(self, inputs: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
+        return self.segmenter.segment(inputs, callbacks)
 
     def decode(self, segment: Segment, ids: list[int]) -> str:
         """Decode to one line, truncated before the first stop string."""
@@ -149,7 +149,9 @@ class Restorer(SequenceToSequenceTask):
         )
 
 
-def source_task(bundle: Bundle, to: str | None = None, **options: Unpack[TextOptions]) -> TextGenerationTask:
+def source_task(
+    bundle: Bundle, to: str | None = None, **options: Unpack[TextOptions]
+) -> TextGenerationTask[str]:
     """Create the task that an encoder-decoder was trained for: restore, summarize or translate."""
     if bundle.job.name == "restore":
         return Restorer(bundle, **options)

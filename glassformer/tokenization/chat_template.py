@@ -1,8 +1,8 @@
 """Chat templates: render messages to the prompt that a chat model was trained on.
 
-A template is a Jinja program from the model folder. It runs in Jinja's immutable sandbox, in the environment that
-transformers uses: it cannot reach Python's internals or change its arguments, and its output is bounded. The sandbox
-does not bound time, nor the memory of one expression, so a folder from an untrusted source can still make it slow.
+A template is a Jinja program from the model folder. It runs in Jinja's immutable sandbox, in the environment
+that transformers uses: it cannot reach Python's internals or change its arguments, and its output is bounded.
+The sandbox bounds neither time nor the memory of one expression, so a template can still be slow.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ def read_templates(config: TokenizerConfig) -> dict[str, str]:
     for name, text in templates.items():
         if not isinstance(text, str):
             place = f"{config.folder / CONFIG}: chat_template"
-            raise InvalidValueError(
-                place, text if name == "default" else name, "a template, or a list of them"
-            )
+            raise InvalidValueError(place, name, "a template for this name")
     for name, content in config.copied.items():
         if name == CHAT_TEMPLATE:
             templates["default"] = content.decode("utf-8", "replace")
@@ -58,7 +56,7 @@ def read_templates(config: TokenizerConfig) -> dict[str, str]:
 
 
 def choose_template(templates: Mapping[str, str], name: str | None, *, tools: bool) -> str:
-    """Return a template: by its name, or as transformers chooses; a name that is none is itself a template."""
+    """Return a template by its name, or as transformers chooses; an unknown name is itself a template."""
     if name is not None:
         return templates.get(name, name)
     if tools and "tool_use" in templates:
@@ -130,7 +128,7 @@ def _environment() -> Environment:
     class GenerationBlock(Extension):
         """`{% generation %}`, which marks the assistant's tokens for training and renders its content."""
 
-        tags: ClassVar[set[str]] = {"generation"}
+        tags = {"generation"}  # noqa: RUF012
 
         def parse(self, parser: Parser) -> nodes.Node:
             line = next(parser.stream).lineno

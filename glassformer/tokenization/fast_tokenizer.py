@@ -16,7 +16,7 @@ from glassformer.tokenization.display import (
     incomplete_parts,
 )
 from glassformer.tokenization.folder import TokenizerConfig, backend_errors
-from glassformer.tokenization.tokenizer import Encoded, Side, Tokenizer
+from glassformer.tokenization.tokenizer import CLEANED_CHARACTERS, Encoded, Side, Tokenizer
 
 _REPLACEMENT = "\ufffd"  # what the library writes for an incomplete character
 
@@ -117,6 +117,12 @@ class FastTokenizer(Tokenizer):
         """The ids that the backend skips as special."""
         added = self._backend.get_added_tokens_decoder().items()
         return frozenset(index for index, token in added if token.special)
+
+    @cached_property
+    def unstable_characters(self) -> int:
+        decoder = self._backend.decoder  # WordPiece's cleans up by itself
+        cleans_up = decoder is not None and b'"cleanup":true' in decoder.__getstate__()
+        return CLEANED_CHARACTERS if cleans_up else super().unstable_characters
 
     def _token(self, index: int, side: Side) -> str | None:
         return self._backend.id_to_token(index)

@@ -91,6 +91,10 @@ class SourceTargetTokenizer(Tokenizer):
         source, target = (self._sides[side]._files()["tokenizer.json"] for side in ("source", "target"))
         return {"tokenizer.json": source, TARGET_FILE: target}
 
+    @cached_property
+    def unstable_characters(self) -> int:
+        return self._sides["target"].unstable_characters
+
     @property
     def vocab_size(self) -> int:
         return self._sides["source"].vocab_size

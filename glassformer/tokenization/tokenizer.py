@@ -33,6 +33,7 @@ TARGET_FILE = "tokenizer_target.json"  # for the target side, if it has its own 
 # The replacements of clean_up_tokenization_spaces, before and after " ' ".
 _CLEANED_FIRST = (" .", " ?", " !", " ,")
 _CLEANED_LAST = (" n't", " 'm", " 's", " 've", " 're")
+CLEANED_CHARACTERS = max(map(len, (*_CLEANED_FIRST, *_CLEANED_LAST)))
 _TAG = re.compile(r">>[^<>\s]{1,28}<<")
 _CODE = re.compile(r"[a-z]{2,3}_[A-Za-z]{2,4}")
 
@@ -148,13 +149,22 @@ class Tokenizer(ABC):
     def decode(self, ids: Iterable[int], *, skip_special: bool = True, side: Side = "target") -> str:
         """Decode ids to text; unknown ids and incomplete characters are dropped."""
         text = self._decode(_to_ints(ids), skip_special=skip_special, side=side)
-        if self._config.config.get("clean_up_tokenization_spaces") is True and self._cleans_up:
+        if self._cleans_up_spaces:
             for spaced in _CLEANED_FIRST:
                 text = text.replace(spaced, spaced[1:])
             text = text.replace(" ' ", "'")
             for spaced in _CLEANED_LAST:
                 text = text.replace(spaced, spaced[1:])
         return text
+
+    @property
+    def _cleans_up_spaces(self) -> bool:
+        return self._cleans_up and self._config.config.get("clean_up_tokenization_spaces") is True
+
+    @cached_property
+    def unstable_characters(self) -> int:
+        """Number of characters at the end of a decoded text that the next token may change: " n" to "n't"."""
+        return CLEANED_CHARACTERS if self._cleans_up_spaces else 0
 
     def tokens(self, ids: Iterable[int], *, side: Side = "source") -> list[str]:
         """Return the vocabulary entry of each id ("Ġthe", "▁the", "##ing")."""

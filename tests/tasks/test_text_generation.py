@@ -42,6 +42,18 @@ def test_streamed_pieces_join_to_the_text(kind, text, cut):
     assert "\ufffd" in text or not any("\ufffd" in piece for piece in pieces)
 
 
+def test_each_token_is_one_piece_of_the_stream():
+    tokenizer = tokenizer_of("bpe")
+    ids = tokenizer.encode("the old sea the old sea", special=False).ids
+    decoder = IncrementalDecoder(tokenizer, ids[:1])
+    assert [decoder.push(token) for token in ids[1:]] == tokenizer.pieces(ids)[1:]
+    byte_level = byte_tokenizer()  # a character is sent with its last token, the start of a stop string later
+    ids = byte_level.encode("바다 ab abc", special=False).ids
+    decoder = IncrementalDecoder(byte_level, (), ["abc"])
+    pieces = [decoder.push(token) for token in ids]
+    assert pieces == ["바", "다", " ", "", "", "ab ", "", "", ""] and decoder.end() == ""
+
+
 @cache
 def tokenizer_of(kind):
     plan = TokenizerPlan(kind=kind, vocab_size=300, min_frequency=1)

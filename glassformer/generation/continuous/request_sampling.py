@@ -81,7 +81,7 @@ class RequestSampler:
         processors, config = self.processors, self.config
         forced = config.forced_eos_token_id is not None and self.n >= processors.earliest_last
         bounded = self.n < max(processors.longest_min_length, len(processors.prefix))
-        alone = len(self.sampled) == 1 and processors.history is None
+        alone = len(self.sampled) == 1 and not processors.depends_on_history
         return config.do_sample and alone and not forced and not bounded
 
     def choose(self, scores: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class RequestSampler:
     def append(self, choice: SampledTokens) -> tuple[list[GeneratedToken], list[int]]:
         """Record the tokens of the active rows; return those to report, and the indices of finished rows."""
         ids, logprobs, tops = choice
-        if self.processors.history is not None:
+        if self.processors.depends_on_history:
             self.processors.append(torch.tensor(ids, device=self.device))
         reported: list[GeneratedToken] = []
         finished: list[int] = []

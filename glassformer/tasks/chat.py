@@ -1,0 +1,78 @@
+"""Chat: generate the next message of a conversation, with the chat template of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Unpack
+
+from glassformer.bundle import Bundle
+from glassformer.errors import UnsupportedError
+from glassformer.tasks.base import NO_CALLBACKS, Callbacks, require_tokenizer
+from glassformer.tasks.text_generation import (
+    Document,
+    PromptTask,
+    SpecialTokens,
+    TextOptions,
+    generation_architecture,
+)
+from glassformer.tokenization.chat_template import Conversation, Message
+
+__all__ = ["ChatGenerator", "Conversation", "Message", "has_chat_template"]
+
+
+class ChatGenerator(PromptTask[Conversation]):
+    """Answer conversations: lists of messages such as {"role": "user", "content": "Hello"}.
+
+    tools: JSON schemas of functions, for templates that support them; the model's calls are part of the text.
+    documents: documents for templates that support retrieval.
+    chat_template: the name of one of several templates, or a template (default: the folder's).
+    chat_template_kwargs: further variables of the template, e.g. {"enable_thinking": False}.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[TextOptions],
+    ) -> None:
+        if generation_architecture(bundle) != "decoder-only" or not (
+            chat_template or has_chat_template(bundle)
+        ):
+            raise UnsupportedError(
+                bundle.display_name, "chat: it has no chat template", hint="use generate with a plain prompt"
+            )
+        super().__init__(bundle, options)
+        self.template_options: dict[str, Any] = {
+            **(chat_template_kwargs or {}),
+            "tools": tools,
+            "documents": documents,
+            "chat_template": chat_template,
+        }
+
+    def special_tokens(self, bundle: Bundle) -> SpecialTokens:
+        """Return the special tokens; a message also ends with the tokenizer's end token."""
+        special, own = super().special_tokens(bundle), require_tokenizer(bundle).eos_id
+        ends = special.eos_token_id if own is None else dict.fromkeys((*special.eos_token_id, own))
+        return special._replace(eos_token_id=tuple(ends))
+
+    def is_single(self, inputs: Any) -> bool:
+        """Whether `inputs` is one conversation rather than several."""
+        return not (isinstance(inputs, Sequence) and inputs and isinstance(inputs[0], Sequence))
+
+    def preprocess(
+        self, inputs: Iterable[Conversation], callbacks: Callbacks = NO_CALLBACKS
+    ) -> Iterator[Document]:
+        for number, conversation in enumerate(inputs, 1):
+            options = {"add_generation_prompt": True, **self.template_options}
+            text = self.tokenizer.apply_chat_template(conversation, tokenize=False, **options)
+            ids = self.tokenizer.encode(text, special=False, parse_special=True).ids
+            yield self.document(ids or self.bos_ids(), text, number, callbacks)
+
+
+def has_chat_template(bundle: Bundle) -> bool:
+    """Whether the model folder has a chat template."""
+    return bundle.tokenizer is not None and bool(bundle.tokenizer.chat_templates)
