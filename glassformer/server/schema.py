@@ -12,6 +12,7 @@ MAX_CHARACTERS = 100_000  # of one text
 MAX_TEXTS = 256  # of one request
 MAX_IDS = 32_768  # of one prompt
 MAX_CHOICES = 16  # of one prompt
+MAX_MESSAGES = 2048  # of one conversation
 MAX_NEW_TOKENS = 4096
 MAX_IMAGE = 24 << 20  # characters of base64
 MAX_COLUMNS, MAX_STEPS = 1024, 100_000  # of a series
@@ -36,6 +37,7 @@ TopK = Annotated[int, Field(ge=0, lt=2**31)]
 TopP = Annotated[float, Field(gt=0, le=1)]
 MinP = Annotated[float, Field(ge=0, le=1)]
 RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100)]
+FinishReason = Literal["stop", "length"]
 # names of these keys in other libraries, too different for a spelling suggestion
 SYNONYMS = dict.fromkeys(("tag", "lang", "language", "target_lang", "target_language"), "to")
 
@@ -48,7 +50,7 @@ class RequestModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check_keys(cls, body: Any) -> Any:
-        known = cls.model_fields.keys()
+        known = [field.alias or name for name, field in cls.model_fields.items()]
         for key in body if isinstance(body, dict) else ():
             if key not in known:
                 key = str(key)[:100].encode("utf-8", "replace").decode()
@@ -69,35 +71,73 @@ class StreamOptions(RequestModel):
     include_obfuscation: bool = False
 
 
-class CompletionRequest(RequestModel):
-    """POST /v1/completions, as OpenAI defines it; unsupported parameters are rejected, not ignored.
+class TextFormat(RequestModel):
+    type: Literal["text"]
 
-    Temperature 0 means greedy decoding; the default comes from the model folder, else it is 1. `top_k`,
-    `min_p`, `repetition_penalty` and `to`, the target language of a multilingual model, are extensions.
+
+class JSONObjectFormat(RequestModel):
+    """The output is a JSON object."""
+
+    type: Literal["json_object"]
+
+
+class NamedSchema(RequestModel):
+    """A JSON schema. strict: accepted; schemas are always enforced."""
+
+    name: Annotated[str, Field(max_length=64)]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    description: Text | None = None
+    strict: bool | None = None
+
+
+class JSONSchemaFormat(RequestModel):
+    """The output is JSON that follows a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+ResponseFormat = Annotated[TextFormat | JSONObjectFormat | JSONSchemaFormat, Field(discriminator="type")]
+
+
+class GenerationRequest(RequestModel):
+    """Parameters of both completion routes, as OpenAI defines them.
+
+    Unsupported parameters are rejected, not ignored. Temperature 0 means greedy decoding; the default comes
+    from the model folder, else it is 1. `top_k`, `min_p` and `repetition_penalty` are extensions.
     """
 
     model: ModelName | None = None
-    prompt: Prompt
-    to: Language | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_NEW_TOKENS)] | None = 16
     temperature: Literal[0] | Annotated[float, Field(ge=MIN_TEMPERATURE, le=2)] | None = None
     top_p: TopP | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = 1
-    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stop: Stops | None = None
     seed: Seed | None = None
-    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
-    echo: bool | None = False
     stream: bool | None = False
     stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     logit_bias: dict[str, float] | None = None
-    suffix: Text | None = None
     user: Annotated[str, Field(max_length=1000)] | None = None
     top_k: TopK | None = None
     min_p: MinP | None = None
     repetition_penalty: RepetitionPenalty | None = None
+
+
+class CompletionRequest(GenerationRequest):
+    """POST /v1/completions, as OpenAI defines it.
+
+    `to`, the target language of a multilingual model, and `response_format` are extensions.
+    """
+
+    prompt: Prompt
+    to: Language | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_NEW_TOKENS)] | None = 16
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    echo: bool | None = False
+    suffix: Text | None = None
 
 
 class Logprobs(BaseModel):
@@ -115,7 +155,7 @@ class CompletionChoice(BaseModel):
     text: str
     index: int
     logprobs: Logprobs | None = None
-    finish_reason: Literal["stop", "length"] | None
+    finish_reason: FinishReason | None
 
 
 class Usage(BaseModel):
@@ -132,6 +172,127 @@ class CompletionResponse(BaseModel):
     created: int
     model: str
     choices: list[CompletionChoice]
+    usage: Usage | None = None
+
+
+class TextPart(RequestModel):
+    type: Literal["text"]
+    text: Text
+
+
+class FunctionCall(RequestModel):
+    """arguments: a JSON object, as text."""
+
+    name: Annotated[str, Field(max_length=200)]
+    arguments: Text
+
+
+class ToolCall(RequestModel):
+    id: Annotated[str, Field(max_length=200)]
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class Tool(RequestModel):
+    type: Literal["function"]
+    function: dict[str, Any]
+
+
+class ChatMessage(RequestModel):
+    """A message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text | Annotated[list[TextPart], Field(max_length=MAX_TEXTS)] | None = None
+    name: Annotated[str, Field(max_length=200)] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TEXTS)] | None = None
+    tool_call_id: Annotated[str, Field(max_length=200)] | None = None
+    refusal: Text | None = None
+
+
+class ChatCompletionRequest(GenerationRequest):
+    """POST /v1/chat/completions, as OpenAI defines it.
+
+    Tools and tool calls are passed to the chat template; calls in the answer are part of its text.
+    `documents` and `chat_template_kwargs`, further variables of the template, are extensions.
+    """
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_NEW_TOKENS)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_NEW_TOKENS)] | None = None
+    logprobs: bool | None = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    documents: Annotated[list[dict[str, Any]], Field(max_length=MAX_TEXTS)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class TopLogprob(BaseModel):
+    """A token with its UTF-8 bytes, which may be a part of a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    """Log-probabilities of the generated tokens."""
+
+    content: list[TokenLogprob]
+
+
+class AssistantMessage(BaseModel):
+    role: Literal["assistant"] = "assistant"
+    content: str
+
+
+class ChatChoice(BaseModel):
+    """One answer."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishReason
+
+
+class ChatCompletionResponse(BaseModel):
+    """A chat completion."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage | None = None
+
+
+class MessageDelta(BaseModel):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(BaseModel):
+    """The next piece of an answer."""
+
+    index: int
+    delta: MessageDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishReason | None
+
+
+class ChatCompletionChunk(BaseModel):
+    """One event of a streamed chat completion."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
     usage: Usage | None = None
 
 

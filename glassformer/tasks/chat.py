@@ -29,6 +29,8 @@ class ChatGenerator(PromptTask[Conversation]):
     chat_template_kwargs: further variables of the template, e.g. {"enable_thinking": False}.
     """
 
+    default_new_tokens = 1024
+
     def __init__(
         self,
         bundle: Bundle,

@@ -47,7 +47,7 @@ class JSONConstraint:
         self._table, self._eos_ids = _token_table(tokenizer, tuple(eos_ids)), tuple(eos_ids)
         try:
             text = json.dumps(schema)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise InvalidValueError("json_schema", str(schema), f"JSON values ({error})") from error
         options: Any = {"whitespace_pattern": WHITESPACE}
         self._grammar = LLMatcher.grammar_from_json_schema(text, defaults=options)

@@ -48,7 +48,6 @@ from glassformer.tokenization import (
 from glassformer.tokenization.sentence_split import is_unspaced
 
 BATCH_TOKENS_GPU, BATCH_TOKENS_CPU = 16_384, 4096  # a CPU gains nothing from larger batches
-MAX_NEW_TOKENS = 256  # of TextGenerator, if neither the folder nor the caller sets a limit
 ENCODED_TOGETHER = 256  # texts
 CONTEXT_TOKENS = 8  # of the prompt, decoded with the output: the first token of a text loses its space
 
@@ -471,7 +470,12 @@ def spell_language(languages: Sequence[str], to: str) -> str | None:
 
 
 class PromptTask(TextGenerationTask[In]):
-    """Base class of tasks that continue a prompt."""
+    """Base class of tasks that continue a prompt.
+
+    default_new_tokens: maximum number of new tokens, if neither the folder nor the caller sets a limit.
+    """
+
+    default_new_tokens: ClassVar[int] = 256
 
     def bos_ids(self) -> list[int]:
         """Return the ids that start a text: BOS, else EOS."""
@@ -490,8 +494,8 @@ class PromptTask(TextGenerationTask[In]):
     def default_limit(self, input_length: int) -> int:
         most = max_source_tokens(self.bundle)
         if most is None or self.architecture == "encoder-decoder":
-            return MAX_NEW_TOKENS
-        return max(1, min(MAX_NEW_TOKENS, most + 1 - input_length))  # the last token is not read
+            return self.default_new_tokens
+        return max(1, min(self.default_new_tokens, most + 1 - input_length))  # the last token is not read
 
     def document(self, ids: list[int], text: str, number: int, callbacks: Callbacks) -> Document:
         """Return the document of a prompt; reject the prompt if it is too long for the model."""

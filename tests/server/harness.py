@@ -29,8 +29,17 @@ from tests.faults.scale import WHOLE
 
 VOCABULARY = "the cat dog sat on a mat glass is where and ran 안녕 세계 naïve 🙂 was".split()
 LINES = [" ".join(VOCABULARY[(n * k + k) % len(VOCABULARY)] for n in range(9)) + "." for k in range(1, 60)]
-KINDS = ("translator", "writer", "encoder", "classifier", "pictures", "series", "polyglot")
+KINDS = ("translator", "writer", "encoder", "classifier", "pictures", "series", "polyglot", "assistant")
 LANGUAGES = ("de", "en")
+CHAT_TEMPLATE = """{%- if messages[0].role == "tool" %}{{ raise_exception("a tool cannot begin") }}{% endif %}
+{%- for tool in tools or [] %}{{ tool | tojson }}{% endfor %}
+{%- for message in messages %}
+<|im_start|>{{ message.role }}
+{{ message.content }}
+{%- for call in message.tool_calls or [] %}{{ call.function.arguments.city }}{% endfor %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{{ "<think>" if thinking else "" }}{% endif %}"""
 T = TypeVar("T")
 
 
@@ -73,6 +82,9 @@ def make_models(folder: Path) -> dict[str, Path]:
     )
     about = {"job": "translate", "languages": list(LANGUAGES)}
     (folders["polyglot"] / "job.json").write_text(json.dumps(about))
+    chat = _tokenizer("byte", "none", tags=("<|im_start|>", "<|im_end|>"))
+    _save(folders["assistant"], glassformer.tiny("llama", vocab_size=chat.vocab_size, max_len=600), chat)
+    (folders["assistant"] / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     return folders
 
 
