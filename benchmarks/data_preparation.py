@@ -82,7 +82,7 @@ def batch_times(store: Path) -> dict[str, float]:
     milliseconds = {}
     for name in ("rows", "lengths"):
         options: Any = SimpleNamespace(batch=TOKENS, packing=name == "rows")
-        batches, source = make_batches(task, options, 1)
+        batches, source = make_batches(task.train, options, seed=1, row_width=task.row_width)
         times = []
         for pool in range(3):
             start = time.process_time()

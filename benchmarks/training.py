@@ -39,8 +39,8 @@ class CountingPrefetcher:
     def __init__(self, prefetcher: Any) -> None:
         self.prefetcher, self.units = prefetcher, 0
 
-    def next(self) -> Any:
-        step = self.prefetcher.next()
+    def __next__(self) -> Any:
+        step = next(self.prefetcher)
         self.units = sum(batch.units for batch in step.batches)
         return step
 

@@ -59,12 +59,12 @@ def language_model_trainer(
     from glassformer.data.examples import PackedBlocks
     from glassformer.training.learner import TextLearner, count_labels
     from glassformer.training.recipe import TrainingOptions
-    from glassformer.training.task import TrainingTask, ValidationResult
+    from glassformer.training.task import LearnerTask, ValidationResult
 
     ids = np.random.default_rng(0).integers(0, vocab, tokens)
     store = write_store(folder / "data", ["text"], [[ids]], max_id=vocab - 1)
     no_dropout = {"dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0}
-    task = TrainingTask(
+    task = LearnerTask(
         learner=TextLearner(api.build("gpt2", vocab_size=vocab, **no_dropout)),
         train=PackedBlocks(store, length=length, seed=0),
         unit="tokens",
@@ -85,15 +85,8 @@ def make_trainer(task: Any, options: Any, folder: Path, device: torch.device, se
     configure_torch(options, device)
     log = RunLog(folder, total_steps=UNLIMITED, unit=task.unit, every=options.logging_steps or 50)
     task.learner.to(device)
-    return Trainer(
-        task,
-        options,
-        seed=seed,
-        folder=folder,
-        parallel=SingleProcess(device=device),
-        log=log,
-        signals=StopSignals(),
-    )
+    trainer = Trainer.of_task(task, options, seed=seed, folder=folder)
+    return trainer.start(parallel=SingleProcess(device=device), log=log, signals=StopSignals())
 
 
 def trainer_of_job(job: Job[Any], device: torch.device) -> Trainer:

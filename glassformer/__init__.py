@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from glassformer.errors import GlassformerError
     from glassformer.families.sidecars import JobInfo
     from glassformer.torch_modules import from_torch
+    from glassformer.training.callbacks import TrainerCallback
+    from glassformer.training.task import TrainingTask
+    from glassformer.training.trainer import Trainer
 
 # the module of each public name; imported when first used, so that `glassformer --help` needs no torch
 _HOME = {
@@ -52,6 +55,9 @@ _HOME = {
         "core.positions",
     ),
     "Stack": "core.stack",
+    "Trainer": "training.trainer",
+    "TrainerCallback": "training.callbacks",
+    "TrainingTask": "training.task",
 }
 __all__ = sorted([*_HOME, "spec"])
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.streaming import TextStream
     from glassformer.tasks.text_generation import TextGenerationTask, TextOptions
     from glassformer.tasks.translation import Split
+    from glassformer.training.callbacks import TrainerCallback
     from glassformer.training.recipe import Recipe
 
 Texts = TypeVar("Texts", str, list[str])  # one text gives one result, a list gives a list
@@ -323,12 +324,14 @@ def train(
     folder: str | Path,
     *,
     log: Callable[[str], None] | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> Pipeline:
     """Train in a run folder, as `glassformer train` does, and load the trained model.
 
     recipe: path or contents of a recipe; only `job` and `data` are required.
     folder: if it holds an unfinished run of the same recipe, the run is resumed.
     log: called with messages; by default they go to standard error.
+    callbacks: run during training; see `TrainerCallback`.
 
     Ctrl-C saves a checkpoint and raises KeyboardInterrupt; another signal raises SystemExit.
 
@@ -348,7 +351,7 @@ def train(
     """
     from glassformer.training import run
 
-    return Pipeline.of(run.train(recipe, folder, log=log or run.log_to_stderr))
+    return Pipeline.of(run.train(recipe, folder, log=log or run.log_to_stderr, callbacks=callbacks))
 
 
 def build(what: str | spec.ModelSpec, **overrides: Any) -> AnyModel:

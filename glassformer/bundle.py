@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import glassformer.pretrained as pretrained
 from glassformer.core import schema, spec
 from glassformer.core.attention import MultiHeadAttention
-from glassformer.core.build import build_model, fill_meta_model, unique_state_dict
+from glassformer.core.build import build_model, fill_meta_model, matches_spec, unique_state_dict
 from glassformer.core.kernels import Kernel, choose_kernel
 from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel, EncoderOnly
@@ -242,6 +242,12 @@ def save(
     """
     bundle = model if isinstance(model, Bundle) else Bundle(model=model)
     path = Path(folder)
+    if isinstance(bundle.model, AnyModel) and not matches_spec(bundle.model):
+        raise UnsupportedError(
+            "a model folder",
+            "a model whose parts differ from its spec, e.g. with your own head",
+            "save the weights with safetensors.torch.save_model, or train it with glassformer.Trainer",
+        )
     family = families()[bundle.family] if bundle.family else family_of_spec(bundle.spec)
     if layout is None:
         layout = "glassformer" if family is None or dtype == "int8" else "hf"

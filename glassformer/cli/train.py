@@ -135,11 +135,8 @@ def _estimate(recipe: Recipe) -> None:
             summary = summarize_model(Bundle(model=model), batch=2)
             screen.print(draw_model(model.spec, summary, screen.width), "", sep="\n")
         with RunLog(folder, total_steps=settings.max_steps, main=False) as log:
-            trainer = Trainer(
-                task,
-                settings,
-                seed=job.recipe.seed,
-                folder=folder,
+            trainer = Trainer.of_task(task, settings, seed=job.recipe.seed, folder=folder)
+            trainer.start(
                 parallel=SingleProcess(device=device),
                 log=log,
                 signals=StopSignals(),  # not entered: there is nothing to save on Ctrl-C

@@ -87,6 +87,14 @@ def unique_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     return {**parameters, **{name: state[name] for name in state if name in buffers}}
 
 
+def matches_spec(model: AnyModel) -> bool:
+    """Return whether a model has the weights that its spec describes; false if a part was replaced."""
+    with torch.device("meta"):
+        described = unique_state_dict(build_model(model.spec))
+    shapes = {name: tensor.shape for name, tensor in unique_state_dict(model).items()}
+    return shapes == {name: tensor.shape for name, tensor in described.items()}
+
+
 def build_stack(spec: specs.StackSpec, memory_dim: int | None = None) -> Stack:
     """Build a stack of blocks. memory_dim: width of the encoder output, if not d_model."""
     blocks: dict[int, Block] = {}

@@ -247,15 +247,11 @@ def named_state(module: nn.Module, optimizer: Optimizer, *, initialize: bool = F
     initialize: create the state of an optimizer that has not made a step yet.
     """
     learner = module.module if isinstance(module, DistributedDataParallel) else module
-    unique = dict(learner.named_parameters())
-    duplicates = dict(learner.named_parameters(remove_duplicate=False)).keys() - unique.keys()
-    tied = {name.replace(_COMPILED, "") for name in duplicates}
-    weights: Any = get_model_state_dict(learner)
     state: Any = {}
     if optimizer.state or initialize:
         state = get_optimizer_state_dict(learner, optimizer)["state"]
     return {
-        "model": {name.removeprefix("model."): value for name, value in weights.items() if name not in tied},
+        "model": model_state(learner),
         "optimizer": {
             f"{kind}.{name.removeprefix('model.')}": value
             for name, values in state.items()
@@ -263,6 +259,15 @@ def named_state(module: nn.Module, optimizer: Optimizer, *, initialize: bool = F
             if isinstance(value, Tensor)
         },
     }
+
+
+def model_state(module: nn.Module) -> dict[str, Tensor]:
+    """Return references to the weights by name; a tied weight appears under its first name only."""
+    unique = dict(module.named_parameters())
+    duplicates = dict(module.named_parameters(remove_duplicate=False)).keys() - unique.keys()
+    tied = {name.replace(_COMPILED, "") for name in duplicates}
+    weights: Any = get_model_state_dict(module)
+    return {name.removeprefix("model."): value for name, value in weights.items() if name not in tied}
 
 
 @torch.no_grad()

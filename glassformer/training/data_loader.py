@@ -11,18 +11,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from glassformer.data import Batch, Batches, DataPosition
 from glassformer.data.batches import PackedBatches, PackedPairs, split_batch
 from glassformer.data.examples import Arrays, Examples, PairExamples
 from glassformer.errors import InvalidValueError
 from glassformer.training.recipe import TrainingOptions
-from glassformer.training.task import TrainingTask
 
 PREFETCHED_STEPS = 4
 # Number of packed batches planned together: large enough that the last batch, filled up with empty rows,
@@ -33,22 +32,32 @@ SAMPLED_PAIRS = 10_000  # to estimate the mean length of a pair
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
-    """One batch of a step. index: within the step. rows: example numbers. units: e.g. number of labels."""
+    """One batch of a step.
+
+    index: within the step. rows: example numbers. inputs: the arguments of the learner's `forward`.
+    units: e.g. number of labels; None if the learner returns it with the loss.
+    examples: of an iterable dataset, which cannot be read again to split the batch.
+    """
 
     index: int
     epoch: int
     rows: NDArray[np.int64]
-    tensors: dict[str, Tensor]
-    units: int
+    inputs: dict[str, Any]
+    units: int | None
+    examples: list[Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepBatches:
-    """The micro-batches of one process in one step, and the position in the data after the step."""
+    """The micro-batches of one process in one step, and the position in the data after the step.
+
+    data_state: the state of an iterable dataset after the step, if it has one.
+    """
 
     batches: tuple[MicroBatch, ...]
     after: DataPosition
     epoch: int
+    data_state: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +71,10 @@ class DataLoader:
     rank: int = 0
     ranks: int = 1
     pin_memory: bool = False
+
+    def open(self, start: DataPosition, state: Any = None) -> Prefetcher:
+        """Return a context with the steps from a position on. state: unused, since files have no state."""
+        return Prefetcher(self, start)
 
     def steps(self, start: DataPosition) -> Iterator[StepBatches]:
         stream = self.batches.stream(start)
@@ -80,7 +93,7 @@ class DataLoader:
         if self.pin_memory:
             tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
         units = self.count(arrays)
-        return MicroBatch(index=index, epoch=batch.epoch, rows=batch.rows, tensors=tensors, units=units)
+        return MicroBatch(index=index, epoch=batch.epoch, rows=batch.rows, inputs={**tensors}, units=units)
 
     def halve(self, batch: MicroBatch) -> tuple[MicroBatch, ...]:
         """Split a batch into two with half of its rows each; a single row is not split."""
@@ -90,31 +103,37 @@ class DataLoader:
         )
 
 
-def make_batches(task: TrainingTask, options: TrainingOptions, seed: int) -> tuple[Batches, Examples]:
-    """Return the batches of a task, bucketed by length or packed, and the examples they index."""
+def make_batches(
+    examples: Examples, options: TrainingOptions, *, seed: int, row_width: int | None
+) -> tuple[Batches, Examples]:
+    """Return the batches of examples, bucketed by length or packed, and the examples they index.
+
+    row_width: width of a packed row, if the examples can be packed.
+    """
     assert options.batch is not None
     if not options.packing:
-        return Batches(data=task.train, tokens=options.batch, seed=seed), task.train
-    if task.row_width is None or not isinstance(task.train, PairExamples):
+        return Batches(data=examples, tokens=options.batch, seed=seed), examples
+    if row_width is None or not isinstance(examples, PairExamples):
         raise InvalidValueError("training.packing", True, "false, since only sentence pairs can be packed")
-    packed = PackedPairs(task.train, task.row_width)
+    packed = PackedPairs(examples, row_width)
     sample = np.linspace(0, len(packed) - 1, min(len(packed), SAMPLED_PAIRS)).astype(np.int64)
     pair_length = max(1.0, packed.lengths(sample).sum(1).mean())
     pool = max(8192, round(POOLED_BATCHES * options.batch / pair_length))
-    return PackedBatches(
-        data=packed, tokens=options.batch, seed=seed, pool=pool, width=task.row_width
-    ), packed
+    return PackedBatches(data=packed, tokens=options.batch, seed=seed, pool=pool, width=row_width), packed
 
 
 class Prefetcher:
-    """Load steps in a thread; an error in the thread is raised by `next`."""
+    """Load steps in a thread; an error in the thread is raised by `next()`."""
 
     def __init__(self, loader: DataLoader, start: DataPosition) -> None:
         self._steps = loader.steps(start)
         self._pool = ThreadPoolExecutor(1, "prefetch")
         self._ahead = deque(self._pool.submit(next, self._steps) for _ in range(PREFETCHED_STEPS))
 
-    def next(self) -> StepBatches:
+    def __iter__(self) -> Prefetcher:
+        return self
+
+    def __next__(self) -> StepBatches:
         self._ahead.append(self._pool.submit(next, self._steps))
         return self._ahead.popleft().result()
 

@@ -49,6 +49,9 @@ class SingleProcess:
         """Move the learner to this rank's device and wrap it for training."""
         return learner.to(self.device)
 
+    def broadcast_weights(self, learner: nn.Module) -> None:
+        """Copy the weights and buffers of rank 0 to all ranks, before `wrap`."""
+
     def unwrap(self, module: nn.Module) -> nn.Module:
         """Return the learner inside a wrapped module."""
         return module
@@ -106,6 +109,12 @@ class _MultiProcess(SingleProcess):
             mean = self.sum(torch.cat([buffer.flatten() for buffer in buffers])) / self.ranks
             for buffer, part in zip(buffers, mean.split([b.numel() for b in buffers]), strict=True):
                 buffer.copy_(part.view_as(buffer))
+
+    def broadcast_weights(self, learner: nn.Module) -> None:
+        for tensor in (*learner.parameters(), *learner.buffers()):
+            value = tensor.detach().to(self.device)  # one full tensor at a time on the device
+            dist.broadcast(value, 0)
+            tensor.detach().copy_(value)
 
     def sum(self, tensor: Tensor) -> Tensor:
         summed = tensor.detach().to(self.device, copy=True)

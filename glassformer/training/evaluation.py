@@ -107,6 +107,7 @@ def evaluate_files(
             if fact == "skipped rows" or fact.endswith("over max_len"):
                 log(f"{fact}: {value}")
         task = created.task()
+        assert task.validate is not None
         task.learner.to(where).eval()
         with torch.no_grad():
             validation = task.validate(where)

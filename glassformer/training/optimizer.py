@@ -62,6 +62,40 @@ def build_optimizer(parameters: Mapping[str, nn.Parameter], options: TrainingOpt
     return AdamW([g for g in groups if g["params"]] or groups[:1], lr=lr, betas=betas, eps=eps, fused=True)
 
 
+def scales_gradients(optimizer: Optimizer) -> bool:
+    """Return whether the optimizer divides gradients by `grad_scale` and skips a step with `found_inf`."""
+    return isinstance(optimizer, Adam | AdamW) and bool(optimizer.defaults.get("fused"))
+
+
+class LossScale:
+    """Dynamic loss scaling for float16, whose smallest gradients would round to zero.
+
+    The scale is halved after an overflow and doubled after 2,000 steps without one.
+    """
+
+    INITIAL, INTERVAL = 2.0**16, 2000
+
+    def __init__(self, device: torch.device) -> None:
+        self.scale = torch.tensor(self.INITIAL, device=device)
+        self.steps = torch.zeros((), device=device)  # since the last change
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The state, for checkpoints."""
+        return {"loss_scale": self.scale, "loss_scale_steps": self.steps}
+
+    @torch.no_grad()
+    def update(self, overflow: Tensor) -> Tensor:
+        """Update the scale after a step; return whether the step overflowed and a smaller scale is left."""
+        reducible = overflow & (self.scale > 1)
+        self.steps.copy_(torch.where(overflow, 0.0, self.steps + 1))
+        grow = self.steps >= self.INTERVAL
+        factor = torch.where(reducible, 0.5, torch.where(grow, 2.0, 1.0))
+        self.scale.mul_(factor)
+        self.steps.masked_fill_(grow, 0.0)
+        return reducible
+
+
 class ExponentialMovingAverage:
     """EMA of the weights: w <- decay w + (1 - decay) new.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,6 +33,8 @@ Columns = tuple[str | int, ...]  # names, or numbers from 1
 
 
 REQUIRED: Any = dataclasses.MISSING
+DURATION_UNITS = (86400, 3600, 60, 1)  # seconds of a day, hour, minute and second
+MIN_EVAL_STEPS = 10  # a validation takes longer than a few steps of a short run
 
 
 def setting(
@@ -70,6 +73,37 @@ class Section:
                 raise InvalidValueError(f"{self.section}.{key.name}", value, f"a number in {interval}")
             if length and isinstance(value, tuple) and len(value) != length:
                 raise InvalidValueError(f"{self.section}.{key.name}", list(value), f"{length} numbers")
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of a duration with units.
+
+    >>> parse_duration("1h30m"), parse_duration("45s")
+    (5400.0, 45.0)
+    """
+    parts = re.fullmatch(r"(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s)?", text.replace(" ", ""))
+    try:
+        seconds = [float(n or 0) * unit for n, unit in zip(parts.groups(), DURATION_UNITS, strict=True)]  # type: ignore[union-attr]
+        if sum(seconds) > 0:
+            return sum(seconds)
+    except (AttributeError, ValueError):
+        pass
+    raise InvalidValueError("training.time_limit", text, "a duration with units, e.g. 90s, 30m or 1h30m")
+
+
+def default_intervals(steps: int, per_epoch: int, eval_steps: int | None) -> dict[str, int]:
+    """Return the default warmup and the intervals of validation, checkpoints and logging, in steps.
+
+    A run is validated once per epoch, but 20 to 40 times in all, and not more often than every ten steps.
+    steps: of the run. per_epoch: steps of an epoch. eval_steps: as the recipe sets it.
+    """
+    often = max(min(MIN_EVAL_STEPS, steps), steps // 40, min(per_epoch, steps // 20))
+    return {
+        "warmup_steps": max(1, min(4000, steps // 10)),
+        "eval_steps": eval_steps or often,
+        "save_steps": eval_steps or often,
+        "logging_steps": max(1, min(50, steps // 100)),
+    }
 
 
 class DataSection(Section):
@@ -293,6 +327,11 @@ class TrainingOptions(Section):
         "number of passes over the training data; max_steps takes precedence; null chooses it",
         interval="(0, inf)",
     )
+    time_limit: str | None = setting(
+        None,
+        "maximum time, e.g. 90s, 30m or 1h30m; then a checkpoint and the model are saved, and the same "
+        "command resumes the run; null is unlimited",
+    )
     batch_tokens: int | None = setting(
         None,
         "text jobs: maximum batch size per device, padding included; null chooses it",
@@ -378,10 +417,15 @@ class TrainingOptions(Section):
         "metric that defines the best model; null is bleu for translate, chrf for restore, accuracy for "
         "classify and images, mse for forecast, loss for lm",
     )
+    greater_is_better: bool | None = setting(
+        None,
+        "whether a higher value of that metric is better; null is false for a loss, perplexity or error",
+    )
     early_stopping_patience: int | None = setting(
         None,
-        "early stopping: validations without improvement before training ends; null disables it",
-        interval="[1, inf)",
+        "early stopping: validations without improvement before training ends; 0 disables it; null is 10 for "
+        "a training of many epochs, else 0",
+        interval="[0, inf)",
         unit="validations",
     )
     eval_steps: int | None = setting(
@@ -413,8 +457,10 @@ class TrainingOptions(Section):
         unit="examples",
     )
     device: str = setting("auto", "auto, cpu, cuda or cuda:1; auto is a GPU if there is one")
-    precision: Literal["auto", "float32", "bfloat16"] = setting(
-        "auto", "bfloat16 is mixed precision (autocast); auto is bfloat16 on a GPU, float32 on a CPU"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = setting(
+        "auto",
+        "bfloat16 and float16 are mixed precision (autocast), float16 with dynamic loss scaling; auto is "
+        "bfloat16 on a GPU, float32 on a CPU",
     )
     compile: Literal["auto", "off", "default", "reduce-overhead", "max-autotune"] = setting(
         "auto", "mode of torch.compile; auto compiles on a GPU"
@@ -430,6 +476,15 @@ class TrainingOptions(Section):
         unit="optimizer steps",
     )
     deterministic: bool = setting(False, "bit-identical reruns on one GPU, slightly slower")
+    report_to: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = setting(
+        ("tensorboard",),
+        "where metrics are logged besides metrics.jsonl: TensorBoard, Weights & Biases, MLflow",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.time_limit is not None:
+            parse_duration(self.time_limit)
 
     @property
     def batch(self) -> int | None:
@@ -536,7 +591,7 @@ class Recipe:
         """Return the recipe as plain data, in the structure of the file."""
         data: dict[str, Any] = {"job": self.job, "seed": self.seed}
         for section in SECTIONS[2:]:
-            data[section] = _section_dict(getattr(self, section))
+            data[section] = section_dict(getattr(self, section))
         if self.job in ("images", "forecast"):
             del data["tokenizer"]
         return data
@@ -545,7 +600,8 @@ class Recipe:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, default_flow_style=None)
 
 
-def _section_dict(section: Any) -> dict[str, Any]:
+def section_dict(section: Any) -> dict[str, Any]:
+    """Return a section as plain data."""
     values = {f.name: getattr(section, f.name) for f in dataclasses.fields(section)}
     values |= values.pop("overrides", {})
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
@@ -636,6 +692,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "gradient_clip_val": ("max_grad_norm",),
     "accumulate_grad_batches": ("gradient_accumulation_steps",),
     "grad_accum": ("gradient_accumulation_steps",),
+    "max_time": ("time_limit",),
+    "max_train_time": ("time_limit",),
     "early_stopping": ("early_stopping_patience",),
     "patience": ("early_stopping_patience",),
     "warmup": ("warmup_steps",),

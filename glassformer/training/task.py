@@ -1,9 +1,9 @@
-"""The interface between a job and the trainer, and functions that compute validation metrics."""
+"""Training tasks: what the trainer needs to know, and functions that compute validation metrics."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,22 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from glassformer.data import Batches
 from glassformer.data.examples import Arrays, Examples
 from glassformer.data.windows import Windows
 from glassformer.metrics.forecast import ForecastErrors, ForecastScores
 from glassformer.metrics.labels import ConfusionMatrix
+from glassformer.training.datasets import DatasetOptions, EvaluationBatches
 from glassformer.training.learner import LabelLearner, Learner, SeriesLearner, count_labels, point_forecast
 from glassformer.training.losses import cross_entropy
+from glassformer.training.optimizer import build_optimizer
+from glassformer.training.recipe import TrainingOptions
 
+LossFunction = Callable[[Any, Any], "Tensor | tuple[Tensor, float | Tensor]"]
+MetricsFunction = Callable[[Any, EvaluationBatches], Mapping[str, float]]
 LOWER_IS_BETTER = ("loss", "perplexity", "bits", "mse", "mae")  # in names of metrics
 
 
@@ -51,26 +57,118 @@ class ValidationResult:
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainingTask:
-    """Everything that the trainer needs to train a job.
+    """What to train a module for: the loss of a batch, and the metrics of a validation.
+
+    Subclass it and override `loss`, and for other metrics than the mean loss also `evaluate`; then pass it to
+    `Trainer`. `model` is always your module itself, also under DDP, FSDP and torch.compile.
+
+    unit: what the loss is averaged over, for the log.
+    metric: name of the metric that selects the best model; by default `loss`, else the first one.
+
+    >>> class Regression(TrainingTask):
+    ...     def loss(self, model, batch):
+    ...         inputs, targets = batch
+    ...         return torch.nn.functional.mse_loss(model(inputs), targets)
+    """
+
+    unit: str = "examples"
+    metric: str | None = None
+
+    def loss(self, model: Any, batch: Any) -> Tensor | tuple[Tensor, float | Tensor]:
+        """Return the mean loss of a batch, or its summed loss and the count to divide it by.
+
+        A mean loss is weighted by the number of examples. Return (sum, count) if the loss is a mean over
+        something else, e.g. over tokens without padding: then accumulated micro-batches and several devices
+        give exactly the gradient of one big batch.
+
+        model: the module that is trained.
+        batch: what `collate_fn` returned, with its tensors on the device.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define loss(model, batch)")
+
+    def evaluate(self, model: Any, batches: EvaluationBatches) -> Mapping[str, float]:
+        """Return the metrics of a validation, by name; by default the mean loss.
+
+        model: the module in evaluation mode, without gradients, with the EMA weights if there are any.
+        batches: the batches of the evaluation dataset, each example once; `batches.examples` is the number
+            of examples of the current batch. They can be iterated several times.
+        """
+        total = count = 0.0
+        for batch in batches:
+            loss, units = summed_loss(self.loss(model, batch), batches.examples)
+            total += float(loss)
+            count += float(units)
+        return {"loss": total / count if count else math.nan}
+
+    def optimizer(self, parameters: Mapping[str, nn.Parameter], options: TrainingOptions) -> Optimizer:
+        """Return the optimizer; by default the AdamW or Adam that the options describe.
+
+        The learning rate of each parameter group is multiplied by the schedule.
+
+        parameters: the trainable parameters by name.
+        options: the options of the training.
+        """
+        return build_optimizer(parameters, options)
+
+
+class FunctionTask(TrainingTask):
+    """A task from functions: `loss(model, batch)`, and `compute_metrics(model, batches)` for more metrics."""
+
+    def __init__(self, loss: LossFunction, compute_metrics: MetricsFunction | None = None) -> None:
+        self._loss, self._compute_metrics = loss, compute_metrics
+
+    def loss(self, model: Any, batch: Any) -> Tensor | tuple[Tensor, float | Tensor]:
+        return self._loss(model, batch)
+
+    def evaluate(self, model: Any, batches: EvaluationBatches) -> Mapping[str, float]:
+        metrics = super().evaluate(model, batches)
+        return {**metrics, **self._compute_metrics(model, batches)} if self._compute_metrics else metrics
+
+
+def summed_loss(loss: Tensor | tuple[Tensor, float | Tensor], examples: int) -> tuple[Tensor, float | Tensor]:
+    """Return the summed loss and its count for the result of `TrainingTask.loss`."""
+    return loss if isinstance(loss, tuple) else (loss * examples, examples)
+
+
+class TaskLearner(Learner):
+    """The learner of a `TrainingTask`: `forward` returns the summed loss of a batch and its count."""
+
+    def __init__(self, model: nn.Module, task: TrainingTask) -> None:
+        super().__init__(model)
+        self.task = task
+
+    def forward(self, batch: Any, examples: int) -> tuple[Tensor, float | Tensor]:
+        return summed_loss(self.task.loss(self.model, batch), examples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerTask:
+    """Everything that the training loop needs.
 
     learner: a module whose forward takes a batch and returns the summed loss; its `model` is saved.
-    unit: what the loss is summed over, e.g. tokens. count: returns the number of units in a batch.
-    metric: default metric that selects the best model.
-    validate: computes metrics on a device, with the model in evaluation mode.
+    train: the training examples, or a dataset with its batch settings.
+    unit: what the loss is summed over, e.g. tokens. count: returns the number of units in a batch; None if
+    the learner returns it with the loss.
+    metric: default metric that selects the best model; None is the loss, else the first metric.
+    validate: computes metrics on a device, with the model in evaluation mode; None if there is nothing to
+    validate on.
     save: writes the current weights as a model folder.
+    load: reads the weights of a model folder by their names in the module, to put the final ones into it.
     row_width: width of a packed row, if the examples are pairs that can be packed.
+    optimizer: builds the optimizer from the parameters and the options.
     """
 
     learner: Learner
-    train: Examples
+    train: Examples | DatasetOptions
     unit: str
-    count: Callable[[Arrays], int]
-    metric: str
-    validate: Callable[[torch.device], ValidationResult]
+    count: Callable[[Arrays], int] | None
+    metric: str | None
+    validate: Callable[[torch.device], ValidationResult] | None
     save: Callable[[Path], object]
+    load: Callable[[Path], Mapping[str, Tensor]] | None = None
     row_width: int | None = None
+    optimizer: Callable[[Mapping[str, nn.Parameter], TrainingOptions], Optimizer] = build_optimizer
 
 
 def evaluation_batches(

@@ -7,40 +7,104 @@ holds these with the weights, and a resumed run is bit-identical to an uninterru
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import shutil
+import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import default_collate
 
+from glassformer.bundle import Bundle, load, save
+from glassformer.core.build import matches_spec, unique_state_dict
+from glassformer.core.model import AnyModel
 from glassformer.data import DataPosition
 from glassformer.data.batches import ROW_SEPARATOR
-from glassformer.errors import EmptyInputError, GlassformerError, UnknownNameError
-from glassformer.pretrained import AVERAGED, BEST
+from glassformer.errors import (
+    ConflictError,
+    EmptyInputError,
+    GlassformerError,
+    MissingValueError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from glassformer.pretrained import AVERAGED, BEST, MODEL, REQUEST
+from glassformer.training.callbacks import TrainerCallback
 from glassformer.training.checkpoint import (
     Checkpoint,
     CheckpointManager,
+    average_folders,
+    fill,
+    model_state,
+    recover_folder,
     replace_folder,
     save_snapshot,
     snapshot_steps,
 )
-from glassformer.training.data_loader import DataLoader, MicroBatch, Prefetcher, StepBatches, make_batches
+from glassformer.training.data_loader import DataLoader, MicroBatch, StepBatches, make_batches
+from glassformer.training.datasets import (
+    Collate,
+    Dataset,
+    DatasetLoader,
+    DatasetOptions,
+    EvaluationBatches,
+    to_device,
+)
 from glassformer.training.distributed import Fsdp, Parallel
-from glassformer.training.hardware import autocast, compile_learner, dtype_of
-from glassformer.training.learner import BatchNormState, Learner, flops_per_unit, model_parameters
+from glassformer.training.hardware import (
+    autocast,
+    compile_learner,
+    configure_torch,
+    device_for,
+    dtype_of,
+    peak_flops,
+)
+from glassformer.training.learner import (
+    BatchNormState,
+    Learner,
+    enable_gradient_checkpointing,
+    flops_per_unit,
+    model_parameters,
+)
+from glassformer.training.logging.console import format_number
+from glassformer.training.logging.report import write_report
 from glassformer.training.logging.run_log import RunLog, StepMetrics
-from glassformer.training.optimizer import ExponentialMovingAverage, LRSchedule, build_optimizer
-from glassformer.training.recipe import TrainingOptions
+from glassformer.training.logging.trackers import make_trackers
+from glassformer.training.optimizer import ExponentialMovingAverage, LossScale, LRSchedule, scales_gradients
+from glassformer.training.recipe import (
+    TrainingOptions,
+    default_intervals,
+    parse_duration,
+    parse_section,
+    section_dict,
+)
+from glassformer.training.session import Session, check_unchanged, open_session
 from glassformer.training.signals import StopSignals
-from glassformer.training.task import Sample, TrainingTask, lower_is_better
+from glassformer.training.task import (
+    FunctionTask,
+    LearnerTask,
+    LossFunction,
+    MetricsFunction,
+    Sample,
+    TaskLearner,
+    TrainingTask,
+    ValidationResult,
+    lower_is_better,
+)
+from glassformer.weights.atomic_write import atomic_write
+from glassformer.weights.checksums import write_checksums
+from glassformer.weights.store import open_weights, save_weights
 
 LOSS_SPIKE = 10.0  # a step whose loss is this many times the running mean is skipped
 MIN_MEAN_LOSS = 0.2  # lower bound for spike detection: the mean loss may be near 0, or negative for a density
@@ -48,7 +112,32 @@ MEAN_LOSS_AFTER = 50  # steps until the running mean is meaningful
 MEAN_LOSS_WEIGHT = 0.02  # of a step in the running mean of the loss
 SHOWN_ROWS = 8
 
-Outcome = Literal["finished", "interrupted", "early stop"]
+DEFAULT_BATCH_SIZE, DEFAULT_EPOCHS, DEFAULT_LR = 32, 3.0, 1e-3  # of a training without a recipe
+
+Outcome = Literal["finished", "interrupted", "early stop", "stopped", "time limit"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """How a training ended.
+
+    outcome: "finished", "early stop", "stopped" by a callback, "time limit" or "interrupted" by a signal.
+    step: the last step. metrics: of the last validation in this process.
+    exit_code: 0, or 128 plus the signal that stopped it.
+    """
+
+    outcome: Outcome
+    folder: Path
+    step: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    exit_code: int = 0
+
+    def raise_signal(self) -> None:
+        """Raise KeyboardInterrupt or SystemExit if a signal stopped the training."""
+        if self.exit_code == 128 + signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.exit_code:
+            raise SystemExit(self.exit_code)
 
 
 @dataclass(eq=False)
@@ -82,7 +171,7 @@ class TrainState:
 
     position: in the data. splits: number of parts that each micro-batch is split into, after running out of
     memory. stale: number of validations since the last improvement. averaged: steps and scores of the
-    weights to average.
+    weights to average. data_state: of an iterable dataset that has one. threads: number of CPU threads.
     """
 
     step: int = 0
@@ -94,6 +183,8 @@ class TrainState:
     best_step: int = 0
     stale: int = 0
     averaged: list[tuple[int, float]] = field(default_factory=list)
+    data_state: Any = None
+    threads: int | None = None
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TrainState:
@@ -102,63 +193,344 @@ class TrainState:
 
 
 class Trainer:
-    """The training loop of a task in a run folder; `run` continues from the current state to the end.
+    """Train any module, with your own loss, dataset, metrics and callbacks, in the loop of the built-in jobs.
 
     A step runs `gradient_accumulation_steps` micro-batches under autocast (mixed precision), clips the
     gradient, sets the learning rate of the schedule, runs the optimizer and updates the EMA of the weights.
     Validation, early stopping and checkpoints follow at their intervals.
+
+    model: a module, or a model with its tokenizer and files as `glassformer.load` returns it. A model of this
+        library is saved as a model folder that `load` reads, any other module as `model.safetensors`.
+    task: the loss and the metrics; see `TrainingTask`.
+    loss: instead of a task, a function of model and batch that returns the mean loss, or (sum, count).
+    train_dataset: map-style or iterable `torch.utils.data` dataset, or any sequence or iterable of examples.
+        An iterable is resumed with its `state_dict` and `load_state_dict` if it has both and the state is
+        JSON data, otherwise by skipping.
+    eval_dataset: dataset for validation; without it nothing is validated.
+    collate_fn: makes a batch from a list of examples; by default torch's `default_collate`.
+    compute_metrics: with `loss`, a function of model and batches that returns more metrics by name.
+    callbacks: see `TrainerCallback`.
+    folder: the run folder. If it holds an unfinished run with the same settings, `train` resumes it.
+    seed: of the order of the examples, of dropout, and of random numbers in the dataset.
+    shuffle: shuffle a map-style dataset in each epoch.
+    num_workers: processes that load the batches of a map-style dataset; 0 loads them in this process.
+    options: keys of the `training` section of a recipe, e.g. max_steps, epochs, batch_size, lr, ema,
+        precision, early_stopping_patience; by default 3 epochs, 32 examples per batch, lr 0.001.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> examples = [(torch.tensor([x]), torch.tensor([2 * x])) for x in torch.linspace(-1, 1, 64).tolist()]
+    >>> def loss(model, batch):
+    ...     inputs, targets = batch
+    ...     return nn.functional.mse_loss(model(inputs), targets)
+    >>> with TemporaryDirectory() as folder:
+    ...     trainer = Trainer(
+    ...         nn.Linear(1, 1), loss=loss, train_dataset=examples, folder=folder, max_steps=60, lr=0.1
+    ...     )
+    ...     trainer.train().outcome
+    'finished'
+    >>> round(float(trainer.model.weight), 1)
+    2.0
     """
+
+    should_stop: bool = False  # set by a callback to end the training
+    deadline: float = math.inf
+    metric: str = "loss"
+    metrics: Mapping[str, float] = {}
+    log: RunLog
+    _task: TrainingTask | None = None  # None for the task of a job
+    _stop_outcome: Outcome = "interrupted"
 
     def __init__(
         self,
-        task: TrainingTask,
+        model: nn.Module | Bundle,
+        task: TrainingTask | None = None,
+        *,
+        loss: LossFunction | None = None,
+        train_dataset: Dataset,
+        eval_dataset: Dataset | None = None,
+        collate_fn: Collate | None = None,
+        compute_metrics: MetricsFunction | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
+        folder: str | Path,
+        seed: int = 1,
+        shuffle: bool = True,
+        num_workers: int = 0,
+        **options: Any,
+    ) -> None:
+        if task is None:
+            if loss is None:
+                raise MissingValueError(
+                    "task", "to train", "pass a TrainingTask, or a loss function as loss="
+                )
+            task = FunctionTask(loss, compute_metrics)
+        elif loss is not None or compute_metrics is not None:
+            name = "compute_metrics" if loss is None else "loss"
+            raise ConflictError(("task", name), "both are given", "define it in the task")
+        collate_fn = collate_fn or default_collate
+        data = DatasetOptions(
+            dataset=train_dataset, collate_fn=collate_fn, shuffle=shuffle, num_workers=num_workers
+        )
+        training = fill_options(parse_section(TrainingOptions, options), data.examples)
+        module: nn.Module = model.model if isinstance(model, Bundle) else model
+        self.model, self._eval_dataset, self._collate_fn = module, eval_dataset, collate_fn
+        self._task, self._training_examples = task, data.examples
+        library_model = isinstance(model, Bundle) or (isinstance(module, AnyModel) and matches_spec(module))
+        self._initialize(
+            LearnerTask(
+                learner=TaskLearner(module, task),
+                train=data,
+                unit=task.unit,
+                count=None,
+                metric=task.metric,
+                validate=None if eval_dataset is None else self._evaluate,
+                save=partial(save, model) if library_model else partial(save_module, module),  # type: ignore[arg-type]
+                load=(lambda path: unique_state_dict(load(path).model)) if library_model else open_weights,
+                optimizer=task.optimizer,
+            ),
+            training,
+            seed=seed,
+            folder=Path(folder),
+            callbacks=callbacks,
+        )
+
+    @classmethod
+    def of_task(
+        cls,
+        task: LearnerTask,
         options: TrainingOptions,
         *,
         seed: int,
         folder: Path,
-        parallel: Parallel,
-        log: RunLog,
-        signals: StopSignals,
+        callbacks: Sequence[TrainerCallback] = (),
+        facts: Mapping[str, Any] | None = None,
+    ) -> Trainer:
+        """Return the trainer of a job's task, with all options set. facts: about the run, for its log."""
+        trainer = cls.__new__(cls)
+        trainer.model = task.learner.model
+        trainer._initialize(task, options, seed=seed, folder=folder, callbacks=callbacks, facts=facts)
+        return trainer
+
+    def _initialize(
+        self,
+        task: LearnerTask,
+        options: TrainingOptions,
+        *,
+        seed: int,
+        folder: Path,
+        callbacks: Sequence[TrainerCallback],
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
+        assert options.max_steps is not None
         self.task, self.options, self.seed, self.folder = task, options, seed, folder
+        self.facts = facts or {}
+        self.max_steps = options.max_steps
+        self.callbacks = [*callbacks, *make_trackers(options.report_to)]
+        self.state = TrainState()
+
+    def start(
+        self, *, parallel: Parallel, log: RunLog, signals: StopSignals, started: float | None = None
+    ) -> Trainer:
+        """Wrap the model and build everything else that steps need; `run` then trains from the state.
+
+        started: when the time limit starts, as `time.monotonic` returns it; by default now.
+        """
+        task, options = self.task, self.options
         self.parallel, self.log, self.signals = parallel, log, signals
         self.device = parallel.device
         self.dtype = dtype_of(options, self.device)
-        assert options.max_steps is not None
-        self.max_steps = options.max_steps
+        if options.time_limit is not None:
+            start = time.monotonic() if started is None else started
+            self.deadline = start + parse_duration(options.time_limit)
         self.schedule = LRSchedule(
             kind=options.lr_scheduler or "constant",
             warmup_steps=options.warmup_steps or 0,
-            max_steps=options.max_steps,
+            max_steps=self.max_steps,
             min_lr_ratio=options.min_lr_ratio,
         )
-        self.metric = options.metric_for_best_model or task.metric
+        self.metric = options.metric_for_best_model or task.metric or "loss"
         if reason := compile_learner(task.learner, options, self.device):
             log.message(reason)
+        if isinstance(task.learner, TaskLearner):  # a job builds the same weights on every rank
+            parallel.broadcast_weights(task.learner)
         self.module = parallel.wrap(task.learner)
         self.learner = cast(Learner, parallel.unwrap(self.module))
         self.parameters = model_parameters(self.learner)
         self.batch_norm_state = BatchNormState(self.learner)
-        self.optimizer = build_optimizer(self.parameters, options)
+        self.optimizer = task.optimizer(self.parameters, options)
+        self.peak_lrs = [group["lr"] for group in self.optimizer.param_groups]
         self.ema = ExponentialMovingAverage(self.parameters, options.ema) if options.ema else None
+        self.loss_scale = LossScale(self.device) if self.dtype == torch.float16 else None
         self.mean_loss = torch.zeros((), device=self.device)
-        self.state = TrainState()
-        self.checkpoints = CheckpointManager(folder / "checkpoints", parallel, keep=options.save_total_limit)
-        self.snapshots = snapshot_steps(options.snapshots, self.max_steps)
-        batches, examples = make_batches(task, options, seed)
-        self.loader = DataLoader(
-            batches=batches,
-            examples=examples,
-            count=task.count,
-            accumulation_steps=options.gradient_accumulation_steps,
-            rank=parallel.rank,
-            ranks=parallel.ranks,
-            pin_memory=self.device.type == "cuda",
+        self.checkpoints = CheckpointManager(
+            self.folder / "checkpoints", parallel, keep=options.save_total_limit
         )
+        self.snapshots = snapshot_steps(options.snapshots, self.max_steps)
+        self.loader = self._make_loader()
         self.flops_per_unit = flops_per_unit(self.learner)
         self.data_seconds = 0.0  # spent waiting for data
         self._compiled = False  # whether a compiled step succeeded
         self._pending: deque[tuple[int, Tensor, str]] = deque()  # steps whose loss is not yet checked
+        return self
+
+    def _make_loader(self) -> DataLoader | DatasetLoader:
+        task, options = self.task, self.options
+        common: dict[str, Any] = {
+            "accumulation_steps": options.gradient_accumulation_steps,
+            "rank": self.parallel.rank,
+            "ranks": self.parallel.ranks,
+        }
+        if isinstance(task.train, DatasetOptions):
+            assert options.batch_size is not None
+            return DatasetLoader(data=task.train, batch_size=options.batch_size, seed=self.seed, **common)
+        assert task.count is not None
+        batches, examples = make_batches(task.train, options, seed=self.seed, row_width=task.row_width)
+        pinned = self.device.type == "cuda"
+        return DataLoader(batches=batches, examples=examples, count=task.count, pin_memory=pinned, **common)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process logs and writes files; always true without torchrun."""
+        return self.parallel.main
+
+    def _call(self, event: str, *arguments: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, event)(self, *arguments)
+
+    # ---- the whole training ----------------------------------------------------------------------------
+
+    def train(self) -> RunResult:
+        """Train to the end, starting or resuming from the newest checkpoint in the folder.
+
+        Afterwards the folder `model` in the run folder holds the best weights (or the last, without
+        `eval_dataset`), and so does the module. Ctrl-C saves a checkpoint and raises KeyboardInterrupt;
+        another signal raises SystemExit.
+        """
+        for name in (BEST, MODEL):
+            recover_folder(self.folder / name)
+        with open_session(self.folder, self.options) as session:
+            self._check_request(session.parallel)
+            result = self.train_in(session)
+        result.raise_signal()
+        return result
+
+    def _check_request(self, parallel: Parallel) -> None:
+        """Raise an error if the folder holds a run with other settings; store the settings of this one."""
+        path = self.folder / REQUEST
+        now = json.loads(
+            json.dumps(
+                {
+                    "seed": self.seed,
+                    "training": section_dict(self.options),
+                    "train_dataset": {"examples": self._training_examples},
+                }
+            )
+        )
+        if path.is_file():
+            check_unchanged(self.folder, now, json.loads(path.read_text(encoding="utf-8")))
+        parallel.any(False)  # every rank has read the file
+        if parallel.main:
+            with atomic_write(path) as file:
+                file.write(json.dumps(now, indent=2).encode())
+
+    def train_in(self, session: Session) -> RunResult:
+        """Train in an open session; a signal is reported by the exit code of the result."""
+        parallel, options, root = session.parallel, self.options, self.folder
+        if options.gradient_accumulation_steps % parallel.ranks:
+            raise ConflictError(
+                ("training.gradient_accumulation_steps", "the number of processes"),
+                f"{options.gradient_accumulation_steps} batches per step cannot be divided among "
+                f"{parallel.ranks} processes",
+                "resume with a number of processes that divides it",
+            )
+        configure_torch(options, parallel.device)
+        if options.gradient_checkpointing:
+            enable_gradient_checkpointing(self.task.learner)
+        manager = CheckpointManager(root / "checkpoints", parallel, keep=options.save_total_limit)
+        checkpoint = manager.newest()
+        step = checkpoint.step if checkpoint is not None else 0
+        peak = peak_flops(parallel.device, dtype_of(options, parallel.device))
+        with RunLog(
+            root,
+            total_steps=self.max_steps,
+            from_step=step,
+            unit=self.task.unit,
+            every=options.logging_steps or 1,
+            peak_flops=peak and peak * parallel.ranks,
+            main=parallel.main,
+            tensorboard="tensorboard" in options.report_to,
+        ) as log:
+            weights = sum(p.numel() for p in self.task.learner.parameters())
+            facts = {"parameters": weights, "device": str(parallel.device), "processes": parallel.ranks}
+            log.facts({**facts, "CPU threads": torch.get_num_threads(), **self.facts})
+            self.start(parallel=parallel, log=log, signals=session.signals, started=session.started)
+            if checkpoint is None:
+                log.message(f"{weights:,} parameters, {self.max_steps:,} steps on {parallel.device}")
+            else:
+                for reason in checkpoint.damaged:
+                    log.message(f"skipped a damaged checkpoint: {reason}")
+                self.restore(checkpoint)
+                verb = "finished at" if step >= self.max_steps else "resuming from"
+                log.message(f"{verb} step {step:,} of {self.max_steps:,}")
+            self._call("on_train_begin")
+            outcome = self.run()
+            state, progress = self.state, f"step {self.state.step:,} of {self.max_steps:,}"
+            if outcome == "interrupted":
+                log.message(f"stopped at {progress}; run the same command again to resume")
+                return RunResult(
+                    outcome=outcome,
+                    folder=root,
+                    step=state.step,
+                    metrics=self.metrics,
+                    exit_code=session.signals.exit_code,
+                )
+            if outcome == "early stop":
+                log.message(
+                    f"early stop at step {state.step:,}: best {self.metric} at step {state.best_step:,}"
+                )
+            elif outcome == "time limit":
+                log.message(
+                    f"reached the time limit of {options.time_limit} at {progress}; run the same command "
+                    "again to resume"
+                )
+            elif outcome == "stopped":
+                log.message(f"stopped by a callback at {progress}")
+            self.write_model()
+            self._call("on_train_end")
+            log.facts({"skipped steps": state.skipped, "seconds waiting for data": self.data_seconds})
+            if parallel.main:
+                try:
+                    log.message(f"wrote {' and '.join(map(str, write_report(root)))}")
+                except GlassformerError as error:  # the model is saved, so a failed report is not fatal
+                    log.message(str(error))
+        return RunResult(outcome=outcome, folder=root, step=state.step, metrics=self.metrics)
+
+    def evaluate(self, dataset: Dataset | None = None) -> dict[str, float]:
+        """Return the metrics of the module as it is now.
+
+        dataset: by default `eval_dataset`.
+        """
+        if dataset is None and self.task.validate is None:
+            raise MissingValueError("dataset", "to evaluate", "pass one, or eval_dataset to the trainer")
+        device = device_for(self.options.device)
+        training = self.model.training
+        self.model.to(device).eval()
+        try:
+            with torch.no_grad(), autocast(device, dtype_of(self.options, device)):
+                validate = self.task.validate if dataset is None else partial(self._evaluate, dataset=dataset)
+                return dict(validate(device).metrics) if validate else {}
+        finally:
+            self.model.train(training)
+
+    def _evaluate(self, device: torch.device, dataset: Dataset | None = None) -> ValidationResult:
+        assert self._task is not None and self.options.batch_size is not None
+        batches = EvaluationBatches(
+            self._eval_dataset if dataset is None else dataset,
+            batch_size=self.options.batch_size,
+            collate_fn=self._collate_fn,
+            device=device,
+        )
+        metrics = self._task.evaluate(self.model, batches)
+        return ValidationResult(metrics={name: float(value) for name, value in metrics.items()})
 
     # ---- steps -----------------------------------------------------------------------------------------
 
@@ -175,38 +547,39 @@ class Trainer:
         self.learner.train()
         if self.state.step == 0:
             self._save_snapshot()
-        with Prefetcher(self.loader, self.state.position) as prefetcher:
+        with self.loader.open(self.state.position, self.state.data_state) as steps:
             while self.state.step < self.max_steps:
-                outcome = self._run_step(prefetcher)
+                outcome = self._run_step(steps)
                 if outcome is not None:
                     return outcome
         return "finished"
 
-    def _run_step(self, prefetcher: Prefetcher) -> Outcome | None:
+    def _run_step(self, steps: Iterator[StepBatches]) -> Outcome | None:
         options, state = self.options, self.state
         start = time.perf_counter()
-        batches = prefetcher.next()
+        batches = next(steps)
         self.data_seconds += time.perf_counter() - start
         result = self.train_step(batches)
         if result is None:
             self.save()
-            return "interrupted"
+            return self._stop_outcome
         loss, norm, units = result
         state.step += 1
-        state.position = batches.after
+        state.position, state.data_state = batches.after, batches.data_state
         step, last = state.step, state.step == self.max_steps
-        self.log.step(
-            StepMetrics(
-                step=step,
-                loss=loss,
-                lr=self.learning_rate(step),
-                grad_norm=norm,
-                units=units,
-                seconds=time.perf_counter() - start,
-                epoch=batches.epoch,
-                flops=self.flops_per_unit * units,
-            )
+        metrics = StepMetrics(
+            step=step,
+            loss=loss,
+            lr=self.learning_rate(step),
+            grad_norm=norm,
+            units=units,
+            seconds=time.perf_counter() - start,
+            epoch=batches.epoch,
+            flops=self.flops_per_unit * units,
         )
+        if logs := self.log.step(metrics):
+            self._call("on_log", logs)
+        self._call("on_step_end", metrics)
         self._save_snapshot()
         outcome: Outcome | None = None
         if last or step % (options.eval_steps or step + 1) == 0:
@@ -220,8 +593,8 @@ class Trainer:
     def learning_rate(self, step: int) -> float:
         return (self.options.lr or 0.0) * self.schedule.at(step)
 
-    def train_step(self, step: StepBatches) -> tuple[Tensor, Tensor, int] | None:
-        """Run one optimizer step; return loss per unit, gradient norm and units, or None after a signal."""
+    def train_step(self, step: StepBatches) -> tuple[Tensor, Tensor, float] | None:
+        """Run one optimizer step; return loss per unit, gradient norm and units, or None to stop."""
         batches = list(step.batches)
         for _ in range(int(math.log2(self.state.splits))):
             batches = [half for batch in batches for half in self.loader.halve(batch)]
@@ -235,22 +608,34 @@ class Trainer:
                 self._discard_step()
                 batches = self._split_batches(batches, error)
 
-    def _train_step(self, batches: list[MicroBatch]) -> tuple[Tensor, Tensor, int] | None:
+    def _train_step(self, batches: list[MicroBatch]) -> tuple[Tensor, Tensor, float] | None:
         step = self.state.step + 1
-        own = torch.tensor([sum(batch.units for batch in batches), int(self.signals.received)])
-        units, stop = (int(n) for n in self.parallel.sum(own))
-        if stop:
+        known = sum(batch.units or 0 for batch in batches)
+        overdue = time.monotonic() >= self.deadline
+        flags = (self.signals.received, self.should_stop, overdue)
+        # exchanged before the step, when the device has nothing to do
+        units, *stop = self.parallel.sum(torch.tensor([known, *flags], dtype=torch.int64)).tolist()
+        if any(stop):
+            outcomes: tuple[Outcome, ...] = ("interrupted", "stopped", "time limit")
+            self._stop_outcome = next(outcome for outcome, flag in zip(outcomes, stop, strict=True) if flag)
             return None
-        if units == 0:
-            raise EmptyInputError(f"batch of step {step:,}", "check the data, or raise the batch size")
-        total = torch.zeros((), device=self.device)
+        total, returned = torch.zeros((), device=self.device), 0.0
         for n, batch in enumerate(batches):
             if self.signals.received and self.parallel.ranks == 1:
                 self._discard_step()
+                self._stop_outcome = "interrupted"
                 return None
-            total += self._backward(batch, step, last=n + 1 == len(batches))
+            loss, count = self._backward(batch, step, last=n + 1 == len(batches))
+            total += loss
+            returned += count
+        if self.task.count is None:
+            units = float(self.parallel.sum(torch.tensor(returned, dtype=torch.float64)))
+        if units <= 0:
+            raise EmptyInputError(f"batch of step {step:,}", "check the data, or raise the batch size")
         loss = self.parallel.sum(total) / units
         norm = self.parallel.grad_norm(self.parameters.values()) / units
+        if self.loss_scale is not None:
+            norm = norm / self.loss_scale.scale
         self._update(step, loss, norm, units, batches)
         return loss, norm, units
 
@@ -259,21 +644,23 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self.batch_norm_state.restore()
 
-    def _backward(self, batch: MicroBatch, step: int, *, last: bool) -> Tensor:
+    def _backward(self, batch: MicroBatch, step: int, *, last: bool) -> tuple[Tensor, float]:
+        """Run forward and backward of a micro-batch; return its summed loss and the count it returned."""
         # seed each micro-batch of each step separately
         entropy = np.random.SeedSequence((self.seed, step, batch.index, int(batch.rows[0])))
         torch.manual_seed(int(entropy.generate_state(1, np.uint64)[0] >> np.uint64(1)))
-        tensors = {name: t.to(self.device, non_blocking=True) for name, t in batch.tensors.items()}
+        inputs = to_device(batch.inputs, self.device)
         torch.compiler.cudagraph_mark_step_begin()
         with self.parallel.gradient_sync(self.module, last):
             with autocast(self.device, self.dtype):
-                loss: Tensor = self._forward(tensors)
-            loss.backward()
-        return loss.detach()
+                output: Any = self._forward(inputs)
+            loss, count = (output, 0) if self.task.count else output
+            (loss if self.loss_scale is None else loss * self.loss_scale.scale).backward()
+        return loss.detach(), float(count)
 
-    def _forward(self, tensors: dict[str, Tensor]) -> Any:
+    def _forward(self, inputs: dict[str, Any]) -> Any:
         try:
-            loss = self.module(**tensors)
+            loss = self.module(**inputs)
             self._compiled = True
             return loss
         except Exception as error:
@@ -283,10 +670,10 @@ class Trainer:
             self.learner._compiled_call_impl = None  # torch has no public API to undo `compile`
             reason = str(error).splitlines()[0][:150]
             self.log.message(f"not compiled: {reason}; training runs uncompiled, slower")
-            return self.module(**tensors)
+            return self.module(**inputs)
 
     @torch.no_grad()
-    def _update(self, step: int, loss: Tensor, norm: Tensor, units: int, batches: list[MicroBatch]) -> None:
+    def _update(self, step: int, loss: Tensor, norm: Tensor, units: float, batches: list[MicroBatch]) -> None:
         """Update the weights, unless loss or gradient norm is not finite, or the loss spikes.
 
         The flag `bad` stays on the device: the fused optimizer reads it there, and the loop checks it one
@@ -296,15 +683,20 @@ class Trainer:
         max_norm = self.options.max_grad_norm
         divisor = units * (norm / max_norm).clamp(min=1.0) if max_norm else units + 0 * norm
         bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
+        overflow = None
+        if self.loss_scale is not None:
+            divisor = divisor * self.loss_scale.scale
+            overflow = self.loss_scale.update(bad)
         if step > MEAN_LOSS_AFTER:
             mean = self.mean_loss
             bad = bad | (loss > mean + (LOSS_SPIKE - 1) * mean.abs().clamp(min=MIN_MEAN_LOSS))
         weight = MEAN_LOSS_WEIGHT if step > 1 else 1.0
         updated = torch.lerp(self.mean_loss, loss.to(self.mean_loss.dtype), weight)
         self.mean_loss = torch.where(bad, self.mean_loss, updated)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate(step)
-        if isinstance(self.parallel, Fsdp):  # the fused pass cannot scale sharded gradients
+        for group, lr in zip(self.optimizer.param_groups, self.peak_lrs, strict=True):
+            group["lr"] = lr * self.schedule.at(step)
+        # the fused pass cannot scale sharded gradients
+        if isinstance(self.parallel, Fsdp) or not scales_gradients(self.optimizer):
             if not bool(bad):
                 for parameter in self.parameters.values():
                     if parameter.grad is not None:
@@ -320,7 +712,9 @@ class Trainer:
             self.ema.update(step)
         rows = np.concatenate([batch.rows[batch.rows != ROW_SEPARATOR] for batch in batches])
         more = ", ..." if len(rows) > SHOWN_ROWS else ""
-        self._pending.append((step, bad, ", ".join(map(str, rows[:SHOWN_ROWS])) + more))
+        # an overflow that a smaller loss scale avoids is normal in float16
+        skipped = bad if overflow is None else bad & ~overflow
+        self._pending.append((step, skipped, ", ".join(map(str, rows[:SHOWN_ROWS])) + more))
         self._check_pending(unchecked=1 if self.device.type == "cuda" else 0)
 
     def _check_pending(self, unchecked: int = 0) -> None:
@@ -375,16 +769,20 @@ class Trainer:
 
     def validate(self) -> bool:
         """Validate, log the result and save the best model; return whether to stop early."""
-        state, name, task = self.state, self.metric, self.task
+        state, task = self.state, self.task
+        if task.validate is None:
+            return False
         with torch.no_grad(), self.evaluating():
             result = task.validate(self.device)
+            self.metrics = result.metrics
             samples = distinct_samples(result.samples, self.options.log_samples)
             self.log.validation(state.step, result.metrics, samples, signatures=result.signatures)
-            if name not in result.metrics:
-                raise UnknownNameError("metric", name, result.metrics)
+            name = self.metric = self._metric_name(result.metrics)
             own = torch.tensor(result.metrics[name] if self.parallel.main else 0.0, dtype=torch.float64)
             # every rank uses the value of rank 0, so that all make the same decision
-            value, sign = float(self.parallel.sum(own)), -1 if lower_is_better(name) else 1
+            value = float(self.parallel.sum(own))
+            greater = self.options.greater_is_better
+            sign = -1 if (lower_is_better(name) if greater is None else not greater) else 1
             score = -math.inf if math.isnan(value) else sign * value
             best = -math.inf if state.best is None else sign * state.best
             # an equal score replaces the best model, but only a better one resets the patience
@@ -394,13 +792,22 @@ class Trainer:
                 if self.parallel.main:
                     replace_folder(self.folder / BEST, task.save)
             self._save_for_averaging(score)
+        if self.is_main:
+            self._call("on_log", {f"valid/{name}": value for name, value in result.metrics.items()})
+        self._call("on_evaluate", result.metrics)
         return self._out_of_patience()
 
+    def _metric_name(self, metrics: Mapping[str, float]) -> str:
+        """Return the name of the metric that selects the best model."""
+        default = "loss" if "loss" in metrics else next(iter(metrics), "loss")
+        name = self.options.metric_for_best_model or self.task.metric or default
+        if name not in metrics:
+            raise UnknownNameError("metric", name, metrics)
+        return name
+
     def _out_of_patience(self) -> bool:
-        return (
-            self.options.early_stopping_patience is not None
-            and self.state.stale >= self.options.early_stopping_patience
-        )
+        patience = self.options.early_stopping_patience or 0
+        return 0 < patience <= self.state.stale
 
     def _save_for_averaging(self, score: float) -> None:
         """Save the current weights for checkpoint averaging; `save` deletes those no longer needed."""
@@ -428,6 +835,7 @@ class Trainer:
         """Write a checkpoint, and delete averaging weights that are no longer needed."""
         self._check_pending()
         state = self.state
+        state.threads = torch.get_num_threads()
         self.checkpoints.save(
             state.step, self.learner.model, self.optimizer, self._extra_tensors(), vars(state)
         )
@@ -437,15 +845,49 @@ class Trainer:
             needed = {self.averaged_folder(step) for step, _ in state.averaged}
             for unneeded in set((self.folder / AVERAGED).glob("step-*")) - needed:
                 shutil.rmtree(unneeded, ignore_errors=True)
+        self._call("on_save", self.checkpoints.root)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Resume from a checkpoint."""
         self.checkpoints.restore(checkpoint, self.learner.model, self.optimizer, self._extra_tensors())
         self.state = TrainState.from_json(checkpoint.state)
+        before, now = self.state.threads, torch.get_num_threads()
+        if before not in (None, now) and self.device.type == "cpu":
+            self.log.message(
+                f"the run used {before} CPU threads and resumes with {now}: sums are rounded differently, so "
+                "it is not bit-identical to an uninterrupted run"
+            )
 
     def _extra_tensors(self) -> dict[str, dict[str, Tensor]]:
-        extra = {"loop": {"mean_loss": self.mean_loss}}
+        loop = {"mean_loss": self.mean_loss, **(self.loss_scale.tensors if self.loss_scale else {})}
+        extra = {"loop": loop}
         return extra if self.ema is None else {**extra, "ema": self.ema.tensors}
+
+    def write_model(self) -> None:
+        """Write the model folder with averaged, best or last weights, as the options specify."""
+        options, state = self.options, self.state
+        model = self.folder / MODEL
+        if options.average_checkpoints and state.averaged:
+            steps = [step for step, _ in state.averaged]
+            if self.is_main:
+                folders = [self.averaged_folder(step) for step in steps]
+                replace_folder(model, lambda path: average_folders(folders, path))
+            listed = ", ".join(f"{step:,}" for step in sorted(steps))
+            which = f", the best by {self.metric}" if options.average_selection == "best" else ""
+            self.log.message(f"wrote {model}, the average of steps {listed}{which}")
+        elif options.load_best_model_at_end and (self.folder / BEST).is_dir():
+            if self.is_main:
+                replace_folder(model, lambda path: shutil.copytree(self.folder / BEST, path))
+            score = "" if state.best is None else f", {self.metric} {format_number(state.best)}"
+            self.log.message(f"wrote {model}, the best weights (step {state.best_step:,}{score})")
+        else:
+            with torch.no_grad(), self.evaluating():
+                if self.is_main:
+                    replace_folder(model, self.task.save)
+            self.log.message(f"wrote {model}, the weights of the last step")
+        if self.task.load is not None:
+            self.parallel.any(False)  # other ranks read what rank 0 has written
+            fill(model_state(self.learner.model), self.task.load(model))
 
 
 def distinct_samples(samples: Sequence[Sample], limit: int) -> list[Sample]:
@@ -459,3 +901,49 @@ def distinct_samples(samples: Sequence[Sample], limit: int) -> list[Sample]:
 def _is_out_of_memory(error: BaseException) -> bool:
     # torch raises a plain RuntimeError if an allocation on the CPU fails
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
+def fill_options(options: TrainingOptions, examples: int | None) -> TrainingOptions:
+    """Return the options of a training without a recipe, with the open ones filled in.
+
+    examples: number of training examples; None if unknown.
+    """
+    for name, other in {
+        "batch_tokens": "use batch_size",
+        "packing": "pack examples in the dataset or collate_fn",
+        "label_smoothing": "apply it in the loss",
+        "r_drop": "compute it in the loss",
+    }.items():
+        if getattr(options, name):
+            raise UnsupportedError("a training with an own loss", f"the option {name}", other)
+    ranks = int(os.environ.get("WORLD_SIZE", 1))
+    accumulation = -(-options.gradient_accumulation_steps // ranks) * ranks
+    batch = options.batch_size or DEFAULT_BATCH_SIZE
+    per_epoch = None if examples is None else max(1, math.ceil(math.ceil(examples / batch) / accumulation))
+    steps = options.max_steps
+    if steps is None:
+        if per_epoch is None:
+            raise MissingValueError(
+                "max_steps", "for a dataset without a length, since its epochs cannot be counted"
+            )
+        steps = max(1, math.ceil((options.epochs or DEFAULT_EPOCHS) * per_epoch))
+    defaults = {
+        "max_steps": steps,
+        "batch_size": batch,
+        "lr": DEFAULT_LR,
+        "lr_scheduler": "cosine",
+        "early_stopping_patience": 0,
+        **default_intervals(steps, per_epoch or steps, options.eval_steps),
+    }
+    chosen: dict[str, Any] = {
+        name: value for name, value in defaults.items() if getattr(options, name) is None
+    }
+    if options.compile == "auto":  # compiling an unknown module may fail, or be slower
+        chosen["compile"] = "off"
+    return replace(options, gradient_accumulation_steps=accumulation, **chosen)
+
+
+def save_module(module: nn.Module, folder: Path) -> None:
+    """Save the weights of any module as safetensors; a tied weight is stored once, under its first name."""
+    weights = {name: tensor.detach().cpu() for name, tensor in unique_state_dict(module).items()}
+    write_checksums(folder, save_weights(folder, weights))

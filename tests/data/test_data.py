@@ -181,8 +181,8 @@ def test_large_packed_batches_have_little_padding(tmp_path: Path) -> None:
     examples = PairExamples(
         write_store(tmp_path / "s", ("source", "target"), pairs, max_id=9), pad_id=0, start_id=3
     )
-    task: Any = SimpleNamespace(train=examples, row_width=128)
-    batches, rows = make_batches(task, SimpleNamespace(batch=65_536, packing=True), 1)  # type: ignore[arg-type]
+    options: Any = SimpleNamespace(batch=65_536, packing=True)
+    batches, rows = make_batches(examples, options, seed=1, row_width=128)
     labels = np.concatenate([rows.batch(one, epoch=0)["labels"] for one in batches.plan(0, 0)])
     assert (labels != IGNORE_INDEX).mean() > 0.9
 

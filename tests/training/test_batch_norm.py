@@ -15,7 +15,7 @@ import glassformer
 from glassformer.data.examples import Arrays
 from glassformer.training.learner import SeriesLearner, count_values, enable_gradient_checkpointing
 from glassformer.training.signals import StopSignals
-from glassformer.training.task import TrainingTask, ValidationResult
+from glassformer.training.task import LearnerTask, ValidationResult
 from glassformer.weights.store import save_weights
 from tests.training.reverse_task import OPTIONS, same, trainer_in, weights
 
@@ -49,13 +49,13 @@ class Troubled(SeriesLearner):
         return loss
 
 
-def forecasting(trouble: Callable[[int], None] | None = None) -> TrainingTask:
+def forecasting(trouble: Callable[[int], None] | None = None) -> LearnerTask:
     torch.manual_seed(5)
     model = glassformer.tiny("patchtst", context_length=32, prediction_length=8, channels=2)
     learner = Troubled(model)
     if trouble is not None:
         learner.trouble = trouble
-    return TrainingTask(
+    return LearnerTask(
         learner=learner,
         train=Noise(),
         unit="values",

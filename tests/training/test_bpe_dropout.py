@@ -119,7 +119,7 @@ def test_batches_keep_their_planned_size_and_validation_is_unchanged(tmp_path: P
     job = prepared_job(tmp_path, packing=packing)
     task, tokens = job.task(), 400
     held = PairExamples(job.corpus.valid, pad_id=job.corpus.pad_id, start_id=job.start_id)
-    batches, examples = make_batches(task, job.recipe.training, 1)
+    batches, examples = make_batches(task.train, job.recipe.training, seed=1, row_width=task.row_width)
     for batch in islice(batches.stream(), 60):  # over several epochs
         arrays = examples.batch(batch.rows, epoch=batch.epoch)
         assert arrays["src"].size + arrays["tgt"].size <= tokens

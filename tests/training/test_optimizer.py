@@ -43,7 +43,7 @@ def plain(trainer: Trainer, optimizer: str, schedule: str) -> tuple[dict[str, Te
         moved = torch.optim.Adam(model.parameters(), **options)
     average = {name: p.detach().clone() for name, p in model.named_parameters()}
     for step, batches in enumerate(islice(trainer.loader.steps(DataPosition()), STEPS), 1):
-        tensors = [batch.tensors for batch in batches.batches]
+        tensors = [batch.inputs for batch in batches.batches]
         units = sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in tensors)
         for batch in tensors:
             logits = model(batch["src"], batch["tgt"], src_mask=batch["src"] != PAD)

@@ -20,8 +20,8 @@ from glassformer.families.sidecars import JobInfo
 from glassformer.training.data_cache import Log
 from glassformer.training.hardware import Hardware
 from glassformer.training.model_setup import SIZE_OPTIONS, check_overrides, has_fixed_size, max_input_length
-from glassformer.training.recipe import DataSection, Recipe, batch_key
-from glassformer.training.task import TrainingTask
+from glassformer.training.recipe import DataSection, Recipe, batch_key, default_intervals
+from glassformer.training.task import LearnerTask
 
 Data = TypeVar("Data", bound=DataSection)
 
@@ -105,7 +105,7 @@ class Job(ABC, Generic[Data]):
         """Fill in the settings that the recipe leaves open; return the reasons, for the log."""
 
     @abstractmethod
-    def task(self) -> TrainingTask:
+    def task(self) -> LearnerTask:
         """Build the model, the loss and everything else that the trainer needs."""
 
     def test(self, folder: Path, device: torch.device) -> dict[str, float]:
@@ -126,19 +126,14 @@ class Job(ABC, Generic[Data]):
         batch = training.batch or batch
         per_epoch = steps_per_epoch(examples, batch, training.gradient_accumulation_steps)
         steps = training.max_steps or max(1, math.ceil((training.epochs or epochs) * per_epoch))
-        # once per epoch, but 20 to 40 times in all
-        eval_steps = training.eval_steps or max(1, steps // 40, min(per_epoch, steps // 20))
         defaults = {
             "max_steps": steps,
             batch_key(self.recipe.job): batch,
-            "warmup_steps": max(1, min(4000, steps // 10)),
-            "eval_steps": eval_steps,
             "label_smoothing": 0.0,
             "lr_scheduler": "linear" if self.fine_tuning else "cosine",
             "packing": False,
+            **default_intervals(steps, per_epoch, training.eval_steps),
             **defaults,
-            "save_steps": eval_steps,
-            "logging_steps": max(1, min(50, steps // 100)),
         }
         chosen = {name: value for name, value in defaults.items() if getattr(training, name) is None}
         self.recipe = replace(self.recipe, training=replace(training, **chosen))

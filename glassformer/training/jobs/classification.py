@@ -52,7 +52,7 @@ from glassformer.training.model_setup import (
     with_head,
 )
 from glassformer.training.recipe import ImageData, LabeledData, TrainingOptions
-from glassformer.training.task import Sample, TrainingTask, ValidationResult, classification_metrics
+from glassformer.training.task import LearnerTask, Sample, ValidationResult, classification_metrics
 
 LISTED_CLASSES = 20
 PATCH_COUNTS = (49, 256)  # fewest and most patches of an image
@@ -96,7 +96,7 @@ def classification_task(
     classes: Sequence[str],
     unit: str,
     training: TrainingOptions,
-) -> TrainingTask:
+) -> LearnerTask:
     """Build the training task of a classifier.
 
     sample_inputs, sample_labels: text and class number of the first validation examples, to log predictions.
@@ -115,7 +115,7 @@ def classification_task(
             tables={"classes": [row._asdict() for row in matrix.table()]},
         )
 
-    return TrainingTask(
+    return LearnerTask(
         learner=learner,
         train=train,
         unit=unit,
@@ -253,7 +253,7 @@ class ClassifyJob(Job[LabeledData]):
             data_columns=corpus.data_columns,
         )
 
-    def task(self) -> TrainingTask:
+    def task(self) -> LearnerTask:
         texts, training, bundle = read_texts(self.corpus.valid.folder), self.recipe.training, self.build()
         tokenizer, pad_id = self.corpus.tokenizer, self.corpus.pad_id
         special = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id, tokenizer.mask_id, pad_id)
@@ -472,7 +472,7 @@ class ImagesJob(Job[ImageData]):
         info = {"size": (height, width), "channels": channels, "mean": self.mean, "std": self.std}
         return with_classes(bundle, self.recipe.job, classes, **info)
 
-    def task(self) -> TrainingTask:
+    def task(self) -> LearnerTask:
         training, bundle, valid = self.recipe.training, self.build(), self.valid_examples()
         learner = ImageLearner(
             bundle.model,

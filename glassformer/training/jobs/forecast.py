@@ -37,7 +37,7 @@ from glassformer.training.learner import SeriesLearner, count_values, point_fore
 from glassformer.training.logging.console import format_duration
 from glassformer.training.model_setup import TIME_BUDGET, new_model_spec, supported_options
 from glassformer.training.recipe import SeriesData
-from glassformer.training.task import Sample, TrainingTask, ValidationResult, forecast_metrics
+from glassformer.training.task import LearnerTask, Sample, ValidationResult, forecast_metrics
 
 BASELINES = {"linear": "Linear", "repeat": "RepeatLast", "seasonal": "SeasonalRepeat"}
 CONTEXTS = (336, 192, 96, 64, 48, 32, 24, 16, 12, 8)
@@ -180,10 +180,10 @@ class ForecastJob(Job[SeriesData]):
         )
         return replace(bundle, job=info)
 
-    def task(self) -> TrainingTask:
+    def task(self) -> LearnerTask:
         bundle = self.build()
         learner = SeriesLearner(bundle.model)
-        return TrainingTask(
+        return LearnerTask(
             learner=learner,
             train=self.windows(self.parts.train),
             unit="values",

@@ -39,7 +39,7 @@ from glassformer.training.jobs.text import (
 from glassformer.training.learner import TextLearner, count_labels
 from glassformer.training.model_setup import choose_size, max_input_length, supported_options
 from glassformer.training.recipe import TextData
-from glassformer.training.task import Sample, TrainingTask, ValidationResult, mean_loss
+from glassformer.training.task import LearnerTask, Sample, ValidationResult, mean_loss
 
 MAX_CONTEXT = 1024  # tokens, unless the recipe sets a context length
 MAX_SAMPLE_TOKENS = 64  # of a prompt, and of its continuation
@@ -155,10 +155,10 @@ class LanguageModelingJob(Job[TextData]):
             )
         return bundle
 
-    def task(self) -> TrainingTask:
+    def task(self) -> LearnerTask:
         bundle = self.build()
         learner = TextLearner(bundle.model, label_smoothing=self.recipe.training.label_smoothing or 0.0)
-        return TrainingTask(
+        return LearnerTask(
             learner=learner,
             train=self.blocks(self.corpus.train, seed=self.recipe.seed),
             unit="tokens",

@@ -44,7 +44,7 @@ from glassformer.training.jobs.text import (
 from glassformer.training.learner import PairLearner, count_labels
 from glassformer.training.model_setup import choose_size, max_input_length, supported_options
 from glassformer.training.recipe import PairData, SentenceData
-from glassformer.training.task import Sample, TrainingTask, ValidationResult, mean_loss
+from glassformer.training.task import LearnerTask, Sample, ValidationResult, mean_loss
 
 MIN_ROW_WIDTH = 128  # tokens of a row that packs several pairs
 MAX_MULTI_SENTENCE = 0.1  # fraction of multi-sentence sources up to which a model counts as sentence-level
@@ -150,7 +150,7 @@ class Seq2SeqJob(Job[Data]):
 
     def seq2seq_task(
         self, valid: PairExamples, pairs: Sequence[tuple[str, str]], metric: str, info: Mapping[str, Any]
-    ) -> TrainingTask:
+    ) -> LearnerTask:
         """Build the training task.
 
         pairs: source and target text of the first validation examples. metric: defines the best model.
@@ -160,7 +160,7 @@ class Seq2SeqJob(Job[Data]):
         learner = PairLearner(
             bundle.model, label_smoothing=options.label_smoothing or 0.0, r_drop=options.r_drop
         )
-        return TrainingTask(
+        return LearnerTask(
             learner=learner,
             train=self.train_examples(),
             unit="tokens",
@@ -308,7 +308,7 @@ class TranslateJob(Seq2SeqJob[PairData]):
         }
         return BpeDropoutPairs(self.corpus.train, source=dropout["source"], target=dropout["target"], **marks)
 
-    def task(self) -> TrainingTask:
+    def task(self) -> LearnerTask:
         corpus = self.corpus
         samples = [
             (" ".join([*map(TAG.format, language), source]), target)
@@ -410,7 +410,7 @@ class RestoreJob(Seq2SeqJob[SentenceData]):
             raise UnsupportedError("the tokenizer", f"gaps, since it has neither '{GAP}' nor a mask token")
         return gap_id
 
-    def task(self) -> TrainingTask:
+    def task(self) -> LearnerTask:
         tokenizer, valid = self.corpus.tokenizer, self._examples(self.corpus.valid)
         gap = tokenizer.tokens([self.gap_id])[0]
         targets = [normalize_spaces(text) for (text,) in read_texts(self.corpus.valid.folder)]

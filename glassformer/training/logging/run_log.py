@@ -39,7 +39,7 @@ class StepMetrics:
     step: int
     loss: SupportsFloat
     lr: float
-    units: int
+    units: float
     seconds: float
     epoch: float = 0
     grad_norm: SupportsFloat = math.nan
@@ -51,7 +51,7 @@ class RunLog:
 
     every: log every n-th step and the last. unit: unit of the loss; for tokens, perplexity is logged too.
     peak_flops: peak FLOP/s of all devices together, for the model FLOPs utilization (MFU).
-    main: whether this process logs.
+    main: whether this process logs. tensorboard: whether to write TensorBoard's files, if it is installed.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class RunLog:
         peak_flops: float | None = None,
         console: Console | None = None,
         main: bool = True,
+        tensorboard: bool = True,
     ) -> None:
         root = Path(folder)
         self._total, self._unit, self._every, self._peak = total_steps, unit, every, peak_flops
@@ -82,7 +83,7 @@ class RunLog:
             return
         self._display = Display(console, total_steps=total_steps, from_step=from_step)
         self._metrics, self._text = AppendOnlyFile(root / METRICS_FILE), AppendOnlyFile(root / "train.log")
-        self._tensorboard = TensorBoardWriter(root / "tensorboard", from_step=from_step)
+        self._tensorboard = TensorBoardWriter(root / "tensorboard", from_step=from_step, enabled=tensorboard)
         try:
             truncate_history(root, from_step)
         except (GlassformerError, OSError) as error:
@@ -98,9 +99,10 @@ class RunLog:
             }
         )
 
-    def step(self, metrics: StepMetrics) -> None:
+    def step(self, metrics: StepMetrics) -> dict[str, float] | None:
+        """Log a step, if it is due; return what was logged, by name."""
         if not self._main:
-            return
+            return None
         step = self._step = metrics.step
         decay = math.exp(-metrics.seconds / SPEED_WINDOW)
         self._units = self._units * decay + metrics.units
@@ -109,7 +111,7 @@ class RunLog:
         first_step, first_time = self._first = self._first or (step, now)
         if step % self._every and step != self._total:
             self._display.update(step)
-            return
+            return None
         numbers: dict[str, float] = {"epoch": metrics.epoch, "loss": float(metrics.loss)}
         if self._unit == "tokens":
             numbers["perplexity"] = perplexity(numbers["loss"])
@@ -124,7 +126,8 @@ class RunLog:
             numbers["mfu"] = metrics.flops / metrics.units * numbers["units_per_second"] / self._peak
         numbers["memory"] = peak_memory()
         self._record("step", step, numbers)
-        self._tensorboard.write_scalars(step, {f"train/{name}": value for name, value in numbers.items()})
+        logs = {f"train/{name}": value for name, value in numbers.items()}
+        self._tensorboard.write_scalars(step, logs)
         per_step = (now - first_time) / (step - first_step) if step > first_step else metrics.seconds
         values = self._format(numbers, per_step * (self._total - step))
         self._display.update(step, values)
@@ -135,6 +138,7 @@ class RunLog:
         if step == self._total or now - last_time >= wait:
             self._last_line = (step, now)
             self._write_pending()
+        return logs
 
     def validation(
         self,
@@ -290,10 +294,13 @@ class TensorBoardWriter:
     installed, nothing is written.
     """
 
-    def __init__(self, folder: Path, *, from_step: int) -> None:
+    def __init__(self, folder: Path, *, from_step: int, enabled: bool = True) -> None:
         self.file = AppendOnlyFile(folder / f"events.out.tfevents.{time.time_ns()}.glassformer")
+        self._events: Any = None
+        if not enabled:
+            return
         try:
-            self._events: Any = import_module("tensorboard.compat.proto.event_pb2")
+            self._events = import_module("tensorboard.compat.proto.event_pb2")
             self._summary = import_module("tensorboard.compat.proto.summary_pb2").Summary
             self._records = import_module("tensorboard.summary.writer.record_writer").RecordWriter
         except Exception:  # not installed, or broken by another package

@@ -1,0 +1,81 @@
+"""Open a run folder for training: process group, lock and stop signals; and compare a run's settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from glassformer.errors import ConflictError
+from glassformer.pretrained import check_run_folder
+from glassformer.training.distributed import Parallel, parallel_from_environment
+from glassformer.training.hardware import device_for
+from glassformer.training.lock import RunLock
+from glassformer.training.recipe import TrainingOptions
+from glassformer.training.signals import StopSignals
+
+# Training settings that may change when a run is resumed.
+RESUMABLE = frozenset(
+    """
+    max_steps epochs time_limit early_stopping_patience eval_steps save_steps logging_steps save_total_limit
+    snapshots log_samples device compile parallel gradient_checkpointing max_skipped_steps report_to
+    """.split()
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """The process group and the stop signals of a training process. started: when, for the time limit."""
+
+    parallel: Parallel
+    signals: StopSignals
+    started: float = field(default_factory=time.monotonic)
+
+
+@contextmanager
+def open_session(folder: Path, options: TrainingOptions) -> Iterator[Session]:
+    """Join the process group, lock the run folder and handle stop signals; every rank calls it."""
+    parallel = parallel_from_environment(options.parallel, device_for(options.device))
+    try:
+        if parallel.main:
+            check_run_folder(folder)
+        with RunLock(folder) if parallel.main else nullcontext(), StopSignals(main=parallel.main) as signals:
+            yield Session(parallel=parallel, signals=signals)
+        parallel.barrier()
+    finally:
+        parallel.close()
+
+
+def check_unchanged(folder: Path, now: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """Raise an error if a setting changed that must not change when a run is resumed."""
+    differs = first_difference(now, before)
+    if differs:
+        setting, new, old = differs
+        raise ConflictError(
+            (setting, str(folder)),
+            f"the folder contains a run that was started with {_describe(old)}, not {_describe(new)}",
+            "use another folder, or delete this one to start from scratch",
+        )
+
+
+def first_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """Return name, new value and old value of the first changed setting that must not change, or None."""
+    new, old = _flat(now), _flat(before)
+    for name in {**new, **old}:
+        if name.removeprefix("training.") not in RESUMABLE and new.get(name) != old.get(name):
+            return name, new.get(name), old.get(name)
+    return None
+
+
+def _describe(value: Any) -> str:
+    return "the default" if value is None else f"{value!r:.60}"
+
+
+def _flat(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten settings to `section.name` keys."""
+    sections = {name: value for name, value in content.items() if isinstance(value, Mapping)}
+    inner = {f"{section}.{key}": item for section, value in sections.items() for key, item in value.items()}
+    return {name: value for name, value in content.items() if name not in sections} | inner
