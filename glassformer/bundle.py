@@ -136,7 +136,12 @@ class Bundle:
                     mask = Mask(causal=is_self and stack.causal, window=part.window)
                     biased = is_self and isinstance(stack.position, RelativeBias | AlibiBias)
                     kernels[path] = choose_kernel(
-                        mask=mask, queries=length, keys=length, device=self.device, biased=biased
+                        mask=mask,
+                        queries=length,
+                        keys=length,
+                        device=self.device,
+                        biased=biased,
+                        softcap=part.softcap,
                     )
         return kernels
 

@@ -27,12 +27,14 @@ from glassformer.verify.inputs import fitting_length, named_outputs, random_inpu
 # all blocks of a stack have the same shapes, so the first one is enough
 OBSERVED = ("*embed.*", "*.blocks.0.*", "*.final_norm", "head.*")
 PARTS = ("embedding", "positions", "self-attention", "cross-attention", "feed-forward", "norms", "head")
-BLOCK_PARTS = ("resid_in", "norm_self", "self_attn", "norm_cross", "cross_attn", "norm_ffn", "ffn")
+NORMS = ("norm_self", "norm_cross", "norm_ffn", "norm_self_out", "norm_cross_out", "norm_ffn_out")
+BLOCK_PARTS = ("resid_in", "self_attn", "cross_attn", "ffn", *NORMS)
 DEFAULT_LENGTH = 16
 MAX_WIDTH = 100
 WIRINGS = {
     "pre": "pre-norm",
     "post": "post-norm",
+    "sandwich": "norms before and after each sublayer",
     "parallel": "parallel, one norm",
     "parallel_split": "parallel, two norms",
 }
@@ -186,6 +188,8 @@ def _block_rows(at: str, stack: spec.StackSpec, summary: ModelSummary) -> Iterat
     """Yield the rows of one block. A pre-norm opens a branch; a post-norm comes after the sum."""
     wiring, details = stack.block.wiring, _block_details(at, stack, summary)
     last = {"out": "⊕─┤" if wiring.startswith("parallel") else "⊕─╯", "down": "⊕─╯"}
+    if wiring == "sandwich":  # the output is normed before it is added
+        last = {}
     previous = ""
     for name, shape in summary.activations.items():
         own = name.removeprefix(f"{at}.")
@@ -194,6 +198,8 @@ def _block_rows(at: str, stack: spec.StackSpec, summary: ModelSummary) -> Iterat
             continue
         if sublayer == "resid_in":
             wire = "│"
+        elif sublayer.endswith("_out"):
+            wire = "⊕─╯"
         elif sublayer.startswith("norm_"):
             wire = "◇" if wiring == "post" else "├─╮"
         else:
@@ -205,7 +211,7 @@ def _block_rows(at: str, stack: spec.StackSpec, summary: ModelSummary) -> Iterat
 def _block_details(at: str, stack: spec.StackSpec, summary: ModelSummary) -> dict[str, str]:
     block, ffn = stack.block, stack.block.feed_forward
     gated = "gated " if isinstance(ffn, spec.GatedFeedForwardSpec) else ""
-    details = {f"norm_{name}": describe(block.norm) for name in ("self", "cross", "ffn")}
+    details = {name: describe(block.norm) for name in NORMS}
     details["resid_in"] = "residual stream"
     details["ffn.up"] = f"{stack.d_model} → {ffn.d_ff}, {gated}{ffn.activation}"
     for name, attention in (("self_attn", block.attention), ("cross_attn", block.cross_attention)):

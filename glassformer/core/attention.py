@@ -61,6 +61,7 @@ class MultiHeadAttention(nn.Module):
     window: each query attends to at most this many keys, including its own; None: all
     dropout: dropout rate of the attention weights
     qk_norm: normalizes queries and keys of each head
+    softcap: bound of the scaled scores, softcap * tanh(scores / softcap); None: no bound
     memory_dim: width of the memory in cross-attention; None: d_model
 
     >>> import torch
@@ -86,6 +87,7 @@ class MultiHeadAttention(nn.Module):
         window: int | None = None,
         dropout: float = 0.0,
         qk_norm: spec.RMSNormSpec | None = None,
+        softcap: float | None = None,
         memory_dim: int | None = None,
     ) -> None:
         super().__init__()
@@ -96,6 +98,7 @@ class MultiHeadAttention(nn.Module):
             value_dim=value_dim,
             window=window,
             dropout=dropout,
+            softcap=softcap,
         )
         if head_dim is None and d_model % num_heads:
             raise InvalidValueError(
@@ -106,14 +109,14 @@ class MultiHeadAttention(nn.Module):
         self.head_dim = head_dim or d_model // num_heads
         self.value_dim = value_dim or self.head_dim
         self.scale = self.head_dim**-0.5 if scale is None else scale
-        self.window, self.dropout = window, dropout
+        self.window, self.dropout, self.softcap = window, dropout, softcap
         source = memory_dim or d_model
         self.q_proj = Linear(d_model, self.num_heads * self.head_dim, bias="q" in biases)
         self.k_proj = Linear(source, self.num_kv_heads * self.head_dim, bias="k" in biases)
         self.v_proj = Linear(source, self.num_kv_heads * self.value_dim, bias="v" in biases)
         self.out_proj = Linear(self.num_heads * self.value_dim, d_model, bias="out" in biases)
-        self.q_norm = None if qk_norm is None else RMSNorm(self.head_dim, eps=qk_norm.eps)
-        self.k_norm = None if qk_norm is None else RMSNorm(self.head_dim, eps=qk_norm.eps)
+        self.q_norm = None if qk_norm is None else RMSNorm(self.head_dim, **vars(qk_norm))
+        self.k_norm = None if qk_norm is None else RMSNorm(self.head_dim, **vars(qk_norm))
 
     def forward(
         self,
@@ -210,6 +213,7 @@ class MultiHeadAttention(nn.Module):
             dtype=like.dtype,
             bias=bias,
             dropout=self.dropout if self.training else 0.0,
+            softcap=self.softcap,
             kernel=kernel,
         )
 
@@ -271,7 +275,7 @@ class DenseAttention(NamedTuple):
         edit = None
         if obs is not None:
             q, k, v = obs("q", q), obs("k", k), obs("v", v)
-            obs.record_attention(self.mask, self.terms.bias, attention.scale)
+            obs.record_attention(self.mask, self.terms.bias, attention.scale, attention.softcap)
             edit = obs if obs.edits("scores", "weights") else None
         heads = run_kernel(
             q,
@@ -280,6 +284,7 @@ class DenseAttention(NamedTuple):
             mask=self.mask,
             bias=self.terms.bias,
             scale=attention.scale,
+            softcap=attention.softcap,
             dropout=attention.dropout if attention.training else 0.0,
             edit=edit,
         )

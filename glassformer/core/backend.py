@@ -245,6 +245,11 @@ def activate(name: Activation, x: Tensor, *, producers: Sequence[nn.Module] | No
     return ACTIVATIONS[name](x)
 
 
+def apply_softcap(x: Tensor, softcap: float | None) -> Tensor:
+    """Bound x smoothly: softcap * tanh(x / softcap); None: return x."""
+    return x if softcap is None else softcap * torch.tanh(x / softcap)
+
+
 # ---- the residual stream --------------------------------------------------------------------------------
 
 

@@ -1,9 +1,13 @@
-"""One Transformer layer: self-attention, optional cross-attention, feed-forward; four wirings of the norms.
+"""One Transformer layer: self-attention, optional cross-attention, feed-forward; five wirings of the norms.
 
 post                pre                      parallel (one norm)      parallel_split (two norms)
 x --+-> attn -+     x --+-> norm -> attn -+   x --> norm --> attn -+   x --> norm_self --> attn -+
     +-------> + -> norm +---------------> +   |      +-----> ffn --+   +---> norm_ffn ---> ffn --+
                                               +------------------> +   +-----------------------> +
+
+sandwich
+x --+-> norm -> attn -> norm_out -+
+    +---------------------------> +
 """
 
 from __future__ import annotations
@@ -31,8 +35,8 @@ class Block(nn.Module):
     self_attn: self-attention
     ffn: feed-forward layer
     norm: function that creates a norm; called once for each norm that the wiring needs
-    wiring: "post" norm(x + f(x)), "pre" x + f(norm(x)), "parallel" with one shared norm, "parallel_split"
-    with two
+    wiring: "post" norm(x + f(x)), "pre" x + f(norm(x)), "sandwich" x + norm(f(norm(x))), "parallel" with one
+    shared norm, "parallel_split" with two
     cross_attn: cross-attention, for a decoder with memory
     dropout: dropout rate of the output of each sublayer
 
@@ -62,6 +66,11 @@ class Block(nn.Module):
         self.norm_cross = norm() if cross_attn is not None else None
         self.ffn = ffn
         self.norm_ffn = norm() if wiring != "parallel" else None
+        # norms of the output of each sublayer
+        sandwich = wiring == "sandwich"
+        self.norm_self_out = norm() if sandwich else None
+        self.norm_cross_out = norm() if sandwich and cross_attn is not None else None
+        self.norm_ffn_out = norm() if sandwich else None
         self.dropout = Dropout(dropout)
 
     def forward(
@@ -108,8 +117,10 @@ class Block(nn.Module):
     def _sublayer(
         self, x: Tensor, name: str, norm_name: str, obs: Observer | None, options: dict[str, Any]
     ) -> Tensor:
-        """Return x + f(norm(x)) for wiring "pre", norm(x + f(x)) for "post"; f is the sublayer `name`."""
+        """Return x + f(norm(x)), norm(x + f(x)) if post-norm; f is the sublayer `name`."""
         norm = self._norm(norm_name, obs)
+        if self.wiring == "sandwich":
+            return self._add(x, name, x, norm, obs, options, out_norm=f"{norm_name}_out")
         if self.wiring == "pre":
             return self._add(x, name, x, norm, obs, options)
         return norm(tap(obs, f"{norm_name}_in", self._add(x, name, x, None, obs, options)))
@@ -126,14 +137,19 @@ class Block(nn.Module):
         norm: Norm | None,
         obs: Observer | None,
         options: dict[str, Any],
+        out_norm: str | None = None,
     ) -> Tensor:
-        """Return residual + dropout(f(norm(x))), where f is the sublayer `name`."""
+        """Return residual + dropout(out_norm(f(norm(x)))), where f is the sublayer `name`."""
         part: MultiHeadAttention | FeedForward = getattr(self, name)
         out: Tensor
         if part.fused is not None:  # an inference copy: its fused linear layers apply norm and residual
+            if out_norm is not None:
+                return residual + self._norm(out_norm, obs)(part.forward(x, norm=norm, **options))
             out = part.forward(x, norm=norm, residual=residual, **options)
             return out
         out = part(x if norm is None else norm(x), **options, obs=scope(obs, name))
         last: nn.Module = part.out_proj if isinstance(part, MultiHeadAttention) else part.down
+        if out_norm is not None:
+            out, last = self._norm(out_norm, obs)(out), getattr(self, out_norm)
         producers = (part, last) if obs is None else None
         return backend.add_residual(residual, out, self.dropout.p, self.training, producers=producers)

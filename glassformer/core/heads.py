@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.core import spec as specs
-from glassformer.core.backend import ACTIVATIONS, Dropout, linear, normal_table
+from glassformer.core.backend import ACTIVATIONS, Dropout, apply_softcap, linear, normal_table
 from glassformer.core.norms import make_norm
 from glassformer.core.observe import Observer, tap
 from glassformer.errors import MissingValueError, ShapeError
@@ -69,13 +69,16 @@ class FeaturesHead(nn.Module):
 class VocabularyHead(nn.Module):
     """Logits over the vocabulary at every position: (B, T, D) -> (B, T, V)."""
 
+    softcap: float | None = None  # bound of the logits
+
     def __init__(self, d_model: int, vocab_size: int, bias: bool) -> None:
         super().__init__()
         self.weight = normal_table(vocab_size, d_model)
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
 
     def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
-        return tap(obs, "logits", linear(self.transform(x), self.weight, self.bias))
+        logits = linear(self.transform(x), self.weight, self.bias)
+        return tap(obs, "logits", apply_softcap(logits, self.softcap))
 
     def transform(self, x: Tensor) -> Tensor:
         """Map hidden states to the input of the vocabulary projection."""
@@ -83,11 +86,19 @@ class VocabularyHead(nn.Module):
 
 
 class LanguageModelHead(VocabularyHead):
-    """Logits of `scale` times the hidden states."""
+    """Logits of `scale` times the hidden states, bounded by `softcap`."""
 
-    def __init__(self, d_model: int, *, vocab_size: int, bias: bool = False, scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        vocab_size: int,
+        bias: bool = False,
+        scale: float = 1.0,
+        softcap: float | None = None,
+    ) -> None:
         super().__init__(d_model, vocab_size, bias)
-        self.scale = scale
+        self.scale, self.softcap = scale, softcap
 
     def transform(self, x: Tensor) -> Tensor:
         return x if self.scale == 1.0 else x * self.scale

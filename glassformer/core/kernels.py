@@ -1,4 +1,4 @@
-"""Attention kernels: softmax(Q K^T * scale + bias) V under a mask.
+"""Attention kernels: softmax(softcap(Q K^T * scale) + bias) V under a mask.
 
 `explicit` is the reference: it computes every step, and the other kernels are tested against it. `sdpa` is
 torch's scaled_dot_product_attention, `flex` is FlexAttention (block-sparse). `prepare_mask` chooses a kernel
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from glassformer.core.backend import apply_softcap
 from glassformer.core.backend import dropout as drop
 from glassformer.core.masks import Mask
 from glassformer.errors import ShapeError, UnknownNameError, UnsupportedError
@@ -60,8 +61,11 @@ def choose_kernel(
     device: torch.device | str = "cpu",
     dropout: float = 0.0,
     biased: bool = False,
+    softcap: float | None = None,
 ) -> Kernel:
     """Return the requested kernel; for "auto", the fastest one for this mask and size.
+
+    Softcapped scores need `flex`, which is fast only if compiled for a GPU, or `explicit`.
 
     >>> choose_kernel(mask=Mask(causal=True, window=256), queries=4096, keys=4096, device="cuda")
     'flex'
@@ -80,15 +84,18 @@ def choose_kernel(
             "a bias, or masks other than causal, window and document masks",
             hint="use kernel='sdpa'",
         )
+    if kernel == "sdpa" and softcap is not None:
+        raise UnsupportedError(
+            "the sdpa kernel", "softcapped scores", hint="use kernel='auto', 'explicit' or 'flex'"
+        )
     if kernel != "auto":
         return kernel
+    dense: Kernel = "sdpa" if softcap is None else "explicit"
     if dropout:
-        return (
-            "explicit" if device_type == "cpu" else "sdpa"
-        )  # on a CPU, torch's kernel is not fused with dropout
+        return "explicit" if device_type == "cpu" else dense  # torch's CPU kernel is not fused with dropout
     sparse = mask.segments is not None or (mask.window is not None and 4 * mask.window <= keys)
-    faster = plain and sparse and queries == keys >= FLEX_MIN_KEYS
-    return "flex" if device_type == "cuda" and faster else "sdpa"
+    faster = plain and (sparse or softcap is not None) and queries == keys >= FLEX_MIN_KEYS
+    return "flex" if device_type == "cuda" and faster else dense
 
 
 def _flex_supports(mask: Mask) -> bool:
@@ -106,6 +113,7 @@ def prepare_mask(
     dtype: torch.dtype,
     bias: Tensor | None = None,
     dropout: float = 0.0,
+    softcap: float | None = None,
     kernel: Kernel = "auto",
 ) -> PreparedMask:
     """Choose the kernel and convert the mask to the cheapest equivalent form for it."""
@@ -118,6 +126,7 @@ def prepare_mask(
         device=device,
         dropout=dropout,
         biased=bias is not None,
+        softcap=softcap,
     )
     if chosen == "flex":
         return PreparedMask(
@@ -139,6 +148,7 @@ def attend(
     mask: Mask | PreparedMask | Tensor | None = None,
     bias: Tensor | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
     dropout: float = 0.0,
     kernel: Kernel = "auto",
     edit: AttentionEdit | None = None,
@@ -151,7 +161,8 @@ def attend(
     k: keys (B, G, S, K); G divides H
     v: values (B, G, S, V)
     scale: factor on the scores; 1/sqrt(K) if None
-    bias: added to the scaled scores (B|1, H|1, T, S)
+    softcap: bound of the scaled scores, softcap * tanh(scores / softcap); None: no bound
+    bias: added to the scaled and softcapped scores (B|1, H|1, T, S)
     edit: function (name, tensor) -> tensor that may replace "scores" and "weights"; explicit kernel only
 
     >>> q, k, v = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6)
@@ -172,13 +183,14 @@ def attend(
             dtype=q.dtype,
             bias=bias,
             dropout=dropout,
+            softcap=softcap,
             kernel=kernel,
         )
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     if edit is not None or mask.kernel == "explicit":
-        return explicit(q, k, v, mask, bias, scale, dropout, edit)
+        return explicit(q, k, v, mask, bias, scale, softcap, dropout, edit)
     if mask.kernel == "flex":
-        return flex(q, k, v, mask, bias, scale)
+        return flex(q, k, v, mask, bias, scale, softcap)
     return sdpa(q, k, v, mask, scale, dropout)
 
 
@@ -197,9 +209,11 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
 # ---- the reference ------------------------------------------------------------------------------------
 
 
-def attention_scores(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """Return Q K^T * scale + bias in float32: (B, H, T, S)."""
-    dots = _grouped_matmul(q.float() * scale, k.float().transpose(-1, -2))
+def attention_scores(
+    q: Tensor, k: Tensor, bias: Tensor | None, scale: float, softcap: float | None = None
+) -> Tensor:
+    """Return softcap(Q K^T * scale) + bias in float32: (B, H, T, S)."""
+    dots = apply_softcap(_grouped_matmul(q.float() * scale, k.float().transpose(-1, -2)), softcap)
     return dots if bias is None else dots + bias
 
 
@@ -228,11 +242,12 @@ def explicit(
     mask: PreparedMask,
     bias: Tensor | None,
     scale: float,
+    softcap: float | None = None,
     dropout: float = 0.0,
     edit: AttentionEdit | None = None,
 ) -> Tensor:
     """Reference kernel: compute scores and softmax in float32, then the weighted sum."""
-    scores = attention_scores(q, k, bias, scale)
+    scores = attention_scores(q, k, bias, scale, softcap)
     if edit is not None:
         scores = edit("scores", scores)
     weights = attention_weights(scores, mask.to_dense(q.shape[2], k.shape[2], q.device))
@@ -337,7 +352,15 @@ def _block_mask(mask: Mask, batch: int, queries: int, keys: int, device: torch.d
     return create(mask_mod, rows, heads, queries, keys, device=device)
 
 
-def flex(q: Tensor, k: Tensor, v: Tensor, mask: PreparedMask, bias: Tensor | None, scale: float) -> Tensor:
+def flex(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: PreparedMask,
+    bias: Tensor | None,
+    scale: float,
+    softcap: float | None = None,
+) -> Tensor:
     """Call PyTorch's FlexAttention (block-sparse), which skips fully masked blocks."""
     if q.is_cpu:
         if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
@@ -346,9 +369,9 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: PreparedMask, bias: Tensor | Non
             )
         q, k, v = q.detach(), k.detach(), v.detach()  # it rejects tensors that require gradients
 
-    def add_bias(score: Tensor, b: Tensor, h: Tensor, i: Tensor, s: Tensor) -> Tensor:
-        assert bias is not None
-        return score + bias[b if bias.shape[0] > 1 else 0, h, i, s]
+    def modify_score(score: Tensor, b: Tensor, h: Tensor, i: Tensor, s: Tensor) -> Tensor:
+        score = apply_softcap(score, softcap)
+        return score if bias is None else score + bias[b if bias.shape[0] > 1 else 0, h, i, s]
 
     # the default blocks of a float32 head exceed the shared memory of a multiprocessor
     small = dict.fromkeys(("BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2"), 32)
@@ -358,7 +381,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: PreparedMask, bias: Tensor | Non
         q,
         k,
         v,
-        score_mod=None if bias is None else add_bias,
+        score_mod=None if bias is None and softcap is None else modify_score,
         block_mask=mask.block_mask,
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],

@@ -31,22 +31,28 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps), over the last dimension, times weight.
+    """x / sqrt(mean(x^2) + eps), over the last dimension, times (weight + offset).
 
     >>> y = RMSNorm(8)(torch.randn(2, 5, 8))
     >>> y.shape, y.square().mean(-1).round().unique().tolist()
     (torch.Size([2, 5, 8]), [1.0])
     """
 
-    def __init__(self, d_model: int, *, eps: float = 1e-6) -> None:
+    def __init__(self, d_model: int, *, eps: float = 1e-6, offset: float = 0.0) -> None:
         super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(d_model))
+        self.eps, self.offset = eps, offset
+        self.weight = nn.Parameter(torch.full((d_model,), 1.0 - offset))
+
+    @property
+    def scale(self) -> Tensor:
+        """The factor on each feature (D,): the weight, plus the offset in float32."""
+        return self.weight if self.offset == 0.0 else self.weight.float() + self.offset
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dtype == self.weight.dtype:
-            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
+        scale = self.scale
+        if x.dtype == scale.dtype:
+            return F.rms_norm(x, scale.shape, scale, self.eps)
+        return F.rms_norm(x.float(), scale.shape, scale.float(), self.eps).to(x.dtype)
 
 
 class BatchNorm(nn.BatchNorm1d):

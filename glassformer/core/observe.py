@@ -28,6 +28,7 @@ class AttentionContext(NamedTuple):
     mask: PreparedMask
     bias: Tensor | None
     scale: float
+    softcap: float | None = None
 
 
 class Record:
@@ -76,8 +77,8 @@ class Record:
     ) -> Tensor:
         """Return the scores of an attention layer, (B, H, T, S), or (B, T, S) for one head.
 
-        stage: "dot" Q K^T alone; "scaled" times the scale, plus the bias; "masked" also with -inf at masked
-        keys.
+        stage: "dot" Q K^T alone; "scaled" times the scale, softcapped, plus the bias; "masked" also with -inf
+        at masked keys.
         """
         if stage not in ("dot", "scaled", "masked"):
             raise UnknownNameError("score stage", str(stage), ("dot", "scaled", "masked"))
@@ -92,7 +93,7 @@ class Record:
             scores = (
                 attention_scores(q, k, None, 1.0)
                 if stage == "dot"
-                else attention_scores(q, k, bias, context.scale)
+                else attention_scores(q, k, bias, context.scale, context.softcap)
             )
         if stage == "masked" and (allowed := self._allowed(name, head, scores)) is not None:
             scores = scores.masked_fill(~allowed, float("-inf"))
@@ -183,9 +184,12 @@ class Observer:
         """Whether one of these names has an edit in this scope."""
         return any(fnmatchcase(self._prefix + n, pattern) for n in names for pattern in self._edit)
 
-    def record_attention(self, mask: PreparedMask, bias: Tensor | None, scale: float) -> None:
-        """Store mask, bias and scale of an attention layer, so that its matrices can be recomputed."""
-        self.record.attention_contexts[self._prefix.rstrip(".")] = AttentionContext(mask, bias, scale)
+    def record_attention(
+        self, mask: PreparedMask, bias: Tensor | None, scale: float, softcap: float | None = None
+    ) -> None:
+        """Store mask, bias, scale and softcap of an attention layer, to recompute its matrices."""
+        context = AttentionContext(mask, bias, scale, softcap)
+        self.record.attention_contexts[self._prefix.rstrip(".")] = context
 
     def matched_nothing(self) -> bool:
         """Whether `want` is not empty but matched no name."""

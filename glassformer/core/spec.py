@@ -17,7 +17,7 @@ from glassformer.core.schema import Spec
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
-Wiring = Literal["pre", "post", "parallel", "parallel_split"]
+Wiring = Literal["pre", "post", "sandwich", "parallel", "parallel_split"]
 Projection = Literal["q", "k", "v", "out"]
 
 # ---- norms ----------------------------------------------------------------------------------
@@ -33,9 +33,13 @@ class LayerNormSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class RMSNormSpec(Spec):
-    """RMSNorm: x / rms(x) over the features, with a trained scale."""
+    """RMSNorm: x / rms(x) over the features, times the trained weight plus `offset`.
+
+    With offset 1, the stored weight is centered at 0.
+    """
 
     eps: float = 1e-6
+    offset: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +149,7 @@ class AttentionSpec(Spec):
     scale: factor of the scores, by default 1/sqrt(head_dim).
     window: sliding window; a query attends to at most this many keys, including its own.
     qk_norm: norm of the queries and keys of each head, before rotary positions.
+    softcap: bound of the scaled scores s, which become softcap * tanh(s / softcap) before bias and mask.
     """
 
     num_heads: int
@@ -156,9 +161,12 @@ class AttentionSpec(Spec):
     window: int | None = None
     dropout: float = 0.0
     qk_norm: RMSNormSpec | None = None
+    softcap: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.softcap is not None and self.softcap <= 0:
+            raise InvalidValueError("softcap", self.softcap, "a number above 0")
         if self.num_heads % (self.num_kv_heads or self.num_heads):
             raise InvalidValueError(
                 "num_kv_heads", self.num_kv_heads, f"a divisor of num_heads {self.num_heads}"
@@ -189,8 +197,8 @@ class GatedFeedForwardSpec(Spec):
 class BlockSpec(Spec):
     """One layer: self-attention, optional cross-attention, feed-forward, and the placement of norms.
 
-    wiring: "post" norm(x + f(x)); "pre" x + f(norm(x)); "parallel" x + attn(n) + ffn(n) with one
-    shared norm n; "parallel_split" the same with separate norms.
+    wiring: "post" norm(x + f(x)); "pre" x + f(norm(x)); "sandwich" x + norm(f(norm(x))); "parallel"
+    x + attn(n) + ffn(n) with one shared norm n; "parallel_split" the same with separate norms.
     """
 
     attention: AttentionSpec
@@ -346,11 +354,20 @@ class FeaturesSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelSpec(Spec):
-    """Logits over the vocabulary at every position, from hidden states times `scale`."""
+    """Logits over the vocabulary at every position, from hidden states times `scale`.
+
+    softcap: bound of the logits y, which become softcap * tanh(y / softcap).
+    """
 
     vocab_size: int
     bias: bool = False
     scale: float = 1.0
+    softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.softcap is not None and self.softcap <= 0:
+            raise InvalidValueError("softcap", self.softcap, "a number above 0")
 
 
 @dataclass(frozen=True, kw_only=True)

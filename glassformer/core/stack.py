@@ -210,9 +210,9 @@ class Stack(nn.Module):
         return terms
 
 
-def layer_kind(attention: MultiHeadAttention) -> tuple[int, int | None, float]:
+def layer_kind(attention: MultiHeadAttention) -> tuple[int, int | None, float, float | None]:
     """Return a key that is equal for layers that can share masks and position terms."""
-    return attention.num_heads, attention.window, attention.dropout
+    return attention.num_heads, attention.window, attention.dropout, attention.softcap
 
 
 def _by_kind(

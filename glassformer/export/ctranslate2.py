@@ -21,6 +21,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec
+from glassformer.core.norms import RMSNorm
 from glassformer.errors import InvalidValueError, MissingDependencyError, MissingValueError, UnsupportedError
 from glassformer.export.folder import (
     ExportResult,
@@ -235,6 +236,8 @@ def decoder_of(
         for index, shift in shifts.items():
             bias[index] += shift
         ct2_spec.projection.bias = bias
+    if model.head.softcap is not None:
+        _raise_unsupported("softcapped logits")
     if model.head.scale != 1.0:
         ct2_spec.scale_outputs = float(model.head.scale)
     return ct2_spec
@@ -282,6 +285,8 @@ def _options(stack: spec.StackSpec, tokens: spec.InputSpec) -> dict[str, Any]:
     for part in filter(None, (attention, block.cross_attention)):
         if part.window is not None:
             _raise_unsupported("sliding windows")
+        if part.softcap is not None:
+            _raise_unsupported("softcapped scores")
         if part.qk_norm is not None:
             _raise_unsupported("normalized queries and keys")
         if part.value_dim not in (None, part.head_dim or stack.d_model // part.num_heads):
@@ -396,6 +401,6 @@ def _fill_linear(ct2_spec: Any, own: Any) -> None:
 
 
 def _fill_norm(ct2_spec: Any, own: Any) -> None:
-    ct2_spec.gamma = _to_float32(own.weight)
+    ct2_spec.gamma = _to_float32(own.scale if isinstance(own, RMSNorm) else own.weight)
     if hasattr(ct2_spec, "beta"):
         ct2_spec.beta = torch.zeros_like(ct2_spec.gamma) if own.bias is None else _to_float32(own.bias)

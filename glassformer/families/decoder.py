@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, Literal
 
 from glassformer.core import spec
 from glassformer.families.family import Config, UnsupportedConfigError, label_config, rename_modules
 from glassformer.weights.ops import Op, Rename, Tied
+
+# options that the configs of most families cannot express
+RARE_OPTIONS = """rotary_width sliding_window_pattern local_rope_base attention_softcap logit_softcap
+    scale_embedding"""
 
 Scaling = spec.LinearScalingSpec | spec.BandScalingSpec | None
 
@@ -24,8 +29,9 @@ def decoder(
     max_len: int = 4096,
     window: int | None = None,
     window_layers: tuple[int, ...] | None = None,
+    sliding_window_pattern: int | None = None,
     wiring: spec.Wiring = "pre",
-    norm: Literal["rms", "layer", "layer_no_bias"] = "rms",
+    norm: Literal["rms", "rms_zero_centered", "layer", "layer_no_bias"] = "rms",
     norm_eps: float = 1e-5,
     activation: spec.Activation = "silu",
     gated: bool = True,
@@ -33,15 +39,19 @@ def decoder(
     rope_base: float = 10000.0,
     rope_scaling: Scaling = None,
     rotary_width: int | None = None,
+    local_rope_base: float | None = None,
     attention_bias: bool = False,
     qkv_bias: bool = False,
     ffn_bias: bool = False,
     qk_norm: bool = False,
     scale: float | None = None,
+    attention_softcap: float | None = None,
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
     embed_dropout: float = 0.0,
+    scale_embedding: bool = False,
     logit_scale: float = 1.0,
+    logit_softcap: float | None = None,
     pad_id: int | None = None,
     tied: bool = False,
     init: spec.InitSpec = spec.NormalSpec(),  # noqa: B008
@@ -50,12 +60,19 @@ def decoder(
     """Create the spec of a decoder-only model; each family sets its own defaults.
 
     window_layers: indices of the layers with the sliding window; None: all.
+    sliding_window_pattern: without window_layers, all layers have the window except every n-th.
+    norm: "rms_zero_centered" multiplies by 1 + weight.
+    local_rope_base: base of the wavelengths in layers with a window, if different from `rope_base`.
     rotary_width: number of features of each head that are rotated; None: all.
     attention_bias: biases in all attention projections. qkv_bias: in the q, k and v projections only.
     qk_norm: normalize queries and keys of each head before rotation.
+    attention_softcap, logit_softcap: bounds of attention scores and logits.
+    scale_embedding: multiply token embeddings by sqrt(d_model).
     """
+    rms = spec.RMSNormSpec(eps=norm_eps, offset=1.0 if norm == "rms_zero_centered" else 0.0)
     norms: dict[str, spec.NormSpec] = {
-        "rms": spec.RMSNormSpec(eps=norm_eps),
+        "rms": rms,
+        "rms_zero_centered": rms,
         "layer": spec.LayerNormSpec(eps=norm_eps),
         "layer_no_bias": spec.LayerNormSpec(eps=norm_eps, bias=False),
     }
@@ -75,7 +92,8 @@ def decoder(
             biases=("q", "k", "v", "out") if attention_bias else ("q", "k", "v") if qkv_bias else (),
             window=window or None,
             dropout=attention_dropout,
-            qk_norm=spec.RMSNormSpec(eps=norm_eps) if qk_norm else None,
+            qk_norm=rms if qk_norm else None,
+            softcap=attention_softcap,
         ),
         feed_forward=spec.GatedFeedForwardSpec(
             d_ff=inner, activation=activation, biases=("up", "gate", "down") if biases else ()
@@ -87,13 +105,18 @@ def decoder(
         dropout=dropout,
     )
     pattern: tuple[spec.BlockSpec, ...] = ()
-    if window_layers is not None:
+    if window_layers is None and sliding_window_pattern:
+        window_layers = tuple(n for n in range(num_layers) if (n + 1) % sliding_window_pattern)
+    if window_layers is not None and not set(range(num_layers)) <= set(window_layers):
         full = replace(block, attention=replace(block.attention, window=None))
         pattern = tuple(block if n in window_layers else full for n in range(num_layers))
+        if block not in pattern:
+            block, pattern = full, ()
     return spec.DecoderOnlySpec(
         input=spec.TokensSpec(
             vocab_size=vocab_size,
             position=spec.LearnedSpec(max_len=max_len) if learned else None,
+            scale=math.sqrt(d_model) if scale_embedding else 1.0,
             dropout=embed_dropout,
             pad_id=pad_id,
         ),
@@ -104,9 +127,12 @@ def decoder(
             pattern=pattern,
             causal=True,
             position=None if learned else positions[position],
+            local_position=spec.RotarySpec(base=local_rope_base)
+            if local_rope_base and block.attention.window
+            else None,
             final_norm=norms[norm],
         ),
-        head=head or spec.LanguageModelSpec(vocab_size=vocab_size, scale=logit_scale),
+        head=head or spec.LanguageModelSpec(vocab_size=vocab_size, scale=logit_scale, softcap=logit_softcap),
         tied=("head",) if tied and head is None else (),
         max_len=None if learned else max_len,
         init=init,

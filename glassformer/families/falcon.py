@@ -12,6 +12,7 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.families.decoder import (
+    RARE_OPTIONS,
     architectures,
     decoder,
     head_rows,
@@ -41,8 +42,8 @@ from glassformer.weights.ops import Ignored, SplitGroups, expand
 # the 7B model
 falcon = variant(
     decoder,
-    """head_dim window window_layers norm gated rotary_width qkv_bias qk_norm scale embed_dropout logit_scale
-    init""",
+    f"""head_dim window window_layers norm gated qkv_bias qk_norm scale embed_dropout logit_scale init
+    {RARE_OPTIONS}""",
     vocab_size=65024,
     d_model=4544,
     num_heads=71,

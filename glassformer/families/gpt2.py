@@ -6,7 +6,14 @@ from collections.abc import Collection
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.decoder import architectures, decoder, head_rows, read_head, write_head
+from glassformer.families.decoder import (
+    RARE_OPTIONS,
+    architectures,
+    decoder,
+    head_rows,
+    read_head,
+    write_head,
+)
 from glassformer.families.family import (
     TINY,
     Config,
@@ -25,8 +32,8 @@ from glassformer.weights.ops import Ignored, Op, Rename, Split, Transpose, expan
 # the 124M model
 gpt2 = variant(
     decoder,
-    """num_kv_heads head_dim window window_layers wiring norm gated position rope_base rope_scaling
-    rotary_width     attention_bias qkv_bias ffn_bias qk_norm logit_scale init""",
+    f"""num_kv_heads head_dim window window_layers wiring norm gated position rope_base rope_scaling
+    {RARE_OPTIONS} attention_bias qkv_bias ffn_bias qk_norm logit_scale init""",
     vocab_size=50257,
     d_model=768,
     num_heads=12,

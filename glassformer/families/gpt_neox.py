@@ -10,6 +10,7 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.families.decoder import (
+    RARE_OPTIONS,
     architectures,
     decoder,
     head_rows,
@@ -39,8 +40,8 @@ from glassformer.weights.ops import Ignored, Op, SplitGroups, expand
 # the 20B model
 gpt_neox = variant(
     decoder,
-    """num_kv_heads head_dim window window_layers norm gated position qkv_bias ffn_bias qk_norm scale
-    embed_dropout logit_scale init""",
+    f"""num_kv_heads head_dim window window_layers norm gated position qkv_bias ffn_bias qk_norm scale
+    embed_dropout logit_scale init {RARE_OPTIONS.replace("rotary_width", "")}""",
     **preset(6144, 64, 44, 24576),
     vocab_size=50432,
     max_len=2048,

@@ -8,6 +8,7 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.families.decoder import (
+    RARE_OPTIONS,
     architectures,
     decoder,
     head_rows,
@@ -34,7 +35,7 @@ from glassformer.weights.ops import Ignored, Op, PermuteRotary, Rename, expand
 
 # LLaMA 2 with 7 billion parameters
 # options that LLaMA's config cannot express
-EXCLUDED = "wiring norm gated position rotary_width scale dropout embed_dropout logit_scale init"
+EXCLUDED = f"wiring norm gated position scale dropout embed_dropout logit_scale init {RARE_OPTIONS}"
 llama = variant(decoder, EXCLUDED, d_ff=11008)
 
 KEYS = (
@@ -61,12 +62,16 @@ def read(
     *,
     kv_heads: int = 0,
     rope_base: float = 10000.0,
+    rotary: spec.RotarySpec | None = None,
     **defaults: Any,
 ) -> dict[str, Any]:
-    """Read the options of a config with LLaMA's keys. kv_heads, rope_base, defaults: used for absent keys."""
+    """Read the options of a config with LLaMA's keys. kv_heads, rope_base, defaults: used for absent keys.
+
+    rotary: the rotary positions; None: read them too.
+    """
     kv_heads = 0 if "num_key_value_heads" in config.values else kv_heads  # null: as many as query heads
     options = read_options(config, keys, num_kv_heads=kv_heads, **defaults)
-    rotary = read_rotary(config, base=rope_base, max_len=options["max_len"])
+    rotary = rotary or read_rotary(config, base=rope_base, max_len=options["max_len"])
     head = read_head(config, stem)
     config.only("rope_interleaved", None, False)
     pad_id = read_pad(config, head)
@@ -118,7 +123,13 @@ def table(
         Rename(f"{theirs}.mlp.{{gate,up,down}}_proj.{{f}}", f"{ours}.ffn.{{gate,up,down}}.{{f}}"),
         Rename(f"{theirs}.input_layernorm.weight", f"{ours}.norm_self.weight"),
     )
-    if block.wiring != "parallel":
+    if block.wiring == "sandwich":
+        rows += (
+            Rename(f"{theirs}.post_attention_layernorm.weight", f"{ours}.norm_self_out.weight"),
+            Rename(f"{theirs}.pre_feedforward_layernorm.weight", f"{ours}.norm_ffn.weight"),
+            Rename(f"{theirs}.post_feedforward_layernorm.weight", f"{ours}.norm_ffn_out.weight"),
+        )
+    elif block.wiring != "parallel":
         rows += (Rename(f"{theirs}.post_attention_layernorm.weight", f"{ours}.norm_ffn.weight"),)
     if attention.qk_norm is not None:
         rows += (Rename(f"{own[0]}{{q,k}}_norm.weight", f"{own[1]}{{q,k}}_norm.weight"),)

@@ -16,7 +16,7 @@ from glassformer.families.family import Config, Family, UnsupportedConfigError
 NAMES = tuple(
     """original t5 bart marian
     bert roberta distilbert electra albert vit deit patchtst
-    gpt2 llama mistral qwen2 qwen3 falcon palm gpt_neox
+    gpt2 llama mistral qwen2 qwen3 falcon palm gpt_neox gemma2
     sentence""".split()
 )
 # the families that may read a model_type; the others need not be imported

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core import spec as specs
+from glassformer.core.backend import apply_softcap
 from glassformer.core.embeddings import TokenInput, check_token_ids
 from glassformer.core.heads import HeadContext, VocabularyHead
 from glassformer.core.inputs import embed_inputs
@@ -155,7 +156,7 @@ class InferenceModel(nn.Module):
         """Apply the head to the last hidden states (N, D) -> logits (N, V)."""
         head: Any = self.model.head
         if self.vocabulary is not None:
-            return self.vocabulary(head.transform(x))
+            return apply_softcap(self.vocabulary(head.transform(x)), head.softcap)
         scores: Tensor = head(x[:, None], HeadContext())[:, 0]
         return scores
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.core.attention import MultiHeadAttention
-from glassformer.core.kernels import PreparedMask, sdpa
+from glassformer.core.backend import apply_softcap
+from glassformer.core.kernels import Kernel, PreparedMask, attend
 from glassformer.core.kv_cache import KVCache, LayerCache
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer
@@ -71,7 +72,12 @@ class UnpaddedAttention:
         q, k = self.terms.rotate(q, k)
         if self.store is not None:
             self.store(self.layer, k, v)
-        return self.rows.unpad(sdpa(q, k, v, self.mask, attention.scale).transpose(1, 2))  # (N, H, V)
+        heads = attend(q, k, v, mask=self.mask, scale=attention.scale, softcap=attention.softcap)
+        return self.rows.unpad(heads.transpose(1, 2))  # (N, H, V)
+
+
+def _kernel(attention: MultiHeadAttention) -> Kernel:
+    return "sdpa" if attention.softcap is None else "auto"
 
 
 def run_unpadded(
@@ -94,7 +100,13 @@ def run_unpadded(
                 positions, 0, length, length, mask, x.device, window=attention.window
             )
             prepared = attention.prepare_mask(
-                mask, batch=batch, queries=length, keys=length, like=x, bias=terms.bias, kernel="sdpa"
+                mask,
+                batch=batch,
+                queries=length,
+                keys=length,
+                like=x,
+                bias=terms.bias,
+                kernel=_kernel(attention),
             )
             kinds[kind] = prepared, terms
         layers.append(UnpaddedAttention(n, rows, *kinds[kind], store))
@@ -148,7 +160,8 @@ class VarlenAttention:
         q, k = terms.rotate(q, k)
         if self.caches is not None:
             k, v = self.caches[chunk].append(self.layer, k, v)
-        return sdpa(q, k, v, mask, attention.scale)[0].transpose(0, 1)  # (T, H, V)
+        heads = attend(q, k, v, mask=mask, scale=attention.scale, softcap=attention.softcap)
+        return heads[0].transpose(0, 1)  # (T, H, V)
 
 
 def run_varlen(
@@ -170,7 +183,13 @@ def run_varlen(
             terms = stack.position_terms(None, past, length, keys, mask, x.device, window=attention.window)
             prepared[length, past] = (
                 attention.prepare_mask(
-                    mask, batch=1, queries=length, keys=keys, like=x, bias=terms.bias, kernel="sdpa"
+                    mask,
+                    batch=1,
+                    queries=length,
+                    keys=keys,
+                    like=x,
+                    bias=terms.bias,
+                    kernel=_kernel(attention),
                 ),
                 terms,
             )
@@ -181,12 +200,15 @@ def run_varlen(
     return x
 
 
-def decode_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """Compute softmax(Q K^T * scale + bias) V for a few queries and many keys, as in a decode step.
+def decode_attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, softcap: float | None = None
+) -> Tensor:
+    """Compute softmax(softcap(Q K^T * scale) + bias) V for a few queries and many keys, as in a decode step.
 
     q (B, H, W, K), k (B, G, L, K), v (B, G, L, V), bias (B|1, 1|H, W|1, L) -> (B, H, W, V). On a CPU, two
     plain matrix multiplications, with the heads that share keys as rows of one matrix, are faster than
-    torch's fused attention for a few queries. On other devices, this calls torch's fused attention.
+    torch's fused attention for a few queries. On other devices, this calls torch's fused attention, which
+    does not support a softcap.
 
     >>> q, k, v = torch.randn(2, 4, 1, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6)
     >>> decode_attention(q, k, v, None, 0.5).shape
@@ -194,14 +216,16 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale
     """
     batch, heads, queries, width = q.shape
     groups, keys = k.shape[1:3]
-    if not q.is_cpu or torch.is_autocast_enabled("cpu"):
+    if softcap is None and (not q.is_cpu or torch.is_autocast_enabled("cpu")):
         mask = None if bias is None else bias.expand(batch, -1, queries, -1)
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, scale=scale, enable_gqa=heads != groups
         )
     rows = (q * scale).reshape(batch * groups, heads // groups * queries, width)  # (B * G, H / G * W, K)
     scores = torch.bmm(rows, k.flatten(0, 1).transpose(1, 2))  # (B * G, H / G * W, L)
+    if softcap is not None:
+        scores = apply_softcap(scores.float(), softcap)
     if bias is not None:
         scores.view(batch, heads, queries, keys).add_(bias)
-    out = torch.bmm(scores.softmax(-1), v.flatten(0, 1))  # (B * G, H / G * W, V)
+    out = torch.bmm(scores.softmax(-1).to(v.dtype), v.flatten(0, 1))  # (B * G, H / G * W, V)
     return out.view(batch, heads, queries, v.shape[-1])

@@ -64,7 +64,9 @@ class DecodeKVCache(KVCache):
             k, v = (x.view(batch, -1, *x.shape[1:]).transpose(1, 2) for x in (k, v))  # (B, G, W, K)
             q, k = self.terms[window].rotate(q, k)
             k, v = self.append(layer, k, v)
-        heads = decode_attention(q, k, v, self.bias[window], attention.scale)  # (B, H, W, V)
+        heads = decode_attention(
+            q, k, v, self.bias[window], attention.scale, attention.softcap
+        )  # (B, H, W, V)
         return heads.transpose(1, 2).flatten(0, 1)
 
     def attention_layers(self, stack: Stack) -> list[CachedAttention]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
 from glassformer.core.heads import HeadContext, MaskedLanguageModelHead
 from glassformer.core.model import EncoderDecoder
-from glassformer.core.norms import LayerNorm
+from glassformer.core.norms import LayerNorm, RMSNorm
 from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.interpret import schema
 from glassformer.interpret.outcomes import HeadReadout, head_readout
@@ -149,7 +149,10 @@ def _unit_logits(readout: HeadReadout, ffn: str, vector: Tensor) -> Tensor:
     """Return the contribution of a feed-forward output (D,) to the logits (V,)."""
     model: Any = readout.bundle.model
     block, head = model.get_submodule(ffn.rpartition(".")[0]), model.head
-    for norm in (block.norm_ffn if block.wiring == "post" else None, readout.final_norm):
+    for norm in (
+        block.norm_ffn if block.wiring == "post" else block.norm_ffn_out,
+        readout.final_norm,
+    ):
         vector = vector if norm is None else _linear_part(norm, vector)
     if isinstance(head, MaskedLanguageModelHead):
         vector = _linear_part(head.norm, head.dense.weight.float() @ vector)
@@ -163,5 +166,5 @@ def _linear_part(norm: nn.Module, vector: Tensor) -> Tensor:
     """Apply a norm without its division: center the vector (LayerNorm only) and multiply by the weight."""
     if isinstance(norm, LayerNorm | nn.LayerNorm):
         vector = vector - vector.mean()
-    weight = getattr(norm, "weight", None)
+    weight = norm.scale if isinstance(norm, RMSNorm) else getattr(norm, "weight", None)
     return vector if weight is None else vector * weight.float()

@@ -53,6 +53,16 @@ def model_kind(bundle: Bundle) -> schema.Kind:
     raise UnsupportedError(bundle.display_name, f"tracing: it reads {read.kind} with the head {head.kind}")
 
 
+# how the page draws a wiring; sandwich norms are drawn as pre-norm whose output is normed before the sum
+WIRINGS: dict[specs.Wiring, Any] = {
+    "pre": "pre",
+    "sandwich": "pre",
+    "post": "post",
+    "parallel": "parallel",
+    "parallel_split": "parallel",
+}
+
+
 class InputNames(NamedTuple):
     """The names of the forward arguments and modules for one input sequence of a model."""
 
@@ -88,7 +98,7 @@ def _describe_stack(bundle: Bundle, sequence: schema.SequenceName, names: InputN
         embed_scale=getattr(read, "scale", 1.0),
         sequence=sequence,
         layers=stack.num_layers,
-        wiring="parallel" if block.wiring.startswith("parallel") else block.wiring,
+        wiring=WIRINGS[block.wiring],
         causal=stack.causal,
         window=attention.window,
         norm=block.norm.kind,
@@ -225,7 +235,9 @@ def _steps(stack: schema.StackInfo, memory: str, record: Record) -> Iterator[Ste
         yield "position", "position", None, roles
     for layer in range(stack.layers):
         at = f"{stack.name}.blocks.{layer}"
-        steps = _parallel_layer(at, record) if stack.wiring == "parallel" else _layer(stack, at, memory)
+        steps = (
+            _parallel_layer(at, record) if stack.wiring == "parallel" else _layer(stack, at, memory, record)
+        )
         for name, kind, roles in steps:
             yield name, kind, layer, roles
     if stack.final_norm:
@@ -233,15 +245,20 @@ def _steps(stack: schema.StackInfo, memory: str, record: Record) -> Iterator[Ste
         yield "final", "final_norm", None, roles
 
 
-def _layer(stack: schema.StackInfo, at: str, memory: str) -> Iterator[tuple[str, Any, dict[str, str]]]:
+def _layer(
+    stack: schema.StackInfo, at: str, memory: str, record: Record
+) -> Iterator[tuple[str, Any, dict[str, str]]]:
     """Yield the steps of a layer: each sublayer with its add & norm, as pre-norm or post-norm."""
     before = f"{at}.resid_in"
     for part in ("self", "cross", "ffn") if stack.cross else ("self", "ffn"):
         norm, after = f"{at}.norm_{part}", f"{at}.resid_{'out' if part == 'ffn' else part}"
         yield _sublayer(at, part, norm if stack.wiring == "pre" else before, memory)
+        added = f"{norm}_out"  # with sandwich norms, the normed output is added to the residual stream
+        if added not in record:
+            added = f"{at}.ffn.down" if part == "ffn" else f"{at}.{part}_attn.out"
         roles = {
             "before": before,
-            "sublayer": f"{at}.ffn.down" if part == "ffn" else f"{at}.{part}_attn.out",
+            "sublayer": added,
             "sum": after if stack.wiring == "pre" else f"{norm}_in",
             "normed": norm,
             "after": after,

@@ -84,7 +84,12 @@ def vocabulary_loss(model: Any, x: Tensor, context: Any, labels: Tensor, label_s
     if not isinstance(head, LanguageModelHead):
         return cross_entropy(head(x, context), labels, label_smoothing=label_smoothing)
     return projected_cross_entropy(
-        head.transform(x), head.weight, labels, bias=head.bias, label_smoothing=label_smoothing
+        head.transform(x),
+        head.weight,
+        labels,
+        bias=head.bias,
+        label_smoothing=label_smoothing,
+        softcap=head.softcap,
     )
 
 

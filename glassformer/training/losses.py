@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from glassformer.core.backend import apply_softcap
 from glassformer.data.examples import IGNORE_INDEX
 
 # Number of logits in memory at once. On a GPU, few large matrix multiplications are faster, and the Triton
@@ -40,9 +41,10 @@ def projected_cross_entropy(
     *,
     bias: Tensor | None = None,
     label_smoothing: float = 0.0,
+    softcap: float | None = None,
     chunk: int | None = None,
 ) -> Tensor:
-    """`cross_entropy(x @ weight.T + bias, labels)` without storing all logits at once.
+    """`cross_entropy(softcap(x @ weight.T + bias), labels)` without storing all logits at once.
 
     x (..., D), weight (V, D), labels (...). The logits of `chunk` tokens at a time are computed, replaced by
     their gradient in place, and freed: memory is chunk x V for any N, and no matrix multiplication is done
@@ -59,7 +61,7 @@ def projected_cross_entropy(
     if chunk is None:
         chunk = max(1, (GPU_LOGITS if x.is_cuda else CPU_LOGITS) // len(weight))
     total: Tensor = _ProjectedCrossEntropy.apply(
-        x.flatten(0, -2), weight, bias, labels.flatten(), label_smoothing, chunk, dtype
+        x.flatten(0, -2), weight, bias, labels.flatten(), label_smoothing, softcap, chunk, dtype
     )
     return total
 
@@ -82,6 +84,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         labels: Tensor,
         label_smoothing: float,
+        softcap: float | None,
         chunk: int,
         dtype: torch.dtype,
     ) -> Tensor:
@@ -94,7 +97,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             for start in range(0, len(x), chunk):
                 part = x[start : start + chunk].to(dtype)  # (n, D)
                 loss, grad = _loss_and_grad(
-                    part, matrix, bias, labels[start : start + chunk], label_smoothing
+                    part, matrix, bias, labels[start : start + chunk], label_smoothing, softcap
                 )
                 total = total + loss
                 if needs_grad[0]:
@@ -115,11 +118,16 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             None if grad is None else (grad * grads[0]).to(dtype)
             for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         ]
-        return (*scaled, None, None, None, None)
+        return (*scaled, None, None, None, None, None)
 
 
 def _loss_and_grad(
-    part: Tensor, matrix: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float
+    part: Tensor,
+    matrix: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    label_smoothing: float,
+    softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Return the summed loss of hidden states (n, D), and its gradient w.r.t. the logits (n, V).
 
@@ -129,18 +137,22 @@ def _loss_and_grad(
         from glassformer.training.cross_entropy_triton import cross_entropy_with_grad_
 
         logits = F.linear(part, matrix, None if bias is None else bias.to(part.dtype))
-        return cross_entropy_with_grad_(logits, labels, label_smoothing, IGNORE_INDEX).sum(), logits
-    loss, grad = _chunk_loss(part @ matrix.T, bias, labels, label_smoothing)
+        scores = apply_softcap(logits, softcap)
+        slope = None if softcap is None else 1 - (scores / softcap).square()  # of the softcap
+        loss = cross_entropy_with_grad_(scores, labels, label_smoothing, IGNORE_INDEX).sum()
+        return loss, scores if slope is None else scores * slope
+    loss, grad = _chunk_loss(part @ matrix.T, bias, labels, label_smoothing, softcap)
     return loss, grad.to(part.dtype)
 
 
 def _chunk_loss(
-    logits: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float
+    logits: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float, softcap: float | None
 ) -> tuple[Tensor, Tensor]:
     """Return the summed loss of logits (n, V) plus bias, and its gradient w.r.t. them, in float32."""
     scores = logits.float()
     if bias is not None:
         scores = scores + bias.float()
+    scores = apply_softcap(scores, softcap)
     counted = (labels != IGNORE_INDEX)[:, None]  # (n, 1)
     target = labels.clamp(min=0)[:, None]  # (n, 1); any token for ignored labels
     log_sum = scores.logsumexp(-1, keepdim=True)
@@ -152,4 +164,6 @@ def _chunk_loss(
     if label_smoothing:
         grad -= label_smoothing / scores.shape[-1]
     grad.scatter_add_(1, target, torch.full_like(target_score, label_smoothing - 1))
+    if softcap is not None:
+        grad.mul_(1 - (scores / softcap).square())
     return (loss * counted).sum(), grad.mul_(counted)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from glassformer.core.kernels import KERNELS, Kernel, attend, choose_kernel
 from glassformer.core.masks import Mask
-from glassformer.errors import ShapeError
+from glassformer.errors import ShapeError, UnsupportedError
 from tests.core.attention_cases import Case, cases, may_attend, naive
 
 TRAINABLE = tuple(kernel for kernel in KERNELS if kernel not in ("auto", "flex"))  # on a CPU
@@ -102,3 +102,25 @@ def test_auto_chooses_flex_only_for_long_sparse_masks() -> None:
     assert choose_kernel(mask=sparse, **long, device="cuda", dropout=0.1) == "sdpa"
     assert choose_kernel(mask=Mask(causal=True), **long, device="cuda") == "sdpa"
     assert choose_kernel("explicit", mask=sparse, **long, device="cuda") == "explicit"
+
+
+@pytest.mark.parametrize("kernel", ["auto", "explicit", "flex"])
+def test_softcap_bounds_the_scaled_scores_before_bias_and_mask(kernel: Kernel) -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 4, 7, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 8)
+    bias, mask = torch.randn(1, 4, 7, 7), Mask(causal=True, window=3)
+    actual = attend(q, k, v, mask=mask, bias=bias, scale=0.5, softcap=1.5, kernel=kernel)
+    dots = q @ k.repeat_interleave(2, 1).transpose(-1, -2) * 0.5
+    scores = 1.5 * (dots / 1.5).tanh() + bias
+    allowed = torch.ones(7, 7, dtype=torch.bool).tril() & torch.ones(7, 7, dtype=torch.bool).triu(-2)
+    weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+    torch.testing.assert_close(actual, weights @ v.repeat_interleave(2, 1))
+
+
+def test_softcap_is_never_silently_dropped_by_the_fused_kernel() -> None:
+    x = torch.randn(1, 2, 3, 4)
+    with pytest.raises(UnsupportedError):
+        attend(x, x, x, softcap=1.5, kernel="sdpa")
+    long = {"queries": 4096, "keys": 4096, "device": "cuda", "softcap": 50.0}
+    assert choose_kernel(mask=Mask(causal=True), **long) == "flex"
+    assert choose_kernel(mask=Mask(causal=True), **long, dropout=0.1) == "explicit"

@@ -267,6 +267,24 @@ QWEN3: list[Case] = [
     ("Qwen3ForQuestionAnswering", {**_QWEN3, "rope_theta": 77.0}),
 ]
 
+_GEMMA = {**_GROUPS, "head_dim": 6, "sliding_window": 3, "pad_token_id": 0, "query_pre_attn_scalar": 6}
+_CAPS = {"attn_logit_softcapping": 0.7, "final_logit_softcapping": 1.3}  # low enough to bend most values
+_UNCAPPED = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+
+GEMMA2: list[Case] = [
+    ("Gemma2ForCausalLM", {**_GEMMA}),
+    ("Gemma2ForCausalLM", {**_GEMMA, **_CAPS, "query_pre_attn_scalar": 17, "num_hidden_layers": 3}),
+    ("Gemma2ForCausalLM", {**_GEMMA, **_UNCAPPED, "num_key_value_heads": 6, "attention_bias": True}),
+    ("Gemma2ForCausalLM", {**_GEMMA, **_CAPS, "sliding_window": 1, "head_dim": 10, "rms_norm_eps": 1e-2}),
+    ("Gemma2ForCausalLM", {**_GEMMA, **_CAPS, "layer_types": [_FULL, _FULL], "tie_word_embeddings": False}),
+    ("Gemma2ForCausalLM", {**_GEMMA, **_CAPS, "layer_types": [_SLIDING, _SLIDING], "pad_token_id": None}),
+    ("Gemma2ForCausalLM", {**_GEMMA, "rope_parameters": _LINEAR, "attn_logit_softcapping": None}),
+    ("Gemma2Model", {**_GEMMA, **_CAPS, "rope_theta": 77.0, "hidden_activation": "silu"}),
+    ("Gemma2ForSequenceClassification", {**_GEMMA, **_CAPS, "num_labels": 3, "pad_token_id": 60}),
+    ("Gemma2ForTokenClassification", {**_GEMMA, "num_labels": 5, "rope_parameters": _BANDS}),
+]
+
 _FALCON = {"vocab_size": 61, "hidden_size": 24, "num_attention_heads": 6, "num_hidden_layers": 2}
 _GROUPED = {"new_decoder_architecture": True, "num_kv_heads": 3}
 _PLAIN = {"multi_query": False, "parallel_attn": False, "bias": True}
@@ -385,7 +403,7 @@ PATCHTST: list[Case] = [
 _OWN = {
     **{"t5": T5, "bart": BART, "marian": MARIAN, "vit": VIT, "deit": DEIT, "patchtst": PATCHTST},
     **{"gpt2": GPT2, "llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2, "qwen3": QWEN3},
-    **{"falcon": FALCON, "palm": PALM, "gpt_neox": GPT_NEOX},
+    **{"falcon": FALCON, "palm": PALM, "gpt_neox": GPT_NEOX, "gemma2": GEMMA2},
     **{"bert": BERT, "roberta": ROBERTA, "distilbert": DISTILBERT, "electra": ELECTRA, "albert": ALBERT},
 }
 FAMILIES = {family: every_head(cases) for family, cases in _OWN.items()}

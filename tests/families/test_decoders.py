@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,9 @@ SIZES = {
     "pythia-6.9b": 6_857_302_016,
     "pythia-12b": 11_846_072_320,
     "gpt-neox-20b": 20_554_567_680,
+    "gemma-2-2b": 2_614_341_888,
+    "gemma-2-9b": 9_241_705_984,
+    "gemma-2-27b": 27_227_128_320,
     "palm-8b": 8.63e9,
     "palm-62b": 62.50e9,
     "palm-540b": 540.35e9,
@@ -141,3 +145,46 @@ def test_presets_have_the_published_number_of_parameters(name: str) -> None:
         model = build_model(preset_spec(name))
     count = sum(p.numel() for p in model.parameters())
     assert abs(count - SIZES[name]) <= (1e7 if isinstance(SIZES[name], float) else 0)
+
+
+def _block(model: spec.DecoderOnlySpec, **changes: Any) -> spec.DecoderOnlySpec:
+    """The spec with changes in every block; the keys of `attention` change its attention."""
+    attention = changes.pop("attention", {})
+    stack = model.decoder
+
+    def change(block: spec.BlockSpec) -> spec.BlockSpec:
+        return replace(block, attention=replace(block.attention, **attention), **changes)
+
+    pattern = tuple(map(change, stack.pattern))
+    return replace(model, decoder=replace(stack, block=change(stack.block), pattern=pattern))
+
+
+def _stack(model: spec.DecoderOnlySpec, **changes: Any) -> spec.DecoderOnlySpec:
+    return replace(model, decoder=replace(model.decoder, **changes))
+
+
+WRONG = {
+    "all features rotated": ("gpt_neox", 0, lambda s: _stack(s, position=spec.RotarySpec())),
+    "sequential residual": ("gpt_neox", 0, lambda s: _block(s, wiring="pre")),
+    "scores without softcap": ("gemma2", 1, lambda s: _block(s, attention={"softcap": None})),
+    "logits without softcap": ("gemma2", 1, lambda s: replace(s, head=replace(s.head, softcap=None))),
+    "weight instead of 1 + weight": ("gemma2", 1, lambda s: _block(s, norm=spec.RMSNormSpec())),
+    "no norm after a sublayer": ("gemma2", 1, lambda s: _block(s, wiring="pre")),
+    "scale of the head width": ("gemma2", 1, lambda s: _block(s, attention={"scale": None})),
+    "unscaled embeddings": ("gemma2", 1, lambda s: replace(s, input=replace(s.input, scale=1.0))),
+    "windows in all layers": ("gemma2", 1, lambda s: _stack(s, pattern=())),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_deliberately_wrong_variant_differs_from_transformers(what: str, tmp_path: Path) -> None:
+    family, case, change = WRONG[what]
+    reference: Any = harness.reference(*FAMILIES[family][case])
+    right = glassformer.load(harness.save_reference(reference, tmp_path)).model
+    wrong = build_model(change(right.spec)).eval()
+    wrong.load_state_dict(right.state_dict(), strict=False)  # some have fewer norms
+    ids = torch.randint(2, 60, (2, 9), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = reference(input_ids=ids).logits
+        assert (right(ids) - expected).abs().max() < 1e-5
+        assert (wrong(ids) - expected).abs().max() > 1e-3

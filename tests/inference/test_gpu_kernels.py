@@ -119,12 +119,21 @@ def test_normalize_matches_torch(kind: Any) -> None:
 
 
 def plain_attention(
-    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, bias: Tensor | float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    visible: Tensor,
+    scale: float,
+    bias: Tensor | float = 0.0,
+    softcap: float | None = None,
 ) -> Tensor:
     """q (B, W, H, K), k and v (B, G, S, K), visible (B, W, S), bias (H, S) -> (B, W, H, K), in float64."""
     repeats = q.shape[2] // k.shape[1]
     k, v = (t.double().repeat_interleave(repeats, 1) for t in (k, v))
-    scores = torch.einsum("bwhk,bhsk->bwhs", q.double(), k) * scale + bias
+    scores = torch.einsum("bwhk,bhsk->bwhs", q.double(), k) * scale
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    scores = scores + bias
     weights = scores.masked_fill(~visible[:, :, None], float("-inf")).softmax(-1).nan_to_num()
     return torch.einsum("bwhs,bhsk->bwhk", weights, v)
 
@@ -162,10 +171,10 @@ def test_decode_attention_matches_torch_and_appends_the_new_key(
     assert error(actual, plain_attention(want_q, keys, values, visible, 0.3)) < bound(dtype)
 
 
-@pytest.mark.parametrize("kind", ["slopes", "table", "window"])
+@pytest.mark.parametrize("kind", ["slopes", "table", "window", "softcap"])
 @pytest.mark.parametrize("batch_kind", ["small", "large"])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_decode_attention_of_beams_with_window_and_bias(beams: int, batch_kind: str, kind: str) -> None:
+def test_decode_attention_of_beams_with_bias_window_and_cap(beams: int, batch_kind: str, kind: str) -> None:
     batch, heads, groups, width = batch_size(batch_kind), 4, 2, 96
     shared, steps = 37, 30  # so the new slots lie on two tiles
     capacity = shared + beams * (steps + 1) + 5
@@ -190,6 +199,8 @@ def test_decode_attention_of_beams_with_window_and_bias(beams: int, batch_kind: 
     else:
         options["window"] = 17
         visible = visible & (distance < 17)
+        if kind == "softcap":
+            options["softcap"] = 0.7
     keys, values = cache_k.clone(), cache_v.clone()
     keys[:, :, new], values[:, :, new] = k.transpose(1, 2), v.transpose(1, 2)
     length = torch.tensor(filled, device=DEVICE)
@@ -197,7 +208,8 @@ def test_decode_attention_of_beams_with_window_and_bias(beams: int, batch_kind: 
         q, k, v, cache_k, cache_v, length, scale=0.1, ancestors=ancestors, prompt_length=shared, **options
     )
     assert torch.equal(cache_k, keys) and torch.equal(cache_v, values)
-    assert error(actual, plain_attention(q, keys, values, visible, 0.1, bias)) < 1e-5
+    expected = plain_attention(q, keys, values, visible, 0.1, bias, options.get("softcap"))
+    assert error(actual, expected) < 1e-5
 
 
 def test_cross_decode_attention_masks_padding_and_gives_zeros_if_fully_masked() -> None:

@@ -25,6 +25,7 @@ from tests.generation.test_greedy import PAD, START, generate_with, model_of  # 
 DEVICE = "cuda" if HAS_GPU else "cpu"
 LOW = torch.bfloat16 if HAS_GPU else torch.float16  # the interpreter has no bfloat16
 FAMILIES = ["original", "marian", "bart", "t5", "gpt2", "llama", "mistral", "qwen2", "qwen3", "falcon"]
+FAMILIES += ["gpt_neox", "gemma2"]
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "forbidden": {"min_new_tokens": 3, "suppress_tokens": (7, 11)},
@@ -35,7 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 STEPS = 6
 if not HAS_GPU:  # the interpreter takes a minute for what a GPU does in a second
-    FAMILIES = ["original", "t5", "llama", "qwen3", "falcon"]
+    FAMILIES = ["original", "t5", "llama", "qwen3", "falcon", "gemma2"]
     SETTINGS = {name: SETTINGS[name] for name in ("greedy", "beams")}
     STEPS = 3
 

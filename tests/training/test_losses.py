@@ -22,10 +22,18 @@ from glassformer.training.losses import cross_entropy, projected_cross_entropy
     chunk=st.integers(1, 30),
     label_smoothing=st.sampled_from([0.0, 0.1, 0.7]),
     biased=st.booleans(),
+    softcap=st.sampled_from([None, 1.5]),
     seed=st.integers(0, 99),
 )
 def test_chunked_loss_equals_unchunked_loss(
-    rows: int, width: int, vocab: int, chunk: int, label_smoothing: float, biased: bool, seed: int
+    rows: int,
+    width: int,
+    vocab: int,
+    chunk: int,
+    label_smoothing: float,
+    biased: bool,
+    softcap: float | None,
+    seed: int,
 ) -> None:
     torch.manual_seed(seed)
     x = torch.randn(rows, width, dtype=torch.float64, requires_grad=True)
@@ -35,10 +43,14 @@ def test_chunked_loss_equals_unchunked_loss(
     labels[torch.rand(rows) < 0.3] = IGNORE_INDEX
     leaves = [t for t in (x, weight, bias) if t is not None]
     logits = F.linear(x, weight, bias)
+    if softcap is not None:
+        logits = softcap * (logits / softcap).tanh()
     expected = F.cross_entropy(
         logits, labels, reduction="sum", ignore_index=IGNORE_INDEX, label_smoothing=label_smoothing
     )
-    ours = projected_cross_entropy(x, weight, labels, bias=bias, label_smoothing=label_smoothing, chunk=chunk)
+    ours = projected_cross_entropy(
+        x, weight, labels, bias=bias, label_smoothing=label_smoothing, softcap=softcap, chunk=chunk
+    )
     expected_grads = torch.autograd.grad(expected * 3, leaves)
     grads = torch.autograd.grad(ours * 3, leaves)
     assert torch.allclose(ours.double(), expected, rtol=1e-5, atol=1e-5)

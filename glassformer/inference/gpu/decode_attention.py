@@ -55,6 +55,7 @@ def decode_attention(
     length: Tensor | None,
     *,
     scale: float,
+    softcap: float | None = None,
     mask: Tensor | None = None,
     ancestors: Tensor | None = None,
     rotary: tuple[Tensor, Tensor] | None = None,
@@ -66,6 +67,7 @@ def decode_attention(
 
     length: the number of filled slots, an integer tensor on the device; the new keys are written to the next
     W slots. Without new keys and a length, as in cross-attention, all slots are visible.
+    softcap: bound of the scaled scores, softcap * tanh(scores / softcap).
     mask (B, L): False masks a slot that was filled earlier (padding).
     ancestors (B, W, L): the slots that a beam attends to, including its new one; required if W > 1 beams
     append.
@@ -119,6 +121,7 @@ def decode_attention(
         ROTARY_DIM=0 if cos is None else cos.shape[-1],
         ROTARY_PER="all" if rotary_rows <= 1 else "input" if rotary_rows == batch else "beam",
         WINDOW=window or 0,
+        SOFTCAP=softcap or 0.0,
         BLOCK_Q=block_q,
         BLOCK_NEW=triton.next_power_of_2(beams),
         BIAS=None if bias is None else "slope" if bias.dim() == 1 else "table",
@@ -235,6 +238,7 @@ def _decode_attention_kernel(
     ROTARY_DIM: tl.constexpr,
     ROTARY_PER: tl.constexpr,
     WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
     BLOCK_Q: tl.constexpr,
     BLOCK_NEW: tl.constexpr,
     BIAS: tl.constexpr,
@@ -327,6 +331,8 @@ def _decode_attention_kernel(
             if ancestors is not None:
                 visible = visible & (tl.load(ancestors + ancestors_row + slot, mask=visible, other=0) != 0)
             scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+            if SOFTCAP > 0.0:  # tanh(u) = 2 sigmoid(2u) - 1
+                scores = SOFTCAP * (2.0 * tl.sigmoid(scores * (2.0 / SOFTCAP)) - 1.0)
             if WINDOW > 0 or BIAS is not None:
                 distance = position - _slot_position(slot, prompt_length, BEAMS)
                 if WINDOW > 0:

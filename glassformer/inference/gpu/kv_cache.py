@@ -82,6 +82,7 @@ class TritonBeamCache(SharedPromptKVCache):
             cache.v,
             self.filled,
             scale=attention.scale,
+            softcap=attention.softcap,
             mask=self.mask,
             ancestors=self.ancestors,
             rotary=self.rotary[window],
@@ -154,6 +155,13 @@ class TritonCrossCache(CrossKVCache):
     ) -> Tensor:
         q = q.view(self.batch, -1, *q.shape[1:])  # (B, W, H, K)
         heads = decode_attention(
-            q, None, None, *self.view(layer), None, scale=attention.scale, mask=self.mask
+            q,
+            None,
+            None,
+            *self.view(layer),
+            None,
+            scale=attention.scale,
+            softcap=attention.softcap,
+            mask=self.mask,
         )
         return heads.flatten(0, 1)

@@ -74,9 +74,9 @@ class NormWeights:
 
 def norm_weights(module: RMSNorm | LayerNorm) -> NormWeights:
     """Return the parameters of a norm module."""
-    weight = module.weight.detach()
     if isinstance(module, RMSNorm):
-        return NormWeights(kind="rms", weight=weight, eps=module.eps)
+        return NormWeights(kind="rms", weight=module.scale.detach(), eps=module.eps)
+    weight = module.weight.detach()
     bias = None if module.bias is None else module.bias.detach()
     return NormWeights(kind="layer", weight=weight, bias=bias, eps=module.eps)
 
