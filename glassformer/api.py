@@ -168,11 +168,21 @@ class Pipeline(Bundle):
     def classify(
         self, inputs: Any, *, top: int | None = None, **options: Unpack[EncoderTaskOptions]
     ) -> list[Label] | list[list[Label]]:
-        """Classify texts or images (paths, bytes or PIL images): labels with probabilities, best first.
+        """Classify texts, images (paths, bytes or PIL images) or time series: labels with probabilities.
+
+        For a model of time series, `inputs` is an array (B, T, C), a list of arrays (T, C), one such array,
+        or a file.
 
         top: number of labels; None: all.
         """
         from glassformer.tasks.classification import Classifier
+        from glassformer.tasks.series_classification import SeriesClassifier, reads_series, series_inputs
+
+        if reads_series(self):
+            classifier, inputs = SeriesClassifier(self, top=top), series_inputs(inputs)
+            if classifier.is_single(inputs):
+                return next(classifier.run([inputs])).labels
+            return [result.labels for result in classifier.run(inputs)]
 
         task = Classifier(self, top=top, **options)
         return task(inputs).labels if task.is_single(inputs) else [result.labels for result in task(inputs)]

@@ -60,17 +60,24 @@ def classify(
     *,
     options: LineOptions,
 ) -> None:
-    """Classify texts or images.
+    """Classify texts, images or time series.
 
     Prints one line per input: label, tab, probability.
+    A model of time series reads them from a file: .ts, UCR .tsv or a table.
     Empty lines stay empty. --json prints the probabilities of all labels.
     Warns on stderr about images unlike the training data.
     """
-    source, bundle = _open(model, inputs, options)
+    bundle = options.load(model)
     from glassformer.tasks.classification import Classifier
     from glassformer.tasks.images import image_warning_message
+    from glassformer.tasks.series_classification import reads_series
 
     top_labels = None if options.as_json else top
+    if reads_series(bundle):
+        _classify_series(bundle, inputs, options, top_labels)
+        return
+    source = read_inputs(inputs, options.file)
+    note_file_as_text(inputs, bundle)
     task = Classifier(bundle, top=top_labels, truncate=truncate, **options.task_kwargs())
     warnings: Counter[ImageWarning] = Counter()
 
@@ -84,6 +91,21 @@ def classify(
     finally:
         for warning, count in warnings.items():
             message(f"note: {image_warning_message(bundle, warning, count)}")
+
+
+def _classify_series(bundle: Bundle, files: list[str] | None, options: LineOptions, top: int | None) -> None:
+    """Print a line for each series of the files."""
+    from glassformer.tasks.series_classification import SeriesClassifier, series_inputs
+
+    task = SeriesClassifier(bundle, top=top)
+    paths = [*(files or []), *([] if options.file is None else [options.file])]
+    if not paths:
+        raise MissingValueError("file", needed_for="to classify time series", hint="name a file of series")
+    for path in paths:
+        for result in task.run(series_inputs(path)):
+            labels = [asdict(label) for label in result.labels]
+            line = format_scores((label.label, label.score) for label in result.labels)
+            print(json.dumps({"labels": labels}, ensure_ascii=False) if options.as_json else line)
 
 
 @with_options(LineOptions)

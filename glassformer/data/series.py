@@ -33,8 +33,8 @@ Fill = Literal["error", "linear", "last", "ignore"]
 TIME_NAMES = ("date", "ds", "timestamp", "datetime", "time", "date time", "date_time")
 ID_NAMES = ("unique_id", "item_id", "series_id", "id", "series")
 VALUE_NAMES = ("y", "target", "value")
-_INDEX_NAMES = ("", "unnamed: 0")  # the row index that pandas writes
-_MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "?"})
+INDEX_NAMES = ("", "unnamed: 0")  # the row index that pandas writes
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "?"})
 _MAX_TEXT_SHARE = 0.5  # a column with a larger fraction of text cells is not numeric
 _FILL_HINT = "fix the data, or set `fill` to linear or last"
 
@@ -165,7 +165,7 @@ class _SeriesFile:
             if not _is_timestamp(self.first[0]):
                 problem = f"has no known column of timestamps ({', '.join(self.columns[:12])})"
                 raise FileProblemError(self.name, problem, hint="name the column of timestamps")
-        others = [name for name in self.columns if name != time and name.lower() not in _INDEX_NAMES]
+        others = [name for name in self.columns if name != time and name.lower() not in INDEX_NAMES]
         value = find_column(others, VALUE_NAMES) if target is None else target[0]
         id_column = find_column(others, ID_NAMES)
         if id_column is not None and value is not None and id_column != value:
@@ -275,7 +275,7 @@ def _read_rows(
             return float(cell)  # type: ignore[arg-type]
         except (ValueError, TypeError):
             content = str("" if cell is None else cell).strip()
-            if content.lower() not in _MISSING:
+            if content.lower() not in MISSING:
                 count, first, example = text.get(column, (0, line, content))
                 text[column] = (count + 1, first, example)
             return math.nan

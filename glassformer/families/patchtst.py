@@ -62,9 +62,17 @@ def patchtst(
     embed_dropout: float = 0.2,
     pool: Pool = "flatten",
     distribution: Distribution = "none",
+    num_labels: int | None = None,
+    head_dropout: float = 0.0,
     head: spec.HeadSpec | None = None,
 ) -> spec.EncoderOnlySpec:
-    """Create the spec of a PatchTST; the defaults are the paper's for long series, forecasting 96 steps."""
+    """Create the spec of a PatchTST; the defaults are the paper's for long series, forecasting 96 steps.
+
+    num_labels: for a classifier instead of a forecaster.
+    """
+    if head is None and num_labels is not None:
+        pooling: Any = "mean" if pool == "flatten" else pool
+        head = spec.SeriesClassifySpec(num_labels=num_labels, pool=pooling, dropout=head_dropout)
     return spec.EncoderOnlySpec(
         input=spec.SeriesPatchesSpec(
             context_length=context_length,
@@ -96,7 +104,9 @@ def patchtst(
             ),
         ),
         head=head
-        or spec.ForecastSpec(prediction_length=prediction_length, pool=pool, distribution=distribution),
+        or spec.ForecastSpec(
+            prediction_length=prediction_length, pool=pool, distribution=distribution, dropout=head_dropout
+        ),
         init=spec.NormalSpec(std=0.02),
     )
 

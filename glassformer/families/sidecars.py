@@ -17,7 +17,7 @@ from glassformer.families.family import read_json
 
 JOB_FILE = "job.json"
 IMAGE_PROCESSOR_FILE = "preprocessor_config.json"  # how images are resized and normalized, as published
-JOBS = ("translate", "lm", "classify", "images", "forecast", "restore")
+JOBS = ("translate", "lm", "classify", "images", "forecast", "restore", "classify-series")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,9 @@ class JobInfo:
     usual_len: length in tokens that 99.5 % of the training sources do not exceed.
     max_len: maximum number of tokens of a text.
     gap, before: for a model that restores sentences, the gap token and the string before each text part.
-    columns, frequency: series of a forecaster. context, horizon: number of steps it reads and predicts.
+    columns: channels of the series. frequency: step of the series of a forecaster.
+    difference: whether a classifier of series reads first differences as additional channels.
+    context, horizon: number of steps it reads and predicts.
     mean, std: statistics of each column or image channel in the training data. size, channels: of the images.
     example: the input that the explorer shows first.
     """
@@ -50,6 +52,7 @@ class JobInfo:
     columns: tuple[str, ...] | None = None
     context: int | None = None
     horizon: int | None = None
+    difference: bool | None = None
     frequency: str | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None

@@ -47,7 +47,7 @@ class LabelScorer:
     def of(cls, bundle: Bundle, top: int | None = None) -> LabelScorer:
         """Create the scorer of a classifier from its label names and its problem type."""
         head = getattr(bundle.spec, "head", None)
-        if not isinstance(head, specs.ClassifySpec | specs.DistilledClassifySpec):
+        if not isinstance(head, specs.ClassifySpec | specs.DistilledClassifySpec | specs.SeriesClassifySpec):
             hint = f"its head is {getattr(head, 'kind', 'missing')}"
             raise UnsupportedError(bundle.display_name, "classification", hint=hint)
         check_at_least("top", top)

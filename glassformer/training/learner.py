@@ -239,6 +239,24 @@ def cutmix(images: Tensor, labels: Tensor, probability: float) -> tuple[Tensor, 
     return torch.where(inside, images.roll(1, 0), images), labels.roll(1, 0), ratio
 
 
+class SeriesLabelLearner(LabelLearner):
+    """Train a classifier of time series; mixup is applied to a batch with the probability `mixup`."""
+
+    def __init__(self, model: nn.Module, *, mixup: float, **options: float) -> None:
+        super().__init__(model, **options)
+        self.mixup = mixup
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        if not (self.training and self.mixup):
+            return super().forward(inputs, labels)
+        random = torch.rand(2, device=inputs.device)
+        ratio = torch.sin(torch.pi / 2 * random[0]).square()  # the distribution Beta(0.5, 0.5)
+        ratio = torch.where(random[1] < self.mixup, ratio, 1.0)
+        mixed = ratio * inputs + (1 - ratio) * inputs.roll(1, 0)
+        logits = self.logits(self._repeat_for_r_drop(mixed))
+        return ratio * self.loss(logits, labels) + (1 - ratio) * self.loss(logits, labels.roll(1, 0))
+
+
 def _interval(side: int, offset: Tensor, length: Tensor) -> Tensor:
     """Return a mask (side,) of a random interval; `offset` and `length` are random numbers in [0, 1)."""
     smallest, largest = CUTMIX_SIDE

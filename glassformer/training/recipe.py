@@ -273,6 +273,47 @@ class SeriesData(DataSection):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LabeledSeriesData(DataSection):
+    """Time series and their labels."""
+
+    train: Paths = setting(
+        REQUIRED,
+        ".ts (UEA), label and values in a row (UCR), or a table, wide (a row per series with a label "
+        "column) or long (unique_id, ds, values, label)",
+        unit="file",
+    )
+    valid: Paths | float = _valid_split(0.2)
+    label_column: str | None = setting(None, "label column of a table; null detects it", unit="name")
+    time_column: str | None = setting(None, "time column of a long table; null detects it", unit="name")
+    value_columns: Paths | None = setting(
+        None, "columns of values; null takes all other columns", unit="names"
+    )
+    context_length: int | None = setting(
+        None,
+        "length that all series are resampled to; null is the longest training series, at most 1024",
+        interval="[4, inf)",
+        unit="time steps",
+    )
+    difference: bool = setting(True, "add the first difference of each channel as a channel")
+    jitter_std: float = setting(
+        0.03, "augmentation: noise, relative to a channel's std", interval="[0, inf)", unit="std"
+    )
+    scale_std: float = setting(0.1, "augmentation: std of a random factor", interval="[0, inf)")
+    time_warp: float = setting(
+        0.2, "augmentation: the local speed changes by up to exp(+-time_warp)", interval="[0, inf)"
+    )
+    max_shift: float = setting(
+        0.1, "augmentation: maximum random shift in time", interval="[0, 1)", unit="fraction of the length"
+    )
+    max_mask: float = setting(
+        0.2, "augmentation: longest masked span", interval="[0, 1)", unit="fraction of the length"
+    )
+    mixup_prob: float = setting(
+        1.0, "augmentation: mixup, decided per batch", interval="[0, 1]", unit="probability"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenizerOptions(Section):
     """The tokenizer to train or to use."""
 
@@ -340,9 +381,9 @@ class TrainingOptions(Section):
     )
     batch_size: int | None = setting(
         None,
-        "images and forecast: maximum batch size per device; null chooses it",
+        "images and time series: maximum batch size per device; null chooses it",
         interval="[1, inf)",
-        unit="images or windows",
+        unit="images, windows or series",
     )
     packing: bool | None = setting(
         None,
@@ -415,7 +456,7 @@ class TrainingOptions(Section):
     metric_for_best_model: str | None = setting(
         None,
         "metric that defines the best model; null is bleu for translate, chrf for restore, accuracy for "
-        "classify and images, mse for forecast, loss for lm",
+        "classify, images and classify-series, mse for forecast, loss for lm",
     )
     greater_is_better: bool | None = setting(
         None,
@@ -492,13 +533,14 @@ class TrainingOptions(Section):
         return self.batch_tokens or self.batch_size
 
 
-JobData = PairData | TextData | LabeledData | SentenceData | ImageData | SeriesData
+JobData = PairData | TextData | LabeledData | SentenceData | ImageData | SeriesData | LabeledSeriesData
 DATA_SECTIONS: dict[str, type[JobData]] = {
     "translate": PairData,
     "lm": TextData,
     "classify": LabeledData,
     "images": ImageData,
     "forecast": SeriesData,
+    "classify-series": LabeledSeriesData,
     "restore": SentenceData,
 }
 METRICS = {  # validation metrics of each job
@@ -507,14 +549,16 @@ METRICS = {  # validation metrics of each job
     "classify": "loss accuracy f1",
     "images": "loss accuracy f1",
     "forecast": "loss mse mae",
+    "classify-series": "loss accuracy f1",
     "restore": "loss perplexity bleu chrf exact",
 }
+NO_TEXT_JOBS = ("images", "forecast", "classify-series")  # jobs without a tokenizer
 SECTIONS = ("job", "seed", "data", "tokenizer", "model", "training")
 
 
 def batch_key(job: str) -> str:
-    """Return the training key for the batch size: text jobs count tokens, other jobs images or windows."""
-    return "batch_size" if job in ("images", "forecast") else "batch_tokens"
+    """Return the training key for the batch size: text jobs count tokens, other jobs examples."""
+    return "batch_size" if job in NO_TEXT_JOBS else "batch_tokens"
 
 
 class KeyDescription(NamedTuple):
@@ -592,7 +636,7 @@ class Recipe:
         data: dict[str, Any] = {"job": self.job, "seed": self.seed}
         for section in SECTIONS[2:]:
             data[section] = section_dict(getattr(self, section))
-        if self.job in ("images", "forecast"):
+        if self.job in NO_TEXT_JOBS:
             del data["tokenizer"]
         return data
 

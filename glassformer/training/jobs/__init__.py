@@ -9,6 +9,7 @@ from glassformer.training.jobs.classification import ClassifyJob, ImagesJob
 from glassformer.training.jobs.forecast import ForecastJob
 from glassformer.training.jobs.lm import LanguageModelingJob
 from glassformer.training.jobs.seq2seq import RestoreJob, TranslateJob
+from glassformer.training.jobs.series_classification import ClassifySeriesJob
 
 JOBS: dict[str, type[Job[Any]]] = {
     "translate": TranslateJob,
@@ -17,4 +18,5 @@ JOBS: dict[str, type[Job[Any]]] = {
     "classify": ClassifyJob,
     "images": ImagesJob,
     "forecast": ForecastJob,
+    "classify-series": ClassifySeriesJob,
 }
