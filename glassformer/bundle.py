@@ -130,7 +130,7 @@ class Bundle:
         for name, stack in self.model.named_modules():
             if not isinstance(stack, Stack):
                 continue
-            for path, part in stack.named_modules(prefix=name):
+            for path, part in stack.named_modules(prefix=name, remove_duplicate=False):
                 if isinstance(part, MultiHeadAttention):
                     is_self = path.endswith(".self_attn")
                     mask = Mask(causal=is_self and stack.causal, window=part.window)

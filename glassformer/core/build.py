@@ -103,6 +103,7 @@ def build_stack(spec: specs.StackSpec, memory_dim: int | None = None) -> Stack:
             blocks[spec.group_of(n)] = build_block(spec.block_at(n), spec.d_model, memory_dim)
     return Stack(
         [blocks[spec.group_of(n)] for n in range(spec.num_layers)],
+        first_norm=spec.first_norm,
         causal=spec.causal,
         position=_attention_position(spec, spec.position),
         local_position=_attention_position(spec, spec.local_position),

@@ -109,8 +109,8 @@ class MaskedLanguageModelHead(VocabularyHead):
 
     def __init__(self, d_model: int, spec: specs.MaskedLanguageModelSpec) -> None:
         width = spec.hidden_dim or d_model
-        super().__init__(width, spec.vocab_size, bias=True)
-        self.dense = nn.Linear(d_model, width)
+        super().__init__(width, spec.vocab_size, bias=spec.bias)
+        self.dense = nn.Linear(d_model, width, bias=spec.hidden_bias)
         self.activation = spec.activation
         self.norm = make_norm(spec.norm, width)
 
@@ -147,16 +147,39 @@ def pool(x: Tensor, padding: Tensor | None, kind: str) -> Tensor:
     return mean if kind == "mean" else mean * padding.sum(1, keepdim=True).sqrt().to(x.dtype)
 
 
-class ClassifyHead(nn.Module):
+class LabelHead(nn.Module):
+    """Base of heads with labels: an optional dense layer with activation and norm, then the logits."""
+
+    def __init__(
+        self,
+        d_model: int,
+        spec: specs.ClassifySpec | specs.TokenClassifySpec | specs.AnswerSpec,
+        num_labels: int,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.hidden = spec.hidden
+        self.dense = nn.Linear(d_model, d_model, bias=spec.hidden_bias) if spec.hidden else None
+        self.norm = make_norm(spec.hidden_norm, d_model) if spec.hidden_norm else None
+        self.dropout = Dropout(spec.dropout)
+        self.out = nn.Linear(d_model, num_labels, bias=bias)
+
+    def logits(self, x: Tensor, obs: Observer | None) -> Tensor:
+        """Map hidden states (..., D) to logits (..., L)."""
+        if self.dense is not None and self.hidden is not None:
+            x = ACTIVATIONS[self.hidden](self.dense(x))
+            x = x if self.norm is None else self.norm(x)
+        return tap(obs, "logits", self.out(self.dropout(x)))
+
+
+class ClassifyHead(LabelHead):
     """Classify a sequence: pool, optional dense layer, logits: (B, T, D) -> (B, L)."""
 
     def __init__(self, d_model: int, spec: specs.ClassifySpec) -> None:
-        super().__init__()
-        self.pool, self.hidden, self.end_id = spec.pool, spec.hidden, spec.end_id
-        self.dense = nn.Linear(d_model, d_model) if spec.hidden else None
+        super().__init__(d_model, spec, spec.num_labels, spec.bias)
+        self.pool, self.end_id = spec.pool, spec.end_id
         self.dropout_hidden = Dropout(spec.dropout if "hidden" in spec.dropped else 0.0)
         self.dropout = Dropout(spec.dropout if "out" in spec.dropped else 0.0)
-        self.out = nn.Linear(d_model, spec.num_labels, bias=spec.bias)
 
     def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
         if self.pool == "first":  # column 0, even if it is padding, as in the published models
@@ -166,9 +189,7 @@ class ClassifyHead(nn.Module):
         else:
             pooled = pool(x, context.padding, self.pool)
         pooled = tap(obs, "pooled", pooled)  # (B, D)
-        if self.dense is not None and self.hidden is not None:
-            pooled = ACTIVATIONS[self.hidden](self.dense(self.dropout_hidden(pooled)))
-        return tap(obs, "logits", self.out(self.dropout(pooled)))  # (B, L)
+        return self.logits(self.dropout_hidden(pooled) if self.dense is not None else pooled, obs)  # (B, L)
 
     def _ends(self, x: Tensor, ids: Tensor | None) -> Tensor:
         """Return a mask (B, T) of the end tokens; on a CPU, raise if a row has none."""
@@ -196,16 +217,14 @@ class DistilledClassifyHead(nn.Module):
         return DistilledLogits(tap(obs, "logits", (first + second) / 2), first, second)
 
 
-class TokenClassifyHead(nn.Module):
+class TokenClassifyHead(LabelHead):
     """Logits for every token: (B, T, D) -> (B, T, L)."""
 
     def __init__(self, d_model: int, spec: specs.TokenClassifySpec) -> None:
-        super().__init__()
-        self.dropout = Dropout(spec.dropout)
-        self.out = nn.Linear(d_model, spec.num_labels, bias=spec.bias)
+        super().__init__(d_model, spec, spec.num_labels, spec.bias)
 
     def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
-        return tap(obs, "logits", self.out(self.dropout(x)))
+        return self.logits(x, obs)
 
 
 class ReplacedTokenHead(nn.Module):
@@ -222,16 +241,14 @@ class ReplacedTokenHead(nn.Module):
         return tap(obs, "logits", self.out(hidden).squeeze(-1))
 
 
-class AnswerHead(nn.Module):
+class AnswerHead(LabelHead):
     """Start and end logits of an answer span: (B, T, D) -> two tensors (B, T)."""
 
     def __init__(self, d_model: int, spec: specs.AnswerSpec) -> None:
-        super().__init__()
-        self.dropout = Dropout(spec.dropout)
-        self.out = nn.Linear(d_model, 2)
+        super().__init__(d_model, spec, num_labels=2)
 
     def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> SpanLogits:
-        start, end = tap(obs, "logits", self.out(self.dropout(x))).unbind(-1)
+        start, end = self.logits(x, obs).unbind(-1)
         return SpanLogits(start, end)
 
 

@@ -222,6 +222,7 @@ class StackSpec(Spec):
     window. local_position: positions of layers with a window, if different from `position`.
     num_groups: if given, the layers form this many groups of consecutive layers, and the layers of a group
     share their parameters.
+    first_norm: whether the first layer of a pre-norm stack normalizes its input; False if the embedding does.
     """
 
     d_model: int
@@ -233,6 +234,7 @@ class StackSpec(Spec):
     pattern: tuple[BlockSpec, ...] = ()
     local_position: AttentionPositionSpec | None = None
     num_groups: int | None = None
+    first_norm: bool = True
 
     def group_of(self, n: int) -> int:
         """Return the group of layer n; without groups, n."""
@@ -258,6 +260,8 @@ class StackSpec(Spec):
             raise InvalidValueError("num_groups", self.num_groups, expected)
         if self.num_groups is not None and self.pattern:
             raise ConflictError(("num_groups", "pattern"), "layers of a group are equal")
+        if not self.first_norm and (self.block_at(0).wiring != "pre" or self.num_groups is not None):
+            raise UnsupportedError("a first layer without norm", "layers that share it, or are not pre-norm")
         width = self.position.width if isinstance(self.position, RotarySpec) else None
         head_dim = self.block.attention.head_dim or self.d_model // self.block.attention.num_heads
         if width is not None and width > head_dim:
@@ -374,13 +378,15 @@ class LanguageModelSpec(Spec):
 class MaskedLanguageModelSpec(Spec):
     """Dense layer, activation and norm, then logits over the vocabulary at every position.
 
-    hidden_dim: width of the dense layer, if not d_model.
+    hidden_dim, hidden_bias: width (if not d_model) and bias of the dense layer. bias: of the logits.
     """
 
     vocab_size: int
     hidden_dim: int | None = None
     activation: Activation = "gelu"
     norm: NormSpec = field(default_factory=LayerNormSpec)
+    hidden_bias: bool = True
+    bias: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,6 +396,7 @@ class ClassifySpec(Spec):
     pool: hidden state of the "first" token, the "last" real token or the last `end_id` ("end"), or the
     "mean".
     hidden: activation of a dense layer before the classifier; None: no dense layer.
+    hidden_norm, hidden_bias: norm after the activation, and bias of the dense layer.
     dropped: layers that have dropout before them: "hidden" (the dense layer), "out" (the classifier).
     """
 
@@ -400,6 +407,8 @@ class ClassifySpec(Spec):
     dropout: float = 0.0
     dropped: tuple[Literal["hidden", "out"], ...] = ("hidden", "out")
     end_id: int = -1
+    hidden_norm: NormSpec | None = None
+    hidden_bias: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -411,11 +420,17 @@ class DistilledClassifySpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenClassifySpec(Spec):
-    """Classify every token."""
+    """Classify every token.
+
+    hidden, hidden_norm, hidden_bias: of a dense layer before the classifier, as in `ClassifySpec`.
+    """
 
     num_labels: int
     bias: bool = True
     dropout: float = 0.0
+    hidden: Activation | None = None
+    hidden_norm: NormSpec | None = None
+    hidden_bias: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -427,9 +442,15 @@ class ReplacedTokenSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerSpec(Spec):
-    """Extractive question answering: start and end logits for every token."""
+    """Extractive question answering: start and end logits for every token.
+
+    hidden, hidden_norm, hidden_bias: of a dense layer before the logits, as in `ClassifySpec`.
+    """
 
     dropout: float = 0.0
+    hidden: Activation | None = None
+    hidden_norm: NormSpec | None = None
+    hidden_bias: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -535,12 +556,16 @@ class EncoderDecoderSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderOnlySpec(Spec):
-    """An encoder-only model: every position attends to all positions."""
+    """An encoder-only model: every position attends to all positions.
+
+    max_len: longest sequence in training, if no position table limits it; not enforced.
+    """
 
     input: InputSpec
     encoder: StackSpec
     head: HeadSpec
     tied: tuple[Literal["head"], ...] = ()
+    max_len: int | None = None
     init: InitSpec = field(default_factory=NormalSpec)
 
 

@@ -40,6 +40,7 @@ class Stack(nn.Module):
     position: positions that act inside attention: RotaryPositions, RelativeBias or AlibiBias
     final_norm: norm after the last block, usual with wiring "pre"
     local_position: positions of layers with a window, if different from `position`
+    first_norm: whether the first block normalizes its input; False if the embedding does
 
     >>> from glassformer.core import build, spec
     >>> stack = build.build_stack(spec.StackSpec(d_model=16, num_layers=2, block=spec.BlockSpec(
@@ -56,8 +57,11 @@ class Stack(nn.Module):
         position: AttentionPosition | None = None,
         local_position: AttentionPosition | None = None,
         final_norm: nn.Module | None = None,
+        first_norm: bool = True,
     ) -> None:
         super().__init__()
+        if not first_norm and blocks:
+            blocks[0].norm_self = None
         self.causal = causal
         self.position = position
         self.local_position = local_position

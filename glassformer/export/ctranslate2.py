@@ -293,7 +293,7 @@ def _options(stack: spec.StackSpec, tokens: spec.InputSpec) -> dict[str, Any]:
             _raise_unsupported("values of another width than keys")
     if stack.num_layers == 0:
         _raise_unsupported("a stack without layers")
-    if stack.pattern:
+    if stack.pattern or not stack.first_norm:
         _raise_unsupported("layers of different kinds")
     return {
         "num_heads": attention.num_heads,

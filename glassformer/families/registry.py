@@ -15,7 +15,7 @@ from glassformer.families.family import Config, Family, UnsupportedConfigError
 # "original" has no published layout; a family that reads another one's model_type comes last
 NAMES = tuple(
     """original t5 bart marian
-    bert roberta distilbert electra albert vit deit patchtst
+    bert roberta distilbert electra albert modernbert vit deit patchtst
     gpt2 llama mistral qwen2 qwen3 falcon palm gpt_neox gemma2
     sentence""".split()
 )
@@ -24,7 +24,7 @@ FAMILIES_BY_MODEL_TYPE: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in NAMES if name not in ("original", "palm", "sentence")},
     "bert": ("bert", "sentence"),
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ("roberta", "sentence")),
-    **{name: (name, "sentence") for name in ("distilbert", "electra", "albert")},
+    **{name: (name, "sentence") for name in ("distilbert", "electra", "albert", "modernbert")},
     "cohere": ("palm",),
 }
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.errors import FileMissingError, FileProblemError, InvalidValueError
-from glassformer.families import albert, bert, distilbert, electra, roberta
-from glassformer.families.family import TINY, Config, Family, UnsupportedConfigError, variant
+from glassformer.families import albert, bert, distilbert, electra, modernbert, roberta
+from glassformer.families.family import TINY, Config, Family, UnsupportedConfigError, spec_options, variant
 from glassformer.families.text_encoder import Pool, text_encoder
 from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored
@@ -42,8 +42,8 @@ _FURTHER_FILES = (
     "sentence_camembert_config.json",
     "sentence_xlm-roberta_config.json",
 )
-_ENCODERS: tuple[ModuleType, ...] = (bert, roberta, distilbert, electra, albert)
-_WITHOUT_POOLER = (distilbert, electra)
+_ENCODERS: tuple[ModuleType, ...] = (bert, roberta, distilbert, electra, albert, modernbert)
+_WITHOUT_POOLER = (distilbert, electra, modernbert)
 _MODULES = "modules.json"
 _TASK = "feature-extraction"
 _PUBLISHER = "sentence_transformers."
@@ -142,7 +142,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
 
 def files(model: spec.ModelSpec) -> dict[str, Any]:
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.head, spec.EmbedSpec)
-    assert isinstance(model.input, spec.TokensSpec) and model.input.position is not None
+    assert isinstance(model.input, spec.TokensSpec)
     kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
     kinds += [("Normalize", "2_Normalize")] if model.head.normalize else []
     mode = next(mode for mode, pool in POOLS.items() if pool == model.head.pool)
@@ -157,7 +157,7 @@ def files(model: spec.ModelSpec) -> dict[str, Any]:
             "include_prompt": True,
         },
         "sentence_bert_config.json": {
-            "max_seq_length": model.input.position.max_len,
+            "max_seq_length": spec_options(model)["max_len"],
             "do_lower_case": False,
         },
     }
@@ -178,6 +178,8 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
             "generator_*",
             "discriminator_predictions.*",
             "predictions.*",
+            "head.*",
+            "decoder.*",
         )
     )
     return WeightTable((*inner.ops, heads), base=inner.base)

@@ -114,6 +114,31 @@ ALBERT: list[Case] = [
     ("AlbertForQuestionAnswering", {**_ALBERT, "num_hidden_layers": 1, "type_vocab_size": 3}),
 ]
 
+_MODERNBERT = {"vocab_size": 61, **_SIZES, "num_hidden_layers": 4, "max_position_embeddings": 40}
+_MODERNBERT |= {"local_attention": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_MODERNBERT |= {"cls_token_id": 1, "sep_token_id": 2}
+_BIASES = {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "classifier_bias": True}
+_THETAS = {
+    "full_attention": {"rope_type": "default", "rope_theta": 500.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+}
+
+MODERNBERT: list[Case] = [
+    ("ModernBertForMaskedLM", {**_MODERNBERT}),
+    ("ModernBertForMaskedLM", {**_MODERNBERT, **_BIASES, "rope_parameters": _THETAS}),
+    ("ModernBertForMaskedLM", {**_MODERNBERT, "decoder_bias": False, "tie_word_embeddings": False}),
+    ("ModernBertModel", {**_MODERNBERT, "hidden_size": 30, "num_attention_heads": 5, "local_attention": 6}),
+    ("ModernBertModel", {**_MODERNBERT, "global_attn_every_n_layers": 2, "norm_eps": 1e-3}),
+    ("ModernBertModel", {**_MODERNBERT, "global_attn_every_n_layers": 1, "hidden_activation": "silu"}),
+    (
+        "ModernBertForSequenceClassification",
+        {**_MODERNBERT, "num_labels": 3, "classifier_pooling": "mean", "classifier_activation": "relu"},
+    ),
+    ("ModernBertForSequenceClassification", {**_MODERNBERT, "num_labels": 3, "local_attention": 12}),
+    ("ModernBertForTokenClassification", {**_MODERNBERT, "num_labels": 5, **_BIASES}),
+    ("ModernBertForQuestionAnswering", {**_MODERNBERT, "num_hidden_layers": 1, "classifier_dropout": 0.2}),
+]
+
 _T5 = {"vocab_size": 61, "d_model": 24, "d_kv": 5, "num_heads": 4, "d_ff": 37, "num_layers": 2}
 
 T5: list[Case] = [
@@ -404,7 +429,14 @@ _OWN = {
     **{"t5": T5, "bart": BART, "marian": MARIAN, "vit": VIT, "deit": DEIT, "patchtst": PATCHTST},
     **{"gpt2": GPT2, "llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2, "qwen3": QWEN3},
     **{"falcon": FALCON, "palm": PALM, "gpt_neox": GPT_NEOX, "gemma2": GEMMA2},
-    **{"bert": BERT, "roberta": ROBERTA, "distilbert": DISTILBERT, "electra": ELECTRA, "albert": ALBERT},
+    **{
+        "bert": BERT,
+        "roberta": ROBERTA,
+        "distilbert": DISTILBERT,
+        "electra": ELECTRA,
+        "albert": ALBERT,
+        "modernbert": MODERNBERT,
+    },
 }
 FAMILIES = {family: every_head(cases) for family, cases in _OWN.items()}
 FAMILIES["roberta"] += ROBERTA_TOO

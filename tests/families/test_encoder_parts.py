@@ -11,8 +11,12 @@ import torch
 from torch import nn
 
 import glassformer
+from glassformer.core.masks import Mask
+from glassformer.core.spec import FeaturesSpec
+from glassformer.inference.encoder import InferenceEncoder
+from glassformer.verify import perturb_parameters
 from tests.families import harness
-from tests.families.cases import _ALBERT
+from tests.families.cases import _ALBERT, _MODERNBERT
 
 
 def norm_after_projection(model: Any) -> None:
@@ -24,7 +28,29 @@ def alternate_groups(model: Any) -> None:
     model.encoder.blocks = nn.ModuleList([first, last] * (len(model.encoder.blocks) // 2))
 
 
+def norm_first_layer(model: Any) -> None:
+    model.encoder.blocks[0].norm_self = nn.LayerNorm(24)
+
+
+def widen_window(model: Any) -> None:
+    for attention in model.encoder.attentions:
+        attention.window = None if attention.window is None else attention.window + 1
+
+
+def share_rotary_base(model: Any) -> None:
+    model.encoder.local_position = model.encoder.position
+
+
+def swap_gate(model: Any) -> None:
+    for block in model.encoder.blocks:
+        block.ffn.gate, block.ffn.up = block.ffn.up, block.ffn.gate
+
+
 WRONG = [
+    ("ModernBertModel", _MODERNBERT, norm_first_layer),
+    ("ModernBertModel", _MODERNBERT, widen_window),
+    ("ModernBertModel", _MODERNBERT, share_rotary_base),
+    ("ModernBertModel", _MODERNBERT, swap_gate),
     ("AlbertModel", {**_ALBERT, "embedding_size": 24}, norm_after_projection),
     ("AlbertModel", {**_ALBERT, "num_hidden_groups": 2}, alternate_groups),
 ]
@@ -44,11 +70,23 @@ def test_wrong_variant_differs_from_transformers(
         assert harness.worst(model(ids, real), theirs, real) > 1e-2
 
 
-def test_layers_of_a_group_share_parameters_in_training_and_inference() -> None:
+def test_layers_of_a_group_share_parameters_also_in_inference() -> None:
     model = glassformer.tiny("albert", num_layers=4, num_groups=2)
-    blocks = model.encoder.blocks
-    assert [blocks.index(block) if False else id(block) for block in blocks] == [
-        id(blocks[n]) for n in (0, 0, 2, 2)
-    ]
-    one_group = sum(p.numel() for p in blocks[0].parameters())
+    for stack in (model.encoder, InferenceEncoder(model).encoder):
+        assert [id(block) for block in stack.blocks] == [id(stack.blocks[n]) for n in (0, 0, 2, 2)]
+        assert stack.blocks[0] is not stack.blocks[2]
+    one_group = sum(p.numel() for p in model.encoder.blocks[0].parameters())
     assert sum(p.numel() for p in model.encoder.parameters()) == 2 * one_group
+
+
+@pytest.mark.parametrize("family", ["modernbert"])
+def test_packed_rows_equal_separate_rows(family: str) -> None:
+    model = glassformer.tiny(family, head=FeaturesSpec()).eval()
+    perturb_parameters(model)
+    lengths = (9, 4, 13)
+    rows = [torch.randint(1, 100, (1, length)) for length in lengths]
+    segments = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))[None]
+    with torch.no_grad():
+        packed = model(torch.cat(rows, 1), Mask(segments=segments)).split(lengths, 1)
+        for row, states in zip(rows, packed, strict=True):
+            torch.testing.assert_close(states, model(row), rtol=0, atol=1e-5)

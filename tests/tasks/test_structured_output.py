@@ -14,7 +14,10 @@ from glassformer.generation.continuous import Scheduler
 from glassformer.tasks import TextGenerator
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 
-CORPUS = ['{"name": "Ann", "tags": ["a", "b"], "n": -1.5e3, "ok": true, "no": false, "x": null}', "바다 the old sea."] * 4
+CORPUS = [
+    '{"name": "Ann", "tags": ["a", "b"], "n": -1.5e3, "ok": true, "no": false, "x": null}',
+    "바다 the old sea.",
+] * 4
 POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 SCHEMAS = {
     "enum": {"enum": ["red", "바다", 3, None]},
