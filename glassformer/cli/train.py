@@ -38,6 +38,18 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Run folder (default: runs/ and the name of the recipe or file).")
     ] = None,
+    epochs: Annotated[
+        float | None, typer.Option(help="Number of passes over the training data, instead of max_steps.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="Maximum batch size per device: in tokens for most text jobs, else in examples."),
+    ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(help="Stop after e.g. 90s, 30m or 1h30m, and save; the same command resumes."),
+    ] = None,
     settings: Settings = None,
     dry_run: Annotated[
         bool,
@@ -51,10 +63,12 @@ def train(
     hardware, and saved in the run folder. Ctrl-C saves a checkpoint.
     """
     from glassformer.pretrained import is_run
-    from glassformer.training.recipe import parse_recipe
+    from glassformer.training.recipe import parse_recipe, with_overrides
     from glassformer.training.run import log_to_stderr, run
 
-    parsed = parse_recipe(_recipe_data(recipe, files or [], valid or [], settings or []))
+    flags = {"epochs": epochs, "lr": lr, "batch_size": batch_size, "time_limit": time_limit}
+    data = _recipe_data(recipe, files or [], valid or [])
+    parsed = parse_recipe(with_overrides(_with_flags(data, flags), settings or []))
     folder = out or Path("runs") / _run_name(recipe, parsed.data.train[0])
     if resume and not is_run(folder):
         raise FileMissingError(path=folder, kind="run", hint="start one without --resume")
@@ -66,10 +80,22 @@ def train(
         raise typer.Exit(outcome.exit_code)
 
 
-def _recipe_data(recipe: str, files: list[str], valid: list[str], settings: list[str]) -> dict[str, Any]:
-    """Read a recipe file, or build a recipe from a job and files; then apply the overrides."""
+def _with_flags(data: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe with the training settings of the command line. flags: by key; None if not given."""
+    from glassformer.training.recipe import batch_key
+
+    changes = {name: value for name, value in flags.items() if value is not None}
+    if "batch_size" in changes:
+        changes[batch_key(str(data.get("job")))] = changes.pop("batch_size")
+    if "epochs" in changes:
+        changes["max_steps"] = None  # of the recipe, which would take precedence
+    return {**data, "training": {**(data.get("training") or {}), **changes}} if changes else data
+
+
+def _recipe_data(recipe: str, files: list[str], valid: list[str]) -> dict[str, Any]:
+    """Read a recipe file, or build a recipe from a job and files."""
     from glassformer.recipes import recipe_path
-    from glassformer.training.recipe import DATA_SECTIONS, read_recipe_dict, with_overrides
+    from glassformer.training.recipe import DATA_SECTIONS, read_recipe_dict
 
     if Path(recipe).is_file() or recipe not in DATA_SECTIONS:
         is_file = Path(recipe).is_file()
@@ -83,7 +109,7 @@ def _recipe_data(recipe: str, files: list[str], valid: list[str], settings: list
         section |= {"train": files} if files else {}
         section |= {"valid": _fraction(valid)} if valid else {}
         data = {**data, "data": section}
-    return with_overrides(data, settings)
+    return data
 
 
 def _fraction(valid: list[str]) -> float | list[str]:

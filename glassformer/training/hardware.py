@@ -1,4 +1,4 @@
-"""Choose the device and dtype of a run, compile the model, and estimate FLOP/s."""
+"""Choose the device and dtype of a run, compile the model, and measure FLOP/s."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import nn
 
 from glassformer.core.precision import resolve_dtype
 from glassformer.errors import InvalidValueError
+from glassformer.training.logging.console import format_duration
 from glassformer.training.recipe import TrainingOptions
 
 # Dense bfloat16 (on older cards float16) FLOP/s from the data sheets. A name comes before shorter names that
@@ -35,6 +37,10 @@ PEAK_FLOPS = {
     "T4": 65e12,
 }
 UNKNOWN_GPU_FLOPS = 100e12
+# Assumed FLOP/s of training. Model size and number of steps depend on them, and not on a measurement, so that
+# the same data and settings give the same run on a busy or a faster machine.
+NOMINAL_FLOPS = {"cpu": 70e9, "cuda": 35e12}
+LONG_TRAINING = 2 * 3600.0  # seconds
 UTILIZATION = 0.35  # fraction of the peak that training reaches
 # oneDNN caches half a megabyte for each of the last thousand matrix shapes, which fragments memory. Batches
 # by length rarely repeat a shape, and creating an entry is cheap. A step has about ten shapes, with two
@@ -50,30 +56,41 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
     return next((peak for name, peak in PEAK_FLOPS.items() if name in device_name), None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Hardware:
-    """A device and the FLOP/s that training is expected to reach on it."""
+    """A device, and the FLOP/s that training reaches on it: assumed (`flops`) and measured.
+
+    Defaults are chosen with `flops`; `measured_flops` is only for estimates of time.
+    """
 
     device: torch.device
-    flops: float
 
     @property
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
+    @property
+    def flops(self) -> float:
+        return NOMINAL_FLOPS["cuda" if self.on_gpu else "cpu"]
 
-def measure_hardware(device: torch.device) -> Hardware:
-    """Estimate the FLOP/s of a device: time a matrix multiplication on a CPU, look up a GPU by name."""
-    if device.type == "cuda":
-        peak = peak_flops(device, torch.bfloat16) or UNKNOWN_GPU_FLOPS
-        return Hardware(device=device, flops=UTILIZATION * peak)
-    matrix = torch.randn(512, 512)
-    fastest = math.inf
-    for _ in range(6):
-        start = time.perf_counter()
-        matrix @ matrix
-        fastest = min(fastest, time.perf_counter() - start)
-    return Hardware(device=device, flops=UTILIZATION * 2 * 512**3 / fastest)
+    @cached_property
+    def measured_flops(self) -> float:
+        """Time a matrix multiplication on a CPU; look up a GPU by name."""
+        if self.on_gpu:
+            return UTILIZATION * (peak_flops(self.device, torch.bfloat16) or UNKNOWN_GPU_FLOPS)
+        matrix = torch.randn(512, 512)
+        fastest = math.inf
+        for _ in range(6):
+            start = time.perf_counter()
+            matrix @ matrix
+            fastest = min(fastest, time.perf_counter() - start)
+        return UTILIZATION * 2 * 512**3 / fastest
+
+    def estimate(self, flops: float) -> str:
+        """Describe how long training takes. flops: of all steps."""
+        seconds = flops / self.measured_flops
+        hint = "; set training.epochs or training.time_limit to shorten it" if seconds > LONG_TRAINING else ""
+        return f"estimated to take {format_duration(seconds)} on this machine{hint}"
 
 
 def device_for(name: str) -> torch.device:

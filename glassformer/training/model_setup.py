@@ -1,4 +1,4 @@
-"""Choose the model size for data and hardware, build the model of a recipe, and replace its head."""
+"""Choose the model size for the data, build the model of a recipe, and replace its head."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from glassformer.families.family import Config, Family
 from glassformer.families.registry import check_option_names, families, family_of_spec, preset_spec, presets
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
 from glassformer.training.hardware import Hardware
-from glassformer.training.logging.console import format_duration
 from glassformer.training.recipe import ModelOptions
 
-TIME_BUDGET = 45 * 60.0  # maximum seconds of training with default settings
+TIME_BUDGET = 45 * 60.0  # maximum seconds of training with default settings, at the assumed speed
 PUBLISHED_WIDTH = 768
 SIZE_OPTIONS = frozenset(
     {"d_model", "num_heads", "num_kv_heads", "d_ff", "num_layers", "max_len", "dropout", "norm"}
@@ -51,8 +50,8 @@ class ModelSize(NamedTuple):
 
 
 SIZES = (
-    ModelSize("nano", 0, 64, 4, 256, 2, 0.1),
-    ModelSize("tiny", 50_000, 128, 4, 512, 3, 0.2),
+    ModelSize("nano", 0, 64, 4, 256, 2, 0.3),
+    ModelSize("tiny", 50_000, 128, 4, 512, 3, 0.3),
     ModelSize("small", 300_000, 256, 4, 1024, 4, 0.2),
     ModelSize("middle", 3_000_000, 384, 6, 1536, 6, 0.15),
     ModelSize("base", 15_000_000, 512, 8, 2048, 6, 0.1),
@@ -70,7 +69,7 @@ def choose_size(
     epochs: float | None = None,
     length_known: bool = False,
 ) -> tuple[ModelSize, float, str]:
-    """Choose the largest model size for the data and the time budget; return size, epochs and reason.
+    """Choose the largest model size for the data and the type of device; return size, epochs and reason.
 
     units: number of tokens (or of another `unit`) per epoch. stacks: 2 for an encoder-decoder.
     epochs: number of epochs; by default chosen from the units. length_known: the recipe sets the training
@@ -85,7 +84,7 @@ def choose_size(
         return size.weights(stacks) + size.d_model * vocab_size
 
     def affordable(size: ModelSize) -> float:
-        """Return the number of units that can be processed within the time budget."""
+        """Return the number of units within the time budget, at the assumed speed of the device type."""
         return TIME_BUDGET * hardware.flops / (6 * weights(size))
 
     def enough(size: ModelSize) -> bool:
@@ -95,11 +94,11 @@ def choose_size(
     epochs = min(float(f"{target_epochs:.2g}"), float(f"{affordable(chosen) / units:.2g}"))
     reason = f"model size '{chosen.name}' for {units:,} training {unit}"
     if chosen is not suitable[-1]:
-        reason += f" on this {hardware.device.type} ('{suitable[-1].name}' would suit the data)"
+        reason += f" on a {hardware.device.type} ('{suitable[-1].name}' would suit the data)"
     if length_known:
         return chosen, epochs, reason
-    seconds = epochs * units / affordable(chosen) * TIME_BUDGET
-    return chosen, epochs, f"{reason}; {epochs:g} epochs, estimated to take {format_duration(seconds)}"
+    estimate = hardware.estimate(epochs * units * 6 * weights(chosen))
+    return chosen, epochs, f"{reason}; {epochs:g} epochs, {estimate}"
 
 
 def find_preset(name: str) -> tuple[str, Family]:

@@ -464,8 +464,8 @@ class TrainingOptions(Section):
     )
     early_stopping_patience: int | None = setting(
         None,
-        "early stopping: validations without improvement before training ends; 0 disables it; null is 10 for "
-        "a training of many epochs, else 0",
+        "early stopping: validations without improvement before training ends; 0 disables it; null is 8 if "
+        "the length is chosen for the data and is more than 10 epochs, else 0",
         interval="[0, inf)",
         unit="validations",
     )
@@ -700,7 +700,7 @@ def parse_recipe(data: Mapping[str, Any]) -> Recipe:
     """Parse the content of a recipe; unknown keys, wrong types and values out of range are errors."""
     for key in data:
         if key not in SECTIONS:
-            raise UnknownNameError("recipe section", str(key), SECTIONS)
+            raise UnknownNameError("recipe section", str(key), *_section_of_key(str(key), data.get("job")))
     job = data.get("job")
     if not isinstance(job, str) or job not in DATA_SECTIONS:
         raise UnknownNameError("job", str(job), DATA_SECTIONS)
@@ -748,6 +748,19 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "max_length": ("max_len",),
     "max_seq_length": ("max_len",),
 }
+
+
+def _section_of_key(name: str, job: Any) -> tuple[Sequence[str], str]:
+    """Return the known sections and no hint, or no sections and a hint with the section of the key."""
+    kinds: list[type[Section]] = [TrainingOptions, TokenizerOptions, ModelOptions]
+    if job in DATA_SECTIONS:
+        kinds.append(DATA_SECTIONS[job])
+    for kind in kinds:
+        keys = {key.name for key in dataclasses.fields(kind)}  # type: ignore[arg-type]
+        matches = [key for key in (name, *SYNONYMS.get(name, ())) if key in keys]
+        if matches:
+            return (), "use " + " or ".join(f"{kind.section}.{key}" for key in matches)
+    return SECTIONS, ""
 
 
 def parse_section(kind: type[SectionType], data: Any) -> SectionType:

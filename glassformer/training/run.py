@@ -28,7 +28,7 @@ from glassformer.training.callbacks import TrainerCallback
 from glassformer.training.checkpoint import recover_folder
 from glassformer.training.data_cache import Log, no_log
 from glassformer.training.distributed import Parallel
-from glassformer.training.hardware import measure_hardware
+from glassformer.training.hardware import Hardware
 from glassformer.training.jobs import JOBS
 from glassformer.training.jobs.base import Job
 from glassformer.training.logging.console import silence_stderr
@@ -150,7 +150,7 @@ def prepare_job(request: Recipe, root: Path, device: torch.device, log: Log, *, 
         job.check_model()
     job.prepare_data()
     if known is None:
-        reasons = job.choose_defaults(measure_hardware(device))
+        reasons = job.choose_defaults(Hardware(device=device))
         for reason in reasons:
             log(reason)
         job.facts["chosen"] = reasons
@@ -187,6 +187,7 @@ def resumed_recipe(request: Recipe, root: Path) -> Recipe | None:
     training, changes = content["training"], now["training"]
     epochs = training["epochs"]
     training |= {name: changes[name] for name in RESUMABLE if changes[name] is not None}
+    training["time_limit"] = changes["time_limit"]  # of each command
     if epochs and changes["max_steps"] is None and training["epochs"] != epochs:
         training["max_steps"] = math.ceil(training["max_steps"] * training["epochs"] / epochs)
     return parse_recipe(content)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from glassformer.training.recipe import read_recipe
 from tests.cli.conftest import quick
 from tests.recipes.synthetic_data import text_files
 
@@ -47,6 +48,32 @@ def test_dry_run_writes_nothing(run, place):
     assert done.code == 0, done.err
     assert "job: translate" in done.out and "parameters" in done.out and "self_attn" in done.out
     assert sorted(place.rglob("*")) == before
+
+
+def test_training_flags(run, place):
+    """They are keys of the training section; --epochs replaces the max_steps of a recipe."""
+    flags = ["--epochs", "1", "--lr", "0.004", "--batch-size", "600", "--time-limit", "1h"]
+    done = run("train", *PAIRS, *quick(), "--out", "runs/x")
+    assert done.code == 0, done.err
+    done = run("train", place / "runs/x/recipe.yaml", *flags, "--out", "runs/y")
+    assert done.code == 0, done.err
+    training = read_recipe(place / "runs/y/recipe.yaml").training
+    before = read_recipe(place / "runs/x/recipe.yaml").training
+    assert (training.epochs, training.lr, training.batch_tokens, training.time_limit) == (1, 0.004, 600, "1h")
+    assert training.max_steps != before.max_steps
+    assert run("train", *PAIRS, "--time-limit", "5", "--out", "runs/z").code == 2
+    done = run("train", *PAIRS, "--set", "epochs=3", "--out", "runs/z")
+    assert done.code == 2 and "training.epochs" in done.err
+    done = run("train", *PAIRS, "--set", "learning_rate=3", "--out", "runs/z")
+    assert done.code == 2 and "training.lr" in done.err
+
+
+def test_time_limit_writes_a_model_and_resumes(run, place):
+    command = ["train", *PAIRS, *quick("training.max_steps=4"), "--out", "runs/x"]
+    done = run(*command, "--time-limit", "0.001s")
+    assert done.code == 0 and (place / "runs/x/model").is_dir(), done.err
+    done = run(*command)
+    assert done.code == 0 and "step 4 of 4" in done.err, done.err
 
 
 def weights(folder):

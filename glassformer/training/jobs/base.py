@@ -23,6 +23,8 @@ from glassformer.training.model_setup import SIZE_OPTIONS, check_overrides, has_
 from glassformer.training.recipe import DataSection, Recipe, batch_key, default_intervals
 from glassformer.training.task import LearnerTask
 
+PATIENCE = 8  # validations without improvement before a training of many epochs ends
+OVERFITTING_EPOCHS = 10
 Data = TypeVar("Data", bound=DataSection)
 
 
@@ -126,7 +128,10 @@ class Job(ABC, Generic[Data]):
         batch = training.batch or batch
         per_epoch = steps_per_epoch(examples, batch, training.gradient_accumulation_steps)
         steps = training.max_steps or max(1, math.ceil((training.epochs or epochs) * per_epoch))
+        # several epochs over little data overfit; a length that the recipe sets is kept
+        overfits = not self.has_length and steps > OVERFITTING_EPOCHS * per_epoch
         defaults = {
+            "early_stopping_patience": PATIENCE if overfits else 0,
             "max_steps": steps,
             batch_key(self.recipe.job): batch,
             "label_smoothing": 0.0,
@@ -139,7 +144,11 @@ class Job(ABC, Generic[Data]):
         self.recipe = replace(self.recipe, training=replace(training, **chosen))
         numbers = {name: value for name, value in chosen.items() if not isinstance(value, str | bool)}
         listed = ", ".join(f"{name} {value:,.12g}" for name, value in numbers.items())
-        return [f"training: {listed}"] if listed else []
+        reasons = [f"training: {listed}"] if listed else []
+        if training.max_steps is not None and training.epochs is not None:
+            ignored = f"training.epochs {training.epochs:g} is ignored"
+            reasons.append(f"training.max_steps {steps:,} is used, and {ignored}")
+        return reasons
 
     def fill_model(self, defaults: Mapping[str, Any]) -> None:
         """Fill in the model settings that the recipe leaves open, unless a model is fine-tuned.

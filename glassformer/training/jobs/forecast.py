@@ -34,7 +34,6 @@ from glassformer.training.data_cache import DataCache, no_log
 from glassformer.training.hardware import Hardware
 from glassformer.training.jobs.base import Job
 from glassformer.training.learner import SeriesLearner, count_values, point_forecast
-from glassformer.training.logging.console import format_duration
 from glassformer.training.model_setup import TIME_BUDGET, new_model_spec, supported_options
 from glassformer.training.recipe import SeriesData
 from glassformer.training.task import LearnerTask, Sample, ValidationResult, forecast_metrics
@@ -295,6 +294,6 @@ def choose_epochs(
     idle = max(
         1.0, SATURATING_WIDTH / options["d_model"]
     )  # small matrix multiplications do not saturate the hardware
-    seconds = 6 * weights * rows * idle / hardware.flops  # per epoch
-    epochs = float(f"{min(30.0, max(1.0, TIME_BUDGET / seconds)):.2g}")
-    return epochs, f"{epochs:g} epochs, estimated to take {format_duration(epochs * seconds)}"
+    flops = 6 * weights * rows * idle  # per epoch
+    epochs = float(f"{min(30.0, max(1.0, TIME_BUDGET * hardware.flops / flops)):.2g}")
+    return epochs, f"{epochs:g} epochs, {hardware.estimate(epochs * flops)}"
