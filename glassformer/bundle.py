@@ -203,12 +203,11 @@ def _read_description(path: Path) -> tuple[Family | None, Any, dict[str, Any], d
         model_folder = path / "model"  # path is a training run
         hint = f"use '{model_folder}'" if model_folder.is_dir() else "use the folder of a saved model"
         raise FileProblemError(path, f"holds neither {CONFIG_FILE} nor {SPEC_FILE}", hint=hint)
-    values = read_config(path / CONFIG_FILE)
-    config = Config(values, str(path / CONFIG_FILE), path)
+    config = Config(read_config(path / CONFIG_FILE), str(path / CONFIG_FILE), path)
     family = family_of_config(config)
     model_spec = _build_or_raise(path, lambda: family.from_config(config))
     check_sentence_files(config.files, path)
-    return family, model_spec, values, config.files
+    return family, model_spec, config.values, config.files
 
 
 def _build_or_raise(path: Path, build: Callable[[], Value]) -> Value:

@@ -74,7 +74,7 @@ def write_gemma(model: spec.ModelSpec, stem: str) -> dict[str, Any]:
     return config
 
 
-def read_softcap(config: Config, key: str, default: float) -> float | None:
+def read_softcap(config: Config, key: str, default: float | None) -> float | None:
     """Return a softcap; null in the config means none."""
     return config.maybe(key, float) if key in config.values else default
 

@@ -16,7 +16,7 @@ from glassformer.families.family import Config, Family, UnsupportedConfigError
 NAMES = tuple(
     """original t5 bart marian
     bert roberta distilbert electra albert modernbert vit deit patchtst
-    gpt2 llama mistral qwen2 qwen3 falcon palm gpt_neox gemma2
+    gpt2 llama mistral qwen2 qwen3 falcon palm gpt_neox gemma2 gemma3
     sentence""".split()
 )
 # the families that may read a model_type; the others need not be imported
@@ -26,6 +26,7 @@ FAMILIES_BY_MODEL_TYPE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ("roberta", "sentence")),
     **{name: (name, "sentence") for name in ("distilbert", "electra", "albert", "modernbert")},
     "cohere": ("palm",),
+    "gemma3_text": ("gemma3",),
 }
 
 # validated first: other options are derived from them, which would hide the cause of an error

@@ -310,6 +310,20 @@ GEMMA2: list[Case] = [
     ("Gemma2ForTokenClassification", {**_GEMMA, "num_labels": 5, "rope_parameters": _BANDS}),
 ]
 
+_KINDS = {"layer_types": [_SLIDING, _SLIDING, _FULL], "num_hidden_layers": 3}
+_ROPES = {"rope_parameters": {_FULL: _LINEAR, _SLIDING: {"rope_type": "default", "rope_theta": 33.0}}}
+
+GEMMA3: list[Case] = [
+    ("Gemma3ForCausalLM", {**_GEMMA, **_KINDS}),
+    ("Gemma3ForCausalLM", {**_GEMMA, **_KINDS, "rope_theta": 500.0, "rope_local_base_freq": 20.0}),
+    ("Gemma3ForCausalLM", {**_GEMMA, **_ROPES, "sliding_window_pattern": 2, "query_pre_attn_scalar": 17}),
+    ("Gemma3ForCausalLM", {**_GEMMA, "final_logit_softcapping": 1.3, "sliding_window": 1, "head_dim": 10}),
+    ("Gemma3ForCausalLM", {**_GEMMA, **_KINDS, "rope_scaling": {"rope_type": "linear", "factor": 3.0}}),
+    ("Gemma3ForCausalLM", {**_GEMMA, "layer_types": [_FULL, _FULL], "tie_word_embeddings": False}),
+    ("Gemma3TextModel", {**_GEMMA, **_KINDS, **_ROPES, "attention_bias": True, "num_key_value_heads": 1}),
+    ("Gemma3TextForSequenceClassification", {**_GEMMA, **_KINDS, "num_labels": 3, "pad_token_id": 60}),
+]
+
 _FALCON = {"vocab_size": 61, "hidden_size": 24, "num_attention_heads": 6, "num_hidden_layers": 2}
 _GROUPED = {"new_decoder_architecture": True, "num_kv_heads": 3}
 _PLAIN = {"multi_query": False, "parallel_attn": False, "bias": True}
@@ -428,7 +442,7 @@ PATCHTST: list[Case] = [
 _OWN = {
     **{"t5": T5, "bart": BART, "marian": MARIAN, "vit": VIT, "deit": DEIT, "patchtst": PATCHTST},
     **{"gpt2": GPT2, "llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2, "qwen3": QWEN3},
-    **{"falcon": FALCON, "palm": PALM, "gpt_neox": GPT_NEOX, "gemma2": GEMMA2},
+    **{"falcon": FALCON, "palm": PALM, "gpt_neox": GPT_NEOX, "gemma2": GEMMA2, "gemma3": GEMMA3},
     **{
         "bert": BERT,
         "roberta": ROBERTA,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 import glassformer
@@ -104,6 +105,34 @@ def test_computed_and_duplicate_tensors_in_old_files_are_ignored(family: str, tm
         glassformer.load(folder)
 
 
+@pytest.mark.parametrize("old_layout", [True, False])
+def test_language_model_of_an_image_text_checkpoint_is_read(old_layout: bool, tmp_path: Path) -> None:
+    settings = dict(FAMILIES["gemma3"][1][1])
+    text = {**settings, "vocab_size": 270}
+    vision = {"hidden_size": 12, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"image_size": 28, "patch_size": 14}
+    config = {"text_config": text, "vision_config": vision, "mm_tokens_per_image": 4}
+    tokens = {"boi_token_index": 266, "eoi_token_index": 267, "image_token_index": 268}
+    model: Any = harness.reference("Gemma3ForConditionalGeneration", {**config, **tokens})
+    folder = harness.save_reference(model, tmp_path / "both")
+    tensors = load_file(folder / "model.safetensors")
+    old = {"model.language_model.": "language_model.model.", "model.vision": "vision", "model.multi": "multi"}
+    if old_layout:
+        for new, before in old.items():
+            tensors = {
+                before + n.removeprefix(new) if n.startswith(new) else n: t for n, t in tensors.items()
+            }
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    pipeline = glassformer.load(folder)
+    ids = torch.arange(3, 12)[None]
+    glassformer.save(pipeline, tmp_path / "text")
+    again = transformers.Gemma3ForCausalLM.from_pretrained(tmp_path / "text")
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits
+        assert (pipeline.model(ids) - expected).abs().max() < 1e-5
+        assert (again(input_ids=ids).logits - expected).abs().max() < 1e-5
+
+
 # as published with the weights; PaLM's as in its paper, to two decimals
 SIZES = {
     "llama-2-7b": 6_738_415_616,
@@ -133,6 +162,11 @@ SIZES = {
     "gemma-2-2b": 2_614_341_888,
     "gemma-2-9b": 9_241_705_984,
     "gemma-2-27b": 27_227_128_320,
+    "gemma-3-270m": 268_098_176,
+    "gemma-3-1b": 999_885_952,
+    "gemma-3-4b": 3_880_263_168,
+    "gemma-3-12b": 11_766_034_176,
+    "gemma-3-27b": 27_009_346_304,
     "palm-8b": 8.63e9,
     "palm-62b": 62.50e9,
     "palm-540b": 540.35e9,
@@ -172,6 +206,13 @@ WRONG = {
     "no norm after a sublayer": ("gemma2", 1, lambda s: _block(s, wiring="pre")),
     "scale of the head width": ("gemma2", 1, lambda s: _block(s, attention={"scale": None})),
     "unscaled embeddings": ("gemma2", 1, lambda s: replace(s, input=replace(s.input, scale=1.0))),
+    "one rotary base": ("gemma3", 1, lambda s: _stack(s, local_position=None)),
+    "queries and keys not normed": ("gemma3", 1, lambda s: _block(s, attention={"qk_norm": None})),
+    "queries and keys times weight": (
+        "gemma3",
+        1,
+        lambda s: _block(s, attention={"qk_norm": spec.RMSNormSpec()}),
+    ),
     "windows in all layers": ("gemma2", 1, lambda s: _stack(s, pattern=())),
 }
 

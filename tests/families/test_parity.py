@@ -187,6 +187,8 @@ def test_every_head_of_every_family_has_enough_parity_cases() -> None:
         if name in ("original", "sentence"):
             continue  # held to torch's own modules, and to the definition of pooling, in tests of their own
         for architecture in family.architectures:
+            if architecture == "Gemma3ForConditionalGeneration":
+                continue  # only its language model is read: a test of its own
             if name != "roberta" or architecture.startswith("Roberta"):
                 assert counted[name, architecture] >= ENOUGH, architecture
             else:

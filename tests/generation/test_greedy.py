@@ -20,7 +20,7 @@ from tests.core.models import model_of as core_model
 EOS, PAD, START = 2, 0, 1
 MAX_NEW_TOKENS = 12
 WITH_SOURCE = ("original", "t5", "bart", "marian")
-WITH_PROMPT = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "falcon", "palm", "gpt_neox", "gemma2")
+WITH_PROMPT = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "falcon", "palm", "gpt_neox", "gemma2", "gemma3")
 LENGTHS = (7, 1, 4, 6, 2, 9)  # unequal, so that every batch is padded
 
 

@@ -25,7 +25,7 @@ from tests.generation.test_greedy import PAD, START, generate_with, model_of  # 
 DEVICE = "cuda" if HAS_GPU else "cpu"
 LOW = torch.bfloat16 if HAS_GPU else torch.float16  # the interpreter has no bfloat16
 FAMILIES = ["original", "marian", "bart", "t5", "gpt2", "llama", "mistral", "qwen2", "qwen3", "falcon"]
-FAMILIES += ["gpt_neox", "gemma2"]
+FAMILIES += ["gpt_neox", "gemma2", "gemma3"]
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "forbidden": {"min_new_tokens": 3, "suppress_tokens": (7, 11)},
