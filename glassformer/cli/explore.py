@@ -1,10 +1,10 @@
-"""glassformer explore and serve: show a model in the browser, export a trace, serve models over HTTP."""
+"""glassformer explore: show a model in the browser, or export a trace as a page."""
 
 from __future__ import annotations
 
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,15 +14,14 @@ import typer
 
 from glassformer.cli.console import message
 from glassformer.cli.lines import check_output_file
-from glassformer.cli.options import Device, Dtype, Overwrite, Port, Threads, To, load_model, resolve_language
-from glassformer.errors import ConflictError, MissingDependencyError, MissingValueError, UnsupportedError
+from glassformer.cli.options import Device, Dtype, Overwrite, Port, To, load_model, resolve_language
+from glassformer.cli.serve import run_server
+from glassformer.errors import ConflictError, MissingValueError, UnsupportedError
 from glassformer.explorer import page_files
 from glassformer.pretrained import model_folder, names, resolve_name
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
-
-_limit = partial(typer.Option, rich_help_panel="Limits")
 
 
 def explore(
@@ -129,90 +128,3 @@ def _target_language(bundle: Bundle, to: str) -> str:
     if model_kind(bundle) != "translate":
         raise UnsupportedError(subject="the model", feature="target languages (--to)")
     return resolve_language(bundle, to)
-
-
-def serve(
-    models: Annotated[
-        list[str], typer.Argument(metavar="MODEL...", help="Model folders, run folders or shipped models.")
-    ],
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; any other than localhost requires a token.")
-    ] = "127.0.0.1",
-    port: Port = 8000,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar="GLASSFORMER_TOKEN",
-            show_envvar=True,
-            show_default=False,
-            help="Token that clients must send (Authorization: Bearer TOKEN).",
-        ),
-    ] = None,
-    max_requests: Annotated[
-        int,
-        _limit(min=1, max=100_000, help="Maximum number of open requests; further requests get status 429."),
-    ] = 256,
-    slots: Annotated[
-        int, _limit(min=1, max=1024, help="Number of batch slots per model; each beam takes one slot.")
-    ] = 32,
-    timeout: Annotated[float, _limit(min=0.1, max=86_400, help="Request timeout in seconds.")] = 300.0,
-    threads: Threads = None,
-    device: Device = "auto",
-    dtype: Dtype = None,
-) -> None:
-    """Serve models over HTTP: OpenAI routes, task routes, and the explorer.
-
-    Listens on localhost unless --host is given. Ctrl-C or SIGTERM finishes
-    open requests and exits; a second one exits at once.
-    """
-    run_server(
-        models,
-        host=host,
-        port=port,
-        token=token,
-        limits={"max_requests": max_requests, "timeout": timeout},
-        slots=slots,
-        load=partial(load_model, device=device, dtype=dtype, threads=threads, mmap=False),
-        on_ready=_print_urls,
-    )
-
-
-def run_server(
-    models: Sequence[str],
-    *,
-    port: int,
-    host: str = "127.0.0.1",
-    token: str | None = None,
-    limits: Mapping[str, Any] | None = None,
-    slots: int = 32,
-    load: Callable[[str], Any],
-    on_ready: Callable[[str, list[str]], None],
-    check: Callable[[Mapping[str, Any]], None] = lambda bundles: None,
-) -> None:
-    """Serve until stopped. on_ready: called with URL and model names. check: raises to reject models."""
-    try:
-        from glassformer.server.run import listen, run
-        from glassformer.server.security import Address
-
-        Address(host=host, port=port, token=token)  # fail before torch and the models are loaded
-        sock = listen(host, port)
-        from glassformer.server.app import create_app
-        from glassformer.server.limits import Limits
-        from glassformer.server.models import load_models
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("glassformer"):
-            raise
-        raise MissingDependencyError(package=str(error.name), extra="serve") from None
-    with sock:
-        bundles, runs = load_models([str(resolve_name(model)) for model in models], load)
-        check(bundles)
-        address = Address(host=host, port=sock.getsockname()[1], token=token)
-        app = create_app(bundles, runs=runs, address=address, limits=Limits(**(limits or {})), slots=slots)
-        run(app, sock, on_ready=lambda: on_ready(address.url, list(bundles)))
-
-
-def _print_urls(url: str, models: list[str]) -> None:
-    typer.echo(f"serving {', '.join(models)}")
-    typer.echo(f"  page      {url}/")
-    typer.echo(f"  OpenAI    {url}/v1")
-    typer.echo(f"  API docs  {url}/docs")

@@ -64,7 +64,7 @@ COMMANDS = {
     "env": Command("env", INSPECTION, "Show versions, devices and supported dtypes."),
     "convert": Command("convert", DEPLOYMENT, "Convert a model to another layout or dtype."),
     "export": Command("convert", DEPLOYMENT, "Export a model to ONNX or CTranslate2."),
-    "serve": Command("explore", DEPLOYMENT, "Serve models over HTTP."),
+    "serve": Command("serve", DEPLOYMENT, "Serve models over HTTP."),
 }
 
 

@@ -5,6 +5,7 @@ B rows, S source or prompt positions.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -14,16 +15,20 @@ from torch import Tensor, nn
 from glassformer.errors import InvalidValueError
 from glassformer.generation.beam_search import BeamSearch
 from glassformer.generation.config import GenerationOptions, merge_generation_config
-from glassformer.generation.inference_model import prefill
+from glassformer.generation.inference_model import InferenceModel, prefill
 from glassformer.generation.logits_processors import NO_TOKEN, LogitsProcessors
 from glassformer.generation.loop import Search, TokenSearch, run_search
 from glassformer.generation.params import GenerationOutput, GenerationParams
 from glassformer.generation.step_decoder import StepDecoder, decoder_start_ids, expand_beams
+from glassformer.inference.kv_cache import COMPACT_INTERVAL
+from glassformer.inference.memory import available_memory, cache_bytes_per_token
 from glassformer.inference.prepare import evaluation_mode
 
 BATCH_TOKENS: Final = 16_384
 LOOKAHEAD: Final = 16  # number of batches to read ahead before examples are sorted by length
 MAX_LOOKAHEAD: Final = 8192  # examples read ahead, however short
+ALWAYS_FIT: Final = 64  # rows per input whose memory is not estimated
+MEMORY_SHARE: Final = 0.5  # of the free memory that the rows of one input may take
 
 
 def generate(
@@ -138,6 +143,7 @@ def start_search(
 ) -> tuple[StepDecoder, Tensor, Search]:
     """Prefill the inputs (B, S); return the decoder, the logits of the first token, and the search to run."""
     config, device = params.config, inputs.device
+    check_memory(model, params, inputs, max(limits))
     decoder, logits, most = prefill(model, inputs, mask, start_ids=params.start_ids, capacity=max(limits))
     vocab_size = logits.shape[-1]
     params.check_forced_ids(vocab_size)
@@ -160,6 +166,34 @@ def start_search(
     if config.num_beams > 1:
         return decoder, logits, BeamSearch(params, processors, generator, vocab_size)
     return decoder, logits, TokenSearch(params, processors, generator)
+
+
+def check_memory(model: nn.Module, params: GenerationParams, inputs: Tensor, limit: int) -> None:
+    """Raise if the beams or samples of one input (B, S) would not fit into the available memory.
+
+    limit: maximum number of new tokens. The estimate is a lower bound: keys and values of all rows, and for a
+    beam search the attention of every beam to the tokens of all beams; logits are copied a few times.
+    """
+    rows = params.config.rows
+    if rows <= ALWAYS_FIT or (free := available_memory(inputs.device)) is None:
+        return
+    available = int(MEMORY_SHARE * free)
+    layers = list(model.decoder.attentions) if isinstance(model, InferenceModel) else []
+    dtype = model.dtype if isinstance(model, InferenceModel) else torch.float32
+    per_token, heads = cache_bytes_per_token(layers, dtype), max((a.num_heads for a in layers), default=0)
+    vocab_size = int(getattr(model, "vocab_size", 0))
+    searches = params.config.num_beams > 1
+
+    def needed(count: int) -> int:
+        cached = limit * per_token + 4 * vocab_size * dtype.itemsize
+        beams = (limit + 2 * heads * min(limit, COMPACT_INTERVAL)) * dtype.itemsize if searches else 0
+        return count * (cached + beams * count)
+
+    if needed(rows) > available:
+        most = bisect_right(range(rows), available, key=needed) - 1
+        name = "num_beams" if searches else "num_return_sequences"
+        expected = f"at most {most:,}, as {free / 2**30:.1f} GB of memory are free"
+        raise InvalidValueError(name, rows, expected)
 
 
 def _context(inputs: Tensor, mask: Tensor, starts: Sequence[int]) -> Tensor:

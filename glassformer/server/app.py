@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,14 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.middleware.cors import CORSMiddleware
 
 from glassformer import __version__
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
 from glassformer.interpret.catalog import Catalog
+from glassformer.server.access_log import AccessLogMiddleware
+from glassformer.server.api_keys import KeyStore
 from glassformer.server.errors import (
     ErrorResponse,
     UnavailableError,
@@ -27,7 +31,7 @@ from glassformer.server.errors import (
     validation_error,
 )
 from glassformer.server.explorer import mount_page, trace_router
-from glassformer.server.limits import Limits, LimitsMiddleware
+from glassformer.server.limits import Limits, LimitsMiddleware, ServerState
 from glassformer.server.metrics import CONTENT_TYPE, Metrics
 from glassformer.server.models import ModelRegistry
 from glassformer.server.openai import openai_router
@@ -37,6 +41,12 @@ from glassformer.server.security import Address, SecurityMiddleware
 from glassformer.server.tasks import tasks_router
 
 TRACE_THREADS = 4
+TOKENIZER_THREADS = 4  # requests whose texts are encoded at the same time
+CORS = {
+    "allow_methods": ["GET", "POST"],
+    "allow_headers": ["Authorization", "Content-Type", "X-Request-ID", "X-Request-Timeout"],
+    "expose_headers": ["Retry-After", "X-Request-ID", "X-Shape", "X-Dtype"],
+}
 ERRORS: tuple[Any, ...] = (GlassformerError, RequestValidationError, HTTPException, Exception)
 MEMORY_ERRORS: tuple[Any, ...] = (MemoryError, torch.OutOfMemoryError)
 
@@ -45,18 +55,28 @@ def create_app(
     bundles: Mapping[str, Bundle],
     *,
     address: Address | None = None,
+    keys: KeyStore | None = None,
     runs: Mapping[str, Path] | None = None,
     limits: Limits | None = None,
     slots: int = 32,
+    max_batch_total_tokens: int | None = None,
 ) -> FastAPI:
-    """Create the application for these models and runs. slots: texts that a model generates concurrently."""
-    address = address or Address()
-    models = ModelRegistry(bundles, slots=slots)
+    """Create the application for these models and runs.
+
+    address: where the server listens. keys: the API keys of its clients; none by default.
+    slots: texts that a model generates concurrently. max_batch_total_tokens: tokens of all these texts,
+    including those still to be generated (default: as many as fit into memory).
+    `app.state.server` is the server's `ServerState`, and `app.state.metrics` has its metrics.
+    """
+    address, keys = address or Address(), keys or KeyStore()
+    models = ModelRegistry(bundles, slots=slots, tokens=max_batch_total_tokens)
     metrics = Metrics(models)
+    state = ServerState(limits=limits or Limits())
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = TRACE_THREADS
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(TOKENIZER_THREADS))
         yield
         models.close()
 
@@ -73,10 +93,21 @@ def create_app(
     )
     app.openapi = lambda: openapi_document(app)  # type: ignore[method-assign]
 
+    app.state.server, app.state.metrics = state, metrics
+
     @app.get("/health", tags=["server"])
     async def health() -> Health:
-        """Report that the server is up."""
-        return Health(version=__version__, models=list(models))
+        """Report that the server is up (liveness). No API key is needed."""
+        return Health()
+
+    @app.get("/ready", tags=["server"])
+    async def ready() -> Health:
+        """Report that the server takes requests (readiness); else status 429 or 503. No API key is needed."""
+        state.check_ready()
+        return Health()
+
+    for path, probe in (("/health", health), ("/ready", ready)):
+        app.add_api_route(path, probe, methods=["HEAD"], include_in_schema=False)
 
     @app.get("/metrics", tags=["server"], response_class=Response)
     async def prometheus() -> Response:
@@ -92,9 +123,11 @@ def create_app(
     app.include_router(trace_router(Catalog(bundles, runs)))
     mount_page(app)
     # the middleware added last runs first
-    app.add_middleware(LimitsMiddleware, limits=limits or Limits(), metrics=metrics)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=address.allowed_hosts, www_redirect=False)
-    app.add_middleware(SecurityMiddleware, address=address)
+    app.add_middleware(LimitsMiddleware, state=state, metrics=metrics)
+    app.add_middleware(SecurityMiddleware, address=address, keys=keys)
+    if address.cors_origins:
+        app.add_middleware(CORSMiddleware, allow_origins=address.cors_origins, **CORS)  # type: ignore[arg-type]
+    app.add_middleware(AccessLogMiddleware)
     return app
 
 

@@ -55,10 +55,54 @@ class HttpError(GlassformerError):
     status: ClassVar[int]
 
 
+class RetryError(HttpError):
+    """The client may repeat the request after `retry_after` seconds."""
+
+    retry_after: float = 1.0
+
+
 @dataclass(eq=False)
 class InvalidApiKeyError(HttpError):
     status = 401
-    template: ClassVar[str] = "missing or invalid token; send it as 'Authorization: Bearer TOKEN'"
+    template: ClassVar[str] = "missing or invalid API key; send it as 'Authorization: Bearer KEY'"
+
+
+@dataclass(eq=False)
+class TooManyFailuresError(RetryError):
+    """A client sent too many wrong keys."""
+
+    retry_after: float
+    status = 429
+    template: ClassVar[str] = "too many wrong API keys; try again in {retry_after:.0f} seconds"
+
+
+@dataclass(eq=False)
+class RateLimitExceededError(RetryError):
+    """A key is at one of its limits. key: its name."""
+
+    key: str
+    limit: float
+    unit: str
+    retry_after: float
+    status = 429
+    template: ClassVar[str] = "the API key {key!r} is limited to {limit:,.0f} {unit}"
+
+
+@dataclass(eq=False)
+class InvalidHostError(HttpError):
+    """The Host header is not a name of this server."""
+
+    host: str
+    status = 400
+    template: ClassVar[str] = "this server does not answer to the host {host!r:.80}"
+
+
+@dataclass(eq=False)
+class AmbiguousLengthError(HttpError):
+    """A request that a proxy may end elsewhere than this server does."""
+
+    status = 400
+    template: ClassVar[str] = "a request must not have both Content-Length and Transfer-Encoding"
 
 
 @dataclass(eq=False)
@@ -115,22 +159,30 @@ class PayloadTooLargeError(HttpError):
 
 
 @dataclass(eq=False)
-class QueueFullError(HttpError):
+class QueueFullError(RetryError):
     limit: int
     status = 429
     template: ClassVar[str] = "{limit:,} requests are already in progress or queued; try again in a second"
 
 
 @dataclass(eq=False)
+class SlowBodyError(HttpError):
+    """The body of a request arrived too slowly, or made room for newer ones."""
+
+    status = 408
+    template: ClassVar[str] = "the body of the request arrived too slowly"
+
+
+@dataclass(eq=False)
 class RequestTimeoutError(HttpError):
     seconds: float
-    status = 503
+    status = 504
     template: ClassVar[str] = "no response within {seconds:g} seconds"
 
 
 @dataclass(eq=False)
-class UnavailableError(HttpError):
-    """The server cannot answer this request because it is out of memory or has a bug."""
+class UnavailableError(RetryError):
+    """The server cannot answer this request, e.g. because it is out of memory."""
 
     reason: str
     status = 503
@@ -144,10 +196,7 @@ STATUS: dict[type[GlassformerError], int] = {
     SchedulerClosedError: 503,
     GenerationFailedError: 503,
 }
-HEADERS: dict[type[GlassformerError], dict[str, str]] = {
-    InvalidApiKeyError: {"WWW-Authenticate": 'Basic realm="Glassformer, any user name", charset="UTF-8"'},
-    QueueFullError: {"Retry-After": "1"},
-}
+LOGIN = {"WWW-Authenticate": 'Basic realm="Glassformer, any user name", charset="UTF-8"'}
 
 
 def _status(error: GlassformerError) -> int:
@@ -180,8 +229,17 @@ def error_response(
 ) -> Response:
     status = status or _status(error)
     content = json.dumps(error_body(error))  # ASCII: a client may have sent unpaired surrogates
-    headers = {**HEADERS.get(type(error), {}), **(headers or {})}
-    return Response(content, status, headers=headers, media_type="application/json")
+    return Response(
+        content, status, headers={**_headers(error), **(headers or {})}, media_type="application/json"
+    )
+
+
+def _headers(error: GlassformerError) -> dict[str, str]:
+    if isinstance(error, InvalidApiKeyError):
+        return LOGIN
+    if isinstance(error, RetryError):
+        return {"Retry-After": str(math.ceil(error.retry_after))}
+    return {"Retry-After": "1"} if isinstance(error, SchedulerFullError) else {}
 
 
 def validation_error(error: RequestValidationError) -> GlassformerError:

@@ -220,7 +220,11 @@ def mount_page(app: FastAPI) -> None:
     try:
         names = page_files()
     except GlassformerError:
-        app.add_api_route("/", lambda: HTMLResponse(NOT_BUILT), methods=["GET"], include_in_schema=False)
+
+        def not_built() -> HTMLResponse:
+            return HTMLResponse(NOT_BUILT)
+
+        app.add_api_route("/", not_built, methods=["GET", "HEAD"], include_in_schema=False)
         return
     static = StaticFiles(directory=FOLDER)
 
@@ -232,4 +236,4 @@ def mount_page(app: FastAPI) -> None:
         return response
 
     for name in ("", *names):
-        app.add_api_route(f"/{name}", file, methods=["GET"], include_in_schema=False)
+        app.add_api_route(f"/{name}", file, methods=["GET", "HEAD"], include_in_schema=False)

@@ -1,33 +1,82 @@
-"""Limits of the server: open requests, response time and body size. Clients that disconnect are detected."""
+"""Limits of the server: open requests, response time, body size and memory.
+
+A request counts only after its body was read, so that slow clients do not keep others out. Clients that
+disconnect are detected, and their work is canceled.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from glassformer.errors import GlassformerError
+from glassformer.errors import GlassformerError, InvalidValueError
+from glassformer.inference.memory import available_memory
+from glassformer.server.access_log import current_record
+from glassformer.server.api_keys import KeyUsage
 from glassformer.server.errors import (
     PayloadTooLargeError,
     QueueFullError,
     RequestTimeoutError,
+    SlowBodyError,
+    UnavailableError,
     error_response,
 )
+from glassformer.server.memory import release_memory
 from glassformer.server.metrics import Metrics
+from glassformer.server.security import client_address
 
 EXPENSIVE = ("/trace", "/runs")  # GET requests that count as work
+LARGE = ("/classify", "/forecast", "/trace")  # routes whose bodies contain images or series
+MIN_MEMORY = 256 << 20  # free bytes below which requests are refused
+LARGE_REQUEST = 1 << 20  # bytes of a body after which memory is returned to the system
+TIMEOUT_HEADER = "x-request-timeout"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of the server. max_requests: in progress or queued. timeout: seconds per response."""
+    """Limits of the server.
+
+    max_requests: in progress or queued. timeout: seconds per response; a request may ask for less.
+    max_body_bytes: of a request with images or series; other bodies have at most `max_text_bytes`.
+    body_timeout: seconds in which a body must arrive. max_unread_bodies: per client, and max_unread_bytes: in
+    total; beyond them the body that has been arriving for the longest time is refused.
+    """
 
     max_requests: int = 256
     timeout: float = 300.0
     max_body_bytes: int = 32 << 20
+    max_text_bytes: int = 8 << 20
+    body_timeout: float = 30.0
+    max_unread_bodies: int = 128
+    max_unread_bytes: int = 256 << 20
+
+
+@dataclass(kw_only=True)
+class ServerState:
+    """Whether the server takes requests. active: requests in progress or queued. draining: it is stopping."""
+
+    limits: Limits = field(default_factory=Limits)
+    active: int = 0
+    draining: bool = False
+
+    def check(self) -> None:
+        """Raise if no further request can be accepted at the moment."""
+        if self.active >= self.limits.max_requests:
+            raise QueueFullError(self.limits.max_requests)
+        free = available_memory()
+        if free is not None and free < MIN_MEMORY:
+            raise UnavailableError("the server is short of memory; try again in a second")
+
+    def check_ready(self) -> None:
+        """Raise if a load balancer should send requests to another server."""
+        if self.draining:
+            raise UnavailableError("the server is stopping")
+        self.check()
 
 
 class LimitsMiddleware:
@@ -37,9 +86,9 @@ class LimitsMiddleware:
     seconds.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics) -> None:
-        self.app, self.limits, self.metrics = app, limits, metrics
-        self.active = 0
+    def __init__(self, app: ASGIApp, state: ServerState, metrics: Metrics) -> None:
+        self.app, self.state, self.limits, self.metrics = app, state, state.limits, metrics
+        self.uploads: dict[str, list[_Upload]] = {}  # by client, the oldest first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -47,15 +96,32 @@ class LimitsMiddleware:
             return
         start, response = time.monotonic(), _Response(send)
         limited = scope["method"] == "POST" or scope["path"].startswith(EXPENSIVE)
-        scope["deadline"] = start + self.limits.timeout
+        size = 0
         try:
-            if limited and self.active >= self.limits.max_requests:
-                raise QueueFullError(self.limits.max_requests)
-            self._count(limited)
+            timeout = self._timeout(Headers(scope=scope))
+            scope["deadline"] = start + timeout
+            if limited:
+                self.state.check()  # before the body is read, and again when the request starts
+            body = await self._read_body(scope, receive)
+            if body is None:
+                self.metrics.disconnects.inc()
+                return
+            size = len(body)
+            if not limited:
+                await self._respond(scope, receive, response, body, timeout)
+                return
+            self.state.check()
+            usage: KeyUsage | None = scope.get("key_usage")
+            if usage is not None:
+                usage.start()
+            self._count(1)
             try:
-                await self._respond(scope, receive, response)
+                await self._respond(scope, receive, response, body, timeout)
             finally:
-                self._count(-limited)
+                self._count(-1)
+                if usage is not None:
+                    record = current_record()
+                    usage.finish(record.prompt_tokens + record.completion_tokens)
         except GlassformerError as error:
             await error_response(error, {"Connection": "close"})(scope, receive, response)
         except Exception:
@@ -64,26 +130,37 @@ class LimitsMiddleware:
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self.metrics.record(route, scope["method"], response.status, time.monotonic() - start)
+            if size > LARGE_REQUEST:
+                body = None
+                asyncio.get_running_loop().run_in_executor(None, release_memory)
+
+    def _timeout(self, headers: Headers) -> float:
+        """Return the seconds for this response: the server's limit, or less if the client asks for it."""
+        value = headers.get(TIMEOUT_HEADER)
+        if value is None:
+            return self.limits.timeout
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not seconds > 0:
+            raise InvalidValueError("X-Request-Timeout", value[:40], "a number of seconds above 0")
+        return min(seconds, self.limits.timeout)
 
     def _count(self, change: int) -> None:
-        self.active += change
-        self.metrics.active.set(self.active)
+        self.state.active += change
+        self.metrics.active.set(self.state.active)
 
-    async def _respond(self, scope: Scope, receive: Receive, response: _Response) -> None:
-        try:
-            async with asyncio.timeout(self.limits.timeout):
-                body = await self._read_body(scope, receive)
-        except TimeoutError:
-            raise RequestTimeoutError(self.limits.timeout) from None
-        if body is None:
-            self.metrics.disconnects.inc()
-            return
-        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+    async def _respond(
+        self, scope: Scope, receive: Receive, response: _Response, body: bytes, timeout: float
+    ) -> None:
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+        del body
         disconnected = asyncio.Event()
 
         async def replay() -> Message:
-            if (message := next(messages, None)) is not None:
-                return message
+            if messages:
+                return messages.pop()
             await disconnected.wait()
             return {"type": "http.disconnect"}
 
@@ -101,7 +178,7 @@ class LimitsMiddleware:
             elif watcher.done():
                 self.metrics.disconnects.inc()
             elif response.status == 0:
-                error = RequestTimeoutError(self.limits.timeout)
+                error = RequestTimeoutError(timeout)
                 await error_response(error, {"Connection": "close"})(scope, replay, response)
         finally:
             disconnected.set()
@@ -113,19 +190,61 @@ class LimitsMiddleware:
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
         """Read the complete body; return None if the client disconnects first."""
         declared = Headers(scope=scope).get("content-length", "0")
-        body, declared_length = bytearray(), int(declared[:15]) if declared.isdecimal() else 0
-        more = True
-        while more:
-            if max(len(body), declared_length) > self.limits.max_body_bytes:
-                raise PayloadTooLargeError("bytes", self.limits.max_body_bytes)
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-        if len(body) > self.limits.max_body_bytes:
-            raise PayloadTooLargeError("bytes", self.limits.max_body_bytes)
+        declared_length = int(declared[:15]) if declared.isdecimal() else 0
+        is_large = scope["path"].startswith(LARGE)
+        most = self.limits.max_body_bytes if is_large else self.limits.max_text_bytes
+        client, body, more = client_address(scope), bytearray(), True
+        timeout = min(self.limits.body_timeout, scope["deadline"] - time.monotonic())
+        try:
+            async with asyncio.timeout(timeout) as timer:
+                upload = _Upload(timer)
+                self.uploads.setdefault(client, []).append(upload)
+                try:
+                    while more:
+                        if max(len(body), declared_length) > most:
+                            raise PayloadTooLargeError("bytes", most)
+                        self._limit_uploads(client)
+                        message = await receive()
+                        if message["type"] == "http.disconnect":
+                            return None
+                        body += message.get("body", b"")
+                        upload.size = len(body)
+                        more = message.get("more_body", False)
+                finally:
+                    self.uploads[client].remove(upload)
+                    if not self.uploads[client]:
+                        del self.uploads[client]
+        except TimeoutError:
+            raise SlowBodyError from None
+        if len(body) > most:
+            raise PayloadTooLargeError("bytes", most)
         return bytes(body)
+
+    def _limit_uploads(self, client: str) -> None:
+        """Refuse the oldest unread bodies if there are too many of this client, or too many bytes."""
+        own = self.uploads[client]
+        for upload in own[: max(0, len(own) - self.limits.max_unread_bodies)]:
+            upload.refuse()
+        unread = [upload for uploads in self.uploads.values() for upload in uploads]
+        excess = sum(upload.size for upload in unread) - self.limits.max_unread_bytes
+        if excess <= 0:
+            return
+        for upload in sorted(unread, key=lambda upload: upload.since):
+            if excess <= 0:
+                break
+            excess -= upload.size
+            upload.refuse()
+
+
+class _Upload:
+    """A body that is being read."""
+
+    def __init__(self, timer: asyncio.Timeout) -> None:
+        self._timer, self.size, self.since = timer, 0, time.monotonic()
+
+    def refuse(self) -> None:
+        if not self._timer.expired():
+            self._timer.reschedule(0)
 
 
 class _Response:

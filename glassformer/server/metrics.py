@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from glassformer.server.access_log import current_record
 from glassformer.server.models import ModelRegistry, ServedModel
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -47,6 +48,11 @@ class Metrics:
         self._seconds.labels(route).observe(seconds)
 
     def count_tokens(self, model: str, *, read: int, generated: int) -> None:
+        """Count the tokens of the current request, also for its log line and the limits of its API key."""
+        record = current_record()
+        record.model = model
+        record.prompt_tokens += read
+        record.completion_tokens += generated
         self._read.labels(model).inc(read)
         self._generated.labels(model).inc(generated)
 

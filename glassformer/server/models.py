@@ -15,9 +15,12 @@ from typing import TypeVar
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError, InputTooLongError
 from glassformer.generation import GeneratedToken, GenerationOutput, GenerationParams
-from glassformer.generation.continuous import Request, Scheduler, Stats
+from glassformer.generation.continuous import Request, Scheduler, SchedulerFullError, Stats
+from glassformer.generation.inference_model import InferenceModel
+from glassformer.inference.memory import available_memory, cache_bytes_per_token
 from glassformer.interpret.runs import run_of
 from glassformer.pretrained import is_run, model_folder
+from glassformer.server.access_log import current_record
 from glassformer.server.errors import ModelNotFoundError
 from glassformer.tasks.base import require_tokenizer
 from glassformer.tasks.text_generation import Architecture, generation_architecture, target_language
@@ -27,6 +30,10 @@ Predicate = Callable[[Bundle], bool]
 OnToken = Callable[[GeneratedToken], None]
 MAX_SOURCE = 4096  # tokens of a source, which is encoded in one step while other requests wait
 MAX_QUEUED = 16_384  # texts that wait for a slot
+MAX_OPEN_TOKENS = 1 << 22  # of the sources and prompts of all requests to a model; each takes about 40 bytes
+MAX_CACHED = 65_536  # tokens in the KV cache of a model, if memory allows
+MIN_CACHED = 1024
+CACHE_SHARE = 0.5  # of the free memory, for the KV caches of all models
 MAX_CONCURRENT = 32  # texts of one request submitted at a time, so that other requests are not blocked
 
 
@@ -54,9 +61,12 @@ class GenerationTask:
 
 
 class GenerationService:
-    def __init__(self, bundle: Bundle, *, slots: int) -> None:
-        self._scheduler = Scheduler(bundle.inference_model(), slots=slots, queue=MAX_QUEUED)
+    """Generation with one model. tokens: capacity of its KV cache in tokens."""
+
+    def __init__(self, bundle: Bundle, *, slots: int, tokens: int = MAX_CACHED) -> None:
+        self._scheduler = Scheduler(bundle.inference_model(), slots=slots, tokens=tokens, queue=MAX_QUEUED)
         self._reads_source = generation_architecture(bundle) == "encoder-decoder"
+        self._open_tokens = 0  # of the sources and prompts that are waiting or running
 
     def submit(
         self,
@@ -75,12 +85,18 @@ class GenerationService:
         """
         if self._reads_source and len(ids) > MAX_SOURCE:
             raise InputTooLongError(len(ids), MAX_SOURCE, hint="split the text")
+        if self._open_tokens + len(ids) > MAX_OPEN_TOKENS:
+            raise SchedulerFullError(self._scheduler.stats().waiting)
         task, loop = GenerationTask(), asyncio.get_running_loop()
 
         def receive(token: GeneratedToken) -> None:
             task.tokens.append(token)
             if on_token is not None:
                 on_token(token)
+
+        def finish(result: list[GenerationOutput] | Exception) -> None:
+            self._open_tokens -= len(ids)
+            task.finish(result)
 
         wants_tokens = on_token is not None or top is not None
         params = replace(
@@ -92,8 +108,9 @@ class GenerationService:
             ids,
             params,
             caller=caller,
-            on_done=lambda result: loop.call_soon_threadsafe(task.finish, result),
+            on_done=lambda result: loop.call_soon_threadsafe(finish, result),
         )
+        self._open_tokens += len(ids)
         return task
 
     async def generate_all(
@@ -149,13 +166,20 @@ class ServedModel:
 
 
 class ModelRegistry(dict[str, ServedModel]):
-    def __init__(self, bundles: Mapping[str, Bundle], *, slots: int = 32) -> None:
+    """The served models by name. tokens: capacity of each KV cache; None: as many as fit into memory."""
+
+    def __init__(self, bundles: Mapping[str, Bundle], *, slots: int = 32, tokens: int | None = None) -> None:
         super().__init__()
+        count = sum(map(generates, bundles.values()))
+
+        def service(bundle: Bundle) -> GenerationService:
+            return GenerationService(bundle, slots=slots, tokens=tokens or cache_tokens(bundle, count))
+
         for name, bundle in bundles.items():
             self[name] = ServedModel(
                 id=name,
                 bundle=bundle,
-                generation=GenerationService(bundle, slots=slots) if generates(bundle) else None,
+                generation=service(bundle) if generates(bundle) else None,
                 created=int(time.time()),
                 thread=ThreadPoolExecutor(1, thread_name_prefix=f"tasks-{name}"),
             )
@@ -164,14 +188,27 @@ class ModelRegistry(dict[str, ServedModel]):
         """Return the model of that name; without a name, the first that meets the earliest preference."""
         if name is None:
             matches = (model for test in preferences for model in self.values() if test(model.bundle))
-            return next(matches, next(iter(self.values())))
-        if name not in self:
+            model = next(matches, next(iter(self.values())))
+        elif name in self:
+            model = self[name]
+        else:
             raise ModelNotFoundError(name, list(self))
-        return self[name]
+        current_record().model = model.id
+        return model
 
     def close(self) -> None:
         for model in self.values():
             model.close()
+
+
+def cache_tokens(bundle: Bundle, models: int) -> int:
+    """Return how many tokens the KV cache of a model may hold, if it shares the free memory with others."""
+    model, free = bundle.inference_model(), available_memory(bundle.device)
+    if free is None or not isinstance(model, InferenceModel):
+        return MAX_CACHED
+    layers = [*model.decoder.attentions, *model.decoder.cross_attentions]
+    fitting = CACHE_SHARE * free / models / cache_bytes_per_token(layers, model.dtype)
+    return min(MAX_CACHED, max(MIN_CACHED, int(fitting)))
 
 
 def without_errors(check: Callable[[Bundle], object]) -> Predicate:

@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from torch import Tensor
 
 from glassformer.bundle import Bundle
-from glassformer.errors import InputTooLongError, InvalidValueError
+from glassformer.errors import InvalidValueError
 from glassformer.server.chat import ChatCompletion
 from glassformer.server.completions import Completion, EventStream, Generation, check_ids
 from glassformer.server.metrics import Metrics
@@ -38,7 +38,7 @@ from glassformer.server.schema import (
     ModelList,
     Usage,
 )
-from glassformer.tasks.base import max_input_tokens, require_tokenizer, token_input
+from glassformer.tasks.base import Callbacks, max_input_tokens, token_input
 from glassformer.tasks.chat import has_chat_template
 from glassformer.tasks.embedding import Embedder, embedding_size
 from glassformer.tokenization import Encoded
@@ -117,12 +117,25 @@ def _embed(bundle: Bundle, inputs: Any) -> tuple[Tensor, int]:
     if isinstance(inputs, str):
         inputs = [inputs]
     if isinstance(inputs[0], str):
-        lengths = [len(encoded) for encoded in require_tokenizer(bundle).encode_batch(inputs)]
-        if min(max(lengths), max_input_tokens(bundle)) > MAX_EMBEDDED:
-            raise InputTooLongError(max(lengths), MAX_EMBEDDED)
-        return torch.stack(Embedder(bundle)(inputs)), sum(lengths)
+        embedder = _CountingEmbedder(bundle)
+        return torch.stack(embedder(inputs)), embedder.tokens
     rows = [inputs] if isinstance(inputs[0], int) else inputs
     return _embed_ids(bundle, rows), sum(map(len, rows))
+
+
+class _CountingEmbedder(Embedder):
+    """Embed texts of a bounded length. tokens: number of tokens so far."""
+
+    tokens = 0
+
+    @property
+    def max_tokens(self) -> int:
+        return min(super().max_tokens, MAX_EMBEDDED)
+
+    def preprocess(self, inputs: Sequence[Any], first: int, callbacks: Callbacks) -> list[Encoded | None]:
+        encoded = super().preprocess(inputs, first, callbacks)
+        self.tokens += sum(map(len, filter(None, encoded)))
+        return encoded
 
 
 def _embed_ids(bundle: Bundle, rows: Sequence[list[int]]) -> Tensor:

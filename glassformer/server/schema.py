@@ -448,5 +448,3 @@ class ForecastResponse(BaseModel):
 
 class Health(BaseModel):
     status: Literal["ok"] = "ok"
-    version: str
-    models: list[str]

@@ -50,9 +50,6 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
         model = models.select(body.model, translates(body.to), is_encoder_decoder)
         task, documents = await asyncio.to_thread(_prepare, model, body)
         sources = [[segment.ids for segment in segments_of(document)] for document in documents]
-        count = sum(map(len, sources))
-        if count > MAX_SENTENCES:
-            raise PayloadTooLargeError("sentences", MAX_SENTENCES)
         assert model.generation is not None  # `_prepare` checks it
         inputs = [ids for row in sources for ids in row]
         outputs = iter(await model.generation.generate_all(task.params, inputs))
@@ -109,7 +106,13 @@ def _prepare(model: ServedModel, body: TranslateRequest) -> tuple[Translator, li
     architecture(model.bundle)  # fails if it does not generate
     options = {**body.generation_options(), "num_return_sequences": 1}
     task = Translator(model.bundle, to=body.to, prefix=body.prefix, split=body.split, **options)
-    return task, list(task.preprocess([body.text] if body.text is not None else body.texts or []))
+    documents, count = [], 0
+    for document in task.preprocess([body.text] if body.text is not None else body.texts or []):
+        documents.append(document)
+        count += len(segments_of(document))
+        if count > MAX_SENTENCES:
+            raise PayloadTooLargeError("sentences", MAX_SENTENCES)
+    return task, documents
 
 
 def _classify(model: str, bundle: Bundle, inputs: Any, body: ClassifyRequest) -> ClassifyResponse:

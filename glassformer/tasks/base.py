@@ -29,6 +29,7 @@ from glassformer.core import spec as specs
 from glassformer.core.model import EncoderOnly
 from glassformer.errors import (
     GlassformerError,
+    InputTooLongError,
     InvalidValueError,
     MissingValueError,
     NonFiniteError,
@@ -37,7 +38,8 @@ from glassformer.errors import (
 from glassformer.inference.encoder import supports
 from glassformer.tokenization import Encoded, Tokenizer
 
-READ_AHEAD_CHARACTERS = 1 << 22
+READ_AHEAD_CHARACTERS = 1 << 18  # an encoded character takes up to 300 bytes
+MAX_CHARACTERS_PER_TOKEN = 32  # on average; a text with more per token of the limit is not even encoded
 BATCH_TOKENS = 16_384  # per batch of an encoder, including padding
 
 In = TypeVar("In")
@@ -166,6 +168,12 @@ def check_at_least(name: str, value: int | None, least: int = 1, most: int | Non
     if value is not None and not valid:
         expected = f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}"
         raise InvalidValueError(name, value, expected)
+
+
+def check_characters(text: str, limit: int) -> InputTooLongError | None:
+    """Return an error if a text has far more characters than `limit` tokens can have, else None."""
+    most = limit * MAX_CHARACTERS_PER_TOKEN
+    return InputTooLongError(len(text), most, "characters") if len(text) > most else None
 
 
 def check_text(text: object, kind: str = "text", number: int = 1) -> str:

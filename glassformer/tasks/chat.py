@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from glassformer.bundle import Bundle
 from glassformer.errors import UnsupportedError
-from glassformer.tasks.base import NO_CALLBACKS, Callbacks, require_tokenizer
+from glassformer.tasks.base import NO_CALLBACKS, Callbacks, check_characters, require_tokenizer
 from glassformer.tasks.text_generation import (
     Document,
     PromptTask,
@@ -71,6 +71,11 @@ class ChatGenerator(PromptTask[Conversation]):
         for number, conversation in enumerate(inputs, 1):
             options = {"add_generation_prompt": True, **self.template_options}
             text = self.tokenizer.apply_chat_template(conversation, tokenize=False, **options)
+            limit = self.max_input_tokens
+            if limit is not None and (error := check_characters(text, limit)) is not None:
+                callbacks.reject("prompt", number, error)
+                yield []
+                continue
             ids = self.tokenizer.encode(text, special=False, parse_special=True).ids
             yield self.document(ids or self.bos_ids(), text, number, callbacks)
 

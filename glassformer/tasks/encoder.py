@@ -18,6 +18,7 @@ from glassformer.errors import (
 )
 from glassformer.tasks.base import (
     BATCH_TOKENS,
+    MAX_CHARACTERS_PER_TOKEN,
     NO_CALLBACKS,
     Callbacks,
     Out,
@@ -25,6 +26,7 @@ from glassformer.tasks.base import (
     Task,
     batches,
     check_at_least,
+    check_characters,
     check_text,
     chunks,
     encoder_model,
@@ -101,10 +103,16 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
 
     def _encode(self, texts: dict[int, str], callbacks: Callbacks) -> dict[int, Encoded]:
         vocab_size, items = token_input(self.bundle).vocab_size, dict[int, Encoded]()
-        prepared = [self.prepare_text(check_text(text, "text", number)) for number, text in texts.items()]
+        prepared: dict[int, str] = {}
+        for number, text in texts.items():
+            text = self.prepare_text(check_text(text, "text", number))
+            if (error := check_characters(text, self.max_tokens)) and not self.truncate:
+                callbacks.reject("text", number, error)
+            else:
+                prepared[number] = text[: self.max_tokens * MAX_CHARACTERS_PER_TOKEN]
         tokenizer = require_tokenizer(self.bundle)
-        encoded = tokenizer.encode_batch(prepared, parse_special=self.parse_special)
-        for number, encoding in zip(texts, encoded, strict=True):
+        encoded = tokenizer.encode_batch(list(prepared.values()), parse_special=self.parse_special)
+        for number, encoding in zip(prepared, encoded, strict=True):
             if max(encoding.ids, default=0) >= vocab_size:
                 hint = "use the tokenizer of this model"
                 raise InvalidValueError("token id", max(encoding.ids), f"at most {vocab_size - 1}", hint=hint)

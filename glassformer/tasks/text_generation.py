@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count, islice, repeat
+from itertools import count, repeat
 from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 
 import torch
@@ -35,7 +35,9 @@ from glassformer.tasks.base import (
     In,
     Task,
     check_at_least,
+    check_characters,
     check_text,
+    chunks,
     require_tokenizer,
 )
 from glassformer.tokenization import (
@@ -531,15 +533,24 @@ class TextGenerator(PromptTask[str]):
         super().__init__(bundle, options, self.language)
 
     def preprocess(self, inputs: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
-        numbered = enumerate(inputs, 1)
-        while batch := list(islice(numbered, ENCODED_TOGETHER)):
-            prompts = [self.language.prefix + check_text(text, "prompt", number) for number, text in batch]
-            for (number, prompt), encoded in zip(batch, self._encode(prompts), strict=True):
+        first, limit = 1, self.max_input_tokens
+        for batch in chunks(inputs, ENCODED_TOGETHER):
+            prompts = [check_text(text, "prompt", number) for number, text in enumerate(batch, first)]
+            errors = [None if limit is None else check_characters(prompt, limit) for prompt in prompts]
+            short = [prompt for prompt, error in zip(prompts, errors, strict=True) if error is None]
+            encoded = iter(self._encode([self.language.prefix + prompt for prompt in short]))
+            for number, (prompt, error) in enumerate(zip(prompts, errors, strict=True), first):
+                if error is not None:
+                    callbacks.reject("prompt", number, error)
+                    yield []
+                    continue
+                encoding = next(encoded)
                 if callbacks.skips(prompt):
                     yield []
                     continue
-                ids = encoded.ids if self.architecture == "encoder-decoder" else without_end(encoded)
+                ids = encoding.ids if self.architecture == "encoder-decoder" else without_end(encoding)
                 yield self.document(ids or self.bos_ids(), prompt, number, callbacks)
+            first += len(batch)
 
     def _encode(self, prompts: list[str]) -> list[Encoded]:
         if self.language.tag is not None:

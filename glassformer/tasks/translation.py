@@ -11,13 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice
 from typing import Literal, Unpack, get_args
 
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError, InputTooLongError, InvalidValueError, UnsupportedError
 from glassformer.generation.stopping_criteria import truncate_at_stop
-from glassformer.tasks.base import NO_CALLBACKS, Callbacks, check_text
+from glassformer.tasks.base import NO_CALLBACKS, Callbacks, check_text, chunks
 from glassformer.tasks.text_generation import (
     ENCODED_TOGETHER,
     NO_LANGUAGE,
@@ -255,8 +254,10 @@ class Segmenter:
 
     def segment(self, documents: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
         """Yield the segmented documents; a rejected one is empty."""
-        numbered = enumerate(documents, 1)
-        while batch := list(islice(numbered, ENCODED_TOGETHER)):
+        first = 1
+        for texts in chunks(documents, ENCODED_TOGETHER):
+            batch = list(enumerate(texts, first))
+            first += len(batch)
             lines = [self._lines(check_text(text, "text", number)) for number, text in batch]
             encoded = iter(
                 self.encode([line.source for row in lines for line in row if isinstance(line, _Line)])

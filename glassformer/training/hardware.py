@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -15,6 +14,7 @@ from torch import nn
 
 from glassformer.core.precision import resolve_dtype
 from glassformer.errors import InvalidValueError
+from glassformer.inference.memory import limit_onednn_cache
 from glassformer.training.logging.console import format_duration
 from glassformer.training.recipe import TrainingOptions
 
@@ -42,10 +42,6 @@ UNKNOWN_GPU_FLOPS = 100e12
 NOMINAL_FLOPS = {"cpu": 70e9, "cuda": 35e12}
 LONG_TRAINING = 2 * 3600.0  # seconds
 UTILIZATION = 0.35  # fraction of the peak that training reaches
-# oneDNN caches half a megabyte for each of the last thousand matrix shapes, which fragments memory. Batches
-# by length rarely repeat a shape, and creating an entry is cheap. A step has about ten shapes, with two
-# entries each in the first cache. Both variables are read at the first matrix multiplication.
-ONEDNN_CACHE = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "64"}
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
@@ -122,8 +118,7 @@ def configure_torch(options: TrainingOptions, device: torch.device) -> None:
     """Set the global options of torch for a run."""
     torch.set_float32_matmul_precision("highest" if options.deterministic else "high")
     if device.type == "cpu":
-        for name, capacity in ONEDNN_CACHE.items():
-            os.environ.setdefault(name, capacity)
+        limit_onednn_cache()
     if device.type == "cuda":
         # otherwise the prefetch thread may block the thread that launches kernels for 5 ms at a time
         sys.setswitchinterval(2e-4)

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -107,6 +108,7 @@ class Server:
 
     process: subprocess.Popen[str]
     port: int
+    log_file: Path
 
     @property
     def url(self) -> str:
@@ -136,6 +138,10 @@ class Server:
         found = [line for line in lines if re.match(rf"glassformer_{name}[{{ ]", line) and label in line]
         return sum(float(line.rsplit(" ", 1)[1]) for line in found)
 
+    def log(self) -> str:
+        """What the server wrote to stderr so far."""
+        return self.log_file.read_text()
+
     def alive(self) -> bool:
         return self.process.poll() is None
 
@@ -149,15 +155,16 @@ class Server:
 def serving(folders: Sequence[Path], *options: str, env: dict[str, str] | None = None) -> Iterator[Server]:
     """A server on a free port, stopped at the end of the block."""
     command = [sys.executable, "-m", "glassformer", "serve", *map(str, folders), "--port", "0", *options]
+    log = tempfile.NamedTemporaryFile("w", prefix="server-", suffix=".log")
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=log,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
         cwd=Path(__file__).parents[2],
     )
-    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout is not None
     try:
         port = None
         for line in process.stdout:
@@ -165,19 +172,19 @@ def serving(folders: Sequence[Path], *options: str, env: dict[str, str] | None =
                 port = int(found.group(1))
                 break
         if port is None:
-            raise AssertionError(f"the server did not start: {process.stderr.read()}")
-        server = Server(process=process, port=port)
+            raise AssertionError(f"the server did not start: {Path(log.name).read_text()}")
+        server = Server(process=process, port=port, log_file=Path(log.name))
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             with httpx.Client() as client:
-                if client.get(f"{server.url}/health").status_code in (200, 401):
+                if client.get(f"{server.url}/health").status_code == 200:
                     break
         yield server
     finally:
         process.kill() if process.poll() is None else None
         process.wait()
         process.stdout.close()
-        process.stderr.close()
+        log.close()
 
 
 def part(total: int) -> int:

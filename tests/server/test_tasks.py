@@ -89,7 +89,8 @@ def test_forecast_matches_the_library(server, bundles):
 
 def test_health_metrics_and_docs(server):
     with server.client() as client:
-        assert client.get("/health").json()["models"] == list(KINDS)
+        assert [model["id"] for model in client.get("/v1/models").json()["data"]] == list(KINDS)
+        assert client.get("/health").json() == client.get("/ready").json() == {"status": "ok"}
         page, schema = client.get("/docs"), client.get("/openapi.json").json()
         assert all(path in page.text for path in schema["paths"])
         assert not re.findall(r"https?://", page.text) and "<script" not in page.text

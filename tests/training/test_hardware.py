@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from glassformer.core.backend import _onednn_linear
-from glassformer.training.hardware import ONEDNN_CACHE
+from glassformer.inference.memory import ONEDNN_CACHE
 
 # Bytes in use before and after products of 200 shapes, as the allocator counts them: no noise, unlike RSS.
 IN_USE = """

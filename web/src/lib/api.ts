@@ -16,6 +16,11 @@ export interface AnswerOutcome {
   score: number;
 }
 
+export interface AssistantMessage {
+  role?: "assistant";
+  content: string;
+}
+
 /** The heads of one attention layer. sharpness: see `cross_sharpness`; None for self-attention. */
 export interface AttentionHeads {
   name: string;
@@ -38,6 +43,69 @@ export interface AttentionInfo {
   biased: boolean;
   causal: boolean;
   window: number | null;
+}
+
+/** One answer. */
+export interface ChatChoice {
+  index: number;
+  message: AssistantMessage;
+  logprobs?: ChatLogprobs | null;
+  finish_reason: "stop" | "length";
+}
+
+/** POST /v1/chat/completions, as OpenAI defines it. Tools and tool calls are passed to the chat template; calls in the answer are part of its text. `documents` and `chat_template_kwargs`, further variables of the template, are extensions. */
+export interface ChatCompletionRequest {
+  model?: string | null;
+  temperature?: 0 | number | null;
+  top_p?: number | null;
+  n?: number | null;
+  stop?: string | string[] | null;
+  seed?: number | null;
+  stream?: boolean | null;
+  stream_options?: StreamOptions | null;
+  response_format?: TextFormat | JSONObjectFormat | JSONSchemaFormat | null;
+  presence_penalty?: number | null;
+  frequency_penalty?: number | null;
+  logit_bias?: Record<string, number> | null;
+  user?: string | null;
+  top_k?: number | null;
+  min_p?: number | null;
+  repetition_penalty?: number | null;
+  messages: ChatMessage[];
+  max_completion_tokens?: number | null;
+  max_tokens?: number | null;
+  logprobs?: boolean | null;
+  top_logprobs?: number | null;
+  tools?: Tool[] | null;
+  tool_choice?: "none" | "auto" | "required" | Record<string, unknown> | null;
+  parallel_tool_calls?: boolean | null;
+  documents?: Record<string, unknown>[] | null;
+  chat_template_kwargs?: Record<string, unknown> | null;
+}
+
+/** A chat completion. */
+export interface ChatCompletionResponse {
+  id: string;
+  object?: "chat.completion";
+  created: number;
+  model: string;
+  choices: ChatChoice[];
+  usage?: Usage | null;
+}
+
+/** Log-probabilities of the generated tokens. */
+export interface ChatLogprobs {
+  content: TokenLogprob[];
+}
+
+/** A message of a conversation. */
+export interface ChatMessage {
+  role: "system" | "developer" | "user" | "assistant" | "tool";
+  content?: string | TextPart[] | null;
+  name?: string | null;
+  tool_calls?: ToolCall[] | null;
+  tool_call_id?: string | null;
+  refusal?: string | null;
 }
 
 /** The weights of one step. path: relative to the run folder. */
@@ -71,30 +139,31 @@ export interface CompletionChoice {
   finish_reason: "stop" | "length" | null;
 }
 
-/** POST /v1/completions, as OpenAI defines it; unsupported parameters are rejected, not ignored. Temperature 0 means greedy decoding; the default comes from the model folder, else it is 1. `top_k`, `min_p`, `repetition_penalty` and `to`, the target language of a multilingual model, are extensions. */
+/** POST /v1/completions, as OpenAI defines it. `to`, the target language of a multilingual model, and `response_format` are extensions. */
 export interface CompletionRequest {
   model?: string | null;
-  prompt: string | string[] | number[] | number[][];
-  to?: string | null;
-  max_tokens?: number | null;
   temperature?: 0 | number | null;
   top_p?: number | null;
   n?: number | null;
-  best_of?: number | null;
   stop?: string | string[] | null;
   seed?: number | null;
-  logprobs?: number | null;
-  echo?: boolean | null;
   stream?: boolean | null;
   stream_options?: StreamOptions | null;
+  response_format?: TextFormat | JSONObjectFormat | JSONSchemaFormat | null;
   presence_penalty?: number | null;
   frequency_penalty?: number | null;
   logit_bias?: Record<string, number> | null;
-  suffix?: string | null;
   user?: string | null;
   top_k?: number | null;
   min_p?: number | null;
   repetition_penalty?: number | null;
+  prompt: string | string[] | number[] | number[][];
+  to?: string | null;
+  max_tokens?: number | null;
+  best_of?: number | null;
+  logprobs?: number | null;
+  echo?: boolean | null;
+  suffix?: string | null;
 }
 
 /** A completion, or one event of a stream. */
@@ -215,6 +284,12 @@ export interface ForecastTensors {
   persistence: string;
 }
 
+/** arguments: a JSON object, as text. */
+export interface FunctionCall {
+  name: string;
+  arguments: string;
+}
+
 /** Generation parameters, under the library's names. */
 export interface GenerationParameters {
   max_new_tokens?: number | null;
@@ -259,8 +334,6 @@ export interface HeadsInfo {
 
 export interface Health {
   status?: "ok";
-  version: string;
-  models: string[];
 }
 
 /** How a model splits an image into patches. patch: height, width. grid: rows, columns. */
@@ -270,6 +343,17 @@ export interface ImageInfo {
   channels: number;
   patch: [number, number];
   grid: [number, number];
+}
+
+/** The output is a JSON object. */
+export interface JSONObjectFormat {
+  type: "json_object";
+}
+
+/** The output is JSON that follows a schema. */
+export interface JSONSchemaFormat {
+  type: "json_schema";
+  json_schema: NamedSchema;
 }
 
 export interface LabelProbability {
@@ -362,6 +446,14 @@ export interface ModelOutline {
 export interface ModelsResponse {
   models: ModelInfo[];
   runs: RunInfo[];
+}
+
+/** A JSON schema. strict: accepted; schemas are always enforced. */
+export interface NamedSchema {
+  name: string;
+  schema: Record<string, unknown>;
+  description?: string | null;
+  strict?: boolean | null;
 }
 
 /** The model's predictions at one position, best first. logits: name of the tensor of all logits. */
@@ -625,12 +717,28 @@ export interface SwapTokens {
   positions: [number, number];
 }
 
+export interface TextFormat {
+  type: "text";
+}
+
 /** Generated text. num_tokens: number of generated tokens. finish_reason: end, length or stop. */
 export interface TextOutcome {
   kind: "translate" | "generate";
   text: string;
   num_tokens: number;
   finish_reason: string | null;
+}
+
+export interface TextPart {
+  type: "text";
+  text: string;
+}
+
+export interface TokenLogprob {
+  token: string;
+  logprob: number;
+  bytes: number[];
+  top_logprobs: TopLogprob[];
 }
 
 /** The input tokens of one stack. grid: rows, columns of patches. prefix: number of added first tokens. */
@@ -641,6 +749,24 @@ export interface TokenSequence {
   tokens: TraceToken[];
   grid: [number, number] | null;
   prefix: number;
+}
+
+export interface Tool {
+  type: "function";
+  function: Record<string, unknown>;
+}
+
+export interface ToolCall {
+  id: string;
+  type: "function";
+  function: FunctionCall;
+}
+
+/** A token with its UTF-8 bytes, which may be a part of a character. */
+export interface TopLogprob {
+  token: string;
+  logprob: number;
+  bytes: number[];
 }
 
 /** A trace without its tensors. tensors: shapes by name. residual_sites: the sites of the residual stream, by stack. channels: names of a series' channels, one batch row each. kernel: the attention kernels that ran. unread: symbols that are removed from the text, e.g. emoji outside the vocabulary. */

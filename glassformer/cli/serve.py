@@ -1,0 +1,241 @@
+"""glassformer serve: serve models over HTTP."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import click
+import typer
+from click.core import ParameterSource
+
+from glassformer.cli.console import message
+from glassformer.cli.options import Device, Dtype, Port, Threads, load_model
+from glassformer.errors import InvalidValueError, MissingDependencyError, MissingValueError
+from glassformer.pretrained import resolve_name
+
+_access = partial(typer.Option, rich_help_panel="Access", show_default=False)
+_limit = partial(typer.Option, rich_help_panel="Limits")
+_log = partial(typer.Option, rich_help_panel="Logs and metrics")
+
+
+def serve(
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", help="Model folders, run folders or shipped models.")
+    ],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any other than localhost requires an API key.")
+    ] = "127.0.0.1",
+    port: Port = 8000,
+    uds: Annotated[
+        Path | None, typer.Option(help="Listen on this Unix socket instead of a port.", show_default=False)
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        _access(
+            "--api-key",
+            "--token",
+            envvar=["GLASSFORMER_API_KEY", "GLASSFORMER_TOKEN"],
+            show_envvar=True,
+            help="Key that clients must send (Authorization: Bearer KEY). Prefer the variable: other users "
+            "of the machine can read options.",
+        ),
+    ] = None,
+    api_keys_file: Annotated[
+        Path | None, _access(help="JSON file of API keys with their limits; read again when it changes.")
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        _access(
+            help="Host name that the server answers to, or * for any. Repeatable (default: any with an API "
+            "key, else only localhost)."
+        ),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        _access(
+            help="Origin of web pages that may use the server, e.g. https://example.com, or *. Repeatable."
+        ),
+    ] = None,
+    forwarded_allow_ips: Annotated[
+        str,
+        _access(
+            envvar="FORWARDED_ALLOW_IPS",
+            help="Addresses of proxies whose X-Forwarded-* headers are trusted, or *.",
+            show_default=True,
+        ),
+    ] = "127.0.0.1",
+    ssl_certfile: Annotated[Path | None, _access(help="TLS certificate (PEM), to serve HTTPS.")] = None,
+    ssl_keyfile: Annotated[Path | None, _access(help="Private key of the certificate (PEM).")] = None,
+    max_requests: Annotated[
+        int,
+        _limit(min=1, max=100_000, help="Maximum number of open requests; further requests get status 429."),
+    ] = 256,
+    slots: Annotated[
+        int, _limit(min=1, max=1024, help="Number of batch slots per model; each beam takes one slot.")
+    ] = 32,
+    max_batch_total_tokens: Annotated[
+        int | None,
+        _limit(
+            min=1,
+            show_default=False,
+            help="Tokens in all slots of a model, including those to be generated (default: 65,536, or as "
+            "many as fit into half of the free memory).",
+        ),
+    ] = None,
+    request_timeout: Annotated[
+        float,
+        _limit(
+            "--request-timeout",
+            "--timeout",
+            min=0.1,
+            max=86_400,
+            help="Seconds per request; a request can ask for less with the header X-Request-Timeout.",
+        ),
+    ] = 300.0,
+    log_format: Annotated[Literal["text", "json"], _log(help="Format of the log on stderr.")] = "text",
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], _log(help="`info` includes a line per request.")
+    ] = "info",
+    metrics_port: Annotated[
+        int | None,
+        _log(
+            min=1, max=65535, show_default=False, help="Also serve /metrics on this port, without an API key."
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str | None, _log(show_default=False, help="Address of the metrics port (default: --host).")
+    ] = None,
+    threads: Threads = None,
+    device: Device = "auto",
+    dtype: Dtype = None,
+) -> None:
+    """Serve models over HTTP: OpenAI routes, task routes, and the explorer.
+
+    Listens on localhost unless --host is given. Ctrl-C or SIGTERM finishes
+    open requests and exits; a second one exits at once.
+    """
+    if metrics_host is not None and metrics_port is None:
+        raise MissingValueError(name="metrics_port", needed_for="with --metrics-host")
+    context = click.get_current_context(silent=True)
+    if context and context.get_parameter_source("api_key") is ParameterSource.COMMANDLINE:
+        message("note: other users of this machine can read --api-key; set GLASSFORMER_API_KEY instead")
+    run_server(
+        models,
+        host=host,
+        port=port,
+        uds=uds,
+        api_key=api_key,
+        api_keys_file=api_keys_file,
+        address={"allowed_hosts": tuple(allowed_host or ()), "cors_origins": tuple(cors_origin or ())},
+        http={
+            "forwarded_allow_ips": forwarded_allow_ips,
+            "ssl_certfile": ssl_certfile,
+            "ssl_keyfile": ssl_keyfile,
+        },
+        limits={"max_requests": max_requests, "timeout": request_timeout},
+        slots=slots,
+        max_batch_total_tokens=max_batch_total_tokens,
+        log=(log_level, log_format),
+        metrics=None if metrics_port is None else (metrics_host or host, metrics_port),
+        load=partial(load_model, device=device, dtype=dtype, threads=threads, mmap=False),
+        on_ready=_print_urls,
+    )
+
+
+def run_server(
+    models: Sequence[str],
+    *,
+    port: int,
+    host: str = "127.0.0.1",
+    uds: Path | None = None,
+    api_key: str | None = None,
+    api_keys_file: Path | None = None,
+    address: Mapping[str, Any] | None = None,
+    http: Mapping[str, Any] | None = None,
+    limits: Mapping[str, Any] | None = None,
+    slots: int = 32,
+    max_batch_total_tokens: int | None = None,
+    log: tuple[str, Any] = ("error", "text"),
+    metrics: tuple[str, int] | None = None,
+    load: Callable[[str], Any],
+    on_ready: Callable[[str, list[str]], None],
+    check: Callable[[Mapping[str, Any]], None] = lambda bundles: None,
+) -> None:
+    """Serve until stopped. on_ready: called with URL and model names. check: raises to reject models."""
+    try:
+        from glassformer.server.access_log import configure_logging
+        from glassformer.server.api_keys import KeyStore
+        from glassformer.server.run import HttpOptions, listen, listen_unix, run
+        from glassformer.server.security import Address
+
+        keys = KeyStore(api_key, api_keys_file)  # fail before torch and the models are loaded
+        options = HttpOptions(**(http or {}))
+        make_address = partial(
+            Address,
+            host=host,
+            uds=None if uds is None else str(uds),
+            needs_key=bool(keys),
+            tls=options.ssl_certfile is not None,
+            **(address or {}),
+        )
+        make_address(port=port)
+        sock = listen(host, port) if uds is None else listen_unix(uds)
+        from glassformer.inference.memory import limit_onednn_cache
+        from glassformer.server.app import create_app
+        from glassformer.server.limits import Limits
+        from glassformer.server.models import load_models
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("glassformer"):
+            raise
+        raise MissingDependencyError(package=str(error.name), extra="serve") from None
+    limit_onednn_cache()
+    configure_logging(*log)
+    with sock, ExitStack() as stack:
+        bundles, runs = load_models([str(resolve_name(model)) for model in models], load)
+        check(bundles)
+        listening = make_address(port=port if uds is not None else sock.getsockname()[1])
+        app = create_app(
+            bundles,
+            runs=runs,
+            address=listening,
+            keys=keys,
+            limits=Limits(**(limits or {})),
+            slots=slots,
+            max_batch_total_tokens=max_batch_total_tokens,
+        )
+        if metrics is not None:
+            stack.callback(_serve_metrics(app.state.metrics.registry, *metrics))
+        is_main_thread = threading.current_thread() is threading.main_thread()
+        if api_keys_file is not None and hasattr(signal, "SIGHUP") and is_main_thread:
+            signal.signal(signal.SIGHUP, lambda *_: keys.reload())
+
+        def drain() -> None:
+            app.state.server.draining = True
+
+        url = listening.url if uds is None else f"unix:{uds}"
+        run(app, sock, on_ready=lambda: on_ready(url, list(bundles)), on_exit=drain, options=options)
+
+
+def _serve_metrics(registry: Any, host: str, port: int) -> Callable[[], None]:
+    """Serve the metrics on an address of their own; return a function that stops it."""
+    from prometheus_client import start_http_server
+
+    try:
+        server, _ = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        expected = f"a free port of {host} ({error.strerror})"
+        raise InvalidValueError("metrics_port", port, expected, hint="choose another port") from None
+    return server.shutdown
+
+
+def _print_urls(url: str, models: list[str]) -> None:
+    typer.echo(f"serving {', '.join(models)}")
+    typer.echo(f"  page      {url}/")
+    typer.echo(f"  OpenAI    {url}/v1")
+    typer.echo(f"  API docs  {url}/docs")
