@@ -155,7 +155,7 @@ class Server:
 def serving(folders: Sequence[Path], *options: str, env: dict[str, str] | None = None) -> Iterator[Server]:
     """A server on a free port, stopped at the end of the block."""
     command = [sys.executable, "-m", "glassformer", "serve", *map(str, folders), "--port", "0", *options]
-    log = tempfile.NamedTemporaryFile("w", prefix="server-", suffix=".log")
+    log = tempfile.NamedTemporaryFile("w", prefix="server-", suffix=".log")  # noqa: SIM115
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
