@@ -15,7 +15,16 @@ import typer
 
 from glassformer.cli.console import message
 from glassformer.cli.lines import check_line_output, check_output_file, open_output, read_inputs
-from glassformer.cli.options import GenerateOptions, Model, Texts, To, note_file_as_text, with_options
+from glassformer.cli.options import (
+    GenerateOptions,
+    JsonSchema,
+    Model,
+    Texts,
+    To,
+    note_file_as_text,
+    read_json_schema,
+    with_options,
+)
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -94,6 +103,7 @@ def generate(
     parse_special: Annotated[
         bool, typer.Option("--parse-special", help="Parse special tokens such as <|im_start|> in prompts.")
     ] = False,
+    json_schema: JsonSchema = None,
     *,
     options: GenerateOptions,
 ) -> None:
@@ -103,6 +113,7 @@ def generate(
     replaces line breaks with spaces (--json keeps them). Empty lines stay
     empty. Generates at most 256 tokens by default.
     """
+    schema = read_json_schema(json_schema)
     bundle = _load(model, texts, options)
     from glassformer.tasks.text_generation import TextGenerator
 
@@ -110,7 +121,7 @@ def generate(
         raise UnsupportedError(
             bundle.display_name, "generate", hint="it writes several languages: use translate"
         )
-    task = TextGenerator(bundle, parse_special=parse_special, **options.task_kwargs())
+    task = TextGenerator(bundle, parse_special=parse_special, **schema, **options.task_kwargs())
     as_lines = options.as_json or options.out or options.tree
     if texts and len(texts) == 1 and options.num_beams in (None, 1) and not as_lines:
         _stream(task, texts[0], echo)

@@ -45,6 +45,7 @@ COMMANDS = {
     "translate": Command("generate", INFERENCE, "Translate texts."),
     "summarize": Command("generate", INFERENCE, "Summarize texts."),
     "generate": Command("generate", INFERENCE, "Generate text from a prompt, streamed as it is produced."),
+    "chat": Command("chat", INFERENCE, "Chat with a model in the terminal."),
     "restore": Command("generate", INFERENCE, "Restore sentences with missing or shuffled words."),
     "classify": Command("predict", INFERENCE, "Classify texts or images."),
     "embed": Command("predict", INFERENCE, "Embed texts or images as vectors."),

@@ -7,7 +7,7 @@ same errors.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial, wraps
 from os.path import isfile
@@ -19,7 +19,7 @@ from typer.models import OptionInfo
 
 import glassformer.pretrained as pretrained
 from glassformer.cli.console import message
-from glassformer.errors import UnknownNameError, UnsupportedError
+from glassformer.errors import FileMissingError, UnknownNameError, UnsupportedError
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
@@ -69,13 +69,28 @@ Dtype = Annotated[
     _device(help="Compute dtype: float32, bfloat16, float16 or int8 (default: chosen for the device)."),
 ]
 Threads = Annotated[int | None, _device(min=1, max=1024, help="Number of CPU threads (default: all cores).")]
+JsonSchema = Annotated[
+    Path | None, _gen(metavar="FILE", help="JSON schema file; the output is JSON that follows it.")
+]
 To = Annotated[str | None, typer.Option(help="Target language, for a multilingual model, e.g. de.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")]
-GroupT = TypeVar("GroupT", bound="LineOptions")
+GroupT = TypeVar("GroupT", bound="DeviceOptions")
 
 
 @dataclass(kw_only=True)
-class LineOptions:
+class DeviceOptions:
+    """Where and how a model computes."""
+
+    device: Device = "auto"
+    dtype: Dtype = None
+    threads: Threads = None
+
+    def load(self, model: str) -> Bundle:
+        return load_model(model, device=self.device, dtype=self.dtype, threads=self.threads)
+
+
+@dataclass(kw_only=True)
+class LineOptions(DeviceOptions):
     """Options of commands with one input per line. batch_tokens: None uses the task's default."""
 
     file: Annotated[
@@ -86,12 +101,6 @@ class LineOptions:
         int | None,
         _device(min=1, help="Maximum number of tokens per batch (default: chosen for the device)."),
     ] = None
-    device: Device = "auto"
-    dtype: Dtype = None
-    threads: Threads = None
-
-    def load(self, model: str) -> Bundle:
-        return load_model(model, device=self.device, dtype=self.dtype, threads=self.threads)
 
     def task_kwargs(self) -> dict[str, Any]:
         """Return the options that were set, as keyword arguments of a task."""
@@ -99,20 +108,10 @@ class LineOptions:
 
 
 @dataclass(kw_only=True)
-class GenerateOptions(LineOptions):
-    """Options of commands that generate text."""
+class SamplingOptions:
+    """Options of greedy decoding and sampling."""
 
-    out: Annotated[Path | None, _output(help="Write one line per input to this file.")] = None
-    resume: Annotated[bool, _output("--resume", help="Continue after the lines that --out already has.")] = (
-        False
-    )
-    overwrite: Overwrite = False
-    tree: Annotated[
-        Path | None, _output(help="Save the beam search tree as .svg, .png or .json (single input only).")
-    ] = None
     max_new_tokens: Annotated[int | None, _gen(help="Maximum number of generated tokens per text.")] = None
-    min_new_tokens: Annotated[int | None, _gen(help="Minimum number of generated tokens per text.")] = None
-    num_beams: Annotated[int | None, _gen(help="Number of beams; 1 means no beam search.")] = None
     do_sample: Annotated[bool | None, _gen(help="Sample instead of taking the most likely token.")] = None
     temperature: Annotated[float | None, _gen(help="Sampling temperature.")] = None
     top_k: Annotated[int | None, _gen(help="Sample from the k most likely tokens.")] = None
@@ -127,6 +126,39 @@ class GenerateOptions(LineOptions):
         float | None, _gen(help="Repetition penalty; above 1 discourages repeated tokens.")
     ] = None
     no_repeat_ngram_size: Annotated[int | None, _gen(help="Never repeat an n-gram of this size.")] = None
+    seed: Annotated[int | None, _gen(help="Random seed for sampling.")] = None
+    stop_strings: Annotated[
+        list[str] | None, _gen("--stop", help="Stop at this string, which is not printed. Repeatable.")
+    ] = None
+
+    def generation_kwargs(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return the options of these names that were set."""
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value not in (None, [])}
+
+
+@dataclass(kw_only=True)
+class ChatOptions(SamplingOptions, DeviceOptions):
+    """Options of `chat`."""
+
+    def task_kwargs(self) -> dict[str, Any]:
+        return self.generation_kwargs(field.name for field in fields(SamplingOptions))
+
+
+@dataclass(kw_only=True)
+class GenerateOptions(SamplingOptions, LineOptions):
+    """Options of commands that generate text."""
+
+    out: Annotated[Path | None, _output(help="Write one line per input to this file.")] = None
+    resume: Annotated[bool, _output("--resume", help="Continue after the lines that --out already has.")] = (
+        False
+    )
+    overwrite: Overwrite = False
+    tree: Annotated[
+        Path | None, _output(help="Save the beam search tree as .svg, .png or .json (single input only).")
+    ] = None
+    min_new_tokens: Annotated[int | None, _gen(help="Minimum number of generated tokens per text.")] = None
+    num_beams: Annotated[int | None, _gen(help="Number of beams; 1 means no beam search.")] = None
     length_penalty: Annotated[
         float | None, _gen(help="Length penalty of beam search; above 0 favors longer texts.")
     ] = None
@@ -137,14 +169,9 @@ class GenerateOptions(LineOptions):
         str | None, _gen(help="Early-stopping rule of beam search: true, false or never.")
     ] = None
     num_return_sequences: Annotated[int | None, _gen(help="Number of texts per input; needs --json.")] = None
-    seed: Annotated[int | None, _gen(help="Random seed for sampling.")] = None
-    stop_strings: Annotated[
-        list[str] | None, _gen("--stop", help="Stop at this string, which is not printed. Repeatable.")
-    ] = None
 
     def task_kwargs(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in GENERATION_OPTIONS}
-        kwargs = {name: value for name, value in values.items() if value not in (None, [])}
+        kwargs = self.generation_kwargs(GENERATION_OPTIONS)
         if self.early_stopping in ("true", "false"):
             kwargs["early_stopping"] = self.early_stopping == "true"
         if self.tree is not None:
@@ -152,8 +179,12 @@ class GenerateOptions(LineOptions):
         return {**super().task_kwargs(), **kwargs}
 
 
-_own = [field.name for field in fields(GenerateOptions)]
-GENERATION_OPTIONS = _own[_own.index("max_new_tokens") :]
+_OUTPUT_OPTIONS = {"out", "resume", "overwrite", "tree"}
+GENERATION_OPTIONS = [
+    field.name
+    for field in fields(GenerateOptions)
+    if field.name not in {*_OUTPUT_OPTIONS, *(line.name for line in fields(LineOptions))}
+]
 
 
 def with_options(group: type[GroupT]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -194,6 +225,17 @@ def flags_of(command: Callable[..., None]) -> dict[str, str]:
             long_flags = [text.split("/")[0] for text in texts if text.startswith("--")]
             flags[name] = long_flags[0] if long_flags else f"--{name.replace('_', '-')}"
     return flags
+
+
+def read_json_schema(path: Path | None) -> dict[str, Any]:
+    """Read the file of --json-schema; return it as a keyword argument of a task."""
+    if path is None:
+        return {}
+    from glassformer.families.sidecars import read_object
+
+    if not path.is_file():
+        raise FileMissingError(path)
+    return {"json_schema": read_object(path)}
 
 
 def load_model(

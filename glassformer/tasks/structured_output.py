@@ -118,8 +118,26 @@ class _TokenBytes:
         self.tokens = [part.encode() if isinstance(part, str) else part for part in parts]
         self.special_token_ids = sorted(n for n in special if n < len(parts))
         self.eos_token_id, self.bos_token_id = eos_ids[0], tokenizer.bos_id
+        self._index = {token: n for n, token in enumerate(self.tokens) if n not in special and token}
+        self._longest = max(map(len, self._index))
 
     def __call__(self, text: str) -> list[int]:
+        """Encode a part of an output; llguidance prefers these tokens where the grammar leaves no choice."""
         if not isinstance(text, str):
             raise TypeError("expected a string")  # the wrapper tries bytes first
-        return self._tokenizer.encode(text, special=False, side="target").ids
+        ids = self._tokenizer.encode(text, special=False, side="target").ids
+        data = text.encode()
+        if b"".join(self.tokens[index] for index in ids) == data:
+            return ids
+        return self._longest_tokens(data)  # the tokenizer adds a space before a text
+
+    def _longest_tokens(self, data: bytes) -> list[int]:
+        ids, start = [], 0
+        while start < len(data):
+            ends = range(min(len(data), start + self._longest), start, -1)
+            end = next((end for end in ends if data[start:end] in self._index), None)
+            if end is None:
+                break
+            ids.append(self._index[data[start:end]])
+            start = end
+        return ids

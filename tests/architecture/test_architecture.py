@@ -43,7 +43,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "core": {"torch"},
     "torch_modules": {"torch"},
     "weights": {"torch", "numpy", "safetensors"},
-    "tokenization": {"tokenizers", "sentencepiece"},
+    "tokenization": {"tokenizers", "sentencepiece", "jinja2"},
     "inference": {"torch", "triton"},
     "generation": {"torch"},
     "interpret": {"torch", "numpy", "PIL"},

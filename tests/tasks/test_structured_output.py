@@ -98,7 +98,7 @@ def test_what_cannot_be_enforced_is_an_error(model):
     with pytest.raises(UnsupportedError):
         TextGenerator(model, json_schema=POINT, num_beams=2)
     with pytest.raises(UnsupportedError):
-        TextGenerator(_model("word"), json_schema=POINT)
+        TextGenerator(_model("char"), json_schema=POINT)
 
 
 def test_sentencepiece_like_vocabularies(model):

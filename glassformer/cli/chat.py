@@ -1,0 +1,104 @@
+"""The command `chat`: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from glassformer.cli.console import message
+from glassformer.cli.lines import read_inputs
+from glassformer.cli.options import ChatOptions, JsonSchema, Model, read_json_schema, with_options
+from glassformer.errors import GlassformerError
+
+if TYPE_CHECKING:
+    from glassformer.tasks.chat import ChatGenerator, Message
+
+HELP = "/clear starts a new conversation, /exit or Ctrl-D ends, Ctrl-C stops an answer"
+
+
+@with_options(ChatOptions)
+def chat(
+    model: Model,
+    system: Annotated[str | None, typer.Option(help="System message, before the conversation.")] = None,
+    json_schema: JsonSchema = None,
+    *,
+    options: ChatOptions,
+) -> None:
+    """Chat with a model in the terminal.
+
+    Answers are streamed; Ctrl-C stops an answer. /clear starts a new
+    conversation, /exit or Ctrl-D ends. MODEL needs a chat template. Without
+    a terminal, every line of stdin is a message. Generates at most 1024
+    tokens per answer by default.
+    """
+    schema = read_json_schema(json_schema)
+    bundle = options.load(model)
+    from glassformer.tasks.chat import ChatGenerator
+
+    task = ChatGenerator(bundle, **schema, **options.task_kwargs())
+    begin: list[Message] = [{"role": "system", "content": system}] if system is not None else []
+    interactive = sys.stdin.isatty()
+    conversation = list(begin)
+    for line in _lines(interactive):
+        if line == "/exit":
+            break
+        if line == "/clear":
+            conversation = list(begin)
+        elif line == "/help" or (interactive and line.startswith("/") and " " not in line):
+            message(HELP)
+        elif line:
+            conversation.append({"role": "user", "content": line})
+            try:
+                answer = _answer(task, conversation, interactive)
+            except GlassformerError as error:
+                if not interactive:
+                    raise
+                conversation.pop()
+                message(f"error: {error}")
+            else:
+                conversation.append({"role": "assistant", "content": answer})
+
+
+def _lines(interactive: bool) -> Iterator[str]:
+    """Yield the messages that the user types, or the lines of a pipe."""
+    if not interactive:
+        inputs = read_inputs(None, None)
+        yield from (line.strip() for line in inputs.lines)
+        inputs.errors.raise_if_any()
+        return
+    with suppress(ImportError):
+        import readline  # noqa: F401 (line editing and history for input)
+    message(HELP)
+    while True:
+        try:
+            yield input("> ").strip()
+        except KeyboardInterrupt:
+            print()
+        except EOFError:
+            print()
+            return
+
+
+def _answer(task: ChatGenerator, conversation: list[Message], interactive: bool) -> str:
+    """Print the answer as it is generated, and return it; Ctrl-C stops it."""
+    from glassformer.tasks.streaming import TextStream
+
+    pieces: list[str] = []
+    with closing(TextStream(task, conversation)) as stream:
+        try:
+            for piece in stream:
+                pieces.append(piece)
+                sys.stdout.write(piece)
+                sys.stdout.flush()
+        except KeyboardInterrupt:
+            if not interactive:
+                raise
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+        if stream.result is not None and stream.result.finish_reason == "length":
+            message("note: the answer stopped at the token limit; raise it with --max-new-tokens")
+    return "".join(pieces)
