@@ -34,6 +34,12 @@ def seeds(*kinds: str, count: int = 3) -> tuple[str, ...]:
     )
 
 
+UCR_SETS = (  # the slowest first
+    *("OSULeaf", "CricketX", "PhalangesOutlinesCorrect", "JapaneseVowels", "BasicMotions", "MedicalImages"),
+    *("Trace", "Coffee", "ArrowHead", "PowerCons", "GunPoint", "ECGFiveDays", "CBF", "ECG200"),
+    *("SyntheticControl", "ItalyPowerDemand"),
+)
+
 ROWS: dict[str, Row] = {
     "multi30k": Row(
         title="Multi30k: English to German and French, at most 2.7M parameters",
@@ -54,6 +60,11 @@ ROWS: dict[str, Row] = {
             for horizon in (96, 192, 336, 720)
             for kind in ("1", "2", "3", "linear", "repeat")
         ),
+    ),
+    "ucr": Row(
+        title="UCR and UEA archives: classification of time series, 16 sets",
+        module="ucr",
+        runs=seeds(*UCR_SETS),
     ),
     "pocket-series": Row(
         title="pocket-series: a small forecaster trained on synthetic series",
