@@ -23,7 +23,18 @@ def console() -> Console:
 
 def message(text: str) -> None:
     """Print a message for users on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(escape_controls(text), file=sys.stderr, flush=True)
+
+
+def escape_controls(text: str) -> str:
+    """Escape control and bidi characters, e.g. of a file or tensor name, so that no terminal executes them.
+
+    >>> escape_controls("a \\x1b[31mtrick, 바다")
+    'a \\\\x1b[31mtrick, 바다'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 def print_json(content: Any) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from glassformer.cli.console import message
-from glassformer.cli.lines import check_line_output, check_output_file, open_output, read_inputs
+from glassformer.cli.lines import check_line_output, check_output_file, open_output
 from glassformer.cli.options import (
     GenerateOptions,
     JsonSchema,
@@ -66,7 +66,7 @@ def translate(
     from glassformer.tasks.translation import Translator
 
     task = Translator(bundle, to=to, prefix=prefix, split=split, **options.task_kwargs())
-    _run(task, texts, options)
+    _run(task, texts, options, column="translation")
 
 
 @with_options(GenerateOptions)
@@ -79,7 +79,7 @@ def summarize(model: Model, texts: Texts = None, prefix: Prefix = None, *, optio
     bundle = _load(model, texts, options)
     from glassformer.tasks.translation import Summarizer
 
-    _run(Summarizer(bundle, prefix=prefix, **options.task_kwargs()), texts, options)
+    _run(Summarizer(bundle, prefix=prefix, **options.task_kwargs()), texts, options, column="summary")
 
 
 @with_options(GenerateOptions)
@@ -92,7 +92,7 @@ def restore(model: Model, texts: Texts = None, *, options: GenerateOptions) -> N
     bundle = _load(model, texts, options)
     from glassformer.tasks.translation import Restorer
 
-    _run(Restorer(bundle, **options.task_kwargs()), texts, options)
+    _run(Restorer(bundle, **options.task_kwargs()), texts, options, column="restored")
 
 
 @with_options(GenerateOptions)
@@ -126,7 +126,7 @@ def generate(
     if texts and len(texts) == 1 and options.num_beams in (None, 1) and not as_lines:
         _stream(task, texts[0], echo)
     else:
-        _run(task, texts, options, echo=echo)
+        _run(task, texts, options, column="generated", echo=echo)
 
 
 def _load(model: str, texts: list[str] | None, options: GenerateOptions) -> Bundle:
@@ -157,14 +157,23 @@ def _stream(task: TextGenerator, prompt: str, echo: bool) -> None:
 
 
 def _run(
-    task: TextGenerationTask[str], texts: list[str] | None, options: GenerateOptions, *, echo: bool = False
+    task: TextGenerationTask[str],
+    texts: list[str] | None,
+    options: GenerateOptions,
+    *,
+    column: str,
+    echo: bool = False,
 ) -> None:
-    """Print one output line per input line, in order. echo: print each input before its output."""
-    inputs = read_inputs(texts, options.file)
+    """Print one output line per input line, in order.
+
+    column: name of the column that a table gets. echo: print each input before its output.
+    """
+    inputs = options.read(texts, task.bundle.job)
     note_file_as_text(texts, task.bundle)
     notes = Notes(task.bundle)
     skip_blank = inputs.source != "arguments"  # an empty argument is a prompt
-    with open_output(options.out, inputs, resume=options.resume) as writer:
+    columns = None if options.as_json else {column: str}
+    with open_output(options.out, inputs, resume=options.resume, columns=columns) as writer:
         inputs.lines, prompts = tee(inputs.lines) if echo else (inputs.lines, iter(()))
         results = inputs.process(task, skip_blank=skip_blank)
         for number, result in enumerate(results, inputs.first + 1):
@@ -176,7 +185,8 @@ def _run(
             if options.tree is not None and texts:
                 values["tree"] = _write_tree(task.bundle, result, options.tree, texts[0])
             plain = "" if error is not None else result.text
-            writer.write(json.dumps(values, ensure_ascii=False) if options.as_json else plain)
+            line = json.dumps(values, ensure_ascii=False) if options.as_json else plain
+            writer.write(line, {} if error is not None else {column: plain})
             notes.add(result)
             if inputs.source == "terminal":
                 notes.report()

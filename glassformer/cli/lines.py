@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -22,16 +23,21 @@ from glassformer.errors import (
     FileExistsAlreadyError,
     FileProblemError,
     GlassformerError,
+    InvalidValueError,
     MissingValueError,
 )
 
 if TYPE_CHECKING:
     from glassformer.data.row_errors import Invalid
+    from glassformer.data.tables import InputTable, TableWriter
+    from glassformer.families.sidecars import JobInfo
     from glassformer.tasks.base import Callbacks, Task
 
 Result = TypeVar("Result")
 MAX_REPORTED = 10  # bad lines that are reported one by one
 PROGRESS_SECONDS = 5.0
+# fields of training data that a task reads
+INPUT_FIELDS = ("source", "text", "text_pair", "question", "context")
 
 
 @dataclass(eq=False)
@@ -40,19 +46,20 @@ class BadLinesError(GlassformerError):
 
     count: int
     file: str = ""
+    unit: str = "line"
 
     def message(self) -> str:
-        lines = "1 line" if self.count == 1 else f"{self.count:,} lines"
+        lines = f"1 {self.unit}" if self.count == 1 else f"{self.count:,} {self.unit}s"
         where = f" of {self.file}" if self.file else ""
         return f"{lines}{where} could not be processed"
 
 
 class LineErrors:
-    """Collects the errors of single lines and reports them in line order."""
+    """Collects the errors of single lines, or rows of a table, and reports them in order."""
 
-    def __init__(self, file: Path | None = None) -> None:
+    def __init__(self, file: Path | None = None, unit: str = "line") -> None:
         self.count = 0
-        self._file = file
+        self._file, self._unit = file, unit
         self._pending: dict[int, str] = {}
 
     def add(self, number: int, reason: object) -> None:
@@ -66,7 +73,7 @@ class LineErrors:
             self.count += 1
             if self.count <= MAX_REPORTED:
                 where = f" of {self._file}" if self._file else ""
-                message(f"warning: line {number:,}{where}: {reason}")
+                message(f"warning: {self._unit} {number:,}{where}: {reason}")
         return reason
 
     def report_all(self) -> None:
@@ -75,17 +82,24 @@ class LineErrors:
 
     def raise_if_any(self) -> None:
         if self.count:
-            raise BadLinesError(count=self.count, file=str(self._file or ""))
+            raise BadLinesError(count=self.count, file=str(self._file or ""), unit=self._unit)
 
 
 @dataclass(kw_only=True)
 class Inputs:
-    """Input texts in order. total: number of texts, if known. first: number of lines skipped by `skip`."""
+    """Input texts in order, tuples of texts if several columns of a table are read.
+
+    total: number of texts, if known. first: number of lines skipped by `skip`. table: the table they are
+    read from. records: if kept, the rows that were read and whose results are not written yet.
+    """
 
     source: Literal["arguments", "file", "stdin", "terminal"]
     lines: Iterator[Any] = field(default_factory=lambda: iter(()))
     total: int | None = None
     first: int = 0
+    table: InputTable | None = None
+    keeps_records: bool = False
+    records: deque[dict[str, object]] = field(default_factory=deque)
     errors: LineErrors = field(default_factory=LineErrors)
     on_processed: Callable[[int], None] = lambda count: None  # called with the number of processed lines
 
@@ -120,34 +134,101 @@ class Inputs:
         )
 
 
-def read_inputs(texts: Sequence[str] | None, file: Path | None) -> Inputs:
-    """Return the inputs of a command: from arguments, --file, or stdin."""
+def read_inputs(
+    texts: Sequence[str] | None,
+    file: Path | None,
+    *,
+    columns: Sequence[str] | None = None,
+    encoding: str = "utf-8",
+    job: JobInfo | None = None,
+    max_columns: int = 1,
+) -> Inputs:
+    """Return the inputs of a command: from arguments, --file, or stdin.
+
+    A CSV, TSV, JSON Lines or Parquet file is read as a table. columns: its columns with the inputs, at most
+    `max_columns`; by default those of the training data (`job`), else the only column of text.
+    """
     if texts and file is not None:
         raise ConflictError(names=("TEXT", "file"), reason="both give the inputs")
-    if texts:
-        return Inputs(source="arguments", lines=iter(texts), total=len(texts))
-    from glassformer.data.readers import decode_lines
+    from glassformer.data.readers import UTF8, check_encoding, decode_lines, file_format, transcode
     from glassformer.data.readers import read_lines as read_file
 
+    if check_encoding(encoding) != UTF8 and texts:
+        raise ConflictError(names=("TEXT", "encoding"), reason="the encoding is that of a file")
+    is_table = file is not None and not file.is_fifo() and file_format(file) != "plain"
+    if columns and not is_table:
+        reason = "columns are read from a CSV, TSV, JSON Lines or Parquet file"
+        raise ConflictError(names=("column", "TEXT" if texts else "file"), reason=reason)
+    if file is not None and is_table:
+        return _read_table(file, columns, encoding, job, max_columns)
+    if texts:
+        inputs = Inputs(source="arguments", total=len(texts))
+        inputs.lines = _kept_lines(iter(texts), inputs)
+        return inputs
     if file is None:
         inputs = Inputs(source="terminal" if sys.stdin.isatty() else "stdin")
-        lines = decode_lines(sys.stdin.buffer)
+        lines = decode_lines(transcode(sys.stdin.buffer, encoding), encoding=encoding)
     elif file.is_file() or file.is_dir() or not file.exists():
-        inputs = Inputs(source="file", total=_count_lines(file))
-        lines = read_file(file) if inputs.total else iter(())
+        inputs = Inputs(source="file", total=_count_lines(file, encoding))
+        lines = read_file(file, encoding=encoding) if inputs.total else iter(())
     else:
         inputs = Inputs(source="stdin")  # a pipe, which can be read only once
-        lines = decode_lines(file.open("rb"))
-    inputs.lines = _valid_lines(lines, inputs.errors, warn=True)
+        lines = decode_lines(transcode(file.open("rb"), encoding), encoding=encoding)
+    inputs.lines = _kept_lines(_valid_lines(lines, inputs.errors, warn=True), inputs)
     return inputs
 
 
-def read_lines(file: Path) -> tuple[list[str], LineErrors]:
+def _kept_lines(lines: Iterator[str], inputs: Inputs) -> Iterator[str]:
+    """Yield the lines, and keep them for a table that is written."""
+    for line in lines:
+        if inputs.keeps_records:
+            inputs.records.append({"text": line})
+        yield line
+
+
+def _read_table(
+    file: Path, columns: Sequence[str] | None, encoding: str, job: JobInfo | None, max_columns: int
+) -> Inputs:
+    from glassformer.data.readers import open_table, parse_columns
+    from glassformer.data.tables import InputTable
+
+    reader = open_table(file, encoding=encoding)
+    chosen = parse_columns(columns or ())
+    if len(chosen) > max_columns:
+        expected = "one column" if max_columns == 1 else f"at most {max_columns} columns"
+        raise InvalidValueError(name="column", value=list(chosen), expected=expected)
+    remembered = job.data_columns if job is not None and job.data_columns else {}
+    if not chosen:
+        header = reader.head().header()
+        named = [remembered[name] for name in INPUT_FIELDS if name in remembered]
+        fits = all(isinstance(name, int) or name in header for name in named)
+        chosen = named if fits and len(named) <= max_columns else []
+    table = InputTable(reader, chosen)
+    inputs = Inputs(source="file", table=table, total=table.count(), errors=LineErrors(unit="row"))
+    if not columns:
+        names = " and ".join(f"'{n}'" if isinstance(n, str) else f"number {n}" for n in table.columns)
+        message(f"reading column{'s' * (len(table.columns) > 1)} {names} of {file}")
+
+    def lines() -> Iterator[Any]:
+        for number, row in enumerate(table.rows(), 1):
+            if inputs.keeps_records:
+                inputs.records.append(row.record)
+            if isinstance(row.texts, tuple):
+                yield row.texts if len(row.texts) > 1 else row.texts[0]
+            else:
+                inputs.errors.add(number, row.texts.reason)
+                yield "" if len(table.columns) == 1 else ("",) * len(table.columns)
+
+    inputs.lines = lines()
+    return inputs
+
+
+def read_lines(file: Path, encoding: str = "utf-8") -> tuple[list[str], LineErrors]:
     """Read all lines of a file; lines that are not valid text become empty strings."""
     from glassformer.data.readers import read_lines as read_file
 
     errors = LineErrors(file)
-    lines = list(_valid_lines(read_file(file), errors))
+    lines = list(_valid_lines(read_file(file, encoding=encoding), errors))
     if not any(line.strip() for line in lines):
         errors.report_all()
         raise EmptyInputError(what=f"file {file}")
@@ -167,12 +248,12 @@ def _valid_lines(lines: Iterator[str | Invalid], errors: LineErrors, warn: bool 
         message("warning: there is no input; pass texts as arguments, with --file, or on stdin")
 
 
-def _count_lines(file: Path) -> int:
+def _count_lines(file: Path, encoding: str) -> int:
     from glassformer.data.readers import open_text
 
     count, last = 0, b"\n"
     try:
-        with open_text(file) as stream:
+        with open_text(file, encoding=encoding) as stream:
             while block := stream.read(1 << 20):
                 count, last = count + block.count(b"\n"), block
     except EmptyInputError:
@@ -181,23 +262,28 @@ def _count_lines(file: Path) -> int:
 
 
 class LineWriter:
-    """Writes lines to a file or, without one, to stdout; prints progress on stderr at intervals.
+    """Writes lines to a file or a table or, without one, to stdout; prints progress on stderr at intervals.
 
     written: lines of the output so far, including those of an earlier run.
     """
 
-    def __init__(self, file: BinaryIO | None, inputs: Inputs) -> None:
+    def __init__(self, file: BinaryIO | None, inputs: Inputs, *, table: TableWriter | None = None) -> None:
         self.written = self._processed = inputs.first
-        self._file, self._inputs = file, inputs
-        self._shows_progress = inputs.source == "file" or file is not None
+        self._file, self._table, self._inputs = file, table, inputs
+        self._shows_progress = inputs.source == "file" or file is not None or table is not None
         self._start = self._last_progress = time.monotonic()
         inputs.on_processed = self.advance
 
-    def write(self, line: str) -> None:
-        """Write one line in a single call, so that an interrupted run leaves complete lines."""
+    def write(self, line: str, cells: Mapping[str, object]) -> None:
+        """Write one line, or to a table one row with these cells added.
+
+        A line is written in a single call, so that an interrupted run leaves complete lines.
+        """
         line = " ".join(line.splitlines()) + "\n"
         self.written += 1  # before writing, so that an interrupt right after it reports the line
-        if self._file is None:
+        if self._table is not None:
+            self._table.write(self._inputs.records.popleft(), cells)
+        elif self._file is None:
             sys.stdout.write(line)
             sys.stdout.flush()
         else:
@@ -218,24 +304,44 @@ class LineWriter:
         of_total = f" of {total:,}" if total is not None else ""
         left = (total - done) / rate if total is not None and rate else 0
         eta = f", {left:,.0f} s left" if left >= 1 else ""
-        message(f"{done:,}{of_total} lines in {seconds:,.1f} s, {rate:,.1f} lines/s{eta}")
+        unit = "rows" if self._inputs.table is not None else "lines"
+        message(f"{done:,}{of_total} {unit} in {seconds:,.1f} s, {rate:,.1f} {unit}/s{eta}")
 
 
 @contextmanager
-def open_output(out: Path | None, inputs: Inputs, *, resume: bool = False) -> Iterator[LineWriter]:
-    """Open a writer to `out`, or to stdout. To resume, skip as many inputs as the file has lines."""
+def open_output(
+    out: Path | None, inputs: Inputs, *, resume: bool = False, columns: Mapping[str, type] | None = None
+) -> Iterator[LineWriter]:
+    """Open a writer to `out`, or to stdout. To resume, skip as many inputs as the file has lines.
+
+    columns: types of the columns that a table gets, if `out` is a CSV, TSV, JSON Lines or Parquet file; None
+    writes lines to any file.
+    """
+    from glassformer.data.readers import file_format
+    from glassformer.data.tables import TableWriter
+
     if out is None:
         yield LineWriter(None, inputs)
         return
-    with out.open("ab" if resume else "wb", buffering=0) as file:
-        inputs.skip(_truncate_partial_line(out) if resume else 0)
+    table: TableWriter | None = None
+    with ExitStack() as stack:
+        file: BinaryIO | None = None
+        if columns is not None and file_format(out) != "plain":
+            table = TableWriter(out, columns, source=inputs.table, resume=resume)
+            stack.push(table)
+            inputs.skip(table.rows)
+            inputs.keeps_records = True
+        else:
+            file = stack.enter_context(out.open("ab" if resume else "wb", buffering=0))
+            inputs.skip(_truncate_partial_line(out) if resume else 0)
         if inputs.first:
-            message(f"resuming {out} after {inputs.first:,} lines")
-        writer = LineWriter(file, inputs)
+            unit = "row" if table is not None else "line"
+            message(f"resuming {out} after {inputs.first:,} {unit}{'s' * (inputs.first != 1)}")
+        writer = LineWriter(file, inputs, table=table)
         try:
             yield writer
         except BaseException:
-            if writer.written:
+            if writer.written and (table is None or table.can_resume):
                 message(f"stopped after {writer.written:,} lines in {out}; continue with --resume")
             raise
     if writer.written > inputs.first:

@@ -228,14 +228,14 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 def _fail(text: str) -> NoReturn:
     """Print an error as one line on stderr and exit with status 2."""
-    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+    message(f"error: {' '.join(text.split())}")
     sys.exit(2)
 
 
 def _report_bug(error: Exception) -> NoReturn:
     """Print the end of a traceback and exit with status 1."""
     lines = "".join(traceback.format_exception(error, limit=-4))
-    print(f"{lines}\nThis is a bug in glassformer {__version__}; please report it.", file=sys.stderr)
+    message(f"{lines}\nThis is a bug in glassformer {__version__}; please report it.")
     sys.exit(1)
 
 

@@ -19,10 +19,12 @@ from typer.models import OptionInfo
 
 import glassformer.pretrained as pretrained
 from glassformer.cli.console import message
+from glassformer.cli.lines import Inputs, read_inputs
 from glassformer.errors import FileMissingError, UnknownNameError, UnsupportedError
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
+    from glassformer.families.sidecars import JobInfo
 
 TINY = "tiny:"  # MODEL is a small random model of a family
 OUTPUT_PANEL = "Output"
@@ -94,13 +96,42 @@ class LineOptions(DeviceOptions):
     """Options of commands with one input per line. batch_tokens: None uses the task's default."""
 
     file: Annotated[
-        Path | None, _option(help="Read inputs from this file, one per line; .gz is supported.")
+        Path | None,
+        _option(help="Read inputs from this file: one per line, or a table (see --column); also .gz."),
     ] = None
+    columns: Annotated[
+        list[str] | None,
+        _option(
+            "--column",
+            help="Column of a CSV, TSV, JSON Lines or Parquet --file to read: a name, or a number from 1. "
+            "Repeatable for pairs.",
+        ),
+    ] = None
+    encoding: Encoding = "utf-8"
+    out: Annotated[
+        Path | None,
+        _output(help="Write one line per input to this file; to .csv, .tsv, .jsonl or .parquet, a table."),
+    ] = None
+    resume: Annotated[bool, _output("--resume", help="Continue after the lines that --out already has.")] = (
+        False
+    )
+    overwrite: Overwrite = False
     as_json: Json = False
     batch_tokens: Annotated[
         int | None,
         _device(min=1, help="Maximum number of tokens per batch (default: chosen for the device)."),
     ] = None
+
+    def read(self, texts: Sequence[str] | None, job: JobInfo, max_columns: int = 1) -> Inputs:
+        """Open the inputs. job: names the columns of the training data, the default for a table."""
+        return read_inputs(
+            texts,
+            self.file,
+            columns=self.columns,
+            encoding=self.encoding,
+            job=job,
+            max_columns=max_columns,
+        )
 
     def task_kwargs(self) -> dict[str, Any]:
         """Return the options that were set, as keyword arguments of a task."""
@@ -149,11 +180,6 @@ class ChatOptions(SamplingOptions, DeviceOptions):
 class GenerateOptions(SamplingOptions, LineOptions):
     """Options of commands that generate text."""
 
-    out: Annotated[Path | None, _output(help="Write one line per input to this file.")] = None
-    resume: Annotated[bool, _output("--resume", help="Continue after the lines that --out already has.")] = (
-        False
-    )
-    overwrite: Overwrite = False
     tree: Annotated[
         Path | None, _output(help="Save the beam search tree as .svg, .png or .json (single input only).")
     ] = None

@@ -8,7 +8,7 @@ import json
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from glassformer.cli.console import message, print_json
-from glassformer.cli.lines import Inputs, LineErrors, check_output_file, open_output, read_inputs, read_lines
+from glassformer.cli.lines import (
+    Inputs,
+    LineErrors,
+    check_line_output,
+    check_output_file,
+    open_output,
+    read_lines,
+)
 from glassformer.cli.options import (
     OUTPUT_PANEL,
     Columns,
@@ -35,7 +42,7 @@ from glassformer.cli.options import (
     note_file_as_text,
     with_options,
 )
-from glassformer.errors import ConflictError, InvalidValueError, MissingValueError
+from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +54,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.images import ImageWarning
 
 Result = TypeVar("Result")
-FormattedResult = tuple[str, dict[str, Any]]  # a result as a line, and as JSON values
+FormattedResult = tuple[str, dict[str, Any], dict[str, Any]]  # a line, JSON values, and cells of a table
 NO_ANSWER: dict[str, Any] = {"text": "", "start": 0, "end": 0, "score": 0.0, "no_answer": 0.0}
 
 
@@ -65,8 +72,10 @@ def classify(
     Prints one line per input: label, tab, probability.
     A model of time series reads them from a file: .ts, UCR .tsv or a table.
     Empty lines stay empty. --json prints the probabilities of all labels.
+    A table written with --out gets the columns label and score.
     Warns on stderr about images unlike the training data.
     """
+    check_line_output(options.out, options.file, resume=options.resume, overwrite=options.overwrite)
     bundle = options.load(model)
     from glassformer.tasks.classification import Classifier
     from glassformer.tasks.images import image_warning_message
@@ -76,7 +85,7 @@ def classify(
     if reads_series(bundle):
         _classify_series(bundle, inputs, options, top_labels)
         return
-    source = read_inputs(inputs, options.file)
+    source = options.read(inputs, bundle.job)
     note_file_as_text(inputs, bundle)
     task = Classifier(bundle, top=top_labels, truncate=truncate, **options.task_kwargs())
     warnings: Counter[ImageWarning] = Counter()
@@ -84,10 +93,12 @@ def classify(
     def show(result: Classification) -> FormattedResult:
         warnings.update(result.warnings)
         line = format_scores((label.label, label.score) for label in result.labels)
-        return line, {"labels": [asdict(label) for label in result.labels]}
+        cells = dict(zip(columns, (cell for label in result.labels for cell in astuple(label)), strict=False))
+        return line, {"labels": [asdict(label) for label in result.labels]}, cells
 
+    columns = _top_columns({"label": str, "score": float}, top)
     try:
-        _print_results(source, task, show, options.as_json)
+        _print_results(source, task, show, options, columns)
     finally:
         for warning, count in warnings.items():
             message(f"note: {image_warning_message(bundle, warning, count)}")
@@ -97,6 +108,9 @@ def _classify_series(bundle: Bundle, files: list[str] | None, options: LineOptio
     """Print a line for each series of the files."""
     from glassformer.tasks.series_classification import SeriesClassifier, series_inputs
 
+    if options.out is not None:
+        hint = "redirect the output instead"
+        raise UnsupportedError(bundle.display_name, "writing a table of series", hint=hint)
     task = SeriesClassifier(bundle, top=top)
     paths = [*(files or []), *([] if options.file is None else [options.file])]
     if not paths:
@@ -117,15 +131,6 @@ def embed(
         typer.Option(help="Name of a prompt defined in the model folder, e.g. query.", show_default=False),
     ] = None,
     truncate: Truncate = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write a float32 array (N, D) to this .npy file.",
-            show_default=False,
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ] = None,
-    overwrite: Overwrite = False,
     *,
     options: LineOptions,
 ) -> None:
@@ -133,26 +138,31 @@ def embed(
 
     Prints one vector per line, with values separated by spaces.
     A sentence encoder pools and normalizes as configured; other encoders
-    return the mean over tokens. Empty lines stay empty; with --out their row
-    is NaN.
+    return the mean over tokens. Empty lines stay empty. --out writes a
+    float32 array (N, D) to a .npy file, in which the rows of empty lines are
+    NaN, or adds a column embedding to a table.
     """
-    if out is not None:
-        if out.suffix != ".npy":
-            raise InvalidValueError(name="out", value=str(out), expected="a .npy file")
-        check_output_file(out, overwrite=overwrite, inputs=[options.file])
+    from glassformer.data.readers import file_format
+
+    out = options.out
+    if out is not None and out.suffix == ".npy" and options.resume:
+        raise UnsupportedError(subject=".npy output", feature="resuming", hint="write .jsonl instead")
+    if out is not None and out.suffix != ".npy" and file_format(out) == "plain":
+        expected = "a .npy, .csv, .tsv, .jsonl or .parquet file"
+        raise InvalidValueError(name="out", value=str(out), expected=expected)
     source, bundle = _open(model, inputs, options)
     from glassformer.tasks.embedding import Embedder, embedding_size
 
     task = Embedder(bundle, truncate=truncate, prompt=prompt, **options.task_kwargs())
-    if out is not None:
+    if out is not None and out.suffix == ".npy":
         _save_vectors(out, source, source.process(task), embedding_size(bundle))
         return
 
     def show(vector: Tensor) -> FormattedResult:
         values = _finite_values(vector)
-        return " ".join(f"{value:.9g}" for value in values), {"vector": values}
+        return " ".join(f"{value:.9g}" for value in values), {"vector": values}, {"embedding": values}
 
-    _print_results(source, task, show, options.as_json)
+    _print_results(source, task, show, options, {"embedding": list})
 
 
 @with_options(LineOptions)
@@ -172,7 +182,7 @@ def similar(
     Prints the lines and their cosine similarities, separated by tabs.
     Empty lines stay empty; empty lines of the corpus are ignored.
     """
-    lines, errors = read_lines(corpus)
+    lines, errors = read_lines(corpus, options.encoding)
     source, bundle = _open(model, inputs, options)
     from glassformer.tasks.base import Callbacks
     from glassformer.tasks.embedding import Match, SimilaritySearch
@@ -191,9 +201,11 @@ def similar(
 
     def show(matches: list[Match]) -> FormattedResult:
         nearest = [{"line": m.index + 1, "text": m.text, "score": m.score} for m in matches]
-        return format_scores((match.text, match.score) for match in matches), {"nearest": nearest}
+        cells = dict(zip(columns, (cell for m in matches for cell in (m.text, m.score)), strict=False))
+        return format_scores((match.text, match.score) for match in matches), {"nearest": nearest}, cells
 
-    _print_results(source, task, show, options.as_json)
+    columns = _top_columns({"match": str, "score": float}, top)
+    _print_results(source, task, show, options, columns)
     errors.raise_if_any()
 
 
@@ -214,7 +226,13 @@ def fill(
     from glassformer.tasks.fill_mask import MaskFiller
 
     task = MaskFiller(bundle, top=top if options.as_json else 1, **options.task_kwargs())
-    _print_results(source, task, lambda filled: (filled.text, asdict(filled)), options.as_json)
+    _print_results(
+        source,
+        task,
+        lambda filled: (filled.text, asdict(filled), {"filled": filled.text}),
+        options,
+        {"filled": str},
+    )
 
 
 @with_options(LineOptions)
@@ -242,21 +260,28 @@ def answer(
     """
     text, errors = None, LineErrors()
     if context is not None:
-        lines, errors = read_lines(context)
+        lines, errors = read_lines(context, options.encoding)
         errors.report_all()
         text = "\n".join(lines)
-    source, bundle = _open(model, questions, options)
+    source, bundle = _open(model, questions, options, max_columns=2 if context is None else 1)
     from glassformer.tasks.question_answering import Answer, QuestionAnswerer
 
     task = QuestionAnswerer(bundle, max_answer_tokens=max_answer_tokens, **options.task_kwargs())
-    source.lines = ((line, text) if text is not None else line.partition("\t")[::2] for line in source.lines)
+
+    def pair(line: Any) -> tuple[str, str]:
+        if isinstance(line, tuple):  # columns of a table
+            return line
+        return (line, text) if text is not None else line.partition("\t")[::2]
+
+    source.lines = map(pair, source.lines)
 
     def show(result: Answer | None) -> FormattedResult:
         if result is None:
-            return "", NO_ANSWER
-        return format_scores([(result.text, result.score)]), asdict(result)
+            return "", NO_ANSWER, {}
+        cells = {"answer": result.text, "score": result.score}
+        return format_scores([(result.text, result.score)]), asdict(result), cells
 
-    _print_results(source, task, show, options.as_json)
+    _print_results(source, task, show, options, {"answer": str, "score": float})
     errors.raise_if_any()
 
 
@@ -328,17 +353,34 @@ def forecast(
         message(f"wrote {figure}" + (", a figure of the first series" if len(result.ids) > 1 else ""))
 
 
-def _open(model: str, inputs: list[str] | None, options: LineOptions) -> tuple[Inputs, Bundle]:
-    source = read_inputs(inputs, options.file)
+def _open(
+    model: str, inputs: list[str] | None, options: LineOptions, max_columns: int = 1
+) -> tuple[Inputs, Bundle]:
+    check_line_output(options.out, options.file, resume=options.resume, overwrite=options.overwrite)
     bundle = options.load(model)
+    source = options.read(inputs, bundle.job, max_columns)
     note_file_as_text(inputs, bundle)
     return source, bundle
 
 
+def _top_columns(columns: dict[str, type], top: int) -> dict[str, type]:
+    """Return the columns of several results: label, score, label_2, score_2."""
+    return {
+        name if n == 1 else f"{name}_{n}": kind for n in range(1, top + 1) for name, kind in columns.items()
+    }
+
+
 def _print_results(
-    inputs: Inputs, task: Task[Any, Result], show: Callable[[Result], FormattedResult], as_json: bool
+    inputs: Inputs,
+    task: Task[Any, Result],
+    show: Callable[[Result], FormattedResult],
+    options: LineOptions,
+    columns: dict[str, type],
 ) -> None:
-    """Print a line for every result as soon as it is available."""
+    """Print a line for every result as soon as it is available, or write it to --out.
+
+    columns: types of the cells that `show` returns, for a table.
+    """
     started: deque[float] = deque()
 
     def timed(lines: Iterator[Any]) -> Iterator[Any]:
@@ -347,11 +389,16 @@ def _print_results(
             yield text
 
     inputs.lines = timed(inputs.lines)
-    with open_output(None, inputs) as writer:
-        for number, result in enumerate(inputs.process(task), 1):
+    as_json = options.as_json
+    with open_output(
+        options.out, inputs, resume=options.resume, columns=None if as_json else columns
+    ) as writer:
+        started.clear()
+        for number, result in enumerate(inputs.process(task), inputs.first + 1):
             seconds, error = perf_counter() - started.popleft(), inputs.errors.pop(number)
-            line, values = show(result) if error is None else ("", {"error": error})
-            writer.write(json.dumps({**values, "seconds": seconds}, ensure_ascii=False) if as_json else line)
+            line, values, cells = show(result) if error is None else ("", {"error": error}, {})
+            json_line = json.dumps({**values, "seconds": seconds}, ensure_ascii=False) if as_json else ""
+            writer.write(json_line or line, cells)
     inputs.errors.raise_if_any()
 
 

@@ -167,7 +167,9 @@ def _check_is_text(path: Path, start: bytes, encoding: str) -> None:
     if encoding != UTF8:
         return
     if guess := guess_encoding(start):
-        raise FileProblemError(path, "is not UTF-8", hint=f"it reads well as {guess}: set its encoding")
+        raise FileProblemError(
+            path, "is not UTF-8", hint=f"it reads well as {guess}: set the encoding to {guess}"
+        )
     if start.count(0) * 3 > len(start):
         raise FileProblemError(path, "is not text")
 
@@ -485,7 +487,7 @@ class JsonlReader(TableReader):
 
     def head(self, count: int = HEAD_ROWS) -> TablePreview:
         counter = RowCounter(str(self.path))
-        objects = [_flatten(value) for _, value in islice(self.objects(counter), count)]
+        objects = [flatten_record(value) for _, value in islice(self.objects(counter), count)]
         if not objects:
             counter.finish()
         names = tuple(dict.fromkeys(key for flat in objects for key in flat))
@@ -497,7 +499,7 @@ class JsonlReader(TableReader):
                 raise InvalidValueError("column", column, f"the name of a key, because {self.path} is JSON")
         keys = [str(column) for column in columns]
         for number, value in self.objects(counter):
-            flat = value if all(key in value for key in keys) else _flatten(value)
+            flat = value if all(key in value for key in keys) else flatten_record(value)
             missing = [key for key in keys if key not in flat]
             if missing:
                 counter.add_error(number, f"has no key '{missing[0]}'")
@@ -505,7 +507,7 @@ class JsonlReader(TableReader):
                 yield number, [flat[key] for key in keys]
 
 
-def _flatten(value: Mapping[str, object]) -> dict[str, object]:
+def flatten_record(value: Mapping[str, object]) -> dict[str, object]:
     """Flatten nested objects, one level deep, into keys with a dot."""
     flat: dict[str, object] = {}
     for key, inner in value.items():
@@ -542,6 +544,7 @@ class ParquetReader(TableReader):
                         f"has a column '{column.path_in_schema}' of {stored:,} bytes that expand to {size:,}"
                     )
                     raise FileProblemError(self.path, problem)
+        self.schema = schema
         self.metadata: dict[bytes, bytes] = schema.metadata or {}
         self.names = tuple(schema.empty_table().flatten().column_names)
 
@@ -561,14 +564,26 @@ class ParquetReader(TableReader):
             names.append(column)
         return self._values(names)
 
+    def records(self) -> Iterator[dict[str, object]]:
+        """Yield all values of each row by column; structs are not flattened."""
+        names = self.schema.names
+        for _, batch in self._batches(names):
+            columns = [_bounded_values(column) for column in batch.columns]
+            yield from (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
+
     def _values(self, names: Sequence[str]) -> Iterator[tuple[int, Sequence[object]]]:
+        for done, batch in self._batches(names):
+            table = self._flatten([batch]).flatten()
+            columns = [_bounded_values(table.column(name)) for name in names]
+            yield from enumerate(zip(*columns, strict=True), done + 1)
+
+    def _batches(self, names: Sequence[str]) -> Iterator[tuple[int, Any]]:
+        """Yield the number of rows before each batch, and the batch."""
         done = 0
         try:
             with self._open(self.path) as file:
                 for batch in file.iter_batches(PARQUET_BATCH_ROWS, columns=list(names)):
-                    table = self._flatten([batch]).flatten()
-                    columns = [_bounded_values(table.column(name)) for name in names]
-                    yield from enumerate(zip(*columns, strict=True), done + 1)
+                    yield done, batch
                     done += batch.num_rows
         except self._errors:
             raise FileProblemError(self.path, f"is damaged after row {done:,}") from None

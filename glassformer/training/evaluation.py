@@ -135,7 +135,9 @@ def remembered_columns(
     for file in tables:
         table = open_table(file, encoding=encoding)
         header = table.head().header()
-        if isinstance(table, TsvReader) and len(header) == len(columns) and not looks_like_header(header):
+        by_name = any(isinstance(column, str) for column in columns)
+        same_width = isinstance(table, TsvReader) and len(header) == len(columns)
+        if by_name and same_width and not looks_like_header(header):
             log(f"{file} has no header: the columns are read in order")
             return []
         for column in columns:

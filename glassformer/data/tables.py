@@ -1,0 +1,273 @@
+"""Read whole rows of tables, and write them with columns added, e.g. with predictions.
+
+CSV, TSV, JSON Lines (all also as .gz) and Parquet; the rows are streamed, so memory use is bounded.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from glassformer.data.readers import (
+    UTF8,
+    Column,
+    DelimitedReader,
+    FileFormat,
+    JsonlReader,
+    ParquetReader,
+    TableReader,
+    file_format,
+    flatten_record,
+    looks_like_header,
+)
+from glassformer.data.row_errors import Invalid, RowCounter
+from glassformer.data.sources import text_column
+from glassformer.errors import FileProblemError, UnknownNameError, UnsupportedError
+
+Record = dict[str, object]
+WRITE_ROWS = 1000  # rows of a Parquet row group
+BOM = "\ufeff"
+
+
+class TableRow(NamedTuple):
+    """A row: its values by column, and the texts of the requested columns, or why there are none."""
+
+    record: Record
+    texts: tuple[str, ...] | Invalid
+
+
+@dataclass
+class _RowErrorQueue(RowCounter):
+    """Keeps the errors of rows in order, so that a bad row is yielded in its place."""
+
+    pending: deque[Invalid] = field(default_factory=deque)
+
+    def add_error(self, line: int | None, reason: str, *, file: str | PathLike[str] | None = None) -> None:
+        self.pending.append(Invalid(f"{self.unit} {line} of the file {reason}"))
+
+    def pop_rows(self) -> Iterator[TableRow]:
+        while self.pending:
+            yield TableRow({}, self.pending.popleft())
+
+
+class InputTable:
+    """The rows of a table, and the columns with the texts to process.
+
+    columns: names, or numbers from 1; None chooses the text column. names: all columns; those of a file
+    without a header are numbers.
+    """
+
+    def __init__(self, table: TableReader, columns: Sequence[Column] | None = None) -> None:
+        self.table = table
+        self.columns = tuple(columns) if columns else (text_column(table),)
+        header = table.head().header()
+        named = any(isinstance(column, str) for column in self.columns)
+        self.has_header = not isinstance(table, DelimitedReader) or named or looks_like_header(header)
+        self.names = header if self.has_header else tuple(str(n) for n in range(1, len(header) + 1))
+        for column in self.columns:
+            known = column in header if isinstance(column, str) else 1 <= column <= len(header)
+            if not known:
+                raise UnknownNameError("column", str(column), self.names, where=str(table.path))
+        self._keys = [
+            column if isinstance(column, str) else self.names[column - 1] for column in self.columns
+        ]
+
+    def rows(self) -> Iterator[TableRow]:
+        """Yield all rows in order; a row that cannot be read has an empty record."""
+        errors = _RowErrorQueue(str(self.table.path), self.table.unit)
+        for record in self._records(errors):
+            yield from errors.pop_rows()
+            yield TableRow(record, self._texts(record))
+        yield from errors.pop_rows()
+
+    def _records(self, errors: RowCounter) -> Iterator[Record]:
+        match self.table:
+            case DelimitedReader():
+                for n, (_, cells) in enumerate(self.table.cells(errors)):
+                    if n or not self.has_header:
+                        more = (str(n) for n in range(len(self.names) + 1, len(cells) + 1))
+                        yield dict(zip((*self.names, *more), cells, strict=False))
+            case JsonlReader():
+                for _, value in self.table.objects(errors):
+                    yield value
+            case ParquetReader():
+                yield from self.table.records()
+
+    def _texts(self, record: Record) -> tuple[str, ...] | Invalid:
+        flat = record if all(key in record for key in self._keys) else flatten_record(record)
+        texts = []
+        for key in self._keys:
+            value = flat.get(key, Invalid(f"has no column '{key}'"))
+            if isinstance(value, Invalid):
+                return value
+            if value is not None and not isinstance(value, str):
+                return Invalid(f"column '{key}' is not text")
+            texts.append(value or "")
+        return tuple(texts)
+
+    def count(self) -> int:
+        """Return the number of rows, good and bad."""
+        return sum(1 for _ in self.rows())
+
+
+def unused_names(added: Sequence[str], existing: Sequence[str], path: str | Path) -> dict[str, str]:
+    """Return the column name to write for each added column: `predicted_label` if there is a `label`.
+
+    >>> unused_names(["label", "score"], ["text", "label"], "test.csv")
+    {'label': 'predicted_label', 'score': 'score'}
+    """
+    names = {name: f"predicted_{name}" if name in existing else name for name in added}
+    for name in names.values():
+        if name in existing:
+            raise FileProblemError(path, f"has a column '{name}' already", hint="remove or rename it")
+    return names
+
+
+class TableWriter:
+    """Writes rows to a CSV, TSV, JSON Lines or Parquet file, by its suffix.
+
+    added: type of each added column, e.g. str or list. source: the table that is read, for its columns;
+    without one, rows have a column `text`. Text files are written row by row, so that an interrupted run
+    leaves complete rows; Parquet and .gz files appear when they are closed.
+    """
+
+    def __init__(
+        self, path: Path, added: Mapping[str, type], *, source: InputTable | None = None, resume: bool = False
+    ) -> None:
+        self.path, self.format = path, file_format(path)
+        self.names = source.names if source else ("text",)
+        self._added = unused_names(list(added), self.names, source.table.path if source else path)
+        self._types = {self._added[name]: kind for name, kind in added.items()}
+        self._source, self._header = source, source is None or source.has_header
+        self._part = path.with_name(f"{path.name}.part")
+        self._whole = path.suffix == ".gz" or self.format == "parquet"  # cannot be continued
+        self.rows = 0  # rows of an earlier run
+        if resume and self._whole and path.exists():
+            hint = "write .csv or .jsonl, or replace the file"
+            raise UnsupportedError(f"{path.suffix} output", "resuming", hint=hint)
+        if resume and path.exists():
+            self.rows = _truncate_partial_row(path, self.format)
+            self.rows -= bool(self.rows) and self._header and self.format in ("csv", "tsv")
+        self._batch: list[Record] = []
+        self._parquet: Any = None
+        self._file: IO[bytes] | gzip.GzipFile | None = None
+        if self.format == "parquet":
+            self._schema()
+        elif self._whole:
+            self._file = gzip.open(self._part, "wb")  # noqa: SIM115
+        else:
+            self._file = path.open("ab" if resume else "wb", buffering=0)
+        delimited = self._file is not None and self.format in ("csv", "tsv")
+        if self._file is not None and delimited and self._header and not self._file.tell():
+            # Excel reads UTF-8 only with a byte order mark
+            mark = BOM if source is not None and source.table.encoding != UTF8 else ""
+            self._file.write((mark + self._line([*self.names, *self._added.values()])).encode())
+
+    def write(self, record: Record, cells: Mapping[str, object]) -> None:
+        """Write a row. cells: values of the added columns; those left out are empty."""
+        if self.format in ("csv", "tsv") and self._file is not None:
+            values = [record.get(name) for name in self.names]
+            values += [cells.get(name) for name in self._added]
+            self._file.write(self._line(values).encode())
+            return
+        row = record | {own: cells.get(name) for name, own in self._added.items()}
+        if self._file is not None:
+            self._file.write(f"{json.dumps(row, ensure_ascii=False, default=str)}\n".encode())
+            return
+        self._batch.append(row)
+        if len(self._batch) >= WRITE_ROWS:
+            self._flush()
+
+    @property
+    def can_resume(self) -> bool:
+        return not self._whole
+
+    def __enter__(self) -> TableWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(complete=kind is None)
+
+    def close(self, *, complete: bool = True) -> None:
+        """Close the file. complete: False removes a file that cannot be continued."""
+        if self.format == "parquet" and complete:
+            self._flush()
+        for file in (self._file, self._parquet):
+            if file is not None:
+                file.close()
+        if self._whole and complete:
+            self._part.replace(self.path)
+        self._part.unlink(missing_ok=True)
+
+    def _line(self, values: Sequence[object]) -> str:
+        cells = [_cell(value) for value in values]
+        if self.format == "tsv":
+            return "\t".join(" ".join(cell.split()) for cell in cells) + "\n"
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(cells)
+        return text.getvalue()
+
+    def _schema(self) -> None:
+        """Open a Parquet file with the columns of the source, and the added ones."""
+        import pyarrow
+        import pyarrow.parquet
+
+        reader = self._source.table if self._source else None
+        if isinstance(reader, ParquetReader):
+            schema = reader.schema
+        elif isinstance(reader, JsonlReader):
+            objects = [value for _, value in zip(range(WRITE_ROWS), self._source_records(), strict=False)]
+            schema = pyarrow.Table.from_pylist(objects).schema
+        else:
+            schema = pyarrow.schema([(name, pyarrow.string()) for name in self.names])
+        kinds = {str: pyarrow.string(), float: pyarrow.float64(), list: pyarrow.list_(pyarrow.float32())}
+        for name, kind in self._types.items():
+            schema = schema.append(pyarrow.field(name, kinds[kind]))
+        self._arrow, self._arrow_schema = pyarrow, schema
+        self._parquet = pyarrow.parquet.ParquetWriter(self._part, schema)
+
+    def _source_records(self) -> Iterator[Record]:
+        return (row.record for row in self._source.rows()) if self._source else iter(())
+
+    def _flush(self) -> None:
+        rows, self._batch = self._batch, []
+        try:
+            table = self._arrow.Table.from_pylist(rows, schema=self._arrow_schema)
+        except (self._arrow.ArrowException, TypeError, ValueError) as error:
+            problem = f"cannot hold these rows ({error})"
+            raise FileProblemError(self.path, problem, hint="write .jsonl instead") from None
+        self._parquet.write_table(table)
+
+
+def _cell(value: object) -> str:
+    if value is None or isinstance(value, Invalid):
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _truncate_partial_row(path: Path, kind: FileFormat) -> int:
+    """Remove an incomplete last row; return the number of rows, with the header.
+
+    A row of CSV ends at a newline outside quotes, i.e. after an even number of quotes.
+    """
+    rows = end = position = quotes = 0
+    with path.open("rb") as file:
+        for line in file:
+            position += len(line)
+            quotes += line.count(b'"') if kind == "csv" else 0
+            if line.endswith(b"\n") and quotes % 2 == 0:
+                rows, end = rows + 1, position
+    if end < position:
+        os.truncate(path, end)
+    return rows
