@@ -7,7 +7,7 @@ Tasks, training, export and the server share this data. The public functions of 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,6 +21,7 @@ from glassformer.core import schema, spec
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.build import build_model, fill_meta_model, matches_spec, unique_state_dict
 from glassformer.core.kernels import Kernel, choose_kernel
+from glassformer.core.lora import has_lora, merge_lora
 from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel, EncoderOnly
 from glassformer.core.positions import AlibiBias, RelativeBias
@@ -32,6 +33,13 @@ from glassformer.errors import (
     FileProblemError,
     GlassformerError,
     UnsupportedError,
+)
+from glassformer.families.adapter import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    AdaptedWeights,
+    adapter_files,
+    read_adapter,
 )
 from glassformer.families.family import Config, Family
 from glassformer.families.model_files import (
@@ -55,14 +63,15 @@ from glassformer.families.sidecars import (
 from glassformer.pretrained import model_folder
 from glassformer.tokenization import Tokenizer, load_tokenizer
 from glassformer.tokenization.folder import TOKENIZER_FILES
-from glassformer.weights.atomic_write import STAGED, atomic_write, finish_staged, staged_files
+from glassformer.weights.atomic_write import STAGED, atomic_write, finish_staged, make_folder, staged_files
 from glassformer.weights.checksums import CHECKSUMS_FILE, listed_files, verify_checksums, write_checksums
 from glassformer.weights.convert import to_ours, to_theirs
-from glassformer.weights.store import open_weights, pause_gc, save_weights, weight_files
+from glassformer.weights.store import open_weights, pause_gc, save_file, save_weights, weight_files
 
 Layout = Literal["hf", "glassformer"]
 Value = TypeVar("Value")
 SPEC_FILE, CONFIG_FILE, GENERATION_FILE = "spec.json", "config.json", "generation_config.json"
+ADAPTER = "adapter"  # subfolder with the LoRA adapter that is merged into the weights, in PEFT's layout
 PUBLISHED_FILE = "published.json"  # in Glassformer's layout: the original published config
 
 
@@ -166,44 +175,62 @@ def load(
     weights_kind: Literal["own", "int8"] = "int8" if dtype == "int8" else "own"
     finish_save(path)
     verify_checksums(path)
-    family, model_spec, config, files = _read_description(path)
-    weights = open_weights(path)
+    adapter, base, names = None, path, None
+    if (path / ADAPTER_CONFIG).is_file():
+        adapter = read_adapter(path)
+        base = model_folder(adapter.base)
+        verify_checksums(base)
+    described = path if (path / CONFIG_FILE).is_file() else base
+    weights: Mapping[str, Tensor] = open_weights(base)
+    if adapter is not None:
+        names = {*weights, *adapter.full}
+    family, model_spec, config, files = _read_description(described, names)
     with torch.device("meta"):
         model = _build_or_raise(path, lambda: build_from_spec(model_spec))
     if family is None:
+        if adapter is not None:
+            hint = "convert the base model to the layout hf"
+            raise UnsupportedError(f"{base}, in the layout glassformer,", "an adapter", hint=hint)
         tensors = read_own_layout(weights, model, path)
     else:
-        tensors = to_ours(weights, family.table(model_spec, list(weights)), tensor_shapes(model), where=path)
+        table = family.table(model_spec, list(weights))
+        source = weights if adapter is None else AdaptedWeights(weights, adapter, table)
+        tensors = to_ours(source, table, tensor_shapes(model), where=path)
     compute_dtype = resolve_dtype(None if dtype == "int8" else dtype, device, tensors.values())
     tensors = {name: _to_device(tensor, compute_dtype, device) for name, tensor in tensors.items()}
     if not mmap and torch.device(device).type == "cpu":
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     fill_meta_model(model, tensors, str(device))
     model.eval()
-    if (path / IMAGE_PROCESSOR_FILE).is_file():
-        files[IMAGE_PROCESSOR_FILE] = read_image_processor(path / IMAGE_PROCESSOR_FILE)
+    if (described / IMAGE_PROCESSOR_FILE).is_file():
+        files[IMAGE_PROCESSOR_FILE] = read_image_processor(described / IMAGE_PROCESSOR_FILE)
     return Bundle(
         model=model,
-        tokenizer=load_tokenizer(path),
+        tokenizer=load_tokenizer(path) or load_tokenizer(base),
         family=family.name if family else None,
         config=config,
-        generation=read_config(path / GENERATION_FILE),
-        job=read_job(path / JOB_FILE, getattr(getattr(model_spec, "input", None), "channels", None)),
+        generation=read_config(described / GENERATION_FILE),
+        job=read_job(described / JOB_FILE, getattr(getattr(model_spec, "input", None), "channels", None)),
         files=files,
         folder=path,
         weights=weights_kind,
     )
 
 
-def _read_description(path: Path) -> tuple[Family | None, Any, dict[str, Any], dict[str, Any]]:
-    """Read a folder's family (None in Glassformer's layout), spec, published config and other JSON files."""
+def _read_description(
+    path: Path, names: Collection[str] | None = None
+) -> tuple[Family | None, Any, dict[str, Any], dict[str, Any]]:
+    """Read a folder's family (None in Glassformer's layout), spec, published config and other JSON files.
+
+    names: the names of its tensors, if they are not in the folder itself.
+    """
     if (path / SPEC_FILE).is_file():
         return None, read_spec(path / SPEC_FILE), read_config(path / PUBLISHED_FILE), {}
     if not (path / CONFIG_FILE).is_file():
         model_folder = path / "model"  # path is a training run
         hint = f"use '{model_folder}'" if model_folder.is_dir() else "use the folder of a saved model"
         raise FileProblemError(path, f"holds neither {CONFIG_FILE} nor {SPEC_FILE}", hint=hint)
-    config = Config(read_config(path / CONFIG_FILE), str(path / CONFIG_FILE), path)
+    config = Config(read_config(path / CONFIG_FILE), str(path / CONFIG_FILE), path, names=names)
     family = family_of_config(config)
     model_spec = _build_or_raise(path, lambda: family.from_config(config))
     check_sentence_files(config.files, path)
@@ -235,6 +262,8 @@ def save(
     Glassformer's tensor names, and the original published config in `published.json`. Default: the published
     layout if the family has one.
     dtype: "int8" stores matrices quantized to int8; only in the layout "glassformer".
+    A model with LoRA adapters is saved with the adapters merged, and `adapter/` has them in PEFT's layout.
+
     A folder that exists keeps its old model until the new one is complete; a save that was interrupted after
     that is finished by the next `load`. Files that are not part of a model are kept.
 
@@ -265,7 +294,8 @@ def save(
         raise UnsupportedError("this model", "the layout hf", hint="use the layout glassformer")
     if path.exists() and not path.is_dir():
         raise FileProblemError(path, "is a file", hint="save into a folder")
-    state = {name: tensor.detach().cpu() for name, tensor in unique_state_dict(bundle.model).items()}
+    state = merge_lora(unique_state_dict(bundle.model), bundle.model)
+    state = {name: tensor.detach().cpu() for name, tensor in state.items()}
     files: dict[str, Any] = {}
     if layout == "hf" and family is not None:
         state = to_theirs(state, family.table(bundle.spec, ()))
@@ -288,9 +318,21 @@ def save(
     files |= sidecar_files(bundle)
     if bundle.generation:
         files[GENERATION_FILE] = bundle.generation
+    adapter_tensors: dict[str, Tensor] = {}
+    if layout == "hf" and family is not None and bundle.folder and has_lora(bundle.model):
+        table = family.table(bundle.spec, ())
+        config, adapter_tensors = adapter_files(
+            bundle.model, table, bundle.folder, architecture=files[CONFIG_FILE]["architectures"][0]
+        )
+        files |= {f"{ADAPTER}/{name}": files[name] for name in (CONFIG_FILE, JOB_FILE) if name in files}
+        files[f"{ADAPTER}/{ADAPTER_CONFIG}"] = config
     finish_save(path)
     with staged_files(path) as staged:
         names = [*save_weights(staged, state), *files]
+        if adapter_tensors:
+            names.append(f"{ADAPTER}/{ADAPTER_WEIGHTS}")
+            make_folder(staged / ADAPTER)
+            save_file(staged / ADAPTER / ADAPTER_WEIGHTS, adapter_tensors)
         if bundle.tokenizer is not None:
             names += bundle.tokenizer.save(staged)
         for name, content in files.items():

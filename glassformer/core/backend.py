@@ -131,7 +131,8 @@ def project(x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
     """Return each projection of x (B, T, D), or of rows (N, D)."""
     biases: list[Tensor] = [p.bias for p in projections if p.bias is not None]
     one_token = x.dim() == 2 or x.shape[1] == 1  # not worth concatenating weights
-    if not x.is_cuda or one_token or len(biases) not in (0, len(projections)):
+    adapted = any(p._modules for p in projections)  # more than a weight and a bias
+    if not x.is_cuda or one_token or adapted or len(biases) not in (0, len(projections)):
         return tuple(projection(x) for projection in projections)
     weight = torch.cat([p.weight for p in projections])
     bias = torch.cat(biases) if biases else None

@@ -88,10 +88,13 @@ def unique_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def matches_spec(model: AnyModel) -> bool:
-    """Return whether a model has the weights that its spec describes; false if a part was replaced."""
+    """Return whether a model has the weights that its spec describes; false if a part was replaced.
+
+    LoRA adapters do not count: they are merged when the model is saved.
+    """
     with torch.device("meta"):
         described = unique_state_dict(build_model(model.spec))
-    shapes = {name: tensor.shape for name, tensor in unique_state_dict(model).items()}
+    shapes = {name: t.shape for name, t in unique_state_dict(model).items() if ".lora_" not in name}
     return shapes == {name: tensor.shape for name, tensor in described.items()}
 
 

@@ -8,16 +8,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.build import build_model, initialize, unique_state_dict
+from glassformer.core.heads import VocabularyHead
+from glassformer.core.lora import add_lora
 from glassformer.core.model import AnyModel
 from glassformer.errors import GlassformerError, UnknownNameError
 from glassformer.families.family import Config, Family
 from glassformer.families.registry import check_option_names, families, family_of_spec, preset_spec, presets
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
 from glassformer.training.hardware import Hardware
-from glassformer.training.recipe import ModelOptions
+from glassformer.training.recipe import ModelOptions, TrainingOptions
 
 TIME_BUDGET = 45 * 60.0  # maximum seconds of training with default settings, at the assumed speed
 PUBLISHED_WIDTH = 768
@@ -211,3 +215,32 @@ def max_input_length(spec: Any) -> int:
         position = getattr(getattr(spec, name, None), "position", None)
         limits.append(getattr(position, "max_len", None))
     return min((limit for limit in limits if limit is not None), default=1 << 30)
+
+
+def select_trainable(model: nn.Module, options: TrainingOptions) -> str:
+    """Add LoRA adapters and freeze parameters as the options say; return a message, or an empty string.
+
+    With LoRA, the adapters and a task head are trained, but not a vocabulary head.
+    """
+    if options.lora_r is not None:
+        add_lora(
+            model,
+            r=options.lora_r,
+            lora_alpha=options.lora_alpha,
+            lora_dropout=options.lora_dropout,
+            target_modules=options.lora_target_modules,
+        )
+        head = getattr(model, "head", None)
+        if isinstance(head, nn.Module) and not isinstance(head, VocabularyHead):
+            head.requires_grad_(True)
+    names = dict(model.named_parameters())
+    for prefix in options.freeze:
+        frozen = [p for name, p in names.items() if f"{name}.".startswith(f"{prefix}.")]
+        if not frozen:
+            known = {".".join(name.split(".")[:depth]) for name in names for depth in (1, 3)}
+            raise UnknownNameError("parameter", prefix, known, where="training.freeze")
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+    trained = sum(p.numel() for p in names.values() if p.requires_grad)
+    total = sum(p.numel() for p in names.values())
+    return f"{trained:,} of {total:,} parameters are trained" if trained < total else ""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
 from glassformer.training.recipe import TrainingOptions
+
+_BLOCK = re.compile(r"(.*?)blocks\.(\d+)\.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +54,46 @@ class LRSchedule:
 
 
 def build_optimizer(parameters: Mapping[str, nn.Parameter], options: TrainingOptions) -> Optimizer:
-    """Build Adam, or AdamW with weight decay on matrices but not on biases and norms."""
+    """Build Adam, or AdamW with weight decay on matrices but not on biases and norms.
+
+    Each layer's parameters have a group, if their learning rates differ.
+    """
     lr, betas, eps = options.lr or 0.0, (options.betas[0], options.betas[1]), options.eps
-    if options.optimizer == "adam":  # a parameter group, since a plain list must not be empty
-        return Adam([{"params": list(parameters.values())}], lr=lr, betas=betas, eps=eps, fused=True)
-    groups = [
-        {"params": [p for p in parameters.values() if p.dim() >= 2], "weight_decay": options.weight_decay},
-        {"params": [p for p in parameters.values() if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    return AdamW([g for g in groups if g["params"]] or groups[:1], lr=lr, betas=betas, eps=eps, fused=True)
+    scales = layer_lr_scales(parameters, options.layer_lr_decay)
+    groups: dict[tuple[bool, float], dict[str, Any]] = {}
+    for name, parameter in parameters.items():
+        decays = parameter.dim() >= 2 and options.optimizer == "adamw"
+        group: dict[str, Any] = {"params": [], "lr": lr * scales[name]}
+        if options.optimizer == "adamw":
+            group["weight_decay"] = options.weight_decay if decays else 0.0
+        groups.setdefault((not decays, -scales[name]), group)["params"].append(parameter)
+    # a parameter group, since a plain list must not be empty
+    listed = [groups[key] for key in sorted(groups)] or [{"params": []}]
+    build = Adam if options.optimizer == "adam" else AdamW
+    return build(listed, lr=lr, betas=betas, eps=eps, fused=True)
+
+
+def layer_lr_scales(names: Iterable[str], decay: float) -> dict[str, float]:
+    """Return the factor of each parameter's learning rate: decay ** (number of layers above it).
+
+    Heads and final norms have the factor 1; embeddings count as the layer below the first block.
+
+    >>> names = ["embed.token.weight", "encoder.blocks.0.ffn.up.weight", "encoder.blocks.1.ffn.up.weight"]
+    >>> list(layer_lr_scales([*names, "head.out.weight"], 0.5).values())
+    [0.125, 0.25, 0.5, 1.0]
+    """
+    blocks = {name: _BLOCK.match(name) for name in names}
+    counts: dict[str, int] = {}
+    for match in filter(None, blocks.values()):
+        counts[match[1]] = max(counts.get(match[1], 0), int(match[2]) + 1)
+    deepest = max(counts.values(), default=0)
+
+    def layers_above(name: str) -> int:
+        if match := blocks[name]:
+            return counts[match[1]] - int(match[2])
+        return deepest + 1 if "embed" in name.split(".")[0] else 0
+
+    return {name: decay ** layers_above(name) for name in blocks}
 
 
 def scales_gradients(optimizer: Optimizer) -> bool:

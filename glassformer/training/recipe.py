@@ -20,6 +20,7 @@ import yaml
 
 from glassformer.core.schema import describe_type, matches_type, union_members
 from glassformer.errors import (
+    ConflictError,
     FileMissingError,
     FileProblemError,
     InvalidValueError,
@@ -509,6 +510,30 @@ class TrainingOptions(Section):
     parallel: Literal["auto", "none", "ddp", "fsdp"] = setting(
         "auto", "distributed training: DDP, or FSDP, which shards the model; auto is ddp under torchrun"
     )
+    lora_r: int | None = setting(
+        None, "fine-tuning: rank of LoRA adapters; null trains all weights", interval="[1, inf)"
+    )
+    lora_alpha: float = setting(
+        16.0, "LoRA: the adapters are scaled by lora_alpha / lora_r", interval="(0, inf)"
+    )
+    lora_dropout: float = setting(
+        0.05, "LoRA: dropout of the input of the adapters", interval="[0, 1)", unit="probability"
+    )
+    lora_target_modules: Paths = setting(
+        ("q_proj", "v_proj"),
+        "LoRA: adapted linear layers (q_proj, k_proj, v_proj, out_proj, up, gate, down), or all-linear",
+        unit="names",
+    )
+    freeze: Paths = setting(
+        (),
+        "parameters that are not trained: prefixes of their names, e.g. embed or encoder.blocks.0",
+        unit="names",
+    )
+    layer_lr_decay: float = setting(
+        1.0,
+        "factor of the learning rate from each layer to the one below it; 1 trains all layers alike",
+        interval="(0, 1]",
+    )
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
     max_skipped_steps: int = setting(
         10,
@@ -628,6 +653,11 @@ class Recipe:
             if getattr(training, key) is not None:
                 hint = f"use training.{batch_key(self.job)}"
                 raise UnsupportedError(f"the job {self.job}", f"training.{key}", hint=hint)
+        if training.lora_r is not None and self.model.folder is None:
+            raise MissingValueError("model.folder", "to train LoRA adapters of a model")
+        if training.lora_r is not None and training.average_checkpoints:
+            names = ("training.lora_r", "training.average_checkpoints")
+            raise ConflictError(names, "an average of adapters is not an adapter")
         if training.r_drop and self.job in ("lm", "forecast"):
             raise UnsupportedError(f"the job {self.job}", "R-Drop", hint="set training.r_drop to 0")
 
@@ -731,6 +761,12 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "num_train_epochs": ("epochs",),
     "num_epochs": ("epochs",),
     "steps": ("max_steps",),
+    "r": ("lora_r",),
+    "rank": ("lora_r",),
+    "lora_rank": ("lora_r",),
+    "target_modules": ("lora_target_modules",),
+    "layerwise_lr_decay": ("layer_lr_decay",),
+    "layer_decay": ("layer_lr_decay",),
     "clip": ("max_grad_norm",),
     "grad_clip": ("max_grad_norm",),
     "gradient_clip_val": ("max_grad_norm",),

@@ -81,6 +81,7 @@ from glassformer.training.logging.console import format_number
 from glassformer.training.logging.report import write_report
 from glassformer.training.logging.run_log import RunLog, StepMetrics
 from glassformer.training.logging.trackers import make_trackers
+from glassformer.training.model_setup import select_trainable
 from glassformer.training.optimizer import ExponentialMovingAverage, LossScale, LRSchedule, scales_gradients
 from glassformer.training.recipe import (
     TrainingOptions,
@@ -443,6 +444,7 @@ class Trainer:
                 "resume with a number of processes that divides it",
             )
         configure_torch(options, parallel.device)
+        trainable = select_trainable(self.task.learner.model, options)
         if options.gradient_checkpointing:
             enable_gradient_checkpointing(self.task.learner)
         manager = CheckpointManager(root / "checkpoints", parallel, keep=options.save_total_limit)
@@ -463,6 +465,8 @@ class Trainer:
             facts = {"parameters": weights, "device": str(parallel.device), "processes": parallel.ranks}
             log.facts({**facts, "CPU threads": torch.get_num_threads(), **self.facts})
             self.start(parallel=parallel, log=log, signals=session.signals, started=session.started)
+            if trainable:
+                log.message(trainable)
             if checkpoint is None:
                 log.message(f"{weights:,} parameters, {self.max_steps:,} steps on {parallel.device}")
             else:

@@ -149,8 +149,7 @@ def save_weights(
     else:
         names = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
     for file_name, shard in zip(names, shards, strict=True):
-        with atomic_write(folder / file_name) as file:
-            _write(file, {name: state[name] for name in shard})
+        save_file(folder / file_name, {name: state[name] for name in shard})
     if len(shards) > 1:
         index = {
             "metadata": {"total_size": sum(map(_size, state.values()))},
@@ -165,6 +164,12 @@ def save_weights(
         if name not in names:
             (folder / name).unlink()
     return tuple(names)
+
+
+def save_file(path: Path, state: Mapping[str, Tensor]) -> None:
+    """Write the tensors to one safetensors file, atomically."""
+    with atomic_write(path) as file:
+        _write(file, state)
 
 
 def weight_files(folder: Path) -> list[str]:

@@ -140,6 +140,8 @@ class Job(ABC, Generic[Data]):
             **default_intervals(steps, per_epoch, training.eval_steps),
             **defaults,
         }
+        if training.lora_r is not None:
+            defaults["lr"] = 10 * defaults["lr"]  # few parameters, starting at zero, need larger steps
         chosen = {name: value for name, value in defaults.items() if getattr(training, name) is None}
         self.recipe = replace(self.recipe, training=replace(training, **chosen))
         numbers = {name: value for name, value in chosen.items() if not isinstance(value, str | bool)}
