@@ -24,7 +24,7 @@ from glassformer.core.kernels import Kernel, choose_kernel
 from glassformer.core.lora import has_lora, merge_lora
 from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel, EncoderOnly
-from glassformer.core.positions import AlibiBias, RelativeBias
+from glassformer.core.positions import AlibiBias, DisentangledPositions, RelativeBias
 from glassformer.core.precision import resolve_dtype
 from glassformer.core.stack import Stack
 from glassformer.errors import (
@@ -143,7 +143,9 @@ class Bundle:
                 if isinstance(part, MultiHeadAttention):
                     is_self = path.endswith(".self_attn")
                     mask = Mask(causal=is_self and stack.causal, window=part.window)
-                    biased = is_self and isinstance(stack.position, RelativeBias | AlibiBias)
+                    biased = is_self and isinstance(
+                        stack.position, RelativeBias | AlibiBias | DisentangledPositions
+                    )
                     kernels[path] = choose_kernel(
                         mask=mask,
                         queries=length,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from glassformer.core import backend, spec
 from glassformer.core.backend import Fused, Linear, Norm
-from glassformer.core.kernels import Kernel, PreparedMask, prepare_mask
+from glassformer.core.kernels import Kernel, PreparedMask, prepare_mask, with_bias
 from glassformer.core.kernels import attend as run_kernel
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
@@ -198,7 +198,7 @@ class MultiHeadAttention(nn.Module):
         queries: int,
         keys: int,
         like: Tensor,
-        bias: Tensor | None = None,
+        terms: PositionTerms | None = None,
         kernel: Kernel = "auto",
         name: str = "mask",
     ) -> PreparedMask:
@@ -211,7 +211,8 @@ class MultiHeadAttention(nn.Module):
             keys=keys,
             device=like.device,
             dtype=like.dtype,
-            bias=bias,
+            bias=None if terms is None else terms.bias,
+            biased=terms is not None and terms.biased,
             dropout=self.dropout if self.training else 0.0,
             softcap=self.softcap,
             kernel=kernel,
@@ -234,10 +235,32 @@ class MultiHeadAttention(nn.Module):
                 queries=x.shape[1],
                 keys=keys,
                 like=x,
-                bias=terms.bias,
+                terms=terms,
                 kernel=kernel,
             )
         return DenseAttention(mask, terms)
+
+    def add_relative(
+        self, mask: PreparedMask, terms: PositionTerms, q: Tensor, k: Tensor
+    ) -> tuple[PreparedMask, Tensor | None]:
+        """Return mask and bias of this layer, for q (B, H, T, K) and k (B, H, S, K).
+
+        If the bias depends on q and k, it is computed here: the products of q and of k with the embeddings of
+        their relative positions, which the projections of k and q map to heads.
+        """
+        if terms.relative is None:
+            return mask, terms.bias
+        embedding, index, kinds, dropout = terms.relative
+        embedding = backend.dropout(embedding, dropout, training=self.training).to(q.dtype)
+        by_kind = []
+        for kind, x, projection, rows in (("c2p", q, self.k_proj, index), ("p2c", k, self.q_proj, index.t())):
+            if kind in kinds:
+                heads = projection(embedding).unflatten(-1, (self.num_heads, -1)).transpose(0, 1)  # (H, P, K)
+                products = x @ heads.transpose(-1, -2)  # (B, H, T, P), or (B, H, S, P)
+                found = products.gather(-1, rows.expand(*products.shape[:2], -1, -1))
+                by_kind.append(found if kind == "c2p" else found.transpose(-1, -2))  # (B, H, T, S)
+        bias = sum(by_kind[1:], by_kind[0]) * self.scale
+        return with_bias(mask, bias), bias
 
 
 class DenseAttention(NamedTuple):
@@ -275,14 +298,16 @@ class DenseAttention(NamedTuple):
         edit = None
         if obs is not None:
             q, k, v = obs("q", q), obs("k", k), obs("v", v)
-            obs.record_attention(self.mask, self.terms.bias, attention.scale, attention.softcap)
+        mask, bias = attention.add_relative(self.mask, self.terms, q, k)
+        if obs is not None:
+            obs.record_attention(mask, bias, attention.scale, attention.softcap)
             edit = obs if obs.edits("scores", "weights") else None
         heads = run_kernel(
             q,
             k,
             v,
-            mask=self.mask,
-            bias=self.terms.bias,
+            mask=mask,
+            bias=bias,
             scale=attention.scale,
             softcap=attention.softcap,
             dropout=attention.dropout if attention.training else 0.0,

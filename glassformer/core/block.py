@@ -118,15 +118,12 @@ class Block(nn.Module):
         self, x: Tensor, name: str, norm_name: str, obs: Observer | None, options: dict[str, Any]
     ) -> Tensor:
         """Return x + f(norm(x)), norm(x + f(x)) if post-norm; f is the sublayer `name`."""
+        norm = self._norm(norm_name, obs) if getattr(self, norm_name) is not None else None
         if self.wiring == "sandwich":
-            norm = self._norm(norm_name, obs)
             return self._add(x, name, x, norm, obs, options, out_norm=f"{norm_name}_out")
-        if self.wiring == "pre":
-            norm = None if getattr(self, norm_name) is None else self._norm(norm_name, obs)
+        if self.wiring == "pre" or norm is None:
             return self._add(x, name, x, norm, obs, options)
-        return self._norm(norm_name, obs)(
-            tap(obs, f"{norm_name}_in", self._add(x, name, x, None, obs, options))
-        )
+        return norm(tap(obs, f"{norm_name}_in", self._add(x, name, x, None, obs, options)))
 
     def _norm(self, name: str, obs: Observer | None) -> Norm:
         norm: Norm = getattr(self, name)

@@ -16,7 +16,7 @@ from glassformer.core.feedforward import FeedForward, GatedFeedForward
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
 from glassformer.core.norms import make_norm
 from glassformer.core.series import SERIES_HEADS, SeriesInput
-from glassformer.core.stack import Stack
+from glassformer.core.stack import AttentionPosition, Stack
 from glassformer.errors import InvalidValueError, UnsupportedError
 
 _COMPUTED = (positions.SinusoidalPositions, positions.RotaryPositions, positions.AlibiBias)
@@ -130,7 +130,7 @@ def build_block(spec: specs.BlockSpec, d_model: int, memory_dim: int | None = No
 
 def _attention_position(
     spec: specs.StackSpec, position: specs.AttentionPositionSpec | None
-) -> positions.RotaryPositions | positions.RelativeBias | positions.AlibiBias | None:
+) -> AttentionPosition | None:
     attention = spec.block.attention
     match position:
         case None:
@@ -143,6 +143,15 @@ def _attention_position(
             return positions.RelativeBias(attention.num_heads, **vars(position), bidirectional=bidirectional)
         case specs.AlibiSpec():
             return positions.AlibiBias(attention.num_heads, **vars(position))
+        case specs.DisentangledSpec():
+            return positions.DisentangledPositions(
+                spec.d_model,
+                max_distance=position.max_distance,
+                buckets=position.buckets,
+                kinds=position.terms,
+                norm=make_norm(position.norm, spec.d_model) if position.norm else None,
+                dropout=position.dropout,
+            )
 
 
 def build_embedding(spec: specs.InputSpec, d_model: int) -> nn.Module:
@@ -184,7 +193,8 @@ def build_head(spec: specs.HeadSpec, d_model: int, source: specs.InputSpec) -> n
 
 # ---- initialization ---------------------------------------------------------------------------------------
 
-_TABLES = (nn.Embedding, positions.LearnedPositions, positions.RelativeBias, heads.VocabularyHead)
+_POSITION_TABLES = (positions.LearnedPositions, positions.RelativeBias, positions.DisentangledPositions)
+_TABLES = (nn.Embedding, *_POSITION_TABLES, heads.VocabularyHead)
 _RESIDUAL_WRITERS = ("out_proj", "ffn.down")  # projections whose output is added to the residual stream
 
 
@@ -211,7 +221,7 @@ def _xavier(module: nn.Module) -> None:
         nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
     elif isinstance(module, heads.VocabularyHead):
         nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
-    elif isinstance(module, positions.LearnedPositions | positions.RelativeBias):
+    elif isinstance(module, _POSITION_TABLES):
         nn.init.normal_(module.weight, std=0.02)
 
 

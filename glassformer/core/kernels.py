@@ -112,11 +112,15 @@ def prepare_mask(
     device: torch.device,
     dtype: torch.dtype,
     bias: Tensor | None = None,
+    biased: bool = False,
     dropout: float = 0.0,
     softcap: float | None = None,
     kernel: Kernel = "auto",
 ) -> PreparedMask:
-    """Choose the kernel and convert the mask to the cheapest equivalent form for it."""
+    """Choose the kernel and convert the mask to the cheapest equivalent form for it.
+
+    biased: each layer has its own bias, to be added by `with_bias`.
+    """
     simple = mask.simplify(queries, keys)
     chosen = choose_kernel(
         kernel,
@@ -125,7 +129,7 @@ def prepare_mask(
         keys=keys,
         device=device,
         dropout=dropout,
-        biased=bias is not None,
+        biased=biased or bias is not None,
         softcap=softcap,
     )
     if chosen == "flex":
@@ -138,6 +142,14 @@ def prepare_mask(
     return (
         _prepare_sdpa(prepared, bias, batch, queries, keys, device, dtype) if chosen == "sdpa" else prepared
     )
+
+
+def with_bias(mask: PreparedMask, bias: Tensor) -> PreparedMask:
+    """Return a mask that was prepared without a bias, with the bias (B, H, T, S) of one layer."""
+    if mask.kernel != "sdpa":
+        return mask  # the other kernels take the bias as an argument
+    batch, _, queries, keys = bias.shape
+    return _prepare_sdpa(mask, bias, batch, queries, keys, bias.device, bias.dtype)
 
 
 def attend(

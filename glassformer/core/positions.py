@@ -1,10 +1,11 @@
 """Position encodings.
 
 `SinusoidalPositions` and `LearnedPositions` are added to the input. `RotaryPositions` rotates queries and
-keys. `RelativeBias` and `AlibiBias` are added to the attention scores. The last three return `PositionTerms`,
-which are computed once per stack and used by all its layers.
+keys. `RelativeBias` and `AlibiBias` are added to the attention scores; so are the products of
+`DisentangledPositions` with queries and keys. The last four return `PositionTerms`, which are computed once
+per stack and used by all its layers.
 
-B batch, T queries, S keys, D d_model, H heads, K head width, R rotated width.
+B batch, T queries, S keys, D d_model, H heads, K head width, R rotated width, P relative positions.
 """
 
 from __future__ import annotations
@@ -23,11 +24,29 @@ from glassformer.errors import InputTooLongError, InvalidValueError
 MAX_TABLE_SIZE = 2**28  # elements, one gigabyte: a computed table is not bounded by the size of a file
 
 
+class RelativeTerms(NamedTuple):
+    """Embeddings of relative positions, for scores between them and queries and keys."""
+
+    embedding: Tensor  # (P, D)
+    index: Tensor  # (T, S), the row of each pair of query and key
+    kinds: tuple[str, ...]  # "c2p", "p2c"
+    dropout: float
+
+
 class PositionTerms(NamedTuple):
-    """Effect of positions inside attention: a rotation of q and k by (cos, sin), or a bias on the scores."""
+    """Effect of positions inside attention: a rotation of q and k by (cos, sin), or a bias on the scores.
+
+    relative: the bias depends on queries and keys too, so each layer computes its own.
+    """
 
     rotary: tuple[Tensor, Tensor] | None = None  # cos, sin: (B|1, 1, T, R)
     bias: Tensor | None = None  # (B|1, H, T, S)
+    relative: RelativeTerms | None = None
+
+    @property
+    def biased(self) -> bool:
+        """Whether a bias is added to the scores."""
+        return self.bias is not None or self.relative is not None
 
     def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Rotate q (B, H, T, K) and k (B, G, T, K) if positions are rotary; else return them unchanged."""
@@ -302,6 +321,66 @@ class RelativeBias(nn.Module):
         )
         bias = nn.functional.embedding(rows, self.weight)  # (B|1, T, S, H)
         return PositionTerms(bias=bias.permute(0, 3, 1, 2))
+
+
+def log_bucket(distance: Tensor, *, buckets: int, max_distance: int) -> Tensor:
+    """Map signed distances to buckets of the same sign: exact up to buckets/2, then logarithmic.
+
+    >>> log_bucket(torch.tensor([-2, 3, 4, 5, 30]), buckets=8, max_distance=32).tolist()
+    [-2, 3, 4, 5, 7]
+    """
+    exact = buckets // 2
+    far = torch.where(distance.abs() < exact, exact - 1, distance.abs())
+    ratio = torch.log(far / exact) / torch.log(torch.tensor((max_distance - 1) / exact))
+    bucket = torch.ceil(ratio * (exact - 1)) + exact
+    return torch.where(far <= exact, distance, bucket.long() * distance.sign())
+
+
+class DisentangledPositions(nn.Module):
+    """Trained embeddings of relative positions, which attention compares with queries and keys.
+
+    max_distance: positions farther away share an embedding
+    buckets: number of buckets on each side; None: one per distance
+    kinds: "c2p" compares queries with positions, "p2c" positions with keys
+    norm: norm of the embeddings
+    dropout: dropout rate of the embeddings
+
+    >>> DisentangledPositions(16, max_distance=8)(torch.arange(3)[None]).relative.index.tolist()
+    [[8, 7, 6], [9, 8, 7], [10, 9, 8]]
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        max_distance: int,
+        buckets: int | None = None,
+        kinds: tuple[str, ...] = ("c2p", "p2c"),
+        norm: nn.Module | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.max_distance, self.buckets, self.kinds, self.dropout = max_distance, buckets, kinds, dropout
+        self.weight = normal_table(2 * (buckets or max_distance), d_model)
+        self.norm = norm
+
+    def forward(self, positions: Tensor, keys: Tensor | None = None) -> PositionTerms:
+        """Return the embeddings, and the row of each pair of positions (1, T) and keys (1, S)."""
+        keys = positions if keys is None else keys
+        distance = positions[0, :, None] - keys[0, None, :]  # (T, S), positive for earlier keys
+        relative = RelativeTerms(self.embedding(), self.rows(distance), self.kinds, self.dropout)
+        return PositionTerms(relative=relative)
+
+    def embedding(self) -> Tensor:
+        """Return the normalized embeddings (P, D)."""
+        return self.weight if self.norm is None else self.norm(self.weight)
+
+    def rows(self, distance: Tensor) -> Tensor:
+        """Return the row of the embedding for query position minus key position."""
+        if self.buckets is not None:
+            distance = log_bucket(distance, buckets=self.buckets, max_distance=self.max_distance)
+        span = len(self.weight) // 2
+        return (distance + span).clamp(0, 2 * span - 1)
 
 
 def alibi_slopes(num_heads: int) -> Tensor:

@@ -134,8 +134,39 @@ class AlibiSpec(Spec):
     rounding: Literal["none", "bfloat16"] = "none"
 
 
+@dataclass(frozen=True, kw_only=True)
+class DisentangledSpec(Spec):
+    """Disentangled attention: scores between contents and trained embeddings of relative positions.
+
+    A position embedding is projected with the layer's own query and key matrices. "c2p" adds the product of
+    query and position key to the scores, "p2c" that of position query and key.
+    buckets: if given, distances up to buckets/2 are exact, and farther ones share logarithmic buckets.
+    max_distance: farther positions share an embedding.
+    norm, dropout: of the position embeddings.
+    """
+
+    max_distance: int
+    buckets: int | None = None
+    terms: tuple[Literal["c2p", "p2c"], ...] = ("c2p", "p2c")
+    norm: NormSpec | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.terms:
+            raise InvalidValueError("terms", self.terms, "at least one of c2p and p2c")
+        if self.buckets is not None and not 4 <= self.buckets < 2 * (self.max_distance - 1):
+            expected = f"at least 4 and less than twice max_distance {self.max_distance} - 1"
+            raise InvalidValueError("buckets", self.buckets, expected)
+
+    @property
+    def span(self) -> int:
+        """Half of the number of position embeddings."""
+        return self.buckets or self.max_distance
+
+
 InputPositionSpec = SinusoidalSpec | LearnedSpec
-AttentionPositionSpec = RotarySpec | RelativeSpec | AlibiSpec
+AttentionPositionSpec = RotarySpec | RelativeSpec | AlibiSpec | DisentangledSpec
 
 # ---- attention, feed-forward, block, stack ----------------------------------------------------
 
@@ -255,6 +286,10 @@ class StackSpec(Spec):
             if attention and attention.head_dim is None and self.d_model % attention.num_heads:
                 expected = f"a multiple of num_heads {attention.num_heads}"
                 raise InvalidValueError("d_model", self.d_model, expected, hint="or set head_dim")
+        if isinstance(self.position, DisentangledSpec):
+            attentions = [block.attention for block in self.blocks]
+            if self.causal or any(a.num_kv_heads not in (None, a.num_heads) for a in attentions):
+                raise UnsupportedError("disentangled attention", "causal stacks and grouped heads")
         if self.num_groups is not None and not 1 <= self.num_groups <= max(1, self.num_layers):
             expected = f"from 1 to num_layers {self.num_layers}"
             raise InvalidValueError("num_groups", self.num_groups, expected)

@@ -22,6 +22,7 @@ from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, scope, tap
 from glassformer.core.positions import (
     AlibiBias,
+    DisentangledPositions,
     PositionTerms,
     RelativeBias,
     RotaryPositions,
@@ -29,7 +30,7 @@ from glassformer.core.positions import (
 )
 from glassformer.errors import ConflictError
 
-AttentionPosition = RotaryPositions | RelativeBias | AlibiBias
+AttentionPosition = RotaryPositions | RelativeBias | AlibiBias | DisentangledPositions
 
 
 class Stack(nn.Module):
@@ -37,7 +38,8 @@ class Stack(nn.Module):
 
     blocks: the layers
     causal: whether a position attends only to itself and earlier positions; True for a decoder
-    position: positions that act inside attention: RotaryPositions, RelativeBias or AlibiBias
+    position: positions that act inside attention: RotaryPositions, RelativeBias, AlibiBias or
+    DisentangledPositions
     final_norm: norm after the last block, usual with wiring "pre"
     local_position: positions of layers with a window, if different from `position`
     first_norm: whether the first block normalizes its input; False if the embedding does
@@ -150,7 +152,7 @@ class Stack(nn.Module):
                 positions, start, steps, keys, mask, x.device, window=attention.window
             )
             prepared = attention.prepare_mask(
-                mask, batch=batch, queries=steps, keys=keys, like=x, bias=terms.bias, kernel=kernel
+                mask, batch=batch, queries=steps, keys=keys, like=x, terms=terms, kernel=kernel
             )
             return DenseAttention(prepared, terms)
 

@@ -316,6 +316,8 @@ def _position(
         _raise_unsupported("a model with no position encoding, or with two")
     if isinstance(inside, spec.AlibiSpec):
         _raise_unsupported("ALiBi positions")
+    if isinstance(inside, spec.DisentangledSpec):
+        _raise_unsupported("disentangled attention")
     if isinstance(inside, spec.RelativeSpec):
         return {"relative_attention_bias": True}
     if isinstance(inside, spec.RotarySpec):

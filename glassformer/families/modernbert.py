@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from glassformer.core import spec
 from glassformer.families.family import (
@@ -157,7 +157,8 @@ def from_config(config: Config) -> spec.EncoderOnlySpec:
     activation: spec.Activation = config.choose("classifier_activation", ACTIVATIONS, "gelu")
     bias, dropout = config.get("classifier_bias", False), config.get("classifier_dropout", 0.0)
     hidden: dict[str, Any] = {"hidden": activation, "hidden_norm": norm, "hidden_bias": bias}
-    pool = config.choose("classifier_pooling", {"cls": "first", "mean": "mean"}, "cls")
+    pools: dict[str, Literal["first", "mean"]] = {"cls": "first", "mean": "mean"}
+    pool = config.choose("classifier_pooling", pools, "cls")
     labels, decoder_bias = config.num_labels, config.get("decoder_bias", True)
     heads: dict[str, spec.HeadSpec] = {
         "ForMaskedLM": spec.MaskedLanguageModelSpec(

@@ -15,18 +15,19 @@ from glassformer.families.family import Config, Family, UnsupportedConfigError
 # "original" has no published layout; a family that reads another one's model_type comes last
 NAMES = tuple(
     """original t5 bart marian
-    bert roberta distilbert electra albert modernbert vit deit patchtst
+    bert roberta distilbert electra albert modernbert deberta vit deit patchtst
     gpt2 llama mistral qwen2 qwen3 falcon palm gpt_neox gemma2 gemma3
     sentence""".split()
 )
 # the families that may read a model_type; the others need not be imported
 FAMILIES_BY_MODEL_TYPE: dict[str, tuple[str, ...]] = {
-    **{name: (name,) for name in NAMES if name not in ("original", "palm", "sentence")},
+    **{name: (name,) for name in NAMES if name not in ("original", "palm", "deberta", "sentence")},
     "bert": ("bert", "sentence"),
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ("roberta", "sentence")),
     **{name: (name, "sentence") for name in ("distilbert", "electra", "albert", "modernbert")},
     "cohere": ("palm",),
     "gemma3_text": ("gemma3",),
+    "deberta-v2": ("deberta", "sentence"),
 }
 
 # validated first: other options are derived from them, which would hide the cause of an error

@@ -10,7 +10,7 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.errors import FileMissingError, FileProblemError, InvalidValueError
-from glassformer.families import albert, bert, distilbert, electra, modernbert, roberta
+from glassformer.families import albert, bert, deberta, distilbert, electra, modernbert, roberta
 from glassformer.families.family import TINY, Config, Family, UnsupportedConfigError, spec_options, variant
 from glassformer.families.text_encoder import Pool, text_encoder
 from glassformer.weights.convert import WeightTable
@@ -42,8 +42,8 @@ _FURTHER_FILES = (
     "sentence_camembert_config.json",
     "sentence_xlm-roberta_config.json",
 )
-_ENCODERS: tuple[ModuleType, ...] = (bert, roberta, distilbert, electra, albert, modernbert)
-_WITHOUT_POOLER = (distilbert, electra, modernbert)
+_ENCODERS: tuple[ModuleType, ...] = (bert, roberta, distilbert, electra, albert, modernbert, deberta)
+_WITHOUT_POOLER = (distilbert, electra, modernbert, deberta)
 _MODULES = "modules.json"
 _TASK = "feature-extraction"
 _PUBLISHER = "sentence_transformers."

@@ -57,7 +57,7 @@ def text_encoder(
     num_layers: int = 12,
     num_groups: int | None = None,
     max_len: int = 512,
-    position: Literal["learned", "after_pad", "sinusoidal"] = "learned",
+    position: Literal["learned", "after_pad", "sinusoidal", "none"] = "learned",
     types: int | None = 2,
     activation: spec.Activation = "gelu",
     mlm_activation: spec.Activation | None = None,
@@ -78,10 +78,11 @@ def text_encoder(
     dense layer projects them to d_model. num_groups: number of groups of layers that share parameters.
     """
     norm = spec.LayerNormSpec(eps=norm_eps)
-    positions: dict[str, spec.InputPositionSpec] = {
+    positions: dict[str, spec.InputPositionSpec | None] = {
         "learned": spec.LearnedSpec(max_len=max_len),
         "after_pad": spec.LearnedSpec(max_len=max_len, offset=(pad_id or 0) + 1),
         "sinusoidal": spec.SinusoidalSpec(max_len=max_len),
+        "none": None,
     }
     if position not in positions:
         raise InvalidValueError("position", position, f"one of {', '.join(positions)}")
@@ -118,6 +119,7 @@ def text_encoder(
         ),
         head=head,
         tied=("head",) if tied and isinstance(head, spec.MaskedLanguageModelSpec) else (),
+        max_len=max_len if position == "none" else None,
         init=spec.NormalSpec(std=0.02),
     )
 
@@ -169,12 +171,11 @@ def write(
 ) -> dict[str, Any]:
     """Return the published config of a spec; the inverse of `read` and `read_head`."""
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
-    position, head = model.input.position, model.head
-    assert isinstance(position, spec.LearnedSpec)
+    head, offset = model.head, getattr(model.input.position, "offset", 0)
     config = {
         "model_type": model_type,
         "architectures": [f"{stem}{tasks[type(head)]}"],
-        "max_position_embeddings": position.max_len + position.offset,
+        "max_position_embeddings": spec_options(model)["max_len"] + offset,
         **write_options(model, KEYS),
         "pad_token_id": spec_options(model)["pad_id"],
         **label_config(head),

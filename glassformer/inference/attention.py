@@ -72,7 +72,8 @@ class UnpaddedAttention:
         q, k = self.terms.rotate(q, k)
         if self.store is not None:
             self.store(self.layer, k, v)
-        heads = attend(q, k, v, mask=self.mask, scale=attention.scale, softcap=attention.softcap)
+        mask, bias = attention.add_relative(self.mask, self.terms, q, k)
+        heads = attend(q, k, v, mask=mask, bias=bias, scale=attention.scale, softcap=attention.softcap)
         return self.rows.unpad(heads.transpose(1, 2))  # (N, H, V)
 
 
@@ -105,7 +106,7 @@ def run_unpadded(
                 queries=length,
                 keys=length,
                 like=x,
-                bias=terms.bias,
+                terms=terms,
                 kernel=_kernel(attention),
             )
             kinds[kind] = prepared, terms
@@ -188,7 +189,7 @@ def run_varlen(
                     queries=length,
                     keys=keys,
                     like=x,
-                    bias=terms.bias,
+                    terms=terms,
                     kernel=_kernel(attention),
                 ),
                 terms,

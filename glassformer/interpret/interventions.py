@@ -29,6 +29,7 @@ from glassformer.core.model import EncoderDecoder
 from glassformer.core.observe import Observer
 from glassformer.core.positions import (
     AlibiBias,
+    DisentangledPositions,
     LearnedPositions,
     PositionTerms,
     RelativeBias,
@@ -401,8 +402,23 @@ def _stretch_attention_positions(position: nn.Module, stretch: float) -> nn.Modu
         return replace_parts(position, freq=position.freq * stretch)
     if isinstance(position, AlibiBias):
         return replace_parts(position, slopes=position.slopes * stretch)
+    if isinstance(position, DisentangledPositions):
+        return _StretchedDisentangledPositions(position, stretch)
     assert isinstance(position, RelativeBias)
     return _StretchedRelativeBias(position, stretch)
+
+
+class _StretchedDisentangledPositions(DisentangledPositions):
+    """Embeddings of relative positions, shared with another module, with every distance multiplied."""
+
+    def __init__(self, other: DisentangledPositions, stretch: float) -> None:
+        nn.Module.__init__(self)
+        self.max_distance, self.buckets = other.max_distance, other.buckets
+        self.kinds, self.dropout = other.kinds, other.dropout
+        self.weight, self.norm, self.stretch = other.weight, other.norm, stretch
+
+    def rows(self, distance: Tensor) -> Tensor:
+        return super().rows((distance * self.stretch).round().long())
 
 
 class _StretchedRelativeBias(RelativeBias):

@@ -127,6 +127,8 @@ def _describe_position(
             return schema.PositionInfo(kind="relative", max_len=far, name=inside)
         case specs.AlibiSpec():
             return schema.PositionInfo(kind="alibi", name=inside)
+        case specs.DisentangledSpec(span=span):  # its table has one vector per distance
+            return schema.PositionInfo(kind="learned", max_len=span, name=inside)
     match read:
         case specs.TokensSpec(position=specs.SinusoidalSpec(max_len=max_len, base=base, layout=layout)):
             return schema.PositionInfo(

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from glassformer.core.model import AnyModel
 from glassformer.core.positions import (
     AlibiBias,
+    DisentangledPositions,
     LearnedPositions,
     RelativeBias,
     RotaryPositions,
@@ -215,11 +216,11 @@ def _max_pool(x: Tensor, most: int) -> Tensor:
 def position_tensor(model: AnyModel, owner: str, table: str) -> Tensor:
     """Compute the tensor `<owner>.position.<table>`; owner is a stack or its embedding.
 
-    "table": (L, D) for added position embeddings; (L, R) for rotary ones, cosines then sines; (H, L) for an
-    attention bias, by distance 0 to L-1 to earlier keys. "table_ahead": the bias to later keys, if the stack
-    is not causal. "similarity": (L,) by distance, 1 at distance 0: the mean dot product of two rows for added
-    position embeddings, the mean cosine of the rotation for rotary ones, and the mean over heads of
-    exp(bias), the factor on the unnormalized attention weight, for a bias.
+    "table": (L, D) for added position embeddings and for embeddings of distances; (L, R) for rotary ones,
+    cosines then sines; (H, L) for an attention bias, by distance 0 to L-1 to earlier keys. "table_ahead": the
+    bias to later keys, if the stack is not causal. "similarity": (L,) by distance, 1 at distance 0: the mean
+    dot product of two rows for added position embeddings, the mean cosine of the rotation for rotary ones,
+    and the mean over heads of exp(bias), the factor on the unnormalized attention weight, for a bias.
     """
     try:
         module: Any = model.get_submodule(owner)
@@ -239,6 +240,9 @@ def position_tensor(model: AnyModel, owner: str, table: str) -> Tensor:
         case RotaryPositions():
             angle = torch.arange(MAX_DISTANCE, device=scheme.freq.device)[:, None] * scheme.freq  # (L, R/2)
             return torch.cat((angle.cos(), angle.sin()), 1) if table == "table" else angle.cos().mean(1)
+        case DisentangledPositions():
+            distances = torch.arange(min(MAX_DISTANCE, scheme.max_distance), device=scheme.weight.device)
+            return _added(scheme.embedding()[scheme.rows(distances)], table)
         case RelativeBias() | AlibiBias():
             return _bias(scheme, table)
     raise ItemNotFoundError("tensor", f"{owner}.position.{table}")

@@ -139,6 +139,25 @@ MODERNBERT: list[Case] = [
     ("ModernBertForQuestionAnswering", {**_MODERNBERT, "num_hidden_layers": 1, "classifier_dropout": 0.2}),
 ]
 
+_DEBERTA = {**_BERT, "type_vocab_size": 0, "relative_attention": True, "share_att_key": True}
+_DEBERTA |= {"position_buckets": 4, "norm_rel_ebd": "layer_norm", "position_biased_input": False}
+_DEBERTA |= {"pos_att_type": ["p2c", "c2p"], "max_relative_positions": -1}
+
+DEBERTA: list[Case] = [
+    ("DebertaV2ForMaskedLM", {**_DEBERTA}),
+    ("DebertaV2ForMaskedLM", {**_DEBERTA, "position_buckets": 6, "hidden_act": "relu"}),
+    ("DebertaV2ForMaskedLM", {**_DEBERTA, "max_relative_positions": 5, "position_buckets": -1}),
+    ("DebertaV2Model", {**_DEBERTA, "hidden_size": 35, "num_attention_heads": 5, "pos_att_type": "c2p"}),
+    ("DebertaV2Model", {**_DEBERTA, "pos_att_type": "p2c", "norm_rel_ebd": "none", "pad_token_id": 60}),
+    ("DebertaV2Model", {**_DEBERTA, "position_biased_input": True, "type_vocab_size": 2}),
+    (
+        "DebertaV2ForSequenceClassification",
+        {**_DEBERTA, "num_labels": 3, "pooler_hidden_act": "tanh", "cls_dropout": 0.2},
+    ),
+    ("DebertaV2ForTokenClassification", {**_DEBERTA, "num_labels": 5, "layer_norm_eps": 1e-3}),
+    ("DebertaV2ForQuestionAnswering", {**_DEBERTA, "num_hidden_layers": 1, "max_relative_positions": 8}),
+]
+
 _T5 = {"vocab_size": 61, "d_model": 24, "d_kv": 5, "num_heads": 4, "d_ff": 37, "num_layers": 2}
 
 T5: list[Case] = [
@@ -450,6 +469,7 @@ _OWN = {
         "electra": ELECTRA,
         "albert": ALBERT,
         "modernbert": MODERNBERT,
+        "deberta": DEBERTA,
     },
 }
 FAMILIES = {family: every_head(cases) for family, cases in _OWN.items()}

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 import glassformer
 from glassformer.core.masks import Mask
+from glassformer.core.positions import log_bucket
 from glassformer.core.spec import FeaturesSpec
 from glassformer.inference.encoder import InferenceEncoder
 from glassformer.verify import perturb_parameters
 from tests.families import harness
-from tests.families.cases import _ALBERT, _MODERNBERT
+from tests.families.cases import _ALBERT, _DEBERTA, _MODERNBERT
 
 
 def norm_after_projection(model: Any) -> None:
@@ -46,7 +48,29 @@ def swap_gate(model: Any) -> None:
         block.ffn.gate, block.ffn.up = block.ffn.up, block.ffn.gate
 
 
+def reverse_distances(model: Any) -> None:
+    rows = model.encoder.position.rows
+    model.encoder.position.rows = lambda distance: rows(-distance)
+
+
+def use_linear_buckets(model: Any) -> None:
+    model.encoder.position.buckets = None
+
+
+def drop_p2c(model: Any) -> None:
+    model.encoder.position.kinds = ("c2p",)
+
+
+def scale_content_only(model: Any) -> None:
+    for attention in model.encoder.attentions:
+        attention.scale = attention.head_dim**-0.5
+
+
 WRONG = [
+    ("DebertaV2Model", _DEBERTA, reverse_distances),
+    ("DebertaV2Model", _DEBERTA, use_linear_buckets),
+    ("DebertaV2Model", _DEBERTA, drop_p2c),
+    ("DebertaV2Model", _DEBERTA, scale_content_only),
     ("ModernBertModel", _MODERNBERT, norm_first_layer),
     ("ModernBertModel", _MODERNBERT, widen_window),
     ("ModernBertModel", _MODERNBERT, share_rotary_base),
@@ -79,7 +103,7 @@ def test_layers_of_a_group_share_parameters_also_in_inference() -> None:
     assert sum(p.numel() for p in model.encoder.parameters()) == 2 * one_group
 
 
-@pytest.mark.parametrize("family", ["modernbert"])
+@pytest.mark.parametrize("family", ["modernbert", "deberta"])
 def test_packed_rows_equal_separate_rows(family: str) -> None:
     model = glassformer.tiny(family, head=FeaturesSpec()).eval()
     perturb_parameters(model)
@@ -90,3 +114,10 @@ def test_packed_rows_equal_separate_rows(family: str) -> None:
         packed = model(torch.cat(rows, 1), Mask(segments=segments)).split(lengths, 1)
         for row, states in zip(rows, packed, strict=True):
             torch.testing.assert_close(states, model(row), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("buckets", "max_distance"), [(256, 512), (4, 40), (32, 128)])
+def test_log_buckets_match_transformers(buckets: int, max_distance: int) -> None:
+    distance = torch.arange(-700, 701)
+    expected = make_log_bucket_position(distance, buckets, max_distance).long()
+    assert torch.equal(log_bucket(distance, buckets=buckets, max_distance=max_distance), expected)

@@ -35,6 +35,8 @@ def run_both(pair: Any, side: str, kernel: str = "auto") -> tuple[Any, Any, torc
     """The same inputs through both: ours, theirs, and which tokens are real."""
     reference, bundle, _ = pair
     model = bundle.model
+    if side == "left" and type(reference).__name__ == "DebertaV2ForSequenceClassification":
+        side = "right"  # the head reads column 0, and the reference's padding attends to padding
     if isinstance(model, EncoderDecoder):
         return run_encoder_decoder(reference, model, side, kernel)
     if not hasattr(model.embed, "token"):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import glassformer
 from glassformer.core import spec
 from tests.families import harness
-from tests.families.cases import _BERT, _DISTILBERT
+from tests.families.cases import _BERT, _DEBERTA, _DISTILBERT
 
 
 def rewrite(folder: Path, change: Any) -> None:
@@ -55,10 +55,14 @@ def test_old_file_with_unused_head_tensors_is_read(tmp_path: Path) -> None:
     assert (ours - theirs.logits)[0].abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("name", ["BertForMaskedLM", "RobertaForMaskedLM", "AlbertForMaskedLM"])
+@pytest.mark.parametrize(
+    "name", ["BertForMaskedLM", "RobertaForMaskedLM", "AlbertForMaskedLM", "DebertaV2ForMaskedLM"]
+)
 def test_untied_head_uses_the_right_bias(name: str, tmp_path: Path) -> None:
     """Untied, the reference holds two biases and adds the decoder's; what we save reads the same there."""
-    reference = harness.reference(name, {**_BERT, "tie_word_embeddings": False})
+    reference = harness.reference(
+        name, {**(_DEBERTA if "Deberta" in name else _BERT), "tie_word_embeddings": False}
+    )
     folder = harness.save_reference(reference, tmp_path / "theirs")
     biases = [t for key, t in load_file(folder / "model.safetensors").items() if t.shape == (61,)]
     assert len(biases) == 2 and not torch.equal(*biases)
@@ -69,6 +73,20 @@ def test_untied_head_uses_the_right_bias(name: str, tmp_path: Path) -> None:
     again, info = type(reference).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     ours, theirs = both(again.eval(), tmp_path / "ours")
+    assert (ours - theirs.logits)[0].abs().max() < 1e-5
+
+
+def test_newer_deberta_head_is_read_and_saved_under_the_older_names(tmp_path: Path) -> None:
+    reference = harness.reference("DebertaV2ForMaskedLM", {**_DEBERTA, "legacy": False})
+    folder = harness.save_reference(reference, tmp_path / "theirs")
+    assert any(name.startswith("lm_predictions.") for name in load_file(folder / "model.safetensors"))
+    ours, theirs = both(reference, folder)
+    assert (ours - theirs.logits)[0].abs().max() < 1e-5
+
+    glassformer.save(glassformer.load(folder), tmp_path / "ours")
+    again, info = type(reference).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    ours, theirs = both(again.eval(), folder)
     assert (ours - theirs.logits)[0].abs().max() < 1e-5
 
 

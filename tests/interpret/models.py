@@ -33,7 +33,7 @@ TEXT = "the cat sat on the mat."
 LINES = [TEXT, "a dog ran, and the cat ran after", "where is the glass? on the mat"] * 3
 WRITERS = ("original", "t5", "bart", "marian")
 CONTINUERS = ("gpt2", "llama", "mistral", "falcon", "palm")
-ENCODERS = ("bert", "roberta", "distilbert", "electra", "albert", "modernbert")
+ENCODERS = ("bert", "roberta", "distilbert", "electra", "albert", "modernbert", "deberta")
 CHANGES = TypeAdapter(list[Annotated[Intervention, Field(discriminator="kind")]])
 
 

@@ -21,7 +21,7 @@ from glassformer.interpret.tensors import read_tensor
 from tests.interpret.models import inputs_for, random_model, trace_forward
 
 WRITERS = ["gpt2", "llama", "original", "marian", "bart", "t5", "palm", "falcon"]
-FILLERS = ["bert", "roberta", "distilbert", "electra", "albert", "modernbert"]
+FILLERS = ["bert", "roberta", "distilbert", "electra", "albert", "modernbert", "deberta"]
 
 
 def cut_short(model: Any, stack: str, layers: int) -> Any:

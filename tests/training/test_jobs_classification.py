@@ -113,7 +113,7 @@ def test_classifier_from_a_sentence_encoder(tmp_path: Path) -> None:
     assert caught.value.name == "data.max_len"
 
 
-@pytest.mark.parametrize("preset", ["roberta", "distilbert", "electra", "albert", "modernbert"])
+@pytest.mark.parametrize("preset", ["roberta", "distilbert", "electra", "albert", "modernbert", "deberta"])
 def test_other_text_encoders_have_their_published_heads(preset: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     words = {"max_steps": 1, "lr": 0.001, "batch_tokens": 512}
