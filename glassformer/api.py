@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.question_answering import Answer
     from glassformer.tasks.streaming import TextStream
     from glassformer.tasks.text_generation import TextGenerationTask, TextOptions
+    from glassformer.tasks.token_classification import AggregationStrategy, Entity
     from glassformer.tasks.translation import Split
     from glassformer.training.callbacks import TrainerCallback
     from glassformer.training.recipe import Recipe
@@ -157,22 +158,38 @@ class Pipeline(Bundle):
 
     @overload
     def classify(
-        self, inputs: Image, *, top: int | None = None, **options: Unpack[EncoderTaskOptions]
+        self,
+        inputs: Image,
+        text_pair: str | None = None,
+        *,
+        top: int | None = None,
+        **options: Unpack[EncoderTaskOptions],
     ) -> list[Label]: ...
 
     @overload
     def classify(
-        self, inputs: Iterable[Image], *, top: int | None = None, **options: Unpack[EncoderTaskOptions]
+        self,
+        inputs: Iterable[Image],
+        text_pair: Iterable[str] | None = None,
+        *,
+        top: int | None = None,
+        **options: Unpack[EncoderTaskOptions],
     ) -> list[list[Label]]: ...
 
     def classify(
-        self, inputs: Any, *, top: int | None = None, **options: Unpack[EncoderTaskOptions]
+        self,
+        inputs: Any,
+        text_pair: Any = None,
+        *,
+        top: int | None = None,
+        **options: Unpack[EncoderTaskOptions],
     ) -> list[Label] | list[list[Label]]:
         """Classify texts, images (paths, bytes or PIL images) or time series: labels with probabilities.
 
         For a model of time series, `inputs` is an array (B, T, C), a list of arrays (T, C), one such array,
         or a file.
 
+        text_pair: the second text of each pair, e.g. the hypothesis; as many as `inputs`.
         top: number of labels; None: all.
         """
         from glassformer.tasks.classification import Classifier
@@ -185,7 +202,53 @@ class Pipeline(Bundle):
             return [result.labels for result in classifier.run(inputs)]
 
         task = Classifier(self, top=top, **options)
-        return task(inputs).labels if task.is_single(inputs) else [result.labels for result in task(inputs)]
+        single = task.is_single(inputs)
+        if text_pair is not None:
+            firsts, seconds = ([inputs], [text_pair]) if single else (list(inputs), list(text_pair))
+            if len(firsts) != len(seconds):
+                raise InvalidValueError(
+                    "text_pair", f"{len(seconds)} texts", f"{len(firsts)}, as many as inputs"
+                )
+            results = task(list(zip(firsts, seconds, strict=True)))
+        else:
+            results = task([inputs] if single else inputs)
+        return results[0].labels if single else [result.labels for result in results]
+
+    @overload
+    def ner(
+        self,
+        texts: str,
+        *,
+        aggregation_strategy: AggregationStrategy | None = None,
+        **options: Unpack[EncoderTaskOptions],
+    ) -> list[Entity]: ...
+
+    @overload
+    def ner(
+        self,
+        texts: Iterable[str],
+        *,
+        aggregation_strategy: AggregationStrategy | None = None,
+        **options: Unpack[EncoderTaskOptions],
+    ) -> list[list[Entity]]: ...
+
+    def ner(
+        self,
+        texts: Any,
+        *,
+        aggregation_strategy: AggregationStrategy | None = None,
+        **options: Unpack[EncoderTaskOptions],
+    ) -> list[Entity] | list[list[Entity]]:
+        """Find named entities, with their labels, scores and character offsets.
+
+        aggregation_strategy: how tokens form entities; see `glassformer.tasks.TokenClassifier`.
+        """
+        from glassformer.tasks.token_classification import TokenClassifier
+
+        entities: list[Entity] | list[list[Entity]] = TokenClassifier(
+            self, aggregation_strategy=aggregation_strategy, **options
+        )(texts)
+        return entities
 
     def embed(
         self, inputs: Any, *, prompt: str | None = None, **options: Unpack[EncoderTaskOptions]
@@ -256,17 +319,26 @@ class Pipeline(Bundle):
         max_answer_tokens: int = 15,
         window: int | None = None,
         stride: int = 128,
+        handle_impossible_answer: bool = False,
     ) -> Answer:
         """Answer a question with a span of the context; see `glassformer.tasks.QuestionAnswerer`.
 
         max_answer_tokens: maximum length of the answer
         window, stride: tokens per window of a long context, and tokens that two windows share
+        handle_impossible_answer: return an empty answer if it is more likely than the best span
         """
         from glassformer.tasks.question_answering import QuestionAnswerer
 
-        task = QuestionAnswerer(self, max_answer_tokens=max_answer_tokens, window=window, stride=stride)
-        item = task.preprocess(question, context)
-        return task.postprocess(item, task.forward(item))
+        task = QuestionAnswerer(
+            self,
+            max_answer_tokens=max_answer_tokens,
+            window=window,
+            stride=stride,
+            handle_impossible_answer=handle_impossible_answer,
+        )
+        answer = task((question, context))
+        assert answer is not None  # only skipped questions have no answer
+        return answer
 
     def forecast(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -62,46 +63,79 @@ NO_ANSWER: dict[str, Any] = {"text": "", "start": 0, "end": 0, "score": 0.0, "no
 def classify(
     model: Model,
     inputs: TextsOrImages = None,
-    top: Top = 1,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of labels (default: 1, or all with at least 50 % for a multi-label model).",
+            show_default=False,
+        ),
+    ] = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Inputs are two texts separated by a tab, e.g. for NLI.")
+    ] = False,
     truncate: Truncate = False,
     *,
     options: LineOptions,
 ) -> None:
     """Classify texts, images or time series.
 
-    Prints one line per input: label, tab, probability.
+    Prints one line per input: label, tab, probability. A regression model
+    prints its predicted value. A model trained on text pairs reads two texts
+    separated by a tab.
     A model of time series reads them from a file: .ts, UCR .tsv or a table.
     Empty lines stay empty. --json prints the probabilities of all labels.
-    A table written with --out gets the columns label and score.
+    A table written with --out gets the columns label and score, or labels.
     Warns on stderr about images unlike the training data.
     """
     check_line_output(options.out, options.file, resume=options.resume, overwrite=options.overwrite)
     bundle = options.load(model)
-    from glassformer.tasks.classification import Classifier
+    from glassformer.tasks.classification import Classifier, problem_type_of
     from glassformer.tasks.images import image_warning_message
     from glassformer.tasks.series_classification import reads_series
 
-    top_labels = None if options.as_json else top
+    multi_label = problem_type_of(bundle) == "multi_label_classification"
+    top_labels = None if options.as_json else top or (None if multi_label else 1)
     if reads_series(bundle):
         _classify_series(bundle, inputs, options, top_labels)
         return
-    source = options.read(inputs, bundle.job)
+    pairs = pairs or bool(bundle.job.text_pair)
+    source = options.read(inputs, bundle.job, max_columns=2 if pairs else 1)
     note_file_as_text(inputs, bundle)
     task = Classifier(bundle, top=top_labels, truncate=truncate, **options.task_kwargs())
+    if pairs:
+        source.lines = map(_split_pair, source.lines)
     warnings: Counter[ImageWarning] = Counter()
+    all_labels = multi_label and top is None
+    threshold = 0.5 if all_labels else -math.inf
 
     def show(result: Classification) -> FormattedResult:
         warnings.update(result.warnings)
-        line = format_scores((label.label, label.score) for label in result.labels)
-        cells = dict(zip(columns, (cell for label in result.labels for cell in astuple(label)), strict=False))
+        shown = [label for label in result.labels if label.score >= threshold]
+        line = format_scores((label.label, label.score) for label in shown)
+        cells = dict(zip(columns, (cell for label in shown for cell in astuple(label)), strict=False))
+        if all_labels:
+            cells = {"labels": "|".join(label.label for label in shown)}
         return line, {"labels": [asdict(label) for label in result.labels]}, cells
 
-    columns = _top_columns({"label": str, "score": float}, top)
+    columns: dict[str, type] = (
+        {"labels": str} if all_labels else _top_columns({"label": str, "score": float}, top or 1)
+    )
     try:
         _print_results(source, task, show, options, columns)
     finally:
         for warning, count in warnings.items():
             message(f"note: {image_warning_message(bundle, warning, count)}")
+
+
+def _split_pair(line: Any) -> Any:
+    """Split a line into two texts at its tab; an empty line and a row of a table stay as they are."""
+    if isinstance(line, tuple):
+        return line
+    first, tab, second = line.partition("\t")
+    if not tab and line.strip():
+        raise InvalidValueError(name="text", value=line, expected="two texts separated by a tab")
+    return (first, second) if tab else line
 
 
 def _classify_series(bundle: Bundle, files: list[str] | None, options: LineOptions, top: int | None) -> None:
@@ -120,6 +154,43 @@ def _classify_series(bundle: Bundle, files: list[str] | None, options: LineOptio
             labels = [asdict(label) for label in result.labels]
             line = format_scores((label.label, label.score) for label in result.labels)
             print(json.dumps({"labels": labels}, ensure_ascii=False) if options.as_json else line)
+
+
+@with_options(LineOptions)
+def ner(
+    model: Model,
+    texts: Texts = None,
+    aggregation_strategy: Annotated[
+        Literal["none", "simple", "first"] | None,
+        typer.Option(
+            help="How tokens form entities, as in transformers (default: first for a model trained with the "
+            "job ner, else simple).",
+            show_default=False,
+        ),
+    ] = None,
+    truncate: Truncate = False,
+    *,
+    options: LineOptions,
+) -> None:
+    """Find named entities in texts.
+
+    Prints one line per text: entity, label and probability of each entity,
+    separated by tabs. Empty lines stay empty. --json adds character offsets.
+    A table written with --out gets the column entities, as JSON.
+    """
+    source, bundle = _open(model, texts, options)
+    from glassformer.tasks.token_classification import Entity, TokenClassifier
+
+    task = TokenClassifier(
+        bundle, aggregation_strategy=aggregation_strategy, truncate=truncate, **options.task_kwargs()
+    )
+
+    def show(entities: list[Entity]) -> FormattedResult:
+        line = "\t".join(f"{' '.join(e.text.split())}\t{e.label}\t{e.score:.4f}" for e in entities)
+        values = {"entities": [asdict(entity) for entity in entities]}
+        return line, values, {"entities": json.dumps(values["entities"], ensure_ascii=False)}
+
+    _print_results(source, task, show, options, {"entities": str})
 
 
 @with_options(LineOptions)
@@ -248,6 +319,12 @@ def answer(
         Path | None, typer.Option(help="Text file that all questions are about.", show_default=False)
     ] = None,
     max_answer_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of answer tokens.")] = 15,
+    handle_impossible_answer: Annotated[
+        bool,
+        typer.Option(
+            "--handle-impossible-answer", help="Print an empty answer if it is more likely than any span."
+        ),
+    ] = False,
     *,
     options: LineOptions,
 ) -> None:
@@ -266,7 +343,12 @@ def answer(
     source, bundle = _open(model, questions, options, max_columns=2 if context is None else 1)
     from glassformer.tasks.question_answering import Answer, QuestionAnswerer
 
-    task = QuestionAnswerer(bundle, max_answer_tokens=max_answer_tokens, **options.task_kwargs())
+    task = QuestionAnswerer(
+        bundle,
+        max_answer_tokens=max_answer_tokens,
+        handle_impossible_answer=handle_impossible_answer,
+        **options.task_kwargs(),
+    )
 
     def pair(line: Any) -> tuple[str, str]:
         if isinstance(line, tuple):  # columns of a table

@@ -89,16 +89,35 @@ class PairExamples:
         return {"src": src, "tgt": tgt, "labels": labels}
 
 
+def float_bits(values: Sequence[float]) -> NDArray[np.int64]:
+    """Return the bits of float32 numbers as integers, to save numbers in a store of ids."""
+    return np.asarray(values, np.float32).view(np.uint32).astype(np.int64)
+
+
 class LabeledExamples:
-    """Texts with class labels; the class number is stored as a field with one id.
+    """Texts with labels.
+
+    The last field of the store holds the class number, the class numbers of a multi-label example, or the
+    bits of a regression target (see `float_bits`). A field between text and label holds token types.
 
     bpe_dropout: applied to the texts, for training only.
+    num_labels: for multi-label examples, the number of classes; 0 otherwise. regression: labels are numbers.
+    token_types: return token types.
     """
 
     def __init__(
-        self, store: Store, *, pad_id: int, multiple: int = 1, bpe_dropout: BpeDropout | None = None
+        self,
+        store: Store,
+        *,
+        pad_id: int,
+        multiple: int = 1,
+        bpe_dropout: BpeDropout | None = None,
+        num_labels: int = 0,
+        regression: bool = False,
+        token_types: bool = False,
     ) -> None:
         self.store, self.pad_id, self.multiple, self.bpe_dropout = store, pad_id, multiple, bpe_dropout
+        self.num_labels, self.regression, self.token_types = num_labels, regression, token_types
 
     def __len__(self) -> int:
         return len(self.store)
@@ -107,12 +126,73 @@ class LabeledExamples:
         return self.store.lengths(rows)[:, :1]
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
-        """Return inputs (B, T), the token ids of the texts, and labels (B,)."""
-        (ids, labels), sizes = self.store.gather(rows)
+        """Return inputs (B, T), the token ids of the texts, labels (B,) or (B, L), and types (B, T)."""
+        (ids, *types, labels), sizes = self.store.gather(rows)
         lengths = sizes[:, 0]
         if self.bpe_dropout is not None:
             ids, lengths = self.bpe_dropout(ids, lengths, rows, epoch=epoch)
-        return {"inputs": pad(ids, lengths, self.pad_id, self.multiple), "labels": labels}
+        arrays = {
+            "inputs": pad(ids, lengths, self.pad_id, self.multiple),
+            "labels": self._labels(labels, sizes[:, -1]),
+        }
+        if self.token_types and types:
+            arrays["types"] = pad(types[0], lengths, 0, self.multiple)
+        return arrays
+
+    def labels(self) -> NDArray[Any]:
+        """Return the labels of all rows, as `batch` does."""
+        (*_, labels), sizes = self.store.gather(np.arange(len(self)))
+        return self._labels(labels, sizes[:, -1])
+
+    def _labels(self, labels: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[Any]:
+        if self.regression:
+            return labels.astype(np.uint32).view(np.float32)
+        if not self.num_labels:
+            return labels
+        matrix = np.zeros((len(sizes), self.num_labels), np.float32)
+        matrix[np.repeat(np.arange(len(sizes)), sizes), labels] = 1
+        return matrix
+
+
+class TaggedExamples:
+    """Token ids and a label per token; the store holds label + 1, and 0 for tokens without a label."""
+
+    def __init__(self, store: Store, *, pad_id: int) -> None:
+        self.store, self.pad_id = store, pad_id
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.store.lengths(rows)[:, :1]
+
+    def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
+        """Return inputs (B, T) and labels (B, T)."""
+        (ids, labels), sizes = self.store.gather(rows)
+        labels = np.where(labels > 0, labels - 1, IGNORE_INDEX)
+        return {
+            "inputs": pad(ids, sizes[:, 0], self.pad_id),
+            "labels": pad(labels, sizes[:, 1], IGNORE_INDEX),
+        }
+
+
+class SpanExamples:
+    """Token ids, token types, and the first and last token of an answer."""
+
+    def __init__(self, store: Store, *, pad_id: int, token_types: bool) -> None:
+        self.store, self.pad_id, self.token_types = store, pad_id, token_types
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.store.lengths(rows)[:, :1]
+
+    def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
+        """Return inputs (B, T), labels (B, 2) and types (B, T)."""
+        (ids, types, spans), sizes = self.store.gather(rows)
+        arrays = {"inputs": pad(ids, sizes[:, 0], self.pad_id), "labels": spans.reshape(-1, 2)}
+        return arrays | ({"types": pad(types, sizes[:, 0], 0)} if self.token_types else {})
 
 
 class PackedBlocks:

@@ -64,7 +64,14 @@ PAIR_NAMES = tuple(
     ).split(",")
 )
 TEXT_NAMES = "text sentence document review content body comment question q".split()
-LABEL_NAMES = "label labels class category sentiment target intent rating stars y".split()
+TEXT_PAIR_NAMES = tuple(
+    (pair.split()[0], pair.split()[1])
+    for pair in (
+        "premise hypothesis,sentence1 sentence2,sentence_1 sentence_2,sentence_a sentence_b,text1 text2,"
+        "text_a text_b,question1 question2,question_1 question_2,text text_pair,s1 s2"
+    ).split(",")
+)
+LABEL_NAMES = "label labels class category sentiment target intent rating stars y score similarity".split()
 LANGUAGE_NAMES = frozenset(
     "en de fr ko ja zh es it pt nl ru pl cs sv da fi tr uk ro hu el he ar hi vi th "
     "english german french korean japanese chinese spanish italian portuguese dutch russian".split()
@@ -73,9 +80,10 @@ LANGUAGE_COLUMN = "to"  # names the language of each target
 _COMMON_NAMES = {
     *(name for pair in PAIR_NAMES for name in pair),
     *TEXT_NAMES,
+    *(name for pair in TEXT_PAIR_NAMES for name in pair),
     *LABEL_NAMES,
     *LANGUAGE_NAMES,
-    *"id idx index no number package reference score".split(),
+    *"id idx index no number package reference".split(),
     LANGUAGE_COLUMN,
 }
 
@@ -299,8 +307,15 @@ def find_pair_columns(names: Sequence[str]) -> tuple[str, str] | None:
     return (languages[0], languages[1]) if len(languages) == 2 else None
 
 
-def _pair_in(names: Collection[str]) -> tuple[str, str] | None:
-    return next((pair for pair in PAIR_NAMES if pair[0] in names and pair[1] in names), None)
+def find_text_pair_columns(names: Sequence[str]) -> tuple[str, str] | None:
+    """Find the columns of two texts to classify together, e.g. premise and hypothesis."""
+    lower = {name.lower(): name for name in names}
+    pair = _pair_in(lower, TEXT_PAIR_NAMES)
+    return None if pair is None else (lower[pair[0]], lower[pair[1]])
+
+
+def _pair_in(names: Collection[str], pairs: Sequence[tuple[str, str]] = PAIR_NAMES) -> tuple[str, str] | None:
+    return next((pair for pair in pairs if pair[0] in names and pair[1] in names), None)
 
 
 def find_column(names: Sequence[str], common: Sequence[str]) -> str | None:

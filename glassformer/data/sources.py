@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby, zip_longest
+from functools import partial
+from itertools import groupby, islice, zip_longest
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
 from typing import Literal, get_args
 
 from glassformer.data.readers import (
+    HEAD_ROWS,
     LABEL_NAMES,
     LANGUAGE_COLUMN,
     TEXT_NAMES,
@@ -27,6 +30,7 @@ from glassformer.data.readers import (
     file_format,
     find_column,
     find_pair_columns,
+    find_text_pair_columns,
     looks_like_header,
     open_table,
     read_lines,
@@ -140,6 +144,66 @@ def clean_label(value: object) -> str | Invalid:
     if isinstance(value, float):
         return Invalid(f"is {value}, which is not a class")
     return clean_text(value)
+
+
+ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
+LABEL_SEPARATOR = "\x1f"  # joins the labels of a row of a multi-label source
+_CELL_SEPARATORS = "|;,"
+
+
+def clean_labels(value: object, separator: str | None) -> str | Invalid:
+    """Convert a list of labels, or a cell with a separator, to labels joined by LABEL_SEPARATOR.
+
+    >>> clean_labels("warm| funny", "|").split(LABEL_SEPARATOR), clean_labels([], None)
+    (['warm', 'funny'], '')
+    """
+    values = value if isinstance(value, list) else _split_cell(value, separator)
+    labels = [clean_label(label) for label in values]
+    bad = next((label for label in labels if isinstance(label, Invalid)), None)
+    return bad or LABEL_SEPARATOR.join(dict.fromkeys(str(label) for label in labels))
+
+
+def _split_cell(value: object, separator: str | None) -> list[object]:
+    """Split a cell into labels; an empty cell has none."""
+    if not isinstance(value, str):
+        return [] if value is None else [value]
+    return [part for part in value.split(separator or "\0") if part.strip()]
+
+
+def clean_number(value: object) -> str | Invalid:
+    """Convert a value to the text of a finite number, or to `Invalid`."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return Invalid("is not a number")
+    return str(number) if math.isfinite(number) and abs(number) < 1e30 else Invalid(f"is {number}")
+
+
+def detect_problem_type(values: Sequence[object]) -> ProblemType:
+    """Detect the problem type from label values.
+
+    Lists are multi-label, and so are cells such as "warm|funny" if splitting leaves fewer distinct labels.
+    Numbers with a fractional part are regression targets. Everything else is one label per text.
+
+    >>> detect_problem_type(["a|b", "a", "b"]), detect_problem_type(["3.5", "2"]), detect_problem_type(["1"])
+    ('multi_label_classification', 'regression', 'single_label_classification')
+    """
+    if any(isinstance(value, list) for value in values):
+        return "multi_label_classification"
+    numbers = [clean_number(value) for value in values if value not in (None, "")]
+    if numbers and not any(isinstance(number, Invalid) for number in numbers):
+        whole = all(float(str(number)).is_integer() for number in numbers)
+        return "single_label_classification" if whole else "regression"
+    cells = {value.strip() for value in values if isinstance(value, str)} - {""}
+    separator = _label_separator(values)
+    parts = {str(part).strip() for cell in cells for part in _split_cell(cell, separator)}
+    return "multi_label_classification" if len(parts) < len(cells) else "single_label_classification"
+
+
+def _label_separator(values: Sequence[object]) -> str | None:
+    """Return the first of the usual separators of labels that occurs in a cell."""
+    cells = [value for value in values if isinstance(value, str)]
+    return next((mark for mark in _CELL_SEPARATORS if any(mark in cell for cell in cells)), None)
 
 
 class TableSource(Source):
@@ -487,25 +551,58 @@ def write_pairs_with_language(
 # --- labeled texts
 
 
-def labeled_texts(
-    paths: Paths, *, columns: Sequence[Column] | None = None, encoding: str = UTF8
-) -> TableSource:
-    """Open rows of text and label.
+class LabeledSource(TableSource):
+    """Rows of text (or text and text_pair) and label.
 
-    columns: names or numbers (from 1) of the text and the label column. By default the label is the column
-    with a common name, else with the fewest distinct values. The text is the column with a common name, else
-    with the longest texts. `columns` and `description` of the result name the chosen columns.
-    encoding: of text files.
+    A row of a multi-label source has its labels joined by LABEL_SEPARATOR; a regression target is a number.
+    """
+
+    def __init__(
+        self, tables: Sequence[TableReader], columns: Sequence[Column], problem_type: ProblemType | None
+    ) -> None:
+        fields = ("text", "label") if len(columns) == 2 else ("text", "text_pair", "label")
+        values = [value for table in tables for value in _head_values(table, columns[-1])]
+        self.problem_type = problem_type or detect_problem_type(values)
+        clean_target: dict[ProblemType, Callable[[object], str | Invalid]] = {
+            "single_label_classification": clean_label,
+            "multi_label_classification": partial(clean_labels, separator=_label_separator(values)),
+            "regression": clean_number,
+        }
+        texts = (clean_text,) * (len(fields) - 1)
+        super().__init__(fields, tables, columns, (*texts, clean_target[self.problem_type]))
+
+    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
+        return fingerprint_files([], super().fingerprint(stamp), self.problem_type)
+
+
+def _head_values(table: TableReader, column: Column) -> list[object]:
+    """Return the values of a column in the first rows of a table."""
+    rows = table.rows((column,), RowCounter(str(table.path)))
+    return [values[0] for _, values in islice(rows, HEAD_ROWS)]
+
+
+def labeled_texts(
+    paths: Paths,
+    *,
+    columns: Sequence[Column] | None = None,
+    problem_type: ProblemType | None = None,
+    encoding: str = UTF8,
+) -> LabeledSource:
+    """Open rows of text and label, or of two texts and a label.
+
+    columns: names or numbers (from 1) of the text, optionally the second text, and the label. By default the
+    label is the column with a common name, else with the fewest distinct values. Two texts are read if their
+    columns have common names, e.g. premise and hypothesis. Otherwise the text is the column with a common
+    name, else with the longest texts. `columns` and `description` of the result name the chosen columns.
+    problem_type: how to read labels; by default it is detected. encoding: of text files.
     """
     tables = [open_table(file, encoding=encoding) for file in list_paths(paths)]
-    if columns is not None and len(columns) != 2:
-        raise InvalidValueError("columns", list(columns), "two columns, text and label")
-    return TableSource(
-        ("text", "label"), tables, columns or _label_columns(tables[0]), (clean_text, clean_label)
-    )
+    if columns is not None and len(columns) not in (2, 3):
+        raise InvalidValueError("columns", list(columns), "text and label, or text, text_pair and label")
+    return LabeledSource(tables, columns or _label_columns(tables[0]), problem_type)
 
 
-def _label_columns(table: TableReader) -> tuple[Column, Column]:
+def _label_columns(table: TableReader) -> tuple[Column, ...]:
     head = table.head()
     width = Counter(map(len, head.rows)).most_common(1)[0][0] if head.rows else 0
     if width < 2:
@@ -524,10 +621,14 @@ def _label_columns(table: TableReader) -> tuple[Column, Column]:
         found = find_column([names[column.index] for column in among], common) if names else None
         return None if found is None or names is None else columns[names.index(found)]
 
-    label = by_name(LABEL_NAMES, columns) or min(columns, key=_ColumnStats.label_rank)
+    named = by_name(LABEL_NAMES, columns)
+    label = named or min(columns, key=_ColumnStats.label_rank)
+    pair = find_text_pair_columns(names or ())
+    if pair is not None and names is not None and names[label.index] not in pair:
+        return *pair, names[label.index]
     rest = [column for column in columns if column is not label and column.is_text]
     text = by_name(TEXT_NAMES, rest) or max(rest, key=lambda column: column.mean_length, default=None)
-    if text is None or label.distinct == len(rows) > 10:  # no two rows have the same label
+    if text is None or (named is None and label.distinct == len(rows) > 10):  # no two rows share a label
         raise columns_unclear(table, names or (), "text and label")
     if names is not None:
         return names[text.index], names[label.index]
@@ -538,7 +639,7 @@ class _ColumnStats:
     """Statistics of a column's first rows."""
 
     def __init__(self, index: int, values: Sequence[object]) -> None:
-        labels = [clean_label(value) for value in values]
+        labels = [clean_labels(v, None) if isinstance(v, list) else clean_label(v) for v in values]
         good = [label for label in labels if not isinstance(label, Invalid)]
         self.index = index
         self.distinct = len(set(good)) or len(values) + 1  # an empty column is chosen last

@@ -17,7 +17,7 @@ from glassformer.families.family import read_json
 
 JOB_FILE = "job.json"
 IMAGE_PROCESSOR_FILE = "preprocessor_config.json"  # how images are resized and normalized, as published
-JOBS = ("translate", "lm", "classify", "images", "forecast", "restore", "classify-series")
+JOBS = ("translate", "lm", "classify", "ner", "answer", "images", "forecast", "restore", "classify-series")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,8 @@ class JobInfo:
     """Description of a model's training job, stored as `job.json`; without that file all fields are None.
 
     name: one of JOBS (the key `job` in the file).
-    classes: the labels of a classifier.
+    classes: the labels of a classifier. problem_type: as in transformers' config. text_pair: whether it reads
+    two texts.
     data_columns: column of the training table, a name or a number from 1, by field, e.g. source or label.
     languages: the target languages of a translator. to: the column of its training data that named them.
     unit: "sentence" if it was trained on single sentences.
@@ -41,6 +42,8 @@ class JobInfo:
 
     name: str | None = None
     classes: tuple[str, ...] | None = None
+    problem_type: str | None = None
+    text_pair: bool | None = None
     data_columns: Mapping[str, str | int] | None = None
     languages: tuple[str, ...] | None = None
     to: str | int | None = None

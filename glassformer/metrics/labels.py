@@ -1,11 +1,12 @@
-"""Accuracy, F1 and the confusion matrix, from counts summed over batches.
+"""Accuracy, F1 and the confusion matrix, for one or several labels per example.
 
-C classes.
+C classes, N examples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,8 +74,46 @@ class ConfusionMatrix:
         for n, name in enumerate(self.classes):
             hits = int(self.confusion[n, n])
             predicted, true = int(self.confusion[:, n].sum()), int(self.confusion[n].sum())
-            precision = hits / predicted if predicted else 0.0
-            recall = hits / true if true else 0.0
-            f1 = 2 * hits / (predicted + true) if predicted + true else 0.0
-            rows.append(ClassMetrics(name, precision, recall, f1, true))
+            rows.append(ClassMetrics(name, *precision_recall_f1(hits, predicted, true), true))
         return rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiLabelScores:
+    """Metrics of predicted sets of labels.
+
+    accuracy: fraction of examples whose predicted labels are all correct. micro_f1: F1 over all labels of all
+    examples. macro_f1: unweighted mean F1 over the classes. table: metrics of each class.
+    """
+
+    accuracy: float
+    micro_f1: float
+    macro_f1: float
+    table: list[ClassMetrics]
+
+
+def multi_label_scores(classes: Sequence[str], predicted: Any, true: Any) -> MultiLabelScores:
+    """Compute the metrics of predicted labels, given two arrays (N, C) that are true for labels that apply.
+
+    >>> scores = multi_label_scores(["warm", "funny"], [[1, 0], [1, 1]], [[1, 0], [1, 0]])
+    >>> scores.accuracy, round(scores.micro_f1, 4), scores.macro_f1
+    (0.5, 0.8, 0.5)
+    """
+    predicted, true = np.asarray(predicted, bool), np.asarray(true, bool)
+    hits, guesses, support = (predicted & true).sum(0), predicted.sum(0), true.sum(0)  # (C,)
+    rows = [
+        ClassMetrics(name, *precision_recall_f1(*counts), counts[2])
+        for name, *counts in zip(classes, *(c.tolist() for c in (hits, guesses, support)), strict=True)
+    ]
+    return MultiLabelScores(
+        accuracy=float((predicted == true).all(-1).mean()) if len(true) else 0.0,
+        micro_f1=precision_recall_f1(int(hits.sum()), int(guesses.sum()), int(support.sum()))[2],
+        macro_f1=sum(row.f1 for row in rows) / len(rows),
+        table=rows,
+    )
+
+
+def precision_recall_f1(hits: int, predicted: int, true: int) -> tuple[float, float, float]:
+    """Return precision, recall and F1 from counts; 0 if a denominator is 0."""
+    f1 = 2 * hits / (predicted + true) if predicted + true else 0.0
+    return hits / predicted if predicted else 0.0, hits / true if true else 0.0, f1

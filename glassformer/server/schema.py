@@ -393,10 +393,14 @@ class TranslateResponse(BaseModel):
 
 
 class ClassifyRequest(RequestModel):
-    """POST /classify: `texts`, or `images` as data: URLs or base64 of PNG or JPEG files."""
+    """POST /classify: `texts`, or `images` as data: URLs or base64 of PNG or JPEG files.
+
+    text_pairs: the second text of each pair, as many as `texts`.
+    """
 
     model: ModelName | None = None
     texts: Texts | None = None
+    text_pairs: Texts | None = None
     images: Annotated[list[Image], Field(min_length=1, max_length=32)] | None = None
     top: Annotated[int, Field(ge=1, le=100_000)] | None = None
     truncate: bool = False
@@ -413,6 +417,32 @@ class ClassifyResponse(BaseModel):
     model: str
     results: list[list[LabelScore]]
     warnings: list[str]
+
+
+class NerRequest(RequestModel):
+    """POST /ner: texts in which to find named entities."""
+
+    model: ModelName | None = None
+    texts: Texts
+    aggregation_strategy: Literal["none", "simple", "first"] | None = None
+    truncate: bool = False
+
+
+class EntitySpan(BaseModel):
+    """An entity. start, end: character offsets."""
+
+    label: str
+    score: float
+    start: int
+    end: int
+    text: str
+
+
+class NerResponse(BaseModel):
+    """The entities of each text."""
+
+    model: str
+    results: list[list[EntitySpan]]
 
 
 class Series(RequestModel):

@@ -1,4 +1,4 @@
-"""Task routes: /translate, /classify and /forecast."""
+"""Task routes: /translate, /classify, /ner and /forecast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 from fastapi import APIRouter
 
 from glassformer.bundle import Bundle
-from glassformer.errors import ConflictError, MissingValueError, UnsupportedError
+from glassformer.core import spec as specs
+from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.interpret.inputs import image_bytes
 from glassformer.server.errors import PayloadTooLargeError
 from glassformer.server.metrics import Metrics
@@ -24,9 +25,12 @@ from glassformer.server.models import (
 from glassformer.server.schema import (
     ClassifyRequest,
     ClassifyResponse,
+    EntitySpan,
     ForecastRequest,
     ForecastResponse,
     LabelScore,
+    NerRequest,
+    NerResponse,
     TranslateRequest,
     TranslateResponse,
     Translation,
@@ -35,6 +39,7 @@ from glassformer.tasks.classification import Classifier, label_names
 from glassformer.tasks.forecasting import LEVELS, Forecaster, forecast_steps
 from glassformer.tasks.images import ImageWarning, image_warning_message, reads_images
 from glassformer.tasks.text_generation import Document, segments_of
+from glassformer.tasks.token_classification import TokenClassifier
 from glassformer.tasks.translation import Translator
 
 MAX_SENTENCES = 4096  # of one request
@@ -74,15 +79,31 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
         def is_classifier(bundle: Bundle) -> bool:
             head: Any = getattr(bundle.spec, "head", None)
             label_names(bundle, getattr(head, "num_labels", 0))
-            return hasattr(head, "num_labels") and reads_images(bundle) == has_images
+            classifies = hasattr(head, "num_labels") and not isinstance(head, specs.TokenClassifySpec)
+            return classifies and reads_images(bundle) == has_images
 
         model = models.select(body.model, without_errors(is_classifier))
         _check_one_of(texts=body.texts, images=body.images)
         if reads_images(model.bundle) != has_images:
             feature, instead = ("images", "texts") if has_images else ("texts", "images")
             raise UnsupportedError(f"the model {model.id!r}", feature, f"send {instead}")
+        if body.text_pairs is not None and len(body.text_pairs) != len(body.texts or ()):
+            expected = f"{len(body.texts or ())}, as many as texts"
+            raise InvalidValueError("text_pairs", f"{len(body.text_pairs)} texts", expected)
         inputs: Any = body.texts if body.images is None else [image_bytes(image) for image in body.images]
+        if body.text_pairs is not None:
+            inputs = list(zip(inputs, body.text_pairs, strict=True))
         return await model.run(lambda bundle: _classify(model.id, bundle, inputs, body))
+
+    @router.post("/ner")
+    async def ner(body: NerRequest) -> NerResponse:
+        """Find named entities in texts."""
+
+        def tags_tokens(bundle: Bundle) -> bool:
+            return isinstance(getattr(bundle.spec, "head", None), specs.TokenClassifySpec)
+
+        model = models.select(body.model, without_errors(tags_tokens))
+        return await model.run(lambda bundle: _ner(model.id, bundle, body))
 
     @router.post("/forecast")
     async def forecast(body: ForecastRequest) -> ForecastResponse:
@@ -123,6 +144,15 @@ def _classify(model: str, bundle: Bundle, inputs: Any, body: ClassifyRequest) ->
     warnings: Counter[ImageWarning] = Counter(warning for output in outputs for warning in output.warnings)
     messages = [image_warning_message(bundle, warning, count) for warning, count in warnings.items()]
     return ClassifyResponse(model=model, results=results, warnings=messages)
+
+
+def _ner(model: str, bundle: Bundle, body: NerRequest) -> NerResponse:
+    task = TokenClassifier(bundle, aggregation_strategy=body.aggregation_strategy, truncate=body.truncate)
+    results = [
+        [EntitySpan.model_validate(entity, from_attributes=True) for entity in entities]
+        for entities in task.run(body.texts)
+    ]
+    return NerResponse(model=model, results=results)
 
 
 def _forecast(model: str, bundle: Bundle, body: ForecastRequest) -> ForecastResponse:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.series_classification import SeriesClassifier
     from glassformer.tasks.streaming import TextStream
     from glassformer.tasks.text_generation import GeneratedText, TextGenerator
+    from glassformer.tasks.token_classification import Entity, TokenClassifier
     from glassformer.tasks.translation import Restorer, Summarizer, Translator
 
 # imported on first use, so that translating does not import the code of other tasks
@@ -31,6 +32,7 @@ _MODULE_OF = {
     **dict.fromkeys(("SeriesClassifier",), "series_classification"),
     **dict.fromkeys(("TextStream",), "streaming"),
     **dict.fromkeys(("GeneratedText", "TextGenerator"), "text_generation"),
+    **dict.fromkeys(("Entity", "TokenClassifier"), "token_classification"),
     **dict.fromkeys(("Restorer", "Summarizer", "Translator"), "translation"),
 }
 __all__ = sorted(_MODULE_OF)

@@ -290,13 +290,20 @@ def collate(bundle: Bundle, encoded: Sequence[Encoded]) -> TokenBatch:
     )
 
 
-def truncated(encoded: Encoded, limit: int) -> Encoded:
-    """Truncate a text to `limit` tokens, keeping all special tokens."""
+def truncate_longest_first(encoded: Encoded, limit: int) -> Encoded:
+    """Truncate a text to `limit` tokens, keeping all special tokens; of a pair, the longer text first.
+
+    This is the default strategy of transformers, "longest_first".
+    """
     if len(encoded) <= limit:
         return encoded
-    special = [n for n, sequence in enumerate(encoded.sequence_ids) if sequence is None]
-    text = [n for n, sequence in enumerate(encoded.sequence_ids) if sequence is not None]
-    return select_tokens(encoded, sorted([*special, *text[: max(0, limit - len(special))]]))
+    special, first, second = (
+        [n for n, sequence in enumerate(encoded.sequence_ids) if sequence == part] for part in (None, 0, 1)
+    )
+    capacity = max(0, limit - len(special))
+    shorter = min(len(first), len(second), capacity // 2)
+    sizes = (shorter, capacity - shorter) if len(first) <= len(second) else (capacity - shorter, shorter)
+    return select_tokens(encoded, sorted([*special, *first[: sizes[0]], *second[: sizes[1]]]))
 
 
 def select_tokens(encoded: Encoded, indices: Sequence[int]) -> Encoded:

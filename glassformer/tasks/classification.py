@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.heads import DistilledLogits
 from glassformer.data.examples import class_names
+from glassformer.data.sources import ProblemType
 from glassformer.errors import InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.tasks.base import TokenBatch, check_at_least, check_finite, collate, encoder_model
 from glassformer.tasks.encoder import EncoderTask, EncoderTaskOptions
@@ -82,16 +83,31 @@ def label_names(bundle: Bundle, count: int) -> list[str]:
     return names
 
 
+def problem_type_of(bundle: Bundle) -> ProblemType:
+    """Return the problem type of a classifier, from job.json, else config.json, else single-label."""
+    kind: Any = bundle.job.problem_type or bundle.config.get("problem_type") or "single_label_classification"
+    if kind not in get_args(ProblemType):
+        raise InvalidValueError("problem_type", kind, f"one of {', '.join(get_args(ProblemType))}")
+    known: ProblemType = kind
+    return known
+
+
 def label_activation(bundle: Bundle, count: int) -> Literal["softmax", "sigmoid", "none"]:
     """Return softmax for single-label, sigmoid for multi-label classification, none for regression."""
-    kind = bundle.config.get("problem_type")
+    kind = problem_type_of(bundle)
     if kind == "regression":
         return "none"
     return "sigmoid" if kind == "multi_label_classification" or count == 1 else "softmax"
 
 
 class Classifier(EncoderTask[Tensor, Classification]):
-    """Classify texts, or image files if the model reads images. top: number of labels; None: all."""
+    """Classify texts, text pairs (tuples), or image files if the model reads images.
+
+    top: number of labels; None: all. For a multi-label model the probabilities do not sum to 1; for a
+    regression model the score is the predicted value.
+    """
+
+    reads_pairs = True
 
     def __init__(
         self, bundle: Bundle, *, top: int | None = None, **options: Unpack[EncoderTaskOptions]

@@ -33,7 +33,7 @@ from glassformer.tasks.base import (
     max_input_tokens,
     require_tokenizer,
     token_input,
-    truncated,
+    truncate_longest_first,
 )
 from glassformer.tasks.images import Image, ImageProcessor, ProcessedImage, is_pillow_image, reads_images
 from glassformer.tokenization import Encoded
@@ -59,6 +59,7 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
 
     read_ahead = 1024  # inputs that are sorted by length together
     parse_special: bool = False
+    reads_pairs = False  # whether an input may be a tuple of two texts
 
     def __init__(self, bundle: Bundle, *, truncate: bool = False, batch_tokens: int = BATCH_TOKENS) -> None:
         check_at_least("batch_tokens", batch_tokens)
@@ -101,18 +102,26 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
         )
         return [items.get(n) for n in range(first, first + len(inputs))]
 
-    def _encode(self, texts: dict[int, str], callbacks: Callbacks) -> dict[int, Encoded]:
+    def _encode(self, texts: dict[int, Any], callbacks: Callbacks) -> dict[int, Encoded]:
         vocab_size, items = token_input(self.bundle).vocab_size, dict[int, Encoded]()
-        prepared: dict[int, str] = {}
+        prepared: dict[int, tuple[str, ...]] = {}  # a text, or a pair of texts
         for number, text in texts.items():
-            text = self.prepare_text(check_text(text, "text", number))
-            if (error := check_characters(text, self.max_tokens)) and not self.truncate:
+            parts = self._parts(number, text)
+            errors = [check_characters(part, self.max_tokens) for part in parts]
+            error = next((error for error in errors if error is not None), None)
+            if error is not None and not self.truncate:
                 callbacks.reject("text", number, error)
             else:
-                prepared[number] = text[: self.max_tokens * MAX_CHARACTERS_PER_TOKEN]
+                most = self.max_tokens * MAX_CHARACTERS_PER_TOKEN
+                prepared[number] = tuple(part[:most] for part in parts)
         tokenizer = require_tokenizer(self.bundle)
-        encoded = tokenizer.encode_batch(list(prepared.values()), parse_special=self.parse_special)
-        for number, encoding in zip(prepared, encoded, strict=True):
+        encoded: dict[int, Encoded] = {}
+        for size in (1, 2):  # a batch of the tokenizer has either texts or pairs
+            group = {number: parts for number, parts in prepared.items() if len(parts) == size}
+            columns = list(zip(*group.values(), strict=True))
+            batch = tokenizer.encode_batch(*columns, parse_special=self.parse_special) if columns else []
+            encoded |= zip(group, batch, strict=True)
+        for number, encoding in encoded.items():
             if max(encoding.ids, default=0) >= vocab_size:
                 hint = "use the tokenizer of this model"
                 raise InvalidValueError("token id", max(encoding.ids), f"at most {vocab_size - 1}", hint=hint)
@@ -122,8 +131,18 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
                 error = InputTooLongError(len(encoding), self.max_tokens, hint="shorten or truncate it")
                 callbacks.reject("text", number, error)
             else:
-                items[number] = truncated(encoding, self.max_tokens)
+                items[number] = truncate_longest_first(encoding, self.max_tokens)
         return items
+
+    def _parts(self, number: int, text: Any) -> tuple[str, ...]:
+        """Return a text or a pair of texts as a tuple, with everything to tokenize."""
+        if not isinstance(text, tuple):
+            return (self.prepare_text(check_text(text, "text", number)),)
+        if not self.reads_pairs or len(text) != 2:
+            raise InvalidValueError(
+                f"text {number}", text, "a pair of texts" if self.reads_pairs else "a text"
+            )
+        return check_text(text[0], "text", number), check_text(text[1], "text_pair", number)
 
     def _decode(self, files: dict[int, Image], callbacks: Callbacks) -> dict[int, ProcessedImage]:
         assert self.images is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from glassformer.tasks.base import (
     check_at_least,
     check_finite,
     check_text,
+    chunks,
     collate,
     encoder_model,
     max_input_tokens,
@@ -29,11 +31,13 @@ from glassformer.tasks.base import (
     select_tokens,
     token_input,
 )
+from glassformer.tasks.token_classification import same_word
 from glassformer.tokenization import Encoded
 
 WINDOW = 384  # tokens per window, as usual in training
 STRIDE = 128  # tokens that two neighboring windows share
 MAX_ANSWER_TOKENS = 15
+READ_AHEAD = 64  # questions whose windows are batched together
 SpanScores = tuple[Tensor, Tensor]  # logits (tokens,) of an answer's start and end
 
 
@@ -65,6 +69,7 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
 
     max_answer_tokens: maximum length of an answer, before it is extended to whole words.
     window, stride: a long context is read in windows of `window` tokens that overlap by `stride`.
+    handle_impossible_answer: return an empty answer if it is more likely than the best span.
     Probabilities are normalized over all windows, so a window without an answer does not outweigh the others.
     """
 
@@ -75,6 +80,7 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
         max_answer_tokens: int = MAX_ANSWER_TOKENS,
         window: int | None = None,
         stride: int = STRIDE,
+        handle_impossible_answer: bool = False,
         batch_tokens: int = BATCH_TOKENS,
     ) -> None:
         head = getattr(bundle.spec, "head", None)
@@ -88,6 +94,7 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
         check_at_least("batch_tokens", batch_tokens)
         self.bundle, self.tokenizer = bundle, require_tokenizer(bundle)
         self.max_answer_tokens, self.stride, self.batch_tokens = max_answer_tokens, stride, batch_tokens
+        self.handle_impossible_answer = handle_impossible_answer
         self.window = min(window or WINDOW, max_input_tokens(bundle))
 
     def is_single(self, inputs: Any) -> bool:
@@ -98,16 +105,22 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
     def run(
         self, inputs: Iterable[tuple[str, str]], callbacks: Callbacks = NO_CALLBACKS
     ) -> Iterator[Answer | None]:
-        for number, (question, context) in enumerate(inputs, 1):
-            answer = None
-            if not callbacks.skips(question):
-                try:
-                    item = self.preprocess(question, context)
-                    answer = self.postprocess(item, self.forward(item))
-                except GlassformerError as error:
-                    callbacks.reject("question", number, error)
-            yield answer
-            callbacks.on_done(1)
+        first = 1
+        for chunk in chunks(inputs, READ_AHEAD):
+            items: list[EncodedQuestion | None] = []
+            for number, (question, context) in enumerate(chunk, first):
+                item = None
+                if not callbacks.skips(question):
+                    try:
+                        item = self.preprocess(question, context)
+                    except GlassformerError as error:
+                        callbacks.reject("question", number, error)
+                items.append(item)
+            scores = iter(self.forward([item for item in items if item is not None]))
+            for item in items:
+                yield None if item is None else self.postprocess(item, next(scores))
+                callbacks.on_done(1)
+            first += len(chunk)
 
     def preprocess(self, question: str, context: str) -> EncodedQuestion:
         """Tokenize a question with its context, and split the context into windows."""
@@ -120,17 +133,19 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
         )
 
     @torch.inference_mode()
-    def forward(self, item: EncodedQuestion) -> list[SpanScores]:
-        """Compute the start and end logits of each window."""
+    def forward(self, items: Sequence[EncodedQuestion]) -> list[list[SpanScores]]:
+        """Compute the start and end logits of each window of each question."""
+        windows = [(item, window) for item in items for window in item.windows]
         scores: dict[int, SpanScores] = {}
-        for rows in batches([len(window) for window in item.windows], self.batch_tokens):
-            batch = collate(self.bundle, [select_tokens(item.encoded, item.windows[n]) for n in rows])
+        for rows in batches([len(window) for _, window in windows], self.batch_tokens):
+            batch = collate(self.bundle, [select_tokens(windows[n][0].encoded, windows[n][1]) for n in rows])
             span: SpanLogits = encoder_model(self.bundle)(batch.ids, batch.mask, **batch.kwargs())
             both = torch.stack((span.start, span.end), 1).float().cpu()  # (B, 2, T)
             for row, n in enumerate(rows):
-                start, end = check_finite(self.bundle, both[row, :, : len(item.windows[n])])
+                start, end = check_finite(self.bundle, both[row, :, : len(windows[n][1])])
                 scores[n] = (start, end)
-        return [scores[n] for n in range(len(item.windows))]
+        ordered = (scores[n] for n in range(len(windows)))
+        return [[next(ordered) for _ in item.windows] for item in items]
 
     def postprocess(self, item: EncodedQuestion, scores: Sequence[SpanScores]) -> Answer:
         """Return the most likely span over all windows."""
@@ -159,12 +174,16 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
         first, last = encoded.offsets[left][0], encoded.offsets[right][1]
         text = item.context[first:last]
         first += len(text) - len(text.lstrip())
+        probability = math.exp(score - total)
+        no_answer = math.exp(none[0] - total) if known else 0.0
+        if self.handle_impossible_answer and no_answer > probability:
+            return Answer(text="", start=0, end=0, score=no_answer, no_answer=no_answer)
         return Answer(
             text=text.strip(),
             start=first,
             end=first + len(text.strip()),
-            score=float(torch.tensor(score - total).exp()),
-            no_answer=float(torch.tensor(none[0] - total).exp()) if known else 0.0,
+            score=probability,
+            no_answer=no_answer,
         )
 
 
@@ -193,24 +212,17 @@ def _best_span(start: Tensor, end: Tensor, longest: int) -> tuple[float, int, in
 
 
 def extend_to_words(encoded: Encoded, left: int, right: int, context: str) -> tuple[int, int]:
-    """Extend the span of tokens `left` to `right` to whole words.
+    """Extend the span of tokens `left` to `right` to whole words."""
 
-    Some tokenizers give all tokens of a text the same word id, so a space ends a word too.
-    """
-
-    def same_word(first: int, second: int) -> bool:
+    def joined(first: int, second: int) -> bool:
         if first < 0 or second >= len(encoded):
             return False
         if encoded.sequence_ids[first] != 1 or encoded.sequence_ids[second] != 1:
             return False
-        start = encoded.offsets[second][0]
-        if encoded.offsets[first][1] < start or any(map(str.isspace, context[max(0, start - 1) : start + 1])):
-            return False
-        word = encoded.word_ids[first]
-        return word is not None and word == encoded.word_ids[second]
+        return same_word(encoded, first, second, context)
 
-    while same_word(left - 1, left):
+    while joined(left - 1, left):
         left -= 1
-    while same_word(right, right + 1):
+    while joined(right, right + 1):
         right += 1
     return left, right

@@ -7,7 +7,7 @@ Letters: B examples, T tokens, D d_model, V vocabulary, L labels; H height, W wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -23,6 +23,7 @@ from glassformer.core.masks import Mask
 from glassformer.data.examples import IGNORE_INDEX
 from glassformer.training.losses import cross_entropy, projected_cross_entropy
 
+EXCLUDED_LOGIT = -1e4  # of padding
 CUTMIX_SIDE = (0.25, 0.75)  # smallest and largest rectangle, as a fraction of the image's side
 
 
@@ -34,6 +35,11 @@ def count_values(batch: Mapping[str, Any]) -> int:
 def count_labels(batch: Mapping[str, Any]) -> int:
     """Return the number of labels in a batch, without padding."""
     return int((batch["labels"] != IGNORE_INDEX).sum())
+
+
+def count_examples(batch: Mapping[str, Any]) -> int:
+    """Return the number of examples in a batch."""
+    return len(batch["labels"])
 
 
 class Learner(nn.Module):
@@ -57,7 +63,14 @@ class Learner(nn.Module):
         return self.training and self.r_drop > 0
 
 
-def r_drop_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float, weight: float) -> Tensor:
+def r_drop_loss(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    label_smoothing: float,
+    weight: float,
+    class_weights: Tensor | None = None,
+) -> Tensor:
     """Return the summed R-Drop loss of logits (2B, ..., V) from two forward passes and labels (B, ...).
 
     It is the mean of both cross-entropies plus `weight` / 4 times the sum of both KL divergences. This is
@@ -68,7 +81,8 @@ def r_drop_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float, weigh
     >>> bool(torch.isclose(same, cross_entropy(logits, labels, label_smoothing=0.1)))
     True
     """
-    loss = cross_entropy(logits, torch.cat((labels, labels)), label_smoothing=label_smoothing) / 2
+    twice = torch.cat((labels, labels))
+    loss = cross_entropy(logits, twice, label_smoothing=label_smoothing, weight=class_weights) / 2
     p, q = F.log_softmax(logits.float(), -1).chunk(2)  # log-probabilities (B, ..., V) of each pass
     # KL(p, q) + KL(q, p) = sum (p - q) (log p - log q)
     divergence = ((p.exp() - q.exp()) * (p - q)).sum(-1)  # (B, ...)
@@ -152,25 +166,86 @@ class SeriesLearner(Learner):
 
 
 class LabelLearner(Learner):
-    """Train a classifier of texts (ids) or images."""
+    """Train a classifier or regressor of texts (ids) or images, or a classifier of tokens.
 
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Return the logits (B, L)."""
-        output = self.model(inputs)
+    problem_type: as in transformers: single_label_classification, multi_label_classification or regression.
+    class_weights: weight of each class (L,), in training only; for multi-label, of its positive examples.
+    target_std: standard deviation of regression targets; the squared error is divided by its square, so that
+    the learning rate does not depend on the unit of the targets.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        problem_type: str = "single_label_classification",
+        class_weights: Sequence[float] | None = None,
+        target_std: float = 1.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, **options)
+        self.problem_type, self.target_std = problem_type, target_std
+        weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float32)
+        self._class_weights: Tensor | None
+        self.register_buffer("_class_weights", weights, persistent=False)
+
+    @property
+    def class_weights(self) -> Tensor | None:
+        """Class weights; None in evaluation mode."""
+        return self._class_weights if self.training else None
+
+    def logits(self, inputs: Tensor, types: Tensor | None = None) -> Tensor:
+        """Return the logits (B, L), or (B, T, L) of a token classifier. types: token types of text pairs."""
+        output = self.model(inputs) if types is None else self.model(inputs, types=types)
         logits: Tensor = output if isinstance(output, Tensor) else output.logits
         return logits
 
-    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        return self.loss(self.logits(self._repeat_for_r_drop(inputs)), labels)
+    def forward(self, inputs: Tensor, labels: Tensor, types: Tensor | None = None) -> Tensor:
+        types = None if types is None else self._repeat_for_r_drop(types)
+        return self.loss(self.logits(self._repeat_for_r_drop(inputs), types), labels)
 
     def _repeat_for_r_drop(self, inputs: Tensor) -> Tensor:
         return torch.cat((inputs, inputs)) if self.uses_r_drop else inputs
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the summed loss of logits (B, L), or (2B, L) with R-Drop."""
+        weights = self.class_weights
+        match self.problem_type:
+            case "multi_label_classification":  # the mean over the labels of each example
+                total = F.binary_cross_entropy_with_logits(
+                    logits.float(), labels, pos_weight=weights, reduction="sum"
+                )
+                return total / labels.shape[-1]
+            case "regression":
+                error = F.mse_loss(logits.float().squeeze(-1), labels, reduction="sum")
+                return error / self.target_std**2
+        smoothing = self.label_smoothing
         if self.uses_r_drop:
-            return r_drop_loss(logits, labels, label_smoothing=self.label_smoothing, weight=self.r_drop)
-        return cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+            return r_drop_loss(
+                logits, labels, label_smoothing=smoothing, weight=self.r_drop, class_weights=weights
+            )
+        return cross_entropy(logits, labels, label_smoothing=smoothing, weight=weights)
+
+
+class SpanLearner(Learner):
+    """Train a model to find the first and the last token of an answer. pad_id: the padding token."""
+
+    def __init__(self, model: nn.Module, *, pad_id: int, r_drop: float = 0.0) -> None:
+        super().__init__(model, r_drop=r_drop)
+        self.pad_id = pad_id
+
+    def logits(self, inputs: Tensor, types: Tensor | None = None) -> Tensor:
+        """Return the logits (B, 2, T) of the first and the last token; padding is excluded."""
+        span = self.model(inputs) if types is None else self.model(inputs, types=types)
+        logits = torch.stack((span.start, span.end), 1).float()
+        return logits.masked_fill((inputs == self.pad_id)[:, None], EXCLUDED_LOGIT)
+
+    def forward(self, inputs: Tensor, labels: Tensor, types: Tensor | None = None) -> Tensor:
+        if not self.uses_r_drop:
+            return cross_entropy(self.logits(inputs, types), labels)
+        types = None if types is None else torch.cat((types, types))
+        logits = self.logits(torch.cat((inputs, inputs)), types)
+        return r_drop_loss(logits, labels, label_smoothing=0.0, weight=self.r_drop)
 
 
 class TextLabelLearner(LabelLearner):
@@ -188,20 +263,21 @@ class TextLabelLearner(LabelLearner):
         mlm_weight: float,
         mask_id: int,
         unmaskable: tuple[int, ...],
-        **options: float,
+        **options: Any,
     ) -> None:
         super().__init__(model, **options)
         self.mask_prob, self.mlm_weight = mask_prob, mlm_weight
         self.mask_id, self.unmaskable = mask_id, unmaskable
 
-    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, labels: Tensor, types: Tensor | None = None) -> Tensor:
         if not (self.training and self.mask_prob):
-            return super().forward(inputs, labels)
+            return super().forward(inputs, labels, types)
         ids = self._repeat_for_r_drop(inputs)
+        types = None if types is None else self._repeat_for_r_drop(types)
         masked = torch.rand(ids.shape, device=ids.device) < self.mask_prob
         for special in self.unmaskable:
             masked = masked & (ids != special)
-        x, context = self.model.hidden_states(torch.where(masked, self.mask_id, ids))  # (B or 2B, T, D)
+        x, context = self.model.hidden_states(torch.where(masked, self.mask_id, ids), types=types)
         loss = self.loss(self.model.head(x, context), labels)
         if not self.mlm_weight:
             return loss
@@ -213,11 +289,11 @@ class TextLabelLearner(LabelLearner):
 class ImageLearner(LabelLearner):
     """Train an image classifier; CutMix is applied to a batch with the probability `cutmix`."""
 
-    def __init__(self, model: nn.Module, *, cutmix: float, **options: float) -> None:
+    def __init__(self, model: nn.Module, *, cutmix: float, **options: Any) -> None:
         super().__init__(model, **options)
         self.cutmix = cutmix
 
-    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, labels: Tensor, types: Tensor | None = None) -> Tensor:
         if not (self.training and self.cutmix):
             return super().forward(inputs, labels)
         images, other_labels, ratio = cutmix(inputs, labels, self.cutmix)
@@ -242,11 +318,11 @@ def cutmix(images: Tensor, labels: Tensor, probability: float) -> tuple[Tensor, 
 class SeriesLabelLearner(LabelLearner):
     """Train a classifier of time series; mixup is applied to a batch with the probability `mixup`."""
 
-    def __init__(self, model: nn.Module, *, mixup: float, **options: float) -> None:
+    def __init__(self, model: nn.Module, *, mixup: float, **options: Any) -> None:
         super().__init__(model, **options)
         self.mixup = mixup
 
-    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, labels: Tensor, types: Tensor | None = None) -> Tensor:
         if not (self.training and self.mixup):
             return super().forward(inputs, labels)
         random = torch.rand(2, device=inputs.device)

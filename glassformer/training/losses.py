@@ -20,8 +20,12 @@ from glassformer.data.examples import IGNORE_INDEX
 CPU_LOGITS, GPU_LOGITS = 1 << 24, 1 << 30
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+def cross_entropy(
+    logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0, weight: Tensor | None = None
+) -> Tensor:
     """Return the summed cross-entropy of logits (..., V) and labels (...), in float32.
+
+    weight: weight of each class (V,).
 
     With label smoothing e the target probability is 1 - e + e/V for the label and e/V for every other token.
 
@@ -30,7 +34,12 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.
     """
     flat = logits.flatten(0, -2).float()
     return F.cross_entropy(
-        flat, labels.flatten(), reduction="sum", ignore_index=IGNORE_INDEX, label_smoothing=label_smoothing
+        flat,
+        labels.flatten(),
+        weight=weight,
+        reduction="sum",
+        ignore_index=IGNORE_INDEX,
+        label_smoothing=label_smoothing,
     )
 
 

@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import nn
 
@@ -28,6 +28,7 @@ PUBLISHED_WIDTH = 768
 SIZE_OPTIONS = frozenset(
     {"d_model", "num_heads", "num_kv_heads", "d_ff", "num_layers", "max_len", "dropout", "norm"}
 )
+TaskSuffix = Literal["ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
 BASELINES = ("lstm", "linear", "repeat", "seasonal")
 
 
@@ -188,11 +189,12 @@ def with_head(bundle: Bundle, head: specs.HeadSpec) -> Bundle:
     return replace(bundle, model=model, family=None, config={}, files=files)
 
 
-def classification_head(
-    spec: specs.EncoderOnlySpec, num_labels: int, family_name: str | None = None
+def published_head(
+    spec: specs.EncoderOnlySpec, task: TaskSuffix, num_labels: int, family_name: str | None = None
 ) -> specs.HeadSpec:
-    """Return the classification head of the published architecture of a text encoder.
+    """Return the head of the published architecture of a text encoder.
 
+    task: suffix of the published class, e.g. ForTokenClassification.
     family_name: the family that the encoder was loaded as; by default the first that describes it.
     """
     plain = replace(spec, head=specs.FeaturesSpec(), tied=())
@@ -201,11 +203,16 @@ def classification_head(
         family = family_of_spec(plain)
     if family is not None:
         config = family.to_config(plain)
-        name = config["architectures"][0].removesuffix("Model") + "ForSequenceClassification"
+        name = config["architectures"][0].removesuffix("Model") + task
         if name in family.architectures:
             labels = {str(n): str(n) for n in range(num_labels)}
             return family.from_config(Config({**config, "architectures": [name], "id2label": labels})).head
-    return specs.ClassifySpec(num_labels=num_labels)
+    heads: dict[TaskSuffix, specs.HeadSpec] = {
+        "ForSequenceClassification": specs.ClassifySpec(num_labels=num_labels),
+        "ForTokenClassification": specs.TokenClassifySpec(num_labels=num_labels),
+        "ForQuestionAnswering": specs.AnswerSpec(),
+    }
+    return heads[task]
 
 
 def max_input_length(spec: Any) -> int:

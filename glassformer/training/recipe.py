@@ -69,7 +69,8 @@ class Section:
         for key in dataclasses.fields(self):  # type: ignore[arg-type]
             value, length = getattr(self, key.name), key.metadata["length"]
             interval = key.metadata["interval"]
-            numbers = value if isinstance(value, tuple) else (value,)
+            values = value.values() if isinstance(value, Mapping) else value
+            numbers = (value,) if not isinstance(value, tuple | Mapping) else tuple(values)
             if interval and not all(in_interval(n, interval) for n in numbers if isinstance(n, int | float)):
                 raise InvalidValueError(f"{self.section}.{key.name}", value, f"a number in {interval}")
             if length and isinstance(value, tuple) and len(value) != length:
@@ -183,7 +184,17 @@ class LabeledData(DataSection):
     valid: Paths | float = _valid_split(0.05)
     encoding: str = _encoding()
     columns: Columns | None = setting(
-        None, "text and label column; null detects them", unit="names or numbers"
+        None,
+        "text and label column, or text, text_pair and label, e.g. `[premise, hypothesis, label]`; null "
+        "detects them",
+        unit="names or numbers",
+    )
+    problem_type: (
+        Literal["single_label_classification", "multi_label_classification", "regression"] | None
+    ) = setting(
+        None,
+        "single_label_classification, multi_label_classification (lists, or cells such as `warm|funny`) or "
+        "regression (numbers with a fractional part); null detects it",
     )
     max_len: int | None = _max_len("a text; longer texts are truncated and counted")
     bpe_dropout: float = _bpe_dropout()
@@ -194,6 +205,36 @@ class LabeledData(DataSection):
         0.0,
         "weight of the masked-language-modeling loss, relative to the classification loss",
         interval="[0, inf)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedData(DataSection):
+    """Sentences with a tag per word, e.g. named entities."""
+
+    train: Paths = _train_files(
+        "a word and its tag per line and a blank line between sentences, or JSON Lines with two lists"
+    )
+    valid: Paths | float = _valid_split(0.05)
+    encoding: str = _encoding()
+    columns: Columns | None = setting(
+        None,
+        "word and tag column; null is the first and the last, or lists with usual names (tokens, ner_tags)",
+        unit="names or numbers",
+    )
+    max_len: int | None = _max_len("a sentence; longer ones are truncated and counted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionData(DataSection):
+    """Questions with answers in a context."""
+
+    train: Paths = _train_files("JSON in SQuAD's format")
+    valid: Paths | float = _valid_split(0.05)
+    encoding: str = _encoding()
+    max_len: int | None = _max_len("a window of question and context", default=384)
+    stride: int = setting(
+        128, "tokens that two windows of a long context share", interval="[0, inf)", unit="tokens"
     )
 
 
@@ -433,6 +474,13 @@ class TrainingOptions(Section):
         interval="[0, 1)",
         unit="probability",
     )
+    class_weights: Literal["balanced", "none"] | tuple[float, ...] | Mapping[str, float] | None = setting(
+        None,
+        "classify: weight of each class in the loss: balanced (inversely proportional to its frequency, as "
+        "in scikit-learn), a list in the order of the classes, or a mapping; for multi-label, weights of the "
+        "positive examples; null is balanced if the labels of a single-label job are skewed, else none",
+        interval="(0, inf)",
+    )
     r_drop: float = setting(
         0.0,
         "R-Drop: weight of the divergence between two forward passes with different dropout; 0 disables it",
@@ -457,7 +505,8 @@ class TrainingOptions(Section):
     metric_for_best_model: str | None = setting(
         None,
         "metric that defines the best model; null is bleu for translate, chrf for restore, accuracy for "
-        "classify, images and classify-series, mse for forecast, loss for lm",
+        "images, classify-series and classify (f1 for skewed or multiple labels, mse for regression), f1 for "
+        "ner and answer, mse for forecast, loss for lm",
     )
     greater_is_better: bool | None = setting(
         None,
@@ -558,11 +607,23 @@ class TrainingOptions(Section):
         return self.batch_tokens or self.batch_size
 
 
-JobData = PairData | TextData | LabeledData | SentenceData | ImageData | SeriesData | LabeledSeriesData
+JobData = (
+    PairData
+    | TextData
+    | LabeledData
+    | TaggedData
+    | QuestionData
+    | SentenceData
+    | ImageData
+    | SeriesData
+    | LabeledSeriesData
+)
 DATA_SECTIONS: dict[str, type[JobData]] = {
     "translate": PairData,
     "lm": TextData,
     "classify": LabeledData,
+    "ner": TaggedData,
+    "answer": QuestionData,
     "images": ImageData,
     "forecast": SeriesData,
     "classify-series": LabeledSeriesData,
@@ -571,7 +632,9 @@ DATA_SECTIONS: dict[str, type[JobData]] = {
 METRICS = {  # validation metrics of each job
     "translate": "loss perplexity bleu chrf exact",
     "lm": "loss perplexity bits_per_character bits_per_byte",
-    "classify": "loss accuracy f1",
+    "classify": "loss accuracy f1 micro_f1 mse mae pearson spearman",
+    "ner": "loss accuracy precision recall f1",
+    "answer": "loss exact_match f1",
     "images": "loss accuracy f1",
     "forecast": "loss mse mae",
     "classify-series": "loss accuracy f1",

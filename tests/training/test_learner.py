@@ -12,7 +12,7 @@ from glassformer.data.examples import IGNORE_INDEX
 from glassformer.errors import InvalidValueError
 from glassformer.families.registry import preset_spec
 from glassformer.training.learner import ImageLearner, PairLearner, TextLabelLearner, cutmix, r_drop_loss
-from glassformer.training.model_setup import build_initialized, classification_head
+from glassformer.training.model_setup import build_initialized, published_head
 from glassformer.training.recipe import parse_recipe
 
 PAD, BLANK, BEGIN, END = range(4)
@@ -25,7 +25,7 @@ def encoder(**options):
     spec = preset_spec(
         "bert-base-uncased", vocab_size=50, dropout=0.0, attention_dropout=0.0, **sizes, **options
     )
-    spec = replace(spec, head=classification_head(spec, 2), tied=())
+    spec = replace(spec, head=published_head(spec, "ForSequenceClassification", 2), tied=())
     return build_initialized(spec)
 
 
@@ -47,7 +47,7 @@ class Seen(nn.Module):
         self.ids = ids
         return self.model(ids)
 
-    def hidden_states(self, ids):
+    def hidden_states(self, ids, types=None):
         self.ids = ids
         return self.model.hidden_states(ids)
 

@@ -8,14 +8,18 @@ from glassformer.training.jobs.base import Job
 from glassformer.training.jobs.classification import ClassifyJob, ImagesJob
 from glassformer.training.jobs.forecast import ForecastJob
 from glassformer.training.jobs.lm import LanguageModelingJob
+from glassformer.training.jobs.question_answering import AnswerJob
 from glassformer.training.jobs.seq2seq import RestoreJob, TranslateJob
 from glassformer.training.jobs.series_classification import ClassifySeriesJob
+from glassformer.training.jobs.token_classification import NamedEntityJob
 
 JOBS: dict[str, type[Job[Any]]] = {
     "translate": TranslateJob,
     "lm": LanguageModelingJob,
     "restore": RestoreJob,
     "classify": ClassifyJob,
+    "ner": NamedEntityJob,
+    "answer": AnswerJob,
     "images": ImagesJob,
     "forecast": ForecastJob,
     "classify-series": ClassifySeriesJob,

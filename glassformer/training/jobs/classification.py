@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,24 +17,33 @@ from numpy.typing import NDArray
 from glassformer.bundle import Bundle, save
 from glassformer.core import spec as specs
 from glassformer.data.bpe_dropout import BpeDropout
-from glassformer.data.examples import Examples, LabeledExamples, class_names
+from glassformer.data.examples import Examples, LabeledExamples, float_bits
 from glassformer.data.image_files import list_files, list_names, single_path
 from glassformer.data.images import Augment, ImageExamples, ImageSet, channel_statistics, prepare_images
 from glassformer.data.row_errors import RowErrors
-from glassformer.data.sources import Source, Stamp, TableSource, fingerprint_files, labeled_texts
-from glassformer.data.store import Ragged
+from glassformer.data.sources import (
+    LABEL_SEPARATOR,
+    LabeledSource,
+    ProblemType,
+    Source,
+    Stamp,
+    fingerprint_files,
+    labeled_texts,
+)
+from glassformer.data.store import Ragged, Store
 from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError, UnsupportedError
-from glassformer.families.family import named_label_config
-from glassformer.families.registry import families, family_of_spec
-from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE, JobInfo
+from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
+from glassformer.metrics.labels import ConfusionMatrix, multi_label_scores
+from glassformer.metrics.regression import regression_scores
+from glassformer.tasks.base import truncate_longest_first
+from glassformer.tasks.classification import problem_type_of
 from glassformer.tokenization import Tokenizer
 from glassformer.training.data_cache import DataCache
 from glassformer.training.hardware import Hardware
 from glassformer.training.jobs.base import Job
+from glassformer.training.jobs.labels import classes_of, sort_labels, with_classes
 from glassformer.training.jobs.text import (
     Row,
-    TextCorpus,
-    check_vocabulary,
     encode_rows,
     log_counts,
     max_id,
@@ -41,48 +51,40 @@ from glassformer.training.jobs.text import (
     read_texts,
     token_splits,
 )
-from glassformer.training.learner import ImageLearner, LabelLearner, TextLabelLearner, count_labels
+from glassformer.training.jobs.text_encoder import EncoderJob
+from glassformer.training.learner import (
+    ImageLearner,
+    LabelLearner,
+    TextLabelLearner,
+    count_examples,
+    count_labels,
+)
 from glassformer.training.model_setup import (
     build_initialized,
     choose_size,
-    classification_head,
-    max_input_length,
     new_model_spec,
     supported_options,
     with_head,
 )
 from glassformer.training.recipe import ImageData, LabeledData, TrainingOptions
-from glassformer.training.task import LearnerTask, Sample, ValidationResult, classification_metrics
+from glassformer.training.task import (
+    LearnerTask,
+    Sample,
+    ValidationResult,
+    classification_metrics,
+    evaluation_batches,
+)
 
-LISTED_CLASSES = 20
+LISTED_LABELS = 20
+MAX_FLOAT_BITS = 2**32 - 1  # of `float_bits`
+SKEWED_RATIO = 4  # of the counts of the most and the least frequent class
+METRICS_OF: dict[ProblemType, tuple[str, ...]] = {
+    "single_label_classification": ("loss", "accuracy", "f1"),
+    "multi_label_classification": ("loss", "accuracy", "f1", "micro_f1"),
+    "regression": ("loss", "mse", "mae", "pearson", "spearman"),
+}
 PATCH_COUNTS = (49, 256)  # fewest and most patches of an image
 MAX_PATCH_SIZE = 16
-
-
-def sort_labels(labels: Sequence[str]) -> list[str]:
-    """Sort labels: numbers by value, other text alphabetically.
-
-    >>> sort_labels(["10", "9"]), sort_labels(["sad", "10", "9"])
-    (['9', '10'], ['10', '9', 'sad'])
-    """
-    if all(label.lstrip("-").isdecimal() for label in labels):
-        return sorted(labels, key=int)
-    return sorted(labels)
-
-
-def classes_of(bundle: Bundle) -> list[str] | None:
-    """Return the class names of a saved classifier; None if it has none."""
-    return class_names(bundle.job.classes, bundle.config)
-
-
-def with_classes(bundle: Bundle, job: str, classes: Sequence[str], **info: Any) -> Bundle:
-    """Return the bundle with class names in its config and `job.json`. info: more entries of `job.json`."""
-    family = families()[bundle.family] if bundle.family else family_of_spec(bundle.spec)
-    config: dict[str, Any] = {}
-    if family is not None:
-        config = {**(bundle.config or family.to_config(bundle.spec)), **named_label_config(classes)}
-    job_info = JobInfo(name=job, classes=tuple(classes), **info)
-    return replace(bundle, family=family.name if family else None, config=config, job=job_info)
 
 
 def classification_task(
@@ -126,93 +128,220 @@ def classification_task(
     )
 
 
-class ClassifyJob(Job[LabeledData]):
-    """Train a text classifier; evaluated with accuracy and macro F1."""
+class ClassifyJob(EncoderJob[LabeledData]):
+    """Train a text classifier or regressor, also of text pairs.
 
-    default_preset = "bert"
-    corpus: TextCorpus
+    Evaluated with accuracy and macro F1, or with the errors and correlations of predicted numbers.
+    """
+
+    head_task = "ForSequenceClassification"
     classes: Sequence[str] = ()
+    fields: tuple[str, ...] = ()
+    target_name = "score"  # of a regressor: the name of its column
+
+    @property
+    def problem_type(self) -> ProblemType:
+        kind = self.data.problem_type
+        assert kind is not None
+        return kind
+
+    @property
+    def multi_label(self) -> bool:
+        return self.problem_type == "multi_label_classification"
+
+    @property
+    def regression(self) -> bool:
+        return self.problem_type == "regression"
 
     def adopt_base_settings(self) -> None:
+        super().adopt_base_settings()
         if self.base is not None:
             self.classes = classes_of(self.base) or ()
-            limit = max_input_length(self._encoder(self.base.spec))
-            self.update_data(max_len=min(limit, self.base_info.max_len or limit))
+            self.update_data(problem_type=problem_type_of(self.base))
 
     def prepare_data(self) -> None:
-        if self.base is not None:
-            self._encoder(self.base.spec)
-        self.fill_max_len()
+        self.check_base()
         self.corpus = corpus = prepare_corpus(
             self,
             self._read,
             self._write,
             cache_key=(self.max_len, self.recipe.training.max_generate_samples),
             template="cls_sep",
-            text_columns=1,
+            texts=lambda row: row[:-1],
         )
         self.classes = corpus.notes["valid"]["classes"]
+        self._check_options()
         log_counts(self, corpus, "texts")
-        self.facts["classes"] = self.classes
-        more = ", ..." if len(self.classes) > LISTED_CLASSES else ""
-        self.log(f"{len(self.classes)} classes: {', '.join(self.classes[:LISTED_CLASSES])}{more}")
-        if truncated := corpus.total("truncated"):
-            self.facts["truncated texts"] = truncated
-            self.log(f"{truncated:,} texts are longer than {self.max_len} tokens and are truncated")
+        self._log_labels()
+        self.log_truncated("texts")
 
-    def _read(self, files: Sequence[str]) -> TableSource:
-        source = labeled_texts(files, columns=self.data.columns, encoding=self.data.encoding)
+    def _read(self, files: Sequence[str]) -> LabeledSource:
+        data = self.data
+        source = labeled_texts(
+            files, columns=data.columns, problem_type=data.problem_type, encoding=data.encoding
+        )
         if files == self.data.train and self.data.columns is None and source.unused_columns:
             self.log(source.column_summary)
+        if self.fields and source.fields != self.fields:
+            expected = f"the columns {', '.join(self.fields)}"
+            raise ConflictError(("data.train", "data.valid"), f"both need {expected}", "set data.columns")
+        if not self.fields and isinstance(source.columns[-1], str):
+            self.target_name = source.columns[-1]
+        self.fields = source.fields
+        if self.data.problem_type is None:
+            self.update_data(problem_type=source.problem_type)
+            self.log(f"problem type: {source.problem_type}")
         return source
 
     def _write(
         self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors
     ) -> dict[str, Any]:
-        """Write token ids and class numbers; the classes come from the base model or the first split."""
+        """Write token ids and labels; the classes come from the base model or the first split."""
         self.classes = self.classes or self._find_classes(source)
         numbers = {label: n for n, label in enumerate(self.classes)}
-        max_len = self.max_len
+        max_len, pair = self.max_len, len(source.fields) == 3
         truncated: list[int] = []  # number of truncated texts in each group of rows
+        counts: Counter[int] = Counter()
 
-        def encode(rows: list[Row]) -> tuple[Ragged, Ragged]:
-            for _, label in rows:
-                if label not in numbers:
-                    hint = "every class needs examples in the training data"
-                    raise UnknownNameError("label", label, numbers, hint, where="the validation data")
-            ids = Ragged.of(tokenizer.encode_ids([text for text, _ in rows]))
-            truncated.append(int((ids.lengths > max_len).sum()))
-            return ids.truncate(max_len), Ragged.of([[numbers[label]] for _, label in rows])
+        def encode(rows: list[Row]) -> tuple[Ragged, ...]:
+            targets = self._targets([row[-1] for row in rows], numbers)
+            if not self.regression:
+                counts.update(targets.ids.tolist())
+            if not pair:
+                ids = Ragged.of(tokenizer.encode_ids([row[0] for row in rows]))
+                truncated.append(int((ids.lengths > max_len).sum()))
+                return ids.truncate(max_len), targets
+            encoded = tokenizer.encode_batch([row[0] for row in rows], [row[1] for row in rows])
+            truncated.append(sum(len(text) > max_len for text in encoded))
+            fitting = [truncate_longest_first(text, max_len) for text in encoded]
+            types = Ragged.of([text.type_ids for text in fitting])
+            return Ragged.of([text.ids for text in fitting]), types, targets
 
-        largest = max(max_id(tokenizer), len(self.classes))
-        encode_rows(self, folder, source.rows(problems), source.fields, encode, what="texts", max_id=largest)
-        return {"classes": self.classes, "truncated": sum(truncated)}
+        largest = MAX_FLOAT_BITS if self.regression else max(max_id(tokenizer), len(self.classes))
+        fields = ("text", "types", "label") if pair else ("text", "label")
+        encode_rows(self, folder, source.rows(problems), fields, encode, what="texts", max_id=largest)
+        return {
+            "classes": list(self.classes),
+            "counts": [counts[n] for n in range(len(self.classes))],
+            "truncated": sum(truncated),
+        }
+
+    def _targets(self, labels: Sequence[str], numbers: Mapping[str, int]) -> Ragged:
+        """Return the class numbers of each text, or the bits of its regression target."""
+        if self.regression:
+            bits = float_bits([float(label) for label in labels])
+            return Ragged(ids=bits, lengths=np.ones(len(labels), np.int64))
+        rows = []
+        for label in labels:
+            names = [name for name in label.split(LABEL_SEPARATOR) if name] if self.multi_label else [label]
+            if unknown := [name for name in names if name not in numbers]:
+                hint = "every class needs examples in the training data"
+                raise UnknownNameError("label", unknown[0], numbers, hint, where="the validation data")
+            rows.append([numbers[name] for name in names])
+        return Ragged.of(rows)
 
     def _find_classes(self, source: Source) -> Sequence[str]:
         """Return the labels of a split, in the order of the base model if it has the same labels."""
-        labels = sort_labels(list({row[1] for row in source.rows(RowErrors())}))
-        if len(labels) < 2:
-            raise InvalidValueError("the set of labels", labels, "at least two labels")
+        if self.regression:
+            return [self.target_name]
+        labels = {row[-1] for row in source.rows(RowErrors())}
+        if self.multi_label:
+            labels = {name for label in labels for name in label.split(LABEL_SEPARATOR) if name}
+        classes = sort_labels(list(labels))
+        if len(classes) < (1 if self.multi_label else 2):
+            raise InvalidValueError("the set of labels", classes, "at least two labels")
         before = classes_of(self.base) if self.base else None
-        return before if before is not None and set(before) == set(labels) else labels
+        return before if before is not None and set(before) == labels else classes
+
+    def _check_options(self) -> None:
+        """Reject options that the problem type or text pairs do not support."""
+        training, unsupported = self.recipe.training, list[str]()
+        if self.problem_type != "single_label_classification":
+            unsupported += [name for name in ("r_drop", "label_smoothing") if getattr(training, name)]
+        if self.regression and training.class_weights not in (None, "none"):
+            unsupported.append("class_weights")
+        if unsupported:
+            raise UnsupportedError(self.problem_type, f"training.{unsupported[0]}")
+        if self._reads_pairs and self.data.bpe_dropout:
+            raise UnsupportedError("a classifier of text pairs", "data.bpe_dropout", "set it to 0")
+        metric, known = training.metric_for_best_model, METRICS_OF[self.problem_type]
+        if metric is not None and metric not in known:
+            raise UnknownNameError("metric", metric, known, where=self.problem_type)
+
+    @property
+    def _reads_pairs(self) -> bool:
+        return len(self.corpus.train.fields) == 3
+
+    def _log_labels(self) -> None:
+        """Log the number of training texts of each label, and warn if they are skewed."""
+        if self.regression:
+            values = self._all_targets()
+            self.facts["targets"] = f"{values.min():g} to {values.max():g}, mean {values.mean():.4g}"
+            self.log(f"targets ({self.classes[0]}): {self.facts['targets']}")
+            return
+        counts = dict(zip(self.classes, self.label_counts, strict=True))
+        self.facts |= {"classes": list(self.classes), "label counts": counts}
+        total = max(1, len(self.corpus.train))
+        listed = [f"{name} {count:,} ({count / total:.1%})" for name, count in counts.items()]
+        more = f", ... ({len(listed):,} in all)" if len(listed) > LISTED_LABELS else ""
+        self.log(f"labels: {', '.join(listed[:LISTED_LABELS])}{more}")
+        if self.skewed:
+            self.log("warning: the labels are skewed, so the best model is chosen by macro F1, not accuracy")
+
+    @property
+    def label_counts(self) -> list[int]:
+        """The number of training texts of each class."""
+        return list(self.corpus.train_notes["counts"])
+
+    @property
+    def skewed(self) -> bool:
+        """Whether one class is several times as frequent as another, which makes accuracy misleading."""
+        counts = [count for count in self.label_counts if count]
+        single = self.problem_type == "single_label_classification"
+        return single and max(counts) >= SKEWED_RATIO * min(counts)
 
     def choose_defaults(self, hardware: Hardware) -> list[str]:
-        store, tuning = self.corpus.train, self.fine_tuning
-        tokens = store.sizes()[0]
-        size, epochs, reason = choose_size(
-            hardware,
-            units=tokens,
-            vocab_size=len(self.classes),
-            epochs=min(40.0, max(3.0, 300_000 / len(store))),
-            length_known=self.has_length,
-        )
-        self.fill_model(supported_options(self.preset, size.options()))
-        batch = min(16_384 if hardware.on_gpu else 4096, 64 * max(16, tokens // len(store)), tokens // 20)
-        return ([] if tuning else [reason]) + self.fill_training(
-            LabeledExamples(store, pad_id=self.corpus.pad_id),
-            batch=max(self.max_len, batch),
-            epochs=3 if tuning else epochs,
-            lr=3e-5 if tuning else min(2e-3, 0.1 / size.d_model),
+        reasons = super().choose_defaults(hardware)
+        training = self.recipe.training
+        if training.class_weights is None and self.skewed:
+            self.recipe = replace(self.recipe, training=replace(training, class_weights="balanced"))
+            reasons.append("training: class_weights balanced, since the labels are skewed")
+        return reasons
+
+    def class_weights(self) -> list[float] | None:
+        """Return the weight of each class; the mean weight of the training texts is 1."""
+        option, counts, total = self.recipe.training.class_weights, self.label_counts, len(self.corpus.train)
+        if option is None or option == "none":
+            return None
+        if option == "balanced":
+            if self.multi_label:
+                return [(total - count) / max(1, count) for count in counts]
+            return [total / (len(counts) * max(1, count)) for count in counts]
+        if isinstance(option, Mapping):
+            named = {str(name): float(weight) for name, weight in option.items()}
+            for name in named:
+                if name not in self.classes:
+                    raise UnknownNameError("class", name, self.classes, where="training.class_weights")
+            weights = [named.get(name, 1.0) for name in self.classes]
+        else:
+            assert isinstance(option, tuple)
+            weights = list(option)
+        if len(weights) != len(self.classes):
+            expected = f"{len(self.classes)} weights, one per class"
+            raise InvalidValueError("training.class_weights", weights, expected)
+        if self.multi_label:
+            return weights
+        mean = sum(weight * count for weight, count in zip(weights, counts, strict=True)) / max(1, total)
+        return [weight / mean for weight in weights]
+
+    def _examples(self, store: Store, bpe_dropout: BpeDropout | None = None) -> LabeledExamples:
+        return LabeledExamples(
+            store,
+            pad_id=self.corpus.pad_id,
+            bpe_dropout=bpe_dropout,
+            num_labels=len(self.classes) if self.multi_label else 0,
+            regression=self.regression,
+            token_types=self._reads_pairs and self.reads_token_types,
         )
 
     def train_examples(self) -> LabeledExamples:
@@ -223,34 +352,37 @@ class ClassifyJob(Job[LabeledData]):
             dropout = BpeDropout(
                 splits, self.data.bpe_dropout, max_length=self.max_len, seed=self.recipe.seed
             )
-        return LabeledExamples(self.corpus.train, pad_id=self.corpus.pad_id, bpe_dropout=dropout)
+        return self._examples(self.corpus.train, dropout)
 
-    def _encoder(self, spec: Any) -> specs.EncoderOnlySpec:
-        if isinstance(spec, specs.EncoderOnlySpec) and isinstance(spec.input, specs.TokensSpec):
-            return spec
-        raise self.unsupported_model("use a text encoder, e.g. bert, roberta or electra")
+    def _all_targets(self) -> NDArray[np.float64]:
+        """Return the regression targets of the training texts."""
+        store = self.corpus.train
+        examples = LabeledExamples(store, pad_id=self.corpus.pad_id, regression=True)
+        return examples.labels().astype(np.float64)
+
+    @property
+    def _target_std(self) -> float:
+        """The standard deviation of the training targets; 1 if they are constant."""
+        return float(self._all_targets().std()) or 1.0
 
     def build(self) -> Bundle:
         """Build or load the model with its tokenizer and labels, as it will be saved."""
-        corpus, base = self.corpus, self.base
-        if base is None:
-            ids = {"vocab_size": corpus.tokenizer.vocab_size, "pad_id": corpus.pad_id}
-            fixed = supported_options(self.preset, {**ids, "max_len": self.max_len})
-            spec = self._encoder(new_model_spec(self.recipe.model, fixed))
-            head = classification_head(spec, len(self.classes))
-            bundle = Bundle(model=build_initialized(replace(spec, head=head, tied=())))
-        else:
-            spec = self._encoder(base.spec)
-            assert isinstance(spec.input, specs.TokensSpec)
-            check_vocabulary(corpus, spec.input.vocab_size)
-            bundle = with_head(base, classification_head(spec, len(self.classes), base.family))
-        bundle.tokenizer = corpus.tokenizer
+        bundle, new_head = self.build_encoder(len(self.classes))
+        if self.regression and new_head:  # predict the mean of the targets at first, in their unit
+            out: Any = bundle.model.head.out
+            with torch.no_grad():
+                out.weight.mul_(self._target_std)
+                if out.bias is not None:
+                    out.bias.fill_(self._all_targets().mean())
         return with_classes(
             bundle,
             self.recipe.job,
             self.classes,
+            config={"problem_type": self.problem_type},
+            problem_type=self.problem_type,
+            text_pair=self._reads_pairs or None,
             max_len=self.max_len,
-            data_columns=corpus.data_columns,
+            data_columns=self.corpus.data_columns,
         )
 
     def task(self) -> LearnerTask:
@@ -265,18 +397,54 @@ class ClassifyJob(Job[LabeledData]):
             unmaskable=tuple({number for number in special if number is not None}),
             label_smoothing=training.label_smoothing or 0.0,
             r_drop=training.r_drop,
+            problem_type=self.problem_type,
+            class_weights=self.class_weights(),
+            target_std=self._target_std if self.regression else 1.0,
         )
-        return classification_task(
-            bundle,
-            learner,
+        return LearnerTask(
+            learner=learner,
             train=self.train_examples(),
-            valid=LabeledExamples(self.corpus.valid, pad_id=pad_id),
-            sample_inputs=[text for text, _ in texts],
-            sample_labels=[self.classes.index(label) for _, label in texts],
-            classes=self.classes,
             unit="texts",
-            training=training,
+            count=count_examples,
+            metric="mse" if self.regression else "f1" if self.multi_label or self.skewed else "accuracy",
+            validate=partial(self._validate, learner, self._examples(self.corpus.valid), texts),
+            save=partial(save, bundle),
         )
+
+    def _validate(
+        self,
+        learner: TextLabelLearner,
+        valid: LabeledExamples,
+        texts: Sequence[Sequence[str]],
+        device: torch.device,
+    ) -> ValidationResult:
+        """Compute the metrics of the problem type. texts: rows of the first validation texts."""
+        logits, total = np.zeros((len(valid), len(self.classes)), np.float32), 0.0
+        for rows, _, tensors in evaluation_batches(valid, device, self.recipe.training.batch or 4096):
+            output = learner.logits(tensors["inputs"], tensors.get("types"))
+            total += float(learner.loss(output, tensors["labels"]))
+            logits[rows] = output.float().cpu().numpy()
+        metrics, labels, tables = {"loss": total / len(valid)}, valid.labels(), dict[str, Any]()
+        if self.regression:
+            metrics |= regression_scores(logits[:, 0], labels)._asdict()
+            outputs = [f"{value:.4f}" for value in logits[: len(texts), 0]]
+        elif self.multi_label:
+            scores = multi_label_scores(self.classes, logits > 0, labels)
+            metrics |= {"accuracy": scores.accuracy, "f1": scores.macro_f1, "micro_f1": scores.micro_f1}
+            tables["classes"] = [row._asdict() for row in scores.table]
+            names = [[self.classes[int(n)] for n in np.flatnonzero(row > 0)] for row in logits[: len(texts)]]
+            outputs = [" | ".join(row) for row in names]
+        else:
+            matrix, predicted = ConfusionMatrix(self.classes), logits.argmax(-1)
+            matrix.add(predicted=predicted, true=labels)
+            metrics |= {"accuracy": matrix.accuracy, "f1": matrix.macro_f1}
+            tables["classes"] = [row._asdict() for row in matrix.table()]
+            outputs = [self.classes[n] for n in predicted[: len(texts)]]
+        samples = [
+            Sample(source=" | ".join(row[:-1]), expected=row[-1].replace(LABEL_SEPARATOR, " | "), got=output)
+            for row, output in zip(texts, outputs, strict=True)
+        ]
+        return ValidationResult(metrics=metrics, samples=samples, tables=tables)
 
     def _mask_id(self) -> int:
         """The mask token, or the unknown token if there is none."""
@@ -469,7 +637,12 @@ class ImagesJob(Job[ImageData]):
             "image_std": list(self.std),
         }
         bundle.files = {**bundle.files, IMAGE_PROCESSOR_FILE: processor}
-        info = {"size": (height, width), "channels": channels, "mean": self.mean, "std": self.std}
+        info: dict[str, Any] = {
+            "size": (height, width),
+            "channels": channels,
+            "mean": self.mean,
+            "std": self.std,
+        }
         return with_classes(bundle, self.recipe.job, classes, **info)
 
     def task(self) -> LearnerTask:

@@ -239,7 +239,13 @@ class TranslateJob(Seq2SeqJob[PairData]):
             return sorted({TAG.format(row[2]) for row in train.rows(RowErrors())}) if multilingual else []
 
         self.corpus = corpus = prepare_corpus(
-            self, self._read, self._write, cache_key=self.cache_key, template="eos", tags=tags, text_columns=2
+            self,
+            self._read,
+            self._write,
+            cache_key=self.cache_key,
+            template="eos",
+            tags=tags,
+            texts=lambda row: row[:2],
         )
         languages = {name for split in corpus.notes.values() for name in split["languages"]}
         self.languages = tuple(sorted(languages))

@@ -25,16 +25,12 @@ from glassformer.errors import ConflictError, InvalidValueError, UnknownNameErro
 from glassformer.training.data_cache import DataCache, no_log
 from glassformer.training.hardware import Hardware
 from glassformer.training.jobs.base import Job
-from glassformer.training.jobs.classification import (
-    classes_of,
-    classification_task,
-    sort_labels,
-    with_classes,
-)
+from glassformer.training.jobs.classification import classification_task
+from glassformer.training.jobs.labels import classes_of, sort_labels, with_classes
 from glassformer.training.learner import SeriesLabelLearner
 from glassformer.training.model_setup import build_initialized, new_model_spec, supported_options, with_head
 from glassformer.training.recipe import LabeledSeriesData
-from glassformer.training.task import TrainingTask
+from glassformer.training.task import LearnerTask
 
 MAX_CONTEXT = 1024
 PATCHES = 48  # number of patches that the default stride aims at
@@ -228,7 +224,7 @@ class ClassifySeriesJob(Job[LabeledSeriesData]):
             std=self.preparation.std,
         )
 
-    def task(self) -> TrainingTask:
+    def task(self) -> LearnerTask:
         training, bundle, valid = self.recipe.training, self.build(), self.examples(self.valid_series)
         learner = SeriesLabelLearner(
             bundle.model,

@@ -114,14 +114,14 @@ def prepare_corpus(
     *,
     template: Template,
     tags: Callable[[Source], Iterable[str]] = lambda _: (),
-    text_columns: int | None = None,
+    texts: Callable[[Row], Sequence[str]] = lambda row: row,
     cache_key: tuple[object, ...] = (),
 ) -> TextCorpus:
     """Train or load the tokenizer and encode both splits, or load them from the cache.
 
     read: opens files. write: encodes one split. template: special tokens to add to a text.
     tags: additional special tokens for a newly trained tokenizer.
-    text_columns: number of leading columns to train the tokenizer on; None means all.
+    texts: returns the texts of a row, to train the tokenizer on.
     cache_key: settings that the encoded data depends on, besides the files and the tokenizer settings.
     """
     options, base_folder, data = job.recipe.tokenizer, job.recipe.model.folder, job.data
@@ -155,7 +155,7 @@ def prepare_corpus(
     if tokenizer is None:
         tokenizer = load_or_train_tokenizer(
             options,
-            lambda: (row[:text_columns] for row in train.rows(RowErrors())),
+            lambda: (texts(row) for row in train.rows(RowErrors())),
             template=template,
             tags=lambda: tags(train),
             base=job.base.tokenizer if job.base else None,

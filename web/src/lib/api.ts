@@ -115,10 +115,11 @@ export interface CheckpointInfo {
   loss: number | null;
 }
 
-/** POST /classify: `texts`, or `images` as data: URLs or base64 of PNG or JPEG files. */
+/** POST /classify: `texts`, or `images` as data: URLs or base64 of PNG or JPEG files. text_pairs: the second text of each pair, as many as `texts`. */
 export interface ClassifyRequest {
   model?: string | null;
   texts?: string[] | null;
+  text_pairs?: string[] | null;
   images?: string[] | null;
   top?: number | null;
   truncate?: boolean;
@@ -220,6 +221,15 @@ export interface EmbeddingResponse {
   data: Embedding[];
   model: string;
   usage: Usage;
+}
+
+/** An entity. start, end: character offsets. */
+export interface EntitySpan {
+  label: string;
+  score: number;
+  start: number;
+  end: number;
+  text: string;
 }
 
 /** Details of an error. param: the invalid key or query parameter, if there is one. */
@@ -454,6 +464,20 @@ export interface NamedSchema {
   schema: Record<string, unknown>;
   description?: string | null;
   strict?: boolean | null;
+}
+
+/** POST /ner: texts in which to find named entities. */
+export interface NerRequest {
+  model?: string | null;
+  texts: string[];
+  aggregation_strategy?: "none" | "simple" | "first" | null;
+  truncate?: boolean;
+}
+
+/** The entities of each text. */
+export interface NerResponse {
+  model: string;
+  results: EntitySpan[][];
 }
 
 /** The model's predictions at one position, best first. logits: name of the tensor of all logits. */
