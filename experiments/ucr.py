@@ -106,9 +106,12 @@ def train_and_test(
         "training.log_samples=0",
         *every,
     ]
-    with (folder / "console.log").open("w", encoding="utf-8") as console:
-        with redirect_stdout(console), redirect_stderr(console):
-            run_training(parse_recipe(with_overrides(recipe, fixed)), folder / "run", log=no_log)
+    with (
+        (folder / "console.log").open("w", encoding="utf-8") as console,
+        redirect_stdout(console),
+        redirect_stderr(console),
+    ):
+        run_training(parse_recipe(with_overrides(recipe, fixed)), folder / "run", log=no_log)
     pipeline = api.load(folder / "run" / "model", device=device_for(device))
     classifier = SeriesClassifier(pipeline)
     results = list(classifier.run(read_labeled_series(files["test"]).values))

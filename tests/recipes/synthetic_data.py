@@ -85,7 +85,17 @@ def series_files(folder: Path, rows: int = 700) -> None:
         (folder / name).write_text("date,high,low\n" + "".join(lines))
 
 
+def labeled_series_files(folder: Path, count: int = 24) -> None:
+    """Slow and fast waves of 30 steps."""
+    rows = [
+        ",".join(f"{math.sin((1 + n % 2) * step / 3 + n):.4f}" for step in range(30)) + f":{n % 2}\n"
+        for n in range(count)
+    ]
+    for name in ("train.ts", "test.ts"):
+        (folder / name).write_text("@univariate true\n@classLabel true 0 1\n@data\n" + "".join(rows))
+
+
 def all_files(folder: Path) -> Path:
-    for write in (text_files, image_files, photograph_files, series_files):
+    for write in (text_files, image_files, photograph_files, series_files, labeled_series_files):
         write(folder)
     return folder

@@ -267,6 +267,7 @@ def choose_options(length: int) -> dict[str, Any]:
         "num_heads": 4,
         "d_ff": 128,
         "num_layers": 3,
+        "norm": "layer",  # better than batch norm on small data sets, and with a moving average of weights
         "wiring": "pre",
         "position": "sincos",
         "scaling": "none",  # the series are standardized with the training data's statistics
