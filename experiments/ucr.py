@@ -33,7 +33,7 @@ from glassformer.errors import GlassformerError
 ROW = "ucr"
 FOLDER = "ucr-uea"
 SEEDS = (1, 2, 3)
-RECIPE = "classify-series"
+RECIPE = "classify-series-ucr"
 HOLDOUT = 1 / 3
 
 

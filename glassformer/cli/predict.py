@@ -149,11 +149,21 @@ def _classify_series(bundle: Bundle, files: list[str] | None, options: LineOptio
     paths = [*(files or []), *([] if options.file is None else [options.file])]
     if not paths:
         raise MissingValueError("file", needed_for="to classify time series", hint="name a file of series")
+    lines = []
     for path in paths:
         for result in task.run(series_inputs(path)):
             labels = [asdict(label) for label in result.labels]
             line = format_scores((label.label, label.score) for label in result.labels)
-            print(json.dumps({"labels": labels}, ensure_ascii=False) if options.as_json else line)
+            lines.append(json.dumps({"labels": labels}, ensure_ascii=False) if options.as_json else line)
+    text = "".join(f"{line}\n" for line in lines)
+    if options.out is None:
+        sys.stdout.write(text)
+        return
+    from glassformer.weights.atomic_write import atomic_write
+
+    with atomic_write(options.out) as file:
+        file.write(text.encode())
+    message(f"wrote {len(lines):,} lines to {options.out}")
 
 
 @with_options(LineOptions)

@@ -31,12 +31,7 @@ def test_paths_are_plain_names(name):
 
 
 SMALL = {"d_model": 48, "num_layers": 1, "d_ff": 64}  # what two steps on a CPU have time for
-BATCH = {
-    "lm": 512,
-    "forecast": 32,
-    "images": 40,
-    "classify-series": 8,
-}  # a lm's recipe has rows of up to 512 tokens
+BATCH = {"lm": 512, "forecast": 32, "images": 40, "classify-series": 8}  # rows of an lm: up to 512 tokens
 ALSO = {
     "lm-gpt2-small": ["training.batch_tokens=1024", "tokenizer.vocab_size=300"],
     "classify-reviews": ["data.max_len=16"],

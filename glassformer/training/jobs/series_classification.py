@@ -185,7 +185,7 @@ class ClassifySeriesJob(Job[LabeledSeriesData]):
             self.train_examples(),
             batch=batch,
             epochs=steps / math.ceil(count / batch),
-            lr=1e-4 if tuning else 1e-3,
+            lr=1e-4 if tuning else 3e-3,
         )
 
     def _input(self, spec: Any) -> specs.SeriesPatchesSpec:
