@@ -7,6 +7,7 @@ Tasks, training, export and the server share this data. The public functions of 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -171,7 +172,10 @@ def load(
         raise FileProblemError(path, "is a file", hint=f"expected a folder that holds {CONFIG_FILE}")
     if not path.is_dir():
         close = get_close_matches(str(folder), pretrained.names(), n=1)
-        raise FileMissingError(folder, "model folder", f"did you mean {close[0]!r}?" if close else "")
+        hint = f"did you mean {close[0]!r}?" if close else ""
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)):
+            hint = f"for a model of the Hugging Face Hub, first run: glassformer download {folder}"
+        raise FileMissingError(folder, "model folder", hint)
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise UnsupportedError("this machine", "CUDA", hint="use the device cpu")
     weights_kind: Literal["own", "int8"] = "int8" if dtype == "int8" else "own"

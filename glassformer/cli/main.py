@@ -55,6 +55,7 @@ COMMANDS = {
     "answer": Command("predict", INFERENCE, "Answer questions with a span of a context."),
     "forecast": Command("predict", INFERENCE, "Forecast time series."),
     "models": Command("models", INFERENCE, "List the shipped models, or print a model card."),
+    "download": Command("download", INFERENCE, "Download a model from the Hugging Face Hub."),
     "train": Command("train", TRAINING, "Train a model, or resume a run."),
     "evaluate": Command("evaluate", TRAINING, "Evaluate a model on test data."),
     "recipes": Command("models", TRAINING, "List the training recipes, or copy one."),
