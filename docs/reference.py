@@ -68,6 +68,19 @@ PYTHON: dict[str, tuple[str, str, tuple[Section, ...]]] = {
                 },
             ),
             Section(
+                "Training",
+                "glassformer",
+                ("Trainer", "TrainingTask", "TrainerCallback"),
+                "[Train your own module](../guides/custom-training.md) shows how to use them.",
+                members={
+                    "Trainer": ("train", "evaluate"),
+                    "TrainingTask": ("loss", "evaluate", "optimizer"),
+                    "TrainerCallback": tuple(
+                        "on_train_begin on_step_end on_log on_evaluate on_save on_train_end".split()
+                    ),
+                },
+            ),
+            Section(
                 "Errors",
                 "glassformer",
                 ("GlassformerError",),
@@ -273,7 +286,7 @@ def recipe_page() -> str:
         "# Recipe keys",
         "A recipe is a YAML file with the sections below; only `job` and "
         "`data` are required. A key that is left "
-        "out, or `null`, is chosen for your data and hardware, and the run folder stores the choice. "
+        "out, or `null`, is chosen for your data and device, and the run folder stores the choice. "
         "`--set section.key=value` overrides a key on the command line. [The guide](../guides/train.md) "
         "explains how to choose values.",
         "## Top level",

@@ -59,8 +59,8 @@ def train(
 ) -> None:
     """Train a model, or resume a run: the same command continues it.
 
-    Settings that the recipe leaves open are chosen for the data and the
-    hardware, and saved in the run folder. Ctrl-C saves a checkpoint.
+    Settings that the recipe leaves open are chosen for the data and saved
+    in the run folder. Ctrl-C saves a checkpoint.
     """
     from glassformer.pretrained import is_run
     from glassformer.training.recipe import parse_recipe, with_overrides

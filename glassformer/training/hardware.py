@@ -39,7 +39,7 @@ PEAK_FLOPS = {
 UNKNOWN_GPU_FLOPS = 100e12
 # Assumed FLOP/s of training. Model size and number of steps depend on them, and not on a measurement, so that
 # the same data and settings give the same run on a busy or a faster machine.
-NOMINAL_FLOPS = {"cpu": 70e9, "cuda": 35e12}
+NOMINAL_FLOPS = {"cpu": 35e9, "cuda": 35e12}
 LONG_TRAINING = 2 * 3600.0  # seconds
 UTILIZATION = 0.35  # fraction of the peak that training reaches
 

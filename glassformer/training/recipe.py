@@ -1,7 +1,7 @@
 """Recipes: YAML files that describe a training run, parsed into dataclasses. Unknown keys are errors.
 
-A setting that is left out (or `null`) is chosen for the data and the hardware. The run folder stores the
-recipe with all settings filled in, which reproduces the training.
+A setting that is left out (or `null`) is chosen for the data and the type of the device. The run folder
+stores the recipe with all settings filled in, which reproduces the training.
 """
 
 from __future__ import annotations

@@ -83,3 +83,9 @@ def test_openai_client_talks_to_the_server(run, capsys):
         run("openai_client", "--base-url", f"{server.url}/v1")
     output = capsys.readouterr().out
     assert "pocket-lm" in output and "Bahnhof" in output
+
+
+def test_train_own_module_learns_to_add(run, tmp_path, capsys):
+    run("train_own_module", "--max-steps", 300, "--out", "run")
+    assert float(capsys.readouterr().out.split("mean error ")[1].split()[0]) < 2.0
+    assert (tmp_path / "run/model/model.safetensors").is_file()

@@ -32,6 +32,7 @@ JOBS: dict[str, Callable[..., Any]] = {
     "more": lambda folder: ranks.more_ranks(Path(folder)),
     "twice": lambda folder: ranks.joined_twice(Path(folder)),
     "killed": lambda folder: ranks.killed(Path(folder)),
+    "own module": lambda folder, parallel: ranks.train_own_module(Path(folder), parallel),
     "command": lambda *argv: ranks.command(list(argv)),
 }
 # As --standalone has it, and forked.

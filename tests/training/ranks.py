@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import glassformer
 from glassformer.cli.main import main
 from glassformer.core import spec
 from glassformer.core.build import build_model
@@ -235,3 +236,31 @@ def command(tokens: list[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(tokens)
     assert stop.value.code in (0, None)
+
+
+def train_own_module(folder: Path, parallel: str) -> str:
+    """Train a module that starts from other weights on each rank, except that those of rank 0 are used."""
+    torch.manual_seed(10 + int(os.environ.get("RANK", 0)))
+    module = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    rows = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+
+    def loss(model: nn.Module, rows: Tensor) -> tuple[Tensor, int]:
+        assert model is module  # not wrapped
+        return (model(rows[:, :3]) - rows[:, 3:]).square().sum(), len(rows)
+
+    trainer = glassformer.Trainer(
+        module,
+        loss=loss,
+        train_dataset=list(rows),
+        eval_dataset=list(rows),
+        folder=folder,
+        max_steps=6,
+        batch_size=4,
+        gradient_accumulation_steps=4,
+        eval_steps=3,
+        lr=0.01,
+        eps=1e-3,
+        ema=0.5,
+        parallel=parallel,
+    )
+    return trainer.train().outcome

@@ -24,7 +24,7 @@ from glassformer.training.distributed import SingleProcess, parallel_from_enviro
 from glassformer.training.learner import enable_gradient_checkpointing
 from glassformer.weights.store import open_weights
 from tests.training.launcher import Failed, Launcher, launching
-from tests.training.ranks import SAVED, STEPS, Run, Tiny, batch, differing
+from tests.training.ranks import SAVED, STEPS, Run, Tiny, batch, differing, train_own_module
 
 ROOT = Path(__file__).parent.parent.parent
 ALONE = SingleProcess(device=torch.device("cpu"))
@@ -273,3 +273,13 @@ def test_a_run_can_change_its_ranks(tmp_path: Path, launch: Launcher) -> None:
     assert close(
         [v["metrics"]["loss"] for v in valid.values()], [v["metrics"]["loss"] for v in expected.values()]
     )
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_own_module_on_two_ranks_equals_one_process(tmp_path: Path, launch: Launcher, parallel: str) -> None:
+    assert train_own_module(tmp_path / "one", "none") == "finished"
+    assert launch(2, "own module", tmp_path / "two", parallel) == "finished"
+    one, two = open_weights(tmp_path / "one/model"), open_weights(tmp_path / "two/model")
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=1e-5, atol=1e-6)
