@@ -28,6 +28,8 @@ FOLDERS = [
     ("byte-level-roberta", "RobertaForQuestionAnswering", cases._BERT),
     ("byte-level-roberta", "BartForConditionalGeneration", cases._TWO_STACKS),
     ("unigram", "T5ForConditionalGeneration", cases._T5),
+    ("albert", "AlbertForMaskedLM", cases._ALBERT),
+    ("deberta", "DebertaV2ForMaskedLM", cases._DEBERTA),
     ("byte-fallback", "LlamaForCausalLM", cases._LLAMA | {"num_key_value_heads": 2}),
     ("marian", "MarianMTModel", cases._MARIAN),
     ("marian-separate", "MarianMTModel", cases._MARIAN | cases._APART | {"decoder_vocab_size": 500}),

@@ -250,14 +250,14 @@ class MultiHeadAttention(nn.Module):
         """
         if terms.relative is None:
             return mask, terms.bias
-        embedding, index, kinds, dropout = terms.relative
+        embedding, rows, kinds, dropout = terms.relative
         embedding = backend.dropout(embedding, dropout, training=self.training).to(q.dtype)
         by_kind = []
-        for kind, x, projection, rows in (("c2p", q, self.k_proj, index), ("p2c", k, self.q_proj, index.t())):
+        for kind, x, projection, index in (("c2p", q, self.k_proj, rows), ("p2c", k, self.q_proj, rows.t())):
             if kind in kinds:
                 heads = projection(embedding).unflatten(-1, (self.num_heads, -1)).transpose(0, 1)  # (H, P, K)
                 products = x @ heads.transpose(-1, -2)  # (B, H, T, P), or (B, H, S, P)
-                found = products.gather(-1, rows.expand(*products.shape[:2], -1, -1))
+                found = products.gather(-1, index.expand(*products.shape[:2], -1, -1))
                 by_kind.append(found if kind == "c2p" else found.transpose(-1, -2))  # (B, H, T, S)
         bias = sum(by_kind[1:], by_kind[0]) * self.scale
         return with_bias(mask, bias), bias

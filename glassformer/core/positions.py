@@ -28,7 +28,7 @@ class RelativeTerms(NamedTuple):
     """Embeddings of relative positions, for scores between them and queries and keys."""
 
     embedding: Tensor  # (P, D)
-    index: Tensor  # (T, S), the row of each pair of query and key
+    rows: Tensor  # (T, S), the row of each pair of query and key
     kinds: tuple[str, ...]  # "c2p", "p2c"
     dropout: float
 
@@ -345,7 +345,7 @@ class DisentangledPositions(nn.Module):
     norm: norm of the embeddings
     dropout: dropout rate of the embeddings
 
-    >>> DisentangledPositions(16, max_distance=8)(torch.arange(3)[None]).relative.index.tolist()
+    >>> DisentangledPositions(16, max_distance=8)(torch.arange(3)[None]).relative.rows.tolist()
     [[8, 7, 6], [9, 8, 7], [10, 9, 8]]
     """
 

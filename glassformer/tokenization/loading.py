@@ -2,10 +2,11 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from glassformer.errors import FileMissingError, FileProblemError
@@ -19,7 +20,12 @@ from glassformer.tokenization.folder import (
     read_text,
     read_vocabulary,
 )
-from glassformer.tokenization.sentencepiece import LLAMA_LAYOUT, T5_LAYOUT, SentencePieceTokenizer
+from glassformer.tokenization.sentencepiece import (
+    LLAMA_LAYOUT,
+    T5_LAYOUT,
+    SentencePieceModel,
+    SentencePieceTokenizer,
+)
 from glassformer.tokenization.source_target import MarianTokenizer, pair_tokenizers
 from glassformer.tokenization.tokenizer import TARGET_FILE, Tokenizer
 
@@ -27,6 +33,10 @@ _GPT2_SPECIAL_TOKENS = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
 _ROBERTA_SPECIAL_TOKENS = dict(zip(ROLES, "<pad> <s> </s> <unk> <s> </s> <mask>".split(), strict=True))
 _ROBERTA_KINDS = {"RobertaTokenizer", "BartTokenizer", "roberta", "bart"}
 _GPT2_KINDS = {"GPT2Tokenizer", "gpt2"}
+_ALBERT_SPECIAL_TOKENS = dict(zip(ROLES, "<pad> [CLS] [SEP] <unk> [CLS] [SEP] [MASK]".split(), strict=True))
+_ALBERT_KINDS = {"AlbertTokenizer", "albert"}
+_DEBERTA_SPECIAL_TOKENS = {**_ALBERT_SPECIAL_TOKENS, "pad": "[PAD]", "unk": "[UNK]"}
+_DEBERTA_KINDS = {"DebertaV2Tokenizer", "deberta-v2"}
 _WORDPIECE_SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 # Names that imply a role, for folders that have nothing but a tokenizer.json.
 _COMMON_NAMES = {
@@ -46,8 +56,8 @@ def load_tokenizer(folder: str | Path) -> Tokenizer | None:
     """Load the tokenizer of a model folder; None if the folder has none.
 
     The first of these that exists is used: tokenizer.json, with tokenizer_target.json if the target side has
-    its own vocabulary; source.spm with target.spm and vocab.json; spiece.model; sentencepiece.bpe.model or
-    tokenizer.model; vocab.txt; vocab.json with merges.txt.
+    its own vocabulary; source.spm with target.spm and vocab.json; spm.model; spiece.model;
+    sentencepiece.bpe.model or tokenizer.model; vocab.txt; vocab.json with merges.txt.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -71,6 +81,12 @@ def load_tokenizer(folder: str | Path) -> Tokenizer | None:
         separate = config.flag("separate_vocabs", False)
         require("source.spm", "target.spm", "vocab.json", *["target_vocab.json"] * separate)
         return MarianTokenizer(config, separate=separate)
+    if has("spiece.model") and config.kind in _ALBERT_KINDS:
+        return _load_unigram(config, "spiece.model", _ALBERT_SPECIAL_TOKENS, _albert_normalizers)
+    if has("spm.model"):
+        if config.kind not in _DEBERTA_KINDS:
+            raise config.needs_tokenizer_json("spm.model")
+        return _load_unigram(config, "spm.model", _DEBERTA_SPECIAL_TOKENS, _deberta_normalizers)
     if has("spiece.model"):
         return SentencePieceTokenizer.load(config, "spiece.model", T5_LAYOUT)
     for name in ("sentencepiece.bpe.model", "tokenizer.model"):
@@ -167,6 +183,64 @@ def _load_wordpiece(config: TokenizerConfig) -> Tokenizer:
         special_tokens=[(names[role], vocabulary[names[role]]) for role in ("cls", "sep")],
     )
     return FastTokenizer(backend, config, role_ids)
+
+
+Normalizers = list[normalizers.Normalizer]
+
+
+def _load_unigram(
+    config: TokenizerConfig,
+    name: str,
+    defaults: dict[str, str],
+    normalizers_of: Callable[[TokenizerConfig, SentencePieceModel], Normalizers],
+) -> Tokenizer:
+    """Build a unigram tokenizer with [CLS] and [SEP] from the SentencePiece model in the file `name`."""
+    path = config.folder / name
+    spm = SentencePieceModel(path)
+    tokens = {role: config.role(role, defaults[role]) for role in ROLES}
+    known = {role: token for role, token in tokens.items() if token is not None}
+    for role in ("unk", "cls", "sep"):
+        if role not in known or known[role].content not in spm.index:
+            raise config.missing_token(path, role, tokens[role])
+    with backend_errors(path, "is not a unigram model"):
+        backend = Backend(models.Unigram(spm.scores(), spm.index[known["unk"].content], False))
+        backend.normalizer = normalizers.Sequence(normalizers_of(config, spm))
+    prefix = "always" if config.flag("add_prefix_space", True) else "never"
+    splitters: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Metaspace(prepend_scheme=prefix)]
+    if defaults is _ALBERT_SPECIAL_TOKENS:
+        splitters.insert(0, pre_tokenizers.WhitespaceSplit())
+    elif config.flag("split_by_punct", False):
+        splitters.insert(0, pre_tokenizers.Punctuation(behavior="isolated"))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(splitters)
+    backend.decoder = decoders.Metaspace(prepend_scheme=prefix)
+    with backend_errors(path, _MISMATCH):
+        _add_declared(backend, config)
+        for token in known.values():
+            _add(backend, token)
+    role_ids = {role: backend.token_to_id(token.content) for role, token in known.items()}
+    cls, sep = (known[role].content for role in ("cls", "sep"))
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(cls, role_ids["cls"]), (sep, role_ids["sep"])],
+    )
+    return FastTokenizer(backend, config, role_ids)
+
+
+def _albert_normalizers(config: TokenizerConfig, spm: SentencePieceModel) -> Normalizers:
+    steps: Normalizers = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if not config.flag("keep_accents", False):
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if config.flag("do_lower_case", True):
+        steps.append(normalizers.Lowercase())
+    rules = spm.normalization_rules()
+    return [*steps, normalizers.Precompiled(rules)] if rules else steps
+
+
+def _deberta_normalizers(config: TokenizerConfig, spm: SentencePieceModel) -> Normalizers:
+    lower = [normalizers.Lowercase()] if config.flag("do_lower_case", False) else []
+    spaces = normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")
+    return [*lower, spaces, normalizers.NFC(), normalizers.Strip(left=False, right=True)]
 
 
 def _load_byte_level_bpe(config: TokenizerConfig) -> Tokenizer:

@@ -47,6 +47,15 @@ class SentencePieceModel:
             self._byte_fallback = "<0x00>" in self.index
             self.prefixes = any(p.text.startswith("▁") for p in self.encode("a")[:1])
 
+    def scores(self) -> list[tuple[str, float]]:
+        """Return each piece with its log probability, in the order of the ids."""
+        return [(piece, self._with_prefix.get_score(index)) for index, piece in enumerate(self.pieces)]
+
+    def normalization_rules(self) -> bytes:
+        """Return the compiled normalization rules (`precompiled_charsmap`); empty if there are none."""
+        specs = [value for number, value in _fields(self.content) if number == 3]  # normalizer_spec
+        return next((value for spec in specs for number, value in _fields(spec) if number == 2), b"")
+
     def control(self) -> dict[str, int]:
         """Pieces that no text is encoded to: BOS, EOS, padding, unknown."""
         model = self._with_prefix
@@ -108,6 +117,22 @@ def _parse(data: bytes) -> list[Piece]:
                 values[key >> 3] = value
         pieces.append(Piece(text.decode("utf-8"), values[2], values[4], values[5]))
     return pieces
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and content of the length-delimited fields of a protobuf message."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        match key & 7:
+            case 0:
+                _, at = _varint(data, at)
+            case 2:
+                length, at = _varint(data, at)
+                yield key >> 3, data[at : at + length]
+                at += length
+            case width:
+                at += 4 if width == 5 else 8
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

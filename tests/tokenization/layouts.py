@@ -92,6 +92,30 @@ def unigram(folder: Path, **config: object) -> None:
     _write(folder / "tokenizer_config.json", {"tokenizer_class": "T5Tokenizer", **config})
 
 
+def albert(folder: Path) -> None:
+    """spiece.model: pad 0, unknown 1, then [CLS], [SEP] and [MASK]."""
+    special = ["[CLS]", "[SEP]", "[MASK]"]
+    model = _spm(
+        vocab_size=200,
+        model_type="unigram",
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols=special,
+    )
+    (folder / "spiece.model").write_bytes(model)
+    _write(folder / "tokenizer_config.json", {"tokenizer_class": "AlbertTokenizer"})
+
+
+def deberta(folder: Path) -> None:
+    """spm.model: [PAD] 0, [CLS] 1, [SEP] 2, [UNK] 3; [MASK] comes after the vocabulary."""
+    names = {"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"}
+    model = _spm(vocab_size=200, model_type="unigram", pad_id=0, bos_id=1, eos_id=2, unk_id=3, **names)
+    (folder / "spm.model").write_bytes(model)
+    _write(folder / "tokenizer_config.json", {"tokenizer_class": "DebertaV2Tokenizer", "vocab_type": "spm"})
+
+
 def byte_fallback(folder: Path, **config: object) -> None:
     """tokenizer.model: unknown 0, begin 1, end 2, then 256 bytes."""
     model = _spm(
@@ -163,6 +187,8 @@ LAYOUTS = {
         mask_token={"content": "<mask>", "lstrip": True, "__type": "AddedToken"},
     ),
     "unigram": unigram,
+    "albert": albert,
+    "deberta": deberta,
     "byte-fallback": byte_fallback,
     "byte-fallback-legacy": lambda folder: byte_fallback(folder, legacy=True, add_eos_token=True),
     "marian": lambda folder: marian(folder, separate=False),

@@ -61,7 +61,10 @@ BAD = [
     ("byte-level", setting(tokenizer_class="CLIPTokenizer"), FileMissingError),
     ("byte-level-roberta", setting(sep_token=None), FileProblemError),
     ("unigram", write_bytes("spiece.model", b"not a model" * 9), FileProblemError),
-    ("unigram", setting(tokenizer_class="AlbertTokenizer"), FileMissingError),
+    ("unigram", setting(tokenizer_class="XLNetTokenizer"), FileMissingError),
+    ("unigram", setting(tokenizer_class="AlbertTokenizer"), FileProblemError),  # it has no [CLS]
+    ("albert", write_bytes("spiece.model", b"not a model" * 9), FileProblemError),
+    ("deberta", setting(tokenizer_class="XLNetTokenizer"), FileMissingError),
     ("unigram", setting(eos_token=None), FileProblemError),
     ("marian", drop("target.spm"), FileMissingError),
     ("marian", setting(unk_token="<none>"), FileProblemError),
