@@ -60,7 +60,7 @@ PAIR_NAMES = tuple(
     (pair.split()[0], pair.split()[1])
     for pair in (
         "source target,src tgt,src trg,input output,question answer,q a,document summary,article highlights,"
-        "text summary"
+        "text summary,abstract title"
     ).split(",")
 )
 TEXT_NAMES = "text sentence document review content body comment question q".split()

@@ -17,7 +17,18 @@ from glassformer.families.family import read_json
 
 JOB_FILE = "job.json"
 IMAGE_PROCESSOR_FILE = "preprocessor_config.json"  # how images are resized and normalized, as published
-JOBS = ("translate", "lm", "classify", "ner", "answer", "images", "forecast", "restore", "classify-series")
+JOBS = (
+    "translate",
+    "lm",
+    "classify",
+    "ner",
+    "answer",
+    "images",
+    "forecast",
+    "restore",
+    "classify-series",
+    "summarize",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +43,7 @@ class JobInfo:
     unit: "sentence" if it was trained on single sentences.
     usual_len: length in tokens that 99.5 % of the training sources do not exceed.
     max_len: maximum number of tokens of a text.
+    prefix: text before every source of a summarizer.
     gap, before: for a model that restores sentences, the gap token and the string before each text part.
     columns: channels of the series. frequency: step of the series of a forecaster.
     difference: whether a classifier of series reads first differences as additional channels.
@@ -50,6 +62,7 @@ class JobInfo:
     unit: str | None = None
     usual_len: int | None = None
     max_len: int | None = None
+    prefix: str | None = None
     gap: str | None = None
     before: str | None = None
     columns: tuple[str, ...] | None = None

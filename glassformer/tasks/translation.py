@@ -119,9 +119,12 @@ class Summarizer(SequenceToSequenceTask):
     name, default_beams = "summarize", NUM_BEAMS
 
     def __init__(self, bundle: Bundle, *, prefix: str | None = None, **options: Unpack[TextOptions]) -> None:
-        # summarization is trained with the job translate, but without languages
-        check_source_task(bundle, self.name, jobs=() if bundle.job.languages else ("translate",))
+        # the job translate, without languages, trains summarizers too
+        jobs = ("summarize",) if bundle.job.languages else ("summarize", "translate")
+        check_source_task(bundle, self.name, jobs=jobs)
         super().__init__(bundle, options)
+        if prefix is None:
+            prefix = bundle.job.prefix
         if prefix is None:
             prefix = task_prefix(bundle, lambda name: name.startswith("summarization"))
         self.segmenter = Segmenter(
@@ -154,6 +157,8 @@ def source_task(
     """Create the task that an encoder-decoder was trained for: restore, summarize or translate."""
     if bundle.job.name == "restore":
         return Restorer(bundle, **options)
+    if bundle.job.name == "summarize":
+        return Summarizer(bundle, **options)
     params = bundle.config.get("task_specific_params")
     names = params if isinstance(params, Mapping) else ()
     if bundle.job.name is None and to is None and any(name.startswith("summarization") for name in names):

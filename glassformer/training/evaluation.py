@@ -127,8 +127,8 @@ def remembered_columns(
     Raises if a table lacks one of the columns. A TSV file of the same width without a header has no names.
     """
     info = read_job(folder / JOB_FILE, None)
-    aligned = job == "translate" and len(files) == 2
-    tables = [file for file in files if file_format(file) != "plain" or (job == "translate" and not aligned)]
+    reads_pairs = job in ("translate", "summarize") and len(files) != 2  # two plain files are aligned
+    tables = [file for file in files if file_format(file) != "plain" or reads_pairs]
     if info.name != job or not info.data_columns or not tables:
         return []
     columns = [column for field, column in info.data_columns.items() if field != LANGUAGE_COLUMN]

@@ -239,6 +239,25 @@ class QuestionData(DataSection):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SummaryData(DataSection):
+    """Texts and their summaries, one per row."""
+
+    train: Paths = _train_files("tables with a text and its summary in a row, or two line-aligned files")
+    valid: Paths | float = _valid_split(0.02)
+    encoding: str = _encoding()
+    columns: Columns | None = setting(
+        None, "text and summary column; null detects them", unit="names or numbers"
+    )
+    prefix: str | None = setting(
+        None, "text before every source, e.g. `summarize: ` for T5; null is that of the base model, or none"
+    )
+    max_len: int | None = _max_len("a text; longer texts are truncated and counted", default=512)
+    max_summary_len: int = setting(
+        128, "maximum length of a summary; longer ones are truncated", interval="[2, inf)", unit="tokens"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SentenceData(DataSection):
     """Sentences to corrupt and restore (denoising)."""
 
@@ -614,6 +633,7 @@ JobData = (
     | TaggedData
     | QuestionData
     | SentenceData
+    | SummaryData
     | ImageData
     | SeriesData
     | LabeledSeriesData
@@ -628,6 +648,7 @@ DATA_SECTIONS: dict[str, type[JobData]] = {
     "forecast": SeriesData,
     "classify-series": LabeledSeriesData,
     "restore": SentenceData,
+    "summarize": SummaryData,
 }
 METRICS = {  # validation metrics of each job
     "translate": "loss perplexity bleu chrf exact",
@@ -639,6 +660,7 @@ METRICS = {  # validation metrics of each job
     "forecast": "loss mse mae",
     "classify-series": "loss accuracy f1",
     "restore": "loss perplexity bleu chrf exact",
+    "summarize": "loss perplexity rouge1 rouge2 rougeL",
 }
 NO_TEXT_JOBS = ("images", "forecast", "classify-series")  # jobs without a tokenizer
 SECTIONS = ("job", "seed", "data", "tokenizer", "model", "training")

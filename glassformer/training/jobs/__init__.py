@@ -9,7 +9,7 @@ from glassformer.training.jobs.classification import ClassifyJob, ImagesJob
 from glassformer.training.jobs.forecast import ForecastJob
 from glassformer.training.jobs.lm import LanguageModelingJob
 from glassformer.training.jobs.question_answering import AnswerJob
-from glassformer.training.jobs.seq2seq import RestoreJob, TranslateJob
+from glassformer.training.jobs.seq2seq import RestoreJob, SummarizeJob, TranslateJob
 from glassformer.training.jobs.series_classification import ClassifySeriesJob
 from glassformer.training.jobs.token_classification import NamedEntityJob
 
@@ -17,6 +17,7 @@ JOBS: dict[str, type[Job[Any]]] = {
     "translate": TranslateJob,
     "lm": LanguageModelingJob,
     "restore": RestoreJob,
+    "summarize": SummarizeJob,
     "classify": ClassifyJob,
     "ner": NamedEntityJob,
     "answer": AnswerJob,

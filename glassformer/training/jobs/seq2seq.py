@@ -1,4 +1,4 @@
-"""Jobs that train sequence-to-sequence models: translation, and restoring corrupted sentences."""
+"""Jobs that train sequence-to-sequence models: translation, summarization, restoring sentences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from glassformer.data.store import Ragged, Store
 from glassformer.errors import ConflictError, MissingValueError, UnsupportedError
 from glassformer.generation import GenerationParams, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
-from glassformer.metrics.text import Case, ExactMatch, bleu, chrf, perplexity
+from glassformer.metrics.text import Case, ExactMatch, bleu, chrf, perplexity, rouge
+from glassformer.tasks.text_generation import task_prefix
 from glassformer.tokenization import Side, Tokenizer, tag_ids, tag_position
 from glassformer.tokenization.sentence_split import has_several_sentences
 from glassformer.training.hardware import Hardware
@@ -43,7 +44,7 @@ from glassformer.training.jobs.text import (
 )
 from glassformer.training.learner import PairLearner, count_labels
 from glassformer.training.model_setup import choose_size, max_input_length, supported_options
-from glassformer.training.recipe import PairData, SentenceData
+from glassformer.training.recipe import PairData, SentenceData, SummaryData
 from glassformer.training.task import LearnerTask, Sample, ValidationResult, mean_loss
 
 MIN_ROW_WIDTH = 128  # tokens of a row that packs several pairs
@@ -58,7 +59,7 @@ GAP = "<gap>"
 PREFIX = " "  # before every sentence, so that its first word is tokenized as inside a sentence
 SPACELESS = ("CJK", "HIRAGANA", "KATAKANA")  # scripts in which any character may start a word
 
-Data = TypeVar("Data", PairData, SentenceData)
+Data = TypeVar("Data", PairData, SentenceData, SummaryData)
 
 
 class Seq2SeqJob(Job[Data]):
@@ -171,6 +172,16 @@ class Seq2SeqJob(Job[Data]):
             save=partial(save, bundle),
         )
 
+    def max_new_tokens(self, length: int) -> int:
+        """Return the maximum number of tokens that a validation generates for a source of this length."""
+        return 2 * length + 20
+
+    def score(
+        self, outputs: list[str], expected: list[str], case: Case
+    ) -> tuple[dict[str, float], dict[str, str]]:
+        """Return the metrics of generated texts, and their signatures."""
+        return score_texts(outputs, expected, case=case)
+
     def validation(
         self, learner: PairLearner, valid: PairExamples, pairs: Sequence[tuple[str, str]]
     ) -> Callable[[torch.device], ValidationResult]:
@@ -186,7 +197,7 @@ class Seq2SeqJob(Job[Data]):
             start_ids=self.start_id,
             eos_token_id=self.corpus.eos_id,
             pad_token_id=self.corpus.pad_id,
-            max_new_tokens=lambda length: 2 * length + 20,
+            max_new_tokens=self.max_new_tokens,
         )
 
         def validate(device: torch.device) -> ValidationResult:
@@ -194,7 +205,7 @@ class Seq2SeqJob(Job[Data]):
             model = prepare_for_inference(learner.model)
             decoded = generate_batched(model, sources, params, check_finite=False)
             outputs = [tokenizer.decode(best.ids).strip() for best, *_ in decoded]
-            scores, signatures = score_texts(outputs, [target for _, target in pairs], case=case)
+            scores, signatures = self.score(outputs, [target for _, target in pairs], case)
             return ValidationResult(
                 metrics={"loss": loss, "perplexity": perplexity(loss), **scores},
                 samples=[
@@ -350,6 +361,82 @@ def typical_length(store: Store) -> int:
     """Return the length in tokens that 99.5 % of the sources do not exceed."""
     rows = np.linspace(0, len(store) - 1, min(len(store), TYPICAL_ROWS)).astype(np.int64)
     return int(np.quantile(store.lengths(rows)[:, 0], TYPICAL_QUANTILE, method="higher"))
+
+
+# ---- summarization -----------------------------------------------------------------------------------------
+
+
+class SummarizeJob(Seq2SeqJob[SummaryData]):
+    """Train a model to summarize texts; evaluated with ROUGE."""
+
+    default_max_len = 512
+
+    @cached_property
+    def prefix(self) -> str:
+        """The text before every source: that of the recipe, else of the base model."""
+        if self.data.prefix is not None or self.base is None:
+            return self.data.prefix or ""
+        if self.base_info.prefix is not None:
+            return self.base_info.prefix
+        return task_prefix(self.base, lambda name: name.startswith("summarization"))
+
+    def adopt_base_settings(self) -> None:
+        if self.base is not None:
+            limit = max_input_length(self.base.spec)
+            self.update_data(max_len=min(limit, self.base_info.max_len or limit))
+
+    def prepare_data(self) -> None:
+        def read(files: Sequence[str]) -> Source:
+            source = pairs(files, columns=self.data.columns, encoding=self.data.encoding)
+            if files == self.data.train and self.data.columns is None and isinstance(source, TableSource):
+                self.log(source.column_summary)
+            return source
+
+        self.fill_max_len()
+        self.corpus = corpus = prepare_corpus(
+            self,
+            read,
+            self._write,
+            cache_key=(*self.cache_key, self.data.max_summary_len, self.prefix),
+            template="eos",
+            text_columns=2,
+        )
+        log_counts(self, corpus, "pairs")
+        if truncated := corpus.total("truncated"):
+            self.facts["truncated texts"] = truncated
+            self.log(f"{truncated:,} texts are longer than {self.max_len} tokens and are truncated")
+
+    def _write(
+        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors
+    ) -> dict[str, Any]:
+        truncated: list[int] = []  # number of truncated texts in each group of rows
+
+        def encode(rows: list[Row]) -> tuple[Ragged, Ragged]:
+            prefixed = [(self.prefix + text, summary) for text, summary in rows]
+            sources, targets = encode_pairs(tokenizer, prefixed)
+            truncated.append(int((sources.lengths > self.max_len).sum()))
+            return sources.truncate(self.max_len), targets.truncate(self.data.max_summary_len)
+
+        rows, fields = source.rows(problems), ("source", "target")
+        encode_rows(self, folder, rows, fields, encode, what="pairs", max_id=max_id(tokenizer))
+        return {"truncated": sum(truncated)}
+
+    def train_examples(self) -> PairExamples:
+        return PairExamples(self.corpus.train, pad_id=self.corpus.pad_id, start_id=self.start_id)
+
+    def max_new_tokens(self, length: int) -> int:
+        return self.data.max_summary_len
+
+    def score(
+        self, outputs: list[str], expected: list[str], case: Case
+    ) -> tuple[dict[str, float], dict[str, str]]:
+        return rouge(outputs, expected), {}
+
+    def task(self) -> LearnerTask:
+        samples = [(text, summary) for text, summary in read_texts(self.corpus.valid.folder)]
+        valid = PairExamples(self.corpus.valid, pad_id=self.corpus.pad_id, start_id=self.start_id)
+        info = {"max_len": self.max_len, "prefix": self.prefix or None}
+        return self.seq2seq_task(valid, samples, "rougeL", info)
 
 
 # ---- restoring ---------------------------------------------------------------------------------------------
