@@ -100,7 +100,7 @@ def classify(
         _classify_series(bundle, inputs, options, top_labels)
         return
     pairs = pairs or bool(bundle.job.text_pair)
-    source = options.read(inputs, bundle.job, max_columns=2 if pairs else 1)
+    source = options.read(inputs, bundle.job, max_columns=2)
     note_file_as_text(inputs, bundle)
     task = Classifier(bundle, top=top_labels, truncate=truncate, **options.task_kwargs())
     if pairs:

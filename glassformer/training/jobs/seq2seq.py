@@ -399,7 +399,6 @@ class SummarizeJob(Seq2SeqJob[SummaryData]):
             self._write,
             cache_key=(*self.cache_key, self.data.max_summary_len, self.prefix),
             template="eos",
-            text_columns=2,
         )
         log_counts(self, corpus, "pairs")
         if truncated := corpus.total("truncated"):
