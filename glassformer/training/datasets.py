@@ -31,6 +31,7 @@ POOL_ROWS = 1 << 20  # rows planned at once; the batches of a pool are shuffled
 _DATA_SALT = 0xDA7A  # separates the random numbers of the data from those of the model
 
 Collate = Callable[[list[Any]], Any]
+Dataset = TorchDataset[Any] | Sequence[Any] | Iterable[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,6 +303,3 @@ class _Plans:
 
 def _unchanged(step: Any) -> Any:
     return step
-
-
-Dataset = Sequence[Any] | Iterable[Any]  # also any torch.utils.data.Dataset

@@ -90,7 +90,7 @@ from glassformer.training.recipe import (
     parse_section,
     section_dict,
 )
-from glassformer.training.session import Session, check_unchanged, open_session
+from glassformer.training.session import RESUMABLE, Session, check_unchanged, open_session
 from glassformer.training.signals import StopSignals
 from glassformer.training.task import (
     FunctionTask,
@@ -236,7 +236,6 @@ class Trainer:
     should_stop: bool = False  # set by a callback to end the training
     deadline: float = math.inf
     metric: str = "loss"
-    metrics: Mapping[str, float] = {}
     log: RunLog
     _task: TrainingTask | None = None  # None for the task of a job
     _stop_outcome: Outcome = "interrupted"
@@ -271,10 +270,12 @@ class Trainer:
         data = DatasetOptions(
             dataset=train_dataset, collate_fn=collate_fn, shuffle=shuffle, num_workers=num_workers
         )
-        training = fill_options(parse_section(TrainingOptions, options), data.examples)
+        requested = parse_section(TrainingOptions, options)
+        training = fill_options(requested, data.examples)
         module: nn.Module = model.model if isinstance(model, Bundle) else model
         self.model, self._eval_dataset, self._collate_fn = module, eval_dataset, collate_fn
-        self._task, self._training_examples = task, data.examples
+        self._task, self._requested = task, section_dict(requested)
+        self._training_examples = data.examples
         library_model = isinstance(model, Bundle) or (isinstance(module, AnyModel) and matches_spec(module))
         self._initialize(
             LearnerTask(
@@ -327,6 +328,7 @@ class Trainer:
         self.max_steps = options.max_steps
         self.callbacks = [*callbacks, *make_trackers(options.report_to)]
         self.state = TrainState()
+        self.metrics: Mapping[str, float] = {}  # of the last validation
 
     def start(
         self, *, parallel: Parallel, log: RunLog, signals: StopSignals, started: float | None = None
@@ -409,29 +411,29 @@ class Trainer:
         for name in (BEST, MODEL):
             recover_folder(self.folder / name)
         with open_session(self.folder, self.options) as session:
-            self._check_request(session.parallel)
+            self._resume_settings(session.parallel)
             result = self.train_in(session)
         result.raise_signal()
         return result
 
-    def _check_request(self, parallel: Parallel) -> None:
-        """Raise an error if the folder holds a run with other settings; store the settings of this one."""
+    def _resume_settings(self, parallel: Parallel) -> None:
+        """Use the settings of the run in the folder, if there is one, and store those of this run.
+
+        A setting that may not change raises an error; one that was chosen for the run keeps its value.
+        """
         path = self.folder / REQUEST
-        now = json.loads(
-            json.dumps(
-                {
-                    "seed": self.seed,
-                    "training": section_dict(self.options),
-                    "train_dataset": {"examples": self._training_examples},
-                }
-            )
-        )
+        dataset = {"examples": self._training_examples}
+        request = {"seed": self.seed, "training": self._requested, "train_dataset": dataset}
         if path.is_file():
-            check_unchanged(self.folder, now, json.loads(path.read_text(encoding="utf-8")))
+            before = json.loads(path.read_text(encoding="utf-8"))
+            chosen = before.pop("chosen", {})
+            check_unchanged(self.folder, json.loads(json.dumps(request)), before)
+            kept = {name: value for name, value in chosen.items() if name not in RESUMABLE}
+            self.options = parse_section(TrainingOptions, {**section_dict(self.options), **kept})
         parallel.any(False)  # every rank has read the file
         if parallel.main:
             with atomic_write(path) as file:
-                file.write(json.dumps(now, indent=2).encode())
+                file.write(json.dumps({**request, "chosen": section_dict(self.options)}, indent=2).encode())
 
     def train_in(self, session: Session) -> RunResult:
         """Train in an open session; a signal is reported by the exit code of the result."""
@@ -445,8 +447,6 @@ class Trainer:
             )
         configure_torch(options, parallel.device)
         trainable = select_trainable(self.task.learner.model, options)
-        if options.gradient_checkpointing:
-            enable_gradient_checkpointing(self.task.learner)
         manager = CheckpointManager(root / "checkpoints", parallel, keep=options.save_total_limit)
         checkpoint = manager.newest()
         step = checkpoint.step if checkpoint is not None else 0
@@ -464,6 +464,8 @@ class Trainer:
             weights = sum(p.numel() for p in self.task.learner.parameters())
             facts = {"parameters": weights, "device": str(parallel.device), "processes": parallel.ranks}
             log.facts({**facts, "CPU threads": torch.get_num_threads(), **self.facts})
+            if options.gradient_checkpointing and not enable_gradient_checkpointing(self.task.learner):
+                log.message("gradient checkpointing has no effect: the module has no blocks of this library")
             self.start(parallel=parallel, log=log, signals=session.signals, started=session.started)
             if trainable:
                 log.message(trainable)

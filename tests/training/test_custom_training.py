@@ -370,6 +370,8 @@ def test_wrong_arguments_and_changed_settings_are_errors(tmp_path: Path) -> None
     with pytest.raises(ConflictError) as conflict:
         trainer_in(tmp_path, max_steps=2, lr=0.5).train()
     assert conflict.value.names[0] == "training.lr"
+    longer = trainer_in(tmp_path, max_steps=40)
+    assert (longer.train().step, longer.options.warmup_steps) == (40, 1)  # the warmup stays as it was
 
 
 def test_threads_are_recorded(tmp_path: Path) -> None:
