@@ -225,6 +225,10 @@ class SlotKVCache(DecodeKVCache):
         self.slots.remove(slot)
         self._take_out(slot)
 
+    def first_row(self, slot: Slot) -> int:
+        """Return the index of the first row of a slot in the batch."""
+        return sum(other.width for other in self.slots[: self.slots.index(slot)])
+
     def select(self, rows: Tensor) -> None:
         """Keep only the slots of these rows; either all rows of a slot or none."""
         owners = [slot for slot in self.slots for _ in range(slot.width)]

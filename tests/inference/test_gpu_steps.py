@@ -16,7 +16,9 @@ pytest.importorskip("triton", reason="not installed: triton")
 
 from glassformer.core import spec  # noqa: E402
 from glassformer.core.build import build_model  # noqa: E402
-from glassformer.generation import GenerationConfig, prefill  # noqa: E402
+from glassformer.generation import GenerationConfig, GenerationParams, generate, prefill  # noqa: E402
+from glassformer.generation.continuous import Scheduler  # noqa: E402
+from glassformer.generation.continuous.runner import SlotRunner  # noqa: E402
 from glassformer.generation.cuda_graph_decoder import CUDAGraphDecoder  # noqa: E402
 from glassformer.generation.inference_model import CachedDecoder, InferenceModel  # noqa: E402
 from glassformer.inference.gpu.linear import TritonInt8Linear, TritonLinear  # noqa: E402
@@ -63,6 +65,30 @@ def test_triton_generation_matches_the_model(family: str) -> None:
             assert [reference.ids for reference in expected] == [reference.ids for reference in actual], name
             for reference, output in zip(expected, actual, strict=True):
                 assert reference.score == pytest.approx(output.score, abs=1e-3), name
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2"] if HAS_GPU else ["llama"])
+def test_scheduler_steps_match_generation(family: str) -> None:
+    """Rows that join and leave at different times, also beams, which need another cache."""
+    model = model_of(family).to(DEVICE)
+    prompts = [[5, 9, 14, 33], [21, 6], [8, 30, 17], [7] * 9, [12, 5]]
+    options: list[dict[str, Any]] = [{}, {}, {"do_sample": True, "seed": 1}, {}, {"num_beams": 2}]
+    lengths = [STEPS + 3, 2, STEPS, STEPS, STEPS]
+    params = [
+        GenerationParams(config=GenerationConfig(max_new_tokens=length, **own), eos_token_id=[3, 40])
+        for length, own in zip(lengths, options, strict=True)
+    ]
+    scheduler = Scheduler(InferenceModel(model, TritonLinear), slots=5, tokens=5 * 40)
+    try:
+        requests = [scheduler.submit(ids, own) for ids, own in zip(prompts, params, strict=True)]
+        found = [request.result(300)[0] for request in requests]
+        assert isinstance(scheduler._runner, SlotRunner) and scheduler._runner.graph_batch is not None
+    finally:
+        scheduler.close()
+    for ids, own, output in zip(prompts, params, found, strict=True):
+        ((expected, *_),) = generate(model, torch.tensor([ids], device=DEVICE), own)
+        assert output.ids == expected.ids
+        assert output.score == pytest.approx(expected.score, abs=1e-3)
 
 
 @pytest.mark.parametrize("family", ["original", "llama"])

@@ -2,7 +2,7 @@
 
 In each turn, a runner drops cancelled requests, admits new ones, prefills some tokens and takes one step.
 
-N rows of the batch, V vocabulary, D d_model, G key/value heads, K head width.
+R rows of the batch, M prompts, V vocabulary, D d_model.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import isnan
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor, nn
 
-from glassformer.core.model import EncoderDecoder
 from glassformer.errors import NonFiniteError
 from glassformer.generation.continuous.request import (
     Request,
@@ -32,18 +31,21 @@ from glassformer.generation.continuous.request_sampling import (
     SampledTokens,
     choose_tokens,
 )
+from glassformer.generation.continuous.slot_batch import ByLayer, SlotBatch
 from glassformer.generation.engine import start_search
 from glassformer.generation.inference_model import InferenceModel
 from glassformer.generation.loop import run_search
 from glassformer.generation.params import GenerationOutput
-from glassformer.inference.attention import DynamicKVCache, run_varlen
+from glassformer.inference.attention import DynamicKVCache
 from glassformer.inference.prepare import evaluation_mode
-from glassformer.inference.slot_cache import Slot, SlotKVCache
+from glassformer.inference.slot_cache import Slot
+
+if TYPE_CHECKING:
+    from glassformer.generation.continuous.graph_batch import CUDAGraphBatch
 
 CHUNK: Final = 256  # tokens of one prompt that are prefilled at once
 IDLE_CHUNK: Final = 1024  # tokens that are prefilled at once if no request waits for the next step
 NextRequest = Callable[[int, int], Request | None]  # free rows and tokens -> a request that fits
-ByLayer = list[Tensor]  # keys (G, S, K) or values (G, S, V)
 _log = logging.getLogger("glassformer.scheduler")
 
 
@@ -119,83 +121,13 @@ class SequentialRunner:
         return outputs_or_error(outputs)
 
 
-class SlotBatch:
-    """The running rows of one model: rows join, take decode steps together, and leave."""
-
-    def __init__(self, model: InferenceModel) -> None:
-        self.model, inner = model, model.model
-        self.parameter = next(inner.parameters())
-        like = self.parameter.new_empty(0, dtype=model.dtype)
-        self.cache = SlotKVCache(model.decoder, like)
-        self.attend = self.cache.attention_layers(model.decoder)
-        self.sources = SlotKVCache(model.decoder, like, cross=True) if model.encoder is not None else None
-        self.cross_attend = self.sources.attention_layers(model.decoder) if self.sources is not None else None
-        self.embed: nn.Module = inner.tgt_embed if isinstance(inner, EncoderDecoder) else inner.embed
-
-    def read_sources(self, sources: Sequence[Sequence[int]]) -> list[tuple[ByLayer, ByLayer]]:
-        """Encode sources of any lengths; return the keys and values of each, by decoder layer."""
-        model, inner = self.model, self.model.model
-        assert model.encoder is not None and isinstance(inner, EncoderDecoder)
-        lengths = [len(ids) for ids in sources]
-        x = self._embeddings(inner.src_embed, sources, [0] * len(sources))
-        memory = run_varlen(model.encoder, x, lengths) if len(x) else x
-        caches: list[tuple[ByLayer, ByLayer]] = [([], []) for _ in sources]
-        for attention in model.decoder.cross_attentions:
-            keys, values = attention.keys_values(memory)  # (N, G, K), (N, G, V)
-            for cache, k, v in zip(caches, keys.split(lengths), values.split(lengths), strict=True):
-                cache[0].append(k.transpose(0, 1))
-                cache[1].append(v.transpose(0, 1))
-        return caches
-
-    def read_prompts(self, pieces: Sequence[Sequence[int]], pasts: Sequence[DynamicKVCache]) -> Tensor:
-        """Prefill pieces of prompts and append them to `pasts`; return the last hidden states (M, D)."""
-        x = self._embeddings(self.embed, pieces, [int(past.length) for past in pasts])
-        lengths = [len(ids) for ids in pieces]
-        hidden = run_varlen(self.model.decoder, x, lengths, pasts)
-        return hidden.index_select(0, torch.tensor(lengths, device=hidden.device).cumsum(0) - 1)
-
-    def _embeddings(self, embed: nn.Module, texts: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
-        """Embed texts that start at positions `starts`; return their concatenated embeddings (N, D)."""
-        ids = [token for text in texts for token in text]
-        positions = [start + n for text, start in zip(texts, starts, strict=True) for n in range(len(text))]
-        both = torch.tensor([ids, positions], dtype=torch.long, device=self.parameter.device)
-        return self.model.embeddings(embed, both[:1], both[1:])[0]
-
-    def join(self, width: int, past: DynamicKVCache | tuple[ByLayer, ByLayer]) -> Slot:
-        """Add a slot with `width` rows. past: the KV cache of a prompt, or keys and values of a source."""
-        if isinstance(past, DynamicKVCache):
-            return self.cache.add(
-                width, *zip(*((layer.k[0], layer.v[0]) for layer in past.layers), strict=True)
-            )
-        assert self.sources is not None
-        slot = self.cache.add(width)
-        slot.source = self.sources.add(width, *past)
-        return slot
-
-    def leave(self, slot: Slot) -> None:
-        self.cache.remove(slot)
-        if self.sources is not None and slot.source is not None:
-            self.sources.remove(slot.source)
-
-    def step(self, ids: Sequence[int]) -> Tensor:
-        """Take a decode step with the last token of each row, in slot order; return logits (N, V)."""
-        tokens = torch.tensor(ids, dtype=torch.long, device=self.parameter.device)
-        positions = self.cache.next_positions()
-        x = self.model.embeddings(self.embed, tokens[:, None], positions[:, None])[:, 0]
-        self.cache.prepare()
-        if self.sources is not None:
-            self.sources.prepare()
-        x = self.model.decoder.run(x, self.attend, self.cross_attend)
-        self.cache.advance()
-        return self.model.logits(x)
-
-
 @dataclass(eq=False)
 class RunningRequest:
     """A request that is being prefilled or generated."""
 
     request: Request
     sampler: RequestSampler | RequestBeamSearch
+    batch: SlotBatch  # of its slots
     past: DynamicKVCache = field(default_factory=DynamicKVCache)  # the prefilled part of the prompt
     slots: list[Slot] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # the next input token of each row
@@ -210,9 +142,11 @@ class RunningRequest:
 class SlotRunner:
     """Run all requests in one batch; rows join and leave between any two steps."""
 
-    def __init__(self, model: InferenceModel, slots: int, tokens: int) -> None:
+    def __init__(self, model: InferenceModel, slots: int, tokens: int, *, cuda_graphs: bool = True) -> None:
         self.model, self.slots, self.tokens = model, slots, tokens
         self.batch = SlotBatch(model)
+        self.cuda_graphs = cuda_graphs
+        self.graph_batch: CUDAGraphBatch | None = None  # for requests that fit, if the model supports it
         self.running: list[RunningRequest] = []
         self.prefilling: deque[RunningRequest] = deque()
         self.counts = Counts()
@@ -227,7 +161,8 @@ class SlotRunner:
     @property
     def rows(self) -> int:
         """Number of rows in use or being prefilled."""
-        return self.batch.cache.rows + sum(entry.request.rows for entry in list(self.prefilling))
+        captured = self.graph_batch.rows if self.graph_batch is not None else 0
+        return self.batch.rows + captured + sum(entry.request.rows for entry in list(self.prefilling))
 
     def stop(self) -> None:
         """Drop all requests at the next turn; may be called from any thread."""
@@ -245,6 +180,8 @@ class SlotRunner:
                     self._eval_mode.enter_context(evaluation_mode(self.model.model))
                     self.model.refresh()
                     self.batch = SlotBatch(self.model)
+                    if self.graph_batch is not None and self.graph_batch.decoder is not self.model.decoder:
+                        self.graph_batch = None
                 self._turn(next_request)
             except Exception as error:  # the cache may be inconsistent
                 _log.exception("a step failed")
@@ -263,9 +200,12 @@ class SlotRunner:
         self._admit(next_request)
         self._prefill()
         if self.running:
-            logits = self.batch.step([token for entry in self.running for token in entry.ids])
             self.counts.steps += 1
-            self._choose(self.running, logits)
+            batches = {entry.batch: None for entry in self.running}
+            parts = [[entry for entry in self.running if entry.batch is batch] for batch in batches]
+            logits = [part[0].batch.step([token for entry in part for token in entry.ids]) for part in parts]
+            together = logits[0] if len(logits) == 1 else torch.cat(logits)
+            self._choose([entry for part in parts for entry in part], together)
 
     def _requests(self) -> list[Request]:
         return [entry.request for entry in (*self._joining, *self.prefilling, *self.running)]
@@ -273,7 +213,7 @@ class SlotRunner:
     def _fail_all(self, error: Exception) -> None:
         requests = self._requests()
         self.running, self.prefilling, self._joining = [], deque(), []
-        self.batch = SlotBatch(self.model)
+        self.batch, self.graph_batch = SlotBatch(self.model), None
         for request in requests:
             request.finish(error)
 
@@ -284,23 +224,36 @@ class SlotRunner:
             kind = RequestBeamSearch if request.searches else RequestSampler
             try:
                 sampler = kind(request, self.model.vocab_size, self.batch.parameter.device)
-            except Exception as error:  # caused by its own options
+                batch = self._batch_for(request)
+            except Exception as error:  # caused by its own options, or too little memory
                 request.finish(generation_error("prefill", error))
                 continue
             tokens -= request.tokens
             if request.limit:
                 starts = request.starts
-                entry = RunningRequest(
-                    request, sampler, ids=[*starts[:1]] * request.rows, starts=[*starts[1:]]
-                )
+                ids = [*starts[:1]] * request.rows
+                entry = RunningRequest(request, sampler, batch, ids=ids, starts=[*starts[1:]])
                 self.prefilling.append(entry)
             else:
                 request.finish(sampler.outputs())
 
+    def _batch_for(self, request: Request) -> SlotBatch:
+        """Return the batch in which a request runs: with CUDA graphs if it fits."""
+        if not self.cuda_graphs or not self.model.captures or self.model.encoder is not None:
+            return self.batch
+        if self.graph_batch is None:
+            from glassformer.generation.continuous.graph_batch import CUDAGraphBatch
+
+            self.graph_batch = CUDAGraphBatch(self.model, self.slots, self.tokens)
+        if not self.graph_batch.fits(request):
+            return self.batch
+        self.graph_batch.reserve(request)
+        return self.graph_batch
+
     def _finish(self, entry: RunningRequest, error: Exception | None = None) -> None:
         """Free the rows of a request and report its outputs, or the error."""
         for slot in entry.slots:
-            self.batch.leave(slot)
+            entry.batch.leave(slot)
         (self.running if entry in self.running else self.prefilling).remove(entry)
         entry.request.finish(outputs_or_error(entry.sampler.outputs()) if error is None else error)
 
@@ -345,15 +298,14 @@ class SlotRunner:
         """Add the slots of a request: one for all its beams, or one for each sample."""
         rows = entry.request.rows
         widths = [rows] if entry.request.searches else [1] * rows
-        entry.slots = [self.batch.join(width, past) for width in widths]
+        entry.slots = [entry.batch.join(width, past) for width in widths]
         entry.past = DynamicKVCache()
         self.running.append(entry)
 
     def _choose(self, requests: list[RunningRequest], logits: Tensor) -> None:
-        """Choose the next tokens of these requests, the last rows of the batch, from logits (R, V)."""
+        """Choose the next tokens of these requests from their logits (R, V)."""
         rows: list[tuple[RunningRequest, RequestSampler, int]] = []
-        before = self.batch.cache.rows - len(logits)
-        order, start = list(range(before + len(logits))), 0
+        order, start = list(range(self.batch.rows)), 0
         finished: list[tuple[RunningRequest, Exception | None]] = []
         for entry in requests:
             count = len(entry.ids) or entry.request.rows
@@ -369,7 +321,7 @@ class SlotRunner:
                         finished.append((entry, None))
                     else:
                         entry.ids, parents = step
-                        first = before + start
+                        first = self.batch.cache.first_row(entry.slots[0])
                         order[first : first + count] = [first + beam for beam in parents]
                 except Exception as error:
                     finished.append((entry, generation_error("decoding", error)))
@@ -394,7 +346,7 @@ class SlotRunner:
             for token in tokens:
                 entry.request.report(token)
             for index in reversed(finished):
-                self.batch.leave(entry.slots.pop(index))
+                entry.batch.leave(entry.slots.pop(index))
             entry.ids = [token for index, token in enumerate(choice.ids) if index not in finished]
         if not entry.slots or any(map(isnan, choice.logprobs)):
             self._finish(entry)

@@ -51,6 +51,8 @@ class Scheduler:
 
     slots: maximum number of rows in the batch; a beam or a sample is a row. tokens: maximum number of cached
     tokens of all rows, including those still to be generated. queue: maximum number of waiting requests.
+    cuda_graphs: on a GPU, capture decode steps as CUDA graphs; requests of up to tokens // slots tokens and
+    without beam search use them. They take memory for as many tokens as `tokens` in addition.
 
     >>> from glassformer.api import tiny
     >>> scheduler = Scheduler(tiny("gpt2"), slots=4)
@@ -60,7 +62,15 @@ class Scheduler:
     >>> scheduler.close()
     """
 
-    def __init__(self, model: nn.Module, *, slots: int = 32, tokens: int = 65_536, queue: int = 256) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        slots: int = 32,
+        tokens: int = 65_536,
+        queue: int = 256,
+        cuda_graphs: bool = True,
+    ) -> None:
         for name, value in (("slots", slots), ("tokens", tokens), ("queue", queue)):
             if value < 1:
                 raise InvalidValueError(name, value, "at least 1")
@@ -75,7 +85,7 @@ class Scheduler:
         self._closing = False
         self._runner: SlotRunner | SequentialRunner = SequentialRunner(self.model)
         if isinstance(self.model, InferenceModel) and self.model.decoder.attentions:
-            self._runner = SlotRunner(self.model, slots, tokens)
+            self._runner = SlotRunner(self.model, slots, tokens, cuda_graphs=cuda_graphs)
         self._thread = threading.Thread(target=self._run, name="scheduler")
         self._thread.start()
 

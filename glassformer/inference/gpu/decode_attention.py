@@ -65,8 +65,9 @@ def decode_attention(
 ) -> Tensor:
     """Attend from q (B, W, H, K) to the cache (B, G, L, K) and to the new k, v (B, W, G, K) -> (B, W, H, K).
 
-    length: the number of filled slots, an integer tensor on the device; the new keys are written to the next
-    W slots. Without new keys and a length, as in cross-attention, all slots are visible.
+    length: the number of filled slots, an integer tensor on the device: one number, or one per input if W is
+    1; the new keys are written to the next W slots. Without new keys and a length, as in cross-attention, all
+    slots are visible.
     softcap: bound of the scaled scores, softcap * tanh(scores / softcap).
     mask (B, L): False masks a slot that was filled earlier (padding).
     ancestors (B, W, L): the slots that a beam attends to, including its new one; required if W > 1 beams
@@ -111,6 +112,7 @@ def decode_attention(
         capacity,
         0 if bias is None else bias.shape[-1],
         prompt_length,
+        0 if length is None or len(length) == 1 else length.stride(0),
         *strides,
         *cache_k.stride()[:3],
         *cache_v.stride()[:3],
@@ -219,6 +221,7 @@ def _decode_attention_kernel(
     capacity,
     max_distance,
     prompt_length,
+    length_stride,
     q_stride_b,
     q_stride_w,
     k_stride_b,
@@ -257,7 +260,7 @@ def _decode_attention_kernel(
     filled = capacity
     end_slot = capacity
     if length is not None:
-        filled = tl.load(length).to(tl.int32)
+        filled = tl.load(length + batch_index * length_stride).to(tl.int32)
         end_slot = tl.minimum(filled + BEAMS, capacity)  # including the new ones
     position = _slot_position(filled, prompt_length, BEAMS)
     first = 0

@@ -8,6 +8,8 @@ The first slots hold the prompt; each step fills W more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,8 @@ from glassformer.core.kv_cache import LayerCache
 from glassformer.core.positions import AlibiBias, RelativeBias, RotaryPositions
 from glassformer.core.stack import Stack
 from glassformer.inference.gpu.decode_attention import decode_attention
-from glassformer.inference.kv_cache import CrossKVCache, SharedPromptKVCache
+from glassformer.inference.kv_cache import CrossKVCache, DecodeKVCache, SharedPromptKVCache
+from glassformer.inference.slot_cache import Slot
 
 
 def supports(stack: Stack) -> bool:
@@ -122,6 +125,86 @@ class TritonBeamCache(SharedPromptKVCache):
             self.ancestors = selected.view(len(inputs), self.width, -1)
         self.mask = None if self.mask is None else self.mask.index_select(0, inputs)
         self.batch = len(inputs)
+
+
+class TritonSlotCache(DecodeKVCache):
+    """KV cache of self-attention for continuous batching: a row per request, each with its own length.
+
+    All rows have the same capacity, and the rows in use come first: when a slot leaves, the last slot takes
+    its row. A step computes any number of the first rows; rows without a slot are ignored.
+    """
+
+    def __init__(self, stack: Stack, rows: int, capacity: int, like: Tensor) -> None:
+        """rows: maximum number of slots. capacity: maximum number of positions. like: dtype and device."""
+        super().__init__()
+        self.stack, self.max_positions = stack, capacity
+        for attention in stack.attentions:
+            shape = (rows, attention.num_kv_heads, capacity, attention.head_dim)
+            self.layers.append(LayerCache(like.new_zeros(shape), like.new_zeros(shape)))
+        self.slots: list[Slot] = []  # in the order in which they were added
+        self.filled = torch.zeros(rows, dtype=torch.int64, device=like.device)
+        self.in_use = torch.zeros_like(self.filled)  # 1 for rows with a slot
+        windows = dict.fromkeys(attention.window for attention in stack.attentions)
+        self.distance_bias = {window: _bias_by_distance(stack, window, capacity, like) for window in windows}
+        self.rotary: dict[int | None, tuple[Tensor, Tensor] | None] = dict.fromkeys(windows)
+
+    @property
+    def rows(self) -> int:
+        return len(self.slots)
+
+    def add(self, k: Sequence[Tensor], v: Sequence[Tensor]) -> Slot:
+        """Append a slot. k, v: keys and values (G, P, K) of its prompt, by layer."""
+        length, row = k[0].shape[1], len(self.slots)
+        slot = Slot(1, prompt=length, filled=length, position=length, row=row)
+        for layer, keys, values in zip(self.layers, k, v, strict=True):
+            layer.k[row, :, :length], layer.v[row, :, :length] = keys, values
+        self.filled[row], self.in_use[row] = length, 1
+        self.slots.append(slot)
+        return slot
+
+    def remove(self, slot: Slot) -> None:
+        self.slots.remove(slot)
+        last = max(self.slots, key=lambda other: other.row, default=slot)
+        if last.row > slot.row:
+            for layer in self.layers:
+                layer.k[slot.row, :, : last.filled] = layer.k[last.row, :, : last.filled]
+                layer.v[slot.row, :, : last.filled] = layer.v[last.row, :, : last.filled]
+            self.filled[slot.row] = last.filled
+            last.row, slot.row = slot.row, last.row
+        self.filled[slot.row] = self.in_use[slot.row] = 0
+
+    def prepare(self, rows: int) -> None:
+        """Start a step of the first `rows` rows."""
+        self.batch = rows
+        for window in self.rotary:
+            position = self.stack.position_of(window)
+            if isinstance(position, RotaryPositions):
+                self.rotary[window] = position(self.filled[:rows, None]).rotary  # (B, 1, 1, R) each
+
+    def attend(
+        self, layer: int, attention: MultiHeadAttention, q: Tensor, k: Tensor | None, v: Tensor | None
+    ) -> Tensor:
+        """Rotate q and k, append k and v, and attend, in one kernel."""
+        assert k is not None and v is not None
+        cache, window, rows = self.layers[layer], attention.window, self.batch
+        heads = decode_attention(
+            q[:, None],
+            k[:, None],
+            v[:, None],
+            cache.k[:rows],
+            cache.v[:rows],
+            self.filled[:rows],
+            scale=attention.scale,
+            softcap=attention.softcap,
+            rotary=self.rotary[window],
+            window=window,
+            bias=self.distance_bias[window],
+        )
+        return heads[:, 0]
+
+    def advance(self, steps: int = 1) -> None:
+        """Count the step on the device; the caller counts it in the slots."""
+        self.filled[: self.batch].add_(self.in_use[: self.batch], alpha=steps)
 
 
 def _extend_mask(mask: Tensor, slots: int) -> Tensor:

@@ -99,7 +99,8 @@ class CudaGraph(Generic[Out]):
             for _ in range(warmups):
                 step()
             stream.synchronize()
-            with torch.cuda.graph(self.graph, stream=stream):
+            # other threads, e.g. of another model, may allocate memory meanwhile
+            with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
                 self.output = step()
         torch.cuda.current_stream().wait_stream(stream)
 

@@ -1,0 +1,94 @@
+"""The running rows of continuous batching: rows join, take decode steps together, and leave.
+
+N rows of the batch, M prompts, V vocabulary, D d_model, G key/value heads, K head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.core.model import EncoderDecoder
+from glassformer.generation.inference_model import InferenceModel
+from glassformer.inference.attention import DynamicKVCache, run_varlen
+from glassformer.inference.slot_cache import Slot, SlotKVCache
+
+ByLayer = list[Tensor]  # keys (G, S, K) or values (G, S, V)
+
+
+class SlotBatch:
+    """The running rows of one model: rows join, take decode steps together, and leave."""
+
+    def __init__(self, model: InferenceModel) -> None:
+        self.model, inner = model, model.model
+        self.parameter = next(inner.parameters())
+        like = self.parameter.new_empty(0, dtype=model.dtype)
+        self.cache = SlotKVCache(model.decoder, like)
+        self.attend = self.cache.attention_layers(model.decoder)
+        self.sources = SlotKVCache(model.decoder, like, cross=True) if model.encoder is not None else None
+        self.cross_attend = self.sources.attention_layers(model.decoder) if self.sources is not None else None
+        self.embed: nn.Module = inner.tgt_embed if isinstance(inner, EncoderDecoder) else inner.embed
+
+    @property
+    def rows(self) -> int:
+        """Number of rows in the batch."""
+        return self.cache.rows
+
+    def read_sources(self, sources: Sequence[Sequence[int]]) -> list[tuple[ByLayer, ByLayer]]:
+        """Encode sources of any lengths; return the keys and values of each, by decoder layer."""
+        model, inner = self.model, self.model.model
+        assert model.encoder is not None and isinstance(inner, EncoderDecoder)
+        lengths = [len(ids) for ids in sources]
+        x = self._embeddings(inner.src_embed, sources, [0] * len(sources))
+        memory = run_varlen(model.encoder, x, lengths) if len(x) else x
+        caches: list[tuple[ByLayer, ByLayer]] = [([], []) for _ in sources]
+        for attention in model.decoder.cross_attentions:
+            keys, values = attention.keys_values(memory)  # (N, G, K), (N, G, V)
+            for cache, k, v in zip(caches, keys.split(lengths), values.split(lengths), strict=True):
+                cache[0].append(k.transpose(0, 1))
+                cache[1].append(v.transpose(0, 1))
+        return caches
+
+    def read_prompts(self, pieces: Sequence[Sequence[int]], pasts: Sequence[DynamicKVCache]) -> Tensor:
+        """Prefill pieces of prompts and append them to `pasts`; return the last hidden states (M, D)."""
+        x = self._embeddings(self.embed, pieces, [int(past.length) for past in pasts])
+        lengths = [len(ids) for ids in pieces]
+        hidden = run_varlen(self.model.decoder, x, lengths, pasts)
+        return hidden.index_select(0, torch.tensor(lengths, device=hidden.device).cumsum(0) - 1)
+
+    def _embeddings(self, embed: nn.Module, texts: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
+        """Embed texts that start at positions `starts`; return their concatenated embeddings (N, D)."""
+        ids = [token for text in texts for token in text]
+        positions = [start + n for text, start in zip(texts, starts, strict=True) for n in range(len(text))]
+        both = torch.tensor([ids, positions], dtype=torch.long, device=self.parameter.device)
+        return self.model.embeddings(embed, both[:1], both[1:])[0]
+
+    def join(self, width: int, past: DynamicKVCache | tuple[ByLayer, ByLayer]) -> Slot:
+        """Add a slot with `width` rows. past: the KV cache of a prompt, or keys and values of a source."""
+        if isinstance(past, DynamicKVCache):
+            return self.cache.add(
+                width, *zip(*((layer.k[0], layer.v[0]) for layer in past.layers), strict=True)
+            )
+        assert self.sources is not None
+        slot = self.cache.add(width)
+        slot.source = self.sources.add(width, *past)
+        return slot
+
+    def leave(self, slot: Slot) -> None:
+        self.cache.remove(slot)
+        if self.sources is not None and slot.source is not None:
+            self.sources.remove(slot.source)
+
+    def step(self, ids: Sequence[int]) -> Tensor:
+        """Take a decode step with the last token of each row, in slot order; return logits (N, V)."""
+        tokens = torch.tensor(ids, dtype=torch.long, device=self.parameter.device)
+        positions = self.cache.next_positions()
+        x = self.model.embeddings(self.embed, tokens[:, None], positions[:, None])[:, 0]
+        self.cache.prepare()
+        if self.sources is not None:
+            self.sources.prepare()
+        x = self.model.decoder.run(x, self.attend, self.cross_attend)
+        self.cache.advance()
+        return self.model.logits(x)
