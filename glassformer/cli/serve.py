@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -10,15 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import click
 import typer
-from click.core import ParameterSource
 
 from glassformer.cli.console import message
 from glassformer.cli.options import Device, Dtype, Port, Threads, load_model
 from glassformer.errors import InvalidValueError, MissingDependencyError, MissingValueError
 from glassformer.pretrained import resolve_name
 
+KEY_VARIABLES = ["GLASSFORMER_API_KEY", "GLASSFORMER_TOKEN"]
 _access = partial(typer.Option, rich_help_panel="Access", show_default=False)
 _limit = partial(typer.Option, rich_help_panel="Limits")
 _log = partial(typer.Option, rich_help_panel="Logs and metrics")
@@ -40,7 +40,7 @@ def serve(
         _access(
             "--api-key",
             "--token",
-            envvar=["GLASSFORMER_API_KEY", "GLASSFORMER_TOKEN"],
+            envvar=KEY_VARIABLES,
             show_envvar=True,
             help="Key that clients must send (Authorization: Bearer KEY). Prefer the variable: other users "
             "of the machine can read options.",
@@ -122,8 +122,7 @@ def serve(
     """
     if metrics_host is not None and metrics_port is None:
         raise MissingValueError(name="metrics_port", needed_for="with --metrics-host")
-    context = click.get_current_context(silent=True)
-    if context and context.get_parameter_source("api_key") is ParameterSource.COMMANDLINE:
+    if api_key is not None and api_key not in map(os.environ.get, KEY_VARIABLES):
         message("note: other users of this machine can read --api-key; set GLASSFORMER_API_KEY instead")
     run_server(
         models,

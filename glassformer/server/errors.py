@@ -263,6 +263,10 @@ def http_error(request: Request, error: HTTPException) -> GlassformerError:
         return RouteNotFoundError(request.url.path)
     if error.status_code == 405:
         return MethodNotAllowedError(request.method, (error.headers or {}).get("Allow", "another method"))
+    if isinstance(error.__cause__, RecursionError):
+        return InvalidRequestError(None, ["the body is nested too deeply"])
+    if isinstance(error.__cause__, ValueError) and "digits" in str(error.__cause__):
+        return InvalidRequestError(None, ["the body has a number with too many digits"])
     return InvalidRequestError(None, [str(error.detail) or HTTPStatus(error.status_code).phrase])
 
 

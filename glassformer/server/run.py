@@ -108,10 +108,13 @@ def run(
     options: HttpOptions | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; a second signal stops at once. on_exit: called at the first signal."""
-    make_server(app, on_ready=on_ready, on_exit=on_exit, options=options).run(sockets=[sock])
-    if sock.family == socket.AF_UNIX:
-        with suppress(OSError):
-            os.unlink(sock.getsockname())
+    path = sock.getsockname() if sock.family == socket.AF_UNIX else None
+    try:
+        make_server(app, on_ready=on_ready, on_exit=on_exit, options=options).run(sockets=[sock])
+    finally:
+        if path is not None:
+            with suppress(OSError):
+                os.unlink(path)
 
 
 def make_server(

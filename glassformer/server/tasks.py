@@ -43,6 +43,7 @@ from glassformer.tasks.token_classification import TokenClassifier
 from glassformer.tasks.translation import Translator
 
 MAX_SENTENCES = 4096  # of one request
+MAX_CHARACTERS = 1 << 21  # of all texts to translate
 TIME = "ds"
 
 
@@ -127,8 +128,11 @@ def _prepare(model: ServedModel, body: TranslateRequest) -> tuple[Translator, li
     architecture(model.bundle)  # fails if it does not generate
     options = {**body.generation_options(), "num_return_sequences": 1}
     task = Translator(model.bundle, to=body.to, prefix=body.prefix, split=body.split, **options)
+    texts = [body.text] if body.text is not None else body.texts or []
+    if sum(map(len, texts)) > MAX_CHARACTERS:
+        raise PayloadTooLargeError("characters", MAX_CHARACTERS)
     documents, count = [], 0
-    for document in task.preprocess([body.text] if body.text is not None else body.texts or []):
+    for document in task.preprocess(texts):
         documents.append(document)
         count += len(segments_of(document))
         if count > MAX_SENTENCES:
