@@ -253,6 +253,10 @@ class Tokenizer(ABC):
                 file.write(content)
         return list(files)
 
+    def set_model_input_names(self, names: Sequence[str]) -> None:
+        """Declare what transformers' tokenizer returns for a saved folder, e.g. token_type_ids."""
+        self._config.config["model_input_names"] = list(names)
+
     def token_id(self, token: str, *, side: Side = "source") -> int | None:
         """Return the id of a vocabulary entry, e.g. "▁the"; None if it does not exist."""
         return self._id(token, side)

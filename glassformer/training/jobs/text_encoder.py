@@ -97,6 +97,8 @@ class EncoderJob(Job[Data]):
             spec = self._new_spec()
             head = published_head(spec, self.head_task, num_labels)
             bundle = Bundle(model=build_initialized(replace(spec, head=head, tied=())))
+            if self.reads_token_types:  # transformers' tokenizer leaves them out by default
+                self.corpus.tokenizer.set_model_input_names(("input_ids", "token_type_ids", "attention_mask"))
         else:
             spec = self.encoder_spec(base.spec)
             assert isinstance(spec.input, specs.TokensSpec)
