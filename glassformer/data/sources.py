@@ -658,3 +658,57 @@ def _has_header(rows: Sequence[Sequence[object]]) -> bool:
     label = min(rest, key=_ColumnStats.label_rank).index
     labels = {clean_label(row[label]) for row in rows[1:]}
     return len(labels) * 2 <= len(rows) - 1 and clean_label(rows[0][label]) not in labels
+
+
+# --- pairs for embeddings
+
+_EMBEDDING_NAMES = (
+    ("anchor", "positive", "negative"),
+    ("query", "positive", "negative"),
+    ("sentence1", "sentence2", "score"),
+    ("s1", "s2", "score"),
+)
+MAX_SCORE = 1000
+
+
+def clean_score(value: object) -> str | Invalid:
+    """Convert a value to the text of a number, or to `Invalid`."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        return Invalid("is not a number")
+    return (
+        str(number) if abs(number) <= MAX_SCORE else Invalid(f"is not between -{MAX_SCORE} and {MAX_SCORE}")
+    )
+
+
+def embedding_pairs(
+    paths: Paths, *, columns: Sequence[Column] | None = None, encoding: str = UTF8
+) -> TableSource:
+    """Open pairs of similar texts, with hard negatives or scores in a third column.
+
+    columns: names or numbers (from 1) of two or three columns; by default those with common names, e.g.
+    anchor, positive and negative, or sentence1, sentence2 and score. The third column contains scores if its
+    first values are numbers. encoding: of text files.
+    """
+    tables = [open_table(file, encoding=encoding) for file in list_paths(paths)]
+    head = tables[0].head()
+    if columns is None:
+        names = head.header()
+        lower = {name.lower(): name for name in names}
+        found = next((known for known in _EMBEDDING_NAMES if {*known[:2]} <= lower.keys()), None)
+        if found is None:
+            raise columns_unclear(tables[0], names, "the two texts, and the negative or the score")
+        columns = [lower[name] for name in found if name in lower]
+    if len(columns) not in (2, 3):
+        raise InvalidValueError("columns", list(columns), "two texts, and optionally a negative or a score")
+    fields: tuple[str, ...] = ("anchor", "positive", "negative")[: len(columns)]
+    if len(columns) == 3:
+        values = [row[0] for _, row in islice(tables[0].rows(columns[2:], RowCounter("")), _SCORE_ROWS)]
+        if values and all(not isinstance(clean_score(value), Invalid) for value in values):
+            fields = ("anchor", "positive", "score")
+    clean = [clean_score if field == "score" else clean_text for field in fields]
+    return TableSource(fields, tables, columns, clean)
+
+
+_SCORE_ROWS = 20

@@ -17,7 +17,9 @@ from glassformer.families.family import read_json
 
 JOB_FILE = "job.json"
 IMAGE_PROCESSOR_FILE = "preprocessor_config.json"  # how images are resized and normalized, as published
-JOBS = tuple("translate lm classify ner answer images forecast restore classify-series summarize".split())
+JOBS = tuple(
+    "translate lm classify ner answer images forecast restore classify-series summarize embed".split()
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -258,6 +258,23 @@ class SummaryData(DataSection):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EmbeddingData(DataSection):
+    """Pairs of similar texts, with hard negatives or with scores."""
+
+    train: Paths = _train_files("tables with two texts in a row, and optionally a negative or a score")
+    valid: Paths | float = _valid_split(0.05)
+    encoding: str = _encoding()
+    columns: Columns | None = setting(
+        None,
+        "anchor and positive column, and optionally a column of hard negatives or of scores; null detects "
+        "them",
+        unit="names or numbers",
+    )
+    max_len: int | None = _max_len("a text; longer texts are truncated")
+    temperature: float = setting(0.05, "divisor of the cosine similarities in the loss", interval="(0, inf)")
+
+
+@dataclass(frozen=True, kw_only=True)
 class SentenceData(DataSection):
     """Sentences to corrupt and restore (denoising)."""
 
@@ -634,6 +651,7 @@ JobData = (
     | QuestionData
     | SentenceData
     | SummaryData
+    | EmbeddingData
     | ImageData
     | SeriesData
     | LabeledSeriesData
@@ -649,6 +667,7 @@ DATA_SECTIONS: dict[str, type[JobData]] = {
     "classify-series": LabeledSeriesData,
     "restore": SentenceData,
     "summarize": SummaryData,
+    "embed": EmbeddingData,
 }
 METRICS = {  # validation metrics of each job
     "translate": "loss perplexity bleu chrf exact",
@@ -661,6 +680,7 @@ METRICS = {  # validation metrics of each job
     "classify-series": "loss accuracy f1",
     "restore": "loss perplexity bleu chrf exact",
     "summarize": "loss perplexity rouge1 rouge2 rougeL",
+    "embed": "loss spearman recall_at_1",
 }
 NO_TEXT_JOBS = ("images", "forecast", "classify-series")  # jobs without a tokenizer
 SECTIONS = ("job", "seed", "data", "tokenizer", "model", "training")

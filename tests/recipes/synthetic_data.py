@@ -47,6 +47,8 @@ def text_files(folder: Path) -> None:
     (folder / "reviews.csv").write_text("text,label\n" + "".join(f"{a},{b}\n" for a, b in rows))
     articles = "".join(f"{a} {b},{a}\n" for a, b in zip(ENGLISH, REVERSED, strict=True))
     (folder / "articles.csv").write_text(f"text,summary\n{articles}")
+    similar = "".join(f"{a}\t{b}\n" for a, b in zip(ENGLISH, REVERSED, strict=True))
+    (folder / "similar.tsv").write_text(f"anchor\tpositive\n{similar}")
     (folder / "nsmc").mkdir()
     numbered = "".join(f"{n}\t{a}\t{b}\n" for n, (a, b) in enumerate(rows))
     (folder / "nsmc" / "train.tsv.gz").write_bytes(gzip.compress(f"id\tdocument\tlabel\n{numbered}".encode()))

@@ -9,6 +9,7 @@ from glassformer.training.jobs.classification import ClassifyJob, ImagesJob
 from glassformer.training.jobs.forecast import ForecastJob
 from glassformer.training.jobs.lm import LanguageModelingJob
 from glassformer.training.jobs.question_answering import AnswerJob
+from glassformer.training.jobs.sentence_embedding import EmbedJob
 from glassformer.training.jobs.seq2seq import RestoreJob, SummarizeJob, TranslateJob
 from glassformer.training.jobs.series_classification import ClassifySeriesJob
 from glassformer.training.jobs.token_classification import NamedEntityJob
@@ -18,6 +19,7 @@ JOBS: dict[str, type[Job[Any]]] = {
     "lm": LanguageModelingJob,
     "restore": RestoreJob,
     "summarize": SummarizeJob,
+    "embed": EmbedJob,
     "classify": ClassifyJob,
     "ner": NamedEntityJob,
     "answer": AnswerJob,
