@@ -58,6 +58,7 @@ class EncoderOptions(ForwardOptions, total=False):
     types: Tensor | None
     observed: Tensor | None  # (B, time, channels), False where a value is missing
     masked_patches: Tensor | None  # (B, channels, patches), True for patches to be predicted
+    covariates: Tensor | None  # (B, past + future steps, covariates), known covariates of a series
 
 
 class DecoderOptions(ForwardOptions, total=False):
@@ -306,6 +307,7 @@ class EncoderOnly(nn.Module):
         types: Tensor | None = None,
         observed: Tensor | None = None,
         masked_patches: Tensor | None = None,
+        covariates: Tensor | None = None,
         positions: Tensor | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
@@ -316,6 +318,7 @@ class EncoderOnly(nn.Module):
         if tokens and positions is None:
             positions = position_ids(full_mask, 0, inputs, "mask")
         options = {"types": types, "observed": observed, "masked_patches": masked_patches}
+        options["covariates"] = covariates
         options = {name: value for name, value in options.items() if value is not None}
         embedded = embed_inputs(self.embed, inputs, positions, 0, scope(obs, "embed"), **options)
         x = self.encoder(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from glassformer.core import spec as specs
 from glassformer.core.backend import Dropout
@@ -23,10 +24,11 @@ from glassformer.core.embeddings import EmbeddingOutput
 from glassformer.core.heads import HeadContext
 from glassformer.core.observe import Observer, tap
 from glassformer.core.positions import sinusoids
-from glassformer.errors import ShapeError
+from glassformer.errors import MissingValueError, ShapeError
 
 Scaling = Literal["std", "mean", "none"]
 Pool = Literal["flatten", "mean", "max", "first"]
+COVARIATE_WIDTH = 64
 _SMALLEST_VARIANCE, _SMALLEST_MEAN = 1e-5, 1e-10
 
 
@@ -69,6 +71,20 @@ def scaled_sinusoids(rows: int, d_model: int) -> Tensor:
     return table / (table.std() * 10)
 
 
+class CovariateEffect(nn.Module):
+    """Map the known covariates of each time step to their effect on each channel: (B, S, K) -> (B, S, C)."""
+
+    def __init__(self, covariates: int, channels: int, hidden: int = COVARIATE_WIDTH) -> None:
+        super().__init__()
+        self.linear = nn.Linear(covariates, channels, bias=False)
+        self.up, self.down = nn.Linear(covariates, hidden), nn.Linear(hidden, channels, bias=False)
+
+    def forward(self, covariates: Tensor) -> Tensor:
+        covariates = covariates.to(self.up.weight.dtype)
+        effect: Tensor = self.linear(covariates) + self.down(F.gelu(self.up(covariates)))
+        return effect
+
+
 class SeriesInput(nn.Module):
     """Scale series, embed their patches, prepend trained prefix tokens, and add positions."""
 
@@ -95,11 +111,13 @@ class SeriesInput(nn.Module):
             if not self.position.is_meta:
                 self.position.copy_(scaled_sinusoids(rows, d_model))
         self.dropout = Dropout(spec.dropout)
+        self.covariates = CovariateEffect(spec.covariates, spec.channels) if spec.covariates else None
 
     def forward(
         self,
         values: Tensor,
         *,
+        covariates: Tensor | None = None,
         observed: Tensor | None = None,
         masked_patches: Tensor | None = None,
         obs: Observer | None = None,
@@ -107,8 +125,12 @@ class SeriesInput(nn.Module):
         """values (B, T, C) -> vectors (B*C, P, D), and the shift and scale (B, 1, C).
 
         `observed` (B, T, C) is False at missing values, which are ignored. `masked_patches` (B, C, patches)
-        is True for patches that are zeroed after scaling, to be predicted.
+        is True for patches that are zeroed after scaling, to be predicted. `covariates` (B, T + N, K) are
+        known covariates of the past and of N steps to forecast; the shift is then (B, N, C).
         """
+        effect = self._effect(values, covariates)  # (B, T + N, C)
+        if effect is not None:
+            values = values - tap(obs, "effect", effect)[:, : self.context_length].to(values.dtype)
         values, loc, scale = self._scale(values, observed)
         values = tap(obs, "scaled", values)  # (B, T, C)
         patches = extract_patches(values, self.patch_length, self.stride)  # (B, C, patches, L)
@@ -125,7 +147,23 @@ class SeriesInput(nn.Module):
             first = self.prefix.shape[1]
             x = self.dropout(x + position[:, first:])
             x = torch.cat(((self.prefix + position[:, :first]).expand(x.shape[0], -1, -1), x), 1)
+        if effect is not None:
+            loc = loc + effect[:, self.context_length :]
         return EmbeddingOutput(tap(obs, "out", x), loc, scale)
+
+    def _effect(self, values: Tensor, covariates: Tensor | None) -> Tensor | None:
+        """Return the effect (B, T + N, C) of known covariates; None if the model has none."""
+        if self.covariates is None:
+            if covariates is not None:
+                raise ShapeError("covariates", covariates.shape, "none: the model has no known covariates")
+            return None
+        width = self.covariates.up.in_features
+        if covariates is None:
+            raise MissingValueError("covariates", "by a model with known covariates")
+        if covariates.dim() != 3 or covariates.shape[0] != values.shape[0] or covariates.shape[2] != width:
+            raise ShapeError("covariates", covariates.shape, f"({values.shape[0]}, T + N, {width})")
+        effect: Tensor = self.covariates(covariates)
+        return effect.float()
 
     def _scale(self, values: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         if values.dim() != 3 or tuple(values.shape[1:]) != (self.context_length, self.channels):

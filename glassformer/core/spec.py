@@ -360,6 +360,7 @@ class SeriesPatchesSpec(Spec):
     embedding: Literal["shared", "per_channel"] = "shared"
     prefix: int = 0
     dropout: float = 0.0
+    covariates: int = 0  # known covariates, whose effect is removed from the past and added to the forecast
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -46,6 +46,7 @@ class SeriesSet:
     values: (N, C), in double precision, which keeps small variations on a large offset
     stamps: (N,), timestamps as integers    ends: (S,), the row after the last one of each series
     ids: names of the series    names: names of the channels    notes: warnings for the user
+    covariates: (N, K), known covariates    future: for each series, those after its last value, (rows, K)
     """
 
     values: NDArray[np.float64]
@@ -55,6 +56,8 @@ class SeriesSet:
     names: tuple[str, ...]
     step: TimeStep
     notes: tuple[str, ...] = ()
+    covariates: NDArray[np.float64] | None = None
+    future: tuple[NDArray[np.float64], ...] = ()
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -84,6 +87,7 @@ def read_series(
     errors: RowErrors,
     time: str | None = None,
     target: str | Sequence[str] | None = None,
+    covariates: Sequence[str] = (),
     fill: Fill = "error",
     display_name: str | None = None,
 ) -> SeriesSet:
@@ -91,6 +95,7 @@ def read_series(
 
     errors: collects skipped rows.
     time: the column of timestamps.    target: the column or columns of values; by default all.
+    covariates: columns of known covariates. Rows at the end of a series that have only them are its future.
     fill: how to handle missing rows and values, and repeated timestamps: raise an error, interpolate
     linearly, repeat the last value, or (rows only) ignore them.
     display_name: name of the file in errors, e.g. if it is a copy of a table in memory; rows are then
@@ -98,10 +103,22 @@ def read_series(
     """
     file = _SeriesFile.open(Path(path), display_name)
     time, names, id_column = file.choose_columns(time, [target] if isinstance(target, str) else target)
-    ids: dict[str, int] = {}
-    rows, text = _read_rows(file, time, names, id_column, ids)
-    filled = _check_values(rows, names, text, fill)
+    for name in covariates:
+        if name not in file.columns:
+            raise UnknownNameError("column", name, file.columns, where=file.name)
+    names, ids = tuple(name for name in names if name not in covariates), dict[str, int]()
+    rows, text = _read_rows(file, time, (*names, *covariates), id_column, ids)
+    if covariates:
+        rows = _mark_future(rows, len(names))
+    filled = _check_values(rows, (*names, *covariates), text, fill)
     rows, step, notes = _even_steps(rows, fill, errors.start_file(file.name, unit=file.unit))
+    known, future = None, tuple[NDArray[np.float64], ...]()
+    if covariates:
+        known, is_future = rows.values[:, len(names) : -1], rows.values[:, -1] > 0
+        parts = zip(np.split(known, rows.ends()[:-1]), np.split(is_future, rows.ends()[:-1]), strict=True)
+        future = tuple(part[selected] for part, selected in parts)
+        rows, known = rows.select(~is_future), known[~is_future]
+        rows = replace(rows, values=rows.values[:, : len(names)])
     constant = [name for n, name in enumerate(names) if (rows.values[:, n] == rows.values[0, n]).all()]
     if constant:
         filled.append(f"constant columns: {', '.join(constant[:5])}{', ...' * (len(constant) > 5)}")
@@ -113,7 +130,23 @@ def read_series(
         names=names,
         step=step,
         notes=(*notes, *filled),
+        covariates=known,
+        future=future,
     )
+
+
+def _mark_future(rows: _Rows, targets: int) -> _Rows:
+    """Append a column that is 1 in the rows after the last value of each series, whose targets become 0."""
+    future: NDArray[np.bool_] = np.isnan(rows.values[:, :targets]).all(axis=1)  # (N,)
+    for number in range(int(rows.series.max()) + 1):
+        members = np.flatnonzero(rows.series == number)
+        values = np.flatnonzero(~future[members])
+        if not values.size:
+            raise FileProblemError(rows.name, "has a series without any value", hint="remove it")
+        future[members[: values[-1]]] = False
+    marked = np.concatenate((rows.values, future[:, None]), 1)
+    marked[future, :targets] = 0.0
+    return replace(rows, values=marked)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ series is constant in one of three units: time, months or working days.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal
@@ -175,3 +176,26 @@ def _count_working_days(stamps: Integers, step: int) -> Integers | None:
     if step != _DAY or (stamps % _DAY != stamps[0] % _DAY).any() or ((days + 3) % 7 >= 5).any():
         return None
     return np.asarray(np.busday_count(np.datetime64(0, "D"), days.astype("M8[D]")), np.int64)
+
+
+CalendarFeature = Literal["hour", "day_of_week", "day_of_month", "day_of_year", "month"]
+
+
+def calendar_features(stamps: Integers, names: Sequence[CalendarFeature]) -> NDArray[np.float64]:
+    """Return sine and cosine of calendar features of dates (N,), in microseconds: (N, 2 * names).
+
+    >>> calendar_features(np.array([6 * 3_600_000_000]), ["hour"]).round(3).tolist()
+    [[1.0, 0.0]]
+    """
+    dates = stamps.astype("datetime64[us]")
+    days, months, years = (dates.astype(f"datetime64[{unit}]") for unit in "DMY")
+    number = days.astype(np.int64)
+    parts = {
+        "hour": (stamps % _DAY) / _DAY,
+        "day_of_week": ((number + 3) % 7) / 7,  # 1970-01-01 was a Thursday
+        "day_of_month": (number - months.astype("datetime64[D]").astype(np.int64)) / 31,
+        "day_of_year": (number - years.astype("datetime64[D]").astype(np.int64)) / 366,
+        "month": (months.astype(np.int64) % 12) / 12,
+    }
+    angles = 2 * np.pi * np.stack([parts[name] for name in names], 1)
+    return np.stack((np.sin(angles), np.cos(angles)), 2).reshape(len(stamps), -1)

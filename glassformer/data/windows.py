@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar
@@ -19,6 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from glassformer.data.series import SeriesSet
+from glassformer.data.timestamps import CalendarFeature, calendar_features
 from glassformer.errors import EmptyInputError, GlassformerError, InvalidValueError
 
 _BLOCK_ROWS = 65_536
@@ -174,6 +175,40 @@ class Scaler:
         return values.astype(np.float64) * np.array(self.std) + np.array(self.mean)
 
 
+@dataclass(frozen=True, kw_only=True)
+class KnownCovariates:
+    """Known covariates: standardized columns, and calendar features of the timestamps.
+
+    mean, std: of each column in the training data.
+    """
+
+    columns: tuple[str, ...] = ()
+    calendar: tuple[CalendarFeature, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Number of values per time step: each calendar feature is a sine and a cosine."""
+        return len(self.columns) + 2 * len(self.calendar)
+
+    def fit(self, series: SeriesSet, part: SplitRange) -> KnownCovariates:
+        """Return them with the mean and standard deviation of the training split `part`."""
+        if not self.columns or series.covariates is None:
+            return self
+        scaler = Scaler.fit(replace(series, values=series.covariates), part)
+        return replace(self, mean=scaler.mean, std=scaler.std)
+
+    def transform(self, values: Doubles | None, stamps: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the covariates (N, width) of rows with these column values (N, K) and timestamps (N,)."""
+        parts = []
+        if self.columns and values is not None:
+            parts.append(Scaler(self.mean, self.std).transform(values))
+        if self.calendar:
+            parts.append(calendar_features(stamps, self.calendar).astype(np.float32))
+        return np.concatenate(parts, 1)
+
+
 def low_variance_series(series: SeriesSet, part: SplitRange, scaler: Scaler) -> list[str]:
     """Return the names of series with a very small variance, on which little can be learned.
 
@@ -202,6 +237,7 @@ class Windows:
 
     part: the rows of the split.    context, horizon: number of past and of future steps.
     stride: distance between the starts of windows.    limit: maximum number of windows.
+    covariates: known covariates of each row, (N, K), standardized.
     """
 
     series: SeriesSet
@@ -211,6 +247,7 @@ class Windows:
     horizon: int
     stride: int = 1
     limit: int | None = None
+    covariates: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         for name in ("context", "horizon", "stride"):
@@ -251,9 +288,17 @@ class Windows:
         return self.series.starts[which] + self._firsts[which] + inside * self.stride
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int = 0) -> dict[str, NDArray[np.float32]]:
-        """Return past (B, context, C) and future (B, horizon, C), standardized; the same in every epoch."""
-        values = self._views[self.starts(rows) - self.context]
-        return {"past": values[:, : self.context], "future": values[:, self.context :]}
+        """Return past (B, context, C) and future (B, horizon, C), standardized; the same in every epoch.
+
+        With known covariates, also those of all these steps, (B, context + horizon, K).
+        """
+        first = self.starts(rows) - self.context
+        values = self._views[first]
+        arrays = {"past": values[:, : self.context], "future": values[:, self.context :]}
+        if self.covariates is not None:
+            steps = np.arange(self.context + self.horizon)
+            arrays["covariates"] = self.covariates[first[:, None] + steps]
+        return arrays
 
     @cached_property
     def _views(self) -> NDArray[np.float32]:

@@ -64,11 +64,13 @@ def patchtst(
     distribution: Distribution = "none",
     num_labels: int | None = None,
     head_dropout: float = 0.0,
+    covariates: int = 0,
     head: spec.HeadSpec | None = None,
 ) -> spec.EncoderOnlySpec:
     """Create the spec of a PatchTST; the defaults are the paper's for long series, forecasting 96 steps.
 
     num_labels: for a classifier instead of a forecaster.
+    covariates: number of known covariates of a forecaster, which the published models do not have.
     """
     if head is None and num_labels is not None:
         pooling: Any = "mean" if pool == "flatten" else pool
@@ -84,6 +86,7 @@ def patchtst(
             embedding=embedding,
             prefix=prefix,
             dropout=embed_dropout,
+            covariates=covariates,
         ),
         encoder=spec.StackSpec(
             d_model=d_model,

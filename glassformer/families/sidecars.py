@@ -37,6 +37,8 @@ class JobInfo:
     prefix: text before every source of a summarizer.
     gap, before: for a model that restores sentences, the gap token and the string before each text part.
     columns: channels of the series. frequency: step of the series of a forecaster.
+    known_covariates, calendar_features: known covariates of a forecaster: columns, and features of the time;
+    covariate_mean, covariate_std: of the columns in the training data.
     difference: whether a classifier of series reads first differences as additional channels.
     context, horizon: number of steps it reads and predicts.
     mean, std: statistics of each column or image channel in the training data. size, channels: of the images.
@@ -60,6 +62,10 @@ class JobInfo:
     context: int | None = None
     horizon: int | None = None
     difference: bool | None = None
+    known_covariates: tuple[str, ...] | None = None
+    calendar_features: tuple[str, ...] | None = None
+    covariate_mean: tuple[float, ...] | None = None
+    covariate_std: tuple[float, ...] | None = None
     frequency: str | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
@@ -158,7 +164,7 @@ _IMAGE_PROCESSOR: Hints = {
     **dict.fromkeys(("size", "crop_size"), int | tuple[int, ...] | dict),
     **dict.fromkeys(("do_resize", "do_rescale", "do_normalize", "do_center_crop"), bool),
 }
-_ANY_SIGN = ("mean", "image_mean")
+_ANY_SIGN = ("mean", "image_mean", "covariate_mean")
 
 
 def _check(values: Mapping[str, Any], known: Hints, where: str | Path) -> None:

@@ -32,7 +32,7 @@ from glassformer.core.distributions import DistributionParameters, Gaussian, Neg
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import Fill, SeriesSet, read_series
 from glassformer.data.timestamps import advance, format_timestamp
-from glassformer.data.windows import Doubles, Scaler, format_value, mean_abs, mean_and_std
+from glassformer.data.windows import Doubles, KnownCovariates, Scaler, format_value, mean_abs, mean_and_std
 from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks, Task, check_finite, encoder_model
 
@@ -117,6 +117,13 @@ class Forecaster(Task[Any, Forecast]):
         self.context = context or bundle.job.context or 1
         self.time, self.fill = time, fill
         self.columns = columns if columns is not None else bundle.job.columns
+        job = bundle.job
+        self.known = KnownCovariates(
+            columns=job.known_covariates or (),
+            calendar=job.calendar_features or (),  # type: ignore[arg-type]
+            mean=job.covariate_mean or (),
+            std=job.covariate_std or (),
+        )
 
     def is_single(self, inputs: Any) -> bool:
         return not isinstance(inputs, list)
@@ -133,8 +140,24 @@ class Forecaster(Task[Any, Forecast]):
         name = None if isinstance(series, str | PathLike) else "the table"
         with _as_file(series) as path:
             past = read_series(
-                path, errors=errors, time=self.time, target=self.columns, fill=self.fill, display_name=name
+                path,
+                errors=errors,
+                time=self.time,
+                target=self.columns,
+                covariates=self.known.columns,
+                fill=self.fill,
+                display_name=name,
             )
+        if self.known.columns:
+            listed = ", ".join(self.known.columns)
+            for series_id, future in zip(past.ids, past.future, strict=True):
+                if len(future) < self.horizon:
+                    raise InvalidValueError(
+                        f"the number of future rows of {listed} in series {series_id!r}",
+                        len(future),
+                        f"at least {self.horizon}",
+                        hint="add rows with the future values of these columns and empty targets",
+                    )
         notes = [note for note in (*past.notes, errors.summary()) if note]
         check_columns(self.bundle, past.names)
         short = np.flatnonzero(past.lengths < self.context)
@@ -156,7 +179,10 @@ class Forecaster(Task[Any, Forecast]):
             ends = past.ends[at : at + SERIES_TOGETHER]
             rows = past.values[ends[:, None] + np.arange(-self.context, 0)]  # (B, context, C)
             scale = scale_of(bundle, rows)
-            output = model(torch.from_numpy(scale.transform(rows)).to(bundle.device))
+            options = {}
+            if self.known.width:
+                options["covariates"] = torch.from_numpy(self._covariates(past, at)).to(bundle.device)
+            output = model(torch.from_numpy(scale.transform(rows)).to(bundle.device), **options)
             if isinstance(output, Tensor):
                 means.append(scale.inverse(output.float().cpu().numpy()))
                 continue
@@ -166,6 +192,20 @@ class Forecaster(Task[Any, Forecast]):
         if not levels:
             return values, np.empty((0, *values.shape))
         return values, check_finite(bundle, np.concatenate(levels, 1))
+
+    def _covariates(self, past: SeriesSet, first: int) -> NDArray[np.float32]:
+        """Return the known covariates (B, T + N, K) of a batch of series. first: number of the first one."""
+        parts = []
+        for number in range(first, min(first + SERIES_TOGETHER, len(past))):
+            end = int(past.ends[number])
+            stamps = past.stamps[end - self.context : end].tolist()
+            stamps += [advance(stamps[-1], past.step, n + 1) for n in range(self.horizon)]
+            values = None
+            if past.covariates is not None:
+                known = past.covariates[end - self.context : end]
+                values = np.concatenate((known, past.future[number][: self.horizon]))
+            parts.append(self.known.transform(values, np.array(stamps, np.int64)))
+        return np.stack(parts)
 
     def postprocess(self, past: SeriesSet, notes: list[str], values: Doubles, levels: Doubles) -> Forecast:
         """Create the forecast with its timestamps."""

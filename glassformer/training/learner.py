@@ -20,6 +20,7 @@ from glassformer.core.block import Block
 from glassformer.core.distributions import DistributionParameters, map_parameters
 from glassformer.core.heads import LanguageModelHead
 from glassformer.core.masks import Mask
+from glassformer.core.model import EncoderOnly
 from glassformer.data.examples import IGNORE_INDEX
 from glassformer.training.losses import cross_entropy, projected_cross_entropy
 
@@ -154,8 +155,15 @@ def point_forecast(forecast: Tensor | DistributionParameters) -> Tensor:
 class SeriesLearner(Learner):
     """Train a forecaster on the squared error, or the negative log-likelihood of a distribution."""
 
-    def forward(self, past: Tensor, future: Tensor) -> Tensor:
-        return self.loss(self.model(past), future)
+    def forward(self, past: Tensor, future: Tensor, covariates: Tensor | None = None) -> Tensor:
+        return self.loss(self.forecast(past, covariates), future)
+
+    def forecast(self, past: Tensor, covariates: Tensor | None = None) -> Tensor | DistributionParameters:
+        """Return the forecast of the model; a baseline ignores covariates."""
+        uses_covariates = covariates is not None and isinstance(self.model, EncoderOnly)
+        options = {"covariates": covariates} if uses_covariates else {}
+        output: Tensor | DistributionParameters = self.model(past, **options)
+        return output
 
     def loss(self, forecast: Tensor | DistributionParameters, future: Tensor) -> Tensor:
         """Return the summed loss of a forecast."""

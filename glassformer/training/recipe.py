@@ -334,6 +334,12 @@ class SeriesData(DataSection):
     target_columns: Paths | None = setting(
         None, "columns to forecast; null takes all numeric columns", unit="names"
     )
+    known_covariates: Paths | None = setting(
+        None, "columns whose future is known, e.g. prices or holidays (futr_exog_list)", unit="names"
+    )
+    calendar_features: (
+        tuple[Literal["hour", "day_of_week", "day_of_month", "day_of_year", "month"], ...] | None
+    ) = setting(None, "known covariates computed from the time column, e.g. [hour, day_of_week]")
     context_length: int | None = setting(
         None, "number of past steps that the model reads; null chooses it", unit="time steps"
     )
@@ -888,6 +894,9 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "per_device_train_batch_size": ("batch_tokens", "batch_size"),
     "max_length": ("max_len",),
     "max_seq_length": ("max_len",),
+    "futr_exog_list": ("known_covariates",),
+    "future_covariates": ("known_covariates",),
+    "known_covariates_names": ("known_covariates",),
 }
 
 

@@ -215,7 +215,7 @@ def forecast_metrics(
     """Return the mean loss per value, and the errors over all windows, in standardized units."""
     total, values, errors = 0.0, 0, ForecastErrors()
     for _, arrays, tensors in evaluation_batches(windows, device, batch):
-        forecast = learner.model(tensors["past"])
+        forecast = learner.forecast(tensors["past"], tensors.get("covariates"))
         total += float(learner.loss(forecast, tensors["future"]))
         values += arrays["future"].size
         errors.add(point_forecast(forecast), tensors["future"])

@@ -19,6 +19,7 @@ from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.sources import fingerprint_files
 from glassformer.data.windows import (
+    KnownCovariates,
     Scaler,
     SeriesSplit,
     SplitRange,
@@ -53,6 +54,7 @@ class ForecastJob(Job[SeriesData]):
     series: SeriesSet
     parts: SeriesSplit
     scaler: Scaler
+    known = KnownCovariates()
     evaluated: JobInfo | None = None  # job.json of the model to evaluate
 
     def adopt_base_settings(self) -> None:
@@ -64,7 +66,14 @@ class ForecastJob(Job[SeriesData]):
             raise InvalidValueError("data.train", list(data.train), "one file that holds all series")
         path, problems = require_file(data.train[0]), RowErrors()
         target = data.target_columns or (self.evaluated.columns if self.evaluated else None)
-        settings = (data.time_column, target, data.split, data.fill_missing)
+        info = self.base_info
+        self.known = KnownCovariates(
+            columns=data.known_covariates or info.known_covariates or (),
+            calendar=data.calendar_features or info.calendar_features or (),  # type: ignore[arg-type]
+            mean=info.covariate_mean or (),
+            std=info.covariate_std or (),
+        )
+        settings = (data.time_column, target, data.split, data.fill_missing, self.known.columns)
         cache = DataCache(
             self.folder / "data", lambda stamp: (fingerprint_files([path], stamp=stamp), *settings)
         )
@@ -72,8 +81,15 @@ class ForecastJob(Job[SeriesData]):
         if known is None:
             cache.start()
         self.series = series = read_series(
-            path, errors=problems, time=data.time_column, target=target, fill=data.fill_missing or "error"
+            path,
+            errors=problems,
+            time=data.time_column,
+            target=target,
+            covariates=self.known.columns,
+            fill=data.fill_missing or "error",
         )
+        if self.known.calendar and series.step.kind == "numbers":
+            raise UnsupportedError("a time column of numbers", "data.calendar_features", "use dates")
         if known is None:
             cache.commit()
         self._split()
@@ -107,11 +123,23 @@ class ForecastJob(Job[SeriesData]):
         else:
             self.parts = split_series(self.series, self.data.split)
         self.scaler = Scaler.fit(self.series, self.parts.train)
+        if not self.known.mean:
+            self.known = self.known.fit(self.series, self.parts.train)
 
     def windows(self, part: SplitRange) -> Windows:
         """Return all windows whose future lies in a split."""
         context, horizon = self._lengths()
-        return Windows(series=self.series, part=part, scaler=self.scaler, context=context, horizon=horizon)
+        known = None
+        if self.known.width:
+            known = self.known.transform(self.series.covariates, self.series.stamps)
+        return Windows(
+            series=self.series,
+            part=part,
+            scaler=self.scaler,
+            context=context,
+            horizon=horizon,
+            covariates=known,
+        )
 
     def _lengths(self) -> tuple[int, int]:
         """Return context length and horizon of the recipe, else of the base model."""
@@ -152,6 +180,12 @@ class ForecastJob(Job[SeriesData]):
         sizes = {"context_length": context, "prediction_length": horizon}
         if self.base is not None:
             patches = getattr(self.base.spec, "input", None)
+            expected = getattr(patches, "covariates", 0)
+            if expected != self.known.width:
+                raise ConflictError(
+                    ("data.known_covariates", "model.folder"),
+                    f"there are {self.known.width} known covariates, the model reads {expected}",
+                )
             if isinstance(patches, specs.SeriesPatchesSpec) and patches.channels != channels:
                 raise ConflictError(
                     ("data.target_columns", "model.folder"),
@@ -165,6 +199,8 @@ class ForecastJob(Job[SeriesData]):
             bundle = Bundle(model=baselines.build_baseline(baselines.from_dict(spec, "model")))
         else:
             fixed = {**sizes, "channels": channels}
+            if self.known.width:
+                fixed["covariates"] = self.known.width
             if len(supported_options(self.preset, fixed)) < len(fixed):
                 raise self.unsupported_model(f"use patchtst, {', '.join(BASELINES)}")
             bundle = Bundle(model=build_from_spec(new_model_spec(options, fixed)))
@@ -176,6 +212,10 @@ class ForecastJob(Job[SeriesData]):
             context=context,
             horizon=horizon,
             frequency=str(self.series.step),
+            known_covariates=self.known.columns or None,
+            calendar_features=self.known.calendar or None,
+            covariate_mean=self.known.mean or None,
+            covariate_std=self.known.std or None,
         )
         return replace(bundle, job=info)
 
@@ -224,7 +264,8 @@ class ForecastJob(Job[SeriesData]):
             return []
         rows = np.linspace(0, len(windows) - 1, count).astype(np.int64)
         arrays = windows.batch(rows)
-        output = learner.model(torch.from_numpy(arrays["past"]).to(device))
+        tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+        output = learner.forecast(tensors["past"], tensors.get("covariates"))
         forecast = point_forecast(output).cpu().numpy()
         name, std = self.series.names[-1], self.scaler.std[-1]
 
