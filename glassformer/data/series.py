@@ -144,7 +144,7 @@ def _mark_future(rows: _Rows, targets: int) -> _Rows:
         if not values.size:
             raise FileProblemError(rows.name, "has a series without any value", hint="remove it")
         future[members[: values[-1]]] = False
-    marked = np.concatenate((rows.values, future[:, None]), 1)
+    marked = np.concatenate((rows.values, future[:, None].astype(np.float64)), 1)
     marked[future, :targets] = 0.0
     return replace(rows, values=marked)
 

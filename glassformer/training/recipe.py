@@ -384,13 +384,13 @@ class LabeledSeriesData(DataSection):
     )
     scale_std: float = setting(0.1, "augmentation: std of a random factor", interval="[0, inf)")
     time_warp: float = setting(
-        0.2, "augmentation: the local speed changes by up to exp(+-time_warp)", interval="[0, inf)"
+        0.1, "augmentation: the local speed changes by up to exp(+-time_warp)", interval="[0, inf)"
     )
     max_shift: float = setting(
-        0.1, "augmentation: maximum random shift in time", interval="[0, 1)", unit="fraction of the length"
+        0.0, "augmentation: maximum random shift in time", interval="[0, 1)", unit="fraction of the length"
     )
     max_mask: float = setting(
-        0.2, "augmentation: longest masked span", interval="[0, 1)", unit="fraction of the length"
+        0.1, "augmentation: longest masked span", interval="[0, 1)", unit="fraction of the length"
     )
     mixup_prob: float = setting(
         1.0, "augmentation: mixup, decided per batch", interval="[0, 1]", unit="probability"
