@@ -137,7 +137,7 @@ class Shell:
             assert not exit_codes and time.monotonic() < deadline, f"the server did not start: {exit_codes}"
             time.sleep(0.02)
         response = httpx.get(f"http://127.0.0.1:{self.port}/", follow_redirects=True)
-        assert response.status_code == (401 if "GLASSFORMER_TOKEN" in os.environ else 200)
+        assert response.status_code == (401 if "GLASSFORMER_API_KEY" in os.environ else 200)
 
     def stop_server(self) -> None:
         if self._thread is None:

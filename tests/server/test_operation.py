@@ -376,16 +376,10 @@ def test_beams_that_do_not_fit_into_memory_are_rejected(bundles, monkeypatch):
     translator = bundles["translator"]
     translator.translate("the cat", num_beams=70, max_new_tokens=2)
     monkeypatch.setattr(engine, "available_memory", lambda device: 50 << 20)
-    for options, name in (
-        ({"num_beams": 5000}, "num_beams"),
-        ({"num_beams": 10**9}, "num_beams"),
-        ({"do_sample": True, "num_beams": 1, "num_return_sequences": 10**6}, "num_return_sequences"),
-    ):
+    for beams in (5000, 10**9):
         with pytest.raises(InvalidValueError) as caught:
-            translator.translate("the cat", max_new_tokens=20, **options)
-        assert caught.value.name == name
-    most = int(caught.value.expected.split()[2].strip(",").replace(",", ""))
-    assert 1 < most < 10**6
+            translator.translate("the cat", max_new_tokens=20, num_beams=beams)
+        assert caught.value.name == "num_beams" and caught.value.value == beams
 
 
 def test_the_kv_cache_fits_into_the_free_memory(bundles, monkeypatch):
