@@ -32,6 +32,7 @@ from glassformer.training.hardware import Hardware
 from glassformer.training.jobs import JOBS
 from glassformer.training.jobs.base import Job
 from glassformer.training.logging.console import silence_stderr
+from glassformer.training.logging.trackers import make_trackers
 from glassformer.training.recipe import Recipe, parse_recipe, read_recipe
 from glassformer.training.session import RESUMABLE, Session, check_unchanged, first_difference, open_session
 from glassformer.training.signals import Interrupted, StopSignals
@@ -69,6 +70,7 @@ def run(
 ) -> RunResult:
     """Train to the end, starting or resuming from the current state of the folder."""
     root = Path(folder)
+    make_trackers(request.training.report_to)  # a missing package is an error before the data is prepared
     with open_session(root, request.training) as session:
         main = session.parallel.main
         if main and not (root / REQUEST).is_file():

@@ -89,6 +89,12 @@ class StopAt(glassformer.TrainerCallback):
         trainer.should_stop = metrics.step == self.step
 
 
+class CrashAt(StopAt):
+    def on_step_end(self, trainer: glassformer.Trainer, metrics: Any) -> None:
+        if metrics.step == self.step:
+            raise KeyError("crash")
+
+
 def network(dropout: float = 0.1) -> nn.Module:
     torch.manual_seed(3)
     return nn.Sequential(nn.Linear(3, 8), nn.Dropout(dropout), nn.Linear(8, 1))
@@ -115,13 +121,18 @@ def test_resume_inside_an_epoch_is_bit_identical(tmp_path: Path, dataset: type[A
     assert through.train().outcome == "finished"
     stopped = trainer_in(tmp_path / "stopped", dataset(), callbacks=[StopAt(6)])
     assert (stopped.train().outcome, stopped.state.step) == ("stopped", 6)
+    with pytest.raises(KeyError):  # resumes from the checkpoint of step 3
+        trainer_in(tmp_path / "crashed", dataset(), save_steps=3, callbacks=[CrashAt(5)]).train()
+    crashed = trainer_in(tmp_path / "crashed", dataset(), save_steps=3)
+    assert crashed.train().outcome == "finished"
     data = dataset()
     resumed = trainer_in(tmp_path / "stopped", data)
     assert resumed.train().outcome == "finished"
     expected = parameters(through.model)
-    assert expected.keys() == parameters(resumed.model).keys()
-    for name, tensor in parameters(resumed.model).items():
-        assert torch.equal(tensor, expected[name]), name
+    for trainer in (resumed, crashed):
+        assert expected.keys() == parameters(trainer.model).keys()
+        for name, tensor in parameters(trainer.model).items():
+            assert torch.equal(tensor, expected[name]), name
     if isinstance(data, Stream):  # 8 more steps; without a state the first 6 are read again
         assert data.read == (4 * 8 if isinstance(data, StatefulStream) else 4 * 14)
     saved = open_weights(tmp_path / "stopped" / "model")
