@@ -98,7 +98,8 @@ PYTHON: dict[str, tuple[str, str, tuple[Section, ...]]] = {
             _modules("Attention", "attend MultiHeadAttention Mask"),
             _modules(
                 "Positions",
-                "SinusoidalPositions LearnedPositions RotaryPositions RelativeBias AlibiBias",
+                "SinusoidalPositions LearnedPositions RotaryPositions RelativeBias AlibiBias "
+                "DisentangledPositions",
                 "Each takes position ids, not vectors.",
             ),
             _modules("Feed-forward", "FeedForward GatedFeedForward"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from glassformer.core.observe import Observer, Record, observe
     from glassformer.core.positions import (
         AlibiBias,
+        DisentangledPositions,
         LearnedPositions,
         RelativeBias,
         RotaryPositions,
@@ -51,7 +52,10 @@ _HOME = {
     **dict.fromkeys(("BatchNorm", "LayerNorm", "RMSNorm"), "core.norms"),
     **dict.fromkeys(("Observer", "Record", "observe"), "core.observe"),
     **dict.fromkeys(
-        ("AlibiBias", "LearnedPositions", "RelativeBias", "RotaryPositions", "SinusoidalPositions"),
+        (
+            *("AlibiBias", "DisentangledPositions", "LearnedPositions", "RelativeBias", "RotaryPositions"),
+            "SinusoidalPositions",
+        ),
         "core.positions",
     ),
     "Stack": "core.stack",

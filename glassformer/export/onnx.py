@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
@@ -30,7 +30,12 @@ from glassformer.core.kernels import Kernel
 from glassformer.core.kv_cache import KVCache, LayerCache
 from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
-from glassformer.core.positions import PositionTerms, RelativeBias, relative_position_bucket
+from glassformer.core.positions import (
+    DisentangledPositions,
+    PositionTerms,
+    RelativeBias,
+    relative_position_bucket,
+)
 from glassformer.core.stack import Stack
 from glassformer.errors import MissingDependencyError, UnsupportedError
 from glassformer.export.folder import (
@@ -186,13 +191,35 @@ class TabulatedRelativeBias(nn.Module):
         return PositionTerms(bias=nn.functional.embedding(rows, self.weight).permute(0, 3, 1, 2))
 
 
+class TabulatedDisentangledPositions(DisentangledPositions):
+    """`DisentangledPositions` with a table of rows, for the same reason."""
+
+    table: Tensor
+
+    def __init__(self, own: DisentangledPositions) -> None:
+        nn.Module.__init__(self)
+        self.weight, self.norm = own.weight, own.norm
+        self.max_distance, self.kinds, self.dropout = own.max_distance, own.kinds, own.dropout
+        distances = torch.arange(-self.max_distance, self.max_distance + 1)  # farther ones have the same row
+        self.register_buffer("table", own.rows(distances), persistent=False)
+
+    def rows(self, distance: Tensor) -> Tensor:
+        return self.table[distance.clamp(-self.max_distance, self.max_distance) + self.max_distance]
+
+
+_TABULATED: dict[type, Callable[[Any], nn.Module]] = {
+    RelativeBias: TabulatedRelativeBias,
+    DisentangledPositions: TabulatedDisentangledPositions,
+}
+
+
 @contextmanager
 def _tabulated_positions(model: AnyModel) -> Iterator[None]:
-    """Replace a model's relative position biases with `TabulatedRelativeBias` inside the block."""
+    """Replace a model's relative positions with tabulated ones inside the block."""
     stacks: list[Any] = [part for part in model.modules() if isinstance(part, Stack)]
-    own = {stack: stack.position for stack in stacks if isinstance(stack.position, RelativeBias)}
+    own = {stack: stack.position for stack in stacks if type(stack.position) in _TABULATED}
     for stack, position in own.items():
-        stack.position = TabulatedRelativeBias(position)
+        stack.position = _TABULATED[type(position)](position)
     try:
         yield
     finally:

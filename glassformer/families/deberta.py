@@ -228,6 +228,7 @@ FAMILY = Family(
     from_config=from_config,
     to_config=to_config,
     table=table,
+    bare_architecture="DebertaV2Model",
     # read by some heads only
     ignored_keys=frozenset({"pooler_dropout", "pooler_hidden_act", "pooler_hidden_size", "legacy"}),
 )

@@ -329,6 +329,7 @@ class Family:
     ignored_keys: further keys of the published config (see `IGNORED_KEYS`) that do not change the output.
     files: further JSON files of a saved folder, by name.
     marker_files: files that distinguish its folders from those of a family with the same architecture.
+    bare_architecture: the class of published configs that name none, if there are such configs.
     """
 
     name: str
@@ -343,6 +344,7 @@ class Family:
     ignored_keys: frozenset[str] = frozenset()
     files: Callable[[ModelSpec], dict[str, Any]] = lambda _: {}
     marker_files: tuple[str, ...] = ()
+    bare_architecture: str = ""
 
     def describes(self, model: ModelSpec) -> bool:
         """Whether the published config of this family describes the spec exactly."""

@@ -85,8 +85,12 @@ def _build(family: Family, options: dict[str, Any]) -> ModelSpec:
 
 def family_of_config(config: Config) -> Family:
     """Return the family that reads a published config."""
-    kind, architecture = config.values.get("model_type"), config.architecture
+    kind = config.values.get("model_type")
     readers = families(FAMILIES_BY_MODEL_TYPE.get(kind, ()) if isinstance(kind, str) else ()).values()
+    if not config.values.get("architectures"):  # a config without classes describes the bare encoder
+        bare = [f.bare_architecture for f in readers if f.bare_architecture]
+        config.values |= {"architectures": bare} if bare else {}
+    architecture = config.architecture
     matches = [
         family
         for family in readers

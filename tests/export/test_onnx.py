@@ -228,6 +228,9 @@ def check_forward(model, folder):
     ("family", "options"),
     [
         ("bert", {}),
+        ("albert", ONE),
+        ("modernbert", ONE),
+        ("deberta", ONE),
         ("bert", {"head": spec.ClassifySpec(num_labels=3, hidden="tanh"), "tied": False, **ONE}),
         ("bert", {"head": spec.FeaturesSpec(pooler=True), "tied": False, **ONE}),
         ("roberta", {"head": spec.TokenClassifySpec(num_labels=4), "tied": False, **ONE}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,18 @@ def test_newer_deberta_head_is_read_and_saved_under_the_older_names(tmp_path: Pa
     assert not info["missing_keys"] and not info["unexpected_keys"]
     ours, theirs = both(again.eval(), folder)
     assert (ours - theirs.logits)[0].abs().max() < 1e-5
+
+
+def test_deberta_folder_without_architectures_is_the_bare_encoder(tmp_path: Path) -> None:
+    """The published files name no class, and hold the heads of pretraining."""
+    reference = harness.reference("DebertaV2ForMaskedLM", {**_DEBERTA, "legacy": False})
+    folder = harness.save_reference(reference, tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    del config["architectures"]
+    (folder / "config.json").write_text(json.dumps(config))
+    rewrite(folder, lambda tensors: tensors | {"mask_predictions.dense.weight": torch.randn(24, 24)})
+    ours, theirs = both(reference.deberta, folder)
+    assert (ours - theirs.last_hidden_state)[0].abs().max() < 1e-5
 
 
 def test_bare_encoder_without_pooler_is_read(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 
 import glassformer
 from glassformer.bundle import Bundle
+from glassformer.core.spec import ReplacedTokenSpec
 from glassformer.errors import GlassformerError, InvalidValueError, UnknownNameError, UnsupportedError
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 from glassformer.training.data_cache import no_log
@@ -125,6 +126,19 @@ def test_other_text_encoders_have_their_published_heads(preset: str, tmp_path: P
     with torch.no_grad():
         ours, other = bundle.model(rows), theirs(rows, attention_mask=rows != 0).logits
     assert bundle.family == preset and torch.allclose(ours, other, atol=1e-5)
+
+
+def test_classifier_from_a_folder_has_the_head_of_its_family(tmp_path: Path) -> None:
+    """ELECTRA's base model has the layers of BERT, but another head."""
+    tokenizer = train_tokenizer(GOOD + BAD + PLAIN, TokenizerPlan(kind="word", template="cls_sep"))
+    encoder = glassformer.tiny(
+        "electra", vocab_size=tokenizer.vocab_size, embedding_dim=None, head=ReplacedTokenSpec()
+    )
+    base = glassformer.save(Bundle(model=encoder, tokenizer=tokenizer), tmp_path / "base")
+    one_step = {"max_steps": 1, "lr": 0.001, "batch_tokens": 512}
+    file = reviews(tmp_path / "reviews.tsv", 60)
+    texts(file, tmp_path / "run", model={"folder": str(base)}, training=one_step)
+    assert glassformer.load(tmp_path / "run/model").family == "electra"
 
 
 @pytest.mark.parametrize(
