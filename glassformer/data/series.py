@@ -137,7 +137,7 @@ def read_series(
 
 def _mark_future(rows: _Rows, targets: int) -> _Rows:
     """Append a column that is 1 in the rows after the last value of each series, whose targets become 0."""
-    future: NDArray[np.bool_] = np.isnan(rows.values[:, :targets]).all(axis=1)  # (N,)
+    future = np.asarray(np.isnan(rows.values[:, :targets]).all(1), np.bool_)  # (N,)
     for number in range(int(rows.series.max()) + 1):
         members = np.flatnonzero(rows.series == number)
         values = np.flatnonzero(~future[members])
