@@ -4,8 +4,8 @@ python -m experiments.ucr --out ucr.json                  # all sets and seeds o
 python -m experiments.ucr --holdout --out tried.json --set training.lr=0.003    # to compare settings
 python experiments/ucr_baselines.py --out baselines.json --ours ucr.json        # 1-NN DTW and ROCKET (aeon)
 
-The settings were compared with --holdout, which holds out a third of each training part and never reads the
-test part. A measured model is trained on the whole training part and has the weights of the last step.
+Compare settings with --holdout, which holds out a third of each training part and never reads the test part.
+A measured model is trained on the whole training part and has the weights of the last step.
 """
 
 from __future__ import annotations
