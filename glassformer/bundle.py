@@ -43,6 +43,7 @@ from glassformer.families.adapter import (
     read_adapter,
 )
 from glassformer.families.family import Config, Family
+from glassformer.families.gguf import generation_ids, read_gguf
 from glassformer.families.model_files import (
     published_files,
     quantized_state,
@@ -64,9 +65,11 @@ from glassformer.families.sidecars import (
 from glassformer.pretrained import model_folder
 from glassformer.tokenization import Tokenizer, load_tokenizer
 from glassformer.tokenization.folder import TOKENIZER_FILES
+from glassformer.tokenization.gguf import load_gguf_tokenizer
 from glassformer.weights.atomic_write import STAGED, atomic_write, finish_staged, make_folder, staged_files
 from glassformer.weights.checksums import CHECKSUMS_FILE, listed_files, verify_checksums, write_checksums
 from glassformer.weights.convert import to_ours, to_theirs
+from glassformer.weights.gguf import GGUFFile, find_gguf
 from glassformer.weights.store import open_weights, pause_gc, save_file, save_weights, weight_files
 
 Layout = Literal["hf", "glassformer"]
@@ -168,9 +171,10 @@ def load(
 ) -> Bundle:
     """Load a model folder as a plain `Bundle`; see `glassformer.load`."""
     path = model_folder(pretrained.resolve_name(folder))
-    if path.is_file():
+    gguf_path = find_gguf(path)
+    if path.is_file() and gguf_path is None:
         raise FileProblemError(path, "is a file", hint=f"expected a folder that holds {CONFIG_FILE}")
-    if not path.is_dir():
+    if not path.exists():
         close = get_close_matches(str(folder), pretrained.names(), n=1)
         hint = f"did you mean {close[0]!r}?" if close else ""
         if re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)):
@@ -179,6 +183,8 @@ def load(
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise UnsupportedError("this machine", "CUDA", hint="use the device cpu")
     weights_kind: Literal["own", "int8"] = "int8" if dtype == "int8" else "own"
+    if gguf_path is not None:
+        return _load_gguf(gguf_path, dtype, device)
     finish_save(path)
     verify_checksums(path)
     adapter, base, names = None, path, None
@@ -202,12 +208,7 @@ def load(
         table = family.table(model_spec, list(weights))
         source = weights if adapter is None else AdaptedWeights(weights, adapter, table)
         tensors = to_ours(source, table, tensor_shapes(model), where=path)
-    compute_dtype = resolve_dtype(None if dtype == "int8" else dtype, device, tensors.values())
-    tensors = {name: _to_device(tensor, compute_dtype, device) for name, tensor in tensors.items()}
-    if not mmap and torch.device(device).type == "cpu":
-        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    fill_meta_model(model, tensors, str(device))
-    model.eval()
+    _fill(model, tensors, dtype, device, copy=not mmap)
     if (described / IMAGE_PROCESSOR_FILE).is_file():
         files[IMAGE_PROCESSOR_FILE] = read_image_processor(described / IMAGE_PROCESSOR_FILE)
     return Bundle(
@@ -220,6 +221,46 @@ def load(
         files=files,
         folder=path,
         weights=weights_kind,
+    )
+
+
+def _fill(
+    model: AnyModel,
+    tensors: dict[str, Tensor],
+    dtype: torch.dtype | str | None,
+    device: str | torch.device,
+    *,
+    copy: bool,
+) -> None:
+    """Move the tensors to the device and into the model, which is on the meta device."""
+    compute_dtype = resolve_dtype(None if dtype == "int8" else dtype, device, tensors.values())
+    tensors = {name: _to_device(tensor, compute_dtype, device) for name, tensor in tensors.items()}
+    if copy and torch.device(device).type == "cpu":
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    fill_meta_model(model, tensors, str(device))
+    model.eval()
+
+
+def _load_gguf(path: Path, dtype: torch.dtype | str | None, device: str | torch.device) -> Bundle:
+    """Load a GGUF file; quantized weights become float32."""
+    file = GGUFFile(path)
+    values, published = read_gguf(file)
+    config = Config(values, str(path), names=published)
+    family = family_of_config(config)
+    model_spec = _build_or_raise(path, lambda: family.from_config(config))
+    with torch.device("meta"):
+        model = _build_or_raise(path, lambda: build_from_spec(model_spec))
+    table = family.table(model_spec, list(published))
+    tensors = to_ours(published, table, tensor_shapes(model), where=path, config_file="its metadata")
+    _fill(model, tensors, dtype, device, copy=False)
+    return Bundle(
+        model=model,
+        tokenizer=load_gguf_tokenizer(file.metadata, path),
+        family=family.name,
+        config=values,
+        generation=generation_ids(file),
+        folder=path,
+        weights="int8" if dtype == "int8" else "own",
     )
 
 

@@ -40,7 +40,8 @@ Model = Annotated[
 ModelOrTiny = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="Model folder, shipped model, or tiny:FAMILY for a small random model."
+        metavar="MODEL",
+        help="Model folder, GGUF file, shipped model, or tiny:FAMILY for a small random model.",
     ),
 ]
 Texts = Annotated[
