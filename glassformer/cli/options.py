@@ -41,7 +41,7 @@ ModelOrTiny = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Model folder, GGUF file, shipped model, or tiny:FAMILY for a small random model.",
+        help="Model folder, GGUF file, shipped model, or tiny:FAMILY (small, random).",
     ),
 ]
 Texts = Annotated[
