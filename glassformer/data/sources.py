@@ -335,7 +335,9 @@ def _is_number(value: object) -> bool:
 def _textual_columns(head: TablePreview) -> list[str]:
     """Return the columns that contain only text and missing values."""
     columns = zip(head.names or (), zip(*head.rows, strict=True), strict=bool(head.rows))
-    return [name for name, values in columns if {type(value) for value in values} - {type(None)} == {str}]
+    return [
+        name for name, values in columns if {type(value) for value in values} - {type(None), Invalid} == {str}
+    ]
 
 
 class TextFiles(TextSource):

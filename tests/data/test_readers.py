@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data.readers import read_lines, read_pieces
+from glassformer.data.readers import MAX_LINE_BYTES, read_lines, read_pieces
 from glassformer.data.row_errors import Invalid, RowCounter, RowErrors
 from glassformer.data.sources import Source, labeled_texts, pairs, stamp_by_content, texts
 from glassformer.data.split import split_source
@@ -218,3 +218,39 @@ def test_real_files_are_read_completely(make: Callable[..., Source], files: list
     assert len(rows) == count and not errors
     if make is labeled_texts:
         assert {label for _, label in rows} <= {"0", "1", "2"}
+
+
+@pytest.mark.parametrize("later", ["", '"good, really",1', '"multi\nline, cell",0', '"another stray one,1'])
+def test_stray_quote_makes_only_its_own_line_bad(tmp_path: Path, later: str) -> None:
+    lines = [f"row {n},{n % 2}" for n in range(300)]
+    lines[100] = '"' + lines[100]
+    lines[200] = later or lines[200]
+    (tmp_path / "a.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    rows, errors = read(labeled_texts(tmp_path / "a.csv"))
+    stray = [line for line in lines if line.count('"') == 1]
+    assert len(rows) == 300 - len(stray) == 300 - len(errors)
+    assert errors[0].startswith("a.csv 102:")
+
+
+@pytest.mark.parametrize("encoding", ["cp949", "utf-16", "euc-kr"])
+def test_tables_and_texts_are_read_in_their_encoding(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "a.csv").write_bytes("source,target\n바다,sea\n하늘,sky\n".encode(encoding))
+    assert read(pairs(tmp_path / "a.csv", encoding=encoding))[0] == [("바다", "sea"), ("하늘", "sky")]
+    (tmp_path / "a.txt").write_bytes("바다\n\xff\n".encode("cp949", "ignore") + b"\xff\n" + b"x\n" * 20)
+    lines = list(read_lines(tmp_path / "a.txt", encoding="cp949"))
+    assert lines[0] == "바다" and any(isinstance(line, Invalid) for line in lines)
+
+
+def test_huge_parquet_cell_is_rejected(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    long = "x" * (MAX_LINE_BYTES + 1)
+    table = pa.table({"source": ["a"] * 20 + [long], "target": ["b"] * 21})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    rows, errors = read(pairs(tmp_path / "a.parquet"))
+    assert len(rows) == 20 and len(errors) == 1
+    bomb = pa.table({"source": ["x" * (1 << 28)], "target": ["b"]})
+    parquet.write_table(bomb, tmp_path / "b.parquet", compression="zstd", use_dictionary=False)
+    with pytest.raises(FileProblemError):
+        pairs(tmp_path / "b.parquet")

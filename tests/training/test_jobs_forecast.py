@@ -160,3 +160,17 @@ def test_unusable_series_and_settings_are_errors(change: dict[str, Any], tmp_pat
     recipe = {"job": "forecast", "data": {"train": [str(file)], "horizon": 12, **change}}
     with pytest.raises(GlassformerError):
         run(parse_recipe(recipe), tmp_path / "run", log=no_log)
+
+
+def test_series_of_six_rows_with_a_single_patch_can_be_trained(tmp_path: Path) -> None:
+    table = tmp_path / "six.csv"
+    table.write_text("date,y\n" + "".join(f"2024-01-0{n},{n % 3}\n" for n in range(1, 7)))
+    recipe = parse_recipe(
+        {
+            "job": "forecast",
+            "data": {"train": str(table), "horizon": 1, "context_length": 2},
+            "training": {"device": "cpu", "max_steps": 2},
+        }
+    )
+    run(recipe, tmp_path / "run", log=no_log)
+    assert (tmp_path / "run" / "model" / "job.json").is_file()

@@ -319,6 +319,8 @@ def choose_options(context: int, rows: int) -> dict[str, Any]:
     """Choose PatchTST options. rows: number of training windows, each column counted."""
     patch = 16 if context >= 64 else max(2, context // 6)
     options: dict[str, Any] = {"patch_length": patch, "stride": max(1, patch // 2), "num_layers": 3}
+    if context <= patch:
+        options["norm"] = "layer"  # batch norm fails on a single window with a single patch
     if rows < SMALL_DATA:
         dropouts = dict.fromkeys(("dropout", "ffn_dropout", "embed_dropout"), 0.3)
         return options | {"d_model": 16, "num_heads": 4, "d_ff": 128, **dropouts}
