@@ -389,8 +389,8 @@ def load(
     mmap: map the weights from the file, and copy only what the layout requires. False copies them, so that
     changes to the file cannot affect the model; the server does this.
     dtype: float32 on a CPU by default; on a GPU weights keep the dtype they are stored in. "stored" keeps it
-    on any device, for converting. With "int8", tasks run with weights quantized to int8; the model keeps its
-    original weights.
+    on any device, for converting. With "int8" or "int4", tasks run with quantized weights; the model keeps
+    its original weights.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:

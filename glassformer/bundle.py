@@ -62,6 +62,7 @@ from glassformer.families.sidecars import (
     read_job,
     read_object,
 )
+from glassformer.inference.linear import WeightFormat
 from glassformer.pretrained import model_folder
 from glassformer.tokenization import Tokenizer, load_tokenizer
 from glassformer.tokenization.folder import TOKENIZER_FILES
@@ -85,7 +86,7 @@ class Bundle:
 
     config: the published `config.json` that it was loaded from. generation: its `generation_config.json`.
     job: the training job of the model. files: other JSON files of the folder, by name.
-    weights: weights that tasks compute with: "own" (the model's) or "int8" (quantized).
+    weights: weights that tasks compute with: "own" (the model's), or quantized to "int8" or "int4".
     """
 
     model: AnyModel
@@ -96,7 +97,7 @@ class Bundle:
     job: JobInfo = field(default_factory=JobInfo)
     files: dict[str, Any] = field(default_factory=dict)
     folder: Path | None = None
-    weights: Literal["own", "int8"] = "own"
+    weights: WeightFormat = "own"
     _prepared: tuple[Any, str, nn.Module] | None = field(default=None, init=False, repr=False, compare=False)
 
     def inference_model(self) -> nn.Module:
@@ -182,7 +183,6 @@ def load(
         raise FileMissingError(folder, "model folder", hint)
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise UnsupportedError("this machine", "CUDA", hint="use the device cpu")
-    weights_kind: Literal["own", "int8"] = "int8" if dtype == "int8" else "own"
     if gguf_path is not None:
         return _load_gguf(gguf_path, dtype, device)
     finish_save(path)
@@ -220,7 +220,7 @@ def load(
         job=read_job(described / JOB_FILE, getattr(getattr(model_spec, "input", None), "channels", None)),
         files=files,
         folder=path,
-        weights=weights_kind,
+        weights=weight_format(dtype),
     )
 
 
@@ -233,12 +233,17 @@ def _fill(
     copy: bool,
 ) -> None:
     """Move the tensors to the device and into the model, which is on the meta device."""
-    compute_dtype = resolve_dtype(None if dtype == "int8" else dtype, device, tensors.values())
+    compute_dtype = resolve_dtype(dtype if weight_format(dtype) == "own" else None, device, tensors.values())
     tensors = {name: _to_device(tensor, compute_dtype, device) for name, tensor in tensors.items()}
     if copy and torch.device(device).type == "cpu":
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     fill_meta_model(model, tensors, str(device))
     model.eval()
+
+
+def weight_format(dtype: torch.dtype | str | None) -> WeightFormat:
+    """Return the weights that tasks compute with, for a `dtype` of `load`."""
+    return "int8" if dtype == "int8" else "int4" if dtype == "int4" else "own"
 
 
 def _load_gguf(path: Path, dtype: torch.dtype | str | None, device: str | torch.device) -> Bundle:
@@ -260,7 +265,7 @@ def _load_gguf(path: Path, dtype: torch.dtype | str | None, device: str | torch.
         config=values,
         generation=generation_ids(file),
         folder=path,
-        weights="int8" if dtype == "int8" else "own",
+        weights=weight_format(dtype),
     )
 
 

@@ -14,17 +14,7 @@ from glassformer.cli.options import Overwrite
 from glassformer.errors import GlassformerError, InvalidValueError, MissingDependencyError
 
 # what `load` reads, including adapters; pickles are left out
-FILES = (
-    "*.safetensors",
-    "*.json",
-    "*.jinja",
-    "*.model",
-    "*.spm",
-    "vocab.txt",
-    "merges.txt",
-    "*.md",
-    "LICENSE*",
-)
+FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.spm", "vocab.txt", "merges.txt", "*.md"]
 
 
 @dataclass(eq=False)

@@ -1,8 +1,9 @@
 """Linear layers with weights packed for the device; see `core.backend.FusedLinear`.
 
 `PackedLinear` has float32 weights in oneDNN's blocked layout. `Int8Linear` has int8 weights with one scale
-per output row, and quantizes each row of its input by the range of that row. `ModuleLinear` calls the model's
-own modules. All work on rows (N, D).
+per output row, and quantizes each row of its input by the range of that row. `int4.Int4Linear` has 4-bit
+weights; layers whose shape its kernels do not support have int8 weights instead. `ModuleLinear` calls the
+model's own modules. All work on rows (N, D).
 
 N rows, D features in, O features out.
 """
@@ -17,12 +18,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from glassformer.core.backend import ACTIVATIONS, Norm
+from glassformer.core.backend import ACTIVATIONS, FusedLinear, Norm
 from glassformer.core.spec import Activation
 from glassformer.errors import ConflictError, UnsupportedError
 from glassformer.inference.prepare import LinearFactory, WeightAndBias, has_triton
 
-WeightFormat = Literal["own", "int8"]
+WeightFormat = Literal["own", "int8", "int4"]
 _GPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # the kernels accumulate in float32
 
 
@@ -30,17 +31,30 @@ def choose_linear(weights: WeightFormat, like: Tensor) -> LinearFactory | None:
     """Return the fastest linear layer for the device and dtype of `like`; None: the model's modules."""
     device, dtype = like.device, like.dtype
     if torch.is_autocast_enabled(device.type):
-        if weights == "int8":
-            raise ConflictError(("int8 weights", "autocast"), "int8 matrix multiplication ignores autocast")
+        if weights != "own":
+            raise ConflictError(
+                (f"{weights} weights", "autocast"), "its matrix multiplication ignores autocast"
+            )
         return None
+    if weights == "int4" and device.type in ("cpu", "cuda"):
+        from glassformer.inference.int4 import Int4Linear, fits_int4
+
+        other = choose_linear("int8", like)
+
+        def make(parts: Sequence[WeightAndBias]) -> FusedLinear:
+            fits = all(fits_int4(weight) for weight, _ in parts)
+            return Int4Linear(parts) if fits or other is None else other(parts)
+
+        make.supports_cuda_graphs = device.type == "cuda"  # type: ignore[attr-defined]
+        return make
     if device.type == "cuda" and dtype in _GPU_DTYPES and has_triton():
         from glassformer.inference.gpu.linear import TritonInt8Linear, TritonLinear
 
         return TritonInt8Linear if weights == "int8" else TritonLinear
-    if weights == "int8":
+    if weights != "own":
         if device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines:
             return Int8Linear
-        raise UnsupportedError(f"this {device.type} device", "int8 matrix multiplication", hint="use float32")
+        raise UnsupportedError(f"this {device.type} device", f"{weights} weights", hint="use float32")
     if device.type == "cpu" and dtype == torch.float32 and _onednn() is not None:
         return PackedLinear
     return None

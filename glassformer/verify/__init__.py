@@ -15,7 +15,11 @@ from glassformer.verify.forward import (
     observed_equals_unobserved,
     rows_sum_to_one,
 )
-from glassformer.verify.generation import cached_equals_uncached, int8_near_loaded, prepared_equals_loaded
+from glassformer.verify.generation import (
+    cached_equals_uncached,
+    prepared_equals_loaded,
+    quantized_near_loaded,
+)
 from glassformer.verify.inputs import perturb_parameters
 from glassformer.verify.reference import reference_equals_ours, saved_equals_loaded
 
@@ -48,7 +52,8 @@ def all_checks(reference: Reference = "auto", exported: ExportedFolder | None = 
         "weights' rows sum to 1": rows_sum_to_one,
         "weights @ v = heads": attention_weights_match_outputs,
         "prepared = loaded": prepared_equals_loaded,
-        "int8 near loaded": int8_near_loaded,
+        "int8 near loaded": partial(quantized_near_loaded, weights="int8"),
+        "int4 near loaded": partial(quantized_near_loaded, weights="int4"),
         "saved = loaded": saved_equals_loaded,
     }
 

@@ -30,7 +30,7 @@ from glassformer.verify.inputs import (
 )
 
 NEW_TOKENS, BEAMS = 12, 3  # enough for the beam cache to drop the slots of discarded beams
-MAX_INT8_ERROR = 0.5  # relative to the largest output; a larger error is a bug, not quantization
+MAX_QUANTIZATION_ERROR = 0.5  # relative to the largest output; a larger error is a bug, not quantization
 TEXT = (
     "The river had risen in the night. When the children came down in the morning, the lower field was "
     "a lake, and the old boat that nobody had used for years was floating near the gate as if it had been "
@@ -161,10 +161,10 @@ def prepared_equals_loaded(bundle: Bundle, name: str) -> CheckResult:
     return check_result(name, differences, dtype_tolerance(bundle.model), "as all tasks run it")
 
 
-def int8_near_loaded(bundle: Bundle, name: str) -> CheckResult:
-    """Measure how far int8-quantized weights move the outputs from those of the loaded model."""
+def quantized_near_loaded(bundle: Bundle, name: str, weights: WeightFormat) -> CheckResult:
+    """Measure how far quantized weights move the outputs from those of the loaded model."""
     try:
-        outputs = _loaded_and_prepared(bundle, "int8")
+        outputs = _loaded_and_prepared(bundle, weights)
     except GlassformerError as error:
         return skipped(name, str(error))
     if isinstance(outputs, str):
@@ -177,8 +177,8 @@ def int8_near_loaded(bundle: Bundle, name: str) -> CheckResult:
     ids = _text(bundle)
     if ids is not None:
         before, after = (_loss(scores[key], ids) for scores in (loaded, quantized))
-        note += f"; loss on a text {before:.3f}, int8 {after:.3f}"
-    return check_result(name, differences, MAX_INT8_ERROR, note)
+        note += f"; loss on a text {before:.3f}, {weights} {after:.3f}"
+    return check_result(name, differences, MAX_QUANTIZATION_ERROR, note)
 
 
 def _text(bundle: Bundle) -> Tensor | None:
