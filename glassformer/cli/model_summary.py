@@ -137,6 +137,8 @@ def draw_model(model: spec.ModelSpec, summary: ModelSummary, width: int) -> Rend
             _table(_block_rows(f"{name}.blocks.0", stack, summary), width - 4),
             title=f"[bold]{stack.num_layers} ×[/] [cyan]{blocks}[/]  [dim]{WIRINGS[stack.block.wiring]}[/]",
             title_align="left",
+            subtitle=_describe_windows(stack),
+            subtitle_align="left",
             border_style="dim",
             width=width,
         )
@@ -149,6 +151,17 @@ def draw_model(model: spec.ModelSpec, summary: ModelSummary, width: int) -> Rend
     tied = ", tied to the token embedding" if "head" in model.tied else ""
     head = [("▼", "head", describe(model.head) + tied, shape) for shape in summary.outputs.values()]
     return Group(*parts, _outside(head, width))
+
+
+def _describe_windows(stack: spec.StackSpec) -> str | None:
+    """Describe the layers with a window in a stack whose layers differ; None if they are all drawn."""
+    windows = [stack.block_at(n).attention.window for n in range(stack.num_layers)]
+    layers = [str(n) for n, window in enumerate(windows) if window is not None]
+    if not layers or len(set(windows)) == 1:
+        return None
+    rotary = stack.local_position if isinstance(stack.local_position, spec.RotarySpec) else None
+    base = "" if rotary is None else f", rotary base {rotary.base:g}"
+    return f"[dim]window {max(w for w in windows if w)}{base} in layers {', '.join(layers)}[/]"
 
 
 def _outside(rows: Iterator[Row] | list[Row], width: int) -> Padding:
