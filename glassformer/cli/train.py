@@ -27,7 +27,7 @@ def train(
         typer.Argument(
             metavar="RECIPE|JOB",
             help="Recipe file, recipe name (see `glassformer recipes`), or job: translate, lm, classify, "
-            "summarize, embed, images, forecast, classify-series, restore.",
+            "ner, answer, summarize, embed, images, forecast, classify-series, restore.",
         ),
     ],
     files: Annotated[list[str] | None, typer.Option("--train", help="Training file. Repeatable.")] = None,

@@ -17,8 +17,11 @@ from glassformer.errors import (
     InvalidValueError,
     ShapeError,
 )
+from glassformer.metrics.entities import entity_scores, find_entities
 from glassformer.metrics.forecast import ForecastErrors
-from glassformer.metrics.labels import ConfusionMatrix
+from glassformer.metrics.labels import ConfusionMatrix, multi_label_scores
+from glassformer.metrics.regression import regression_scores
+from glassformer.metrics.squad import answer_f1, exact_match
 from glassformer.metrics.text import ExactMatch, Perplexity, bleu, chrf
 
 HYPOTHESES = ["The cat sat on the mat, quietly.", "a man rides his horse", "나는 어제 학교에 갔다.", "x"]
@@ -143,3 +146,48 @@ def test_a_small_forecast_error_is_not_lost_among_large_ones() -> None:
     for _ in range(3):
         errors.add(torch.ones(1, 1, 1), torch.zeros(1, 1, 1))
     assert errors.scores().mse == (2**24 + 3) / 4
+
+
+def test_multi_label_and_regression_scores_match_the_references() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    stats = pytest.importorskip("scipy.stats")
+    draw = np.random.default_rng(1)
+    true, predicted = draw.random((300, 4)) < (0.5, 0.3, 0.05, 0.0), draw.random((300, 4)) < 0.4
+    scores = multi_label_scores(["a", "b", "c", "never"], predicted, true)
+    options = {"zero_division": 0}
+    assert scores.accuracy == metrics.accuracy_score(true, predicted)
+    assert math.isclose(scores.micro_f1, metrics.f1_score(true, predicted, average="micro", **options))
+    assert math.isclose(scores.macro_f1, metrics.f1_score(true, predicted, average="macro", **options))
+    numbers = np.round(draw.normal(size=300), 1)  # with ties
+    guesses = np.round(numbers + draw.normal(size=300), 1)
+    found = regression_scores(guesses, numbers)
+    assert math.isclose(found.mse, metrics.mean_squared_error(numbers, guesses))
+    assert math.isclose(found.mae, metrics.mean_absolute_error(numbers, guesses))
+    assert math.isclose(found.pearson, stats.pearsonr(guesses, numbers)[0])
+    assert math.isclose(found.spearman, stats.spearmanr(guesses, numbers)[0])
+    assert regression_scores([1.0, 1.0], [1.0, 2.0]).pearson == 0.0
+
+
+def test_entity_scores_of_hand_worked_sentences() -> None:
+    """The first two are the example in seqeval's README: precision, recall and F1 are 0.5."""
+    true = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
+    predicted = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
+    scores = entity_scores(predicted, true)
+    assert scores[:3] == (0.5, 0.5, 0.5)
+    assert [(row.name, row.f1, row.support) for row in scores.table] == [("MISC", 0.0, 1), ("PER", 1.0, 1)]
+    for tags, entities in (
+        (["I-PER", "I-PER", "B-PER"], [("PER", 0, 1), ("PER", 2, 2)]),  # IOB1 begins with I
+        (["B-PER", "I-LOC"], [("PER", 0, 0), ("LOC", 1, 1)]),  # another type
+        (["B-PER", "E-PER", "S-PER", "I-PER"], [("PER", 0, 1), ("PER", 2, 2), ("PER", 3, 3)]),  # IOBES
+        (["NOUN", "NOUN", "O"], [("NOUN", 0, 0), ("NOUN", 1, 1)]),  # without prefixes
+    ):
+        assert find_entities(tags) == entities
+
+
+def test_squad_metrics_of_hand_worked_answers() -> None:
+    """Cases of the official script: case, articles and punctuation are ignored; the best answer counts."""
+    assert exact_match("the Eiffel Tower.", ["a tower", "Eiffel tower"]) == 1.0
+    assert answer_f1("in Paris , France", ["Paris France", "Lyon"]) == pytest.approx(2 * 2 / (3 + 2))
+    assert answer_f1("Rome", ["Paris"]) == 0.0 == exact_match("Rome", ["Paris"])
+    assert (exact_match("", []), answer_f1("", []), answer_f1("Rome", [])) == (1.0, 1.0, 0.0)
+    assert exact_match("the", []) == 1.0  # nothing is left of it

@@ -214,11 +214,11 @@ def test_multi_label_classifier(tmp_path: Path) -> None:
     metrics = train(tmp_path / "run", "classify", {"train": file}, training=LONGER)
     assert metrics["f1"] > 0.9 and metrics["micro_f1"] > 0.9 and metrics["accuracy"] > 0.85
     pipeline = glassformer.load(tmp_path / "run")
-    scores = {label.label: label.score for label in pipeline.classify("saw Anna near Rome again")}
+    scores = {label.label: label.score for label in pipeline.classify("we saw Anna near Rome again the")}
     assert scores["city"] > 0.5 and scores["person"] > 0.5
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "run/model").eval()
     assert theirs.config.problem_type == "multi_label_classification" and pipeline.tokenizer is not None
-    ids = torch.tensor([pipeline.tokenizer.encode("saw Anna near Rome again").ids])
+    ids = torch.tensor([pipeline.tokenizer.encode("we saw Anna near Rome again the").ids])
     with torch.no_grad():
         expected = theirs(ids).logits.sigmoid()[0].tolist()
     assert np.allclose([scores[theirs.config.id2label[n]] for n in (0, 1)], expected, atol=1e-5)
