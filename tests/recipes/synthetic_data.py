@@ -44,6 +44,7 @@ def text_files(folder: Path) -> None:
     (folder / "pocket-lm" / "english.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     rows = [(line, "good" if "a " in line else "bad") for line in ENGLISH]
     (folder / "reviews.tsv").write_text("text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
+    _annotated_files(folder)
     (folder / "reviews.csv").write_text("text,label\n" + "".join(f"{a},{b}\n" for a, b in rows))
     articles = "".join(f"{a} {b},{a}\n" for a, b in zip(ENGLISH, REVERSED, strict=True))
     (folder / "articles.csv").write_text(f"text,summary\n{articles}")
@@ -101,6 +102,25 @@ def labeled_series_files(folder: Path, count: int = 24) -> None:
     ]
     for name in ("train.ts", "test.ts"):
         (folder / name).write_text("@univariate true\n@classLabel true 0 1\n@data\n" + "".join(rows))
+
+
+def _annotated_files(folder: Path) -> None:
+    """Text pairs with labels, tagged words, and questions with answers."""
+    names, labels = ("Anna", "Boris", "Clara"), ("entailment", "neutral", "contradiction")
+    pairs = [
+        f"{name} sees a dog {n}\t{name} sees {n} dogs\t{labels[n % 3]}" for n in range(20) for name in names
+    ]
+    (folder / "nli.tsv").write_text("premise\thypothesis\tlabel\n" + "\n".join(pairs) + "\n")
+    words = [f"{name}\tB-PER\nsees\tO\ndog\tO\n{n}\tO\n" for n in range(20) for name in names]
+    (folder / "entities.txt").write_text("\n".join(words))
+    paragraphs = []
+    for n in range(20):
+        context = f"{names[n % 3]} lives in house {n} ."
+        answers = [{"text": f"house {n}", "answer_start": context.index("house")}]
+        qa = {"id": str(n), "question": f"Where does {names[n % 3]} live?", "answers": answers}
+        paragraphs.append({"context": context, "qas": [qa]})
+    (folder / "questions.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    (folder / "context.txt").write_text("Anna lives in house 7 .")
 
 
 def all_files(folder: Path) -> Path:
