@@ -49,10 +49,12 @@ class ValidationResult:
 
     signatures: how a metric was computed, e.g. sacreBLEU's signature.
     tables: tables of metrics by name, e.g. one row per class; a row maps columns to values.
+    constant: the model still gives the same answer for every example; early stopping waits for it to change.
     """
 
     metrics: dict[str, float]
     samples: Sequence[Sample] = ()
+    constant: bool = False
     signatures: dict[str, str] = field(default_factory=dict)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 

@@ -792,7 +792,8 @@ class Trainer:
             score = -math.inf if math.isnan(value) else sign * value
             best = -math.inf if state.best is None else sign * state.best
             # an equal score replaces the best model, but only a better one resets the patience
-            state.stale = 0 if score > best else state.stale + 1
+            waiting = self.parallel.any(self.parallel.main and result.constant)
+            state.stale = 0 if score > best or waiting else state.stale + 1
             if score >= best:
                 state.best, state.best_step = sign * score, state.step
                 if self.parallel.main:

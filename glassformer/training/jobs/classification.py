@@ -425,6 +425,7 @@ class ClassifyJob(EncoderJob[LabeledData]):
             total += float(learner.loss(output, tensors["labels"]))
             logits[rows] = output.float().cpu().numpy()
         metrics, labels, tables = {"loss": total / len(valid)}, valid.labels(), dict[str, Any]()
+        constant = False
         if self.regression:
             metrics |= regression_scores(logits[:, 0], labels)._asdict()
             outputs = [f"{value:.4f}" for value in logits[: len(texts), 0]]
@@ -437,6 +438,7 @@ class ClassifyJob(EncoderJob[LabeledData]):
         else:
             matrix, predicted = ConfusionMatrix(self.classes), logits.argmax(-1)
             matrix.add(predicted=predicted, true=labels)
+            constant = self.skewed and len(set(predicted.tolist())) == 1
             metrics |= {"accuracy": matrix.accuracy, "f1": matrix.macro_f1}
             tables["classes"] = [row._asdict() for row in matrix.table()]
             outputs = [self.classes[n] for n in predicted[: len(texts)]]
@@ -444,7 +446,7 @@ class ClassifyJob(EncoderJob[LabeledData]):
             Sample(source=" | ".join(row[:-1]), expected=row[-1].replace(LABEL_SEPARATOR, " | "), got=output)
             for row, output in zip(texts, outputs, strict=True)
         ]
-        return ValidationResult(metrics=metrics, samples=samples, tables=tables)
+        return ValidationResult(metrics=metrics, samples=samples, tables=tables, constant=constant)
 
     def _mask_id(self) -> int:
         """The mask token, or the unknown token if there is none."""
