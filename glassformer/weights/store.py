@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO
 
 import safetensors
 import torch
@@ -55,13 +55,22 @@ _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(eq=False)
 class PickleRefusedError(GlassformerError):
-    """The folder has only pickled weights, which can execute code when they are loaded."""
+    """The folder has only pickled weights, which can execute code when they are loaded.
+
+    model_class: the class of transformers that reads the folder with its head.
+    """
 
     path: str | Path
-    template: ClassVar[str] = (
-        "{path} is a pickle or similar, which is not loaded because it can run code; convert the folder "
-        'with transformers: AutoModel.from_pretrained("FOLDER").save_pretrained("OUT")'
-    )
+    model_class: str = "AutoModel"
+
+    def message(self) -> str:
+        folder, out = Path(self.path).parent, f"{Path(self.path).parent.name}-safetensors"
+        return (
+            f"{self.path} is a pickle or similar, which is not loaded because it can run code; convert the "
+            f"folder with transformers: from transformers import AutoTokenizer, {self.model_class}; "
+            f'{self.model_class}.from_pretrained("{folder}").save_pretrained("{out}"); '
+            f'AutoTokenizer.from_pretrained("{folder}").save_pretrained("{out}")'
+        )
 
 
 @contextmanager
@@ -123,8 +132,17 @@ def open_weights(folder: str | Path) -> Weights:
         return Weights(_open_shards(index))
     for pattern in _PICKLES:
         for path in sorted(folder.glob(pattern)):
-            raise PickleRefusedError(path)
+            raise PickleRefusedError(path, _model_class(folder))
     raise FileMissingError(single, "weights file")
+
+
+def _model_class(folder: Path) -> str:
+    """Return the first of `architectures` in a folder's config.json, else "AutoModel"."""
+    try:
+        name = json.loads((folder / "config.json").read_text("utf-8"))["architectures"][0]
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return "AutoModel"
+    return name if isinstance(name, str) and name.isidentifier() else "AutoModel"
 
 
 def save_weights(

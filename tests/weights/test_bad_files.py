@@ -89,6 +89,24 @@ def test_pickle_is_rejected(tmp_path: Path, name: str) -> None:
     assert caught.value.path == tmp_path / name
 
 
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ('{"architectures": ["BertForSequenceClassification"]}', "BertForSequenceClassification"),
+        ('{"architectures": ["os; exit()"]}', "AutoModel"),
+        ("not JSON", "AutoModel"),
+    ],
+)
+def test_rejected_pickle_names_the_class_that_keeps_the_head(
+    config: str, expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02.")
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(PickleRefusedError) as caught:
+        open_weights(tmp_path)
+    assert caught.value.model_class == expected
+
+
 def test_folder_without_weights_is_rejected(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(FileMissingError):
