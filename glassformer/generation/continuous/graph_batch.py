@@ -43,7 +43,7 @@ class CUDAGraphBatch(SlotBatch):
         """Allocate a cache, and discard the graphs, which contain the addresses of the old one."""
         like = self.parameter.new_empty(0, dtype=self.model.dtype)
         self.static_cache = TritonSlotCache(self.model.decoder, self.slots, capacity, like)
-        self.attend = self.static_cache.attention_layers(self.model.decoder)  # type: ignore[assignment]
+        self.attend = self.static_cache.attention_layers(self.model.decoder)
         self.graphs: dict[int, CudaGraph[Tensor]] = {}
 
     @property

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import NonFiniteError
+from glassformer.generation.continuous.prefix_cache import PrefixCache
 from glassformer.generation.continuous.request import (
     Request,
     RequestCancelledError,
@@ -53,7 +54,9 @@ _log = logging.getLogger("glassformer.scheduler")
 class Counts:
     """Counts since the scheduler started."""
 
-    prompt_tokens: int = 0
+    prompt_tokens: int = 0  # prefilled
+    prefix_cache_queries: int = 0  # tokens of prompts that were looked up in the prefix cache
+    prefix_cache_hits: int = 0  # tokens found there, which were not prefilled again
     new_tokens: int = 0
     steps: int = 0
     requests: int = 0
@@ -129,6 +132,7 @@ class RunningRequest:
     sampler: RequestSampler | RequestBeamSearch
     batch: SlotBatch  # of its slots
     past: DynamicKVCache = field(default_factory=DynamicKVCache)  # the prefilled part of the prompt
+    looked_up: bool = False  # in the prefix cache
     slots: list[Slot] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # the next input token of each row
     starts: list[int] = field(default_factory=list)  # the decoder's start tokens that are not yet processed
@@ -142,8 +146,19 @@ class RunningRequest:
 class SlotRunner:
     """Run all requests in one batch; rows join and leave between any two steps."""
 
-    def __init__(self, model: InferenceModel, slots: int, tokens: int, *, cuda_graphs: bool = True) -> None:
+    def __init__(
+        self,
+        model: InferenceModel,
+        slots: int,
+        tokens: int,
+        *,
+        cuda_graphs: bool = True,
+        prefix_cache_tokens: int = 0,
+    ) -> None:
         self.model, self.slots, self.tokens = model, slots, tokens
+        self.prefix_cache_tokens = prefix_cache_tokens if model.encoder is None else 0
+        self.prefixes = PrefixCache(self.prefix_cache_tokens)
+        self._prefix_decoder = model.decoder  # that computed the cached prefixes
         self.batch = SlotBatch(model)
         self.cuda_graphs = cuda_graphs
         self.graph_batch: CUDAGraphBatch | None = None  # for requests that fit, if the model supports it
@@ -180,6 +195,9 @@ class SlotRunner:
                     self._eval_mode.enter_context(evaluation_mode(self.model.model))
                     self.model.refresh()
                     self.batch = SlotBatch(self.model)
+                    if self._prefix_decoder is not self.model.decoder:
+                        self.prefixes = PrefixCache(self.prefix_cache_tokens)
+                        self._prefix_decoder = self.model.decoder
                     if self.graph_batch is not None and self.graph_batch.decoder is not self.model.decoder:
                         self.graph_batch = None
                 self._turn(next_request)
@@ -261,7 +279,10 @@ class SlotRunner:
         """Prefill as much as fits between two steps: one chunk of each request in turn."""
         batch: list[RunningRequest] = []
         budget = CHUNK if self.running else IDLE_CHUNK
-        while self.prefilling and (not batch or len(self.prefilling[0].chunk()) <= budget):
+        while self.prefilling:
+            self._find_prefix(self.prefilling[0])
+            if batch and len(self.prefilling[0].chunk()) > budget:
+                break
             batch.append(self.prefilling.popleft())
             budget -= len(batch[-1].chunk())
         if not batch:
@@ -286,6 +307,8 @@ class SlotRunner:
             complete = [n for n, entry in enumerate(batch) if entry.past.length == len(entry.request.ids)]
             self.prefilling.extend(entry for n, entry in enumerate(batch) if n not in complete)
             for n in complete:
+                if self.prefix_cache_tokens:
+                    self.prefixes.store(batch[n].request.ids, batch[n].past)
                 self._join(batch[n], batch[n].past)
             rows = [n for n in complete for _ in range(batch[n].request.rows)]
             if rows:
@@ -293,6 +316,14 @@ class SlotRunner:
                 repeats = torch.tensor([complete.index(n) for n in rows], device=last.device)
                 self._choose([batch[n] for n in complete], logits.index_select(0, repeats))
         self._joining = []
+
+    def _find_prefix(self, entry: RunningRequest) -> None:
+        """Take the keys and values of the prompt's prefix from the prefix cache, before it is prefilled."""
+        if self.prefix_cache_tokens and not entry.looked_up:
+            entry.looked_up = True
+            entry.past = self.prefixes.find(entry.request.ids)
+            self.counts.prefix_cache_queries += len(entry.request.ids)
+            self.counts.prefix_cache_hits += int(entry.past.length)
 
     def _join(self, entry: RunningRequest, past: DynamicKVCache | tuple[ByLayer, ByLayer]) -> None:
         """Add the slots of a request: one for all its beams, or one for each sample."""

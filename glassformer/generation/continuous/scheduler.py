@@ -29,6 +29,7 @@ from glassformer.generation.inference_model import InferenceModel, prepare_for_i
 from glassformer.generation.params import GenerationParams
 from glassformer.generation.step_decoder import SupportsPrefill
 
+PREFIX_SHARE: Final = 0.25  # size of the prefix cache, as a fraction of the tokens of all rows
 POLL: Final = 0.5  # seconds between checks of an idle scheduler for the end of the program
 
 
@@ -41,6 +42,8 @@ class Stats:
     waiting: int
     queue: int
     prompt_tokens: int
+    prefix_cache_queries: int
+    prefix_cache_hits: int
     new_tokens: int
     steps: int
     requests: int
@@ -51,6 +54,8 @@ class Scheduler:
 
     slots: maximum number of rows in the batch; a beam or a sample is a row. tokens: maximum number of cached
     tokens of all rows, including those still to be generated. queue: maximum number of waiting requests.
+    enable_prefix_caching: reuse the keys and values of prompts that begin alike; takes memory for a quarter
+    of `tokens` in addition.
     cuda_graphs: on a GPU, capture decode steps as CUDA graphs; requests of up to tokens // slots tokens and
     without beam search use them. They take memory for as many tokens as `tokens` in addition.
 
@@ -69,6 +74,7 @@ class Scheduler:
         slots: int = 32,
         tokens: int = 65_536,
         queue: int = 256,
+        enable_prefix_caching: bool = True,
         cuda_graphs: bool = True,
     ) -> None:
         for name, value in (("slots", slots), ("tokens", tokens), ("queue", queue)):
@@ -85,7 +91,10 @@ class Scheduler:
         self._closing = False
         self._runner: SlotRunner | SequentialRunner = SequentialRunner(self.model)
         if isinstance(self.model, InferenceModel) and self.model.decoder.attentions:
-            self._runner = SlotRunner(self.model, slots, tokens, cuda_graphs=cuda_graphs)
+            cached = int(PREFIX_SHARE * tokens) if enable_prefix_caching else 0
+            self._runner = SlotRunner(
+                self.model, slots, tokens, cuda_graphs=cuda_graphs, prefix_cache_tokens=cached
+            )
         self._thread = threading.Thread(target=self._run, name="scheduler")
         self._thread.start()
 
