@@ -88,6 +88,13 @@ def serve(
             "many as fit into half of the free memory).",
         ),
     ] = None,
+    enable_prefix_caching: Annotated[
+        bool,
+        _limit(
+            "--enable-prefix-caching/--no-enable-prefix-caching",
+            help="Reuse the KV cache of prompts that begin alike.",
+        ),
+    ] = True,
     request_timeout: Annotated[
         float,
         _limit(
@@ -140,6 +147,7 @@ def serve(
         limits={"max_requests": max_requests, "timeout": request_timeout},
         slots=slots,
         max_batch_total_tokens=max_batch_total_tokens,
+        enable_prefix_caching=enable_prefix_caching,
         log=(log_level, log_format),
         metrics=None if metrics_port is None else (metrics_host or host, metrics_port),
         load=partial(load_model, device=device, dtype=dtype, threads=threads, mmap=False),
@@ -160,6 +168,7 @@ def run_server(
     limits: Mapping[str, Any] | None = None,
     slots: int = 32,
     max_batch_total_tokens: int | None = None,
+    enable_prefix_caching: bool = True,
     log: tuple[str, Any] = ("error", "text"),
     metrics: tuple[str, int] | None = None,
     load: Callable[[str], Any],
@@ -207,6 +216,7 @@ def run_server(
             limits=Limits(**(limits or {})),
             slots=slots,
             max_batch_total_tokens=max_batch_total_tokens,
+            enable_prefix_caching=enable_prefix_caching,
         )
         if metrics is not None:
             stack.callback(_serve_metrics(app.state.metrics.registry, *metrics))

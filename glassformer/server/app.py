@@ -60,16 +60,23 @@ def create_app(
     limits: Limits | None = None,
     slots: int = 32,
     max_batch_total_tokens: int | None = None,
+    enable_prefix_caching: bool = True,
 ) -> FastAPI:
     """Create the application for these models and runs.
 
     address: where the server listens. keys: the API keys of its clients; none by default.
     slots: texts that a model generates concurrently. max_batch_total_tokens: tokens of all these texts,
     including those still to be generated (default: as many as fit into memory).
+    enable_prefix_caching: prompts that begin alike share the keys and values of their beginning.
     `app.state.server` is the server's `ServerState`, and `app.state.metrics` has its metrics.
     """
     address, keys = address or Address(), keys or KeyStore()
-    models = ModelRegistry(bundles, slots=slots, tokens=max_batch_total_tokens)
+    models = ModelRegistry(
+        bundles,
+        slots=slots,
+        tokens=max_batch_total_tokens,
+        enable_prefix_caching=enable_prefix_caching,
+    )
     metrics = Metrics(models)
     state = ServerState(limits=limits or Limits())
 

@@ -38,9 +38,13 @@ class Metrics:
         gauge("memory_bytes", "Memory of this process.", ("kind",)).labels("resident").set_function(_memory)
         slots = gauge("slots_used", "Texts being generated.", ("model",))
         queue = gauge("queue_length", "Texts waiting for a slot.", ("model",))
+        looked_up = gauge("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", ("model",))
+        hits = gauge("prefix_cache_hits", "Prompt tokens found in the prefix cache.", ("model",))
         for name, model in models.items():
             slots.labels(name).set_function(partial(_stat, model, "rows"))
             queue.labels(name).set_function(partial(_stat, model, "waiting"))
+            looked_up.labels(name).set_function(partial(_stat, model, "prefix_cache_queries"))
+            hits.labels(name).set_function(partial(_stat, model, "prefix_cache_hits"))
 
     def record(self, route: str, method: str, status: int, seconds: float) -> None:
         method = method if method in ("GET", "POST") else "other"

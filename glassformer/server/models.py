@@ -63,8 +63,16 @@ class GenerationTask:
 class GenerationService:
     """Generation with one model. tokens: capacity of its KV cache in tokens."""
 
-    def __init__(self, bundle: Bundle, *, slots: int, tokens: int = MAX_CACHED) -> None:
-        self._scheduler = Scheduler(bundle.inference_model(), slots=slots, tokens=tokens, queue=MAX_QUEUED)
+    def __init__(
+        self, bundle: Bundle, *, slots: int, tokens: int = MAX_CACHED, enable_prefix_caching: bool = True
+    ) -> None:
+        self._scheduler = Scheduler(
+            bundle.inference_model(),
+            slots=slots,
+            tokens=tokens,
+            queue=MAX_QUEUED,
+            enable_prefix_caching=enable_prefix_caching,
+        )
         self._reads_source = generation_architecture(bundle) == "encoder-decoder"
         self._open_tokens = 0  # of the sources and prompts that are waiting or running
 
@@ -168,12 +176,24 @@ class ServedModel:
 class ModelRegistry(dict[str, ServedModel]):
     """The served models by name. tokens: capacity of each KV cache; None: as many as fit into memory."""
 
-    def __init__(self, bundles: Mapping[str, Bundle], *, slots: int = 32, tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        bundles: Mapping[str, Bundle],
+        *,
+        slots: int = 32,
+        tokens: int | None = None,
+        enable_prefix_caching: bool = True,
+    ) -> None:
         super().__init__()
         count = sum(map(generates, bundles.values()))
 
         def service(bundle: Bundle) -> GenerationService:
-            return GenerationService(bundle, slots=slots, tokens=tokens or cache_tokens(bundle, count))
+            return GenerationService(
+                bundle,
+                slots=slots,
+                tokens=tokens or cache_tokens(bundle, count),
+                enable_prefix_caching=enable_prefix_caching,
+            )
 
         for name, bundle in bundles.items():
             self[name] = ServedModel(
