@@ -57,9 +57,7 @@ def main() -> None:
     first_token_seconds(model, prompts[:2], caching=False)  # warm-up
     with_cache = median(first_token_seconds(model, prompts, caching=True)[1:])
     without = median(first_token_seconds(model, prompts, caching=False)[1:])
-    print(
-        f"time to first token: {1000 * with_cache:.1f} ms with prefix caching, {1000 * without:.1f} ms without"
-    )
+    print(f"time to first token: {1000 * with_cache:.1f} ms, without prefix caching {1000 * without:.1f} ms")
     print(f"ratio: {without / with_cache:.1f}")
 
 

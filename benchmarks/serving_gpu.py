@@ -96,13 +96,13 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a small model and short outputs")
     args = parser.parse_args()
     shape, length, rounds = (TINY, 6, 1) if args.tiny else (SHAPE, LENGTH, ROUNDS)
-    low = torch.bfloat16 if DEVICE == "cuda" else torch.float32
     print(torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU (Triton's interpreter)", flush=True)
-    check(build(shape, torch.float32), prompts(8, shape["vocab_size"]), length, alone=True)
-    model = build(shape, low)
-    check(model, prompts(32 if DEVICE == "cuda" else 3, shape["vocab_size"]), length, alone=False)
     if DEVICE == "cpu":
+        check(build(shape, torch.float32), prompts(2, shape["vocab_size"]), 2, alone=True)
         return
+    check(build(shape, torch.float32), prompts(8, shape["vocab_size"]), length, alone=True)
+    model = build(shape, torch.bfloat16)
+    check(model, prompts(32, shape["vocab_size"]), length, alone=False)
     print(f"\n{'requests':>8} {'CUDA graphs':>12} {'without':>9} {'ratio':>6}   output tokens/s", flush=True)
     for count in CONCURRENT:
         rates = {}

@@ -33,6 +33,8 @@ RUNS = {
     "generation.py": ["--tiny", "--only", "base4,gpt", "--rounds", "1", "--length", "4"],
     "generation_gpu.py": ["--tiny", "--only", "llama1,base64", "--rounds", "1"],
     "serving.py": ["--tiny", "--only", "base4,gpt", "--rounds", "1"],
+    "serving_gpu.py": ["--tiny"],
+    "prefix_caching.py": ["--tiny"],
     "explorer.py": ["--tiny", "--tokens", "16"],
     "training.py": ["--tiny", "--data", "{pairs}", "--rounds", "1", "--steps", "3", "--scales", "1"],
     "data_preparation.py": ["{pairs}/train.tsv", "{pairs}/val.tsv"],
