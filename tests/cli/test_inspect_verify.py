@@ -23,10 +23,12 @@ def test_inspect_counts_and_shapes(run, family):
     assert parts.pop("total") == sum(p.numel() for p in model.parameters()) == sum(parts.values())
     assert all(shape[0] == 3 for shape in (*found["inputs"], *found["outputs"].values()))
     assert set(found["kernels"]) == {
-        name for name, m in model.named_modules() if isinstance(m, glassformer.MultiHeadAttention)
+        name
+        for name, m in model.named_modules(remove_duplicate=False)  # layers may share their parameters
+        if isinstance(m, glassformer.MultiHeadAttention)
     }
     drawn = run("inspect", f"tiny:{family}")
-    assert drawn.code == 0 and "self_attn" in drawn.out and "norm_self" in drawn.out
+    assert drawn.code == 0 and "self_attn" in drawn.out and "norm_" in drawn.out
 
 
 def test_inspect_uses_batch_and_length(run, tiny_folder):
