@@ -383,6 +383,8 @@ def load(
 ) -> Pipeline:
     """Load a model folder: a published one, one that `save` wrote, or a model that ships with the package.
 
+    A GGUF file of llama.cpp loads too; quantized weights become float32.
+
     For the folder of a training run, load the trained model, or the best so far. The model is in evaluation
     mode.
 

@@ -112,7 +112,7 @@ def decode_attention(
         capacity,
         0 if bias is None else bias.shape[-1],
         prompt_length,
-        0 if length is None or len(length) == 1 else length.stride(0),
+        0 if length is None or length.numel() == 1 else length.stride(0),
         *strides,
         *cache_k.stride()[:3],
         *cache_v.stride()[:3],
