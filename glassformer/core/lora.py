@@ -44,10 +44,6 @@ def add_lora(
 
     r: rank. lora_alpha: the adapter is scaled by lora_alpha / r. lora_dropout: dropout of its input.
     target_modules: last components of module paths, e.g. q_proj; "all-linear" is every layer of the blocks.
-
-    >>> from glassformer import tiny
-    >>> add_lora(tiny("gpt2"), r=4, lora_alpha=8, lora_dropout=0.0, target_modules=["q_proj"])
-    ['decoder.blocks.0.self_attn.q_proj', 'decoder.blocks.1.self_attn.q_proj']
     """
     layers = {
         path: module

@@ -86,7 +86,11 @@ class AdaptedWeights(Mapping[str, Tensor]):
 
     def __init__(self, weights: Mapping[str, Tensor], adapter: Adapter, table: WeightTable) -> None:
         self._weights, self._adapter = weights, adapter
-        self._sources = {new: name for name, new in _first_prefix(weights, table).items()}
+        known = {
+            name for row in table.rows(table.base[0]) for name in row.theirs
+        }  # not a head that is replaced
+        sources = {new: name for name, new in _first_prefix(weights, table).items()}
+        self._sources = {new: name for new, name in sources.items() if new in known}
         names = [f"{path}.weight" for path in adapter.updates]
         self._updates = {new: name for name, new in _first_prefix(names, table).items()}
         self._full = {new: name for name, new in _first_prefix(adapter.full, table).items()}
