@@ -32,7 +32,7 @@ from tests.tasks.tiny_models import byte_tokenizer
 TEXT = "the cat sat on the mat."
 LINES = [TEXT, "a dog ran, and the cat ran after", "where is the glass? on the mat"] * 3
 WRITERS = ("original", "t5", "bart", "marian")
-CONTINUERS = ("gpt2", "llama", "mistral", "falcon", "palm")
+CONTINUERS = ("gpt2", "llama", "mistral", "falcon", "palm", "gpt_neox", "gemma2")
 ENCODERS = ("bert", "roberta", "distilbert", "electra", "albert", "modernbert", "deberta")
 CHANGES = TypeAdapter(list[Annotated[Intervention, Field(discriminator="kind")]])
 
@@ -74,7 +74,7 @@ def tiny_bundle(family: str, **settings: Any) -> Bundle:
                 "pad_token_id": wordwise().pad_id,
             }
             return bundle
-        case "gpt2" | "llama" | "mistral" | "falcon" | "palm":
+        case "gpt2" | "llama" | "mistral" | "falcon" | "palm" | "gpt_neox" | "gemma2":
             return _random_bundle(
                 family, byte_tokenizer(), vocab_size=byte_tokenizer().vocab_size, **settings
             )

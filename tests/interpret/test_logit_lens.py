@@ -20,7 +20,7 @@ from glassformer.interpret.schema import FeedForwardUnitInfo, ItemNotFoundError
 from glassformer.interpret.tensors import read_tensor
 from tests.interpret.models import inputs_for, random_model, trace_forward
 
-WRITERS = ["gpt2", "llama", "original", "marian", "bart", "t5", "palm", "falcon"]
+WRITERS = ["gpt2", "llama", "original", "marian", "bart", "t5", "palm", "falcon", "gemma2"]
 FILLERS = ["bert", "roberta", "distilbert", "electra", "albert", "modernbert", "deberta"]
 
 
@@ -122,7 +122,7 @@ def pressed(norm: Any, vector: Tensor) -> Tensor:
     return difference * centred.square().mean().sqrt()
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "original", "bart", "bert"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "original", "bart", "bert", "gemma2"])
 @torch.no_grad()
 def test_unit_tokens_equal_the_output_vector_through_norms_and_head(family: str) -> None:
     model = random_model(family)
@@ -132,6 +132,8 @@ def test_unit_tokens_equal_the_output_vector_through_norms_and_head(family: str)
     vector = stack.blocks[1].ffn.down.weight[:, 3]
     if stack.blocks[1].wiring == "post":
         vector = pressed(stack.blocks[1].norm_ffn, vector)
+    elif stack.blocks[1].wiring == "sandwich":
+        vector = pressed(stack.blocks[1].norm_ffn_out, vector)
     if stack.final_norm is not None:
         vector = pressed(stack.final_norm, vector)
     head: Any = model.head
