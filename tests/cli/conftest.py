@@ -27,6 +27,7 @@ HEADS = {
     "similar": "BertModel",
     "fill": "BertForMaskedLM",
     "answer": "BertForQuestionAnswering",
+    "ner": "BertForTokenClassification",
 }
 QUICK = {"training.max_steps": 2, "training.device": "cpu", "tokenizer.vocab_size": 60, "model.d_model": 16}
 QUICK |= {"model.num_heads": 2, "model.d_ff": 16, "model.num_layers": 1}

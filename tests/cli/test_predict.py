@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -100,3 +101,20 @@ def test_images_that_differ_from_the_training_data_cause_a_note(run, tmp_path):
         assert done.code == 0 and done.out and done.err.count("note: 1 ") == notes, (name, done.err)
     inverted = tmp_path / "inverted.png"
     assert run("classify", "pocket-digits", inverted, inverted).err.startswith("note: 2 ")
+
+
+def test_ner_prints_entities(run, folders):
+    texts, model = TEXTS[:2], glassformer.load(folders["ner"])
+    expected = [model.ner(text, aggregation_strategy="none") for text in texts]
+    done = run("ner", folders["ner"], *texts, "--aggregation-strategy", "none", "--json")
+    assert [row["entities"] for row in rows(done.out)] == [[asdict(e) for e in found] for found in expected]
+    lines = run("ner", folders["ner"], *texts, "--aggregation-strategy", "none").out.splitlines()
+    assert lines == ["\t".join(f"{e.text}\t{e.label}\t{e.score:.4f}" for e in found) for found in expected]
+    run("ner", folders["classify"], "a").error()
+
+
+def test_classify_reads_pairs(run, folders):
+    (best, *_) = glassformer.load(folders["classify"]).classify("a cat", "the mat")
+    done = run("classify", folders["classify"], "a cat\tthe mat", "--pairs")
+    assert done.out == f"{best.label}\t{best.score:.4f}\n"
+    run("classify", folders["classify"], "a cat", "--pairs").error()

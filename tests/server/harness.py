@@ -24,13 +24,23 @@ import httpx
 import torch
 
 import glassformer
-from glassformer.core.spec import ClassifySpec
+from glassformer.core.spec import ClassifySpec, TokenClassifySpec
 from glassformer.tokenization.train import Kind, Template, TokenizerPlan, train_tokenizer
 from tests.faults.scale import WHOLE
 
 VOCABULARY = "the cat dog sat on a mat glass is where and ran 안녕 세계 naïve 🙂 was".split()
 LINES = [" ".join(VOCABULARY[(n * k + k) % len(VOCABULARY)] for n in range(9)) + "." for k in range(1, 60)]
-KINDS = ("translator", "writer", "encoder", "classifier", "pictures", "series", "polyglot", "assistant")
+KINDS = (
+    "translator",
+    "writer",
+    "encoder",
+    "classifier",
+    "pictures",
+    "series",
+    "polyglot",
+    "assistant",
+    "tagger",
+)
 LANGUAGES = ("de", "en")
 CHAT_TEMPLATE = """{%- if messages[0].role == "tool" %}{{ raise_exception("a tool cannot begin") }}{% endif %}
 {%- for tool in tools or [] %}{{ tool | tojson }}{% endfor %}
@@ -68,6 +78,11 @@ def make_models(folder: Path) -> dict[str, Path]:
     _save(
         folders["classifier"],
         glassformer.tiny("bert", vocab_size=reader.vocab_size, head=ClassifySpec(num_labels=3)),
+        reader,
+    )
+    _save(
+        folders["tagger"],
+        glassformer.tiny("bert", vocab_size=reader.vocab_size, head=TokenClassifySpec(num_labels=3)),
         reader,
     )
     _save(folders["pictures"], glassformer.tiny("vit"), None)

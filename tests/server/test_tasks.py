@@ -6,7 +6,7 @@ import base64
 import io
 import math
 import re
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 import numpy as np
 import pytest
@@ -69,6 +69,22 @@ def test_classify_matches_the_library(server, bundles):
         for body in ({"images": ["!"]}, {"images": ["AAAA"]}, {"texts": ["a"], "images": [plain]}, {}):
             assert client.post("/classify", json=body).status_code == 422
         assert client.post("/classify", json={"texts": ["a"], "model": "pictures"}).status_code == 422
+
+
+def test_pairs_and_entities_match_the_library(server, bundles):
+    with server.client() as client:
+        body = {"texts": LINES[:2], "text_pairs": LINES[2:4]}
+        found = client.post("/classify", json=body).json()["results"]
+        expected = bundles["classifier"].classify(LINES[:2], LINES[2:4])
+        assert [[one["score"] for one in row] for row in found] == [
+            [one.score for one in row] for row in expected
+        ]
+        assert client.post("/classify", json={**body, "text_pairs": ["a"]}).status_code == 422
+        found = client.post("/ner", json={"texts": LINES[:3]}).json()
+        assert found["model"] == "tagger"
+        expected = [[asdict(one) for one in row] for row in bundles["tagger"].ner(LINES[:3])]
+        assert found["results"] == expected and any(expected)
+        assert client.post("/ner", json={"texts": ["a"], "model": "classifier"}).status_code == 422
 
 
 def test_forecast_matches_the_library(server, bundles):
