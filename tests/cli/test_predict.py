@@ -105,7 +105,7 @@ def test_images_that_differ_from_the_training_data_cause_a_note(run, tmp_path):
 
 def test_ner_prints_entities(run, folders):
     texts, model = TEXTS[:2], glassformer.load(folders["ner"])
-    expected = [model.ner(text, aggregation_strategy="none") for text in texts]
+    expected = model.ner(texts, aggregation_strategy="none")
     done = run("ner", folders["ner"], *texts, "--aggregation-strategy", "none", "--json")
     assert [row["entities"] for row in rows(done.out)] == [[asdict(e) for e in found] for found in expected]
     lines = run("ner", folders["ner"], *texts, "--aggregation-strategy", "none").out.splitlines()
