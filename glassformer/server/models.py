@@ -16,6 +16,7 @@ from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError, InputTooLongError
 from glassformer.generation import GeneratedToken, GenerationOutput, GenerationParams
 from glassformer.generation.continuous import Request, Scheduler, SchedulerFullError, Stats
+from glassformer.generation.continuous.scheduler import PREFIX_SHARE
 from glassformer.generation.inference_model import InferenceModel
 from glassformer.inference.memory import available_memory, cache_bytes_per_token
 from glassformer.interpret.runs import run_of
@@ -227,7 +228,8 @@ def cache_tokens(bundle: Bundle, models: int) -> int:
     if free is None or not isinstance(model, InferenceModel):
         return MAX_CACHED
     layers = [*model.decoder.attentions, *model.decoder.cross_attentions]
-    fitting = CACHE_SHARE * free / models / cache_bytes_per_token(layers, model.dtype)
+    copies = 1 + PREFIX_SHARE + model.captures  # the slots, the prefix cache, and the cache of CUDA graphs
+    fitting = CACHE_SHARE * free / models / cache_bytes_per_token(layers, model.dtype) / copies
     return min(MAX_CACHED, max(MIN_CACHED, int(fitting)))
 
 

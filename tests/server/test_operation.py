@@ -389,8 +389,8 @@ def test_the_kv_cache_fits_into_the_free_memory(bundles, monkeypatch):
     layers = len(model.decoder.attentions)
     assert per_token == layers * heads.num_kv_heads * 2 * heads.head_dim * torch.float32.itemsize
     monkeypatch.setattr("glassformer.server.models.available_memory", lambda device: 2 * 5000 * per_token)
-    assert cache_tokens(bundles["writer"], 1) == 5000
-    assert cache_tokens(bundles["writer"], 2) == 2500
+    assert cache_tokens(bundles["writer"], 1) == 5000 / 1.25  # the prefix cache takes a quarter in addition
+    assert cache_tokens(bundles["writer"], 2) == 2500 / 1.25
     monkeypatch.setattr("glassformer.server.models.available_memory", lambda device: 0)
     assert cache_tokens(bundles["writer"], 1) == MIN_CACHED
 
