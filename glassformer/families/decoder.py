@@ -11,8 +11,8 @@ from glassformer.families.family import Config, UnsupportedConfigError, label_co
 from glassformer.weights.ops import Op, Rename, Tied
 
 # options that the configs of most families cannot express
-RARE_OPTIONS = """rotary_width sliding_window_pattern local_rope_base attention_softcap logit_softcap
-    scale_embedding"""
+RARE_OPTIONS = """partial_rotary_factor sliding_window_pattern local_rope_base attention_softcap
+    logit_softcap scale_embedding"""
 
 Scaling = spec.LinearScalingSpec | spec.BandScalingSpec | None
 
@@ -38,7 +38,7 @@ def decoder(
     position: Literal["rotary", "alibi", "learned"] = "rotary",
     rope_base: float = 10000.0,
     rope_scaling: Scaling = None,
-    rotary_width: int | None = None,
+    partial_rotary_factor: float = 1.0,
     local_rope_base: float | None = None,
     attention_bias: bool = False,
     qkv_bias: bool = False,
@@ -63,7 +63,7 @@ def decoder(
     sliding_window_pattern: without window_layers, all layers have the window except every n-th.
     norm: "rms_zero_centered" multiplies by 1 + weight.
     local_rope_base: base of the wavelengths in layers with a window, if different from `rope_base`.
-    rotary_width: number of features of each head that are rotated; None: all.
+    partial_rotary_factor: fraction of the features of each head that are rotated.
     attention_bias: biases in all attention projections. qkv_bias: in the q, k and v projections only.
     qk_norm: normalize queries and keys of each head before rotation.
     attention_softcap, logit_softcap: bounds of attention scores and logits.
@@ -76,8 +76,11 @@ def decoder(
         "layer": spec.LayerNormSpec(eps=norm_eps),
         "layer_no_bias": spec.LayerNormSpec(eps=norm_eps, bias=False),
     }
+    width = None
+    if partial_rotary_factor != 1.0:  # an even number of features
+        width = max(2, 2 * round((head_dim or d_model // num_heads) * partial_rotary_factor / 2))
     positions: dict[str, spec.AttentionPositionSpec] = {
-        "rotary": spec.RotarySpec(base=rope_base, width=rotary_width, scaling=rope_scaling),
+        "rotary": spec.RotarySpec(base=rope_base, width=width, scaling=rope_scaling),
         # the bias is scaled like the scores, and was rounded in training
         "alibi": spec.AlibiSpec(scale=(d_model // num_heads) ** -0.5, rounding="bfloat16"),
     }

@@ -10,8 +10,8 @@ from glassformer.families.family import TINY, Config, Family, Key, preset, spec_
 from glassformer.families.llama import BIAS, KEYS, read, table, write
 from glassformer.families.qwen2 import FULL, SLIDING
 
-EXCLUDED = """wiring norm gated position rotary_width qkv_bias ffn_bias dropout embed_dropout scale_embedding
-    logit_scale init"""
+EXCLUDED = """wiring norm gated position partial_rotary_factor qkv_bias ffn_bias dropout embed_dropout
+    scale_embedding logit_scale init"""
 OPTIONS: dict[str, Any] = {
     "wiring": "sandwich",
     "norm": "rms_zero_centered",

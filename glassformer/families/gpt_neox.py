@@ -41,7 +41,7 @@ from glassformer.weights.ops import Ignored, Op, SplitGroups, expand
 gpt_neox = variant(
     decoder,
     f"""num_kv_heads head_dim window window_layers norm gated position qkv_bias ffn_bias qk_norm scale
-    embed_dropout logit_scale init {RARE_OPTIONS.replace("rotary_width", "")}""",
+    embed_dropout logit_scale init {RARE_OPTIONS.replace("partial_rotary_factor", "")}""",
     **preset(6144, 64, 44, 24576),
     vocab_size=50432,
     max_len=2048,
@@ -49,7 +49,7 @@ gpt_neox = variant(
     norm="layer",
     activation="gelu",
     gated=False,
-    rotary_width=24,
+    partial_rotary_factor=0.25,
     attention_bias=True,
     ffn_bias=True,
 )
@@ -71,11 +71,12 @@ KEYS = (
 
 def from_config(config: Config) -> spec.DecoderOnlySpec:
     options = read_options(config, KEYS)
+    head_dim = options["d_model"] // options["num_heads"]
     rotary = read_rotary(
         config,
         base=config.get("rotary_emb_base", 10000.0),
         max_len=options["max_len"],
-        head_dim=options["d_model"] // options["num_heads"],
+        head_dim=head_dim,
         fraction=config.get("rotary_pct", 0.25),
     )
     head = read_head(config, "GPTNeoX")
@@ -84,7 +85,7 @@ def from_config(config: Config) -> spec.DecoderOnlySpec:
         wiring="parallel_split" if config.get("use_parallel_residual", True) else "pre",
         rope_base=rotary.base,
         rope_scaling=rotary.scaling,
-        rotary_width=rotary.width,
+        partial_rotary_factor=1.0 if rotary.width is None else rotary.width / head_dim,
         embed_dropout=options["dropout"],
         pad_id=read_pad(config, head),
         head=head,
@@ -146,16 +147,16 @@ FAMILY = Family(
     build=gpt_neox,
     presets={
         "gpt-neox-20b": {},
-        "pythia-70m": preset(512, 8, 6, 2048, rotary_width=16, **_PYTHIA),
-        "pythia-160m": preset(768, 12, 12, 3072, rotary_width=16, **_PYTHIA),
-        "pythia-410m": preset(1024, 16, 24, 4096, rotary_width=16, **_PYTHIA),
-        "pythia-1b": preset(2048, 8, 16, 8192, rotary_width=64, **_PYTHIA),
-        "pythia-1.4b": preset(2048, 16, 24, 8192, rotary_width=32, **_PYTHIA),
-        "pythia-2.8b": preset(2560, 32, 32, 10240, rotary_width=20, **_PYTHIA),
-        "pythia-6.9b": preset(4096, 32, 32, 16384, rotary_width=32, vocab_size=50432),
-        "pythia-12b": preset(5120, 40, 36, 20480, rotary_width=32, vocab_size=50688),
+        "pythia-70m": preset(512, 8, 6, 2048, **_PYTHIA),
+        "pythia-160m": preset(768, 12, 12, 3072, **_PYTHIA),
+        "pythia-410m": preset(1024, 16, 24, 4096, **_PYTHIA),
+        "pythia-1b": preset(2048, 8, 16, 8192, **_PYTHIA),
+        "pythia-1.4b": preset(2048, 16, 24, 8192, **_PYTHIA),
+        "pythia-2.8b": preset(2560, 32, 32, 10240, **_PYTHIA),
+        "pythia-6.9b": preset(4096, 32, 32, 16384, vocab_size=50432),
+        "pythia-12b": preset(5120, 40, 36, 20480, vocab_size=50688),
     },
-    tiny={**TINY, "d_ff": 64, "rotary_width": 4},
+    tiny={**TINY, "d_ff": 64, "partial_rotary_factor": 0.5},
     from_config=from_config,
     to_config=to_config,
     table=table,

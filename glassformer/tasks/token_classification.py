@@ -58,10 +58,10 @@ def split_prefix(tag: str) -> tuple[str, str]:
 class TokenClassifier(EncoderTask[Tensor, list[Entity]]):
     """Find named entities in texts.
 
-    aggregation_strategy, as in transformers' pipeline: "none" returns every token with a tag other than O.
-    "simple" joins adjacent tokens of the same type. "first" gives all tokens of a word the tag of its first
-    token, then joins words. The default is "first" for models trained with the job ner, which learn only
-    the first token of each word, and "simple" for others.
+    aggregation_strategy: as in transformers' pipeline. "none" returns every token with a tag other than O,
+    "simple" joins adjacent tokens of the same type, and "first" gives all tokens of a word the tag of its
+    first token, then joins words. None is "first" for models trained with the job ner, which learn only the
+    first token of each word, and "simple" for others.
     """
 
     def __init__(

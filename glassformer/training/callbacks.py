@@ -26,16 +26,28 @@ class TrainerCallback:
         """Called before the first step; `trainer.state.step` is not 0 if a run is resumed."""
 
     def on_step_end(self, trainer: Trainer, metrics: StepMetrics) -> None:
-        """Called after each optimizer step. metrics: step, loss, lr, grad_norm, units, seconds, epoch."""
+        """Called after each optimizer step.
+
+        metrics: step, loss, lr, grad_norm, units, seconds, epoch.
+        """
 
     def on_log(self, trainer: Trainer, logs: Mapping[str, float]) -> None:
-        """Called on the main process when metrics are logged. logs: e.g. `train/loss`, `valid/accuracy`."""
+        """Called on the main process when metrics are logged.
+
+        logs: e.g. `train/loss`, `valid/accuracy`.
+        """
 
     def on_evaluate(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
-        """Called after each validation. metrics: by name."""
+        """Called after each validation.
+
+        metrics: by name.
+        """
 
     def on_save(self, trainer: Trainer, folder: Path) -> None:
-        """Called after each checkpoint. folder: of all checkpoints of the run."""
+        """Called after each checkpoint.
+
+        folder: of all checkpoints of the run.
+        """
 
     def on_train_end(self, trainer: Trainer) -> None:
         """Called when the model is written; not after Ctrl-C."""
