@@ -13,6 +13,7 @@ from glassformer.core.kv_cache import LayerCache
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, Record
 from glassformer.families.registry import families
+from glassformer.inference.int4 import Int4Linear
 from glassformer.inference.kv_cache import BeamKVCache
 from glassformer.inference.linear import Int8Linear, PackedLinear
 from glassformer.inference.slot_cache import SlotKVCache
@@ -20,9 +21,9 @@ from glassformer.verify import all_checks, perturb_parameters, reference, verify
 from glassformer.verify.comparison import bitwise_difference, check_result, relative_error
 
 
-def perturbed_bundle(family: str) -> Bundle:
+def perturbed_bundle(family: str, **options: int) -> Bundle:
     torch.manual_seed(0)
-    model = glassformer.tiny(family).eval()
+    model = glassformer.tiny(family, **options).eval()
     perturb_parameters(model)
     return Bundle(model=model)
 
@@ -76,12 +77,14 @@ ERRORS = {
     "saved = loaded": lambda m: wrap(m, reference, "load", load_with_one_bit_changed),
     "prepared = loaded": lambda m: wrap(m, PackedLinear, "__call__", lambda f, *a, **k: f(*a, **k) * 1.001),
     "int8 near loaded": lambda m: wrap(m, Int8Linear, "product", lambda f, *a: -f(*a)),
+    "int4 near loaded": lambda m: wrap(m, Int4Linear, "product", lambda f, *a: -f(*a)),
 }
 
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_check_detects_a_small_error(name, monkeypatch):
-    bundle, check = perturbed_bundle("gpt2"), all_checks()[name]
+    sizes = {"d_model": 128} if name.startswith("int4") else {}  # int4 kernels need wide layers
+    bundle, check = perturbed_bundle("gpt2", **sizes), all_checks()[name]
     assert check(bundle, name).status == "passed"
     ERRORS[name](monkeypatch)
     result = check(bundle, name)
