@@ -1,9 +1,11 @@
-"""The command line in this process, in a folder with made-up data."""
+"""The command line in this process, in a folder with made-up data and base models."""
 
 import pytest
 import torch
 
+import glassformer
 from tests.cli.conftest import run
+from tests.interpret.models import tiny_bundle
 from tests.recipes.synthetic_data import all_files
 
 __all__ = ["run"]
@@ -11,7 +13,10 @@ __all__ = ["run"]
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
-    return all_files(tmp_path_factory.mktemp("made-up"))
+    folder = all_files(tmp_path_factory.mktemp("made-up"))
+    glassformer.save(tiny_bundle("bert", max_len=128), folder / "bert-base-cased")
+    glassformer.save(tiny_bundle("t5"), folder / "t5-small")
+    return folder
 
 
 @pytest.fixture(autouse=True)

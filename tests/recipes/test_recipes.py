@@ -67,6 +67,5 @@ def test_recipe_trains_and_evaluates(run, data_folder, monkeypatch, name):
     assert done.code == 0, done.err
     report = yaml.safe_load(done.out)
     assert report["job"] == recipe.job
-    assert {name for name in report["metrics"] if not name.startswith("repeat")} == set(
-        METRICS[recipe.job].split()
-    )
+    reported = {name for name in report["metrics"] if not name.startswith("repeat")}
+    assert {"loss"} < reported <= set(METRICS[recipe.job].split())  # some are of one type of labels only
