@@ -101,7 +101,7 @@ def network(dropout: float = 0.1) -> nn.Module:
 
 
 def trainer_in(folder: Path, dataset: Any = None, **options: Any) -> glassformer.Trainer:
-    defaults: dict[str, Any] = {"batch_size": 4, "max_steps": 14, "lr": 0.01, "ema": 0.9}
+    defaults: dict[str, Any] = {"batch_size": 4, "max_steps": 14, "lr": 0.01, "ema": 0.9, "device": "cpu"}
     return glassformer.Trainer(
         options.pop("model", None) or network(),
         options.pop("task", Regression()),

@@ -314,9 +314,8 @@ def _matrix_shape(rows: int, out_features: int, width: int, num_halves: int, num
     columns = min(64 if num_halves > 1 else 128, max(16, triton.next_power_of_2(width)))
     blocks, tiles = triton.cdiv(out_features, 64), triton.cdiv(width, columns)
     splits = max(1, min(num_halves * num_sms // blocks, tiles // 2, 32))
-    return _TileShape(
-        out_features=64, columns=columns, splits=splits, stages=4 if num_halves > 1 else 6, warps=4
-    )
+    stages = 4 if num_halves > 1 or rows > 64 else 6  # with more, 128 rows do not fit into shared memory
+    return _TileShape(out_features=64, columns=columns, splits=splits, stages=stages, warps=4)
 
 
 def matrix_product(
