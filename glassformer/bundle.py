@@ -163,6 +163,13 @@ class Bundle:
 
 
 @pause_gc()
+def resolve_device(device: str) -> str:
+    """Return the device; "auto" stands for a GPU if there is one, else the CPU."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device
+
+
 def load(
     folder: str | Path,
     *,

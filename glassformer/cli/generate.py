@@ -66,7 +66,7 @@ def translate(
     from glassformer.tasks.translation import Translator
 
     task = Translator(bundle, to=to, prefix=prefix, split=split, **options.task_kwargs())
-    _run(task, texts, options, column="translation")
+    _run(task, texts, options, name="translate")
 
 
 @with_options(GenerateOptions)
@@ -79,7 +79,7 @@ def summarize(model: Model, texts: Texts = None, prefix: Prefix = None, *, optio
     bundle = _load(model, texts, options)
     from glassformer.tasks.translation import Summarizer
 
-    _run(Summarizer(bundle, prefix=prefix, **options.task_kwargs()), texts, options, column="summary")
+    _run(Summarizer(bundle, prefix=prefix, **options.task_kwargs()), texts, options, name="summarize")
 
 
 @with_options(GenerateOptions)
@@ -92,7 +92,7 @@ def restore(model: Model, texts: Texts = None, *, options: GenerateOptions) -> N
     bundle = _load(model, texts, options)
     from glassformer.tasks.translation import Restorer
 
-    _run(Restorer(bundle, **options.task_kwargs()), texts, options, column="restored")
+    _run(Restorer(bundle, **options.task_kwargs()), texts, options, name="restore")
 
 
 @with_options(GenerateOptions)
@@ -115,18 +115,16 @@ def generate(
     """
     schema = read_json_schema(json_schema)
     bundle = _load(model, texts, options)
-    from glassformer.tasks.text_generation import TextGenerator
+    from glassformer.tasks.text_generation import TextGenerator, check_single_language
 
-    if bundle.job.languages and not parse_special:
-        raise UnsupportedError(
-            bundle.display_name, "generate", hint="it writes several languages: use translate"
-        )
+    if not parse_special:
+        check_single_language(bundle)
     task = TextGenerator(bundle, parse_special=parse_special, **schema, **options.task_kwargs())
     as_lines = options.as_json or options.out or options.tree
     if texts and len(texts) == 1 and options.num_beams in (None, 1) and not as_lines:
         _stream(task, texts[0], echo)
     else:
-        _run(task, texts, options, column="generated", echo=echo)
+        _run(task, texts, options, name="generate", echo=echo)
 
 
 def _load(model: str, texts: list[str] | None, options: GenerateOptions) -> Bundle:
@@ -161,13 +159,16 @@ def _run(
     texts: list[str] | None,
     options: GenerateOptions,
     *,
-    column: str,
+    name: str,
     echo: bool = False,
 ) -> None:
     """Print one output line per input line, in order.
 
-    column: name of the column that a table gets. echo: print each input before its output.
+    name: of the task, for the column that a table gets. echo: print each input before its output.
     """
+    from glassformer.tasks.text_generation import GENERATED_COLUMNS
+
+    column = GENERATED_COLUMNS[name]
     inputs = options.read(texts, task.bundle.job)
     note_file_as_text(texts, task.bundle)
     notes = Notes(task.bundle)

@@ -23,7 +23,6 @@ from glassformer.errors import (
     FileExistsAlreadyError,
     FileProblemError,
     GlassformerError,
-    InvalidValueError,
     MissingValueError,
 )
 
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 MAX_REPORTED = 10  # bad lines that are reported one by one
 PROGRESS_SECONDS = 5.0
-# fields of training data that a task reads
-INPUT_FIELDS = ("source", "text", "text_pair", "question", "context")
 
 
 @dataclass(eq=False)
@@ -189,21 +186,12 @@ def _kept_lines(lines: Iterator[str], inputs: Inputs) -> Iterator[str]:
 def _read_table(
     file: Path, columns: Sequence[str] | None, encoding: str, job: JobInfo | None, max_columns: int
 ) -> Inputs:
-    from glassformer.data.readers import open_table, parse_columns
-    from glassformer.data.tables import InputTable
+    from glassformer.data.readers import open_table
+    from glassformer.data.tables import InputTable, choose_columns
 
     reader = open_table(file, encoding=encoding)
-    chosen = parse_columns(columns or ())
-    if len(chosen) > max_columns:
-        expected = "one column" if max_columns == 1 else f"at most {max_columns} columns"
-        raise InvalidValueError(name="column", value=list(chosen), expected=expected)
-    remembered = job.data_columns if job is not None and job.data_columns else {}
-    if not chosen:
-        header = reader.head().header()
-        named = [remembered[name] for name in INPUT_FIELDS if name in remembered]
-        fits = all(isinstance(name, int) or name in header for name in named)
-        chosen = named if fits and len(named) <= max_columns else []
-    table = InputTable(reader, chosen)
+    trained = (job.data_columns if job is not None else None) or {}
+    table = InputTable(reader, choose_columns(reader, columns or (), trained, max_columns))
     inputs = Inputs(source="file", table=table, total=table.count(), errors=LineErrors(unit="row"))
     if not columns:
         names = " and ".join(f"'{n}'" if isinstance(n, str) else f"number {n}" for n in table.columns)

@@ -67,6 +67,7 @@ COMMANDS = {
     "env": Command("env", INSPECTION, "Show versions, devices and supported dtypes."),
     "convert": Command("convert", DEPLOYMENT, "Convert a model to another layout or dtype."),
     "export": Command("convert", DEPLOYMENT, "Export a model to ONNX or CTranslate2."),
+    "batch": Command("batch", DEPLOYMENT, "Run a task over large tables with several workers."),
     "serve": Command("serve", DEPLOYMENT, "Serve models over HTTP."),
 }
 

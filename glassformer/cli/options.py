@@ -72,6 +72,9 @@ Dtype = Annotated[
     _device(help="Compute dtype: float32, bfloat16, float16, int8 or int4 (default: chosen for the device)."),
 ]
 Threads = Annotated[int | None, _device(min=1, max=1024, help="Number of CPU threads (default: all cores).")]
+BatchTokens = Annotated[
+    int | None, _device(min=1, help="Maximum number of tokens per batch (default: chosen for the device).")
+]
 JsonSchema = Annotated[
     Path | None, _gen(metavar="FILE", help="JSON schema file; the output is JSON that follows it.")
 ]
@@ -118,10 +121,7 @@ class LineOptions(DeviceOptions):
     )
     overwrite: Overwrite = False
     as_json: Json = False
-    batch_tokens: Annotated[
-        int | None,
-        _device(min=1, help="Maximum number of tokens per batch (default: chosen for the device)."),
-    ] = None
+    batch_tokens: BatchTokens = None
 
     def read(self, texts: Sequence[str] | None, job: JobInfo, max_columns: int = 1) -> Inputs:
         """Open the inputs. job: names the columns of the training data, the default for a table."""
@@ -178,12 +178,9 @@ class ChatOptions(SamplingOptions, DeviceOptions):
 
 
 @dataclass(kw_only=True)
-class GenerateOptions(SamplingOptions, LineOptions):
-    """Options of commands that generate text."""
+class SearchOptions(SamplingOptions):
+    """Options of sampling and beam search."""
 
-    tree: Annotated[
-        Path | None, _output(help="Save the beam search tree as .svg, .png or .json (single input only).")
-    ] = None
     min_new_tokens: Annotated[int | None, _gen(help="Minimum number of generated tokens per text.")] = None
     num_beams: Annotated[int | None, _gen(help="Number of beams; 1 means no beam search.")] = None
     length_penalty: Annotated[
@@ -195,12 +192,25 @@ class GenerateOptions(SamplingOptions, LineOptions):
     early_stopping: Annotated[
         str | None, _gen(help="Early-stopping rule of beam search: true, false or never.")
     ] = None
+
+    def generation_kwargs(self, names: Iterable[str]) -> dict[str, Any]:
+        kwargs = super().generation_kwargs(names)
+        if self.early_stopping in ("true", "false"):
+            kwargs["early_stopping"] = self.early_stopping == "true"
+        return kwargs
+
+
+@dataclass(kw_only=True)
+class GenerateOptions(SearchOptions, LineOptions):
+    """Options of commands that generate text."""
+
+    tree: Annotated[
+        Path | None, _output(help="Save the beam search tree as .svg, .png or .json (single input only).")
+    ] = None
     num_return_sequences: Annotated[int | None, _gen(help="Number of texts per input; needs --json.")] = None
 
     def task_kwargs(self) -> dict[str, Any]:
         kwargs = self.generation_kwargs(GENERATION_OPTIONS)
-        if self.early_stopping in ("true", "false"):
-            kwargs["early_stopping"] = self.early_stopping == "true"
         if self.tree is not None:
             kwargs["return_tree"] = True
         return {**super().task_kwargs(), **kwargs}
@@ -278,9 +288,9 @@ def load_model(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return load_or_build(model, device=device, dtype=dtype, mmap=mmap)
+    from glassformer.bundle import resolve_device
+
+    return load_or_build(model, device=resolve_device(device), dtype=dtype, mmap=mmap)
 
 
 def load_or_build(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, astuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -90,12 +89,13 @@ def classify(
     """
     check_line_output(options.out, options.file, resume=options.resume, overwrite=options.overwrite)
     bundle = options.load(model)
-    from glassformer.tasks.classification import Classifier, problem_type_of
+    from glassformer.tasks.classification import Classifier
     from glassformer.tasks.images import image_warning_message
     from glassformer.tasks.series_classification import reads_series
+    from glassformer.tasks.table_columns import classification_columns
 
-    multi_label = problem_type_of(bundle) == "multi_label_classification"
-    top_labels = None if options.as_json else top or (None if multi_label else 1)
+    table = classification_columns(bundle, top)
+    top_labels = None if options.as_json else table.top
     if reads_series(bundle):
         _classify_series(bundle, inputs, options, top_labels)
         return
@@ -106,23 +106,14 @@ def classify(
     if pairs:
         source.lines = map(_split_pair, source.lines)
     warnings: Counter[ImageWarning] = Counter()
-    all_labels = multi_label and top is None
-    threshold = 0.5 if all_labels else -math.inf
 
     def show(result: Classification) -> FormattedResult:
         warnings.update(result.warnings)
-        shown = [label for label in result.labels if label.score >= threshold]
-        line = format_scores((label.label, label.score) for label in shown)
-        cells = dict(zip(columns, (cell for label in shown for cell in astuple(label)), strict=False))
-        if all_labels:
-            cells = {"labels": "|".join(label.label for label in shown)}
-        return line, {"labels": [asdict(label) for label in result.labels]}, cells
+        line = format_scores((label.label, label.score) for label in table.labels(result))
+        return line, {"labels": [asdict(label) for label in result.labels]}, table.cells(result)
 
-    columns: dict[str, type] = (
-        {"labels": str} if all_labels else _top_columns({"label": str, "score": float}, top or 1)
-    )
     try:
-        _print_results(source, task, show, options, columns)
+        _print_results(source, task, show, options, table.types)
     finally:
         for warning, count in warnings.items():
             message(f"note: {image_warning_message(bundle, warning, count)}")
@@ -189,18 +180,20 @@ def ner(
     A table written with --out gets the column entities, as JSON.
     """
     source, bundle = _open(model, texts, options)
+    from glassformer.tasks.table_columns import table_columns
     from glassformer.tasks.token_classification import Entity, TokenClassifier
 
     task = TokenClassifier(
         bundle, aggregation_strategy=aggregation_strategy, truncate=truncate, **options.task_kwargs()
     )
 
+    table = table_columns("ner", bundle)
+
     def show(entities: list[Entity]) -> FormattedResult:
         line = "\t".join(f"{' '.join(e.text.split())}\t{e.label}\t{e.score:.4f}" for e in entities)
-        values = {"entities": [asdict(entity) for entity in entities]}
-        return line, values, {"entities": json.dumps(values["entities"], ensure_ascii=False)}
+        return line, {"entities": [asdict(entity) for entity in entities]}, table.cells(entities)
 
-    _print_results(source, task, show, options, {"entities": str})
+    _print_results(source, task, show, options, table.types)
 
 
 @with_options(LineOptions)
@@ -233,17 +226,20 @@ def embed(
         raise InvalidValueError(name="out", value=str(out), expected=expected)
     source, bundle = _open(model, inputs, options)
     from glassformer.tasks.embedding import Embedder, embedding_size
+    from glassformer.tasks.table_columns import finite_values, table_columns
 
     task = Embedder(bundle, truncate=truncate, prompt=prompt, **options.task_kwargs())
     if out is not None and out.suffix == ".npy":
         _save_vectors(out, source, source.process(task), embedding_size(bundle))
         return
 
-    def show(vector: Tensor) -> FormattedResult:
-        values = _finite_values(vector)
-        return " ".join(f"{value:.9g}" for value in values), {"vector": values}, {"embedding": values}
+    table = table_columns("embed", bundle)
 
-    _print_results(source, task, show, options, {"embedding": list})
+    def show(vector: Tensor) -> FormattedResult:
+        values = finite_values(vector)
+        return " ".join(f"{value:.9g}" for value in values), {"vector": values}, table.cells(vector)
+
+    _print_results(source, task, show, options, table.types)
 
 
 @with_options(LineOptions)
@@ -267,6 +263,7 @@ def similar(
     source, bundle = _open(model, inputs, options)
     from glassformer.tasks.base import Callbacks
     from glassformer.tasks.embedding import Match, SimilaritySearch
+    from glassformer.tasks.table_columns import top_columns
 
     try:
         task = SimilaritySearch(
@@ -285,7 +282,7 @@ def similar(
         cells = dict(zip(columns, (cell for m in matches for cell in (m.text, m.score)), strict=False))
         return format_scores((match.text, match.score) for match in matches), {"nearest": nearest}, cells
 
-    columns = _top_columns({"match": str, "score": float}, top)
+    columns = top_columns({"match": str, "score": float}, top)
     _print_results(source, task, show, options, columns)
     errors.raise_if_any()
 
@@ -305,14 +302,16 @@ def fill(
     """
     source, bundle = _open(model, texts, options)
     from glassformer.tasks.fill_mask import MaskFiller
+    from glassformer.tasks.table_columns import table_columns
 
+    table = table_columns("fill", bundle)
     task = MaskFiller(bundle, top=top if options.as_json else 1, **options.task_kwargs())
     _print_results(
         source,
         task,
-        lambda filled: (filled.text, asdict(filled), {"filled": filled.text}),
+        lambda filled: (filled.text, asdict(filled), table.cells(filled)),
         options,
-        {"filled": str},
+        table.types,
     )
 
 
@@ -352,6 +351,7 @@ def answer(
         text = "\n".join(lines)
     source, bundle = _open(model, questions, options, max_columns=2 if context is None else 1)
     from glassformer.tasks.question_answering import Answer, QuestionAnswerer
+    from glassformer.tasks.table_columns import table_columns
 
     task = QuestionAnswerer(
         bundle,
@@ -370,10 +370,10 @@ def answer(
     def show(result: Answer | None) -> FormattedResult:
         if result is None:
             return "", NO_ANSWER, {}
-        cells = {"answer": result.text, "score": result.score}
-        return format_scores([(result.text, result.score)]), asdict(result), cells
+        return format_scores([(result.text, result.score)]), asdict(result), table.cells(result)
 
-    _print_results(source, task, show, options, {"answer": str, "score": float})
+    table = table_columns("answer", bundle)
+    _print_results(source, task, show, options, table.types)
     errors.raise_if_any()
 
 
@@ -455,19 +455,12 @@ def _open(
     return source, bundle
 
 
-def _top_columns(columns: dict[str, type], top: int) -> dict[str, type]:
-    """Return the columns of several results: label, score, label_2, score_2."""
-    return {
-        name if n == 1 else f"{name}_{n}": kind for n in range(1, top + 1) for name, kind in columns.items()
-    }
-
-
 def _print_results(
     inputs: Inputs,
     task: Task[Any, Result],
     show: Callable[[Result], FormattedResult],
     options: LineOptions,
-    columns: dict[str, type],
+    columns: Mapping[str, type],
 ) -> None:
     """Print a line for every result as soon as it is available, or write it to --out.
 
@@ -494,16 +487,11 @@ def _print_results(
     inputs.errors.raise_if_any()
 
 
-def _finite_values(vector: Tensor) -> list[float]:
-    """Return the values of a vector (D,); an empty list for NaN, the vector of an empty line."""
-    values: list[float] = vector.tolist()
-    return [] if values[0] != values[0] else values
-
-
 def _save_vectors(out: Path, inputs: Inputs, vectors: Iterable[Tensor], width: int) -> None:
     """Write the vectors one by one as an array file, so that they need not fit into memory."""
     from numpy.lib.format import write_array_header_1_0
 
+    from glassformer.tasks.table_columns import finite_values
     from glassformer.weights.atomic_write import atomic_write
 
     if inputs.total is None:
@@ -514,7 +502,7 @@ def _save_vectors(out: Path, inputs: Inputs, vectors: Iterable[Tensor], width: i
         write_array_header_1_0(file, header)
         for number, vector in enumerate(vectors):
             file.write(vector.numpy().astype("<f4").data)
-            empty += not _finite_values(vector)
+            empty += not finite_values(vector)
             inputs.errors.pop(number + 1)
     message(f"wrote {inputs.total:,} vectors of {width} values to {out}")
     if empty:

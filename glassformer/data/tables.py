@@ -28,14 +28,19 @@ from glassformer.data.readers import (
     file_format,
     flatten_record,
     looks_like_header,
+    parse_columns,
 )
 from glassformer.data.row_errors import Invalid, RowCounter
 from glassformer.data.sources import text_column
-from glassformer.errors import FileProblemError, UnknownNameError, UnsupportedError
+from glassformer.errors import FileProblemError, InvalidValueError, UnknownNameError, UnsupportedError
 
 Record = dict[str, object]
 WRITE_ROWS = 1000  # rows of a Parquet row group
 BOM = "\ufeff"
+
+
+# fields of training data that a task reads
+INPUT_FIELDS = ("source", "text", "text_pair", "question", "context")
 
 
 class TableRow(NamedTuple):
@@ -117,6 +122,26 @@ class InputTable:
     def count(self) -> int:
         """Return the number of rows, good and bad."""
         return sum(1 for _ in self.rows())
+
+
+def choose_columns(
+    table: TableReader, columns: Sequence[str], trained: Mapping[str, Column], max_columns: int = 1
+) -> list[Column]:
+    """Return the input columns of a task; an empty list stands for the text column.
+
+    columns: names or numbers as a user writes them; at most `max_columns`. trained: the columns of the
+    training data by field, which are the default if the table has them.
+    """
+    chosen = parse_columns(columns)
+    if len(chosen) > max_columns:
+        expected = "one column" if max_columns == 1 else f"at most {max_columns} columns"
+        raise InvalidValueError(name="column", value=list(chosen), expected=expected)
+    if chosen:
+        return chosen
+    header = table.head().header()
+    named = [trained[name] for name in INPUT_FIELDS if name in trained]
+    fits = all(isinstance(name, int) or name in header for name in named)
+    return named if fits and len(named) <= max_columns else []
 
 
 def unused_names(added: Sequence[str], existing: Sequence[str], path: str | Path) -> dict[str, str]:

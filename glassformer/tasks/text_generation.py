@@ -57,6 +57,13 @@ Architecture = Literal["encoder-decoder", "decoder-only"]
 # longer_than_trained: a segment has more tokens than the model was usually trained on.
 # split_word: a word was too long and had to be cut. unknown_characters: some are not in the vocabulary.
 InputWarning = Literal["longer_than_trained", "split_word", "unknown_characters"]
+# the column that each task adds to a table
+GENERATED_COLUMNS = {
+    "translate": "translation",
+    "summarize": "summary",
+    "restore": "restored",
+    "generate": "generated",
+}
 
 
 @dataclass(frozen=True)
@@ -469,6 +476,13 @@ def spell_language(languages: Sequence[str], to: str) -> str | None:
     """
     matches = [language for language in languages if language.casefold() == to.casefold()]
     return to if to in matches else next(iter(matches), None)
+
+
+def check_single_language(bundle: Bundle) -> None:
+    """Raise if a model writes several languages, and so needs to be told which."""
+    if bundle.job.languages:
+        hint = "it writes several languages: use translate"
+        raise UnsupportedError(bundle.display_name, "generate", hint=hint)
 
 
 class PromptTask(TextGenerationTask[In]):

@@ -21,7 +21,7 @@ Sources = Mapping[str, str]
 # A part (package or top-level module) may import itself and any part above it in this list.
 ORDER = """
     errors core weights tokenization data families inference generation baselines metrics plotting pretrained
-    bundle tasks torch_modules recipes training export interpret verify api explorer server cli __main__
+    bundle tasks torch_modules recipes training export interpret verify api batch explorer server cli __main__
 """.split()
 # The parts at the bottom stay independent of each other.
 ONLY: dict[str, set[str]] = {
@@ -48,7 +48,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "generation": {"torch"},
     "interpret": {"torch", "numpy", "PIL"},
 }
-LAZY = {"matplotlib"}  # slow to import: inside functions only
+LAZY = {"matplotlib", "ray"}  # slow to import: inside functions only
 VAGUE = {"utils", "helpers", "common", "misc"}
 FAMILY = re.compile(
     r"(?<![a-z])(?:distil[ _-]?bert|roberta|bert|patch[ _-]?tst|mini[ _-]?lm|hugging[ _-]?face|mistral|falcon"
@@ -239,6 +239,7 @@ def test_repository_keeps(rule):
         (imports_point_one_way, "interpret/trace.py", "from glassformer.server import app"),
         (imports_point_one_way, "magic/__init__.py", ""),
         (heavy_imports_are_lazy, "plotting/maps.py", "import matplotlib.pyplot as plt"),
+        (heavy_imports_are_lazy, "batch/__init__.py", "from ray import data"),
         (core_names_no_family, "core/block.py", "# as in BERT"),
         (core_names_no_family, "core/block.py", "x.from_gpt2()"),
         (file_names_are_specific, "core/utils.py", ""),

@@ -1,0 +1,170 @@
+"""The plan of a batch run: its input in blocks of rows, each of which becomes one output file.
+
+The plan is stored in the output folder before the first block, so that an interrupted run is continued with
+the same blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from glassformer.batch.storage import Location, StoredFile
+from glassformer.data.readers import Column, file_format, open_table
+from glassformer.data.tables import InputTable, choose_columns
+from glassformer.errors import (
+    ConflictError,
+    EmptyInputError,
+    FileExistsAlreadyError,
+    FileProblemError,
+    InvalidValueError,
+)
+from glassformer.tasks.table_columns import max_input_columns
+
+PLAN_FILE = "_batch.json"
+PART = "part-"
+MAX_ROWS = 10_000  # of a block by default
+BLOCKS_PER_WORKER = 4  # at least, so that the workers finish at about the same time
+TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a run computes, without how: another number of workers gives the same output.
+
+    inputs: locations. columns: with the inputs; by default `trained_columns`, those of the training data.
+    format: of the output files.
+    """
+
+    task: str
+    model: str
+    inputs: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    format: TableFormat
+    encoding: str = "utf-8"
+    dtype: str | None = None
+    options: Mapping[str, Any]
+    trained_columns: Mapping[str, Column] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Rows `start` to `stop` of a file, counted from 0. number: in the plan. source: location of the file."""
+
+    number: int
+    source: str
+    path: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A request, the state of its input files, and its blocks."""
+
+    request: Request
+    files: Sequence[tuple[str, int, float]]
+    blocks: Sequence[Block]
+
+    def part(self, block: Block) -> str:
+        """Return the name of a block's output file."""
+        return f"{PART}{block.number:06}.{self.request.format}"
+
+    def pending(self, output: Location) -> list[Block]:
+        """Return the blocks that have no output file yet."""
+        done = output.names()
+        return [block for block in self.blocks if self.part(block) not in done]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        blocks = [[b.number, b.source, b.path, b.start, b.stop] for b in self.blocks]
+        return {"request": asdict(self.request), "files": self.files, "blocks": blocks}
+
+
+def open_plan(
+    request: Request, output: Location, *, workers: int, batch_size: int | None, overwrite: bool
+) -> Plan:
+    """Return the stored plan if the output folder has one for this request; else make and store a plan.
+
+    overwrite: delete the output of an earlier run.
+    """
+    sources = [(uri, file) for uri in request.inputs for file in Location(uri).tables()]
+    files = [(file.path, file.size, file.stamp) for _, file in sources]
+    names = output.names()
+    if overwrite:
+        output.delete({name for name in names if name == PLAN_FILE or name.lstrip(".").startswith(PART)})
+    elif PLAN_FILE in names:
+        delete_leftovers(output)
+        return _read_plan(output, request, files)
+    elif names:
+        raise FileExistsAlreadyError(str(output), hint="choose another folder, or overwrite it")
+    plan = Plan(request=request, files=files, blocks=_make_blocks(request, sources, workers, batch_size))
+    with output.new_file(PLAN_FILE) as path:
+        path.write_text(json.dumps(plan.to_json(), ensure_ascii=False), encoding="utf-8")
+    return plan
+
+
+def delete_leftovers(output: Location) -> None:
+    """Delete the temporary folders of killed workers."""
+    output.delete({name for name in output.names() if name.startswith(f".{PART}")})
+
+
+def _read_plan(output: Location, request: Request, files: Sequence[tuple[str, int, float]]) -> Plan:
+    try:
+        stored = json.loads(output.read(PLAN_FILE))
+        blocks = [
+            Block(number=number, source=source, path=path, start=start, stop=stop)
+            for number, source, path, start, stop in stored["blocks"]
+        ]
+        before = {**stored["request"], "files": stored["files"]}
+    except (ValueError, KeyError, TypeError):
+        raise FileProblemError(f"{output}/{PLAN_FILE}", "is damaged", hint="overwrite the output") from None
+    now = json.loads(json.dumps({**asdict(request), "files": files}))
+    changed = [name for name in now if now[name] != before.get(name)]
+    if changed:
+        reason = f"the folder has the output of a run with different {', '.join(changed)}"
+        raise ConflictError(["output", changed[0]], reason, hint="choose another folder, or overwrite it")
+    return Plan(request=request, files=files, blocks=blocks)
+
+
+def _make_blocks(
+    request: Request, sources: Sequence[tuple[str, StoredFile]], workers: int, batch_size: int | None
+) -> list[Block]:
+    counts = [_count_rows(request, Location(uri), file) for uri, file in sources]
+    total = sum(counts)
+    if not total:
+        raise EmptyInputError("input", hint="at least one row is required")
+    rows = batch_size or min(MAX_ROWS, math.ceil(total / (BLOCKS_PER_WORKER * workers)))
+    blocks: list[Block] = []
+    for (uri, file), count in zip(sources, counts, strict=True):
+        for start in range(0, count, rows):
+            stop = min(start + rows, count)
+            blocks.append(Block(number=len(blocks), source=uri, path=file.path, start=start, stop=stop))
+    return blocks
+
+
+def _count_rows(request: Request, source: Location, file: StoredFile) -> int:
+    """Count the rows of a file, good and bad, and check that it has the columns."""
+    is_parquet = file_format(file.path) == "parquet"
+    if is_parquet and not source.is_local:
+        return source.count_parquet_rows(file.path)
+    with source.local_file(file.path) as path:
+        try:
+            table = open_input(path, request)
+            return source.count_parquet_rows(file.path) if is_parquet else table.count()
+        except EmptyInputError:
+            return 0
+
+
+def open_input(path: Path, request: Request) -> InputTable:
+    """Open a table with the columns that the task reads."""
+    reader = open_table(path, encoding=request.encoding)
+    most = max_input_columns(request.task)
+    table = InputTable(reader, choose_columns(reader, request.columns, request.trained_columns, most))
+    if request.task == "answer" and len(table.columns) != most:
+        raise InvalidValueError("column", list(table.columns), "two columns: question and context")
+    return table

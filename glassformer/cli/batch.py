@@ -1,0 +1,176 @@
+"""glassformer batch: run a task over large tables with Ray Data."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from glassformer.cli.console import message
+from glassformer.cli.options import (
+    OUTPUT_PANEL,
+    BatchTokens,
+    DeviceOptions,
+    Encoding,
+    Model,
+    Overwrite,
+    SearchOptions,
+    To,
+    Truncate,
+    locate_model,
+    with_options,
+)
+
+if TYPE_CHECKING:
+    from glassformer.batch import BatchProgress
+
+WORKER_PANEL = "Workers"
+PROGRESS_SECONDS = 5.0
+TaskName = Literal[
+    "translate", "summarize", "restore", "generate", "classify", "ner", "embed", "fill", "answer"
+]
+
+
+@dataclass(kw_only=True)
+class BatchOptions(SearchOptions, DeviceOptions):
+    """Options of the model, of a worker, and of text generation."""
+
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1024,
+            show_default=False,
+            rich_help_panel=WORKER_PANEL,
+            help="CPU threads per worker, and CPUs that it reserves (default: 1).",
+        ),
+    ] = None
+    batch_tokens: BatchTokens = None
+
+
+@with_options(BatchOptions)
+def batch(
+    task: Annotated[
+        TaskName, typer.Argument(metavar="TASK", help="Name of the command to run on every row.")
+    ],
+    model: Model,
+    inputs: Annotated[
+        list[str],
+        typer.Option(
+            "--input",
+            help="Table, or folder of tables: .csv, .tsv, .jsonl or .parquet; also s3://. Repeatable.",
+        ),
+    ],
+    output: Annotated[str, typer.Option(help="Folder for the output files; also s3://.")],
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column", help="Column to read: a name, or a number from 1. Repeatable.", show_default=False
+        ),
+    ] = None,
+    encoding: Encoding = "utf-8",
+    format: Annotated[
+        Literal["parquet", "jsonl", "csv", "tsv"] | None,
+        typer.Option(
+            help="Format of the output files (default: as the input).",
+            show_default=False,
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+    workers: Annotated[
+        int,
+        typer.Option(min=1, help="Processes, each with a copy of the model.", rich_help_panel=WORKER_PANEL),
+    ] = 1,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Rows per block and output file (default: at most 10,000).",
+            show_default=False,
+            rich_help_panel=WORKER_PANEL,
+        ),
+    ] = None,
+    gpus_per_worker: Annotated[
+        float,
+        typer.Option(min=0, help="GPUs per worker; may be a fraction.", rich_help_panel=WORKER_PANEL),
+    ] = 0.0,
+    to: To = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="Text to prepend to every input.", show_default=False)
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Number of labels, for classify.", show_default=False)
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="Name of a prompt of the model, for embed.", show_default=False)
+    ] = None,
+    truncate: Truncate = False,
+    *,
+    options: BatchOptions,
+) -> None:
+    """Run a task over large tables, with several workers on one machine or a Ray cluster.
+
+    Adds the columns that TASK writes with --out, and a column error for rows
+    that cannot be processed. The output is a folder with a file per block of
+    rows. If it has the output of an interrupted run, that run continues.
+    Runs on the Ray cluster of RAY_ADDRESS, else on this machine.
+    """
+    from glassformer.batch import run
+
+    chosen = {
+        "to": to,
+        "prefix": prefix,
+        "top": top,
+        "prompt": prompt,
+        "truncate": truncate or None,
+        "batch_tokens": options.batch_tokens,
+    }
+    progress = _ProgressMessages()
+    result = run(
+        task,
+        locate_model(model),
+        inputs,
+        output,
+        columns=columns or (),
+        format=format,
+        encoding=encoding,
+        options={
+            **{name: value for name, value in chosen.items() if value is not None},
+            **options.generation_kwargs(field.name for field in fields(SearchOptions)),
+        },
+        workers=workers,
+        batch_size=batch_size,
+        threads=options.threads,
+        gpus_per_worker=gpus_per_worker,
+        device=options.device,
+        dtype=options.dtype,
+        overwrite=overwrite,
+        on_progress=progress.show,
+    )
+    if result.resumed:
+        message(f"{result.resumed:,} of {result.total:,} rows were done already")
+    progress.print(result)
+    if result.errors:
+        message(f"warning: {result.errors:,} rows have an error; see the column error")
+
+
+class _ProgressMessages:
+    """Prints progress on stderr at intervals."""
+
+    def __init__(self) -> None:
+        self._start = self._last = time.monotonic()
+
+    def show(self, progress: BatchProgress) -> None:
+        if time.monotonic() - self._last >= PROGRESS_SECONDS:
+            self.print(progress)
+
+    def print(self, progress: BatchProgress) -> None:
+        self._last = time.monotonic()
+        seconds = max(self._last - self._start, 1e-9)
+        rate = (progress.rows - progress.resumed) / seconds
+        left = (progress.total - progress.rows) / rate if rate else 0
+        eta = f", {left:,.0f} s left" if left >= 1 else ""
+        message(f"{progress.rows:,} of {progress.total:,} rows in {seconds:,.1f} s, {rate:,.1f} rows/s{eta}")

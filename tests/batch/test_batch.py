@@ -1,0 +1,184 @@
+"""Batch runs on Ray: the same columns as the command, and every row exactly once, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import psutil
+import pytest
+
+from glassformer.batch import BatchProgress, run
+from glassformer.cli.main import main
+from glassformer.errors import (
+    ConflictError,
+    FileExistsAlreadyError,
+    FileMissingError,
+    GlassformerError,
+    InvalidValueError,
+    UnknownNameError,
+)
+from tests.tasks.folders import bert
+
+BLOCKS, BLOCK_ROWS = 12, 8
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A Ray cluster with two CPUs; yields its address."""
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.data")
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield ray.get_runtime_context().gcs_address
+    ray.shutdown()
+
+
+@pytest.fixture
+def sentences(tmp_path):
+    """A table of sentences to translate."""
+    path = tmp_path / "sentences.jsonl"
+    rows = ({"id": n, "text": f"Good morning, I have {n} old books."} for n in range(BLOCKS * BLOCK_ROWS))
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def read_parts(folder):
+    return [
+        json.loads(line)
+        for part in sorted(folder.glob("part-*.jsonl"))
+        for line in part.open(encoding="utf-8")
+    ]
+
+
+def assert_each_row_once(folder):
+    rows = read_parts(folder)
+    assert Counter(row["id"] for row in rows) == Counter(range(BLOCKS * BLOCK_ROWS))
+    assert all(row["translation"] and row["error"] is None for row in rows)
+    assert not list(folder.glob(".*"))
+
+
+@pytest.mark.slow
+def test_output_equals_that_of_the_command(cluster, tmp_path):
+    _, model = bert("BertForSequenceClassification", tmp_path / "model")
+    table = tmp_path / "in.csv"
+    rows = [(n, "good film " * (n % 4), "pos") for n in range(21)]
+    rows[7] = (7, "word " * 100, "neg")  # longer than the model reads
+    lines = [f"{n},{text},{label}\n".encode() for n, text, label in rows]
+    table.write_bytes(b"".join([b"id,text,label\n", *lines[:12], b"\xff,not UTF-8,\n", *lines[12:]]))
+    with pytest.raises(SystemExit) as stop:
+        main(
+            [
+                "classify",
+                str(model),
+                "--file",
+                str(table),
+                "--column",
+                "text",
+                "--out",
+                f"{tmp_path}/one.jsonl",
+            ]
+        )
+    assert stop.value.code == 2  # two rows are bad
+    expected = [json.loads(line) for line in (tmp_path / "one.jsonl").open()]
+
+    arguments = ("classify", model, table, f"file://{tmp_path}/out")  # a URI, as of an object store
+    options = {"columns": ["text"], "format": "jsonl", "workers": 2, "batch_size": 4}
+    result = run(*arguments, **options)
+    assert result == BatchProgress(rows=22, total=22, errors=2)
+    written = read_parts(tmp_path / "out")
+    errors = [row.pop("error") for row in written]
+    assert [row.get("id") for row in written] == [row.get("id") for row in expected]
+    for ours, theirs in zip(written, expected, strict=True):
+        assert list(ours) == list(theirs)
+        assert ours.pop("score") == pytest.approx(theirs.pop("score"), abs=1e-6)
+        assert ours == theirs
+    assert [n for n, error in enumerate(errors) if error] == [7, 12]
+
+    assert run(*arguments, **options) == BatchProgress(rows=22, total=22, resumed=22)  # nothing is left to do
+    with pytest.raises(ConflictError) as conflict:
+        run(*arguments, **options, options={"top": 2})
+    assert conflict.value.names == ["output", "options"]
+
+
+@pytest.mark.slow
+def test_killed_worker_loses_and_duplicates_no_row(cluster, sentences, tmp_path):
+    killed = []
+
+    def kill_workers(progress):
+        if not killed and progress.rows < progress.total:
+            for process in psutil.Process().children(recursive=True):
+                if "BatchWorker" in " ".join(process.cmdline()):
+                    killed.append(process.pid)
+                    process.kill()
+
+    run(
+        "translate",
+        "pocket",
+        sentences,
+        tmp_path / "out",
+        options={"to": "de"},
+        workers=2,
+        batch_size=BLOCK_ROWS,
+        on_progress=kill_workers,
+    )
+    assert killed
+    assert_each_row_once(tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_killed_driver_is_resumed(cluster, sentences, tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "glassformer", "batch", "translate", "pocket", "--to", "de"]
+    command += ["--input", str(sentences), "--output", str(out), "--batch-size", str(BLOCK_ROWS)]
+    driver = subprocess.Popen(command, env={**os.environ, "RAY_ADDRESS": cluster}, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not list(out.glob("part-*")) and time.monotonic() < deadline and driver.poll() is None:
+        time.sleep(0.02)
+    driver.send_signal(signal.SIGKILL)
+    driver.communicate()
+    done = {path: path.stat().st_mtime_ns for path in out.glob("part-*")}
+    assert done
+
+    result = run(
+        "translate", "pocket", sentences, out, options={"to": "de"}, workers=2, batch_size=1
+    )  # the blocks of the stored plan, whatever the batch size
+    assert BLOCK_ROWS <= result.resumed < result.total
+    assert all(path.stat().st_mtime_ns == time_written for path, time_written in done.items())
+    assert_each_row_once(out)
+
+
+@pytest.mark.slow
+def test_error_of_a_worker_keeps_its_type(cluster, sentences, tmp_path):
+    with pytest.raises(GlassformerError) as problem:
+        run("translate", "pocket", sentences, tmp_path / "out", options={"to": "tlh"})
+    assert type(problem.value) is UnknownNameError
+    assert problem.value.name == "tlh"
+
+
+def test_bad_input_is_rejected_before_ray_starts(sentences, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(UnknownNameError) as unknown:
+        run("embed", "pocket", sentences, out, columns=["txt"])
+    assert (unknown.value.kind, unknown.value.name) == ("column", "txt")
+    with pytest.raises(UnknownNameError) as unknown:
+        run("classify", "pocket", sentences, out, options={"num_beams": 2})
+    assert (unknown.value.kind, unknown.value.name) == ("option", "num_beams")
+    with pytest.raises(FileMissingError):
+        run("embed", "pocket", tmp_path / "missing.csv", out)
+    with pytest.raises(FileMissingError):
+        run("embed", tmp_path / "no-model", sentences, out)
+    with pytest.raises(InvalidValueError) as invalid:
+        run("embed", "pocket", sentences, tmp_path / "out.csv")
+    assert invalid.value.name == "output"
+    with pytest.raises(InvalidValueError):
+        run("embed", "pocket", "nosuch://bucket/file.csv", out)
+    assert not out.exists()
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsAlreadyError):
+        run("embed", "pocket", sentences, out)
