@@ -348,19 +348,26 @@ class Pipeline(Bundle):
         columns: Sequence[str] | None = None,
         fill: Fill = "error",
         quantile_levels: Sequence[float] | None = None,
+        encoding: str = "utf-8",
     ) -> Forecast:
         """Forecast the series of a file, a data frame or a dict of columns; see `tasks.Forecaster`.
 
         series: a CSV or Parquet file, a data frame, or a dict of columns
-        time: the time column; None: detected
+        time: the time column; None: detected, or the rows are numbered if there is none
         columns: columns to forecast; None: all numeric ones
         fill: how to handle missing or repeated timestamps
         quantile_levels: quantiles to predict, e.g. (0.1, 0.5, 0.9)
+        encoding: of a CSV file
         """
         from glassformer.tasks.forecasting import LEVELS, Forecaster
 
         return Forecaster(
-            self, time=time, columns=columns, fill=fill, quantile_levels=quantile_levels or LEVELS
+            self,
+            time=time,
+            columns=columns,
+            fill=fill,
+            quantile_levels=quantile_levels or LEVELS,
+            encoding=encoding,
         )(series)
 
 

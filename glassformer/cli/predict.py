@@ -29,6 +29,7 @@ from glassformer.cli.options import (
     Columns,
     Device,
     Dtype,
+    Encoding,
     Json,
     LineOptions,
     Model,
@@ -84,7 +85,8 @@ def classify(
     separated by a tab.
     A model of time series reads them from a file: .ts, UCR .tsv or a table.
     Empty lines stay empty. --json prints the probabilities of all labels.
-    A table written with --out gets the columns label and score, or labels.
+    A table written with --out gets the columns label and score, or labels;
+    for time series, the columns are id, label and score.
     Warns on stderr about images unlike the training data.
     """
     check_line_output(options.out, options.file, resume=options.resume, overwrite=options.overwrite)
@@ -130,31 +132,47 @@ def _split_pair(line: Any) -> Any:
 
 
 def _classify_series(bundle: Bundle, files: list[str] | None, options: LineOptions, top: int | None) -> None:
-    """Print a line for each series of the files."""
-    from glassformer.tasks.series_classification import SeriesClassifier, series_inputs
+    """Print a line for each series of the files, or write a table with the columns id, label and score."""
+    from glassformer.data.labeled_series import read_labeled_series
+    from glassformer.data.readers import file_format
+    from glassformer.data.tables import TableWriter
+    from glassformer.tasks.series_classification import SeriesClassifier
 
-    if options.out is not None:
-        hint = "redirect the output instead"
-        raise UnsupportedError(bundle.display_name, "writing a table of series", hint=hint)
+    out = options.out
+    if options.resume:
+        raise UnsupportedError(bundle.display_name, "resuming")
     task = SeriesClassifier(bundle, top=top)
-    paths = [*(files or []), *([] if options.file is None else [options.file])]
+    paths: list[str | Path] = [*(files or []), *([] if options.file is None else [options.file])]
     if not paths:
         raise MissingValueError("file", needed_for="to classify time series", hint="name a file of series")
-    lines = []
+    ids: list[str] = []
+    results: list[Classification] = []
     for path in paths:
-        for result in task.run(series_inputs(path)):
-            labels = [asdict(label) for label in result.labels]
-            line = format_scores((label.label, label.score) for label in result.labels)
-            lines.append(json.dumps({"labels": labels}, ensure_ascii=False) if options.as_json else line)
-    text = "".join(f"{line}\n" for line in lines)
-    if options.out is None:
-        sys.stdout.write(text)
-        return
-    from glassformer.weights.atomic_write import atomic_write
+        series = read_labeled_series(path, labeled=False, encoding=options.encoding)
+        ids += series.ids
+        results += task.run(series.values)
+    if out is not None and not options.as_json and file_format(out) != "plain":
+        columns = _top_columns({"label": str, "score": float}, top or 1)
+        with TableWriter(out, columns, names=("id",)) as table:
+            for name, result in zip(ids, results, strict=True):
+                cells = (cell for label in result.labels for cell in astuple(label))
+                table.write({"id": name}, dict(zip(columns, cells, strict=False)))
+    else:
+        lines = [
+            json.dumps({"labels": [asdict(label) for label in result.labels]}, ensure_ascii=False)
+            if options.as_json
+            else format_scores((label.label, label.score) for label in result.labels)
+            for result in results
+        ]
+        text = "".join(f"{line}\n" for line in lines)
+        if out is None:
+            sys.stdout.write(text)
+            return
+        from glassformer.weights.atomic_write import atomic_write
 
-    with atomic_write(options.out) as file:
-        file.write(text.encode())
-    message(f"wrote {len(lines):,} lines to {options.out}")
+        with atomic_write(out) as file:
+            file.write(text.encode())
+    message(f"wrote {len(results):,} series to {out}")
 
 
 @with_options(LineOptions)
@@ -382,6 +400,7 @@ def forecast(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="CSV or Parquet file of time series.")],
     time: Annotated[str | None, typer.Option(help="Timestamp column.", show_default=False)] = None,
     columns: Columns = None,
+    encoding: Encoding = "utf-8",
     fill: Annotated[
         Literal["error", "linear", "last", "ignore"], typer.Option(help="How to handle missing values.")
     ] = "error",
@@ -426,7 +445,9 @@ def forecast(
     from glassformer.tasks.forecasting import Forecaster
 
     names = [name.strip() for name in columns.split(",")] if columns else None
-    task = Forecaster(bundle, time=time, columns=names, fill=fill, quantile_levels=quantiles)
+    task = Forecaster(
+        bundle, time=time, columns=names, fill=fill, quantile_levels=quantiles, encoding=encoding
+    )
     start = perf_counter()
     result = task(data)
     seconds = perf_counter() - start

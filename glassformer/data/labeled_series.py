@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glassformer.data.randomness import uniform
-from glassformer.data.readers import file_format, find_column, open_table, read_lines
+from glassformer.data.readers import UTF8, file_format, find_column, open_table, read_lines
 from glassformer.data.row_errors import Invalid, RowCounter
 from glassformer.data.series import ID_NAMES, INDEX_NAMES, MISSING, TIME_NAMES
 from glassformer.data.sources import clean_label
@@ -55,20 +55,21 @@ def read_labeled_series(
     time_column: str | None = None,
     value_columns: Sequence[str] | None = None,
     labeled: bool = True,
+    encoding: str = UTF8,
 ) -> LabeledSeries:
     """Read the series of a file.
 
     label_column, time_column, value_columns: columns of a table; None: detected.
-    labeled: raise an error if there are no labels.
+    labeled: raise an error if there are no labels. encoding: of a text file.
     """
     path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     if suffixes[-1:] == [".ts"]:
-        series = _read_ts(path)
-    elif file_format(path) in ("plain", "tsv") and not _has_header(path):
-        series = _read_rows(path)
+        series = _read_ts(path, encoding)
+    elif file_format(path) in ("plain", "tsv") and not _has_header(path, encoding):
+        series = _read_rows(path, encoding)
     else:
-        series = _read_table(path, label_column, time_column, value_columns)
+        series = _read_table(path, label_column, time_column, value_columns, encoding)
     if labeled and series.labels is None:
         hint = f"name the column of labels; known names are {', '.join(LABEL_NAMES)}"
         raise FileProblemError(path, "has no labels", hint=hint)
@@ -78,18 +79,18 @@ def read_labeled_series(
     return series
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def _lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
     """Yield the number and content of each line that is neither blank nor a comment."""
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, encoding=encoding), 1):
         if isinstance(line, Invalid):
             raise FileProblemError(path, line.reason, number)
         if line.strip() and not line.startswith("#"):
             yield number, line.strip()
 
 
-def _has_header(path: Path) -> bool:
+def _has_header(path: Path, encoding: str) -> bool:
     """Whether the first line has a cell after the first that is not a number."""
-    _, line = next(_lines(path), (0, ""))
+    _, line = next(_lines(path, encoding), (0, ""))
     return any(_number(cell) is None for cell in line.split()[1:])
 
 
@@ -111,12 +112,12 @@ def _numbers(cells: Sequence[object], path: Path, line: int) -> list[float]:
     return numbers  # type: ignore[return-value]
 
 
-def _read_ts(path: Path) -> LabeledSeries:
+def _read_ts(path: Path, encoding: str) -> LabeledSeries:
     """Read a `.ts` file: channels separated by colons, values by commas, the label last."""
     values: list[Values] = []
     labels: list[str] = []
     has_labels, in_data = False, False
-    for number, line in _lines(path):
+    for number, line in _lines(path, encoding):
         if not in_data:
             key, _, rest = line.lower().partition(" ")
             if key == "@timestamps" and rest.strip() == "true":
@@ -145,10 +146,10 @@ def _numbered(values: Sequence[object]) -> list[str]:
     return [str(n) for n in range(1, len(values) + 1)]
 
 
-def _read_rows(path: Path) -> LabeledSeries:
+def _read_rows(path: Path, encoding: str) -> LabeledSeries:
     """Read rows of a label and values, separated by tabs or spaces; missing values at the end are padding."""
     values, labels = list[Values](), list[str]()
-    for number, line in _lines(path):
+    for number, line in _lines(path, encoding):
         first, *cells = line.split()
         if len(cells) < 2:
             raise FileProblemError(path, "needs a label and at least two values", number)
@@ -175,9 +176,13 @@ def _without_padding(values: Values) -> Values:
 
 
 def _read_table(
-    path: Path, label_column: str | None, time_column: str | None, value_columns: Sequence[str] | None
+    path: Path,
+    label_column: str | None,
+    time_column: str | None,
+    value_columns: Sequence[str] | None,
+    encoding: str,
 ) -> LabeledSeries:
-    table = open_table(path)
+    table = open_table(path, encoding=encoding)
     columns = table.head(1).header()
     for name in filter(None, (label_column, time_column, *(value_columns or ()))):
         if name not in columns:

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.readers import ParquetReader, decode_lines, file_format, find_column, open_text
+from glassformer.data.readers import UTF8, ParquetReader, decode_lines, file_format, find_column, open_text
 from glassformer.data.row_errors import MAX_BAD_SHARE, Invalid, RowCounter, RowErrors
 from glassformer.data.timestamps import (
     InvalidTimestampError,
+    Timestamp,
     TimeStep,
     advance,
     find_step,
@@ -34,6 +38,7 @@ TIME_NAMES = ("date", "ds", "timestamp", "datetime", "time", "date time", "date_
 ID_NAMES = ("unique_id", "item_id", "series_id", "id", "series")
 VALUE_NAMES = ("y", "target", "value")
 INDEX_NAMES = ("", "unnamed: 0")  # the row index that pandas writes
+STEP_NAMES = ("step", "t", "index", "year", *INDEX_NAMES)  # columns of step numbers, if they increase
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "?"})
 _MAX_TEXT_SHARE = 0.5  # a column with a larger fraction of text cells is not numeric
 _FILL_HINT = "fix the data, or set `fill` to linear or last"
@@ -90,18 +95,20 @@ def read_series(
     covariates: Sequence[str] = (),
     fill: Fill = "error",
     display_name: str | None = None,
+    encoding: str = UTF8,
 ) -> SeriesSet:
     """Read the series in a CSV or Parquet file, wide (a column per channel) or long (unique_id, ds, y).
 
     errors: collects skipped rows.
-    time: the column of timestamps.    target: the column or columns of values; by default all.
+    time: the column of timestamps; by default one with a usual name, or with dates. Without any, the rows of
+    each series are numbered.    target: the column or columns of values; by default all.
     covariates: columns of known covariates. Rows at the end of a series that have only them are its future.
     fill: how to handle missing rows and values, and repeated timestamps: raise an error, interpolate
     linearly, repeat the last value, or (rows only) ignore them.
     display_name: name of the file in errors, e.g. if it is a copy of a table in memory; rows are then
-    counted without the header.
+    counted without the header.    encoding: of a text file.
     """
-    file = _SeriesFile.open(Path(path), display_name)
+    file = _SeriesFile.open(Path(path), display_name, encoding)
     time, names, id_column = file.choose_columns(time, [target] if isinstance(target, str) else target)
     for name in covariates:
         if name not in file.columns:
@@ -110,7 +117,8 @@ def read_series(
     rows, text = _read_rows(file, time, (*names, *covariates), id_column, ids)
     if covariates:
         rows = _mark_future(rows, len(names))
-    filled = _check_values(rows, (*names, *covariates), text, fill)
+    filled = [] if time is not None else ["there is no column of timestamps, so the rows are numbered"]
+    filled += _check_values(rows, (*names, *covariates), text, fill)
     rows, step, notes = _even_steps(rows, fill, errors.start_file(file.name, unit=file.unit))
     known, future = None, tuple[NDArray[np.float64], ...]()
     if covariates:
@@ -163,18 +171,19 @@ class _SeriesFile:
     first: Sequence[object]
     delimiter: str | None = None
     unit: Literal["line", "row"] = "row"
+    encoding: str = UTF8
 
     @classmethod
-    def open(cls, path: Path, display_name: str | None) -> _SeriesFile:
+    def open(cls, path: Path, display_name: str | None, encoding: str) -> _SeriesFile:
         """Open a table and check its header."""
         name = display_name or str(path)
         if file_format(path) == "parquet":
             table = ParquetReader(path)
             return cls(path=path, name=name, columns=table.names, first=table.head(1).rows[0])
-        delimiter = max(",;\t", key=next(_decoded_lines(path, name)).count)
-        rows = _read_csv(path, name, delimiter)
+        delimiter = max(",;\t", key=next(_decoded_lines(path, name, encoding)).count)
+        rows = _read_csv(path, name, delimiter, encoding)
         columns = tuple(cell.strip() for cell in next(rows)[1])
-        if all(map(_is_number, columns[1:])) and (_is_number(columns[0]) or _is_timestamp(columns[0])):
+        if all(map(_is_number, columns[1:])) and (_is_number(columns[0]) or _is_date(columns[0])):
             raise FileProblemError(name, "has no header", 1, hint="add a first line that names the columns")
         _, first = next(rows, (0, None))
         if first is None:
@@ -183,29 +192,49 @@ class _SeriesFile:
             repeated = next(column for column in columns if columns.count(column) > 1)
             raise FileProblemError(name, f"has more than one column '{repeated}'", 1)
         unit: Literal["line", "row"] = "line" if display_name is None else "row"
-        return cls(path=path, name=name, columns=columns, first=first, delimiter=delimiter, unit=unit)
+        return cls(
+            path=path,
+            name=name,
+            columns=columns,
+            first=first,
+            delimiter=delimiter,
+            unit=unit,
+            encoding=encoding,
+        )
 
     def choose_columns(
         self, time: str | None, target: Sequence[str] | None
-    ) -> tuple[str, tuple[str, ...], str | None]:
-        """Return the names of the timestamp column, the value columns, and the series-id column, if any."""
+    ) -> tuple[str | None, tuple[str, ...], str | None]:
+        """Return the names of the timestamp column, the value columns, and the series-id column.
+
+        There may be no timestamp column and no series-id column.
+        """
         for name in [*filter(None, [time]), *(target or [])]:
             if name not in self.columns:
                 raise UnknownNameError("column", name, self.columns, where=str(self.name))
-        time = time or find_column(self.columns, TIME_NAMES)
-        if time is None:
-            time = self.columns[0]
-            if not _is_timestamp(self.first[0]):
-                problem = f"has no known column of timestamps ({', '.join(self.columns[:12])})"
-                raise FileProblemError(self.name, problem, hint="name the column of timestamps")
+        time = time or find_column(self.columns, TIME_NAMES) or self._find_time(target or ())
         others = [name for name in self.columns if name != time and name.lower() not in INDEX_NAMES]
         value = find_column(others, VALUE_NAMES) if target is None else target[0]
         id_column = find_column(others, ID_NAMES)
         if id_column is not None and value is not None and id_column != value:
             return time, tuple(target or [value]), id_column
         if not others:
-            raise FileProblemError(self.name, f"has no column of values besides '{time}'")
+            raise FileProblemError(self.name, f"has no column of values besides '{self.columns[0]}'")
         return time, tuple(others if target is None else target), None
+
+    def _find_time(self, target: Sequence[str]) -> str | None:
+        """Find a column of dates, or one of increasing step numbers that is named so."""
+        names = [name for name in self.columns if name not in target]
+        for name, cell in zip(self.columns, self.first, strict=False):
+            if name in names and _is_date(cell):
+                return name
+        numbers = find_column(names, STEP_NAMES)
+        if numbers is None:
+            return None
+        cells = [str(cell).strip() for _, (cell,) in self.rows([numbers])]
+        if not all(re.fullmatch(r"[+-]?\d{1,18}", cell) for cell in cells):
+            return None
+        return numbers if all(int(a) < int(b) for a, b in pairwise(cells)) else None
 
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[int, Sequence[object]]]:
         """Yield the line number of each row and its cells in these columns."""
@@ -213,7 +242,7 @@ class _SeriesFile:
             yield from ParquetReader(self.path).rows(list(columns), RowCounter(self.name))
             return
         indices = [self.columns.index(name) for name in columns]
-        rows = _read_csv(self.path, self.name, self.delimiter)
+        rows = _read_csv(self.path, self.name, self.delimiter, self.encoding)
         next(rows)
         for line, row in rows:
             if len(row) != len(self.columns):
@@ -222,23 +251,23 @@ class _SeriesFile:
             yield line - (self.unit == "row"), [row[index] for index in indices]
 
 
-def _decoded_lines(path: Path, name: str) -> Iterator[str]:
+def _decoded_lines(path: Path, name: str, encoding: str) -> Iterator[str]:
     """Yield the lines; a header that is not UTF-8 is read as Latin-1, because of units such as µ and °."""
-    with open_text(path) as stream:
+    with open_text(path, encoding=encoding) as stream:
         header = stream.readline()
         try:
             yield header.decode()
         except UnicodeDecodeError:
             yield header.decode("latin-1")
-        for number, line in enumerate(decode_lines(stream), 2):
+        for number, line in enumerate(decode_lines(stream, encoding=encoding), 2):
             if isinstance(line, Invalid):
                 raise FileProblemError(name, line.reason, number)
             yield line
 
 
-def _read_csv(path: Path, name: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _read_csv(path: Path, name: str, delimiter: str, encoding: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the header and each row that is not blank, with its line number."""
-    reader = csv.reader(_decoded_lines(path, name), delimiter=delimiter)
+    reader = csv.reader(_decoded_lines(path, name, encoding), delimiter=delimiter)
     try:
         for row in reader:
             if row and any(row):
@@ -254,12 +283,11 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _is_timestamp(cell: object) -> bool:
+def _is_date(cell: object) -> bool:
     try:
-        parse_timestamp(cell)
+        return parse_timestamp(cell).dated
     except InvalidTimestampError:
         return False
-    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,7 +324,7 @@ _Text = dict[int, tuple[int, int, str]]  # by column: number of text cells, and 
 
 
 def _read_rows(
-    file: _SeriesFile, time: str, names: Sequence[str], id_column: str | None, ids: dict[str, int]
+    file: _SeriesFile, time: str | None, names: Sequence[str], id_column: str | None, ids: dict[str, int]
 ) -> tuple[_Rows, _Text]:
     """Read all rows, and how many cells of each column are text. `ids` is filled with the series numbers."""
     values, stamps, series, lines = array("d"), array("q"), array("i"), array("i")
@@ -314,19 +342,26 @@ def _read_rows(
             return math.nan
 
     one_series = file.path.name.split(".")[0]
-    for line, cells in file.rows([time, *([] if id_column is None else [id_column]), *names]):
-        try:
-            stamp = parse_timestamp(cells[0])
-        except InvalidTimestampError as error:
-            raise FileProblemError(file.name, str(error), line) from None
+    counts = Counter[int]()  # rows of each series, if there are no timestamps
+    special = [name for name in (id_column, time) if name is not None]
+    for line, cells in file.rows([*special, *names]):
+        number_of_series = ids.setdefault(
+            one_series if id_column is None else str(cells[0]).strip(), len(ids)
+        )
+        if time is None:
+            counts[number_of_series] += 1
+            stamp = Timestamp(counts[number_of_series], dated=False)
+        else:
+            stamp = _parse_stamp(file, cells[len(special) - 1], line)
         kinds.add(stamp.dated)
         if len(kinds) > 1:
             before = "numbers" if stamp.dated else "dates"
-            raise FileProblemError(file.name, f"timestamp {cells[0]!r:.40} follows {before}", line)
+            cell = cells[len(special) - 1]
+            raise FileProblemError(file.name, f"timestamp {cell!r:.40} follows {before}", line)
         stamps.append(stamp.at)
         lines.append(line)
-        series.append(ids.setdefault(one_series if id_column is None else str(cells[1]).strip(), len(ids)))
-        numbers = cells[1 if id_column is None else 2 :]
+        series.append(number_of_series)
+        numbers = cells[len(special) :]
         try:
             values.extend(list(map(float, numbers)))  # type: ignore[arg-type]
         except (ValueError, TypeError):
@@ -342,6 +377,13 @@ def _read_rows(
         lines=np.frombuffer(lines, np.int32),
     )
     return rows, text
+
+
+def _parse_stamp(file: _SeriesFile, cell: object, line: int) -> Timestamp:
+    try:
+        return parse_timestamp(cell)
+    except InvalidTimestampError as error:
+        raise FileProblemError(file.name, str(error), line) from None
 
 
 def _check_values(rows: _Rows, names: Sequence[str], text: _Text, fill: Fill) -> list[str]:

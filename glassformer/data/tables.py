@@ -161,15 +161,21 @@ class TableWriter:
     """Writes rows to a CSV, TSV, JSON Lines or Parquet file, by its suffix.
 
     added: type of each added column, e.g. str or list. source: the table that is read, for its columns;
-    without one, rows have a column `text`. Text files are written row by row, so that an interrupted run
+    without one, rows have the columns `names`. Text files are written row by row, so that an interrupted run
     leaves complete rows; Parquet and .gz files appear when they are closed.
     """
 
     def __init__(
-        self, path: Path, added: Mapping[str, type], *, source: InputTable | None = None, resume: bool = False
+        self,
+        path: Path,
+        added: Mapping[str, type],
+        *,
+        source: InputTable | None = None,
+        names: Sequence[str] = ("text",),
+        resume: bool = False,
     ) -> None:
         self.path, self.format = path, file_format(path)
-        self.names = source.names if source else ("text",)
+        self.names = source.names if source else tuple(names)
         self._added = unused_names(list(added), self.names, source.table.path if source else path)
         self._types = {self._added[name]: kind for name, kind in added.items()}
         self._source, self._header = source, source is None or source.has_header

@@ -29,6 +29,7 @@ from torch import Tensor
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.distributions import DistributionParameters, Gaussian, NegativeBinomial, StudentT
+from glassformer.data.readers import UTF8, check_encoding
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import Fill, SeriesSet, read_series
 from glassformer.data.timestamps import advance, format_timestamp
@@ -99,6 +100,7 @@ class Forecaster(Task[Any, Forecast]):
 
     time: the timestamp column. columns: columns to forecast; by default those the model was trained on.
     fill: how to handle missing values. quantile_levels: used if the model predicts a distribution.
+    encoding: of a CSV file.
     """
 
     def __init__(
@@ -109,13 +111,14 @@ class Forecaster(Task[Any, Forecast]):
         columns: Sequence[str] | None = None,
         fill: Fill = "error",
         quantile_levels: Sequence[float] = LEVELS,
+        encoding: str = UTF8,
     ) -> None:
         if not all(0.001 <= level <= 0.999 for level in quantile_levels):
             raise InvalidValueError("quantile_levels", list(quantile_levels), "numbers from 0.001 to 0.999")
         self.bundle, self.quantile_levels = bundle, tuple(sorted(set(quantile_levels)))
         context, self.horizon = forecast_steps(bundle)
         self.context = context or bundle.job.context or 1
-        self.time, self.fill = time, fill
+        self.time, self.fill, self.encoding = time, fill, check_encoding(encoding)
         self.columns = columns if columns is not None else bundle.job.columns
         job = bundle.job
         self.known = KnownCovariates(
@@ -147,6 +150,7 @@ class Forecaster(Task[Any, Forecast]):
                 covariates=self.known.columns,
                 fill=self.fill,
                 display_name=name,
+                encoding=UTF8 if name else self.encoding,
             )
         if self.known.columns:
             listed = ", ".join(self.known.columns)

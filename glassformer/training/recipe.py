@@ -330,7 +330,10 @@ class SeriesData(DataSection):
     train: Paths = setting(
         REQUIRED, "CSV or Parquet, wide (a column per series) or long (unique_id, ds, y)", unit="file"
     )
-    time_column: str | None = setting(None, "time column; null detects it", unit="name")
+    encoding: str = _encoding()
+    time_column: str | None = setting(
+        None, "time column; null detects it, and numbers the rows if there is none", unit="name"
+    )
     target_columns: Paths | None = setting(
         None, "columns to forecast; null takes all numeric columns", unit="names"
     )
@@ -367,6 +370,7 @@ class LabeledSeriesData(DataSection):
         unit="file",
     )
     valid: Paths | float = _valid_split(0.2)
+    encoding: str = _encoding()
     label_column: str | None = setting(None, "label column of a table; null detects it", unit="name")
     time_column: str | None = setting(None, "time column of a long table; null detects it", unit="name")
     value_columns: Paths | None = setting(

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glassformer.data.labeled_series import read_labeled_series
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import SeriesSet, read_series
 from glassformer.data.timestamps import (
@@ -82,6 +83,30 @@ def test_columns_can_be_chosen_and_row_numbers_are_not_a_channel(tmp_path: Path)
     with pytest.raises(UnknownNameError):
         read(tmp_path, text, target="c")
     assert read(tmp_path, text.replace("city", "x").replace(",when", ",date"), target="a").names == ("a",)
+
+
+def test_rows_without_a_time_column_are_numbered(tmp_path: Path) -> None:
+    for text, names in (
+        ("y\n5\n7\n6\n", ("y",)),
+        ("sales,price\n5,1\n7,2\n9,3\n", ("sales", "price")),  # increasing values are not step numbers
+        ("t,y\n3,5\n1,7\n2,6\n", ("t", "y")),
+    ):
+        series = read(tmp_path, text)
+        assert series.names == names and series.values[0, -1] in (5, 1)
+        assert series.stamps.tolist() == [1, 2, 3] and len(series.notes) == 1
+    long = read(tmp_path, "id,y\na,1\nb,5\na,2\nb,6\n")
+    assert long.ids == ("a", "b") and long.stamps.tolist() == [1, 2, 1, 2]
+    for text in ("year,y\n1999,5\n2000,7\n", "y,when\n5,2024-01-01\n7,2024-01-02\n"):
+        series = read(tmp_path, text)
+        assert series.names == ("y",) and series.notes == ()
+
+
+def test_other_encodings_are_read(tmp_path: Path) -> None:
+    text = "date,판매,가게\n2024-01-01,1,2\n2024-01-02,3,4\n"
+    assert read(tmp_path, text.encode("cp949"), encoding="cp949").names == ("판매", "가게")
+    path = tmp_path / "labels.csv"
+    path.write_bytes("a,b,c,label\n1,2,3,좋음\n3,2,1,나쁨\n".encode("cp949"))
+    assert read_labeled_series(path, encoding="cp949").labels == ["좋음", "나쁨"]
 
 
 def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
@@ -156,7 +181,6 @@ A, B = list(range(8)), list(range(8, 16))
 # The line that the error names; None if it concerns the whole file.
 BAD: dict[str, tuple[str | bytes, int | None]] = {
     "no header": (table(hours(8), A, B).split("\n", 1)[1], 1),
-    "no time": ("a,b\n1.5,2.5\n3.5,4.5\n", None),
     "time alone": ("date\n2024-01-01\n2024-01-02\n", None),
     "repeated column": ("date,a,a\n2024-01-01,1,2\n", 1),
     "short row": (table(hours(8), A, B).replace(",9", ""), 3),

@@ -73,7 +73,14 @@ class ForecastJob(Job[SeriesData]):
             mean=info.covariate_mean or (),
             std=info.covariate_std or (),
         )
-        settings = (data.time_column, target, data.split, data.fill_missing, self.known.columns)
+        settings = (
+            data.time_column,
+            target,
+            data.split,
+            data.fill_missing,
+            self.known.columns,
+            data.encoding,
+        )
         cache = DataCache(
             self.folder / "data", lambda stamp: (fingerprint_files([path], stamp=stamp), *settings)
         )
@@ -87,6 +94,7 @@ class ForecastJob(Job[SeriesData]):
             target=target,
             covariates=self.known.columns,
             fill=data.fill_missing or "error",
+            encoding=data.encoding,
         )
         if self.known.calendar and series.step.kind == "numbers":
             raise UnsupportedError("a time column of numbers", "data.calendar_features", "use dates")

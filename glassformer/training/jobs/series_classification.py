@@ -54,7 +54,7 @@ class ClassifySeriesJob(Job[LabeledSeriesData]):
         data = self.data
         paths = [require_file(path) for path in data.train]
         valid = [] if isinstance(data.valid, float) else [require_file(path) for path in data.valid]
-        columns = (data.label_column, data.time_column, data.value_columns)
+        columns = (data.label_column, data.time_column, data.value_columns, data.encoding)
         cache = DataCache(
             self.folder / "data",
             lambda stamp: (fingerprint_files([*paths, *valid], stamp=stamp), *columns),
@@ -85,6 +85,7 @@ class ClassifySeriesJob(Job[LabeledSeriesData]):
                 label_column=data.label_column,
                 time_column=data.time_column,
                 value_columns=data.value_columns,
+                encoding=data.encoding,
             )
             if parts and part.channels != parts[0].channels:
                 reason = f"their series have {parts[0].channels} and {part.channels} channels"
