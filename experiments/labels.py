@@ -37,6 +37,30 @@ RUN_LABELS: Mapping[str, Mapping[str, str]] = {
     },
     "cifar": {"vit": "ViT", "convolution": "ResNet"},
 }
+# experiments/fine_tuning.py: the task and the model of each row, in the order of the table
+TEXT_JOBS = {
+    "ner-en": ("WikiANN entities, English", "MiniLM"),
+    "ner-ko": ("WikiANN entities, Korean", "from scratch"),
+    "intent": ("3i4k, 7 Korean intents", "from scratch"),
+    "hate": ("Korean hate speech, 3 classes", "from scratch"),
+    "qa-en": ("answers, English TyDi", "MiniLM"),
+    "qa-ko": ("answers, Korean TyDi", "from scratch"),
+    "sts-en": ("STS benchmark, English", "MiniLM"),
+    "sts-ko": ("KorSTS, Korean", "from scratch"),
+    "titles": ("titles of ACL abstracts", "from scratch"),
+}
+TEXT_METRICS = {
+    "accuracy": "accuracy",
+    "exact_match": "exact match",
+    "f1": "F1",
+    "precision": "precision",
+    "recall": "recall",
+    "spearman": "Spearman",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L",
+}
+TEXT_JOBS_IN_PERCENT = ("qa-en", "qa-ko", "titles")  # the scores of the others are from 0 to 1
 
 
 def run_label(row: str, kind: str) -> tuple[str, str]:

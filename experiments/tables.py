@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
-from experiments.labels import RUN_LABELS, WAYS
+from experiments import ucr_baselines
+from experiments.labels import RUN_LABELS, TEXT_JOBS, TEXT_JOBS_IN_PERCENT, TEXT_METRICS, WAYS
 from experiments.records import RunRecord, runs_of
 from experiments.summary import bold_if, by_kind, format_mean, of, seconds, size, table
 from experiments.why_attention import NAMES
@@ -257,6 +259,39 @@ def translator(figures: Path) -> str:
     return table(("BLEU", *names), rows)
 
 
+def archives(figures: Path) -> str:
+    """UCR and UEA sets with the published split, and two baselines."""
+    ours, found = (figures / name for name in ("ucr.json", "ucr_baselines.json"))
+    if not (ours.is_file() and found.is_file()):
+        return NOT_RUN
+    listed = ucr_baselines.table(json.loads(found.read_text()), json.loads(ours.read_text()))
+    return listed.replace("**", "")  # bold means a target here
+
+
+def text_jobs(figures: Path) -> str:
+    """Entities, classes, answers, similarity and titles; a line per row and test part."""
+    path = figures / "fine_tuning.json"
+    if not path.is_file():
+        return NOT_RUN
+    runs = {name: run for name, run in json.loads(path.read_text())["runs"].items() if "test" in run}
+    rows = []
+    for row, (task, model) in TEXT_JOBS.items():
+        seeds = [run for name, run in runs.items() if name.startswith(f"{row}/") and "parameters" in run]
+        if not seeds:
+            continue
+        lines = {f"{model}, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}": seeds}
+        if base := runs.get(f"{row}/untouched"):
+            lines = {f"{model}, not fine-tuned": [base], **lines}
+        scale = 1 if row in TEXT_JOBS_IN_PERCENT else 100
+        for test, metrics in seeds[0]["test"].items():
+            for name, some in lines.items():
+                values = {one: [scale * run["test"][test][one] for run in some] for one in metrics}
+                scores = (f"{TEXT_METRICS[one]} {format_mean(values[one], 1)}" for one in metrics)
+                parameters = f"{seeds[0]['parameters'] / 1e6:.2f}M"
+                rows.append([task, name, parameters, TEXT_TESTS[test], ", ".join(scores)])
+    return table(("", "model", "parameters", "tested on", "scores"), rows)
+
+
 def _seeds(runs: Sequence[RunRecord]) -> str:
     return f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
 
@@ -264,6 +299,13 @@ def _seeds(runs: Sequence[RunRecord]) -> str:
 TRANSLATORS = ("base", "small", "student", "graduate", "polished")  # the steps on the way
 MEASURED = {"tatoeba": "Tatoeba", "debian": "Debian", "flores": "FLORES", "news": "news"}
 KINDS_OF_DAMAGE = {"trim": "trimmed", "gap": "words removed", "shuffle": "shuffled", "all": "all three"}
+TEXT_TESTS = {
+    "dev": "dev part",
+    "test": "test part",
+    "TyDi": "held-out tenth",
+    "XQuAD": "XQuAD",
+    "KorQuAD": "KorQuAD 1.0 dev",
+}
 NOT_RUN = "*Not run yet.*"
 TABLES: Mapping[str, Callable[[Path], str]] = {
     "captions": captions,
@@ -271,7 +313,9 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "cased": cased,
     "letters": letters,
     "series": series,
+    "archives": archives,
     "labels": labels,
+    "text-jobs": text_jobs,
     "against-nanogpt": against_nanogpt,
     "copying": copying,
     "recalling": recalling,

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.fine_tuning import main, prepare
+from experiments.fine_tuning import JOBS, main, prepare
+from experiments.labels import TEXT_JOBS, TEXT_METRICS
+from experiments.tables import NOT_RUN, TEXT_TESTS, text_jobs
 
 
 def test_failing_runs_do_not_end_the_others(tmp_path: Path) -> None:
@@ -39,3 +41,24 @@ def test_no_context_is_in_both_parts(tmp_path: Path) -> None:
     parts = (json.loads((tmp_path / f"tydi.{part}.json").read_text()) for part in ("train", "test"))
     train, test = ([one["context"] for one in part["data"][0]["paragraphs"]] for part in parts)
     assert len(train) + len(test) == 200 and train and test and not set(train) & set(test)
+
+
+def test_table_of_seeds_beside_the_untouched_model(tmp_path: Path) -> None:
+    assert text_jobs(tmp_path) == NOT_RUN
+    assert set(TEXT_JOBS) == set(JOBS)
+    assert all(
+        set(job.metrics) <= set(TEXT_METRICS) and set(job.tests) <= set(TEXT_TESTS) for job in JOBS.values()
+    )
+    runs = {
+        f"sts-en/{seed}": {"parameters": 22_700_000, "test": {"test": {"spearman": score}}}
+        for seed, score in ((1, 0.8), (2, 0.9))
+    }
+    runs |= {"sts-en/3": {"error": "lost"}, "sts-en/untouched": {"test": {"test": {"spearman": 0.7}}}}
+    runs["qa-en/1"] = {"parameters": 1_000_000, "test": {"XQuAD": {"exact_match": 20.0, "f1": 30.0}}}
+    (tmp_path / "fine_tuning.json").write_text(json.dumps({"runs": runs}))
+    lines = text_jobs(tmp_path).splitlines()[2:]
+    assert [line.split(" | ")[-1] for line in lines] == [
+        "exact match 20.0, F1 30.0 |",
+        "Spearman 70.0 |",
+        "Spearman 85.0 ± 7.1 |",
+    ]
