@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.classification import Classification
     from glassformer.tasks.forecasting import Forecast
     from glassformer.tasks.images import ImageWarning
+    from glassformer.tasks.table_columns import ClassificationColumns
 
 Result = TypeVar("Result")
 FormattedResult = tuple[str, dict[str, Any], dict[str, Any]]  # a line, JSON values, and cells of a table
@@ -99,7 +100,7 @@ def classify(
     table = classification_columns(bundle, top)
     top_labels = None if options.as_json else table.top
     if reads_series(bundle):
-        _classify_series(bundle, inputs, options, top_labels)
+        _classify_series(bundle, inputs, options, table)
         return
     pairs = pairs or bool(bundle.job.text_pair)
     source = options.read(inputs, bundle.job, max_columns=2)
@@ -131,7 +132,9 @@ def _split_pair(line: Any) -> Any:
     return (first, second) if tab else line
 
 
-def _classify_series(bundle: Bundle, files: list[str] | None, options: LineOptions, top: int | None) -> None:
+def _classify_series(
+    bundle: Bundle, files: list[str] | None, options: LineOptions, table: ClassificationColumns
+) -> None:
     """Print a line for each series of the files, or write a table with the columns id, label and score."""
     from glassformer.data.labeled_series import read_labeled_series
     from glassformer.data.readers import file_format
@@ -141,7 +144,7 @@ def _classify_series(bundle: Bundle, files: list[str] | None, options: LineOptio
     out = options.out
     if options.resume:
         raise UnsupportedError(bundle.display_name, "resuming")
-    task = SeriesClassifier(bundle, top=top)
+    task = SeriesClassifier(bundle, top=None if options.as_json else table.top)
     paths: list[str | Path] = [*(files or []), *([] if options.file is None else [options.file])]
     if not paths:
         raise MissingValueError("file", needed_for="to classify time series", hint="name a file of series")
@@ -152,11 +155,9 @@ def _classify_series(bundle: Bundle, files: list[str] | None, options: LineOptio
         ids += series.ids
         results += task.run(series.values)
     if out is not None and not options.as_json and file_format(out) != "plain":
-        columns = _top_columns({"label": str, "score": float}, top or 1)
-        with TableWriter(out, columns, names=("id",)) as table:
+        with TableWriter(out, table.types, names=("id",)) as writer:
             for name, result in zip(ids, results, strict=True):
-                cells = (cell for label in result.labels for cell in astuple(label))
-                table.write({"id": name}, dict(zip(columns, cells, strict=False)))
+                writer.write({"id": name}, table.cells(result))
     else:
         lines = [
             json.dumps({"labels": [asdict(label) for label in result.labels]}, ensure_ascii=False)
