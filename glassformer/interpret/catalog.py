@@ -12,7 +12,8 @@ from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.errors import GlassformerError
 from glassformer.interpret import schema
-from glassformer.interpret.examples import column_names, example_inputs
+from glassformer.interpret.examples import example_inputs
+from glassformer.interpret.inputs import column_names
 from glassformer.interpret.outline import describe_stacks, model_kind
 from glassformer.interpret.runs import EXAMPLE_RUN, describe_run, run_inputs, run_of
 from glassformer.interpret.trace import Trace, TraceStore, trace_id, trace_model

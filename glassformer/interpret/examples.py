@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from glassformer.bundle import Bundle
+from glassformer.interpret.inputs import column_names
 from glassformer.interpret.outline import model_kind
 from glassformer.interpret.schema import SeriesColumns, TraceInput
-from glassformer.tasks.forecasting import forecast_steps
 from glassformer.tasks.images import reads_images
+from glassformer.tasks.series_classification import reads_series
 from glassformer.tasks.text_generation import target_languages, task_prefix
 
 _TEXTS = ("A man is playing guitar on the street.", "2024-03-17", "한 남자가 거리에서 기타를 치고 있다.")
@@ -62,8 +63,8 @@ def example_input(bundle: Bundle) -> TraceInput:
             return TraceInput(text=_best_encoded(bundle, _MASKED))
         case "answer":
             return TraceInput(question=_QUESTION, context=_CONTEXT)
-        case "forecast":
-            return TraceInput(series=_waves(bundle))
+    if reads_series(bundle):
+        return TraceInput(series=_waves(bundle))
     if reads_images(bundle):
         return TraceInput(image=_drawing(bundle))
     return TraceInput(text=_best_encoded(bundle, _REVIEWS))
@@ -94,12 +95,6 @@ def split_language_tag(bundle: Bundle, text: str) -> tuple[str, str | None]:
     return text, None
 
 
-def column_names(bundle: Bundle) -> tuple[str, ...]:
-    """Return the column names of a forecasting model; numbers if the folder does not name them."""
-    read: Any = getattr(bundle.spec, "input", None)
-    return bundle.job.columns or tuple(f"series {n + 1}" for n in range(read.channels))
-
-
 def _translations(tags: Sequence[str]) -> list[TraceInput]:
     """Return the example sentences in languages that the model supports."""
     return [TraceInput(text=text, to=to) for source, to, text in _SENTENCES if {source, to} <= set(tags)]
@@ -122,7 +117,7 @@ def _waves(bundle: Bundle) -> SeriesColumns:
     read: Any = getattr(bundle.spec, "input", None)
     names, job = column_names(bundle), bundle.job
     mean, std = job.mean or [0.0] * len(names), job.std or [1.0] * len(names)
-    _, horizon = forecast_steps(bundle)
+    horizon = getattr(bundle.spec.head, "prediction_length", 0)
     steps = range(read.context_length + horizon)
     columns = {
         name: tuple(

@@ -52,6 +52,7 @@ from glassformer.tasks.fill_mask import MaskFiller
 from glassformer.tasks.forecasting import WindowScale, check_columns, forecast_steps, scale_of
 from glassformer.tasks.images import ImageProcessor, reads_images
 from glassformer.tasks.question_answering import EncodedQuestion, QuestionAnswerer
+from glassformer.tasks.series_classification import SeriesClassifier, reads_series, series_preparation
 from glassformer.tasks.text_generation import (
     NO_LANGUAGE,
     Segment,
@@ -111,8 +112,8 @@ def prepare_input(
 ) -> PreparedInput:
     """Prepare the input according to the kind of the model."""
     kind = model_kind(bundle)
-    needed = {"forecast": "series", "image": "image", "answer": "context"}.get(kind, "text")
-    needed = "image" if reads_images(bundle) else needed
+    needed = "context" if kind == "answer" else "text"
+    needed = "image" if reads_images(bundle) else "series" if reads_series(bundle) else needed
     if getattr(input, needed) is None:
         raise MissingValueError(needed, f"by {bundle.display_name}")
     match kind:
@@ -122,6 +123,8 @@ def prepare_input(
             return _prepare_prompt(bundle, input)
         case "forecast":
             return _prepare_series(bundle, input)
+        case "classify" if needed == "series":
+            return _prepare_labeled_series(bundle, input)
         case "answer":
             return _prepare_question(bundle, input)
     return _prepare_image(bundle, input) if needed == "image" else _prepare_text(bundle, input, kind)
@@ -200,6 +203,27 @@ def image_bytes(image: str) -> bytes:
         raise InvalidValueError("image", image[:40], expected) from None
 
 
+def _prepare_labeled_series(bundle: Bundle, input: TraceInput) -> PreparedInput:
+    spec: Any = bundle.spec
+    task, values = SeriesClassifier(bundle), _series_values(bundle, column_names(bundle), input)
+    names = column_names(bundle)
+    if task.preparation.difference:
+        names += tuple(f"difference of {name}" for name in names)
+    return PreparedInput(
+        kind="classify",
+        input=input,
+        sequences=(series_sequence(spec.input),),
+        inputs={"inputs": torch.from_numpy(task.preprocess([values])).to(bundle.device)},  # (1, T, C)
+        rows=names,
+    )
+
+
+def column_names(bundle: Bundle) -> tuple[str, ...]:
+    """Return the columns that a model of series reads; numbers if the folder does not name them."""
+    channels = series_preparation(bundle).channels
+    return bundle.job.columns or tuple(f"series {n + 1}" for n in range(channels))
+
+
 def _prepare_series(bundle: Bundle, input: TraceInput) -> PreparedInput:
     spec: Any = bundle.spec
     past = _past_values(bundle, input)
@@ -216,17 +240,10 @@ def _prepare_series(bundle: Bundle, input: TraceInput) -> PreparedInput:
 
 def _past_values(bundle: Bundle, input: TraceInput) -> PastValues:
     assert input.series is not None
-    columns, holdout = input.series.columns, input.series.holdout or 0
-    names = bundle.job.columns or tuple(columns)
+    holdout = input.series.holdout or 0
+    names = bundle.job.columns or tuple(input.series.columns)
     check_columns(bundle, names)
-    for name in names:
-        if name not in columns:
-            raise MissingValueError(f"the column '{name}'", f"by {bundle.display_name}")
-        if len(columns[name]) != len(columns[names[0]]):
-            raise ShapeError(f"the column '{name}'", [len(columns[name])], f"{len(columns[names[0]])} values")
-    values = np.array([columns[name] for name in names], np.float64).T  # (rows, C)
-    if not np.isfinite(values).all():
-        raise NonFiniteError("the series")
+    values = _series_values(bundle, names, input)
     context, horizon = forecast_steps(bundle)
     context, end = context or 1, len(values) - holdout
     if end < context:
@@ -239,6 +256,21 @@ def _past_values(bundle: Bundle, input: TraceInput) -> PastValues:
         scale=scale_of(bundle, read),
         horizon=horizon,
     )
+
+
+def _series_values(bundle: Bundle, names: Sequence[str], input: TraceInput) -> Doubles:
+    """Return the values of the named columns: (rows, C)."""
+    assert input.series is not None
+    columns = input.series.columns
+    for name in names:
+        if name not in columns:
+            raise MissingValueError(f"the column '{name}'", f"by {bundle.display_name}")
+        if len(columns[name]) != len(columns[names[0]]):
+            raise ShapeError(f"the column '{name}'", [len(columns[name])], f"{len(columns[names[0]])} values")
+    values = np.array([columns[name] for name in names], np.float64).T
+    if not np.isfinite(values).all():
+        raise NonFiniteError("the series")
+    return values
 
 
 def generation_task(

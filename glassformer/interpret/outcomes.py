@@ -28,6 +28,7 @@ from glassformer.core.heads import (
 )
 from glassformer.core.model import EncoderOnly
 from glassformer.core.observe import Record
+from glassformer.core.series import SeriesClassifyHead
 from glassformer.errors import UnsupportedError
 from glassformer.interpret import schema
 from glassformer.interpret.inputs import PastValues, PreparedInput
@@ -118,7 +119,7 @@ def head_readout(bundle: Bundle) -> HeadReadout:
     """Return the readout of a model that predicts tokens or labels; raise for others."""
     model: Any = bundle.model
     tokens = isinstance(model.head, LanguageModelHead | MaskedLanguageModelHead)
-    whole_input = isinstance(model.head, ClassifyHead | DistilledClassifyHead)
+    whole_input = isinstance(model.head, ClassifyHead | DistilledClassifyHead | SeriesClassifyHead)
     if not (tokens or whole_input or isinstance(model.head, TokenClassifyHead)):
         raise UnsupportedError(bundle.display_name, "predictions of tokens or labels")
     return HeadReadout(

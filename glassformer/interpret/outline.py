@@ -34,8 +34,12 @@ def model_kind(bundle: Bundle) -> schema.Kind:
     spec, head = bundle.spec, bundle.spec.head
     read = spec.source if isinstance(spec, specs.EncoderDecoderSpec) else spec.input
     match read, head:
+        case specs.SeriesPatchesSpec(covariates=covariates), specs.ForecastSpec() if covariates:
+            raise UnsupportedError(bundle.display_name, "tracing: it reads known covariates")
         case specs.SeriesPatchesSpec(), specs.ForecastSpec():
             return "forecast"
+        case specs.SeriesPatchesSpec(), specs.SeriesClassifySpec():
+            return "classify"
         case specs.ImagePatchesSpec(), specs.ClassifySpec() | specs.DistilledClassifySpec():
             return "image"
         case specs.ImagePatchesSpec(), _:

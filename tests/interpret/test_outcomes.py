@@ -26,9 +26,13 @@ from glassformer.errors import (
     UnknownNameError,
     UnsupportedError,
 )
+from glassformer.families.sidecars import JobInfo
+from glassformer.interpret.catalog import describe_model
+from glassformer.interpret.logit_lens import logit_lens
 from glassformer.interpret.outline import model_kind
-from glassformer.interpret.schema import to_json
+from glassformer.interpret.schema import LabelsOutcome, to_json
 from glassformer.interpret.tokens import encoded_sequence, generated_tokens
+from glassformer.interpret.trace import trace_model
 from glassformer.tokenization import TokenizerPlan, train_tokenizer
 from tests.interpret.models import (
     ENCODERS,
@@ -53,6 +57,26 @@ def test_outcome_equals_classify() -> None:
     wanted = bundle.classify(TEXT)
     assert [one.label for one in labels] == [one.label for one in wanted]
     assert np.allclose([one.probability for one in labels], [one.score for one in wanted], atol=1e-6)
+
+
+def test_series_classifier_has_its_channels_and_the_labels_of_classify() -> None:
+    bundle = tiny_bundle("patchtst", num_labels=3, channels=4)
+    bundle.job = JobInfo(columns=("load", "oil"), difference=True, mean=(1.0,) * 4, std=(2.0,) * 4)
+    info = describe_model(bundle, "waves")
+    assert info.kind == "classify" and info.series is not None and info.series.channels == ("load", "oil")
+    trace = trace_model(bundle, info.example)
+    assert info.example.series is not None and len(trace.prepared.rows or ()) == 4
+    (wanted,) = bundle.classify([np.array([*info.example.series.columns.values()]).T])
+    assert isinstance(trace.outcome, LabelsOutcome)
+    got = {one.label: one.probability for one in trace.outcome.labels}
+    assert got == pytest.approx({one.label: one.score for one in wanted}, abs=1e-6)
+    best = logit_lens(trace).layers[-1].predictions[0]
+    assert (best.text, best.probability) == (wanted[0].label, pytest.approx(wanted[0].score, abs=1e-6))
+
+
+def test_forecaster_with_covariates_is_refused() -> None:
+    with pytest.raises(UnsupportedError):
+        describe_model(tiny_bundle("patchtst", covariates=2), "sales")
 
 
 def test_encoder_decoder_classifier_reads_the_text_in_both_stacks() -> None:
@@ -274,7 +298,7 @@ def test_unusable_inputs_are_rejected() -> None:
         (gpt2, {"text": "the sea " * 40}, GlassformerError),
         (gpt2, {"text": "a", "txet": "b"}, UnknownNameError),
         (Bundle(model=gpt2.model), {"text": "a"}, GlassformerError),
-        (tiny_bundle("patchtst", head=spec.SeriesClassifySpec(num_labels=2)), {}, UnsupportedError),
+        (tiny_bundle("patchtst", head=spec.SeriesRegressSpec(num_targets=2)), {}, UnsupportedError),
     ]
     for bundle, values, error in cases:
         with pytest.raises(error):
