@@ -100,6 +100,12 @@ class Bundle:
     weights: WeightFormat = "own"
     _prepared: tuple[Any, str, nn.Module] | None = field(default=None, init=False, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        count = sum(parameter.numel() for parameter in self.model.parameters())
+        family = self.family or getattr(family_of_spec(self.spec), "name", None)
+        folder = f", folder={str(self.folder)!r}" if self.folder else ""
+        return f"{type(self).__name__}(family={family!r}, parameters={count:,}{folder})"
+
     def inference_model(self) -> nn.Module:
         """Return the model prepared for inference on this machine, cached until the model changes."""
         model, weights = self.model, self.weights

@@ -26,6 +26,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, NoReturn, TextIO
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from glassformer import __version__
 from glassformer.cli.console import message
@@ -47,7 +48,7 @@ COMMANDS = {
     "generate": Command("generate", INFERENCE, "Generate text from a prompt, streamed as it is produced."),
     "chat": Command("chat", INFERENCE, "Chat with a model in the terminal."),
     "restore": Command("generate", INFERENCE, "Restore sentences with missing or shuffled words."),
-    "classify": Command("predict", INFERENCE, "Classify texts or images."),
+    "classify": Command("predict", INFERENCE, "Classify texts, images or time series."),
     "ner": Command("predict", INFERENCE, "Find named entities in texts."),
     "embed": Command("predict", INFERENCE, "Embed texts or images as vectors."),
     "similar": Command("predict", INFERENCE, "Find the most similar lines of a file."),
@@ -72,10 +73,29 @@ COMMANDS = {
 }
 
 
+def _hide_flag_types(params: list[Any]) -> list[Any]:
+    """Show no type next to flags in the help, since they take no value."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
+class _CliCommand(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _hide_flag_types(super().get_params(ctx))
+
+
+class _CliGroup(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _hide_flag_types(super().get_params(ctx))
+
+
 def app(args: Sequence[str]) -> typer.Typer:
     """Build the Typer app; only the module of the command in `args` is imported."""
     cli = typer.Typer(
         name="glassformer",
+        cls=_CliGroup,
         help="The Transformer you can see through.",
         add_completion=False,
         no_args_is_help=True,
@@ -85,7 +105,13 @@ def app(args: Sequence[str]) -> typer.Typer:
     cli.callback()(_root)
     requested = next((arg for arg in args if not arg.startswith("-")), None)
     for name, command in COMMANDS.items():
-        register = partial(cli.command, name, short_help=command.help, rich_help_panel=command.panel)
+        register = partial(
+            cli.command,
+            name,
+            cls=_CliCommand,
+            short_help=command.help,
+            rich_help_panel=command.panel,
+        )
         if name != requested:
             register(help=command.help)(_not_loaded)
             continue

@@ -69,7 +69,10 @@ Json = Annotated[bool, _output("--json", help="Print JSON with all details.")]
 Device = Annotated[str, _device(help="Device: auto, cpu, cuda or cuda:N.", show_default=True)]
 Dtype = Annotated[
     str | None,
-    _device(help="Compute dtype: float32, bfloat16, float16, int8 or int4 (default: chosen for the device)."),
+    _device(
+        help="Compute dtype: float32 (or fp32), bfloat16 (bf16), float16 (fp16), int8 or int4 (default: "
+        "chosen for the device)."
+    ),
 ]
 Threads = Annotated[int | None, _device(min=1, max=1024, help="Number of CPU threads (default: all cores).")]
 BatchTokens = Annotated[
