@@ -25,6 +25,7 @@ from glassformer.families.family import (
     Config,
     Family,
     Key,
+    UnsupportedConfigError,
     layer_rows,
     model_prefixes,
     preset,
@@ -79,6 +80,9 @@ def from_config(config: Config) -> spec.DecoderOnlySpec:
         head_dim=head_dim,
         fraction=config.get("rotary_pct", 0.25),
     )
+    if rotary.width is not None and rotary.width % 2:
+        expected = "an even number of rotated features per head"
+        raise UnsupportedConfigError(config.where, "rotary_pct", rotary.width / head_dim, expected)
     head = read_head(config, "GPTNeoX")
     return gpt_neox(
         **options,
