@@ -1,7 +1,8 @@
 """Run the shell commands of a page in this process, within seconds.
 
 Trainings take two steps; a server runs in a thread until the page ends or starts another; torchrun's parser
-reads its command, which runs in one process. `pip install` and `make` are only checked.
+reads its command, which runs in one process, as do the workers of `batch`. `pip install`, `make` and Ray's
+`serve` are only checked.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -26,9 +28,11 @@ import uvicorn
 from torch.distributed.run import get_args_parser
 
 from experiments.__main__ import read as parse_experiments
-from glassformer import __version__
+from glassformer import __version__, batch
+from glassformer.batch.worker import BatchWorker
 from glassformer.cli.main import main
 from glassformer.server import run as server
+from glassformer.server.ray_serve import RayServeOptions
 from tests.docs.pages import ROOT, CodeBlock
 
 QUICK = ["training.max_steps=2", "training.eval_steps=1", "training.device=cpu"]
@@ -54,6 +58,8 @@ class Shell:
             return self._servers[-1]
 
         monkeypatch.setattr(server, "make_server", record_server)
+        monkeypatch.setattr(batch, "_ray_cluster", lambda cpus: nullcontext())
+        monkeypatch.setattr(batch, "_map_blocks", map_blocks)
 
     def with_port(self, code: str) -> str:
         """The code with the port of this page's server."""
@@ -91,6 +97,10 @@ class Shell:
                 self._start_server(command[1:])
             case ["glassformer", *args]:
                 self._run_glassformer(args)
+            case ["serve", "run", "glassformer.server.ray_serve:app_builder", *args]:
+                RayServeOptions.model_validate(dict(arg.split("=", 1) for arg in args))
+            case ["serve", "deploy", file]:
+                assert (ROOT / file).is_file(), line  # tests/deploy validates it
             case ["torchrun", *args]:
                 parsed = get_args_parser().parse_args(args)
                 assert parsed.module and parsed.training_script == "glassformer", line
@@ -147,6 +157,18 @@ class Shell:
         self._thread.join(30)
         assert not self._thread.is_alive()
         self._thread = None
+
+
+def map_blocks(
+    plan: batch.Plan,
+    output: batch.Location,
+    numbers: Sequence[int],
+    arguments: Mapping[str, Any],
+    **_: object,
+) -> Iterator[Mapping[str, Any]]:
+    """Process the blocks of a batch run in this process."""
+    worker = BatchWorker(plan, output.uri, **arguments)
+    yield from (worker({"number": [number]}) for number in numbers)
 
 
 def check_requirement(requirement: str) -> None:
