@@ -90,6 +90,7 @@ def open_plan(
 ) -> Plan:
     """Return the stored plan if the output folder has one for this request; else make and store a plan.
 
+    A stored plan of which no block is finished is replaced, whatever it was for.
     overwrite: delete the output of an earlier run.
     """
     sources = [(uri, file) for uri in request.inputs for file in Location(uri).tables()]
@@ -99,7 +100,8 @@ def open_plan(
         output.delete({name for name in names if name == PLAN_FILE or name.lstrip(".").startswith(PART)})
     elif PLAN_FILE in names:
         delete_leftovers(output)
-        return _read_plan(output, request, files)
+        if any(name.startswith(PART) for name in names):
+            return _read_plan(output, request, files)
     elif names:
         raise FileExistsAlreadyError(str(output), hint="choose another folder, or overwrite it")
     plan = Plan(request=request, files=files, blocks=_make_blocks(request, sources, workers, batch_size))

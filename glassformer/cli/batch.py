@@ -152,7 +152,8 @@ def batch(
     )
     if result.resumed:
         message(f"{result.resumed:,} of {result.total:,} rows were done already")
-    progress.print(result)
+    if result.rows > result.resumed:
+        progress.print(result)
     if result.errors:
         message(f"warning: {result.errors:,} rows have an error; see the column error")
 

@@ -14,6 +14,9 @@ import psutil
 import pytest
 
 from glassformer.batch import BatchProgress, run
+from glassformer.batch.plan import Request, open_plan
+from glassformer.batch.storage import Location
+from glassformer.batch.worker import BatchWorker, DeadlyBlockError
 from glassformer.cli.main import main
 from glassformer.errors import (
     ConflictError,
@@ -21,8 +24,10 @@ from glassformer.errors import (
     FileMissingError,
     GlassformerError,
     InvalidValueError,
+    NonFiniteError,
     UnknownNameError,
 )
+from glassformer.tasks import Embedder
 from tests.tasks.folders import bert
 
 BLOCKS, BLOCK_ROWS = 12, 8
@@ -158,6 +163,9 @@ def test_error_of_a_worker_keeps_its_type(cluster, sentences, tmp_path):
         run("translate", "pocket", sentences, tmp_path / "out", options={"to": "tlh"})
     assert type(problem.value) is UnknownNameError
     assert problem.value.name == "tlh"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["_batch.json"]
+    with pytest.raises(UnknownNameError):  # no rows are done, so other options do not conflict
+        run("translate", "pocket", sentences, tmp_path / "out", options={"to": "tl"})
 
 
 def test_bad_input_is_rejected_before_ray_starts(sentences, tmp_path):
@@ -182,3 +190,36 @@ def test_bad_input_is_rejected_before_ray_starts(sentences, tmp_path):
     (out / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsAlreadyError):
         run("embed", "pocket", sentences, out)
+
+
+def test_rows_that_kill_workers_or_fail_in_a_batch_are_named(sentences, tmp_path, monkeypatch):
+    _, model = bert("BertModel", tmp_path / "model")
+    request = Request(
+        task="embed",
+        model=str(model),
+        inputs=(sentences.as_uri(),),
+        columns=("text",),
+        format="jsonl",
+        options={"truncate": True},
+    )
+    out = Location(tmp_path / "out")
+    plan = open_plan(request, out, workers=1, batch_size=BLOCK_ROWS, overwrite=False)
+    worker = BatchWorker(plan, out.uri, device="cpu")
+    embed = Embedder.run
+
+    def run_or_fail(task, inputs, callbacks):
+        if any(" 3 " in text for text in inputs):
+            raise NonFiniteError("the output")
+        return embed(task, inputs, callbacks)
+
+    monkeypatch.setattr(Embedder, "run", run_or_fail)
+    assert worker({"number": [0]}) == {"rows": [BLOCK_ROWS], "errors": [1]}
+    rows = read_parts(tmp_path / "out")
+    assert [row["id"] for row in rows if row["error"]] == [3]
+    assert all(bool(row["embedding"]) != bool(row["error"]) for row in rows)
+
+    for n in range(3):  # what killed processes leave behind
+        (tmp_path / "out" / f".{plan.part(plan.blocks[1])}-{n}").mkdir()
+    (error,) = worker({"number": [1]})["failure"]
+    assert isinstance(error, DeadlyBlockError)
+    assert (error.start, error.stop) == (BLOCK_ROWS + 1, 2 * BLOCK_ROWS)
