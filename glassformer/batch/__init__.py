@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from glassformer.batch.plan import Plan, Request, TableFormat, delete_leftovers, open_plan
+from glassformer.batch.plan import BatchPlan, BatchRequest, TableFormat, delete_leftovers, open_plan
 from glassformer.batch.storage import Location
 from glassformer.data.readers import file_format
 from glassformer.errors import FileMissingError, GlassformerError, InvalidValueError, MissingDependencyError
 from glassformer.families.sidecars import JOB_FILE, read_job
 from glassformer.pretrained import model_folder, resolve_name
 from glassformer.tasks.table_columns import check_task_options
+
+CONNECT_SECONDS = 10
 
 
 @dataclass(eq=False)
@@ -91,7 +94,7 @@ def run(
     target = Location(output)
     if file_format(target.path) != "plain":
         raise InvalidValueError("output", str(output), "a folder", hint="set the format to choose the files")
-    request = Request(
+    request = BatchRequest(
         task=task,
         model=str(folder),
         inputs=tuple(source.uri for source in sources),
@@ -125,7 +128,7 @@ def run(
 
 
 def _map_blocks(
-    plan: Plan,
+    plan: BatchPlan,
     output: Location,
     numbers: Sequence[int],
     arguments: Mapping[str, Any],
@@ -162,6 +165,16 @@ def _map_blocks(
         raise WorkersDiedError(str(error).strip().splitlines()[-1]) from None
 
 
+def _check_address(address: str) -> None:
+    """Raise if nothing listens at host:port; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if port.isdecimal() and "/" not in host:
+        try:
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        except OSError as error:
+            raise InvalidValueError("RAY_ADDRESS", address, f"a running Ray cluster ({error})") from None
+
+
 @contextmanager
 def _ray_cluster(cpus: int) -> Iterator[None]:
     """Connect to a Ray cluster, or start one on this machine; leave an existing connection as it is."""
@@ -177,13 +190,15 @@ def _ray_cluster(cpus: int) -> Iterator[None]:
         yield
         return
     options: dict[str, Any] = {}
-    if is_local:
+    address = os.environ.get("RAY_ADDRESS", "")
+    if not is_local:
+        _check_address(address)
+    else:
         options = {"address": "local", "num_cpus": max(cpus, os.cpu_count() or 1), "include_dashboard": False}
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     except ConnectionError as error:
-        address = os.environ.get("RAY_ADDRESS")
         raise InvalidValueError("RAY_ADDRESS", address, f"a running Ray cluster ({error})") from None
     try:
         yield

@@ -33,7 +33,7 @@ TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class BatchRequest:
     """What a run computes, without how: another number of workers gives the same output.
 
     inputs: locations. columns: with the inputs; by default `trained_columns`, those of the training data.
@@ -52,7 +52,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class RowBlock:
     """Rows `start` to `stop` of a file, counted from 0. number: in the plan. source: location of the file."""
 
     number: int
@@ -63,18 +63,18 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class BatchPlan:
     """A request, the state of its input files, and its blocks."""
 
-    request: Request
+    request: BatchRequest
     files: Sequence[tuple[str, int, float]]
-    blocks: Sequence[Block]
+    blocks: Sequence[RowBlock]
 
-    def part(self, block: Block) -> str:
+    def part(self, block: RowBlock) -> str:
         """Return the name of a block's output file."""
         return f"{PART}{block.number:06}.{self.request.format}"
 
-    def pending(self, output: Location) -> list[Block]:
+    def pending(self, output: Location) -> list[RowBlock]:
         """Return the blocks that have no output file yet."""
         done = output.names()
         return [block for block in self.blocks if self.part(block) not in done]
@@ -86,8 +86,8 @@ class Plan:
 
 
 def open_plan(
-    request: Request, output: Location, *, workers: int, batch_size: int | None, overwrite: bool
-) -> Plan:
+    request: BatchRequest, output: Location, *, workers: int, batch_size: int | None, overwrite: bool
+) -> BatchPlan:
     """Return the stored plan if the output folder has one for this request; else make and store a plan.
 
     A stored plan of which no block is finished is replaced, whatever it was for.
@@ -104,7 +104,7 @@ def open_plan(
             return _read_plan(output, request, files)
     elif names:
         raise FileExistsAlreadyError(str(output), hint="choose another folder, or overwrite it")
-    plan = Plan(request=request, files=files, blocks=_make_blocks(request, sources, workers, batch_size))
+    plan = BatchPlan(request=request, files=files, blocks=_make_blocks(request, sources, workers, batch_size))
     with output.new_file(PLAN_FILE) as path:
         path.write_text(json.dumps(plan.to_json(), ensure_ascii=False), encoding="utf-8")
     return plan
@@ -115,11 +115,11 @@ def delete_leftovers(output: Location) -> None:
     output.delete({name for name in output.names() if name.startswith(f".{PART}")})
 
 
-def _read_plan(output: Location, request: Request, files: Sequence[tuple[str, int, float]]) -> Plan:
+def _read_plan(output: Location, request: BatchRequest, files: Sequence[tuple[str, int, float]]) -> BatchPlan:
     try:
         stored = json.loads(output.read(PLAN_FILE))
         blocks = [
-            Block(number=number, source=source, path=path, start=start, stop=stop)
+            RowBlock(number=number, source=source, path=path, start=start, stop=stop)
             for number, source, path, start, stop in stored["blocks"]
         ]
         before = {**stored["request"], "files": stored["files"]}
@@ -130,26 +130,26 @@ def _read_plan(output: Location, request: Request, files: Sequence[tuple[str, in
     if changed:
         reason = f"the folder has the output of a run with different {', '.join(changed)}"
         raise ConflictError(["output", changed[0]], reason, hint="choose another folder, or overwrite it")
-    return Plan(request=request, files=files, blocks=blocks)
+    return BatchPlan(request=request, files=files, blocks=blocks)
 
 
 def _make_blocks(
-    request: Request, sources: Sequence[tuple[str, StoredFile]], workers: int, batch_size: int | None
-) -> list[Block]:
+    request: BatchRequest, sources: Sequence[tuple[str, StoredFile]], workers: int, batch_size: int | None
+) -> list[RowBlock]:
     counts = [_count_rows(request, Location(uri), file) for uri, file in sources]
     total = sum(counts)
     if not total:
         raise EmptyInputError("input", hint="at least one row is required")
     rows = batch_size or min(MAX_ROWS, math.ceil(total / (BLOCKS_PER_WORKER * workers)))
-    blocks: list[Block] = []
+    blocks: list[RowBlock] = []
     for (uri, file), count in zip(sources, counts, strict=True):
         for start in range(0, count, rows):
             stop = min(start + rows, count)
-            blocks.append(Block(number=len(blocks), source=uri, path=file.path, start=start, stop=stop))
+            blocks.append(RowBlock(number=len(blocks), source=uri, path=file.path, start=start, stop=stop))
     return blocks
 
 
-def _count_rows(request: Request, source: Location, file: StoredFile) -> int:
+def _count_rows(request: BatchRequest, source: Location, file: StoredFile) -> int:
     """Count the rows of a file, good and bad, and check that it has the columns."""
     is_parquet = file_format(file.path) == "parquet"
     if is_parquet and not source.is_local:
@@ -162,7 +162,7 @@ def _count_rows(request: Request, source: Location, file: StoredFile) -> int:
             return 0
 
 
-def open_input(path: Path, request: Request) -> InputTable:
+def open_input(path: Path, request: BatchRequest) -> InputTable:
     """Open a table with the columns that the task reads."""
     reader = open_table(path, encoding=request.encoding)
     most = max_input_columns(request.task)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from glassformer.batch.plan import Block, Plan, Request, open_input
+from glassformer.batch.plan import BatchPlan, BatchRequest, RowBlock, open_input
 from glassformer.batch.storage import Location
 from glassformer.bundle import load, resolve_device
 from glassformer.data.row_errors import Invalid
@@ -41,7 +41,9 @@ class BatchWorker:
     The model is loaded by the first call, which can return an error.
     """
 
-    def __init__(self, plan: Plan, output: str, *, device: str = "auto", threads: int | None = None) -> None:
+    def __init__(
+        self, plan: BatchPlan, output: str, *, device: str = "auto", threads: int | None = None
+    ) -> None:
         self._plan, self._output = plan, Location(output)
         self._device, self._threads = device, threads
         self._predictor: RowPredictor | None = None
@@ -64,7 +66,7 @@ class BatchWorker:
             return {"failure": [error]}
         return counts
 
-    def _process(self, block: Block, predictor: RowPredictor) -> int:
+    def _process(self, block: RowBlock, predictor: RowPredictor) -> int:
         part = self._plan.part(block)
         attempts = self._output.interrupted(part)
         if attempts >= MAX_ATTEMPTS:
@@ -85,7 +87,7 @@ class BatchWorker:
 class BlockReader:
     """Reads blocks. A file is read on from the last block, so that it is parsed once for blocks in order."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: BatchRequest) -> None:
         self._request = request
         self._file: tuple[str, str] | None = None
         self._stack = ExitStack()
@@ -93,7 +95,7 @@ class BlockReader:
         self._table: InputTable
         self._rows: Iterator[TableRow]
 
-    def read(self, block: Block) -> tuple[InputTable, list[TableRow]]:
+    def read(self, block: RowBlock) -> tuple[InputTable, list[TableRow]]:
         """Return the table of a block, and its rows."""
         if self._file != (block.source, block.path):
             self._stack.close()
@@ -110,7 +112,7 @@ class BlockReader:
 class RowPredictor:
     """A task whose results are cells of a table; a row that fails gets the reason in the column `error`."""
 
-    def __init__(self, request: Request, *, device: str = "auto", threads: int | None = None) -> None:
+    def __init__(self, request: BatchRequest, *, device: str = "auto", threads: int | None = None) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
         bundle = load(request.model, dtype=request.dtype, device=resolve_device(device))

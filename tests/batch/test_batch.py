@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from glassformer.batch import BatchProgress, run
-from glassformer.batch.plan import Request, open_plan
+from glassformer.batch.plan import BatchRequest, open_plan
 from glassformer.batch.storage import Location
 from glassformer.batch.worker import BatchWorker, DeadlyBlockError
 from glassformer.cli.main import main
@@ -65,6 +65,34 @@ def assert_each_row_once(folder):
     assert Counter(row["id"] for row in rows) == Counter(range(BLOCKS * BLOCK_ROWS))
     assert all(row["translation"] and row["error"] is None for row in rows)
     assert not list(folder.glob(".*"))
+
+
+def test_bad_input_is_rejected_before_ray_starts(sentences, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    with pytest.raises(UnknownNameError) as unknown:
+        run("embed", "pocket", sentences, out, columns=["txt"])
+    assert (unknown.value.kind, unknown.value.name) == ("column", "txt")
+    with pytest.raises(UnknownNameError) as unknown:
+        run("classify", "pocket", sentences, out, options={"num_beams": 2})
+    assert (unknown.value.kind, unknown.value.name) == ("option", "num_beams")
+    with pytest.raises(FileMissingError):
+        run("embed", "pocket", tmp_path / "missing.csv", out)
+    with pytest.raises(FileMissingError):
+        run("embed", tmp_path / "no-model", sentences, out)
+    with pytest.raises(InvalidValueError) as invalid:
+        run("embed", "pocket", sentences, tmp_path / "out.csv")
+    assert invalid.value.name == "output"
+    with pytest.raises(InvalidValueError):
+        run("embed", "pocket", "nosuch://bucket/file.csv", out)
+    assert not out.exists()
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(InvalidValueError) as invalid:
+        run("embed", "pocket", sentences, tmp_path / "unreachable")
+    assert invalid.value.name == "RAY_ADDRESS"
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsAlreadyError):
+        run("embed", "pocket", sentences, out)
 
 
 @pytest.mark.slow
@@ -168,33 +196,9 @@ def test_error_of_a_worker_keeps_its_type(cluster, sentences, tmp_path):
         run("translate", "pocket", sentences, tmp_path / "out", options={"to": "tl"})
 
 
-def test_bad_input_is_rejected_before_ray_starts(sentences, tmp_path):
-    out = tmp_path / "out"
-    with pytest.raises(UnknownNameError) as unknown:
-        run("embed", "pocket", sentences, out, columns=["txt"])
-    assert (unknown.value.kind, unknown.value.name) == ("column", "txt")
-    with pytest.raises(UnknownNameError) as unknown:
-        run("classify", "pocket", sentences, out, options={"num_beams": 2})
-    assert (unknown.value.kind, unknown.value.name) == ("option", "num_beams")
-    with pytest.raises(FileMissingError):
-        run("embed", "pocket", tmp_path / "missing.csv", out)
-    with pytest.raises(FileMissingError):
-        run("embed", tmp_path / "no-model", sentences, out)
-    with pytest.raises(InvalidValueError) as invalid:
-        run("embed", "pocket", sentences, tmp_path / "out.csv")
-    assert invalid.value.name == "output"
-    with pytest.raises(InvalidValueError):
-        run("embed", "pocket", "nosuch://bucket/file.csv", out)
-    assert not out.exists()
-    out.mkdir()
-    (out / "notes.txt").write_text("mine")
-    with pytest.raises(FileExistsAlreadyError):
-        run("embed", "pocket", sentences, out)
-
-
 def test_rows_that_kill_workers_or_fail_in_a_batch_are_named(sentences, tmp_path, monkeypatch):
     _, model = bert("BertModel", tmp_path / "model")
-    request = Request(
+    request = BatchRequest(
         task="embed",
         model=str(model),
         inputs=(sentences.as_uri(),),

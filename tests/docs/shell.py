@@ -160,7 +160,7 @@ class Shell:
 
 
 def map_blocks(
-    plan: batch.Plan,
+    plan: batch.BatchPlan,
     output: batch.Location,
     numbers: Sequence[int],
     arguments: Mapping[str, Any],
