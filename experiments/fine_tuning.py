@@ -109,8 +109,8 @@ JOBS: dict[str, TextJob] = {  # the longest first
             "tokenizer": {"vocab_size": 12_000},
             "model": SMALL | {"dropout": 0.3},
             "training": {
-                "max_steps": 1500,
-                "eval_steps": 250,
+                "max_steps": 1800,
+                "eval_steps": 200,
                 "batch_tokens": 4096,
                 "lr": 7e-4,
                 "lr_scheduler": "cosine",
@@ -136,8 +136,8 @@ JOBS: dict[str, TextJob] = {  # the longest first
             "data": {"train": ["tydi.train.json"]},
             "model": SMALL | {"dropout": 0.2},
             "training": {
-                "max_steps": 600,
-                "eval_steps": 100,
+                "max_steps": 1000,
+                "eval_steps": 200,
                 "batch_tokens": 8192,
                 "lr": 5e-4,
                 "lr_scheduler": "cosine",
@@ -158,8 +158,8 @@ JOBS: dict[str, TextJob] = {  # the longest first
             "tokenizer": {"vocab_size": 4000},
             "model": SMALL | {"num_layers": 2, "dropout": 0.3},
             "training": {
-                "max_steps": 500,
-                "eval_steps": 100,
+                "max_steps": 1000,
+                "eval_steps": 200,
                 "batch_tokens": 8192,
                 "lr": 5e-4,
                 "lr_scheduler": "cosine",
