@@ -67,7 +67,7 @@ test-experiments: $(DEV)
 
 # Linux on x86-64 with the CUDA build of torch, as on PyPI. Install it with pip install --require-hashes -r requirements.lock
 lock: $(DEV)
-	$(PY) -m uv pip compile pyproject.toml --all-extras -c constraints.txt --generate-hashes --no-emit-index-url \
+	$(PY) -m uv pip compile pyproject.toml --extra dev --extra docs -c constraints.txt --generate-hashes --no-emit-index-url \
 	  --no-annotate --no-header --quiet --python-version 3.11.9 --python-platform x86_64-manylinux_2_28 -o requirements.lock
 
 sbom: $(DEV)

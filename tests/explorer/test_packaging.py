@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -45,6 +46,18 @@ def test_page_states_the_licenses_of_its_packages() -> None:
     text = (ROOT / "glassformer/explorer/page/THIRD_PARTY_LICENSES.md").read_text(encoding="utf-8")
     for package, notice in (("svelte", "Svelte"), ("d3-scale", "Mike Bostock"), ("katex", "Khan Academy")):
         assert f"## {package} - " in text and notice in text
+
+
+def test_lock_has_the_tested_versions_with_hashes() -> None:
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    lock = (ROOT / "requirements.lock").read_text()
+    locked = dict(re.findall(r"^([\w.-]+)(?:\[.*\])?==(\S+)", lock, re.MULTILINE))
+    tested = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pins.items()}
+    assert {
+        name: version for name, version in locked.items() if normalize.get(name, version) != version
+    } == {}
+    assert {"torch", "numpy", "safetensors", "fastapi"} <= locked.keys()
+    assert all("--hash=sha256:" in block for block in re.split(r"\n(?=\S)", lock.strip()))
 
 
 GUARDED = """
