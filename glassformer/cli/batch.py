@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -14,12 +15,12 @@ from glassformer.cli.options import (
     BatchTokens,
     DeviceOptions,
     Encoding,
+    JsonSchema,
     Model,
     Overwrite,
     SearchOptions,
-    To,
-    Truncate,
     locate_model,
+    read_json_schema,
     with_options,
 )
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from glassformer.batch import BatchProgress
 
 WORKER_PANEL = "Workers"
+_task = partial(typer.Option, rich_help_panel="Task", show_default=False)
 PROGRESS_SECONDS = 5.0
 TaskName = Literal[
     "translate", "summarize", "restore", "generate", "classify", "ner", "embed", "fill", "answer"
@@ -97,17 +99,32 @@ def batch(
         float,
         typer.Option(min=0, help="GPUs per worker; may be a fraction.", rich_help_panel=WORKER_PANEL),
     ] = 0.0,
-    to: To = None,
+    to: Annotated[str | None, _task(help="Target language, for translate, e.g. de.")] = None,
     prefix: Annotated[
-        str | None, typer.Option(help="Text to prepend to every input.", show_default=False)
+        str | None, _task(help="Text to prepend to every input, for translate and summarize.")
     ] = None,
-    top: Annotated[
-        int | None, typer.Option(min=1, help="Number of labels, for classify.", show_default=False)
+    split: Annotated[
+        Literal["long", "always", "never"] | None,
+        _task(help="Which texts to split into sentences, for translate."),
     ] = None,
-    prompt: Annotated[
-        str | None, typer.Option(help="Name of a prompt of the model, for embed.", show_default=False)
+    parse_special: Annotated[
+        bool, _task("--parse-special", help="Parse special tokens in prompts, for generate.")
+    ] = False,
+    json_schema: JsonSchema = None,
+    top: Annotated[int | None, _task(min=1, help="Number of labels, for classify.")] = None,
+    aggregation_strategy: Annotated[
+        Literal["none", "simple", "first"] | None, _task(help="How tokens form entities, for ner.")
     ] = None,
-    truncate: Truncate = False,
+    prompt: Annotated[str | None, _task(help="Name of a prompt of the model, for embed.")] = None,
+    max_answer_tokens: Annotated[
+        int | None, _task(min=1, help="Maximum number of answer tokens, for answer.")
+    ] = None,
+    handle_impossible_answer: Annotated[
+        bool, _task("--handle-impossible-answer", help="Allow empty answers, for answer.")
+    ] = False,
+    truncate: Annotated[
+        bool, _task("--truncate", help="Truncate long inputs, for classify, ner and embed.")
+    ] = False,
     *,
     options: BatchOptions,
 ) -> None:
@@ -123,10 +140,16 @@ def batch(
     chosen = {
         "to": to,
         "prefix": prefix,
+        "split": split,
+        "parse_special": parse_special or None,
         "top": top,
+        "aggregation_strategy": aggregation_strategy,
         "prompt": prompt,
+        "max_answer_tokens": max_answer_tokens,
+        "handle_impossible_answer": handle_impossible_answer or None,
         "truncate": truncate or None,
         "batch_tokens": options.batch_tokens,
+        **read_json_schema(json_schema),
     }
     progress = _ProgressMessages()
     result = run(

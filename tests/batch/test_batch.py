@@ -11,6 +11,7 @@ import time
 from collections import Counter
 
 import psutil
+import pyarrow.parquet
 import pytest
 
 from glassformer.batch import BatchProgress, run
@@ -227,3 +228,33 @@ def test_rows_that_kill_workers_or_fail_in_a_batch_are_named(sentences, tmp_path
     (error,) = worker({"number": [1]})["failure"]
     assert isinstance(error, DeadlyBlockError)
     assert (error.start, error.stop) == (BLOCK_ROWS + 1, 2 * BLOCK_ROWS)
+
+
+def test_remote_parquet_is_copied_and_uploaded(tmp_path, monkeypatch):
+    """With the code path of an object store, on the local file system."""
+    _, model = bert("BertForSequenceClassification", tmp_path / "model")
+    for name, ids in (("a", range(5)), ("nested/b", range(5, 9)), ("_hidden/c", range(9, 12))):
+        path = tmp_path / "in" / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table = pyarrow.table({"id": list(ids), "text": ["good film"] * len(ids), "tags": [["x"]] * len(ids)})
+        pyarrow.parquet.write_table(table, path)
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(Location, "is_local", False)
+    request = BatchRequest(
+        task="classify",
+        model=str(model),
+        inputs=(Location(tmp_path / "in").uri,),
+        columns=("text",),
+        format="parquet",
+        options={},
+    )
+    out = Location(tmp_path / "out")
+    plan = open_plan(request, out, workers=1, batch_size=2, overwrite=False)
+    worker = BatchWorker(plan, out.uri, device="cpu")
+    for block in reversed(plan.pending(out)):  # in any order
+        worker({"number": [block.number]})
+    assert not plan.pending(out)
+    result = pyarrow.parquet.read_table(tmp_path / "out")  # a folder is one table
+    assert result.column_names == ["id", "text", "tags", "label", "score", "error"]
+    assert sorted(result["id"].to_pylist()) == list(range(9))
+    assert result["tags"].to_pylist() == [["x"]] * 9
