@@ -271,7 +271,7 @@ class EventStream:
             yield b"data: [DONE]\n\n"
         except (TimeoutError, GlassformerError) as error:
             if not isinstance(error, GlassformerError):
-                error = RequestTimeoutError(round(time.monotonic() - start))
+                error = RequestTimeoutError(round(time.monotonic() - start, 1))
             yield f"data: {json.dumps(error_body(error))}\n\n".encode()
         finally:
             for task in self.tasks:

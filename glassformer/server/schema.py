@@ -103,8 +103,8 @@ ResponseFormat = Annotated[TextFormat | JSONObjectFormat | JSONSchemaFormat, Fie
 class GenerationRequest(RequestModel):
     """Parameters of both completion routes, as OpenAI defines them.
 
-    Unsupported parameters are rejected, not ignored. Temperature 0 means greedy decoding; the default comes
-    from the model folder, else it is 1. `top_k`, `min_p` and `repetition_penalty` are extensions.
+    Unsupported parameters are rejected, not ignored; `user`, `metadata` and `store` have no effect.
+    Temperature 0 means greedy decoding; the default comes from the model folder, else it is 1. `top_k`, `min_p` and `repetition_penalty` are extensions.
     """
 
     model: ModelName | None = None
@@ -120,6 +120,8 @@ class GenerationRequest(RequestModel):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     logit_bias: dict[str, float] | None = None
     user: Annotated[str, Field(max_length=1000)] | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    store: bool | None = None
     top_k: TopK | None = None
     min_p: MinP | None = None
     repetition_penalty: RepetitionPenalty | None = None

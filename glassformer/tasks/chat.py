@@ -45,7 +45,9 @@ class ChatGenerator(PromptTask[Conversation]):
             chat_template or has_chat_template(bundle)
         ):
             raise UnsupportedError(
-                bundle.display_name, "chat: it has no chat template", hint="use generate with a plain prompt"
+                bundle.display_name,
+                "chat: it has no chat template",
+                hint="generate a completion of a plain prompt instead",
             )
         super().__init__(bundle, options)
         self.template_options: dict[str, Any] = {

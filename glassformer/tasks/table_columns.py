@@ -96,6 +96,13 @@ def classification_columns(bundle: Bundle, top: int | None = None) -> Classifica
 
     top: 1 by default; for a multi-label model all labels with at least 50 %.
     """
+    if problem_type_of(bundle) == "regression":
+        return ClassificationColumns(
+            types={"score": float},
+            cells=lambda result: {"score": result.labels[0].score},
+            top=1,
+            threshold=-math.inf,
+        )
     all_labels = top is None and problem_type_of(bundle) == "multi_label_classification"
     types = {"labels": str} if all_labels else top_columns({"label": str, "score": float}, top or 1)
 

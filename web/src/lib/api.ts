@@ -68,6 +68,8 @@ export interface ChatCompletionRequest {
   frequency_penalty?: number | null;
   logit_bias?: Record<string, number> | null;
   user?: string | null;
+  metadata?: Record<string, string> | null;
+  store?: boolean | null;
   top_k?: number | null;
   min_p?: number | null;
   repetition_penalty?: number | null;
@@ -155,6 +157,8 @@ export interface CompletionRequest {
   frequency_penalty?: number | null;
   logit_bias?: Record<string, number> | null;
   user?: string | null;
+  metadata?: Record<string, string> | null;
+  store?: boolean | null;
   top_k?: number | null;
   min_p?: number | null;
   repetition_penalty?: number | null;
