@@ -104,7 +104,8 @@ class GenerationRequest(RequestModel):
     """Parameters of both completion routes, as OpenAI defines them.
 
     Unsupported parameters are rejected, not ignored; `user`, `metadata` and `store` have no effect.
-    Temperature 0 means greedy decoding; the default comes from the model folder, else it is 1. `top_k`, `min_p` and `repetition_penalty` are extensions.
+    Temperature 0 means greedy decoding; the default comes from the model folder, else it is 1. `top_k`,
+    `min_p` and `repetition_penalty` are extensions.
     """
 
     model: ModelName | None = None
