@@ -200,16 +200,15 @@ def load(
         return _load_gguf(gguf_path, dtype, device)
     finish_save(path)
     verify_checksums(path)
-    adapter, base, names = None, path, None
+    adapter, base, described = None, path, path
     if (path / ADAPTER_CONFIG).is_file():
         adapter = read_adapter(path)
         base = model_folder(adapter.base)
         verify_checksums(base)
-    described = path if (path / CONFIG_FILE).is_file() else base
-    weights: Mapping[str, Tensor] = open_weights(base)
-    if adapter is not None:
-        names = {*weights, *adapter.full}
+        described = path if (path / CONFIG_FILE).is_file() else base
+    names = None if adapter is None else {*open_weights(base), *adapter.full}
     family, model_spec, config, files = _read_description(described, names)
+    weights: Mapping[str, Tensor] = open_weights(base)
     with torch.device("meta"):
         model = _build_or_raise(path, lambda: build_from_spec(model_spec))
     if family is None:

@@ -124,8 +124,12 @@ def _first_prefix(names: Iterable[str], table: WeightTable) -> dict[str, str]:
 def read_adapter(folder: Path) -> Adapter:
     """Read an adapter folder and find its base model."""
     config = read_config(folder / ADAPTER_CONFIG)
-    if config.get("peft_type") != "LORA":
-        raise UnsupportedError(f"{folder / ADAPTER_CONFIG}", f"the adapter type {config.get('peft_type')!r}")
+    if "peft_type" not in config:
+        raise FileProblemError(
+            folder / ADAPTER_CONFIG, "has no peft_type", hint="only LoRA adapters are supported"
+        )
+    if config["peft_type"] != "LORA":
+        raise UnsupportedError(f"{folder / ADAPTER_CONFIG}", f"the adapter type {config['peft_type']!r}")
     for name, plain in _PLAIN.items():
         if config.get(name, plain) not in (plain, None):
             raise UnsupportedError(f"{folder / ADAPTER_CONFIG}", f"{name}: {config[name]!r}")

@@ -48,7 +48,7 @@ from glassformer.tokenization import Tokenizer
 DEFAULT_TOKENS = 16  # OpenAI's default
 MAX_ROWS = 128  # maximum texts per request
 FINISH_REASONS: dict[str, FinishReason] = {"end": "stop", "stop": "stop", "length": "length"}
-RESERVE = 0.5  # seconds before the deadline at which a stream ends with an error
+RESERVE = 0.5  # seconds before the deadline at which a stream ends with an error; less if it is near
 
 
 class Generation(ABC):
@@ -253,31 +253,32 @@ class EventStream:
     """A generation as server-sent events. The constructor starts it, so errors set the status."""
 
     def __init__(self, completion: Generation) -> None:
-        self.completion, self.generated = completion, 0
+        self.completion = completion
         self.queue: asyncio.Queue[tuple[int, GeneratedToken | None]] = asyncio.Queue()
         self.tasks = completion.start(lambda index, token: self.queue.put_nowait((index, token)))
         for index, task in enumerate(self.tasks):
             task.outputs.add_done_callback(lambda _, index=index: self.queue.put_nowait((index, None)))  # type: ignore[misc]
         self.choices = [completion.streamed_choice(index) for index in range(len(self.tasks))]
+        self.counts = [0] * len(self.tasks)  # tokens generated so far, by choice
         options = completion.stream_options
         self.with_usage = options is not None and options.include_usage
 
     async def events(self, deadline: float, metrics: Metrics) -> AsyncIterator[bytes]:
         """Yield all events; the last one is an error if generation fails."""
-        start = time.monotonic()
+        seconds = deadline - time.monotonic()
         try:
-            async for event in self._events(deadline - RESERVE):
+            async for event in self._events(deadline - min(RESERVE, seconds / 4)):
                 yield event
             yield b"data: [DONE]\n\n"
         except (TimeoutError, GlassformerError) as error:
             if not isinstance(error, GlassformerError):
-                error = RequestTimeoutError(round(time.monotonic() - start, 1))
+                error = RequestTimeoutError(round(seconds, 2))
             yield f"data: {json.dumps(error_body(error))}\n\n".encode()
         finally:
             for task in self.tasks:
                 task.cancel()
             read = sum(map(len, self.completion.ids))
-            metrics.count_tokens(self.completion.model, read=read, generated=self.generated)
+            metrics.count_tokens(self.completion.model, read=read, generated=sum(self.counts))
 
     async def _events(self, deadline: float) -> AsyncIterator[bytes]:
         running = len(self.tasks)
@@ -288,16 +289,17 @@ class EventStream:
                 index, token = await self.queue.get()
                 await asyncio.sleep(0)  # a full queue must not starve other requests
             if token is not None:
+                self.counts[index] += 1
                 choice = self.choices[index].push(token)
             else:
                 running -= 1
                 output = self.tasks[index].outputs.result()[0]
-                self.generated += len(output.ids)
+                self.counts[index] = len(output.ids)
                 choice = self.choices[index].end(output)
             if choice is not None:
                 yield self._event([choice])
         if self.with_usage:
-            yield self._event([], self.completion.usage(self.generated))
+            yield self._event([], self.completion.usage(sum(self.counts)))
 
     def _event(self, choices: list[Any], usage: Usage | None = None) -> bytes:
         event = self.completion.response(choices, usage, streamed=True)

@@ -92,7 +92,7 @@ def table_columns(task: str, bundle: Bundle, *, top: int | None = None) -> Table
 
 
 def classification_columns(bundle: Bundle, top: int | None = None) -> ClassificationColumns:
-    """Return the columns of `classify`: label and score of the `top` labels, or all labels as one text.
+    """Return the columns of `classify`: label and score of the `top` labels, or all of them as two texts.
 
     top: 1 by default; for a multi-label model all labels with at least 50 %.
     """
@@ -104,12 +104,17 @@ def classification_columns(bundle: Bundle, top: int | None = None) -> Classifica
             threshold=-math.inf,
         )
     all_labels = top is None and problem_type_of(bundle) == "multi_label_classification"
-    types = {"labels": str} if all_labels else top_columns({"label": str, "score": float}, top or 1)
+    types = (
+        {"labels": str, "scores": str}
+        if all_labels
+        else top_columns({"label": str, "score": float}, top or 1)
+    )
 
     def cells(result: Classification) -> dict[str, object]:
         labels = columns.labels(result)
         if all_labels:
-            return {"labels": "|".join(label.label for label in labels)}
+            scores = "|".join(f"{label.score:.4f}" for label in labels)
+            return {"labels": "|".join(label.label for label in labels), "scores": scores}
         return dict(zip(types, (cell for label in labels for cell in astuple(label)), strict=False))
 
     columns = ClassificationColumns(

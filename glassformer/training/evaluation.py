@@ -138,7 +138,8 @@ def remembered_columns(
         by_name = any(isinstance(column, str) for column in columns)
         same_width = isinstance(table, TsvReader) and len(header) == len(columns)
         if by_name and same_width and not looks_like_header(header):
-            log(f"{file} has no header: the columns are read in order")
+            order = ", ".join(f"column {number} as '{name}'" for number, name in enumerate(columns, 1))
+            log(f"{file} has no header: {order}")
             return []
         for column in columns:
             known = column in header
