@@ -14,6 +14,7 @@ def recall_at_1(queries: NDArray[Any], keys: NDArray[Any]) -> float:
 
     Equal keys count as the same.
 
+    >>> import numpy as np
     >>> recall_at_1(np.eye(3)[[0, 1, 1]], np.eye(3))
     0.6666666666666666
     """

@@ -94,7 +94,7 @@ def test_a_misspelled_name_gets_a_suggestion(run: Any, shipped: Shipped) -> None
     with pytest.raises(FileMissingError) as near:
         glassformer.load("poket-lm")
     with pytest.raises(FileMissingError) as far:
-        glassformer.load("somewhere/else")
+        glassformer.load("/somewhere/else")
     assert "pocket-lm" in near.value.hint and not far.value.hint
     for args in (["models", "poket"], ["inspect", "poket"], ["translate", "poket", "a"], ["serve", "poket"]):
         done = run(*args)

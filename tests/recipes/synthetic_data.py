@@ -91,7 +91,7 @@ def series_files(folder: Path, rows: int = 700) -> None:
     sales = [f"{n},{n % 3 + math.sin(n):.3f},{n % 3}\n" for n in range(200)]
     (folder / "sales.csv").write_text("ds,sales,promotion\n" + "".join(sales))
     sales[-6:] = [f"{n},,{n % 3}\n" for n in range(194, 200)]
-    (folder / "next.csv").write_text("ds,sales,promotion\n" + "".join(sales))
+    (folder / "future.csv").write_text("ds,sales,promotion\n" + "".join(sales))
 
 
 def labeled_series_files(folder: Path, count: int = 24) -> None:
