@@ -383,12 +383,12 @@ def main(args: Sequence[str] | None = None) -> None:
             name = jobs[job]
             try:
                 runs[name] = job.result()
-                told = f"{json.dumps(runs[name]['test'])}, {runs[name]['seconds']:.0f} s"
+                outcome = f"{json.dumps(runs[name]['test'])}, {runs[name]['seconds']:.0f} s"
             except Exception as error:  # the other runs continue
                 runs[name] = {"error": f"{type(error).__name__}: {error}"}
-                told = f"error: {runs[name]['error']}"
+                outcome = f"error: {runs[name]['error']}"
             seconds = round(time.monotonic() - began, 1)
-            print(f"[{seconds:.0f} s] {name}: {told}", flush=True)
+            print(f"[{seconds:.0f} s] {name}: {outcome}", flush=True)
             ordered = {known: runs[known] for known in jobs.values() if known in runs}
             document = {
                 "settings": list(options.set),

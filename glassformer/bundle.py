@@ -413,14 +413,14 @@ def finish_save(path: Path) -> None:
     if not (path / STAGED).is_dir():
         return
     if (path / STAGED / CHECKSUMS_FILE).is_file():  # it is moved last
-        kept = listed_files(path / STAGED)
+        new_files = listed_files(path / STAGED)
         stale = [SPEC_FILE, PUBLISHED_FILE, CONFIG_FILE, GENERATION_FILE, JOB_FILE, IMAGE_PROCESSOR_FILE]
         stale += weight_files(path)
-        if any(name in TOKENIZER_FILES for name in kept):  # else a tokenizer in the folder stays
+        if any(name in TOKENIZER_FILES for name in new_files):  # else a tokenizer in the folder stays
             stale += TOKENIZER_FILES
         stale += [name for family in families().values() for name in family.marker_files]
         for name in stale:
-            if name not in kept:
+            if name not in new_files:
                 (path / name).unlink(missing_ok=True)
     finish_staged(path, last=CHECKSUMS_FILE)
 

@@ -7,7 +7,10 @@ disconnect are detected, and their work is canceled.
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import math
+import sys
 import time
 from dataclasses import dataclass, field
 
@@ -26,7 +29,6 @@ from glassformer.server.errors import (
     UnavailableError,
     error_response,
 )
-from glassformer.server.memory import release_memory
 from glassformer.server.metrics import Metrics
 from glassformer.server.security import client_address
 
@@ -258,3 +260,12 @@ class _Response:
         elif not message.get("more_body", False):
             self.complete = True
         await self._send(message)
+
+
+def release_memory() -> None:
+    """Return freed memory to the system, which the C library otherwise keeps for later requests."""
+    gc.collect()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
+        if trim is not None:
+            trim(0)
