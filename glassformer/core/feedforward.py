@@ -6,6 +6,7 @@ B batch, T positions, D d_model, F d_ff.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -14,7 +15,7 @@ from glassformer.core.backend import ACTIVATIONS, Dropout, Fused, Linear, Norm
 from glassformer.core.observe import Observer, tap
 from glassformer.core.spec import Activation
 
-__all__ = ["ACTIVATIONS", "FeedForward", "GatedFeedForward"]
+__all__ = ["ACTIVATIONS", "MLP", "FeedForward", "GatedFeedForward"]
 
 
 class FeedForward(nn.Module):
@@ -107,3 +108,29 @@ class GatedFeedForward(FeedForward):
         gate = backend.activate(self.activation, gate, producers=(self.gate,) if obs is None else None)
         hidden: Tensor = self.dropout(tap(obs, "act", gate * tap(obs, "up", self.up(x))))
         return hidden
+
+
+class MLP(nn.Module):
+    """Multilayer perceptron of a prediction head: linear layers with an activation between them.
+
+    d_in, d_hidden, d_out: widths of the input, of the hidden layers and of the output
+    num_layers: number of linear layers
+
+    >>> import torch
+    >>> MLP(8, d_hidden=16, d_out=4)(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 4])
+    """
+
+    def __init__(
+        self, d_in: int, *, d_hidden: int, d_out: int, num_layers: int = 3, activation: Activation = "relu"
+    ) -> None:
+        super().__init__()
+        widths = [d_in, *[d_hidden] * (num_layers - 1), d_out]
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., d_in) -> (..., d_out)."""
+        for n, layer in enumerate(self.layers):
+            x = layer(x if n == 0 else ACTIVATIONS[self.activation](x))
+        return x

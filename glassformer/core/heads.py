@@ -1,6 +1,6 @@
 """Output heads: map the last hidden states and a `HeadContext` to the output of the model.
 
-B batch, T positions, D d_model, V vocabulary, L labels.
+B batch, T positions, D d_model, V vocabulary, L labels, Q object queries, h and w rows and columns of a mask.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from glassformer.core import spec as specs
 from glassformer.core.backend import ACTIVATIONS, Dropout, apply_softcap, linear, normal_table
+from glassformer.core.feedforward import MLP
 from glassformer.core.norms import make_norm
 from glassformer.core.observe import Observer, tap
 from glassformer.errors import MissingValueError, ShapeError
@@ -48,6 +49,14 @@ class SpanLogits(NamedTuple):
 
     start: Tensor
     end: Tensor
+
+
+class MaskOutput(NamedTuple):
+    """Class and mask of every object query; in training also those predicted by earlier layers."""
+
+    logits: Tensor  # (B, Q, L + 1), the last one is "no object"
+    masks: Tensor  # (B, Q, h, w), logits
+    layers: tuple[MaskOutput, ...] = ()  # predictions of every earlier layer, for deep supervision
 
 
 class FeaturesHead(nn.Module):
@@ -264,6 +273,26 @@ class EmbedHead(nn.Module):
     def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
         vector = pool(x, context.padding, self.pool)
         return tap(obs, "embedding", F.normalize(vector, dim=-1) if self.normalize else vector)
+
+
+class MaskHead(nn.Module):
+    """Classify object queries, and predict their masks as products of query and pixel embeddings.
+
+    >>> head = MaskHead(16, specs.MasksSpec(num_labels=3, mask_dim=8))
+    >>> head(torch.randn(2, 5, 16), torch.randn(2, 8, 6, 7)).masks.shape
+    torch.Size([2, 5, 6, 7])
+    """
+
+    def __init__(self, d_model: int, spec: specs.MasksSpec) -> None:
+        super().__init__()
+        self.out = nn.Linear(d_model, spec.num_labels + 1)
+        self.mask = MLP(d_model, d_hidden=d_model, d_out=spec.mask_dim, activation=spec.activation)
+
+    def forward(self, x: Tensor, pixels: Tensor, *, obs: Observer | None = None) -> MaskOutput:
+        """Queries x (B, Q, D) and pixel embeddings (B, mask_dim, h, w) -> classes and masks."""
+        logits = tap(obs, "logits", self.out(x))  # (B, Q, L + 1)
+        masks = torch.einsum("bqc,bchw->bqhw", self.mask(x), pixels)
+        return MaskOutput(logits, tap(obs, "masks", masks))
 
 
 HEADS: dict[type, type[nn.Module]] = {

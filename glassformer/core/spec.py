@@ -536,6 +536,18 @@ class PatchReconstructSpec(Spec):
     dropout: float = 0.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class MasksSpec(Spec):
+    """Class and binary mask of every object query: query embeddings times pixel embeddings.
+
+    mask_dim: width of the pixel embeddings. activation: of the three-layer perceptron that embeds a query.
+    """
+
+    num_labels: int
+    mask_dim: int
+    activation: Activation = "relu"
+
+
 HeadSpec = (
     FeaturesSpec
     | LanguageModelSpec
@@ -550,6 +562,7 @@ HeadSpec = (
     | SeriesClassifySpec
     | SeriesRegressSpec
     | PatchReconstructSpec
+    | MasksSpec
 )
 
 # ---- initialization and models --------------------------------------------------------
