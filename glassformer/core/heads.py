@@ -27,6 +27,7 @@ class HeadContext(NamedTuple):
     padding: Tensor | None = None  # (B, T), True for real tokens
     loc: Tensor | None = None  # shift of a series
     scale: Tensor | None = None  # scale of a series
+    layers: tuple[Tensor, ...] = ()  # (B, T, D) of every layer but the last, for deep supervision
 
 
 class PooledOutput(NamedTuple):
@@ -57,6 +58,14 @@ class MaskOutput(NamedTuple):
     logits: Tensor  # (B, Q, L + 1), the last one is "no object"
     masks: Tensor  # (B, Q, h, w), logits
     layers: tuple[MaskOutput, ...] = ()  # predictions of every earlier layer, for deep supervision
+
+
+class BoxOutput(NamedTuple):
+    """Class and box of every object query; in training also those predicted by earlier layers."""
+
+    logits: Tensor  # (B, Q, L + 1), the last one is "no object"
+    boxes: Tensor  # (B, Q, 4), center x, center y, width and height in shares of the image, 0 to 1
+    layers: tuple[BoxOutput, ...] = ()  # predictions of every earlier layer, for deep supervision
 
 
 class FeaturesHead(nn.Module):
@@ -295,6 +304,29 @@ class MaskHead(nn.Module):
         return MaskOutput(logits, tap(obs, "masks", masks))
 
 
+class BoxHead(nn.Module):
+    """Class logits and a box for every object query: (B, T, D) -> (B, Q, L + 1) and (B, Q, 4)."""
+
+    deep_supervision = True  # in training it also reads the hidden states of the earlier layers
+
+    def __init__(self, d_model: int, spec: specs.BoxesSpec) -> None:
+        super().__init__()
+        self.num_queries = spec.num_queries
+        classes = spec.num_labels + 1
+        self.out = MLP(d_model, d_hidden=d_model, d_out=classes, num_layers=spec.class_layers)
+        self.box = MLP(d_model, d_hidden=d_model, d_out=4, num_layers=spec.box_layers)
+
+    def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> BoxOutput:
+        earlier = tuple(BoxOutput(*self._predict(layer)) for layer in context.layers)
+        logits, boxes = self._predict(x)
+        return BoxOutput(tap(obs, "logits", logits), tap(obs, "boxes", boxes), earlier)
+
+    def _predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.num_queries is not None:
+            x = x[:, -self.num_queries :]
+        return self.out(x), self.box(x).sigmoid()
+
+
 HEADS: dict[type, type[nn.Module]] = {
     specs.FeaturesSpec: FeaturesHead,
     specs.MaskedLanguageModelSpec: MaskedLanguageModelHead,
@@ -304,4 +336,5 @@ HEADS: dict[type, type[nn.Module]] = {
     specs.ReplacedTokenSpec: ReplacedTokenHead,
     specs.AnswerSpec: AnswerHead,
     specs.EmbedSpec: EmbedHead,
+    specs.BoxesSpec: BoxHead,
 }

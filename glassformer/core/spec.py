@@ -499,6 +499,21 @@ class EmbedSpec(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BoxesSpec(Spec):
+    """Class and box of every object query.
+
+    num_labels: number of classes, without the class "no object", which gets the last logit.
+    class_layers: dense layers of the classifier. box_layers: dense layers of the box predictor.
+    num_queries: number of queries at the end of the sequence; None: every position is a query.
+    """
+
+    num_labels: int
+    class_layers: int = 1
+    box_layers: int = 3
+    num_queries: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ForecastSpec(Spec):
     """Forecast the next `prediction_length` values of each channel, or their distribution."""
 
@@ -558,6 +573,7 @@ HeadSpec = (
     | ReplacedTokenSpec
     | AnswerSpec
     | EmbedSpec
+    | BoxesSpec
     | ForecastSpec
     | SeriesClassifySpec
     | SeriesRegressSpec
