@@ -1,7 +1,7 @@
 """Objects in images: labels, boxes and masks.
 
-Boxes are (x_min, y_min, x_max, y_max) in pixels of the original image; masks are bool arrays (H, W) of the same
-size. H height, W width.
+Boxes are (x_min, y_min, x_max, y_max) in pixels of the original image; masks are bool arrays (H, W) of the
+same size. H height, W width.
 """
 
 from __future__ import annotations
