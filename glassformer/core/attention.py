@@ -25,9 +25,10 @@ from glassformer.core.kernels import attend as run_kernel
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
 from glassformer.core.norms import RMSNorm
-from glassformer.core.observe import Observer, tap
+from glassformer.core.observe import AttentionContext, Observer, tap
 from glassformer.core.positions import PositionTerms
-from glassformer.errors import InvalidValueError, ShapeError
+from glassformer.core.spatial import Grid, PositionBias, QueryBias2d, RelativeBias2d, WindowLayout
+from glassformer.errors import InvalidValueError, MissingValueError, ShapeError
 
 
 class AttentionBackend(Protocol):
@@ -63,6 +64,8 @@ class MultiHeadAttention(nn.Module):
     qk_norm: normalizes queries and keys of each head
     softcap: bound of the scaled scores, softcap * tanh(scores / softcap); None: no bound
     memory_dim: width of the memory in cross-attention; None: d_model
+    spatial_window: windows of a 2-D grid of tokens, within which they attend; None: all tokens
+    position_bias: bias on the scores of tokens of a 2-D grid
 
     >>> import torch
     >>> attention = MultiHeadAttention(16, num_heads=4)
@@ -89,6 +92,8 @@ class MultiHeadAttention(nn.Module):
         qk_norm: spec.RMSNormSpec | None = None,
         softcap: float | None = None,
         memory_dim: int | None = None,
+        spatial_window: spec.WindowSpec | None = None,
+        position_bias: spec.PositionBiasSpec | None = None,
     ) -> None:
         super().__init__()
         spec.AttentionSpec(  # validates names and sizes
@@ -110,6 +115,7 @@ class MultiHeadAttention(nn.Module):
         self.value_dim = value_dim or self.head_dim
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.window, self.dropout, self.softcap = window, dropout, softcap
+        self.spatial_window = spatial_window
         source = memory_dim or d_model
         self.q_proj = Linear(d_model, self.num_heads * self.head_dim, bias="q" in biases)
         self.k_proj = Linear(source, self.num_kv_heads * self.head_dim, bias="k" in biases)
@@ -117,6 +123,16 @@ class MultiHeadAttention(nn.Module):
         self.out_proj = Linear(self.num_heads * self.value_dim, d_model, bias="out" in biases)
         self.q_norm = None if qk_norm is None else RMSNorm(self.head_dim, **vars(qk_norm))
         self.k_norm = None if qk_norm is None else RMSNorm(self.head_dim, **vars(qk_norm))
+        self.position_bias = self._make_position_bias(position_bias)
+
+    def _make_position_bias(self, bias: spec.PositionBiasSpec | None) -> PositionBias | None:
+        match bias:
+            case None:
+                return None
+            case spec.RelativeBias2dSpec(grid=grid):
+                return RelativeBias2d(self.num_heads, grid=grid)
+            case spec.QueryBias2dSpec(grid=grid):
+                return QueryBias2d(self.head_dim, grid=grid)
 
     def forward(
         self,
@@ -129,16 +145,31 @@ class MultiHeadAttention(nn.Module):
         attend: AttentionBackend | None = None,
         norm: Norm | None = None,
         residual: Tensor | None = None,
+        position_embeddings: Tensor | None = None,
+        memory_position_embeddings: Tensor | None = None,
         obs: Observer | None = None,
     ) -> Tensor:
         """x (B, T, D), memory (B, S, D) for cross-attention -> attention(norm(x)) + residual, (B, T, D).
 
         attend: attention backend that replaces `mask`, `terms` and `kernel`; a stack prepares one for all
         layers with the same mask and terms. If it takes packed (unpadded) tokens, x is (N, D).
+        position_embeddings, memory_position_embeddings: (B|1, T, D) and (B|1, S, D), added to the inputs of
+        queries and keys, but not of values.
         """
         if attend is None:
             attend = self._dense(x, memory, mask, terms, kernel)
-        if attend.keys_cached:
+        windows = attend.windows if isinstance(attend, DenseAttention) else None
+        if windows is not None:
+            x, norm = windows.partition(x if norm is None else norm(x)), None  # (B * windows, T, D)
+        if position_embeddings is not None or memory_position_embeddings is not None:
+            heads = attend(
+                self,
+                *self._positioned(
+                    x if norm is None else norm(x), memory, position_embeddings, memory_position_embeddings
+                ),
+                obs,
+            )
+        elif attend.keys_cached:
             heads = attend(self, self.queries(x, norm), None, None, obs)
         elif memory is None:
             heads = attend(self, *self.queries_keys_values(x, norm), obs)
@@ -147,6 +178,8 @@ class MultiHeadAttention(nn.Module):
                 raise ShapeError("memory", memory.shape, f"{x.shape[0]} rows, one for each row of the input")
             heads = attend(self, self.queries(x, norm), *self.keys_values(memory), obs)
         joined = heads.flatten(-2)  # (..., H * V)
+        if windows is not None:
+            joined = windows.merge(joined)
         if self.fused is not None:
             return self.fused["out"](joined, residual=residual)
         out = tap(obs, "out", self.out_proj(joined))
@@ -174,6 +207,19 @@ class MultiHeadAttention(nn.Module):
         else:
             k, v = backend.project(memory, self.k_proj, self.v_proj)
         return self._split_keys_values(k, v)
+
+    def _positioned(
+        self, x: Tensor, memory: Tensor | None, position: Tensor | None, memory_position: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Project q, k and v with position embeddings added to the inputs of q and k."""
+        query = x if position is None else x + position.to(x.dtype)
+        if memory is None:
+            key, value = query, x
+        else:
+            key = memory if memory_position is None else memory + memory_position.to(memory.dtype)
+            value = memory
+        k, v = self._split_keys_values(self.k_proj(key), self.v_proj(value))
+        return self._split_queries(self.q_proj(query)), k, v
 
     def _split_queries(self, q: Tensor) -> Tensor:
         q = q.view(*q.shape[:-1], self.num_heads, self.head_dim)
@@ -212,7 +258,7 @@ class MultiHeadAttention(nn.Module):
             device=like.device,
             dtype=like.dtype,
             bias=None if terms is None else terms.bias,
-            biased=terms is not None and terms.biased,
+            biased=self.position_bias is not None or (terms is not None and terms.biased),
             dropout=self.dropout if self.training else 0.0,
             softcap=self.softcap,
             kernel=kernel,
@@ -227,6 +273,10 @@ class MultiHeadAttention(nn.Module):
         kernel: Kernel,
     ) -> DenseAttention:
         terms = terms or PositionTerms()
+        if self.spatial_window is not None:
+            if terms.grid is None:
+                raise MissingValueError("the grid of the tokens", "by window attention")
+            return self.prepare_windows(terms.grid, x, kernel)
         if not isinstance(mask, PreparedMask):
             keys = x.shape[1] if memory is None else memory.shape[1]
             mask = self.prepare_mask(
@@ -240,14 +290,35 @@ class MultiHeadAttention(nn.Module):
             )
         return DenseAttention(mask, terms)
 
-    def add_relative(
+    def prepare_windows(self, grid: Grid, like: Tensor, kernel: Kernel = "auto") -> DenseAttention:
+        """Prepare attention within the windows of a grid. like: the input (B, T, D)."""
+        assert self.spatial_window is not None
+        windows = WindowLayout.of(grid, self.spatial_window)
+        size, tokens = windows.size, windows.size**2
+        mask = self.prepare_mask(
+            Mask(allowed=windows.allowed(like.shape[0], like.device)),
+            batch=like.shape[0] * windows.num_windows,
+            queries=tokens,
+            keys=tokens,
+            like=like,
+            kernel=kernel,
+        )
+        return DenseAttention(mask, PositionTerms(grid=(size, size)), windows=windows)
+
+    def add_bias(
         self, mask: PreparedMask, terms: PositionTerms, q: Tensor, k: Tensor
     ) -> tuple[PreparedMask, Tensor | None]:
         """Return mask and bias of this layer, for q (B, H, T, K) and k (B, H, S, K).
 
-        If the bias depends on q and k, it is computed here: the products of q and of k with the embeddings of
-        their relative positions, which the projections of k and q map to heads.
+        A bias that this layer owns, or that depends on q and k, is computed here. The latter consists of the
+        products of q and of k with the embeddings of their relative positions, which the projections of k and
+        q map to heads.
         """
+        if self.position_bias is not None:
+            if terms.grid is None:
+                raise MissingValueError("the grid of the tokens", "by a 2-D position bias")
+            bias = self.position_bias(q, terms.grid)
+            return with_bias(mask, bias, batch=q.shape[0]), bias
         if terms.relative is None:
             return mask, terms.bias
         embedding, rows, kinds, dropout = terms.relative
@@ -260,13 +331,14 @@ class MultiHeadAttention(nn.Module):
                 found = products.gather(-1, index.expand(*products.shape[:2], -1, -1))
                 by_kind.append(found if kind == "c2p" else found.transpose(-1, -2))  # (B, H, T, S)
         bias = sum(by_kind[1:], by_kind[0]) * self.scale
-        return with_bias(mask, bias), bias
+        return with_bias(mask, bias, batch=q.shape[0]), bias
 
 
 class DenseAttention(NamedTuple):
     """Reference backend: attention over padded rows (B, T), with an optional contiguous KV cache.
 
     cross: use the cached keys and values of the encoder output, which are projected only once.
+    windows: attention within windows of a 2-D grid; each window is a row of the batch.
     """
 
     mask: PreparedMask
@@ -274,6 +346,7 @@ class DenseAttention(NamedTuple):
     cache: KVCache | None = None
     layer: int = 0  # of the cache
     cross: bool = False
+    windows: WindowLayout | None = None
 
     @property
     def keys_cached(self) -> bool:
@@ -298,9 +371,11 @@ class DenseAttention(NamedTuple):
         edit = None
         if obs is not None:
             q, k, v = obs("q", q), obs("k", k), obs("v", v)
-        mask, bias = attention.add_relative(self.mask, self.terms, q, k)
+        mask, bias = attention.add_bias(self.mask, self.terms, q, k)
         if obs is not None:
-            obs.record_attention(mask, bias, attention.scale, attention.softcap)
+            obs.record_attention(
+                AttentionContext(mask, bias, attention.scale, attention.softcap, self.windows)
+            )
             edit = obs if obs.edits("scores", "weights") else None
         heads = run_kernel(
             q,

@@ -1,13 +1,13 @@
-"""One Transformer layer: self-attention, optional cross-attention, feed-forward; five wirings of the norms.
+"""One Transformer layer: self-attention, optional cross-attention, feed-forward; six wirings of the norms.
 
 post                pre                      parallel (one norm)      parallel_split (two norms)
 x --+-> attn -+     x --+-> norm -> attn -+   x --> norm --> attn -+   x --> norm_self --> attn -+
     +-------> + -> norm +---------------> +   |      +-----> ffn --+   +---> norm_ffn ---> ffn --+
                                               +------------------> +   +-----------------------> +
 
-sandwich
-x --+-> norm -> attn -> norm_out -+
-    +---------------------------> +
+sandwich                             res_post
+x --+-> norm -> attn -> norm_out -+   x --+-> attn -> norm -+
+    +---------------------------> +       +---------------> +
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from glassformer.core.backend import Dropout, Norm
 from glassformer.core.feedforward import FeedForward
 from glassformer.core.kernels import Kernel, PreparedMask
 from glassformer.core.masks import Mask
+from glassformer.core.norms import LayerScale, drop_path
 from glassformer.core.observe import Observer, scope, tap
 from glassformer.core.positions import PositionTerms
 from glassformer.core.spec import Wiring
@@ -35,10 +36,12 @@ class Block(nn.Module):
     self_attn: self-attention
     ffn: feed-forward layer
     norm: function that creates a norm; called once for each norm that the wiring needs
-    wiring: "post" norm(x + f(x)), "pre" x + f(norm(x)), "sandwich" x + norm(f(norm(x))), "parallel" with one
-    shared norm, "parallel_split" with two
+    wiring: "post" norm(x + f(x)), "pre" x + f(norm(x)), "sandwich" x + norm(f(norm(x))), "res_post"
+    x + norm(f(x)), "parallel" with one shared norm, "parallel_split" with two
     cross_attn: cross-attention, for a decoder with memory
     dropout: dropout rate of the output of each sublayer
+    layer_scale: creates the factor on the output of a sublayer; called once for each; None: no factor
+    drop_path: stochastic depth: probability of skipping a sublayer for a whole sample in training
 
     >>> import torch
     >>> from glassformer.core.norms import LayerNorm
@@ -57,6 +60,8 @@ class Block(nn.Module):
         wiring: Wiring = "post",
         cross_attn: MultiHeadAttention | None = None,
         dropout: float = 0.0,
+        layer_scale: Callable[[], LayerScale] | None = None,
+        drop_path: float = 0.0,
     ) -> None:
         super().__init__()
         self.wiring = wiring
@@ -72,6 +77,11 @@ class Block(nn.Module):
         self.norm_cross_out = norm() if sandwich and cross_attn is not None else None
         self.norm_ffn_out = norm() if sandwich else None
         self.dropout = Dropout(dropout)
+        self.drop_path = drop_path
+        # factors on the outputs of the sublayers
+        self.scale_self_attn = None if layer_scale is None else layer_scale()
+        self.scale_cross_attn = None if layer_scale is None or cross_attn is None else layer_scale()
+        self.scale_ffn = None if layer_scale is None else layer_scale()
 
     def forward(
         self,
@@ -84,16 +94,22 @@ class Block(nn.Module):
         kernel: Kernel = "auto",
         attend: AttentionBackend | None = None,
         cross_attend: AttentionBackend | None = None,
+        position_embeddings: Tensor | None = None,
+        memory_position_embeddings: Tensor | None = None,
         obs: Observer | None = None,
     ) -> Tensor:
         """x (B, T, D) -> (B, T, D), or (N, D) if `attend` and `cross_attend` handle rows without padding.
 
         attend, cross_attend: backends of self- and cross-attention, instead of mask, terms and kernel.
+        position_embeddings, memory_position_embeddings: (B|1, T, D) and (B|1, S, D), added to the inputs of
+        queries and keys of both attentions, but not of values.
         """
         if self.cross_attn is not None and memory is None and not (cross_attend and cross_attend.keys_cached):
             raise MissingValueError("memory", "by a block with cross-attention")
         x = tap(obs, "resid_in", x)
         self_options = {"mask": mask, "terms": terms, "kernel": kernel, "attend": attend}
+        if position_embeddings is not None:
+            self_options["position_embeddings"] = position_embeddings
         if self.wiring == "parallel":
             normed = self._norm("norm_self", obs)(x)
             x = self._add(x, "self_attn", normed, None, obs, self_options)
@@ -109,6 +125,8 @@ class Block(nn.Module):
                     "mask": memory_mask,
                     "kernel": kernel,
                     "attend": cross_attend,
+                    "position_embeddings": position_embeddings,
+                    "memory_position_embeddings": memory_position_embeddings,
                 }
                 x = tap(obs, "resid_cross", self._sublayer(x, "cross_attn", "norm_cross", obs, cross_options))
             x = self._sublayer(x, "ffn", "norm_ffn", obs, {})
@@ -119,6 +137,8 @@ class Block(nn.Module):
     ) -> Tensor:
         """Return x + f(norm(x)), norm(x + f(x)) if post-norm; f is the sublayer `name`."""
         norm = self._norm(norm_name, obs) if getattr(self, norm_name) is not None else None
+        if self.wiring == "res_post":
+            return self._add(x, name, x, None, obs, options, out_norm=norm_name)
         if self.wiring == "sandwich":
             return self._add(x, name, x, norm, obs, options, out_norm=f"{norm_name}_out")
         if self.wiring == "pre" or norm is None:
@@ -139,7 +159,7 @@ class Block(nn.Module):
         options: dict[str, Any],
         out_norm: str | None = None,
     ) -> Tensor:
-        """Return residual + dropout(out_norm(f(norm(x)))), where f is the sublayer `name`."""
+        """Return residual + dropout(scale * out_norm(f(norm(x)))), where f is the sublayer `name`."""
         part: MultiHeadAttention | FeedForward = getattr(self, name)
         out: Tensor
         if part.fused is not None:  # an inference copy: its fused linear layers apply norm and residual
@@ -151,5 +171,10 @@ class Block(nn.Module):
         last: nn.Module = part.out_proj if isinstance(part, MultiHeadAttention) else part.down
         if out_norm is not None:
             out, last = self._norm(out_norm, obs)(out), getattr(self, out_norm)
+        if (scale := getattr(self, f"scale_{name}")) is not None:
+            out, last = scale(out), scale
+        if self.training and self.drop_path:
+            out = drop_path(backend.dropout(out, self.dropout.p, True), self.drop_path)
+            return residual + out
         producers = (part, last) if obs is None else None
         return backend.add_residual(residual, out, self.dropout.p, self.training, producers=producers)

@@ -8,18 +8,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from glassformer.core import embeddings, heads, positions
+from glassformer.core import embeddings, heads, positions, spatial
 from glassformer.core import spec as specs
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
-from glassformer.core.norms import make_norm
+from glassformer.core.norms import LayerScale, make_norm
 from glassformer.core.series import SERIES_HEADS, SeriesInput
 from glassformer.core.stack import AttentionPosition, Stack
 from glassformer.errors import InvalidValueError, UnsupportedError
 
-_COMPUTED = (positions.SinusoidalPositions, positions.RotaryPositions, positions.AlibiBias)
+_COMPUTED = (
+    positions.SinusoidalPositions,
+    positions.RotaryPositions,
+    positions.AlibiBias,
+    spatial.RelativeBias2d,
+)
 
 
 def build_model(spec: specs.ModelSpec) -> AnyModel:
@@ -103,7 +108,9 @@ def build_stack(spec: specs.StackSpec, memory_dim: int | None = None) -> Stack:
     blocks: dict[int, Block] = {}
     for n in range(spec.num_layers):
         if spec.group_of(n) not in blocks:
-            blocks[spec.group_of(n)] = build_block(spec.block_at(n), spec.d_model, memory_dim)
+            blocks[spec.group_of(n)] = build_block(
+                spec.block_at(n), spec.d_model, memory_dim, drop_path=spec.drop_path_of(n)
+            )
     return Stack(
         [blocks[spec.group_of(n)] for n in range(spec.num_layers)],
         first_norm=spec.first_norm,
@@ -114,8 +121,11 @@ def build_stack(spec: specs.StackSpec, memory_dim: int | None = None) -> Stack:
     )
 
 
-def build_block(spec: specs.BlockSpec, d_model: int, memory_dim: int | None = None) -> Block:
-    """Build one layer."""
+def build_block(
+    spec: specs.BlockSpec, d_model: int, memory_dim: int | None = None, *, drop_path: float = 0.0
+) -> Block:
+    """Build one layer. drop_path: its stochastic depth rate."""
+    init = spec.layer_scale
     cross = spec.cross_attention
     ffn = FeedForward if isinstance(spec.feed_forward, specs.FeedForwardSpec) else GatedFeedForward
     return Block(
@@ -125,6 +135,8 @@ def build_block(spec: specs.BlockSpec, d_model: int, memory_dim: int | None = No
         norm=lambda: make_norm(spec.norm, d_model),
         wiring=spec.wiring,
         dropout=spec.dropout,
+        layer_scale=None if init is None else lambda: LayerScale(d_model, init=init),
+        drop_path=drop_path,
     )
 
 
@@ -194,7 +206,7 @@ def build_head(spec: specs.HeadSpec, d_model: int, source: specs.InputSpec) -> n
 # ---- initialization ---------------------------------------------------------------------------------------
 
 _POSITION_TABLES = (positions.LearnedPositions, positions.RelativeBias, positions.DisentangledPositions)
-_TABLES = (nn.Embedding, *_POSITION_TABLES, heads.VocabularyHead)
+_TABLES = (nn.Embedding, *_POSITION_TABLES, heads.VocabularyHead, spatial.RelativeBias2d)
 _RESIDUAL_WRITERS = ("out_proj", "ffn.down")  # projections whose output is added to the residual stream
 
 

@@ -12,17 +12,22 @@ from torch import Tensor, nn
 
 from glassformer.core import spec as specs
 from glassformer.core.backend import Dropout, normal_table
+from glassformer.core.norms import make_norm
 from glassformer.core.observe import Observer, tap
 from glassformer.core.positions import LearnedPositions, SinusoidalPositions
 from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 
 
 class EmbeddingOutput(NamedTuple):
-    """Embedded vectors (B, T, D); for a series also the shift and scale, which the head reverts."""
+    """Embedded vectors (B, T, D); for a series also the shift and scale, which the head reverts.
+
+    grid: rows and columns of image patches, which come after the prefix tokens.
+    """
 
     x: Tensor
     loc: Tensor | None = None
     scale: Tensor | None = None
+    grid: tuple[int, int] | None = None
 
 
 class TokenInput(nn.Module):
@@ -124,28 +129,54 @@ def _check_types(types: Tensor, ids: Tensor, count: int) -> None:
 
 
 class ImageInput(nn.Module):
-    """Embed image patches, prepend P trained prefix tokens, and add trained positions."""
+    """Embed image patches, prepend P trained prefix tokens, add trained positions; then norm and dropout."""
 
     def __init__(self, d_model: int, spec: specs.ImagePatchesSpec) -> None:
         super().__init__()
         self.image_size, self.patch_size, self.channels = spec.image_size, spec.patch_size, spec.channels
+        self.grid, self.interpolate = spec.grid, spec.interpolate
         self.patch = nn.Conv2d(
             spec.channels, d_model, spec.patch_size, stride=spec.patch_size, bias=spec.bias
         )
         self.prefix = nn.Parameter(torch.zeros(1, spec.prefix, d_model))
-        self.position = nn.Parameter(torch.zeros(1, spec.prefix + spec.num_patches, d_model))
+        tokens = spec.prefix + spec.num_patches
+        learned = spec.position == "learned"
+        self.position = nn.Parameter(torch.zeros(1, tokens, d_model)) if learned else None
+        self.norm = None if spec.norm is None else make_norm(spec.norm, d_model)
         self.dropout = Dropout(spec.dropout)
 
     def forward(self, images: Tensor, *, obs: Observer | None = None) -> EmbeddingOutput:
         """Embed images (B, C, height, width) -> (B, P + patches, D), patches row by row."""
-        if images.dim() != 4 or tuple(images.shape[1:]) != (self.channels, *self.image_size):
+        self._check_shape(images)
+        patches = self.patch(images.to(self.patch.weight.dtype))  # (B, D, rows, columns)
+        grid: tuple[int, int] = (patches.shape[2], patches.shape[3])
+        x = tap(obs, "patch", patches.flatten(2).transpose(1, 2))  # (B, patches, D)
+        x = torch.cat((self.prefix.expand(x.shape[0], -1, -1), x), 1)  # (B, P + patches, D)
+        if self.position is not None:
+            table = self.position if grid == self.grid else self._interpolated_positions(grid)
+            x = x + tap(obs, "position", table).to(x.dtype)
+        if self.norm is not None:
+            x = tap(obs, "norm", self.norm(x))
+        return EmbeddingOutput(tap(obs, "out", self.dropout(x)), grid=grid)
+
+    def _check_shape(self, images: Tensor) -> None:
+        """Raise unless images are (B, C, height, width), of the configured size unless `interpolate`."""
+        fits = images.dim() == 4 and images.shape[1] == self.channels
+        if self.interpolate:
+            if not fits or any(s < p for s, p in zip(images.shape[2:], self.patch_size, strict=True)):
+                expected = f"(B, {self.channels}, height, width), at least one patch {self.patch_size}"
+                raise ShapeError("images", images.shape, expected)
+        elif not fits or tuple(images.shape[2:]) != self.image_size:
             expected = f"(B, {self.channels}, {self.image_size[0]}, {self.image_size[1]})"
             raise ShapeError("images", images.shape, expected, hint="resize or crop them")
-        x = self.patch(images.to(self.patch.weight.dtype)).flatten(2).transpose(1, 2)  # (B, patches, D)
-        x = tap(obs, "patch", x)
-        x = torch.cat((self.prefix.expand(x.shape[0], -1, -1), x), 1)  # (B, P + patches, D)
-        x = x + tap(obs, "position", self.position).to(x.dtype)
-        return EmbeddingOutput(tap(obs, "out", self.dropout(x)))
+
+    def _interpolated_positions(self, grid: tuple[int, int]) -> Tensor:
+        """Interpolate the trained positions of the patches to another grid (bicubic)."""
+        assert self.position is not None
+        prefix, patches = self.position.split((self.prefix.shape[1], self.grid[0] * self.grid[1]), 1)
+        table = patches.unflatten(1, self.grid).permute(0, 3, 1, 2)  # (1, D, rows, columns)
+        resized = nn.functional.interpolate(table.float(), grid, mode="bicubic", align_corners=False)
+        return torch.cat((prefix, resized.to(prefix.dtype).flatten(2).transpose(1, 2)), 1)
 
 
 class VectorInput(nn.Module):

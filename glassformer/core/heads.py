@@ -28,6 +28,7 @@ class HeadContext(NamedTuple):
     loc: Tensor | None = None  # shift of a series
     scale: Tensor | None = None  # scale of a series
     layers: tuple[Tensor, ...] = ()  # (B, T, D) of every layer but the last, for deep supervision
+    grid: tuple[int, int] | None = None  # rows and columns of image patches
 
 
 class PooledOutput(NamedTuple):

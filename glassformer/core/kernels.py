@@ -144,11 +144,11 @@ def prepare_mask(
     )
 
 
-def with_bias(mask: PreparedMask, bias: Tensor) -> PreparedMask:
-    """Return a mask that was prepared without a bias, with the bias (B, H, T, S) of one layer."""
+def with_bias(mask: PreparedMask, bias: Tensor, *, batch: int) -> PreparedMask:
+    """Return a mask that was prepared without a bias, with the bias (B|1, H, T, S) of one layer."""
     if mask.kernel != "sdpa":
         return mask  # the other kernels take the bias as an argument
-    batch, _, queries, keys = bias.shape
+    _, _, queries, keys = bias.shape
     return _prepare_sdpa(mask, bias, batch, queries, keys, bias.device, bias.dtype)
 
 

@@ -322,10 +322,21 @@ class EncoderOnly(nn.Module):
         options = {name: value for name, value in options.items() if value is not None}
         embedded = embed_inputs(self.embed, inputs, positions, 0, scope(obs, "embed"), **options)
         x = self.encoder(
-            embedded.x, mask=full_mask, positions=positions, kernel=kernel, obs=scope(obs, "encoder")
+            embedded.x,
+            mask=full_mask,
+            positions=positions,
+            kernel=kernel,
+            grid=embedded.grid,
+            obs=scope(obs, "encoder"),
         )
-        ids = inputs if tokens else None
-        return x, HeadContext(ids=ids, padding=full_mask.padding, loc=embedded.loc, scale=embedded.scale)
+        context = HeadContext(
+            ids=inputs if tokens else None,
+            padding=full_mask.padding,
+            loc=embedded.loc,
+            scale=embedded.scale,
+            grid=embedded.grid,
+        )
+        return x, context
 
 
 class DecoderOnly(GenerativeModel):

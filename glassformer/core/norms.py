@@ -1,4 +1,4 @@
-"""Norms of (B, T, D): LayerNorm and RMSNorm over the features, BatchNorm over batch and time.
+"""Norms of (B, T, D): LayerNorm and RMSNorm over the features, BatchNorm over batch and time; layer scale.
 
 Statistics are computed in float32 and the result has the dtype of the input, so that under autocast the
 residual stream stays in low precision instead of becoming float32 after every norm.
@@ -69,6 +69,27 @@ class BatchNorm(nn.BatchNorm1d):
         if x.dim() == 2:  # rows (N, D) without padding
             return super().forward(x)
         return super().forward(x.transpose(1, 2)).transpose(1, 2)  # (B, D, T) inside
+
+
+class LayerScale(nn.Module):
+    """Multiply each feature by a trained factor.
+
+    >>> LayerScale(8, init=0.1)(torch.ones(2, 5, 8)).unique().tolist() == [torch.tensor(0.1).item()]
+    True
+    """
+
+    def __init__(self, d_model: int, *, init: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((d_model,), init))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight.to(x.dtype)
+
+
+def drop_path(x: Tensor, p: float) -> Tensor:
+    """Stochastic depth: zero whole samples of x (B, ...) with probability p, and scale up the others."""
+    mask = torch.rand(x.shape[0], *[1] * (x.dim() - 1), device=x.device) >= p
+    return x * (mask / (1 - p)).to(x.dtype)
 
 
 def make_norm(spec: specs.NormSpec, d_model: int) -> nn.Module:

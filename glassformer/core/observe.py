@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.kernels import PreparedMask, attention_scores, attention_weights
+from glassformer.core.spatial import WindowLayout
 from glassformer.errors import InvalidValueError, UnknownNameError, UnsupportedError
 
 TensorEdit = Callable[[Tensor], Tensor]
@@ -29,6 +30,7 @@ class AttentionContext(NamedTuple):
     bias: Tensor | None
     scale: float
     softcap: float | None = None
+    windows: WindowLayout | None = None  # the batch holds the windows of each image
 
 
 class Record:
@@ -110,6 +112,23 @@ class Record:
             weights = attention_weights(scores, self._allowed(name, head, scores))
         return weights if head is None else weights[:, 0]
 
+    def token_weights(self, name: str, head: int, token: int) -> Tensor:
+        """Return the weights (B, S) with which one token attends to every token, whatever the windows.
+
+        With windows, S counts the tokens of the grid; those outside of the token's window get 0.
+        """
+        windows = self.attention_contexts[name].windows if name in self.attention_contexts else None
+        weights = self.weights(name, head)  # (B, T, S), or (B * N, T, T) with windows
+        if windows is None:
+            return weights[:, token]
+        ids = windows.token_ids(weights.device)  # (N, T)
+        window, place = (int(i) for i in (ids == token).nonzero()[0])
+        row: Tensor = weights.view(-1, len(ids), *weights.shape[1:])[:, window, place]  # (B, T)
+        real = ids[window] >= 0
+        spread = row.new_zeros(len(row), windows.grid[0] * windows.grid[1])
+        spread[:, ids[window][real]] = row[:, real]
+        return spread
+
     def _allowed(self, name: str, head: int | None, scores: Tensor) -> Tensor | None:
         """Return the mask of an attention layer, for one head or all."""
         allowed = self.attention_contexts[name].mask.to_dense(
@@ -184,11 +203,8 @@ class Observer:
         """Whether one of these names has an edit in this scope."""
         return any(fnmatchcase(self._prefix + n, pattern) for n in names for pattern in self._edit)
 
-    def record_attention(
-        self, mask: PreparedMask, bias: Tensor | None, scale: float, softcap: float | None = None
-    ) -> None:
-        """Store mask, bias, scale and softcap of an attention layer, to recompute its matrices."""
-        context = AttentionContext(mask, bias, scale, softcap)
+    def record_attention(self, context: AttentionContext) -> None:
+        """Store what is needed to recompute the matrices of an attention layer, besides q and k."""
         self.record.attention_contexts[self._prefix.rstrip(".")] = context
 
     def matched_nothing(self) -> bool:

@@ -37,11 +37,13 @@ class PositionTerms(NamedTuple):
     """Effect of positions inside attention: a rotation of q and k by (cos, sin), or a bias on the scores.
 
     relative: the bias depends on queries and keys too, so each layer computes its own.
+    grid: rows and columns, if the tokens form a 2-D grid.
     """
 
     rotary: tuple[Tensor, Tensor] | None = None  # cos, sin: (B|1, 1, T, R)
     bias: Tensor | None = None  # (B|1, H, T, S)
     relative: RelativeTerms | None = None
+    grid: tuple[int, int] | None = None
 
     @property
     def biased(self) -> bool:

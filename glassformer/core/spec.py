@@ -17,7 +17,7 @@ from glassformer.core.schema import Spec
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
-Wiring = Literal["pre", "post", "sandwich", "parallel", "parallel_split"]
+Wiring = Literal["pre", "post", "sandwich", "res_post", "parallel", "parallel_split"]
 Projection = Literal["q", "k", "v", "out"]
 
 # ---- norms ----------------------------------------------------------------------------------
@@ -172,6 +172,39 @@ AttentionPositionSpec = RotarySpec | RelativeSpec | AlibiSpec | DisentangledSpec
 
 
 @dataclass(frozen=True, kw_only=True)
+class WindowSpec(Spec):
+    """Window attention over a 2-D grid: tokens attend within windows of size x size tokens.
+
+    shift: rows and columns by which the windows are shifted (shifted-window attention).
+    """
+
+    size: int
+    shift: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.shift < self.size:
+            raise InvalidValueError("shift", self.shift, f"at least 0 and less than size {self.size}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativeBias2dSpec(Spec):
+    """2-D relative position bias: a trained bias on the scores per head and offset within `grid`."""
+
+    grid: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryBias2dSpec(Spec):
+    """2-D relative position bias from the query: its product with embeddings of row and column offsets."""
+
+    grid: tuple[int, int]
+
+
+PositionBiasSpec = RelativeBias2dSpec | QueryBias2dSpec
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttentionSpec(Spec):
     """Multi-head attention. Widths that are None are derived from d_model and num_heads.
 
@@ -181,6 +214,8 @@ class AttentionSpec(Spec):
     window: sliding window; a query attends to at most this many keys, including its own.
     qk_norm: norm of the queries and keys of each head, before rotary positions.
     softcap: bound of the scaled scores s, which become softcap * tanh(s / softcap) before bias and mask.
+    spatial_window: windows of a 2-D grid, within which tokens attend; None: all tokens.
+    position_bias: bias on the scores that belongs to this attention layer, for tokens of a 2-D grid.
     """
 
     num_heads: int
@@ -193,6 +228,8 @@ class AttentionSpec(Spec):
     dropout: float = 0.0
     qk_norm: RMSNormSpec | None = None
     softcap: float | None = None
+    spatial_window: WindowSpec | None = None
+    position_bias: PositionBiasSpec | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -228,8 +265,10 @@ class GatedFeedForwardSpec(Spec):
 class BlockSpec(Spec):
     """One layer: self-attention, optional cross-attention, feed-forward, and the placement of norms.
 
-    wiring: "post" norm(x + f(x)); "pre" x + f(norm(x)); "sandwich" x + norm(f(norm(x))); "parallel"
-    x + attn(n) + ffn(n) with one shared norm n; "parallel_split" the same with separate norms.
+    wiring: "post" norm(x + f(x)); "pre" x + f(norm(x)); "sandwich" x + norm(f(norm(x))); "res_post"
+    x + norm(f(x)); "parallel" x + attn(n) + ffn(n) with one shared norm n; "parallel_split" the same with
+    separate norms.
+    layer_scale: initial value of a trained factor per feature on the output of each sublayer; None: none.
     """
 
     attention: AttentionSpec
@@ -238,6 +277,7 @@ class BlockSpec(Spec):
     wiring: Wiring = "post"
     cross_attention: AttentionSpec | None = None
     dropout: float = 0.0
+    layer_scale: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -254,6 +294,8 @@ class StackSpec(Spec):
     num_groups: if given, the layers form this many groups of consecutive layers, and the layers of a group
     share their parameters.
     first_norm: whether the first layer of a pre-norm stack normalizes its input; False if the embedding does.
+    drop_path: stochastic depth: probability of skipping a sublayer for a whole sample in training, of the
+    first and of the last layer, linear in between.
     """
 
     d_model: int
@@ -266,6 +308,12 @@ class StackSpec(Spec):
     local_position: AttentionPositionSpec | None = None
     num_groups: int | None = None
     first_norm: bool = True
+    drop_path: tuple[float, float] = (0.0, 0.0)
+
+    def drop_path_of(self, n: int) -> float:
+        """Return the stochastic depth rate of layer n."""
+        first, last = self.drop_path
+        return first + (last - first) * n / max(1, self.num_layers - 1)
 
     def group_of(self, n: int) -> int:
         """Return the group of layer n; without groups, n."""
@@ -326,7 +374,12 @@ class TokensSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePatchesSpec(Spec):
-    """Embedded image patches after `prefix` trained tokens (class token, distillation token)."""
+    """Embedded image patches after `prefix` trained tokens (class token, distillation token).
+
+    position: trained positions of prefix and patches, or none.
+    interpolate: accept images of other sizes, with bicubic interpolation of the trained positions.
+    norm: norm after the positions.
+    """
 
     image_size: tuple[int, int]
     patch_size: tuple[int, int]
@@ -334,6 +387,9 @@ class ImagePatchesSpec(Spec):
     prefix: int = 1
     bias: bool = True
     dropout: float = 0.0
+    position: Literal["learned", "none"] = "learned"
+    interpolate: bool = False
+    norm: NormSpec | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -343,8 +399,14 @@ class ImagePatchesSpec(Spec):
 
     @property
     def num_patches(self) -> int:
+        rows, columns = self.grid
+        return rows * columns
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches of an image of `image_size`."""
         (height, width), (ph, pw) = self.image_size, self.patch_size
-        return (height // ph) * (width // pw)
+        return height // ph, width // pw
 
 
 @dataclass(frozen=True, kw_only=True)

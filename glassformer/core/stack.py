@@ -28,7 +28,8 @@ from glassformer.core.positions import (
     RotaryPositions,
     count_positions,
 )
-from glassformer.errors import ConflictError
+from glassformer.core.spatial import Grid
+from glassformer.errors import ConflictError, MissingValueError
 
 AttentionPosition = RotaryPositions | RelativeBias | AlibiBias | DisentangledPositions
 
@@ -80,12 +81,18 @@ class Stack(nn.Module):
         positions: Tensor | None = None,
         cache: KVCache | None = None,
         kernel: Kernel = "auto",
+        grid: Grid | None = None,
+        position_embeddings: Tensor | None = None,
+        memory_position_embeddings: Tensor | None = None,
         obs: Observer | None = None,
     ) -> Tensor:
         """x (B, T, D), memory (B, S, D) -> (B, T, D).
 
         `positions` (B|1, T) are position ids (for packed or left-padded rows); by default they continue from
-        the cache's length. Masks and position terms are prepared once for all layers that share them.
+        the cache's length. `grid`: rows and columns, if the tokens form a 2-D grid. `position_embeddings`
+        (B|1, T, D) and `memory_position_embeddings` (B|1, S, D) are added to the inputs of queries and keys
+        of every layer, but not of values. Masks and position terms are prepared once for all layers that
+        share them.
         """
         x = backend.residual_stream(x)
         if cache is not None:
@@ -96,9 +103,17 @@ class Stack(nn.Module):
                     f"{len(cache.layers)} layers against {len(self.blocks)}",
                     hint="allocate the cache from this model's spec",
                 )
-        attend = self._dense(x, Mask.of(mask), positions, cache, kernel)
+        attend = self._dense(x, Mask.of(mask), positions, cache, kernel, grid)
         cross_attend = self._dense_cross(x, memory, memory_mask, cache, kernel)
-        x = self.run(x, attend, cross_attend, memory=memory, obs=obs)
+        x = self.run(
+            x,
+            attend,
+            cross_attend,
+            memory=memory,
+            position_embeddings=position_embeddings,
+            memory_position_embeddings=memory_position_embeddings,
+            obs=obs,
+        )
         if cache is not None:
             cache.advance(x.shape[1])
         return x
@@ -110,6 +125,8 @@ class Stack(nn.Module):
         cross_attend: Sequence[AttentionBackend] | None = None,
         *,
         memory: Tensor | None = None,
+        position_embeddings: Tensor | None = None,
+        memory_position_embeddings: Tensor | None = None,
         obs: Observer | None = None,
     ) -> Tensor:
         """Run x through all blocks and the final norm, with a prepared attention backend for each layer."""
@@ -119,6 +136,8 @@ class Stack(nn.Module):
                 memory,
                 attend=attend[n],
                 cross_attend=None if cross_attend is None else cross_attend[n],
+                position_embeddings=position_embeddings,
+                memory_position_embeddings=memory_position_embeddings,
                 obs=scope(obs, f"blocks.{n}"),
             )
         if self.final_norm is not None:
@@ -137,7 +156,13 @@ class Stack(nn.Module):
         return [attention for attention in attentions if attention is not None]
 
     def _dense(
-        self, x: Tensor, mask: Mask, positions: Tensor | None, cache: KVCache | None, kernel: Kernel
+        self,
+        x: Tensor,
+        mask: Mask,
+        positions: Tensor | None,
+        cache: KVCache | None,
+        kernel: Kernel,
+        grid: Grid | None,
     ) -> list[DenseAttention]:
         """Prepare the self-attention backend of each layer, for padded rows."""
         batch, steps, _ = x.shape
@@ -148,9 +173,13 @@ class Stack(nn.Module):
             mask = replace(mask, offset=start)
 
         def prepare(attention: MultiHeadAttention) -> DenseAttention:
+            if attention.spatial_window is not None:
+                if grid is None:
+                    raise MissingValueError("the grid of the tokens", "by window attention")
+                return attention.prepare_windows(grid, x, kernel)
             terms = self.position_terms(
                 positions, start, steps, keys, mask, x.device, window=attention.window
-            )
+            )._replace(grid=grid)
             prepared = attention.prepare_mask(
                 mask, batch=batch, queries=steps, keys=keys, like=x, terms=terms, kernel=kernel
             )
@@ -216,9 +245,16 @@ class Stack(nn.Module):
         return terms
 
 
-def layer_kind(attention: MultiHeadAttention) -> tuple[int, int | None, float, float | None]:
+def layer_kind(attention: MultiHeadAttention) -> tuple[object, ...]:
     """Return a key that is equal for layers that can share masks and position terms."""
-    return attention.num_heads, attention.window, attention.dropout, attention.softcap
+    return (
+        attention.num_heads,
+        attention.window,
+        attention.dropout,
+        attention.softcap,
+        attention.spatial_window,
+        attention.position_bias is not None,
+    )
 
 
 def _by_kind(

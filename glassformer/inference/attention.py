@@ -72,7 +72,7 @@ class UnpaddedAttention:
         q, k = self.terms.rotate(q, k)
         if self.store is not None:
             self.store(self.layer, k, v)
-        mask, bias = attention.add_relative(self.mask, self.terms, q, k)
+        mask, bias = attention.add_bias(self.mask, self.terms, q, k)
         heads = attend(q, k, v, mask=mask, bias=bias, scale=attention.scale, softcap=attention.softcap)
         return self.rows.unpad(heads.transpose(1, 2))  # (N, H, V)
 

@@ -30,8 +30,13 @@ from glassformer.inference.prepare import (
 
 
 def supports(model: nn.Module) -> TypeGuard[EncoderOnly]:
-    """Whether `InferenceEncoder` supports a model: a text or image encoder."""
-    return isinstance(model, EncoderOnly) and isinstance(model.embed, TokenInput | ImageInput)
+    """Whether `InferenceEncoder` supports a model: a text or image encoder, without attention over a grid."""
+    return (
+        isinstance(model, EncoderOnly)
+        and isinstance(model.embed, TokenInput | ImageInput)
+        and isinstance(model.encoder, Stack)
+        and all(a.spatial_window is None and a.position_bias is None for a in model.encoder.attentions)
+    )
 
 
 class InferenceEncoder(nn.Module):

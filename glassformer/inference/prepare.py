@@ -23,6 +23,7 @@ from glassformer.core.backend import FusedLinear, Linear
 from glassformer.core.block import Block
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
 from glassformer.core.heads import VocabularyHead
+from glassformer.core.norms import LayerScale
 from glassformer.core.stack import Stack
 from glassformer.errors import GlassformerError
 
@@ -60,16 +61,19 @@ def _fused_block(block: Block, make: LinearFactory | None) -> Block:
     if make is not None:
         attention.fused = {
             "qkv": _fused(make, attention.q_proj, attention.k_proj, attention.v_proj),
-            "out": _fused(make, attention.out_proj),
+            "out": _fused(make, attention.out_proj, scale=block.scale_self_attn),
         }
         if cross is not None:
             cross.fused = {
                 "q": _fused(make, cross.q_proj),
                 "kv": _fused(make, cross.k_proj, cross.v_proj),
-                "out": _fused(make, cross.out_proj),
+                "out": _fused(make, cross.out_proj, scale=block.scale_cross_attn),
             }
         gates = [ffn.gate] if isinstance(ffn, GatedFeedForward) else []
-        ffn.fused = {"up": _fused(make, *gates, ffn.up), "down": _fused(make, ffn.down)}
+        ffn.fused = {
+            "up": _fused(make, *gates, ffn.up),
+            "down": _fused(make, ffn.down, scale=block.scale_ffn),
+        }
     result = _copy(block)
     vars(result).update(self_attn=attention, cross_attn=cross, ffn=ffn)
     return result
@@ -88,13 +92,22 @@ def _copy(module: AnyModule) -> AnyModule:
     return result
 
 
-def _fused(make: LinearFactory, *projections: nn.Module) -> FusedLinear:
-    """Fuse projections of the same input; if one was replaced or has hooks, call the modules instead."""
+def _fused(make: LinearFactory, *projections: nn.Module, scale: LayerScale | None = None) -> FusedLinear:
+    """Fuse projections of the same input; if one was replaced or has hooks, call the modules instead.
+
+    scale: layer scale of the output of the only projection, folded into its weights.
+    """
     if all(type(p) in (Linear, nn.Linear) and not hooked(p) for p in projections):
-        return make([(p.weight, p.bias) for p in projections])  # type: ignore[misc]
+        weights: list[WeightAndBias] = [(p.weight, p.bias) for p in projections]  # type: ignore[misc]
+        if scale is not None:
+            factor = scale.weight.detach()
+            weights = [
+                (w.detach() * factor[:, None], None if b is None else b.detach() * factor) for w, b in weights
+            ]
+        return make(weights)
     from glassformer.inference.linear import ModuleLinear
 
-    return ModuleLinear(projections)
+    return ModuleLinear(projections if scale is None else (nn.Sequential(*projections, scale),))
 
 
 def hooked(module: nn.Module) -> bool:

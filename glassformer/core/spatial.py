@@ -1,0 +1,167 @@
+"""Attention over a 2-D grid of tokens: windows, shifted windows and relative position biases.
+
+A grid (rows, columns) of tokens is stored row by row, (B, rows * columns, D). Window attention pads the grid
+to whole windows, and attends within each window; shifted windows connect neighboring windows of the layer
+before.
+
+B batch, N windows of an image, T tokens (of a window), D d_model, H heads, K head width.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glassformer.core import spec as specs
+
+Grid = tuple[int, int]  # rows, columns
+
+
+class WindowLayout(NamedTuple):
+    """How a grid is divided into windows of size x size tokens, after a cyclic shift up and left.
+
+    Tokens that pad the grid to whole windows are zeros; the real tokens attend to them. Tokens that only the
+    cyclic shift brings into one window do not attend to each other.
+
+    >>> layout = WindowLayout.of((4, 6), specs.WindowSpec(size=4, shift=2))
+    >>> layout.num_windows, layout.partition(torch.zeros(2, 24, 8)).shape
+    (2, torch.Size([4, 16, 8]))
+    >>> layout.merge(torch.zeros(4, 16, 8)).shape
+    torch.Size([2, 24, 8])
+    """
+
+    grid: Grid
+    size: int
+    shift: int
+
+    @classmethod
+    def of(cls, grid: Grid, window: specs.WindowSpec) -> WindowLayout:
+        """Return the layout for a grid; a grid that fits into one window in a direction is not shifted."""
+        return cls(grid, window.size, window.shift if min(grid) > window.size else 0)
+
+    @property
+    def padded(self) -> Grid:
+        """The grid of whole windows."""
+        rows, columns = self.grid
+        return -(-rows // self.size) * self.size, -(-columns // self.size) * self.size
+
+    @property
+    def num_windows(self) -> int:
+        """The number of windows per image."""
+        rows, columns = self.padded
+        return (rows // self.size) * (columns // self.size)
+
+    def partition(self, x: Tensor) -> Tensor:
+        """x (B, rows * columns, D) -> windows (B * N, size * size, D)."""
+        batch, _, width = x.shape
+        (rows, columns), (high, wide), size = self.grid, self.padded, self.size
+        x = x.view(batch, rows, columns, width)
+        if (high, wide) != (rows, columns):
+            x = F.pad(x, (0, 0, 0, wide - columns, 0, high - rows))
+        if self.shift:
+            x = x.roll((-self.shift, -self.shift), (1, 2))
+        x = x.view(batch, high // size, size, wide // size, size, width).transpose(2, 3)
+        return x.reshape(-1, size * size, width)
+
+    def merge(self, x: Tensor) -> Tensor:
+        """Windows (B * N, size * size, D) -> (B, rows * columns, D); the inverse of `partition`."""
+        (rows, columns), (high, wide), size = self.grid, self.padded, self.size
+        x = x.view(-1, high // size, wide // size, size, size, x.shape[-1]).transpose(2, 3)
+        x = x.reshape(-1, high, wide, x.shape[-1])
+        if self.shift:
+            x = x.roll((self.shift, self.shift), (1, 2))
+        return x[:, :rows, :columns].reshape(x.shape[0], rows * columns, -1)
+
+    def allowed(self, batch: int, device: torch.device) -> Tensor | None:
+        """Return which tokens of a window may attend to each other, (B * N, 1, T, T); None: all."""
+        if not self.shift:
+            return None
+        # regions of the shifted grid that were adjacent before the shift
+        row, column = (
+            (torch.arange(side, device=device) >= side - self.size).long()
+            + (torch.arange(side, device=device) >= side - self.shift)
+            for side in self.padded
+        )
+        regions = (3 * row[:, None] + column).view(1, -1, 1)  # (1, padded rows * columns, 1)
+        regions = self._replace(grid=self.padded, shift=0).partition(regions).squeeze(-1)  # (N, T)
+        return (regions[:, None, :, None] == regions[:, None, None, :]).repeat(batch, 1, 1, 1)
+
+    def token_ids(self, device: torch.device | str = "cpu") -> Tensor:
+        """Return which token of the grid each token of a window is, (N, T); -1 for padding."""
+        rows, columns = self.grid
+        tokens = torch.arange(1, rows * columns + 1, device=device).view(1, -1, 1)
+        return self.partition(tokens).squeeze(-1) - 1
+
+
+class RelativeBias2d(nn.Module):
+    """Relative position bias in two dimensions: a trained bias per head, row offset and column offset.
+
+    grid: rows and columns of the tokens that attend to each other, usually a window
+    """
+
+    index: Tensor
+
+    def __init__(self, num_heads: int, *, grid: Grid) -> None:
+        super().__init__()
+        self.grid = grid
+        offsets = (2 * grid[0] - 1) * (2 * grid[1] - 1)
+        self.weight = nn.Parameter(torch.zeros(offsets, num_heads))
+        tokens = grid[0] * grid[1]
+        self.register_buffer("index", torch.empty(tokens, tokens, dtype=torch.long), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Compute the row of the table for each pair of tokens (T, T)."""
+        self.index = offset_index(self.grid, self.index.device)
+
+    def forward(self, q: Tensor, grid: Grid) -> Tensor:
+        """Return the bias (1, H, T, T)."""
+        return self.weight[self.index].permute(2, 0, 1)[None]
+
+
+def offset_index(grid: Grid, device: torch.device | str = "cpu") -> Tensor:
+    """Number the offsets between the tokens of a grid, (T, T): row offset first, from -(rows - 1) up."""
+    rows, columns = grid
+    row = torch.arange(rows, device=device).repeat_interleave(columns)
+    column = torch.arange(columns, device=device).repeat(rows)
+    down = row[:, None] - row + rows - 1
+    across = column[:, None] - column + columns - 1
+    return down * (2 * columns - 1) + across
+
+
+class QueryBias2d(nn.Module):
+    """Relative position bias from the query: its product with embeddings of row and column offsets.
+
+    grid: rows and columns of the tokens that attend to each other
+    """
+
+    def __init__(self, head_dim: int, *, grid: Grid) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.zeros(2 * grid[0] - 1, head_dim))
+        self.columns = nn.Parameter(torch.zeros(2 * grid[1] - 1, head_dim))
+
+    def forward(self, q: Tensor, grid: Grid) -> Tensor:
+        """q (B, H, T, K) over the tokens of `grid` -> bias (B, H, T, T)."""
+        rows, columns = grid
+        cells = q.unflatten(2, grid)  # (B, H, rows, columns, K)
+        down = torch.einsum("bhrck,rsk->bhrcs", cells, _offset_vectors(self.rows, rows).to(q.dtype))
+        across = torch.einsum("bhrck,cdk->bhrcd", cells, _offset_vectors(self.columns, columns).to(q.dtype))
+        bias = down[..., :, None] + across[..., None, :]  # (B, H, rows, columns, rows, columns)
+        return bias.flatten(4).flatten(2, 3)
+
+
+def _offset_vectors(table: Tensor, size: int) -> Tensor:
+    """Return the embedding of each offset between two positions, (size, size, K).
+
+    A table for another size is interpolated linearly.
+    """
+    if len(table) != 2 * size - 1:
+        table = F.interpolate(table.t()[None].float(), 2 * size - 1, mode="linear")[0].t()
+    position = torch.arange(size, device=table.device)
+    return table[position[:, None] - position + size - 1]
+
+
+PositionBias = RelativeBias2d | QueryBias2d
