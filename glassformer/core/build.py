@@ -12,6 +12,7 @@ from glassformer.core import embeddings, heads, positions, spatial
 from glassformer.core import spec as specs
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
+from glassformer.core.convolution.layers import ConvNorm
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
 from glassformer.core.norms import LayerScale, make_norm
@@ -70,7 +71,7 @@ def fill_meta_model(model: nn.Module, tensors: dict[str, torch.Tensor], device: 
         buffers = [n for n, b in module.named_buffers(recurse=False) if b.is_meta]
         for key in buffers:
             buffer = getattr(module, key)
-            setattr(module, key, torch.empty(buffer.shape, dtype=buffer.dtype, device=device))
+            setattr(module, key, torch.zeros(buffer.shape, dtype=buffer.dtype, device=device))
         if buffers and isinstance(module, _COMPUTED):
             module.reset_parameters()
     for path, tensor in tensors.items():
@@ -222,6 +223,9 @@ def initialize(model: nn.Module, init: specs.InitSpec) -> None:
                 shrunk = residual == "shrunk" and name.endswith(_RESIDUAL_WRITERS)
                 shrink = math.sqrt(depth) if shrunk else 1.0
                 _normal(module, std, shrink)
+    for module in model.modules():
+        if isinstance(module, ConvNorm):
+            module.reset_parameters()
 
 
 def _xavier(module: nn.Module) -> None:

@@ -351,6 +351,40 @@ class StackSpec(Spec):
             raise InvalidValueError("Rotary.width", width, f"at most head_dim {head_dim}")
 
 
+# ---- convolutions ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetSpec(Spec):
+    """A residual convolutional network: a 7x7 stem with pooling (stride 4), then stages of residual layers.
+
+    stem_width, widths: channels of the stem and of the output of each stage. depths: layers of each stage.
+    layer: "basic" is two 3x3 convolutions, "bottleneck" 1x1, 3x3 and 1x1.
+    strides: by how much each stage lowers the resolution. strided_conv: the convolution of a bottleneck that
+    does it.
+    dilations: dilation of the 3x3 convolutions of each stage; its first layer has that of the stage before.
+    norm: batch norm is trained ("batch"), or its statistics and parameters are fixed ("frozen_batch").
+    """
+
+    channels: int = 3
+    stem_width: int = 64
+    widths: tuple[int, ...] = (256, 512, 1024, 2048)
+    depths: tuple[int, ...] = (3, 4, 6, 3)
+    layer: Literal["basic", "bottleneck"] = "bottleneck"
+    strides: tuple[int, ...] = (1, 2, 2, 2)
+    strided_conv: Literal["1x1", "3x3"] = "3x3"
+    dilations: tuple[int, ...] = ()
+    norm: Literal["batch", "frozen_batch"] = "frozen_batch"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("depths", "strides", "dilations"):
+            values = getattr(self, name)
+            if len(values) != len(self.widths) and (values or name != "dilations"):
+                expected = f"{len(self.widths)} numbers, one for each of the widths"
+                raise InvalidValueError(name, values, expected)
+
+
 # ---- inputs ---------------------------------------------------------------------------------
 
 

@@ -1,0 +1,1 @@
+"""Convolutional parts: convolutions with batch norm, and residual networks as image backbones."""

@@ -1,0 +1,106 @@
+"""Convolutions followed by batch norm, trained or frozen.
+
+B batch, C channels, H height, W width.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ChannelNorm = Literal["batch", "frozen_batch"]
+
+
+class FrozenBatchNorm(nn.Module):
+    """Batch norm with fixed statistics, scale and bias, which are buffers: never trained, always saved.
+
+    >>> FrozenBatchNorm(8)(torch.randn(2, 8, 5, 7)).shape
+    torch.Size([2, 8, 5, 7])
+    """
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.register_buffer("weight", torch.ones(channels))
+        self.register_buffer("bias", torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, C, H, W) -> (B, C, H, W)."""
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+
+class ConvNorm(nn.Module):
+    """A convolution without bias, padded to keep the size (divided by `stride`), then batch norm.
+
+    in_channels, out_channels: width of the input and of the output
+    kernel_size: an odd number
+    groups: number of groups of channels that are convolved separately
+    norm: "batch" is trained, "frozen_batch" has fixed statistics
+
+    >>> ConvNorm(3, 8, 3, stride=2)(torch.randn(2, 3, 9, 12)).shape
+    torch.Size([2, 8, 5, 6])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        dilation: int = 1,
+        groups: int = 1,
+        norm: ChannelNorm = "batch",
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride=stride,
+            padding=kernel_size // 2 * dilation,
+            dilation=dilation,
+            groups=groups,
+            bias=False,
+        )
+        self.norm: FrozenBatchNorm | nn.BatchNorm2d = (
+            FrozenBatchNorm(out_channels) if norm == "frozen_batch" else nn.BatchNorm2d(out_channels)
+        )
+
+    def reset_parameters(self) -> None:
+        """Initialize the convolution for a following ReLU (He)."""
+        nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, in_channels, H, W) -> (B, out_channels, H / stride, W / stride), rounded up."""
+        out: Tensor = self.norm(self.conv(x))
+        return out
+
+    def fold(self) -> nn.Conv2d:
+        """Return one convolution with bias that equals convolution and norm in evaluation."""
+        conv, norm = self.conv, self.norm
+        assert norm.running_mean is not None and norm.running_var is not None
+        scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+        with torch.device("meta"):
+            folded = nn.Conv2d(
+                conv.in_channels,
+                conv.out_channels,
+                conv.kernel_size,  # type: ignore[arg-type]
+                stride=conv.stride,  # type: ignore[arg-type]
+                padding=conv.padding,  # type: ignore[arg-type]
+                dilation=conv.dilation,  # type: ignore[arg-type]
+                groups=conv.groups,
+            )
+        folded.weight = nn.Parameter((conv.weight * scale[:, None, None, None]).detach())
+        folded.bias = nn.Parameter((norm.bias - norm.running_mean * scale).detach())
+        return folded
