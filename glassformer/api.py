@@ -27,6 +27,7 @@ from glassformer.errors import InvalidValueError
 from glassformer.families.registry import preset_spec, tiny_spec
 
 if TYPE_CHECKING:
+    from glassformer.data.image_files import ImageLike
     from glassformer.data.series import Fill
     from glassformer.tasks.chat import Conversation
     from glassformer.tasks.classification import Label
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from glassformer.tasks.encoder import EncoderTaskOptions
     from glassformer.tasks.fill_mask import FilledText
     from glassformer.tasks.forecasting import Forecast
-    from glassformer.tasks.images import Image
     from glassformer.tasks.question_answering import Answer
     from glassformer.tasks.streaming import TextStream
     from glassformer.tasks.text_generation import TextGenerationTask, TextOptions
@@ -159,7 +159,7 @@ class Pipeline(Bundle):
     @overload
     def classify(
         self,
-        inputs: Image,
+        inputs: ImageLike,
         text_pair: str | None = None,
         *,
         top: int | None = None,
@@ -169,7 +169,7 @@ class Pipeline(Bundle):
     @overload
     def classify(
         self,
-        inputs: Iterable[Image],
+        inputs: Iterable[ImageLike],
         text_pair: Iterable[str] | None = None,
         *,
         top: int | None = None,
@@ -269,8 +269,8 @@ class Pipeline(Bundle):
     @overload
     def similar(
         self,
-        queries: Image,
-        candidates: Iterable[Image],
+        queries: ImageLike,
+        candidates: Iterable[ImageLike],
         *,
         top: int | None = None,
         **options: Unpack[EncoderTaskOptions],
@@ -279,8 +279,8 @@ class Pipeline(Bundle):
     @overload
     def similar(
         self,
-        queries: Iterable[Image],
-        candidates: Iterable[Image],
+        queries: Iterable[ImageLike],
+        candidates: Iterable[ImageLike],
         *,
         top: int | None = None,
         **options: Unpack[EncoderTaskOptions],

@@ -55,6 +55,7 @@ from glassformer.families.registry import families, family_of_config, family_of_
 from glassformer.families.sidecars import (
     IMAGE_PROCESSOR_FILE,
     JOB_FILE,
+    PROCESSOR_FILE,
     JobInfo,
     check_sentence_files,
     read_config,
@@ -221,8 +222,8 @@ def load(
         source = weights if adapter is None else AdaptedWeights(weights, adapter, table)
         tensors = to_ours(source, table, tensor_shapes(model), where=path)
     _fill(model, tensors, dtype, device, copy=not mmap)
-    if (described / IMAGE_PROCESSOR_FILE).is_file():
-        files[IMAGE_PROCESSOR_FILE] = read_image_processor(described / IMAGE_PROCESSOR_FILE)
+    if (image_processor := read_image_processor(described)) is not None:
+        files[IMAGE_PROCESSOR_FILE] = image_processor
     return Bundle(
         model=model,
         tokenizer=load_tokenizer(path) or load_tokenizer(base),
@@ -414,7 +415,8 @@ def finish_save(path: Path) -> None:
         return
     if (path / STAGED / CHECKSUMS_FILE).is_file():  # it is moved last
         new_files = listed_files(path / STAGED)
-        stale = [SPEC_FILE, PUBLISHED_FILE, CONFIG_FILE, GENERATION_FILE, JOB_FILE, IMAGE_PROCESSOR_FILE]
+        stale = [SPEC_FILE, PUBLISHED_FILE, CONFIG_FILE, GENERATION_FILE, JOB_FILE]
+        stale += [IMAGE_PROCESSOR_FILE, PROCESSOR_FILE]
         stale += weight_files(path)
         if any(name in TOKENIZER_FILES for name in new_files):  # else a tokenizer in the folder stays
             stale += TOKENIZER_FILES

@@ -1,17 +1,21 @@
-"""Read labeled images: folders per class, Parquet, IDX pairs, CIFAR's binary files and NumPy's .npz.
+"""Read images: single ones in every form that a user passes, and labeled data sets.
 
-`decode_image` decodes one image into pixels; `find_images` opens the data set at a path. Sources yield blocks
-of a few hundred images, so that no file has to fit in memory.
+`load_image` decodes one image and `list_images` expands folders and patterns; `find_images` opens the data
+set at a path: folders per class, Parquet, IDX pairs, CIFAR's binary files and NumPy's .npz. Sources yield
+blocks of a few hundred images, so that no file has to fit in memory.
 """
 
 from __future__ import annotations
 
+import base64
+import glob
 import gzip
 import io
 import json
 import math
 import os
 import re
+import sys
 import warnings
 import zipfile
 import zlib
@@ -20,8 +24,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +43,10 @@ from glassformer.errors import (
 
 if TYPE_CHECKING:
     from PIL import Image
+    from torch import Tensor
 
+# A file's path or content, or decoded pixels: (H, W), (H, W, C) or (C, H, W), bytes or floats from 0 to 1.
+ImageLike: TypeAlias = "str | PathLike[str] | bytes | Image.Image | NDArray[Any] | Tensor"
 Label = int | str
 Shape = tuple[int, int, int]  # H, W, C of every image
 Block = tuple[NDArray[np.uint8], Sequence[Label]]  # images (n, H, W, C) and n labels
@@ -49,6 +57,9 @@ MAX_DEFAULT_SIDE = 224
 _BLOCK_BYTES = 1 << 20
 # Formats that Pillow decodes itself; others would start external programs.
 _FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "TGA", "ICO", "JPEG2000", "AVIF")
+_SUFFIXES = frozenset(
+    ".png .jpg .jpeg .jpe .jfif .webp .gif .bmp .tif .tiff .ppm .pgm .pbm .tga .jp2 .avif".split()
+)
 _GRAY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
 _ROTATED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 _ORIENTATION = 0x0112
@@ -78,15 +89,17 @@ def _open_image(source: Path | bytes | Image.Image) -> Iterator[Image.Image]:
             file = io.BytesIO(source) if isinstance(source, bytes) else source
             opened = nullcontext(file) if isinstance(file, Image.Image) else Image.open(file, formats=formats)
             with opened as image:
-                if image.width * image.height > MAX_PIXELS:
+                if not 0 < image.width * image.height <= MAX_PIXELS:
                     raise BadImageError(
-                        f"has {image.width * image.height:,} pixels, more than {MAX_PIXELS:,}"
+                        f"has {image.width * image.height:,} pixels; expected from 1 to {MAX_PIXELS:,}"
                     )
                 yield image
     except BadImageError:
         raise
     except Image.UnidentifiedImageError:
         raise BadImageError("is not an image") from None
+    except Image.DecompressionBombError:  # Pillow's own limit, which is higher
+        raise BadImageError(f"has too many pixels; expected from 1 to {MAX_PIXELS:,}") from None
     except Exception as error:  # each decoder raises its own exceptions
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise BadImageError(f"cannot be decoded ({text.strip()[:120] or type(error).__name__})") from None
@@ -103,16 +116,128 @@ def read_image_shape(source: Path | bytes | Image.Image) -> Shape:
 
 
 def decode_image(source: Path | bytes | Image.Image, shape: Shape) -> NDArray[np.uint8]:
-    """Decode an image, apply its EXIF orientation and resize it to the shape (H, W, C).
+    """Decode an image as `load_image` does and resize it to the shape (H, W, C)."""
+    pixels = _decode(source).convert("L" if shape[2] == 1 else "RGB")
+    return resize_image(np.asarray(pixels).reshape(pixels.height, pixels.width, shape[2]), shape[:2])
 
-    Transparent pixels become white; 16-bit grayscale keeps the upper 8 bits.
-    """
+
+def _decode(source: Path | bytes | Image.Image) -> Image.Image:
     from PIL import ImageOps
 
     with _open_image(source) as image:
         upright = _to_8_bits(ImageOps.exif_transpose(image) or image)
-        pixels = upright.convert("L" if shape[2] == 1 else "RGB")
-    return resize_image(np.asarray(pixels).reshape(pixels.height, pixels.width, shape[2]), shape[:2])
+        upright.load()
+        return upright
+
+
+def load_image(source: ImageLike) -> Image.Image:
+    """Return an image in RGB, upright and with 8 bits per channel.
+
+    The EXIF orientation is applied, as transformers' `load_image` does. Transparent pixels become white,
+    16-bit grayscale keeps the upper 8 bits (Pillow's conversion would clip it to white), and of an animation
+    the first frame is taken.
+
+    source: a path, the content of a file, a PIL image, or a NumPy array or tensor: (H, W), (H, W, C) or
+    (C, H, W) with 1, 3 or 4 channels, integers from 0 to 255 or floats from 0 to 1.
+    """
+    if isinstance(source, str | PathLike):
+        name = str(source)[:200]
+        if re.match(r"https?://|data:", name):
+            raise InvalidValueError("image", name[:40], "a file on this machine", hint="download it first")
+        if not os.path.isfile(source):
+            raise FileMissingError(name, kind="image", hint="this model takes image files")
+        source = Path(source)
+    else:
+        name = "the image"
+        source = source if isinstance(source, bytes) or is_pillow_image(source) else _from_array(source)
+    try:
+        return _decode(source).convert("RGB")  # type: ignore[arg-type]
+    except (BadImageError, ValueError) as error:
+        raise FileProblemError(name, str(error)) from None
+
+
+def is_pillow_image(value: object) -> bool:
+    """Whether a value is a PIL image; does not import PIL."""
+    module = sys.modules.get("PIL.Image")
+    return module is not None and isinstance(value, module.Image)
+
+
+def is_image_array(value: object) -> bool:
+    """Whether a value is the array or tensor of one image."""
+    return hasattr(value, "__array__") and getattr(value, "ndim", 0) in (2, 3) and not is_pillow_image(value)
+
+
+def _from_array(value: Any) -> Image.Image:
+    """Convert an array or tensor to a PIL image."""
+    from PIL import Image
+
+    if not hasattr(value, "__array__"):
+        raise InvalidValueError("image", type(value).__name__, "a path, bytes, a PIL image or an array")
+    array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    match array.shape:
+        case (_, _):
+            array = array[..., None]
+        case (1 | 3 | 4, _, width) if width not in (1, 3, 4):
+            array = array.transpose(1, 2, 0)
+    if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or not array.size:
+        expected = "(H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels"
+        raise InvalidValueError("shape of the image", array.shape, expected)
+    pixels = to_bytes(array)
+    if pixels is None:
+        raise InvalidValueError("image", array.dtype.name, "integers from 0 to 255 or floats from 0 to 1")
+    return Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels))
+
+
+def to_bytes(array: NDArray[Any]) -> NDArray[np.uint8] | None:
+    """Convert floats from 0 to 1, or integers from 0 to 255, to bytes; None if a value is out of range."""
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype == np.bool_:
+        return array.astype(np.uint8) * np.uint8(255)
+    is_float = array.dtype.kind == "f"
+    if array.dtype.kind not in "iuf" or not ((array >= 0) & (array <= (1 if is_float else 255))).all():
+        return None
+    return (np.rint(array * 255.0) if is_float else array).astype(np.uint8)
+
+
+def decode_base64(image: str) -> bytes:
+    """Return the content of an image file from base64 or a `data:image/...;base64,` URL."""
+    head, comma, body = image.partition(",")
+    try:
+        if comma and not (head.startswith("data:image/") and head.endswith(";base64")):
+            raise ValueError
+        return base64.b64decode(body if comma else image, validate=True)
+    except ValueError:
+        expected = "base64, or a data:image/...;base64 URL"
+        raise InvalidValueError("image", image[:40], expected) from None
+
+
+def list_images(paths: Sequence[str | PathLike[str]]) -> list[Path]:
+    """Return image files in order: files as they are, the images of folders, and matches of patterns.
+
+    Folders are searched recursively for names that end like an image's; hidden files are skipped.
+    """
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            found = [Path(parent, name) for parent, _, names in os.walk(path) for name in names]
+            images = sorted(file for file in found if is_image_name(file))
+            if not images:
+                raise EmptyInputError(f"folder {path}", hint="it has no images")
+            files += images
+        elif glob.has_magic(str(path)) and not path.exists():
+            matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
+            if not matches:
+                raise FileMissingError(path, kind="image")
+            files += matches
+        else:
+            files.append(path)
+    return files
+
+
+def is_image_name(path: Path) -> bool:
+    """Whether a file name ends like that of an image and is not hidden."""
+    return path.suffix.lower() in _SUFFIXES and not path.name.startswith(".")
 
 
 def resize_image(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -424,14 +549,11 @@ class NpzArrays(ImageSource):
         return (labels.astype(np.int64) if labels.dtype.kind == "b" else labels).ravel().tolist()
 
     def _to_bytes(self, array: NDArray[Any]) -> NDArray[np.uint8]:
-        """Convert floats from 0 to 1, or integers from 0 to 255, to bytes."""
-        if array.dtype == np.uint8:
-            return array
-        is_float = array.dtype.kind == "f"
-        if not ((array >= 0) & (array <= (1 if is_float else 255))).all():
+        pixels = to_bytes(array)
+        if pixels is None:
             expected = "integers to 255 or floats to 1"
             raise self._problem(self.images, f"({array.dtype}) is out of range; expected {expected}")
-        return (np.rint(array * 255.0) if is_float else array).astype(np.uint8)
+        return pixels
 
 
 # --- the data set at a path

@@ -17,6 +17,7 @@ from glassformer.families.family import read_json
 
 JOB_FILE = "job.json"
 IMAGE_PROCESSOR_FILE = "preprocessor_config.json"  # how images are resized and normalized, as published
+PROCESSOR_FILE = "processor_config.json"
 JOBS = tuple(
     "translate lm classify ner answer images forecast restore classify-series summarize embed".split()
 )
@@ -137,9 +138,19 @@ def read_job(path: Path, channels: int | None) -> JobInfo:
     return job
 
 
-def read_image_processor(path: Path) -> dict[str, Any]:
-    """Read `preprocessor_config.json`."""
-    config = read_object(path)
+def read_image_processor(folder: Path) -> dict[str, Any] | None:
+    """Read how images are resized and normalized; None if the folder does not say.
+
+    It is in `preprocessor_config.json`, or in the key `image_processor` of `processor_config.json`, which
+    transformers 5 writes for models that also read texts.
+    """
+    path = folder / PROCESSOR_FILE
+    config = read_object(path).get("image_processor") if path.is_file() else None
+    if not isinstance(config, dict):
+        path = folder / IMAGE_PROCESSOR_FILE
+        if not path.is_file():
+            return None
+        config = read_object(path)
     _check(config, _IMAGE_PROCESSOR, path)
     return config
 
@@ -161,8 +172,12 @@ _SENTENCE_ENCODER: Hints = {
 _IMAGE_PROCESSOR: Hints = {
     **dict.fromkeys(("image_mean", "image_std"), float | tuple[float, ...]),
     "rescale_factor": float,
-    **dict.fromkeys(("size", "crop_size"), int | tuple[int, ...] | dict),
-    **dict.fromkeys(("do_resize", "do_rescale", "do_normalize", "do_center_crop"), bool),
+    "max_size": int,
+    **dict.fromkeys(("size", "crop_size", "pad_size"), int | tuple[int, ...] | dict),
+    **dict.fromkeys(
+        "do_resize do_rescale do_normalize do_center_crop do_pad do_split_image".split(),
+        bool,
+    ),
 }
 _ANY_SIGN = ("mean", "image_mean", "covariate_mean")
 

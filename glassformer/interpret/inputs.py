@@ -5,7 +5,6 @@ C channels, S source positions, T target positions.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
+from glassformer.data.image_files import decode_base64
 from glassformer.data.windows import Doubles, Scaler
 from glassformer.errors import (
     EmptyInputError,
@@ -50,7 +50,7 @@ from glassformer.tasks.embedding import Embedder
 from glassformer.tasks.encoder import EncoderTask
 from glassformer.tasks.fill_mask import MaskFiller
 from glassformer.tasks.forecasting import WindowScale, check_columns, forecast_steps, scale_of
-from glassformer.tasks.images import ImageProcessor, reads_images
+from glassformer.tasks.images import ImageCollator, reads_images
 from glassformer.tasks.question_answering import EncodedQuestion, QuestionAnswerer
 from glassformer.tasks.series_classification import SeriesClassifier, reads_series, series_preparation
 from glassformer.tasks.text_generation import (
@@ -181,26 +181,15 @@ def _prepare_question(bundle: Bundle, input: TraceInput) -> PreparedInput:
 
 
 def _prepare_image(bundle: Bundle, input: TraceInput) -> PreparedInput:
-    processor = ImageProcessor(bundle)
-    pixels = processor.process(image_bytes(input.image or "")).pixels  # (H, W, C)
+    collator = ImageCollator(bundle)
+    image = collator.process(decode_base64(input.image or ""))
     return PreparedInput(
         kind=model_kind(bundle),
         input=input,
-        sequences=(image_sequence(processor.read),),
-        inputs={"inputs": processor.normalize(pixels[None])},
-        tensors={"input.pixels": torch.from_numpy(pixels.copy())},
+        sequences=(image_sequence(collator.read),),
+        inputs={"inputs": collator.collate([image])},
+        tensors={"input.pixels": torch.from_numpy(image.pixels.copy())},
     )
-
-
-def image_bytes(image: str) -> bytes:
-    head, comma, body = image.partition(",")
-    try:
-        if comma and not (head.startswith("data:image/") and head.endswith(";base64")):
-            raise ValueError
-        return base64.b64decode(body if comma else image, validate=True)
-    except ValueError:
-        expected = "base64, or a data:image/...;base64 URL"
-        raise InvalidValueError("image", image[:40], expected) from None
 
 
 def _prepare_labeled_series(bundle: Bundle, input: TraceInput) -> PreparedInput:

@@ -10,8 +10,8 @@ from fastapi import APIRouter
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
+from glassformer.data.image_files import decode_base64
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
-from glassformer.interpret.inputs import image_bytes
 from glassformer.server.errors import PayloadTooLargeError
 from glassformer.server.metrics import Metrics
 from glassformer.server.models import (
@@ -91,7 +91,7 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
         if body.text_pairs is not None and len(body.text_pairs) != len(body.texts or ()):
             expected = f"{len(body.texts or ())}, as many as texts"
             raise InvalidValueError("text_pairs", f"{len(body.text_pairs)} texts", expected)
-        inputs: Any = body.texts if body.images is None else [image_bytes(image) for image in body.images]
+        inputs: Any = body.texts if body.images is None else [decode_base64(image) for image in body.images]
         if body.text_pairs is not None:
             inputs = list(zip(inputs, body.text_pairs, strict=True))
         return await model.run(lambda bundle: _classify(model.id, bundle, inputs, body))

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypedDict
 import torch
 
 from glassformer.bundle import Bundle
+from glassformer.data.image_files import ImageLike, is_image_array, is_pillow_image
 from glassformer.errors import (
     EmptyInputError,
     FileMissingError,
@@ -35,7 +36,7 @@ from glassformer.tasks.base import (
     token_input,
     truncate_longest_first,
 )
-from glassformer.tasks.images import Image, ImageProcessor, ProcessedImage, is_pillow_image, reads_images
+from glassformer.tasks.images import ImageCollator, ProcessedImage, reads_images
 from glassformer.tokenization import Encoded
 
 Item = Any  # an encoded text or a processed image
@@ -51,7 +52,8 @@ class EncoderTaskOptions(TypedDict, total=False):
 class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
     """A task with one forward pass per batch; inputs of similar length are batched within a token budget.
 
-    Inputs are texts, or images if the model reads images: file paths, file contents (bytes) or PIL images.
+    Inputs are texts, or images if the model reads images: file paths, file contents (bytes), PIL
+    images, arrays or tensors.
     forward: run the model on a batch of items and return one raw output per item.
     postprocess: convert an item and its raw output to a result; both are None if the input was rejected or
     skipped.
@@ -64,14 +66,14 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
     def __init__(self, bundle: Bundle, *, truncate: bool = False, batch_tokens: int = BATCH_TOKENS) -> None:
         check_at_least("batch_tokens", batch_tokens)
         self.bundle, self.truncate, self.batch_tokens = bundle, truncate, batch_tokens
-        self.images = ImageProcessor(bundle) if reads_images(bundle) else None
+        self.images = ImageCollator(bundle) if reads_images(bundle) else None
         if self.images is None:
             token_input(bundle)
         else:
             self.read_ahead = max(1, batch_tokens // self.images.num_tokens)
 
     def is_single(self, inputs: Any) -> bool:
-        return super().is_single(inputs) or is_pillow_image(inputs)
+        return super().is_single(inputs) or is_pillow_image(inputs) or is_image_array(inputs)
 
     @property
     def model(self) -> Any:
@@ -144,7 +146,7 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
             )
         return check_text(text[0], "text", number), check_text(text[1], "text_pair", number)
 
-    def _decode(self, files: dict[int, Image], callbacks: Callbacks) -> dict[int, ProcessedImage]:
+    def _decode(self, files: dict[int, ImageLike], callbacks: Callbacks) -> dict[int, ProcessedImage]:
         assert self.images is not None
         items: dict[int, ProcessedImage] = {}
         for number, image in files.items():

@@ -19,6 +19,7 @@ from glassformer.core import spec as specs
 from glassformer.data.bpe_dropout import BpeDropout
 from glassformer.data.examples import Examples, LabeledExamples, float_bits
 from glassformer.data.image_files import list_files, list_names, single_path
+from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.images import Augment, ImageExamples, ImageSet, channel_statistics, prepare_images
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import (
@@ -627,17 +628,9 @@ class ImagesJob(Job[ImageData]):
                     f"{' x '.join(map(str, expected))}",
                 )
             bundle = with_head(self.base, specs.ClassifySpec(num_labels=len(classes)))
-        processor = {
-            "image_processor_type": "ViTImageProcessor",
-            "do_resize": True,
-            "size": {"height": height, "width": width},
-            "resample": 2,
-            "do_rescale": True,
-            "rescale_factor": 1 / 255,
-            "do_normalize": True,
-            "image_mean": list(self.mean),
-            "image_std": list(self.std),
-        }
+        processor = ImageProcessor(
+            size={"height": height, "width": width}, image_mean=self.mean, image_std=self.std
+        ).to_dict()
         bundle.files = {**bundle.files, IMAGE_PROCESSOR_FILE: processor}
         info: dict[str, Any] = {
             "size": (height, width),
