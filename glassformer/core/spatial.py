@@ -9,6 +9,7 @@ B batch, N windows of an image, T tokens (of a window), D d_model, H heads, K he
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -165,3 +166,25 @@ def _offset_vectors(table: Tensor, size: int) -> Tensor:
 
 
 PositionBias = RelativeBias2d | QueryBias2d
+
+
+def sinusoids_2d(real: Tensor, d_model: int, *, base: float = 10000.0) -> Tensor:
+    """Return sinusoidal positions of the tokens of a grid: (B, rows * columns, D), rows in the first half.
+
+    Rows and columns count real tokens only, and are scaled to a full period, 2 pi, at the last one. In each
+    half, sines and cosines alternate.
+
+    real: (B, rows, columns), True for real tokens, False for padding.
+
+    >>> sinusoids_2d(torch.ones(1, 2, 3, dtype=torch.bool), 8).shape
+    torch.Size([1, 6, 8])
+    """
+    half = d_model // 2
+    exponents = torch.arange(half, device=real.device).div(2, rounding_mode="floor") * 2 / half
+    halves = []
+    for dim in (1, 2):
+        count = real.float().cumsum(dim)
+        scaled = count / (count.narrow(dim, -1, 1) + 1e-6) * (2 * math.pi)
+        angle = scaled[..., None] / base**exponents  # (B, rows, columns, D / 2)
+        halves.append(torch.stack((angle[..., 0::2].sin(), angle[..., 1::2].cos()), -1).flatten(3))
+    return torch.cat(halves, -1).flatten(1, 2)

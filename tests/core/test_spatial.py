@@ -13,7 +13,7 @@ from glassformer.core.masks import Mask
 from glassformer.core.norms import drop_path
 from glassformer.core.observe import observe
 from glassformer.core.positions import PositionTerms
-from glassformer.core.spatial import WindowLayout, offset_index
+from glassformer.core.spatial import WindowLayout, offset_index, sinusoids_2d
 from glassformer.errors import MissingValueError
 from glassformer.inference.encoder import InferenceEncoder
 
@@ -176,3 +176,16 @@ def test_stochastic_depth_drops_whole_samples_and_keeps_the_mean() -> None:
     x = torch.randn(2, 5, 16)
     torch.testing.assert_close(stack.eval()(x), stack(x))
     assert not torch.equal(stack.train()(x.repeat(20, 1, 1)), stack(x.repeat(20, 1, 1)))
+
+
+def test_sinusoids_2d_match_transformers_on_padded_grids() -> None:
+    from transformers.models.detr.modeling_detr import DetrSinePositionEmbedding
+
+    real = torch.ones(2, 5, 7, dtype=torch.bool)
+    real[1, 3:], real[1, :, 5:] = False, False
+    reference = DetrSinePositionEmbedding(16, normalize=True)(
+        torch.Size((2, 3, 5, 7)), "cpu", torch.float32, real
+    )
+    expected = reference.flatten(2).transpose(1, 2) if reference.dim() == 4 else reference
+    assert (sinusoids_2d(real, 32) - expected).abs().max() < 1e-6
+    assert (sinusoids_2d(torch.ones_like(real), 32) - expected).abs().max() > 1e-2  # padding matters
