@@ -1,0 +1,127 @@
+"""Metrics of segmentation: mean IoU and pixel accuracy of classes, and panoptic quality of segments."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+VOID = -1  # pixels without a class, in maps (H, W)
+ClassMap = NDArray[np.integer[Any]]
+
+
+class PixelConfusion:
+    """The confusion matrix of pixels: mean IoU and pixel accuracy.
+
+    num_classes: number of classes; annotated pixels with other numbers, e.g. 255, are ignored.
+
+    >>> confusion = PixelConfusion(2)
+    >>> confusion.add(np.array([[0, 1], [1, 1]]), np.array([[0, 0], [1, 255]]))
+    >>> confusion.scores()
+    {'miou': 0.5, 'pixel_accuracy': 0.6666666666666666}
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        self.matrix = np.zeros((num_classes, num_classes), np.int64)  # true, predicted
+
+    def add(self, predicted: ClassMap, true: ClassMap) -> None:
+        """Add class numbers of the same shape."""
+        count = len(self.matrix)
+        valid = (true >= 0) & (true < count)
+        pairs = true[valid].astype(np.int64) * count + predicted[valid]
+        self.matrix += np.bincount(pairs, minlength=count**2).reshape(count, count)
+
+    def iou(self) -> NDArray[np.float64]:
+        """Return the IoU of every class; NaN for a class that neither occurs nor is predicted."""
+        right = self.matrix.diagonal()
+        union = self.matrix.sum(0) + self.matrix.sum(1) - right
+        return np.where(union > 0, right / np.maximum(union, 1), np.nan)
+
+    def scores(self) -> dict[str, float]:
+        """Return miou, the mean over classes that occur or are predicted, and pixel_accuracy."""
+        total = self.matrix.sum()
+        known = self.iou()
+        known = known[~np.isnan(known)]
+        return {
+            "miou": float(known.mean()) if known.size else float("nan"),
+            "pixel_accuracy": float(self.matrix.trace() / total) if total else float("nan"),
+        }
+
+
+class PanopticQuality:
+    """Panoptic quality: segmentation quality times recognition quality, averaged over classes.
+
+    num_classes: number of classes. things: classes whose segments are counted one by one; the others (stuff)
+    are one segment per image.
+
+    >>> quality = PanopticQuality(1, things=[0])
+    >>> classes, segments = np.zeros((2, 2), int), np.array([[1, 1], [2, 2]])
+    >>> quality.add(classes, segments, classes, np.array([[1, 1], [1, 2]]))
+    >>> round(quality.scores()["pq"], 4)  # one pair with IoU 2/3; the pair with IoU 1/2 does not match
+    0.3333
+    """
+
+    def __init__(self, num_classes: int, *, things: Collection[int]) -> None:
+        self.num_classes = num_classes
+        self._stuff = np.array([n for n in range(num_classes) if n not in things], np.int64)
+        self._iou = np.zeros(num_classes)
+        self._counts = np.zeros((3, num_classes), np.int64)  # true positives, false positives and negatives
+
+    def add(
+        self, classes: ClassMap, segments: ClassMap, true_classes: ClassMap, true_segments: ClassMap
+    ) -> None:
+        """Add an image: class numbers and segment numbers (H, W), predicted and annotated.
+
+        Pixels with the class VOID belong to no segment; predicted segments that are mostly there are ignored.
+        """
+        predicted, predicted_keys = self._segments(classes, segments)
+        true, true_keys = self._segments(true_classes, true_segments)
+        areas, true_areas = np.bincount(predicted), np.bincount(true)
+        pairs, shared = np.unique(np.stack((predicted, true)), axis=1, return_counts=True)
+        void = np.zeros(len(predicted_keys), np.int64)  # pixels of each predicted segment in void
+        true_void = np.zeros(len(true_keys), np.int64)
+        for (a, b), count in zip(pairs.T, shared, strict=True):
+            if true_keys[b][0] == VOID:
+                void[a] += count
+            if predicted_keys[a][0] == VOID:
+                true_void[b] += count
+        matched, true_matched = set(), set()
+        for (a, b), count in zip(pairs.T.tolist(), shared.tolist(), strict=True):
+            label = predicted_keys[a][0]
+            if label == VOID or label != true_keys[b][0]:
+                continue
+            iou = count / (areas[a] - void[a] + true_areas[b] - true_void[b] - count)
+            if iou > 0.5:
+                self._iou[label] += iou
+                self._counts[0, label] += 1
+                matched.add(a)
+                true_matched.add(b)
+        for n, (label, _) in enumerate(predicted_keys):
+            if label != VOID and n not in matched and void[n] <= 0.5 * areas[n]:
+                self._counts[1, label] += 1
+        for n, (label, _) in enumerate(true_keys):
+            if label != VOID and n not in true_matched and true_void[n] <= 0.5 * true_areas[n]:
+                self._counts[2, label] += 1
+
+    def _segments(
+        self, classes: ClassMap, segments: ClassMap
+    ) -> tuple[NDArray[np.int64], Sequence[tuple[int, int]]]:
+        """Return a number from 0 for every pixel's segment, and class and segment of each number."""
+        flat = classes.astype(np.int64).ravel()
+        flat = np.where((flat >= 0) & (flat < self.num_classes), flat, VOID)
+        alone = np.isin(flat, self._stuff) | (flat == VOID)
+        keys = np.stack((flat, np.where(alone, 0, segments.astype(np.int64).ravel())))
+        unique, numbers = np.unique(keys, axis=1, return_inverse=True)
+        return numbers.ravel(), [(int(label), int(segment)) for label, segment in unique.T]
+
+    def scores(self) -> dict[str, float]:
+        """Return pq, sq and rq, averaged over the classes that occur or are predicted."""
+        right, wrong, missed = self._counts
+        count = right + (wrong + missed) / 2
+        known = count > 0
+        if not known.any():
+            return dict.fromkeys(("pq", "sq", "rq"), float("nan"))
+        sq, rq = self._iou[known] / np.maximum(right[known], 1), right[known] / count[known]
+        return {"pq": float((sq * rq).mean()), "sq": float(sq.mean()), "rq": float(rq.mean())}
