@@ -184,6 +184,10 @@ def build_embedding(spec: specs.InputSpec, d_model: int) -> nn.Module:
             return embeddings.TokenInput(d_model, **fields)
         case specs.ImagePatchesSpec():
             return embeddings.ImageInput(d_model, spec)
+        case specs.FeatureMapSpec():
+            return embeddings.FeatureMapInput(d_model, spec)
+        case specs.ObjectQueriesSpec():
+            return embeddings.ObjectQueries(d_model, spec)
         case specs.SeriesPatchesSpec():
             return SeriesInput(d_model, spec)
     return embeddings.VectorInput()

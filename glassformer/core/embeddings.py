@@ -1,6 +1,6 @@
-"""Input embeddings (B, T, D) of token ids, image patches or vectors.
+"""Input embeddings (B, T, D) of token ids, image patches, feature maps, object queries or vectors.
 
-B batch, T positions, D d_model, C channels, P prefix tokens.
+B batch, T positions, D d_model, C channels, P prefix tokens, Q object queries or tokens after the patches.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from glassformer.core import spec as specs
 from glassformer.core.backend import Dropout, normal_table
+from glassformer.core.convolution.resnet import ResNet
 from glassformer.core.norms import make_norm
-from glassformer.core.observe import Observer, tap
+from glassformer.core.observe import Observer, scope, tap
 from glassformer.core.positions import LearnedPositions, SinusoidalPositions
+from glassformer.core.spatial import Learned2dPositions, Sinusoidal2dPositions
 from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 
 
@@ -22,12 +24,18 @@ class EmbeddingOutput(NamedTuple):
     """Embedded vectors (B, T, D); for a series also the shift and scale, which the head reverts.
 
     grid: rows and columns of image patches, which come after the prefix tokens.
+    padding: (B, T), True for real tokens of padded images; None if all are real.
+    position_embeddings: (B|1, T, D), for queries and keys of every layer.
+    layer_positions: (layers - 1, 1, T, D), added to the outputs of the layers.
     """
 
     x: Tensor
     loc: Tensor | None = None
     scale: Tensor | None = None
     grid: tuple[int, int] | None = None
+    padding: Tensor | None = None
+    position_embeddings: Tensor | None = None
+    layer_positions: Tensor | None = None
 
 
 class TokenInput(nn.Module):
@@ -129,7 +137,10 @@ def _check_types(types: Tensor, ids: Tensor, count: int) -> None:
 
 
 class ImageInput(nn.Module):
-    """Embed image patches, prepend P trained prefix tokens, add trained positions; then norm and dropout."""
+    """Embed image patches, prepend P trained prefix tokens, add trained positions; then norm and dropout.
+
+    Q trained tokens may follow the patches.
+    """
 
     def __init__(self, d_model: int, spec: specs.ImagePatchesSpec) -> None:
         super().__init__()
@@ -139,25 +150,34 @@ class ImageInput(nn.Module):
             spec.channels, d_model, spec.patch_size, stride=spec.patch_size, bias=spec.bias
         )
         self.prefix = nn.Parameter(torch.zeros(1, spec.prefix, d_model))
-        tokens = spec.prefix + spec.num_patches
-        learned = spec.position == "learned"
+        self.suffix = nn.Parameter(torch.zeros(1, spec.suffix, d_model)) if spec.suffix else None
+        tokens = spec.prefix + spec.num_patches + spec.suffix
+        learned, tables = spec.position == "learned", spec.layer_positions
         self.position = nn.Parameter(torch.zeros(1, tokens, d_model)) if learned else None
+        self.layer_positions = nn.Parameter(torch.zeros(tables, 1, tokens, d_model)) if tables else None
         self.norm = None if spec.norm is None else make_norm(spec.norm, d_model)
         self.dropout = Dropout(spec.dropout)
 
-    def forward(self, images: Tensor, *, obs: Observer | None = None) -> EmbeddingOutput:
-        """Embed images (B, C, height, width) -> (B, P + patches, D), patches row by row."""
+    def forward(
+        self, images: Tensor, *, pixel_mask: Tensor | None = None, obs: Observer | None = None
+    ) -> EmbeddingOutput:
+        """Embed images (B, C, height, width) -> (B, P + patches + Q, D), patches row by row.
+
+        pixel_mask: ignored, as patches of padding are tokens like all others.
+        """
         self._check_shape(images)
         patches = self.patch(images.to(self.patch.weight.dtype))  # (B, D, rows, columns)
         grid: tuple[int, int] = (patches.shape[2], patches.shape[3])
         x = tap(obs, "patch", patches.flatten(2).transpose(1, 2))  # (B, patches, D)
-        x = torch.cat((self.prefix.expand(x.shape[0], -1, -1), x), 1)  # (B, P + patches, D)
+        tokens = [part for part in (self.prefix, x, self.suffix) if part is not None]
+        x = torch.cat([part.expand(x.shape[0], -1, -1) for part in tokens], 1)  # (B, P + patches + Q, D)
         if self.position is not None:
-            table = self.position if grid == self.grid else self._interpolated_positions(grid)
-            x = x + tap(obs, "position", table).to(x.dtype)
+            x = x + tap(obs, "position", self._positions(self.position, grid)).to(x.dtype)
         if self.norm is not None:
             x = tap(obs, "norm", self.norm(x))
-        return EmbeddingOutput(tap(obs, "out", self.dropout(x)), grid=grid)
+        tables = self.layer_positions
+        layers = None if tables is None else self._positions(tables.flatten(0, 1), grid)[:, None]
+        return EmbeddingOutput(tap(obs, "out", self.dropout(x)), grid=grid, layer_positions=layers)
 
     def _check_shape(self, images: Tensor) -> None:
         """Raise unless images are (B, C, height, width), of the configured size unless `interpolate`."""
@@ -170,13 +190,67 @@ class ImageInput(nn.Module):
             expected = f"(B, {self.channels}, {self.image_size[0]}, {self.image_size[1]})"
             raise ShapeError("images", images.shape, expected, hint="resize or crop them")
 
-    def _interpolated_positions(self, grid: tuple[int, int]) -> Tensor:
-        """Interpolate the trained positions of the patches to another grid (bicubic)."""
-        assert self.position is not None
-        prefix, patches = self.position.split((self.prefix.shape[1], self.grid[0] * self.grid[1]), 1)
-        table = patches.unflatten(1, self.grid).permute(0, 3, 1, 2)  # (1, D, rows, columns)
+    def _positions(self, tables: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Interpolate tables of trained positions (N, T, D) to another grid of patches (bicubic)."""
+        if grid == self.grid:
+            return tables
+        before, patches = self.prefix.shape[1], self.grid[0] * self.grid[1]
+        prefix, table, suffix = tables.tensor_split((before, before + patches), 1)
+        table = table.unflatten(1, self.grid).permute(0, 3, 1, 2)  # (N, D, rows, columns)
         resized = nn.functional.interpolate(table.float(), grid, mode="bicubic", align_corners=False)
-        return torch.cat((prefix, resized.to(prefix.dtype).flatten(2).transpose(1, 2)), 1)
+        return torch.cat((prefix, resized.to(prefix.dtype).flatten(2).transpose(1, 2), suffix), 1)
+
+
+class FeatureMapInput(nn.Module):
+    """Tokens of an image: the cells of a backbone's last feature map, projected to d_model."""
+
+    def __init__(self, d_model: int, spec: specs.FeatureMapSpec) -> None:
+        super().__init__()
+        self.backbone = ResNet(spec.backbone)
+        self.project = nn.Conv2d(spec.backbone.widths[-1], d_model, 1)
+        kinds: dict[type, type[nn.Module]] = {
+            specs.Sinusoidal2dSpec: Sinusoidal2dPositions,
+            specs.Learned2dSpec: Learned2dPositions,
+        }
+        self.position = kinds[type(spec.position)](d_model, **vars(spec.position))
+
+    def forward(
+        self, images: Tensor, *, pixel_mask: Tensor | None = None, obs: Observer | None = None
+    ) -> EmbeddingOutput:
+        """Embed images (B, C, height, width) -> (B, rows * columns, D) with their position embeddings.
+
+        pixel_mask: bool (B, height, width), True for real pixels; None if no image is padded.
+        """
+        if images.dim() != 4 or images.shape[1] != self.backbone.channels:
+            raise ShapeError("images", images.shape, f"(B, {self.backbone.channels}, height, width)")
+        features = self.backbone(images.to(self.project.weight.dtype), obs=scope(obs, "backbone"))[-1]
+        x = tap(obs, "project", self.project(features).flatten(2).transpose(1, 2))  # (B, rows * columns, D)
+        grid: tuple[int, int] = (features.shape[2], features.shape[3])
+        real = None
+        if pixel_mask is not None:
+            if pixel_mask.shape != (images.shape[0], *images.shape[2:]):
+                expected = f"{(images.shape[0], *images.shape[2:])} as the images"
+                raise ShapeError("pixel_mask", pixel_mask.shape, expected)
+            real = nn.functional.interpolate(pixel_mask[None].float(), grid)[0] > 0  # nearest neighbor
+        position = tap(obs, "position", self.position(grid, real, x.device))
+        padding = None if real is None else real.flatten(1)
+        return EmbeddingOutput(tap(obs, "out", x), grid=grid, padding=padding, position_embeddings=position)
+
+
+class ObjectQueries(nn.Module):
+    """Object queries: content (zeros or trained) and trained position embeddings."""
+
+    def __init__(self, d_model: int, spec: specs.ObjectQueriesSpec) -> None:
+        super().__init__()
+        count = spec.num_queries
+        self.position = normal_table(count, d_model, std=1.0)
+        self.content = normal_table(count, d_model, std=1.0) if spec.content == "learned" else None
+
+    def forward(self, batch: int, *, obs: Observer | None = None) -> EmbeddingOutput:
+        """Return the queries (B, Q, D) of `batch` images, and their position embeddings (1, Q, D)."""
+        content = torch.zeros_like(self.position) if self.content is None else self.content
+        x = tap(obs, "out", content.expand(batch, -1, -1))
+        return EmbeddingOutput(x, position_embeddings=tap(obs, "position", self.position[None]))
 
 
 class VectorInput(nn.Module):

@@ -308,8 +308,6 @@ class MaskHead(nn.Module):
 class BoxHead(nn.Module):
     """Class logits and a box for every object query: (B, T, D) -> (B, Q, L + 1) and (B, Q, 4)."""
 
-    deep_supervision = True  # in training it also reads the hidden states of the earlier layers
-
     def __init__(self, d_model: int, spec: specs.BoxesSpec) -> None:
         super().__init__()
         self.num_queries = spec.num_queries

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core import spec as specs
-from glassformer.core.embeddings import TokenInput
+from glassformer.core.embeddings import EmbeddingOutput, ObjectQueries, TokenInput
 from glassformer.core.heads import HeadContext
 from glassformer.core.inputs import (
     MaskLike,
@@ -29,9 +29,10 @@ from glassformer.core.inputs import (
 )
 from glassformer.core.kernels import Kernel
 from glassformer.core.kv_cache import KVCache
+from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, scope
 from glassformer.core.stack import Stack
-from glassformer.errors import ShapeError
+from glassformer.errors import MissingValueError, ShapeError
 
 if TYPE_CHECKING:
     from glassformer.generation.config import GenerationOptions
@@ -49,6 +50,7 @@ class EncoderDecoderOptions(ForwardOptions, total=False):
 
     src_positions: Tensor | None
     tgt_positions: Tensor | None
+    pixel_mask: Tensor | None  # (B, height, width), True for real pixels of padded images
 
 
 class EncoderOptions(ForwardOptions, total=False):
@@ -59,6 +61,7 @@ class EncoderOptions(ForwardOptions, total=False):
     observed: Tensor | None  # (B, time, channels), False where a value is missing
     masked_patches: Tensor | None  # (B, channels, patches), True for patches to be predicted
     covariates: Tensor | None  # (B, past + future steps, covariates), known covariates of a series
+    pixel_mask: Tensor | None  # (B, height, width), True for real pixels of padded images
 
 
 class DecoderOptions(ForwardOptions, total=False):
@@ -148,7 +151,7 @@ class EncoderDecoder(GenerativeModel):
     def forward(
         self,
         src: Tensor,
-        tgt: Tensor,
+        tgt: Tensor | None = None,
         src_mask: MaskLike = None,
         tgt_mask: MaskLike = None,
         memory_mask: MaskLike = None,
@@ -156,7 +159,8 @@ class EncoderDecoder(GenerativeModel):
     ) -> Any:
         """src (B, S), tgt (B, T) -> the head's output: logits (B, T, V) for a language model.
 
-        The target is always causal. A mask is bool, True = may attend: (B, S), (B, T, S) or (B, 1|H, T, S).
+        A model with object queries needs no target: images (B, C, height, width) -> classes and boxes.
+        A mask is bool, True = may attend: (B, S), (B, T, S) or (B, 1|H, T, S).
         Without masks, padding is inferred from the pad id; the memory mask has the padding and segments of
         the source.
         """
@@ -166,17 +170,22 @@ class EncoderDecoder(GenerativeModel):
     def hidden_states(
         self,
         src: Tensor,
-        tgt: Tensor,
+        tgt: Tensor | None = None,
         src_mask: MaskLike = None,
         tgt_mask: MaskLike = None,
         memory_mask: MaskLike = None,
         *,
         src_positions: Tensor | None = None,
         tgt_positions: Tensor | None = None,
+        pixel_mask: Tensor | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> tuple[Tensor, HeadContext]:
         """Return the last hidden states (B, T, D) and the context for the head; see `forward`."""
+        if isinstance(self.tgt_embed, ObjectQueries):
+            return self._query_states(src, pixel_mask, kernel=kernel, obs=obs)
+        if tgt is None:
+            raise MissingValueError("tgt", "by a model without object queries")
         inferred_mask = infer_mask(self.src_embed, src, src_mask, "src_mask")
         if src.shape[0] != tgt.shape[0]:
             raise ShapeError("the target", tgt.shape, f"as many rows as the source has, {src.shape[0]}")
@@ -187,6 +196,35 @@ class EncoderDecoder(GenerativeModel):
             tgt, memory, tgt_mask, memory_mask, positions=tgt_positions, kernel=kernel, obs=obs
         )
         return x, HeadContext(ids=src, padding=padding)
+
+    def _query_states(
+        self, images: Tensor, pixel_mask: Tensor | None, *, kernel: Kernel, obs: Observer | None
+    ) -> tuple[Tensor, HeadContext]:
+        """Decode object queries: their last hidden states (B, Q, D), and in training those of all layers."""
+        assert isinstance(self.tgt_embed, ObjectQueries)
+        source: EmbeddingOutput = self.src_embed(images, pixel_mask=pixel_mask, obs=scope(obs, "src_embed"))
+        mask, positions = Mask(padding=source.padding), source.position_embeddings
+        memory = self.encoder(
+            source.x,
+            mask=mask,
+            grid=source.grid,
+            position_embeddings=positions,
+            kernel=kernel,
+            obs=scope(obs, "encoder"),
+        )
+        queries = self.tgt_embed(images.shape[0], obs=scope(obs, "tgt_embed"))
+        layers: list[Tensor] | None = [] if self.training else None
+        x = self.decoder(
+            queries.x,
+            memory,
+            memory_mask=mask,
+            position_embeddings=queries.position_embeddings,
+            memory_position_embeddings=positions,
+            layers=layers,
+            kernel=kernel,
+            obs=scope(obs, "decoder"),
+        )
+        return x, HeadContext(layers=tuple(layers or ()))
 
     def encode(
         self,
@@ -308,6 +346,7 @@ class EncoderOnly(nn.Module):
         observed: Tensor | None = None,
         masked_patches: Tensor | None = None,
         covariates: Tensor | None = None,
+        pixel_mask: Tensor | None = None,
         positions: Tensor | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
@@ -318,7 +357,7 @@ class EncoderOnly(nn.Module):
         if tokens and positions is None:
             positions = position_ids(full_mask, 0, inputs, "mask")
         options = {"types": types, "observed": observed, "masked_patches": masked_patches}
-        options["covariates"] = covariates
+        options |= {"covariates": covariates, "pixel_mask": pixel_mask}
         options = {name: value for name, value in options.items() if value is not None}
         embedded = embed_inputs(self.embed, inputs, positions, 0, scope(obs, "embed"), **options)
         x = self.encoder(
@@ -327,6 +366,7 @@ class EncoderOnly(nn.Module):
             positions=positions,
             kernel=kernel,
             grid=embedded.grid,
+            layer_positions=embedded.layer_positions,
             obs=scope(obs, "encoder"),
         )
         context = HeadContext(

@@ -26,7 +26,7 @@ SIZES = frozenset(
     """.split()
 )
 POSITIVE = frozenset("eps base factor low_freq_factor high_freq_factor".split())
-NOT_NEGATIVE = frozenset("prefix offset std num_layers".split())
+NOT_NEGATIVE = frozenset("prefix suffix layer_positions offset std num_layers".split())
 MAX_INT = 2**31 - 1
 LIMITS = {"channels": 2**16, "num_layers": 10_000}  # not bounded by the size of the weights file
 

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.core import spec as specs
+from glassformer.core.backend import normal_table
+from glassformer.errors import InvalidValueError, ShapeError
 
 Grid = tuple[int, int]  # rows, columns
 
@@ -188,3 +190,47 @@ def sinusoids_2d(real: Tensor, d_model: int, *, base: float = 10000.0) -> Tensor
         angle = scaled[..., None] / base**exponents  # (B, rows, columns, D / 2)
         halves.append(torch.stack((angle[..., 0::2].sin(), angle[..., 1::2].cos()), -1).flatten(3))
     return torch.cat(halves, -1).flatten(1, 2)
+
+
+class Sinusoidal2dPositions(nn.Module):
+    """Sinusoidal position embeddings of a 2-D grid; see `sinusoids_2d`.
+
+    >>> Sinusoidal2dPositions(16)((3, 5)).shape
+    torch.Size([1, 15, 16])
+    """
+
+    def __init__(self, d_model: int, *, base: float = 10000.0) -> None:
+        super().__init__()
+        if d_model % 4:
+            raise InvalidValueError("d_model", d_model, "a multiple of 4, for 2-D sinusoidal positions")
+        self.d_model, self.base = d_model, base
+
+    def forward(self, grid: Grid, real: Tensor | None = None, device: torch.device | None = None) -> Tensor:
+        """Return the embeddings (B|1, rows * columns, D).
+
+        real: bool (B, rows, columns), False for padding.
+        """
+        if real is None:
+            real = torch.ones(1, *grid, dtype=torch.bool, device=device)
+        return sinusoids_2d(real, self.d_model, base=self.base)
+
+
+class Learned2dPositions(nn.Module):
+    """Trained position embeddings of a 2-D grid, the column in the first half of the features.
+
+    max_len: largest number of rows and of columns
+
+    >>> Learned2dPositions(16)((3, 5)).shape
+    torch.Size([1, 15, 16])
+    """
+
+    def __init__(self, d_model: int, *, max_len: int = 50) -> None:
+        super().__init__()
+        self.rows, self.columns = normal_table(max_len, d_model // 2), normal_table(max_len, d_model // 2)
+
+    def forward(self, grid: Grid, real: Tensor | None = None, device: torch.device | None = None) -> Tensor:
+        """Return the embeddings (1, rows * columns, D); they do not depend on padding."""
+        if max(grid) > len(self.rows):
+            raise ShapeError("the grid of the image", grid, f"at most {len(self.rows)} rows and columns")
+        rows, columns = self.rows[: grid[0], None], self.columns[None, : grid[1]]
+        return torch.cat((columns.expand(*grid, -1), rows.expand(*grid, -1)), -1).flatten(0, 1)[None]

@@ -410,20 +410,24 @@ class TokensSpec(Spec):
 class ImagePatchesSpec(Spec):
     """Embedded image patches after `prefix` trained tokens (class token, distillation token).
 
+    suffix: number of trained tokens after the patches, e.g. object queries.
     position: trained positions of prefix and patches, or none.
     interpolate: accept images of other sizes, with bicubic interpolation of the trained positions.
     norm: norm after the positions.
+    layer_positions: number of further tables of trained positions; table n is added to the output of layer n.
     """
 
     image_size: tuple[int, int]
     patch_size: tuple[int, int]
     channels: int = 3
     prefix: int = 1
+    suffix: int = 0
     bias: bool = True
     dropout: float = 0.0
     position: Literal["learned", "none"] = "learned"
     interpolate: bool = False
     norm: NormSpec | None = None
+    layer_positions: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -441,6 +445,51 @@ class ImagePatchesSpec(Spec):
         """Rows and columns of patches of an image of `image_size`."""
         (height, width), (ph, pw) = self.image_size, self.patch_size
         return height // ph, width // pw
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sinusoidal2dSpec(Spec):
+    """Sinusoidal positions of the cells of a 2-D grid: half of the features encode the row, half the column.
+
+    Rows and columns are counted over real cells, and scaled to 2 pi over the grid.
+    """
+
+    base: float = 10000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned2dSpec(Spec):
+    """Learned positions of the cells of a 2-D grid: half of the features encode the column, half the row.
+
+    max_len: largest number of rows and of columns.
+    """
+
+    max_len: int = 50
+
+
+Position2dSpec = Sinusoidal2dSpec | Learned2dSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureMapSpec(Spec):
+    """The last feature map of an image backbone, projected to d_model; its cells are the tokens.
+
+    position: position embeddings of the cells, added to queries and keys of every layer.
+    """
+
+    backbone: ResNetSpec
+    position: Position2dSpec = field(default_factory=Sinusoidal2dSpec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectQueriesSpec(Spec):
+    """Object queries: trained position embeddings, added to queries and keys of every layer.
+
+    content: the input of the first layer, zeros or trained vectors.
+    """
+
+    num_queries: int
+    content: Literal["zeros", "learned"] = "zeros"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -474,7 +523,9 @@ class VectorsSpec(Spec):
     """Vectors (B, T, d_model), used unchanged."""
 
 
-InputSpec = TokensSpec | ImagePatchesSpec | SeriesPatchesSpec | VectorsSpec
+InputSpec = (
+    TokensSpec | ImagePatchesSpec | FeatureMapSpec | ObjectQueriesSpec | SeriesPatchesSpec | VectorsSpec
+)
 
 # ---- heads ----------------------------------------------------------------------------------
 

@@ -84,6 +84,8 @@ class Stack(nn.Module):
         grid: Grid | None = None,
         position_embeddings: Tensor | None = None,
         memory_position_embeddings: Tensor | None = None,
+        layer_positions: Tensor | None = None,
+        layers: list[Tensor] | None = None,
         obs: Observer | None = None,
     ) -> Tensor:
         """x (B, T, D), memory (B, S, D) -> (B, T, D).
@@ -91,8 +93,9 @@ class Stack(nn.Module):
         `positions` (B|1, T) are position ids (for packed or left-padded rows); by default they continue from
         the cache's length. `grid`: rows and columns, if the tokens form a 2-D grid. `position_embeddings`
         (B|1, T, D) and `memory_position_embeddings` (B|1, S, D) are added to the inputs of queries and keys
-        of every layer, but not of values. Masks and position terms are prepared once for all layers that
-        share them.
+        of every layer, but not of values. `layer_positions` (layers - 1, 1, T, D) are added to the outputs of
+        all layers but the last. `layers`: a list that receives the outputs of all layers but the last,
+        after the final norm. Masks and position terms are prepared once for all layers that share them.
         """
         x = backend.residual_stream(x)
         if cache is not None:
@@ -112,6 +115,8 @@ class Stack(nn.Module):
             memory=memory,
             position_embeddings=position_embeddings,
             memory_position_embeddings=memory_position_embeddings,
+            layer_positions=layer_positions,
+            layers=layers,
             obs=obs,
         )
         if cache is not None:
@@ -127,6 +132,8 @@ class Stack(nn.Module):
         memory: Tensor | None = None,
         position_embeddings: Tensor | None = None,
         memory_position_embeddings: Tensor | None = None,
+        layer_positions: Tensor | None = None,
+        layers: list[Tensor] | None = None,
         obs: Observer | None = None,
     ) -> Tensor:
         """Run x through all blocks and the final norm, with a prepared attention backend for each layer."""
@@ -140,6 +147,10 @@ class Stack(nn.Module):
                 memory_position_embeddings=memory_position_embeddings,
                 obs=scope(obs, f"blocks.{n}"),
             )
+            if layer_positions is not None and n < len(layer_positions):
+                x = x + layer_positions[n].to(x.dtype)
+            if layers is not None and n < len(self.blocks) - 1:
+                layers.append(x if self.final_norm is None else self.final_norm(x))
         if self.final_norm is not None:
             x = tap(obs, "final_norm", self.final_norm(x))
         return x

@@ -34,6 +34,7 @@ def supports(model: nn.Module) -> TypeGuard[EncoderOnly]:
     return (
         isinstance(model, EncoderOnly)
         and isinstance(model.embed, TokenInput | ImageInput)
+        and getattr(model.embed, "layer_positions", None) is None
         and isinstance(model.encoder, Stack)
         and all(a.spatial_window is None and a.position_bias is None for a in model.encoder.attentions)
     )
