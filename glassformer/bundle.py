@@ -24,7 +24,7 @@ from glassformer.core.build import build_model, fill_meta_model, matches_spec, u
 from glassformer.core.kernels import Kernel, choose_kernel
 from glassformer.core.lora import has_lora, merge_lora
 from glassformer.core.masks import Mask
-from glassformer.core.model import AnyModel, EncoderOnly
+from glassformer.core.model import AnyModel
 from glassformer.core.positions import AlibiBias, DisentangledPositions, RelativeBias
 from glassformer.core.precision import resolve_dtype
 from glassformer.core.stack import Stack
@@ -112,13 +112,15 @@ class Bundle:
         model, weights = self.model, self.weights
         if self._prepared is None or self._prepared[:2] != (model, weights):
             from glassformer.generation.inference_model import prepare_for_inference
-            from glassformer.inference.encoder import InferenceEncoder, supports
+            from glassformer.inference.encoder import InferenceEncoder, PackedModel, supports
 
             prepared: nn.Module
-            if isinstance(model, EncoderOnly) and supports(model):
+            if supports(model):
                 prepared = InferenceEncoder(model, weights)
-            else:
+            elif isinstance(getattr(model.spec, "head", None), spec.LanguageModelSpec):
                 prepared = prepare_for_inference(model, weights)
+            else:
+                prepared = PackedModel(model, weights)
             self._prepared = model, weights, prepared
         return self._prepared[2]
 

@@ -25,6 +25,7 @@ from glassformer.inference.prepare import (
     WeightFingerprint,
     evaluation_mode,
     fused_copy,
+    packed_copy,
     residual_dtype,
 )
 
@@ -112,3 +113,34 @@ class InferenceEncoder(nn.Module):
         rows = UnpadIndex(real)
         x = rows.pad(run_unpadded(self.encoder, x, rows, Mask(padding=full_mask.padding), positions))
         return x, HeadContext(ids=inputs if tokens else None, padding=full_mask.padding)
+
+
+class PackedModel(nn.Module):
+    """Run any model in evaluation mode with packed linear layers; calls and methods are those of the model.
+
+    If weights change or move afterwards, they are packed again.
+    """
+
+    def __init__(self, model: nn.Module, weights: WeightFormat = "own") -> None:
+        super().__init__()
+        self.model, self.weights = model, weights
+        self._prepare()
+
+    def _prepare(self) -> None:
+        make = choose_linear(self.weights, next(self.model.parameters()))
+        self._packed = (packed_copy(self.model, make),)  # in a tuple: not a submodule
+        self._fingerprint = WeightFingerprint(self.model)
+
+    @property
+    def packed(self) -> Any:
+        """The copy with packed weights."""
+        if not self._fingerprint.matches(self.model):
+            self._prepare()
+        return self._packed[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.model, self.weights)  # a copy packs its own weights
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with evaluation_mode(self.model):
+            return self.packed.forward(*args, **kwargs)

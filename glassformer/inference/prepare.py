@@ -19,11 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.attention import MultiHeadAttention
-from glassformer.core.backend import FusedLinear, Linear
+from glassformer.core.backend import FusedLinear, Linear, Norm
 from glassformer.core.block import Block
+from glassformer.core.convolution.layers import ConvNorm
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
 from glassformer.core.heads import VocabularyHead
 from glassformer.core.norms import LayerScale
+from glassformer.core.spec import Activation
 from glassformer.core.stack import Stack
 from glassformer.errors import GlassformerError
 
@@ -56,27 +58,90 @@ def fused_copy(stack: Stack, make: LinearFactory | None) -> Stack:
 
 
 def _fused_block(block: Block, make: LinearFactory | None) -> Block:
-    attention, cross, ffn = _copy(block.self_attn), block.cross_attn, _copy(block.ffn)
-    cross = None if cross is None else _copy(cross)
-    if make is not None:
-        attention.fused = {
-            "qkv": _fused(make, attention.q_proj, attention.k_proj, attention.v_proj),
-            "out": _fused(make, attention.out_proj, scale=block.scale_self_attn),
-        }
-        if cross is not None:
-            cross.fused = {
-                "q": _fused(make, cross.q_proj),
-                "kv": _fused(make, cross.k_proj, cross.v_proj),
-                "out": _fused(make, cross.out_proj, scale=block.scale_cross_attn),
-            }
-        gates = [ffn.gate] if isinstance(ffn, GatedFeedForward) else []
-        ffn.fused = {
-            "up": _fused(make, *gates, ffn.up),
-            "down": _fused(make, ffn.down, scale=block.scale_ffn),
-        }
+    cross = block.cross_attn
     result = _copy(block)
-    vars(result).update(self_attn=attention, cross_attn=cross, ffn=ffn)
+    vars(result).update(
+        self_attn=_fused_attention(block.self_attn, make, block.scale_self_attn),
+        cross_attn=None if cross is None else _fused_attention(cross, make, block.scale_cross_attn, True),
+        ffn=_fused_feed_forward(block.ffn, make, block.scale_ffn),
+    )
     return result
+
+
+def _fused_attention(
+    attention: MultiHeadAttention, make: LinearFactory | None, scale: LayerScale | None, cross: bool = False
+) -> MultiHeadAttention:
+    result = _copy(attention)
+    if make is not None:
+        q, k, v = attention.q_proj, attention.k_proj, attention.v_proj
+        inputs = {"q": _fused(make, q), "kv": _fused(make, k, v)} if cross else {"qkv": _fused(make, q, k, v)}
+        result.fused = {**inputs, "out": _fused(make, attention.out_proj, scale=scale)}
+    return result
+
+
+def _fused_feed_forward(
+    ffn: FeedForward, make: LinearFactory | None, scale: LayerScale | None
+) -> FeedForward:
+    result = _copy(ffn)
+    if make is not None:
+        gates = [ffn.gate] if isinstance(ffn, GatedFeedForward) else []
+        result.fused = {"up": _fused(make, *gates, ffn.up), "down": _fused(make, ffn.down, scale=scale)}
+    return result
+
+
+def packed_copy(model: AnyModule, make: LinearFactory | None) -> AnyModule:
+    """Copy any model for inference: linear layers of its blocks are packed, batch norms folded.
+
+    Unlike `fused_copy`, the blocks work on padded rows (B, T, D), so every attention backend, mask and
+    position works as in the model. Modules without such parts are shared with the model.
+    """
+
+    def make_padded(parts: Sequence[WeightAndBias]) -> FusedLinear:
+        assert make is not None
+        return PaddedLinear(make(parts))
+
+    return _packed(model, None if make is None else make_padded)
+
+
+def _packed(module: AnyModule, make: LinearFactory | None) -> AnyModule:
+    if isinstance(module, Block):
+        return cast(AnyModule, _fused_block(module, make))
+    if isinstance(module, ConvNorm):
+        return cast(AnyModule, module.fold())
+    if not any(isinstance(part, Block | ConvNorm) for part in module.modules()):
+        return module
+    if hooked(module):
+        raise HookedModuleError(type(module).__name__)
+    children = {name: child for name, child in module._modules.items() if child is not None}
+    copies = {child: _packed(child, make) for child in children.values()}  # layers may share one
+    result = _copy(module)
+    if isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential):
+        result._modules = {name: copies[child] for name, child in children.items()}
+    else:
+        vars(result).update({name: copies[child] for name, child in children.items()})
+    return result
+
+
+class PaddedLinear:
+    """A packed linear layer for inputs of any shape (..., D)."""
+
+    def __init__(self, linear: FusedLinear) -> None:
+        self.linear = linear
+
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        norm: Norm | None = None,
+        activation: Activation | None = None,
+        gated: bool = False,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        rows = None if residual is None else residual.reshape(-1, residual.shape[-1])
+        y = self.linear(
+            x.reshape(-1, x.shape[-1]), norm=norm, activation=activation, gated=gated, residual=rows
+        )
+        return y.view(*x.shape[:-1], -1)
 
 
 def _copy(module: AnyModule) -> AnyModule:
