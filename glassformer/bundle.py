@@ -117,7 +117,9 @@ class Bundle:
             prepared: nn.Module
             if supports(model):
                 prepared = InferenceEncoder(model, weights)
-            elif isinstance(getattr(model.spec, "head", None), spec.LanguageModelSpec):
+            elif hasattr(model, "prefill") or isinstance(
+                getattr(model.spec, "head", None), spec.LanguageModelSpec
+            ):
                 prepared = prepare_for_inference(model, weights)
             else:
                 prepared = PackedModel(model, weights)
