@@ -13,11 +13,15 @@ from glassformer.core import spec as specs
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
 from glassformer.core.convolution.layers import ConvNorm
+from glassformer.core.convolution.neck import Neck
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
 from glassformer.core.norms import LayerScale, make_norm
+from glassformer.core.prompts import PromptEncoder
+from glassformer.core.segmenter import PromptedMaskHead, PromptedSegmenter
 from glassformer.core.series import SERIES_HEADS, SeriesInput
 from glassformer.core.stack import AttentionPosition, Stack
+from glassformer.core.two_way import TwoWayStack
 from glassformer.errors import InvalidValueError, UnsupportedError
 
 _COMPUTED = (
@@ -58,11 +62,28 @@ def build_model(spec: specs.ModelSpec) -> AnyModel:
                 decoder=build_stack(spec.decoder),
                 head=build_head(spec.head, spec.decoder.d_model, spec.input),
             )
+        case specs.PromptedSegmenterSpec():
+            model = _build_segmenter(spec)
         case _:
             raise InvalidValueError("spec", spec, "the name of a preset or a spec")
     if not any(parameter.is_meta for parameter in model.parameters()):
         initialize(model, spec.init)
     return model
+
+
+def _build_segmenter(spec: specs.PromptedSegmenterSpec) -> PromptedSegmenter:
+    source, width = spec.input, spec.decoder.d_model
+    if not isinstance(source, specs.ImagePatchesSpec) or not isinstance(spec.head, specs.PromptedMasksSpec):
+        raise UnsupportedError(f"a model of {source.kind} with the {spec.head.kind} head", "prompts")
+    return PromptedSegmenter(
+        spec,
+        embed=build_embedding(source, spec.encoder.d_model),
+        encoder=build_stack(spec.encoder),
+        neck=Neck(spec.encoder.d_model, spec.neck),
+        prompt=PromptEncoder(width, spec.prompt, image_size=source.image_size),
+        decoder=TwoWayStack(spec.decoder),
+        head=PromptedMaskHead(width, spec.head),
+    )
 
 
 def fill_meta_model(model: nn.Module, tensors: dict[str, torch.Tensor], device: str = "cpu") -> None:

@@ -149,7 +149,7 @@ class ImageInput(nn.Module):
         self.patch = nn.Conv2d(
             spec.channels, d_model, spec.patch_size, stride=spec.patch_size, bias=spec.bias
         )
-        self.prefix = nn.Parameter(torch.zeros(1, spec.prefix, d_model))
+        self.prefix = nn.Parameter(torch.zeros(1, spec.prefix, d_model)) if spec.prefix else None
         self.suffix = nn.Parameter(torch.zeros(1, spec.suffix, d_model)) if spec.suffix else None
         tokens = spec.prefix + spec.num_patches + spec.suffix
         learned, tables = spec.position == "learned", spec.layer_positions
@@ -194,7 +194,8 @@ class ImageInput(nn.Module):
         """Interpolate tables of trained positions (N, T, D) to another grid of patches (bicubic)."""
         if grid == self.grid:
             return tables
-        before, patches = self.prefix.shape[1], self.grid[0] * self.grid[1]
+        before = 0 if self.prefix is None else self.prefix.shape[1]
+        patches = self.grid[0] * self.grid[1]
         prefix, table, suffix = tables.tensor_split((before, before + patches), 1)
         table = table.unflatten(1, self.grid).permute(0, 3, 1, 2)  # (N, D, rows, columns)
         resized = nn.functional.interpolate(table.float(), grid, mode="bicubic", align_corners=False)

@@ -1,4 +1,4 @@
-"""The three architectures: encoder-decoder, encoder-only and decoder-only, built from the same modules.
+"""The architectures: encoder-decoder, encoder-only, decoder-only and promptable segmentation, of the same modules.
 
 In each, `hidden_states` runs everything up to the last layer, and `forward` also applies the head. A loss
 that never materializes all logits starts from the hidden states.
@@ -31,6 +31,7 @@ from glassformer.core.kernels import Kernel
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, scope
+from glassformer.core.segmenter import PromptedSegmenter
 from glassformer.core.stack import Stack
 from glassformer.errors import MissingValueError, ShapeError
 
@@ -444,4 +445,4 @@ class DecoderOnly(GenerativeModel):
         return x, HeadContext(ids=ids, padding=padding)
 
 
-AnyModel = EncoderDecoder | EncoderOnly | DecoderOnly
+AnyModel = EncoderDecoder | EncoderOnly | DecoderOnly | PromptedSegmenter

@@ -710,6 +710,19 @@ class MasksSpec(Spec):
     activation: Activation = "relu"
 
 
+@dataclass(frozen=True, kw_only=True)
+class PromptedMasksSpec(Spec):
+    """Masks of a prompt at four times the resolution of the image embedding, with their predicted IoU.
+
+    num_masks: number of masks for an ambiguous prompt; there is one more mask for several prompts.
+    iou_dim, iou_layers: hidden width and number of layers of the perceptron that predicts the IoU.
+    """
+
+    num_masks: int = 3
+    iou_dim: int = 256
+    iou_layers: int = 3
+
+
 HeadSpec = (
     FeaturesSpec
     | LanguageModelSpec
@@ -726,6 +739,7 @@ HeadSpec = (
     | SeriesRegressSpec
     | PatchReconstructSpec
     | MasksSpec
+    | PromptedMasksSpec
 )
 
 # ---- initialization and models --------------------------------------------------------
@@ -801,4 +815,55 @@ class DecoderOnlySpec(Spec):
             raise InvalidValueError("causal", False, "True in the decoder stack")
 
 
-ModelSpec = EncoderDecoderSpec | EncoderOnlySpec | DecoderOnlySpec
+@dataclass(frozen=True, kw_only=True)
+class NeckSpec(Spec):
+    """Convolutions that project the output of an image encoder to `channels` feature maps."""
+
+    channels: int = 256
+    norm_eps: float = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptEncoderSpec(Spec):
+    """Points and boxes as random Fourier features plus a learned label, masks through small convolutions.
+
+    mask_channels: channels of the last but one convolution, a multiple of 4.
+    """
+
+    mask_channels: int = 16
+    activation: Activation = "gelu"
+    norm_eps: float = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoWayStackSpec(Spec):
+    """Layers of two-way attention between prompt tokens and an image, and a last look at the image.
+
+    cross_attention: of the tokens to the image and of the image to the tokens, usually at half the width.
+    final_norm: after the last look.
+    """
+
+    d_model: int
+    num_layers: int
+    attention: AttentionSpec
+    cross_attention: AttentionSpec
+    feed_forward: FeedForwardSpec
+    norm: NormSpec = field(default_factory=LayerNormSpec)
+    final_norm: NormSpec = field(default_factory=LayerNormSpec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptedSegmenterSpec(Spec):
+    """Promptable segmentation: an image is encoded once; points, boxes and masks are decoded to masks."""
+
+    input: InputSpec
+    encoder: StackSpec
+    decoder: TwoWayStackSpec
+    neck: NeckSpec = field(default_factory=NeckSpec)
+    prompt: PromptEncoderSpec = field(default_factory=PromptEncoderSpec)
+    head: HeadSpec = field(default_factory=PromptedMasksSpec)
+    tied: tuple[Literal["head"], ...] = ()
+    init: InitSpec = field(default_factory=NormalSpec)
+
+
+ModelSpec = EncoderDecoderSpec | EncoderOnlySpec | DecoderOnlySpec | PromptedSegmenterSpec

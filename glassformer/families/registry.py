@@ -15,7 +15,7 @@ from glassformer.families.family import Config, Family, UnsupportedConfigError
 # "original" has no published layout; a family that reads another one's model_type comes last
 NAMES = tuple(
     """original t5 bart marian
-    bert roberta distilbert electra albert modernbert deberta vit deit patchtst
+    bert roberta distilbert electra albert modernbert deberta vit deit patchtst sam
     gpt2 llama mistral qwen2 qwen3 falcon palm gpt_neox gemma2 gemma3
     sentence""".split()
 )
