@@ -1,4 +1,4 @@
-"""The architectures: encoder-decoder, encoder-only, decoder-only and promptable segmentation, of the same modules.
+"""The architectures: encoder-decoder, encoder-only and decoder-only, built from the same modules.
 
 In each, `hidden_states` runs everything up to the last layer, and `forward` also applies the head. A loss
 that never materializes all logits starts from the hidden states.

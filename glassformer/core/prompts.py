@@ -21,7 +21,7 @@ BACKGROUND, FOREGROUND, NO_POINT, PADDING = 0, 1, -1, -10  # labels of a point
 
 
 class PromptOutput(NamedTuple):
-    """Tokens (B, N, T, D) of points and boxes, and vectors (B|1, D, h|1, w|1) to add to the embedded image."""
+    """Tokens (B, N, T, D) of points and boxes; vectors (B|1, D, h|1, w|1) to add to the embedded image."""
 
     tokens: Tensor
     dense: Tensor
@@ -34,6 +34,8 @@ class FourierPositions(nn.Module):
     torch.Size([3, 8])
     """
 
+    frequencies: Tensor
+
     def __init__(self, d_model: int) -> None:
         super().__init__()
         frequencies = torch.empty(2, d_model // 2)
@@ -41,9 +43,8 @@ class FourierPositions(nn.Module):
 
     def forward(self, xy: Tensor) -> Tensor:
         """Embed positions (..., 2), in shares of width and height from 0 to 1 -> (..., D)."""
-        frequencies: Tensor = self.frequencies
-        angles = 2 * math.pi * ((2 * xy.float() - 1) @ frequencies.float())
-        return torch.cat((angles.sin(), angles.cos()), -1).to(frequencies.dtype)
+        angles = 2 * math.pi * ((2 * xy.float() - 1) @ self.frequencies.float())
+        return torch.cat((angles.sin(), angles.cos()), -1).to(self.frequencies.dtype)
 
     def grid(self, rows: int, columns: int) -> Tensor:
         """Embed the centers of the cells of a grid, row by row -> (1, rows * columns, D)."""

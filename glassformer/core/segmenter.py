@@ -1,7 +1,7 @@
 """Promptable segmentation: encode an image once, then decode points, boxes and masks to masks.
 
-B images, N prompts per image, M masks per prompt, P points per prompt, D d_model, h and w rows and columns of the
-image embedding.
+B images, N prompts per image, M masks per prompt, P points per prompt, D d_model, h and w rows and columns of
+the image embedding.
 """
 
 from __future__ import annotations
@@ -134,11 +134,16 @@ class PromptedSegmenter(nn.Module):
             **options,
         )
 
+    def tie(self) -> None:
+        """Tie weights; this model shares none."""
+
     def encode_image(self, pixels: Tensor, **options: Unpack[ForwardOptions]) -> Tensor:
         """Encode images (B, C, height, width) -> embeddings (B, D, h, w)."""
         obs = options.pop("obs", None)
         embedded = embed_inputs(self.embed, pixels, None, 0, scope(obs, "embed"))
-        x = self.encoder(embedded.x, grid=embedded.grid, obs=scope(obs, "encoder"), **options)  # (B, h * w, D)
+        x = self.encoder(
+            embedded.x, grid=embedded.grid, obs=scope(obs, "encoder"), **options
+        )  # (B, h * w, D)
         assert embedded.grid is not None
         maps = x.transpose(1, 2).unflatten(-1, embedded.grid)  # (B, D, h, w)
         embedding: Tensor = self.neck(maps, obs=scope(obs, "neck"))

@@ -95,7 +95,9 @@ def sam(
         )
 
     layers = tuple(block(window if window and n not in global_layers else None) for n in range(num_layers))
-    period = next((p for p in range(1, num_layers) if all(layers[n] == layers[n % p] for n in range(num_layers))), 0)
+    period = next(
+        (p for p in range(1, num_layers) if all(layers[n] == layers[n % p] for n in range(num_layers))), 0
+    )
     pattern = layers[:period] if period else layers
     return spec.PromptedSegmenterSpec(
         input=spec.ImagePatchesSpec(
@@ -298,7 +300,10 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     fused = "vision_encoder.layers.{i}.attn.qkv.{p}"
     split = Split(fused, "encoder.blocks.{i}.self_attn.{q,k,v}_proj.{p}", sizes=(width,) * 3)
     bias = tuple(
-        Rename(f"vision_encoder.layers.{{i}}.attn.rel_pos_{a}", f"encoder.blocks.{{i}}.self_attn.position_bias.{b}")
+        Rename(
+            f"vision_encoder.layers.{{i}}.attn.rel_pos_{a}",
+            f"encoder.blocks.{{i}}.self_attn.position_bias.{b}",
+        )
         for a, b in (("h", "rows"), ("w", "columns"))
     )
     layers = add_prefix("vision_encoder.layers.{i}.", "encoder.blocks.{i}.", rename_modules(*_VISION))
@@ -322,9 +327,14 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
             *rename_modules(("vision_encoder.patch_embed.projection", "embed.patch")),
             *((position,) if model.input.position == "learned" else ()),
             *expand(layers, i=stack.num_layers),
-            *expand((split,), i=stack.num_layers, p=("weight", "bias") if "q" in attention.biases else ("weight",)),
+            *expand(
+                (split,), i=stack.num_layers, p=("weight", "bias") if "q" in attention.biases else ("weight",)
+            ),
             *(expand(bias, i=stack.num_layers) if attention.position_bias is not None else ()),
-            *(Rename(f"vision_encoder.neck.{conv}.weight", f"neck.{conv}.weight") for conv in ("conv1", "conv2")),
+            *(
+                Rename(f"vision_encoder.neck.{conv}.weight", f"neck.{conv}.weight")
+                for conv in ("conv1", "conv2")
+            ),
             *add_prefix("vision_encoder.neck.", "neck.", rename_modules(*convolutions)),
             *prompt_rows("point_embed"),
             *add_prefix(
@@ -339,7 +349,10 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
                 ("mask_decoder.upscale_conv2", "head.upscale2"),
                 ("mask_decoder.upscale_layer_norm", "head.upscale_norm"),
                 *(
-                    (f"mask_decoder.output_hypernetworks_mlps.{m}.{name}", f"head.hypernetworks.{m}.layers.{n}")
+                    (
+                        f"mask_decoder.output_hypernetworks_mlps.{m}.{name}",
+                        f"head.hypernetworks.{m}.layers.{n}",
+                    )
                     for m in range(count)
                     for n, name in enumerate(mlp_names(3))
                 ),

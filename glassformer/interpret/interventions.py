@@ -362,7 +362,7 @@ def _stretch_embedding(embed: nn.Module, stretch: float, length: int) -> nn.Modu
     position: Any = getattr(embed, "position", None)
     if isinstance(embed, ImageInput):
         rows, columns = (i // p for i, p in zip(embed.image_size, embed.patch_size, strict=True))
-        first = embed.prefix.shape[1]
+        first = position.shape[1] - rows * columns
         grid = position[0, first:].unflatten(0, (rows, columns))  # (rows, columns, D)
         grid = _interpolate(grid, stretch, rows)
         grid = _interpolate(grid.transpose(0, 1), stretch, columns).transpose(0, 1)

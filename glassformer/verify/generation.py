@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.kv_cache import KVCache
-from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
+from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder
 from glassformer.errors import GlassformerError
 from glassformer.generation import GenerationConfig, GenerationOutput, GenerationParams, generate, prefill
 from glassformer.generation.continuous import Scheduler
@@ -44,7 +44,7 @@ TEXT = (
 def cached_equals_uncached(bundle: Bundle, name: str) -> CheckResult:
     """Compare every KV cache (contiguous, greedy, beams, continuous batching) with uncached forwards."""
     model = bundle.model
-    if isinstance(model, EncoderOnly):
+    if not isinstance(model, EncoderDecoder | DecoderOnly):
         return skipped(name, "an encoder has no cache")
     if not has_tokens(model):
         return skipped(name, "only tokens are generated step by step")

@@ -25,7 +25,7 @@ class ChannelLayerNorm(LayerNorm):
 
 
 class Neck(nn.Module):
-    """Project feature maps (B, C, h, w) to (B, channels, h, w): 1x1 convolution, norm, 3x3 convolution, norm."""
+    """1x1 convolution, norm, 3x3 convolution, norm: (B, C, h, w) -> (B, channels, h, w)."""
 
     def __init__(self, d_in: int, spec: specs.NeckSpec) -> None:
         super().__init__()
