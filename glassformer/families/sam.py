@@ -395,4 +395,5 @@ FAMILY = Family(
     from_config=from_config,
     to_config=to_config,
     table=table,
+    ignored_keys=frozenset({"tie_word_embeddings"}),
 )

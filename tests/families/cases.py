@@ -458,8 +458,45 @@ PATCHTST: list[Case] = [
     ),
 ]
 
+
+def _sam(
+    vision: dict[str, Any] | None = None, size: int = 40, patch: int = 4, width: int = 16, **parts: Any
+) -> Case:
+    """A prompted segmenter whose three parts agree in the sizes of image, patches and vectors."""
+    sizes = {"image_size": size, "patch_size": patch}
+    return "SamModel", {
+        "vision_config": {
+            **{"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 3, "mlp_dim": 37},
+            **{"window_size": 3, "global_attn_indexes": [1], "output_channels": width},
+            **{**sizes, "num_pos_feats": width // 2, **(vision or {})},
+        },
+        "prompt_encoder_config": {**sizes, "hidden_size": width, **parts.get("prompt", {})},
+        "mask_decoder_config": {
+            **{"hidden_size": width, "num_attention_heads": 2, "mlp_dim": 41, "iou_head_hidden_dim": 24},
+            **parts.get("decoder", {}),
+        },
+    }
+
+
+SAM: list[Case] = [
+    _sam(),  # windows of 3 in a grid of 10: padded windows
+    _sam({"window_size": 5, "global_attn_indexes": [0, 2]}, prompt={"mask_input_channels": 8}),
+    _sam({"num_channels": 1, "qkv_bias": False, "hidden_act": "relu"}, size=21, patch=3),
+    _sam({"use_rel_pos": False, "window_size": 4, "layer_norm_eps": 1e-3}, width=24),
+    _sam(
+        {"use_abs_pos": False, "global_attn_indexes": [], "num_hidden_layers": 2, "mlp_dim": None},
+        decoder={"num_hidden_layers": 1, "num_multimask_outputs": 2, "iou_head_depth": 2},
+    ),
+    _sam(
+        {"window_size": 0, "hidden_size": 32},
+        decoder={"num_hidden_layers": 3, "hidden_act": "gelu", "layer_norm_eps": 1e-2, "iou_head_depth": 4},
+        prompt={"hidden_act": "silu", "layer_norm_eps": 1e-2},
+    ),
+]
+
 _OWN = {
     **{"t5": T5, "bart": BART, "marian": MARIAN, "vit": VIT, "deit": DEIT, "patchtst": PATCHTST},
+    **{"sam": SAM},
     **{"gpt2": GPT2, "llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2, "qwen3": QWEN3},
     **{"falcon": FALCON, "palm": PALM, "gpt_neox": GPT_NEOX, "gemma2": GEMMA2, "gemma3": GEMMA3},
     **{

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
 from glassformer.core.heads import DistilledLogits, PooledOutput, SpanLogits
 from glassformer.core.model import AnyModel, EncoderDecoder
+from glassformer.core.segmenter import PromptedMaskOutput
 
 LENGTH, BATCH = 9, 3
 MAIN = (
@@ -87,6 +88,8 @@ def outputs(result: Any) -> Iterator[tuple[str, Tensor]]:
             yield from (("last_hidden_state", hidden), ("pooler_output", pooled))
         case DistilledLogits(logits, first, second):
             yield from (("logits", logits), ("cls_logits", first), ("distillation_logits", second))
+        case PromptedMaskOutput(masks, iou):
+            yield from (("pred_masks", masks), ("iou_scores", iou))
         case StudentT() | Gaussian() | NegativeBinomial():
             yield from result._asdict().items()
         case Tensor():

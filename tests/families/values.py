@@ -15,17 +15,22 @@ from glassformer.core.build import unique_state_dict
 from glassformer.core.distributions import DISTRIBUTIONS
 from glassformer.core.embeddings import ImageInput
 from glassformer.core.model import EncoderOnly
+from glassformer.core.segmenter import PromptedSegmenter
 from glassformer.families.registry import families
 from glassformer.weights.convert import to_theirs
 
 BATCH, HIDDEN = 3, 2
 
 
-def run(reference: Any, model: EncoderOnly, side: str, kernel: str) -> tuple[Any, Any]:
+def run(reference: Any, model: EncoderOnly | PromptedSegmenter, side: str, kernel: str) -> tuple[Any, Any]:
     """Ours and theirs on the same values; of a series, some on `side` are missing."""
     torch.manual_seed(3)
     if isinstance(model.embed, ImageInput):
         values = torch.randn(BATCH, model.embed.channels, *model.embed.image_size)
+        if isinstance(model, PromptedSegmenter):
+            prompts = clicks(values.shape[-1])
+            theirs = dict(zip(("input_points", "input_labels"), prompts, strict=True))
+            return model(values, *prompts, kernel=kernel), reference(pixel_values=values, **theirs)
         return model(values, kernel=kernel), reference(pixel_values=values)
     config = reference.config
     values = torch.randn(BATCH, config.context_length, config.num_input_channels).cumsum(1) + 3
@@ -46,6 +51,13 @@ def run(reference: Any, model: EncoderOnly, side: str, kernel: str) -> tuple[Any
     theirs = reference(past_values=values.masked_fill(~observed, 0.0), past_observed_mask=observed.float())
     unread = values.masked_fill(~observed, torch.nan)
     return model(unread, kernel=kernel, observed=observed, **mine), published(reference, theirs)
+
+
+def clicks(size: int) -> tuple[Tensor, Tensor]:
+    """Two prompts per image of two points each (B, 2, 2, 2), and their labels: one of every kind."""
+    return torch.rand(BATCH, 2, 2, 2) * size, torch.tensor(
+        [[[1, 0], [1, -10]]] * (BATCH - 1) + [[[0, -1], [1, 1]]]
+    )
 
 
 def published(reference: Any, result: Any) -> Any:
@@ -76,6 +88,8 @@ def gradients(reference: nn.Module, bundle: glassformer.Bundle, folder: Path) ->
     ours = to_theirs(of(unique_state_dict(bundle.model).items()), table)
     carrier = copy.deepcopy(reference)
     for name, gradient in of(reference.named_parameters()).items():
+        if name.endswith("positional_embedding"):  # random Fourier frequencies, which are fixed here
+            gradient.zero_()
         carrier.get_parameter(name).data = gradient
     for _, buffer in carrier.named_buffers():
         buffer.zero_()
