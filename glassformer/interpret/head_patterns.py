@@ -28,6 +28,7 @@ from torch import Tensor
 from glassformer.core.observe import Record
 from glassformer.interpret.schema import AttentionHeads, HeadInfo, HeadsInfo, TokenSequence, TraceToken
 from glassformer.interpret.trace import Trace
+from glassformer.interpret.window_attention import full_windows
 
 CLEAR: Final = 0.3  # minimum lift of a role
 MIN_QUERIES: Final = 3  # minimum number of queries with a choice
@@ -185,9 +186,9 @@ def matcher_for(
     record: Record, name: str, queries: TokenSequence, keys: TokenSequence, kind: Literal["self", "cross"]
 ) -> PatternMatcher:
     patterns = self_patterns(keys) if kind == "self" else cross_patterns(queries, keys)
-    device = record[f"{name}.q"].device
-    allowed = record.attention_contexts[name].mask.to_dense(len(queries), len(keys), device)
-    if allowed is None:
+    device, context = record[f"{name}.q"].device, record.attention_contexts[name]
+    allowed = context.mask.to_dense(len(queries), len(keys), device)
+    if allowed is None or context.windows is not None:  # only full windows are matched
         allowed = torch.ones(len(queries), len(keys), dtype=torch.bool, device=device)
     else:
         allowed = allowed[0, 0].expand(len(queries), len(keys))  # the same for all rows and heads of an input
@@ -197,12 +198,23 @@ def matcher_for(
 
 def match_heads(record: Record, name: str, matcher: PatternMatcher) -> list[HeadInfo]:
     """Measure the heads of a recorded attention layer; a large layer is processed head by head."""
-    q, keys = record[f"{name}.q"], record[f"{name}.k"].shape[2]
+    q, keys, rows = record[f"{name}.q"], record[f"{name}.k"].shape[2], typical_rows(record, name)
     if q.shape[0] * q.shape[1] * q.shape[2] * keys <= MAX_WEIGHTS:
-        return matcher.measure(record.weights(name))
+        return matcher.measure(record.weights(name)[rows])
     return [
-        replace(matcher.measure(record.weights(name, head=n)[:, None])[0], head=n) for n in range(q.shape[1])
+        replace(matcher.measure(record.weights(name, head=n)[rows][:, None])[0], head=n)
+        for n in range(q.shape[1])
     ]
+
+
+def typical_rows(record: Record, name: str) -> Tensor | slice:
+    """Return the rows of a layer's weights that patterns are measured on: all, or the full windows."""
+    return slice(None) if record.attention_contexts[name].windows is None else full_windows(record, name)
+
+
+def _window_sequence(tokens: TokenSequence, size: int) -> TokenSequence:
+    """Return the patches of one window as a sequence."""
+    return replace(tokens, tokens=tokens.tokens[:1] * size**2, grid=(size, size), prefix=0)
 
 
 def describe_heads(trace: Trace) -> HeadsInfo:
@@ -211,7 +223,10 @@ def describe_heads(trace: Trace) -> HeadsInfo:
     for attention in trace.attentions():
         queries, keys = trace.sequence(attention.queries), trace.sequence(attention.keys)
         mask = trace.record.attention_contexts[attention.name].mask
-        key = (attention.queries, attention.keys, attention.kind, id(mask))
+        key: tuple[Any, ...] = (attention.queries, attention.keys, attention.kind, id(mask))
+        if attention.windows is not None:
+            queries = keys = _window_sequence(keys, attention.windows.size)
+            key = (attention.windows.size,)
         if key not in matchers:
             matchers[key] = matcher_for(trace.record, attention.name, queries, keys, attention.kind)
         heads = match_heads(trace.record, attention.name, matchers[key])

@@ -10,6 +10,7 @@ B rows, S source positions, T target positions, D d_model, V vocabulary.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -133,7 +134,7 @@ class IntervenedForward:
 
     def _swap(self, name: str, order: list[int]) -> None:
         names = self.names[name]
-        embed = getattr(self.model, names.embed)
+        embed = self.model.get_submodule(names.embed)
         if isinstance(embed, TokenInput):
             ids: Tensor = self.inputs[names.ids]
             self.inputs[names.ids] = ids[:, torch.tensor(order, device=ids.device)]
@@ -148,7 +149,9 @@ class IntervenedForward:
     def _mask(self, name: str, positions: set[int]) -> None:
         """Mask tokens like padding, but keep the position ids of all others."""
         names, length = self.names[name], self.lengths[name]
-        embed, ids = getattr(self.model, names.embed), self.inputs[names.ids]
+        embed, ids = self.model.get_submodule(names.embed), self.inputs[names.ids]
+        if any(getattr(part, "spatial_window", None) for part in self.model.modules()):
+            raise UnsupportedError("window attention", "masked tokens")
         mask = infer_mask(embed, ids, self.inputs.get(names.mask), names.mask)
         rows = ids.shape[0] * (embed.channels if isinstance(embed, SeriesInput) else 1)
         padding = torch.ones(rows, length, dtype=torch.bool, device=ids.device)
@@ -171,8 +174,14 @@ class IntervenedForward:
             self.inputs[names.mask] = replace(mask, padding=visible)
 
     def _length(self, names: InputNames) -> int:
-        embed, ids = getattr(self.model, names.embed), self.inputs[names.ids]
-        return int(ids.shape[1] if isinstance(embed, TokenInput) else embed.position.shape[-2])
+        embed: Any = self.model.get_submodule(names.embed)
+        ids: Tensor = self.inputs[names.ids]
+        if isinstance(embed, TokenInput):
+            return ids.shape[1]
+        if isinstance(embed, ImageInput):
+            patches = [size // side for size, side in zip(ids.shape[2:], embed.patch_size, strict=True)]
+            return embed.prefix.shape[1] + math.prod(patches)
+        return int(embed.position.shape[-2])
 
     def _check_position(self, sequence: str, position: int) -> None:
         if sequence not in self.names:

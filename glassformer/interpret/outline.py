@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
@@ -64,6 +64,7 @@ WIRINGS: dict[specs.Wiring, Any] = {
     "post": "post",
     "parallel": "parallel",
     "parallel_split": "parallel",
+    "res_post": "res_post",
 }
 
 
@@ -89,18 +90,37 @@ def input_names(model: nn.Module) -> dict[Any, InputNames]:
     return {"input": InputNames("ids", "embed", "decoder", "mask", "positions")}
 
 
+class StackNames(NamedTuple):
+    """The name of a stack, its module, the module before it, and the sequence that it reads."""
+
+    name: schema.StackName
+    path: str
+    embed: str
+    sequence: schema.SequenceName
+
+
+def stack_names(model: nn.Module) -> tuple[StackNames, ...]:
+    """Return the stacks of a model, in the order of the data flow."""
+    return tuple(
+        StackNames(names.stack, names.stack, names.embed, sequence)
+        for sequence, names in input_names(model).items()
+    )
+
+
 def describe_stacks(bundle: Bundle) -> tuple[schema.StackInfo, ...]:
-    return tuple(_describe_stack(bundle, *pair) for pair in input_names(bundle.model).items())
+    return tuple(_describe_stack(bundle, names) for names in stack_names(bundle.model))
 
 
-def _describe_stack(bundle: Bundle, sequence: schema.SequenceName, names: InputNames) -> schema.StackInfo:
-    stack, read = getattr(bundle.spec, names.stack), getattr(bundle.spec, sequence)
+def _describe_stack(bundle: Bundle, names: StackNames) -> schema.StackInfo:
+    stack, read = getattr(bundle.spec, names.path), getattr(bundle.spec, names.sequence)
     block, attention = stack.block, stack.block.attention
     return schema.StackInfo(
-        name=names.stack,
+        name=names.name,
+        path=names.path,
         embed=names.embed,
+        d_model=stack.d_model,
         embed_scale=getattr(read, "scale", 1.0),
-        sequence=sequence,
+        sequence=names.sequence,
         layers=stack.num_layers,
         wiring=WIRINGS[block.wiring],
         causal=stack.causal,
@@ -115,7 +135,7 @@ def _describe_stack(bundle: Bundle, sequence: schema.SequenceName, names: InputN
         gated=isinstance(block.feed_forward, specs.GatedFeedForwardSpec),
         biases=block.feed_forward.biases,
         cross=block.cross_attention is not None,
-        position=_describe_position(names.stack, stack, names.embed, read),
+        position=_describe_position(names.path, stack, names.embed, read),
         parameters=_count_parameters(bundle.model, names),
     )
 
@@ -142,7 +162,9 @@ def _describe_position(
             return schema.PositionInfo(kind="learned", max_len=max_len, name=before)
         case specs.ImagePatchesSpec() | specs.SeriesPatchesSpec():
             rows = read.prefix + read.num_patches
-            if isinstance(read, specs.ImagePatchesSpec) or read.position == "learned":
+            if read.position == "none":
+                return schema.PositionInfo(kind="none")
+            if read.position == "learned":
                 return schema.PositionInfo(kind="learned", max_len=rows, name=before)
             layout = "interleaved"
             return schema.PositionInfo(kind="sinusoidal", max_len=rows, base=1e4, layout=layout, name=before)
@@ -152,10 +174,10 @@ def _describe_position(
 _PARTS = {"self_attn": "self_attention", "cross_attn": "cross_attention", "ffn": "feed_forward"}
 
 
-def _count_parameters(model: nn.Module, names: InputNames) -> dict[str, int]:
+def _count_parameters(model: nn.Module, names: StackNames) -> dict[str, int]:
     embed = model.get_submodule(names.embed)
     counts = {"embedding": sum(parameter.numel() for parameter in embed.parameters())}
-    for name, parameter in model.get_submodule(names.stack).named_parameters():
+    for name, parameter in model.get_submodule(names.path).named_parameters():
         parts = name.split(".")
         part = _PARTS.get(parts[2], "norm") if parts[0] == "blocks" else parts[0].removeprefix("final_")
         counts[part] = counts.get(part, 0) + parameter.numel()
@@ -164,46 +186,56 @@ def _count_parameters(model: nn.Module, names: InputNames) -> dict[str, int]:
 
 def describe_attentions(model: nn.Module, record: Record) -> tuple[schema.AttentionInfo, ...]:
     """Describe the recorded attention layers, in the order of the data flow."""
-    sequences = {names.stack: sequence for sequence, names in input_names(model).items()}
+    stacks = stack_names(model)
     attentions = []
     for name in record.attentions():
-        stack: Any = name.split(".")[0]
+        path, _, place = name.partition(".blocks.")
+        stack = next(stack for stack in stacks if stack.path == path)
         module: Any = model.get_submodule(name)
         cross = name.endswith("cross_attn")
         used = record.attention_contexts[name]
+        windows = used.windows
         attentions.append(
             schema.AttentionInfo(
                 name=name,
-                stack=stack,
-                layer=int(name.split(".")[2]),
+                stack=stack.name,
+                layer=int(place.split(".")[0]),
                 kind="cross" if cross else "self",
-                queries=sequences[stack],
-                keys="source" if cross else sequences[stack],
+                queries=stack.sequence,
+                keys=stacks[0].sequence if cross else stack.sequence,
                 heads=module.num_heads,
                 kv_heads=module.num_kv_heads,
                 scale=used.scale,
                 head_dim=module.head_dim,
                 biased=used.bias is not None,
-                causal=not cross and bool(getattr(model.get_submodule(stack), "causal", False)),
+                causal=not cross and bool(getattr(model.get_submodule(path), "causal", False)),
                 window=module.window,
+                windows=None if windows is None else schema.WindowInfo(**windows._asdict()),
+                bias_table=f"{name}.bias_table" if _has_bias_table(module, used.bias) else None,
             )
         )
     return tuple(attentions)
+
+
+def _has_bias_table(attention: Any, bias: Tensor | None) -> bool:
+    """Whether the bias of an attention layer depends only on the 2-D offset between its tokens."""
+    owned = getattr(attention, "position_bias", None) is not None
+    return owned and bias is not None and bias.shape[0] == 1
 
 
 def residual_sites(stack: schema.StackInfo, record: Record) -> list[str]:
     """Return the recorded sites of a stack's residual stream, from the embedding to the last layer."""
     sites = [f"{stack.embed}.out"]
     for layer in range(stack.layers):
-        at = f"{stack.name}.blocks.{layer}"
+        at = f"{stack.path}.blocks.{layer}"
         sites += [f"{at}.resid_{part}" for part in ("self", "cross", "out")]
     return [site for site in sites if site in record]
 
 
 def stack_output(stack: schema.StackInfo) -> str:
     if stack.final_norm:
-        return f"{stack.name}.final_norm"
-    return f"{stack.name}.blocks.{stack.layers - 1}.resid_out" if stack.layers else f"{stack.embed}.out"
+        return f"{stack.path}.final_norm"
+    return f"{stack.path}.blocks.{stack.layers - 1}.resid_out" if stack.layers else f"{stack.embed}.out"
 
 
 def describe_stages(stacks: Sequence[schema.StackInfo], record: Record) -> tuple[schema.Stage, ...]:
@@ -240,7 +272,7 @@ def _steps(stack: schema.StackInfo, memory: str, record: Record) -> Iterator[Ste
             del roles["table_ahead"]
         yield "position", "position", None, roles
     for layer in range(stack.layers):
-        at = f"{stack.name}.blocks.{layer}"
+        at = f"{stack.path}.blocks.{layer}"
         steps = (
             _parallel_layer(at, record) if stack.wiring == "parallel" else _layer(stack, at, memory, record)
         )
@@ -254,7 +286,7 @@ def _steps(stack: schema.StackInfo, memory: str, record: Record) -> Iterator[Ste
 def _layer(
     stack: schema.StackInfo, at: str, memory: str, record: Record
 ) -> Iterator[tuple[str, Any, dict[str, str]]]:
-    """Yield the steps of a layer: each sublayer with its add & norm, as pre-norm or post-norm."""
+    """Yield the steps of a layer: each sublayer with its add & norm."""
     before = f"{at}.resid_in"
     for part in ("self", "cross", "ffn") if stack.cross else ("self", "ffn"):
         norm, after = f"{at}.norm_{part}", f"{at}.resid_{'out' if part == 'ffn' else part}"
@@ -265,7 +297,7 @@ def _layer(
         roles = {
             "before": before,
             "sublayer": added,
-            "sum": after if stack.wiring == "pre" else f"{norm}_in",
+            "sum": f"{norm}_in" if stack.wiring == "post" else after,
             "normed": norm,
             "after": after,
         }

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Final, Literal, dataclass_transform
 from glassformer.errors import GlassformerError, UnknownNameError
 
 Kind = Literal["translate", "generate", "fill", "embed", "classify", "answer", "image", "forecast"]
-SequenceName = Literal["source", "target", "input"]
-StackName = Literal["encoder", "decoder"]
+SequenceName = str  # "source", "target" or "input"; of later stages and of towers, the name of their stack
+StackName = str  # "encoder", "decoder"; the stages of a hierarchical encoder: "stage1", "stage2", ...
+SequenceKind = Literal["text", "patches", "series", "queries", "prompts"]
 
 
 @dataclass(eq=False)
@@ -161,17 +162,20 @@ class PositionInfo(Schema):
 
 
 class StackInfo(Schema):
-    """An encoder or decoder stack with its embedding; all layers have the same settings.
+    """A stack of layers with the embedding or patch merging before it; all layers have the same settings.
 
-    embed_scale: factor of the token embeddings. biases: which feed-forward projections have a bias.
+    path: name of the stack's module, a prefix of the names of its tensors. embed: name of the module before
+    it. embed_scale: factor of the token embeddings. biases: which feed-forward projections have a bias.
     """
 
     name: StackName
+    path: str
     embed: str
+    d_model: int
     embed_scale: float
     sequence: SequenceName
     layers: int
-    wiring: Literal["pre", "post", "parallel"]
+    wiring: Literal["pre", "post", "parallel", "res_post"]
     causal: bool
     window: int | None
     norm: str
@@ -269,10 +273,13 @@ class TraceToken(Schema):
 
 
 class TokenSequence(Schema):
-    """The input tokens of one stack. grid: rows, columns of patches. prefix: number of added first tokens."""
+    """The tokens that one stack reads: of a text, patches of an image or series, object queries or prompts.
+
+    grid: rows, columns of patches. prefix: number of added first tokens.
+    """
 
     name: SequenceName
-    kind: Literal["text", "patches", "series"]
+    kind: SequenceKind
     text: str | None = None
     tokens: tuple[TraceToken, ...]
     grid: tuple[int, int] | None = None
@@ -287,7 +294,15 @@ class Stage(Schema):
 
     id: str
     kind: Literal[
-        "tokens", "embedding", "position", "attention", "add_norm", "feed_forward", "final_norm", "head"
+        "tokens",
+        "embedding",
+        "merging",
+        "position",
+        "attention",
+        "add_norm",
+        "feed_forward",
+        "final_norm",
+        "head",
     ]
     stack: StackName | None
     layer: int | None
@@ -295,8 +310,20 @@ class Stage(Schema):
     tensors: Mapping[str, str]
 
 
+class WindowInfo(Schema):
+    """Windows of size x size patches of a grid (rows, columns), shifted down and right by `shift` patches."""
+
+    size: int
+    shift: int
+    grid: tuple[int, int]
+
+
 class AttentionInfo(Schema):
-    """One attention layer. queries, keys: names of the sequences that attend and are attended to."""
+    """One attention layer. queries, keys: names of the sequences that attend and are attended to.
+
+    window: number of keys of a sliding window. windows: the windows of a 2-D grid, within which patches
+    attend. bias_table: name of the tensor of biases by 2-D offset, (H, 2 * rows - 1, 2 * columns - 1).
+    """
 
     name: str
     stack: StackName
@@ -311,6 +338,8 @@ class AttentionInfo(Schema):
     biased: bool
     causal: bool
     window: int | None
+    windows: WindowInfo | None = None
+    bias_table: str | None = None
 
 
 class Prediction(Schema):

@@ -26,12 +26,13 @@ from glassformer.core.positions import (
 )
 from glassformer.errors import InvalidValueError, ShapeError
 from glassformer.interpret.comparison import residual_change
-from glassformer.interpret.head_patterns import thumbnails
+from glassformer.interpret.head_patterns import thumbnails, typical_rows
 from glassformer.interpret.logit_lens import lens_table
 from glassformer.interpret.outcomes import head_readout
 from glassformer.interpret.outline import DERIVED, describe_stacks, residual_sites
 from glassformer.interpret.schema import ItemNotFoundError, StackInfo, TooLargeError
 from glassformer.interpret.trace import Trace
+from glassformer.interpret.window_attention import bias_table, spread_matrix, spread_row
 
 Item = int | slice
 STAGES = ("dot", "scaled", "masked", "weights")
@@ -121,7 +122,7 @@ def _part(trace: Trace, name: str, slices: str) -> Tensor:
     if tail in ("top", "prob") and owner.endswith(".lens"):
         return _lens(trace, owner.removesuffix(".lens"), tail, slices)
     if name in trace.record:
-        whole = trace.record[name]
+        whole = trace.tensor(name)
     else:
         if name not in trace.derived:
             trace.derived[name] = _derive(trace, name)
@@ -140,20 +141,31 @@ def _check_size(name: str, items: Sequence[Item], shape: Sequence[int]) -> None:
 
 @torch.inference_mode()
 def _attention_matrix(trace: Trace, attention: str, stage: Any, slices: str) -> Tensor:
-    """Compute a slice of the attention scores or weights (B, H, T, S), only for the requested heads."""
-    record = trace.record
-    q, k = record[f"{attention}.q"], record[f"{attention}.k"]
+    """Compute a slice of the attention scores or weights (B, H, T, S), only for the requested heads.
+
+    In window attention, weights outside of a patch's window are 0, and scores minus infinity.
+    """
+    record, windows = trace.record, trace.record.attention_contexts[attention].windows
+    q, k = trace.tensor(f"{attention}.q"), trace.tensor(f"{attention}.k")
     shape = (*q.shape[:3], k.shape[2])
     items = parse_slice(slices, shape)
     rows, heads, *rest = items
     selected = [heads] if isinstance(heads, int) else list(range(*heads.indices(shape[1])))
-    _check_size(attention, (slice(0, shape[0], 1), slice(0, len(selected), 1), *rest), shape)
+    query = rest[0]
+    outside = 0.0 if stage == "weights" else -math.inf
+    if windows is None or not isinstance(query, int):
+        _check_size(attention, (slice(0, shape[0], 1), slice(0, len(selected), 1), *rest), shape)
 
     def matrix(head: int | None) -> Tensor:
-        return (
-            record.weights(attention, head) if stage == "weights" else record.scores(attention, head, stage)
-        )
+        x = record.weights(attention, head) if stage == "weights" else record.scores(attention, head, stage)
+        if windows is None:
+            return x
+        spread = spread_matrix(x if head is None else x[:, None], windows, outside)
+        return spread if head is None else spread[:, 0]
 
+    if windows is not None and isinstance(query, int):
+        x = record.weights(attention) if stage == "weights" else record.scores(attention, None, stage)
+        return spread_row(x, windows, query, outside)[rows, heads, rest[1]]
     if len(selected) == shape[1]:
         return matrix(None)[items]
     matrices = [matrix(head)[(slice(None), *rest)] for head in selected]
@@ -174,12 +186,25 @@ def _derive(trace: Trace, name: str) -> Tensor:
     if tail == "growth" and owner in stacks:
         return _residual_norms(trace, stacks[owner])
     if tail == "thumbnails" and owner in trace.record.attention_contexts:
-        return thumbnails(trace.record.weights(owner))
+        return thumbnails(trace.record.weights(owner)[typical_rows(trace.record, owner)])
+    if tail == "bias_table":
+        return _bias_table(trace, owner)
     if name == "head.confidence":
         return _confidence(trace)
     if tail in DERIVED and owner.endswith(".position"):
         return position_tensor(trace.bundle.model, owner.removesuffix(".position"), tail)
     raise ItemNotFoundError("tensor", name, trace.record)
+
+
+def _bias_table(trace: Trace, attention: str) -> Tensor:
+    """Return the biases of an attention layer by 2-D offset, (H, 2 * rows - 1, 2 * columns - 1)."""
+    info = next((one for one in trace.attentions() if one.name == attention), None)
+    if info is None or info.bias_table is None:
+        raise ItemNotFoundError("tensor", f"{attention}.bias_table", trace.record)
+    bias = trace.record.attention_contexts[attention].bias
+    grid = (info.windows.size,) * 2 if info.windows else trace.sequence(info.queries).grid
+    assert bias is not None and grid is not None
+    return bias_table(bias, (grid[0], grid[1]))
 
 
 def _confidence(trace: Trace) -> Tensor:

@@ -27,6 +27,7 @@ from glassformer.interpret.outline import (
     describe_stages,
     residual_sites,
 )
+from glassformer.interpret.window_attention import whole_grid
 from glassformer.tasks.base import select_tokens
 
 MAX_BYTES = 3 << 30  # of one trace
@@ -65,6 +66,14 @@ class Trace:
     def attentions(self) -> tuple[schema.AttentionInfo, ...]:
         return describe_attentions(self.bundle.model, self.record)
 
+    def tensor(self, name: str) -> Tensor:
+        """Return a recorded tensor; those of window attention in the order of the whole grid."""
+        tensor, (owner, _, tail) = self.record[name], name.rpartition(".")
+        context = self.record.attention_contexts.get(owner)
+        if context is None or context.windows is None or tail not in ("q", "k", "v", "heads"):
+            return tensor
+        return whole_grid(tensor, context.windows)
+
     @property
     def bytes(self) -> int:
         """The memory the trace uses; a tensor recorded under two names counts once."""
@@ -83,7 +92,7 @@ class Trace:
             interventions=self.interventions,
             sequences=self.sequences,
             stages=describe_stages(stacks, self.record),
-            tensors={name: tuple(tensor.shape) for name, tensor in self.record.tensors.items()},
+            tensors={name: tuple(self.tensor(name).shape) for name in self.record},
             attentions=self.attentions(),
             residual_sites={stack.name: tuple(residual_sites(stack, self.record)) for stack in stacks},
             outcome=self.outcome,
@@ -105,7 +114,7 @@ def estimate_bytes(bundle: Bundle, prepared: PreparedInput) -> int:
     rows = len(prepared.rows or (0,))
     numbers, positions = 0, 0
     for stack in describe_stacks(bundle):
-        width = getattr(bundle.spec, stack.name).d_model
+        width = stack.d_model
         inner, shared = stack.heads * stack.head_dim, stack.kv_heads * stack.head_dim
         attention = 2 * inner + 2 * shared + 3 * width
         layer = attention * (2 if stack.cross else 1) + 3 * width + stack.d_ff * (3 if stack.gated else 2)

@@ -28,14 +28,14 @@ export interface AttentionHeads {
   sharpness: number | null;
 }
 
-/** One attention layer. queries, keys: names of the sequences that attend and are attended to. */
+/** One attention layer. queries, keys: names of the sequences that attend and are attended to. window: number of keys of a sliding window. windows: the windows of a 2-D grid, within which patches attend. bias_table: name of the tensor of biases by 2-D offset, (H, 2 * rows - 1, 2 * columns - 1). */
 export interface AttentionInfo {
   name: string;
-  stack: "encoder" | "decoder";
+  stack: string;
   layer: number;
   kind: "self" | "cross";
-  queries: "source" | "target" | "input";
-  keys: "source" | "target" | "input";
+  queries: string;
+  keys: string;
   heads: number;
   kv_heads: number;
   scale: number;
@@ -43,6 +43,8 @@ export interface AttentionInfo {
   biased: boolean;
   causal: boolean;
   window: number | null;
+  windows: WindowInfo | null;
+  bias_table: string | null;
 }
 
 /** One answer. */
@@ -678,14 +680,16 @@ export interface SnapshotInfo {
   loss: number | null;
 }
 
-/** An encoder or decoder stack with its embedding; all layers have the same settings. embed_scale: factor of the token embeddings. biases: which feed-forward projections have a bias. */
+/** A stack of layers with the embedding or patch merging before it; all layers have the same settings. path: name of the stack's module, a prefix of the names of its tensors. embed: name of the module before it. embed_scale: factor of the token embeddings. biases: which feed-forward projections have a bias. */
 export interface StackInfo {
-  name: "encoder" | "decoder";
+  name: string;
+  path: string;
   embed: string;
+  d_model: number;
   embed_scale: number;
-  sequence: "source" | "target" | "input";
+  sequence: string;
   layers: number;
-  wiring: "pre" | "post" | "parallel";
+  wiring: "pre" | "post" | "parallel" | "res_post";
   causal: boolean;
   window: number | null;
   norm: string;
@@ -705,10 +709,10 @@ export interface StackInfo {
 /** One stage of the data flow. tensors: role at this stage -> name of the recorded tensor. */
 export interface Stage {
   id: string;
-  kind: "tokens" | "embedding" | "position" | "attention" | "add_norm" | "feed_forward" | "final_norm" | "head";
-  stack: "encoder" | "decoder" | null;
+  kind: "tokens" | "embedding" | "merging" | "position" | "attention" | "add_norm" | "feed_forward" | "final_norm" | "head";
+  stack: string | null;
   layer: number | null;
-  sequence: "source" | "target" | "input";
+  sequence: string;
   tensors: Record<string, string>;
 }
 
@@ -769,10 +773,10 @@ export interface TokenLogprob {
   top_logprobs: TopLogprob[];
 }
 
-/** The input tokens of one stack. grid: rows, columns of patches. prefix: number of added first tokens. */
+/** The tokens that one stack reads: of a text, patches of an image or series, object queries or prompts. grid: rows, columns of patches. prefix: number of added first tokens. */
 export interface TokenSequence {
-  name: "source" | "target" | "input";
-  kind: "text" | "patches" | "series";
+  name: string;
+  kind: "text" | "patches" | "series" | "queries" | "prompts";
   text: string | null;
   tokens: TraceToken[];
   grid: [number, number] | null;
@@ -908,4 +912,11 @@ export interface Usage {
 export interface ValidationSamples {
   step: number;
   samples: SampleInfo[];
+}
+
+/** Windows of size x size patches of a grid (rows, columns), shifted down and right by `shift` patches. */
+export interface WindowInfo {
+  size: number;
+  shift: number;
+  grid: [number, number];
 }
