@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from glassformer.core import spec as specs
 from glassformer.core.backend import ACTIVATIONS, Dropout, apply_softcap, linear, normal_table
+from glassformer.core.convolution.pixel_head import PixelHead
 from glassformer.core.feedforward import MLP
 from glassformer.core.norms import make_norm
 from glassformer.core.observe import Observer, tap
@@ -29,6 +30,7 @@ class HeadContext(NamedTuple):
     scale: Tensor | None = None  # scale of a series
     layers: tuple[Tensor, ...] = ()  # (B, T, D) of every layer but the last, for deep supervision
     grid: tuple[int, int] | None = None  # rows and columns of image patches
+    images: Tensor | None = None  # (B, C, H, W)
 
 
 class PooledOutput(NamedTuple):
@@ -336,4 +338,5 @@ HEADS: dict[type, type[nn.Module]] = {
     specs.AnswerSpec: AnswerHead,
     specs.EmbedSpec: EmbedHead,
     specs.BoxesSpec: BoxHead,
+    specs.PixelsSpec: PixelHead,
 }

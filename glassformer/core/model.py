@@ -376,6 +376,7 @@ class EncoderOnly(nn.Module):
             loc=embedded.loc,
             scale=embedded.scale,
             grid=embedded.grid,
+            images=None if embedded.grid is None else inputs,
         )
         return x, context
 

@@ -661,6 +661,27 @@ class BoxesSpec(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PixelsSpec(Spec):
+    """Class of every pixel of an image, from its patches.
+
+    num_labels: number of classes. decoder_dim: width of the convolutional decoder; 0: one linear layer.
+    stride: pixels per prediction, which is then interpolated. channels: of the images.
+    instances: predict also "no object" and the offset from each pixel to the center of its object.
+    """
+
+    num_labels: int
+    decoder_dim: int = 128
+    stride: Literal[1, 2, 4, 8] = 4
+    channels: int = 3
+    instances: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decoder_dim % 64:
+            raise InvalidValueError("decoder_dim", self.decoder_dim, "a multiple of 64")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ForecastSpec(Spec):
     """Forecast the next `prediction_length` values of each channel, or their distribution."""
 
@@ -734,6 +755,7 @@ HeadSpec = (
     | AnswerSpec
     | EmbedSpec
     | BoxesSpec
+    | PixelsSpec
     | ForecastSpec
     | SeriesClassifySpec
     | SeriesRegressSpec

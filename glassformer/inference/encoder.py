@@ -105,14 +105,19 @@ class InferenceEncoder(nn.Module):
             )
         positions = position_ids(full_mask, 0, inputs, "mask") if tokens else None
         options = {} if types is None else {"types": types}
-        x = embed_inputs(embed, inputs, positions, 0, None, **options).x
-        x = x.to(residual_dtype(next(self.model.parameters())))
+        embedded = embed_inputs(embed, inputs, positions, 0, None, **options)
+        x = embedded.x.to(residual_dtype(next(self.model.parameters())))
         real = full_mask.padding
         if real is None:
             real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         rows = UnpadIndex(real)
         x = rows.pad(run_unpadded(self.encoder, x, rows, Mask(padding=full_mask.padding), positions))
-        return x, HeadContext(ids=inputs if tokens else None, padding=full_mask.padding)
+        return x, HeadContext(
+            ids=inputs if tokens else None,
+            padding=full_mask.padding,
+            grid=embedded.grid,
+            images=None if embedded.grid is None else inputs,
+        )
 
 
 class PackedModel(nn.Module):
