@@ -15,7 +15,7 @@ from glassformer.core.block import Block
 from glassformer.core.convolution.layers import ConvNorm
 from glassformer.core.convolution.neck import Neck
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
-from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
+from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly, TwoTower
 from glassformer.core.norms import LayerScale, make_norm
 from glassformer.core.prompts import PromptEncoder
 from glassformer.core.segmenter import PromptedMaskHead, PromptedSegmenter
@@ -49,12 +49,7 @@ def build_model(spec: specs.ModelSpec) -> AnyModel:
                 head=build_head(spec.head, spec.decoder.d_model, spec.target),
             )
         case specs.EncoderOnlySpec():
-            model = EncoderOnly(
-                spec,
-                embed=build_embedding(spec.input, spec.encoder.d_model),
-                encoder=build_stack(spec.encoder),
-                head=build_head(spec.head, spec.encoder.d_model, spec.input),
-            )
+            model = _build_encoder(spec)
         case specs.DecoderOnlySpec():
             model = DecoderOnly(
                 spec,
@@ -64,6 +59,13 @@ def build_model(spec: specs.ModelSpec) -> AnyModel:
             )
         case specs.PromptedSegmenterSpec():
             model = _build_segmenter(spec)
+        case specs.TwoTowerSpec():
+            model = TwoTower(
+                spec,
+                image=_build_encoder(spec.image),
+                text=_build_encoder(spec.text),
+                head=heads.SimilarityHead(spec.head),
+            )
         case _:
             raise InvalidValueError("spec", spec, "the name of a preset or a spec")
     if not any(parameter.is_meta for parameter in model.parameters()):
@@ -83,6 +85,15 @@ def _build_segmenter(spec: specs.PromptedSegmenterSpec) -> PromptedSegmenter:
         prompt=PromptEncoder(width, spec.prompt, image_size=source.image_size),
         decoder=TwoWayStack(spec.decoder),
         head=PromptedMaskHead(width, spec.head),
+    )
+
+
+def _build_encoder(spec: specs.EncoderOnlySpec) -> EncoderOnly:
+    return EncoderOnly(
+        spec,
+        embed=build_embedding(spec.input, spec.encoder.d_model),
+        encoder=build_stack(spec.encoder),
+        head=build_head(spec.head, spec.encoder.d_model, spec.input),
     )
 
 
@@ -264,6 +275,8 @@ def _xavier(module: nn.Module) -> None:
         nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
     elif isinstance(module, _POSITION_TABLES):
         nn.init.normal_(module.weight, std=0.02)
+    elif isinstance(module, heads.AttentionPoolHead):
+        nn.init.normal_(module.probe, std=0.02)
 
 
 def _normal(module: nn.Module, std: float, shrink: float) -> None:
@@ -273,6 +286,6 @@ def _normal(module: nn.Module, std: float, shrink: float) -> None:
             nn.init.zeros_(module.bias)
     elif isinstance(module, _TABLES):
         nn.init.normal_(module.weight, std=std)
-    elif isinstance(module, embeddings.ImageInput | SeriesInput):
-        for table in module.parameters(recurse=False):  # prefix tokens and learned positions
+    elif isinstance(module, embeddings.ImageInput | SeriesInput | heads.AttentionPoolHead):
+        for table in module.parameters(recurse=False):  # prefix tokens, learned positions, probe
             nn.init.normal_(table, std=std)

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.core import spec as specs
+from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.backend import ACTIVATIONS, Dropout, apply_softcap, linear, normal_table
 from glassformer.core.convolution.pixel_head import PixelHead
-from glassformer.core.feedforward import MLP
+from glassformer.core.feedforward import MLP, FeedForward
 from glassformer.core.norms import make_norm
-from glassformer.core.observe import Observer, tap
+from glassformer.core.observe import Observer, scope, tap
 from glassformer.errors import MissingValueError, ShapeError
 
 
@@ -206,23 +207,24 @@ class ClassifyHead(LabelHead):
         if self.pool == "first":  # column 0, even if it is padding, as in the published models
             pooled = x[:, 0]
         elif self.pool == "end":
-            pooled = pool(x, self._ends(x, context.ids), "last")
+            pooled = pool(x, find_ends(x, context.ids, self.end_id), "last")
         else:
             pooled = pool(x, context.padding, self.pool)
         pooled = tap(obs, "pooled", pooled)  # (B, D)
         return self.logits(self.dropout_hidden(pooled) if self.dense is not None else pooled, obs)  # (B, L)
 
-    def _ends(self, x: Tensor, ids: Tensor | None) -> Tensor:
-        """Return a mask (B, T) of the end tokens; on a CPU, raise if a row has none."""
-        if ids is None:
-            raise MissingValueError("token ids", "by a head that reads the end token")
-        if ids.shape != x.shape[:2]:
-            expected = f"the source's shape {tuple(ids.shape)}, as the head reads the source's end token"
-            raise ShapeError("the target", x.shape[:2], expected)
-        ends = ids.eq(self.end_id)
-        if ids.is_cpu and not torch.compiler.is_compiling() and not bool(ends.any(-1).all()):
-            raise MissingValueError(f"the end token {self.end_id}", "in every sequence by this head")
-        return ends
+
+def find_ends(x: Tensor, ids: Tensor | None, end_id: int) -> Tensor:
+    """Return a mask (B, T) of the end tokens; on a CPU, raise if a row has none."""
+    if ids is None:
+        raise MissingValueError("token ids", "by a head that reads the end token")
+    if ids.shape != x.shape[:2]:
+        expected = f"the source's shape {tuple(ids.shape)}, as the head reads the source's end token"
+        raise ShapeError("the target", x.shape[:2], expected)
+    ends = ids.eq(end_id)
+    if ids.is_cpu and not torch.compiler.is_compiling() and not bool(ends.any(-1).all()):
+        raise MissingValueError(f"the end token {end_id}", "in every sequence by this head")
+    return ends
 
 
 class DistilledClassifyHead(nn.Module):
@@ -287,6 +289,76 @@ class EmbedHead(nn.Module):
         return tap(obs, "embedding", F.normalize(vector, dim=-1) if self.normalize else vector)
 
 
+class ProjectionHead(nn.Module):
+    """Hidden states, and one vector per sequence: pooled, normalized, projected: (B, T, D) -> (B, E)."""
+
+    def __init__(self, d_model: int, spec: specs.ProjectionSpec) -> None:
+        super().__init__()
+        self.pool, self.end_id = spec.pool, spec.end_id
+        self.norm = make_norm(spec.norm, d_model) if spec.norm else None
+        width = spec.projection_dim
+        self.projection = nn.Linear(d_model, width, bias=spec.bias) if width else None
+
+    def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> PooledOutput:
+        vector = tap(obs, "pooled", self._pool(x, context.ids))  # (B, D)
+        vector = vector if self.norm is None else tap(obs, "norm", self.norm(vector))
+        vector = vector if self.projection is None else self.projection(vector)  # (B, E)
+        return PooledOutput(x, tap(obs, "embedding", vector))
+
+    def _pool(self, x: Tensor, ids: Tensor | None) -> Tensor:
+        match self.pool:
+            case "first":
+                return x[:, 0]
+            case "last_position":
+                return x[:, -1]
+            case "first_end":
+                return pool(x, find_ends(x, ids, self.end_id), "first")
+        if ids is None:
+            raise MissingValueError("token ids", "by a head that reads the largest id")
+        return pool(x, ids == ids.amax(-1, keepdim=True), "first")
+
+
+class AttentionPoolHead(nn.Module):
+    """Hidden states, and one vector per sequence by attention pooling: (B, T, D) -> (B, D).
+
+    A trained query attends to all positions; the result passes a feed-forward layer with norm and residual.
+
+    >>> spec = specs.AttentionPoolSpec(
+    ...     attention=specs.AttentionSpec(num_heads=4), feed_forward=specs.FeedForwardSpec(d_ff=32))
+    >>> AttentionPoolHead(16, spec)(torch.randn(2, 5, 16), HeadContext()).pooled.shape
+    torch.Size([2, 16])
+    """
+
+    def __init__(self, d_model: int, spec: specs.AttentionPoolSpec) -> None:
+        super().__init__()
+        self.probe = nn.Parameter(torch.zeros(1, 1, d_model))
+        self.attn = MultiHeadAttention(d_model, **vars(spec.attention))
+        self.norm = make_norm(spec.norm, d_model)
+        self.ffn = FeedForward(d_model, **vars(spec.feed_forward))
+
+    def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> PooledOutput:
+        probe = self.probe.to(x.dtype).expand(x.shape[0], -1, -1)
+        vector = self.attn(probe, x, mask=context.padding, obs=scope(obs, "attn"))  # (B, 1, D)
+        vector = self.ffn(vector, norm=self.norm, residual=vector, obs=scope(obs, "ffn"))
+        return PooledOutput(x, tap(obs, "embedding", vector[:, 0]))
+
+
+class SimilarityHead(nn.Module):
+    """Logits of images and texts: exp(scale) * cosine + bias, with a trained scale and optional bias."""
+
+    def __init__(self, spec: specs.SoftmaxSimilaritySpec | specs.SigmoidSimilaritySpec) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(spec.scale))
+        self.bias = None
+        if isinstance(spec, specs.SigmoidSimilaritySpec):
+            self.bias = nn.Parameter(torch.tensor(spec.bias))
+
+    def forward(self, images: Tensor, texts: Tensor, *, obs: Observer | None = None) -> Tensor:
+        """Embeddings of length 1, (B, E) and (N, E) -> logits (B, N)."""
+        logits = self.scale.exp() * (images @ texts.T)
+        return tap(obs, "logits", logits if self.bias is None else logits + self.bias)
+
+
 class MaskHead(nn.Module):
     """Classify object queries, and predict their masks as products of query and pixel embeddings.
 
@@ -339,4 +411,6 @@ HEADS: dict[type, type[nn.Module]] = {
     specs.EmbedSpec: EmbedHead,
     specs.BoxesSpec: BoxHead,
     specs.PixelsSpec: PixelHead,
+    specs.ProjectionSpec: ProjectionHead,
+    specs.AttentionPoolSpec: AttentionPoolHead,
 }

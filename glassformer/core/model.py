@@ -1,4 +1,4 @@
-"""The architectures: encoder-decoder, encoder-only and decoder-only, built from the same modules.
+"""The architectures: encoder-decoder, encoder-only, decoder-only and two towers, from the same modules.
 
 In each, `hidden_states` runs everything up to the last layer, and `forward` also applies the head. A loss
 that never materializes all logits starts from the hidden states.
@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from glassformer.core import spec as specs
 from glassformer.core.embeddings import EmbeddingOutput, ObjectQueries, TokenInput
-from glassformer.core.heads import HeadContext
+from glassformer.core.heads import HeadContext, PooledOutput, SimilarityHead
 from glassformer.core.inputs import (
     MaskLike,
     cross_mask,
@@ -446,4 +447,65 @@ class DecoderOnly(GenerativeModel):
         return x, HeadContext(ids=ids, padding=padding)
 
 
-AnyModel = EncoderDecoder | EncoderOnly | DecoderOnly | PromptedSegmenter
+class TwoTowerOutput(NamedTuple):
+    """Embeddings of images (B, E) and texts (N, E), of length 1, and their similarity logits both ways."""
+
+    image_embeds: Tensor
+    text_embeds: Tensor
+    logits_per_image: Tensor  # (B, N)
+    logits_per_text: Tensor  # (N, B)
+
+
+class TwoTower(nn.Module):
+    """An image encoder and a text encoder; the similarity of their embeddings has a trained temperature.
+
+    image, text: the towers, encoder-only models whose head gives one vector per input
+    head: computes the similarity
+
+    >>> from glassformer import tiny
+    >>> model = tiny("clip")
+    >>> size = model.spec.image.input.image_size
+    >>> model(torch.randn(2, 3, *size), torch.tensor([[5, 7, 100]] * 4)).logits_per_image.shape
+    torch.Size([2, 4])
+    """
+
+    spec: specs.TwoTowerSpec
+
+    def __init__(
+        self, spec: specs.TwoTowerSpec, *, image: EncoderOnly, text: EncoderOnly, head: SimilarityHead
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.image, self.text, self.head = image, text, head
+
+    def tie(self) -> None:
+        """Tie the weights of each tower; call again after parameters are replaced."""
+        self.image.tie()
+        self.text.tie()
+
+    def forward(
+        self, images: Tensor, ids: Tensor, mask: MaskLike = None, **options: Unpack[ForwardOptions]
+    ) -> TwoTowerOutput:
+        """Compare images (B, C, height, width) with texts (N, T). mask: bool (N, T), True = real token."""
+        image_embeds = self.embed_images(images, **options)
+        text_embeds = self.embed_texts(ids, mask, **options)
+        logits = self.head(image_embeds, text_embeds, obs=scope(options.get("obs"), "head"))
+        return TwoTowerOutput(image_embeds, text_embeds, logits, logits.T)
+
+    def embed_images(self, images: Tensor, **options: Unpack[ForwardOptions]) -> Tensor:
+        """Embed images (B, C, height, width) -> (B, E), of length 1."""
+        return self._embed(self.image, "image", images, None, options)
+
+    def embed_texts(self, ids: Tensor, mask: MaskLike = None, **options: Unpack[ForwardOptions]) -> Tensor:
+        """Embed texts, ids (N, T) -> (N, E), of length 1."""
+        return self._embed(self.text, "text", ids, mask, options)
+
+    def _embed(
+        self, tower: EncoderOnly, name: str, inputs: Tensor, mask: MaskLike, options: ForwardOptions
+    ) -> Tensor:
+        options = {**options, "obs": scope(options.get("obs"), name)}
+        output: PooledOutput = tower(inputs, mask, **options)
+        return F.normalize(output.pooled, dim=-1)
+
+
+AnyModel = EncoderDecoder | EncoderOnly | DecoderOnly | PromptedSegmenter | TwoTower

@@ -682,6 +682,52 @@ class PixelsSpec(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProjectionSpec(Spec):
+    """One vector per sequence or image: a pooled hidden state, then optional norm and dense layer.
+
+    pool: hidden state of the "first" token, of the first `end_id` ("first_end"), of the largest token id
+    ("largest_id"), or at the "last_position", even if it is padding.
+    projection_dim: width of the dense layer; None: no dense layer.
+    """
+
+    pool: Literal["first", "first_end", "largest_id", "last_position"] = "first"
+    end_id: int = -1
+    norm: NormSpec | None = None
+    projection_dim: int | None = None
+    bias: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionPoolSpec(Spec):
+    """Attention pooling: a trained query (probe) attends to all hidden states; then norm and feed-forward."""
+
+    attention: AttentionSpec
+    feed_forward: FeedForwardSpec
+    norm: NormSpec = field(default_factory=LayerNormSpec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxSimilaritySpec(Spec):
+    """Logits exp(scale) * cosine, trained with a softmax over each row and column.
+
+    scale: initial value of the trained scale, the log of an inverse temperature.
+    """
+
+    scale: float = 2.6592
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigmoidSimilaritySpec(Spec):
+    """Logits exp(scale) * cosine + bias, trained with a sigmoid for each pair.
+
+    scale, bias: initial values of the trained scale (log of an inverse temperature) and bias.
+    """
+
+    scale: float = 2.302585
+    bias: float = -10.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ForecastSpec(Spec):
     """Forecast the next `prediction_length` values of each channel, or their distribution."""
 
@@ -756,6 +802,10 @@ HeadSpec = (
     | EmbedSpec
     | BoxesSpec
     | PixelsSpec
+    | ProjectionSpec
+    | AttentionPoolSpec
+    | SoftmaxSimilaritySpec
+    | SigmoidSimilaritySpec
     | ForecastSpec
     | SeriesClassifySpec
     | SeriesRegressSpec
@@ -888,4 +938,36 @@ class PromptedSegmenterSpec(Spec):
     init: InitSpec = field(default_factory=NormalSpec)
 
 
-ModelSpec = EncoderDecoderSpec | EncoderOnlySpec | DecoderOnlySpec | PromptedSegmenterSpec
+@dataclass(frozen=True, kw_only=True)
+class TwoTowerSpec(Spec):
+    """An image encoder and a text encoder whose embeddings, of equal width, the head compares."""
+
+    image: EncoderOnlySpec
+    text: EncoderOnlySpec
+    head: SoftmaxSimilaritySpec | SigmoidSimilaritySpec = field(default_factory=SoftmaxSimilaritySpec)
+    init: InitSpec = field(default_factory=NormalSpec)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        widths = []
+        for name, tower in (("image", self.image), ("text", self.text)):
+            if not isinstance(tower.head, ProjectionSpec | AttentionPoolSpec):
+                raise InvalidValueError(f"{name}.head", tower.head.kind, "Projection or AttentionPool")
+            widths.append(getattr(tower.head, "projection_dim", None) or tower.encoder.d_model)
+        if widths[0] != widths[1]:
+            raise ConflictError(
+                ("image", "text"), f"their embeddings have {widths[0]} and {widths[1]} values"
+            )
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """Modules that share weights: none."""
+        return ()
+
+    @property
+    def embedding_dim(self) -> int:
+        """Width of the embeddings of both towers."""
+        return getattr(self.image.head, "projection_dim", None) or self.image.encoder.d_model
+
+
+ModelSpec = EncoderDecoderSpec | EncoderOnlySpec | DecoderOnlySpec | PromptedSegmenterSpec | TwoTowerSpec

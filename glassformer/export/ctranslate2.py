@@ -245,6 +245,7 @@ def decoder_of(
 
 def epsilon_of(model_spec: spec.ModelSpec) -> float:
     """Return the eps of all norms; CTranslate2 supports only one value."""
+    assert not isinstance(model_spec, spec.TwoTowerSpec)
     if isinstance(model_spec, spec.EncoderDecoderSpec):
         sides = [(model_spec.source, model_spec.encoder), (model_spec.target, model_spec.decoder)]
     else:

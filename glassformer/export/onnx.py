@@ -403,6 +403,8 @@ class FullForward(nn.Module):
 
 def _forward_graph(model: AnyModel) -> Graph:
     model_spec = model.spec
+    if isinstance(model_spec, spec.TwoTowerSpec):
+        raise UnsupportedError("ONNX export", "a model with two towers", hint="export each tower by itself")
     if isinstance(model_spec, spec.EncoderDecoderSpec):
         inputs = _input_ports(model_spec.source, "source")
         same = "length" if isinstance(model_spec.head, spec.FeaturesSpec) else "source"

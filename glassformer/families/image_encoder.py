@@ -48,6 +48,11 @@ TINY_IMAGES: dict[str, Any] = {
 IGNORED_IMAGE_KEYS = frozenset(("encoder_stride", "pooler_output_size", "pooler_act"))
 
 
+def as_pair(size: Size) -> tuple[int, int]:
+    """Return height and width; a number stands for both."""
+    return (size, size) if isinstance(size, int) else size
+
+
 def image_encoder(
     *,
     prefix: int = 1,
@@ -75,8 +80,8 @@ def image_encoder(
     norm = spec.LayerNormSpec(eps=norm_eps)
     return spec.EncoderOnlySpec(
         input=spec.ImagePatchesSpec(
-            image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
-            patch_size=(patch_size, patch_size) if isinstance(patch_size, int) else patch_size,
+            image_size=as_pair(image_size),
+            patch_size=as_pair(patch_size),
             channels=channels,
             prefix=prefix,
             dropout=dropout,

@@ -15,7 +15,7 @@ from glassformer.families.family import Config, Family, UnsupportedConfigError
 # "original" has no published layout; a family that reads another one's model_type comes last
 NAMES = tuple(
     """original t5 bart marian
-    bert roberta distilbert electra albert modernbert deberta vit deit patchtst sam
+    bert roberta distilbert electra albert modernbert deberta vit deit clip siglip patchtst sam
     gpt2 llama mistral qwen2 qwen3 falcon palm gpt_neox gemma2 gemma3
     sentence""".split()
 )
@@ -26,6 +26,8 @@ FAMILIES_BY_MODEL_TYPE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ("roberta", "sentence")),
     **{name: (name, "sentence") for name in ("distilbert", "electra", "albert", "modernbert")},
     "cohere": ("palm",),
+    **dict.fromkeys(("clip_text_model", "clip_vision_model"), ("clip",)),
+    **dict.fromkeys(("siglip_text_model", "siglip_vision_model"), ("siglip",)),
     "gemma3_text": ("gemma3",),
     "deberta-v2": ("deberta", "sentence"),
 }

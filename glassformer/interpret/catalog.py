@@ -79,6 +79,7 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
     """Return the model's outline, its sizes, and example inputs."""
     kind, spec, stacks = model_kind(bundle), bundle.spec, describe_stacks(bundle)
     architecture: Any = "encoder-decoder" if len(stacks) > 1 else f"{stacks[0].name}-only"
+    assert not isinstance(spec, specs.TwoTowerSpec)  # `model_kind` rejects it
     parameters = list(bundle.model.parameters())
     labels = getattr(spec.head, "num_labels", None)
     folder = None if bundle.folder is None else bundle.folder.resolve()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
+from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly, TwoTower
 from glassformer.core.observe import Record
 from glassformer.errors import UnsupportedError
 from glassformer.interpret import schema
@@ -28,10 +28,12 @@ def find_submodule(model: nn.Module, path: str, kinds: tuple[type[nn.Module], ..
 
 def model_kind(bundle: Bundle) -> schema.Kind:
     """Return the kind of a model, derived from its input and its head."""
+    if isinstance(bundle.model, TwoTower):
+        raise UnsupportedError(bundle.display_name, "tracing: it has two towers")
     if not isinstance(bundle.model, EncoderDecoder | EncoderOnly | DecoderOnly):
         kind = bundle.spec.kind
         raise UnsupportedError(bundle.display_name, f"tracing: it is a baseline without attention ({kind})")
-    spec, head = bundle.spec, bundle.spec.head
+    spec, head = bundle.model.spec, bundle.spec.head
     read = spec.source if isinstance(spec, specs.EncoderDecoderSpec) else spec.input
     match read, head:
         case specs.SeriesPatchesSpec(covariates=covariates), specs.ForecastSpec() if covariates:

@@ -15,7 +15,7 @@ from glassformer.core import spec as specs
 from glassformer.core.build import build_model, initialize, unique_state_dict
 from glassformer.core.heads import VocabularyHead
 from glassformer.core.lora import add_lora
-from glassformer.core.model import AnyModel
+from glassformer.core.model import AnyModel, TwoTower
 from glassformer.errors import GlassformerError, UnknownNameError
 from glassformer.families.family import Config, Family
 from glassformer.families.registry import check_option_names, families, family_of_spec, preset_spec, presets
@@ -168,6 +168,11 @@ def new_model_spec(options: ModelOptions, fixed: Mapping[str, Any]) -> specs.Mod
 def build_initialized(spec: specs.ModelSpec) -> AnyModel:
     """Build a newly initialized model; for widths below 768 the published std is scaled up."""
     model = build_model(spec)
+    if isinstance(model, TwoTower):
+        for tower in (model.image, model.text):
+            tower.load_state_dict(build_initialized(tower.spec).state_dict())
+        return model
+    assert not isinstance(spec, specs.TwoTowerSpec)
     width = spec.decoder.d_model if isinstance(spec, specs.DecoderOnlySpec) else spec.encoder.d_model
     if isinstance(spec.init, specs.NormalSpec) and width < PUBLISHED_WIDTH:
         initialize(model, replace(spec.init, std=spec.init.std * math.sqrt(PUBLISHED_WIDTH / width)))
@@ -181,6 +186,7 @@ def with_head(bundle: Bundle, head: specs.HeadSpec) -> Bundle:
     """
     if bundle.spec.head == head:
         return bundle
+    assert not isinstance(bundle.spec, specs.TwoTowerSpec)
     tied: Any = tuple(name for name in bundle.spec.tied if name != "head")
     model = build_model(replace(bundle.spec, head=head, tied=tied))
     body = {name: t for name, t in unique_state_dict(bundle.model).items() if not name.startswith("head.")}

@@ -152,6 +152,8 @@ def _input_specs(model: spec.ModelSpec) -> list[tuple[spec.InputSpec, int]]:
     """Return the spec of each input of the forward pass, with the width of its stack."""
     if isinstance(model, spec.EncoderDecoderSpec):
         return [(model.source, model.encoder.d_model), (model.target, model.decoder.d_model)]
+    if isinstance(model, spec.TwoTowerSpec):
+        return [(tower.input, tower.encoder.d_model) for tower in (model.image, model.text)]
     stack = model.decoder if isinstance(model, spec.DecoderOnlySpec) else model.encoder
     return [(model.input, stack.d_model)]
 

@@ -411,6 +411,53 @@ DEIT: list[Case] = [
     ("DeiTModel", {**_IMAGES, **_WIDE, "pooler_output_size": 9, "pooler_act": "gelu"}),
 ]
 
+# two towers: settings of the text tower and of the image tower, by turns
+_TEXTS: list[dict[str, Any]] = [
+    {"vocab_size": 61, **_SIZES, "max_position_embeddings": 19, "eos_token_id": 60},
+    {"vocab_size": 53, **_SIZES, "max_position_embeddings": 9, "eos_token_id": 2, "hidden_act": "gelu"},
+    {"vocab_size": 61, **_SIZES, "hidden_size": 35, "num_attention_heads": 5, "layer_norm_eps": 1e-3},
+    {"vocab_size": 61, **_SIZES, "num_hidden_layers": 1, "hidden_act": "relu", "eos_token_id": 7},
+    {"vocab_size": 71, **_SIZES, "num_attention_heads": 3, "num_hidden_layers": 3, "eos_token_id": 2},
+    {"vocab_size": 61, **_SIZES, "hidden_act": "gelu_new", "attention_dropout": 0.2, "eos_token_id": 11},
+]
+_TEXTS[2] |= {"eos_token_id": 5, "max_position_embeddings": 21}
+_PICTURES: list[dict[str, Any]] = [
+    {"image_size": 12, "patch_size": 4, **_SIZES},
+    {"image_size": 13, "patch_size": 4, **_SIZES, "num_channels": 1, "hidden_act": "gelu"},
+    {"image_size": 10, "patch_size": 5, **_SIZES, "layer_norm_eps": 1e-3, "num_attention_heads": 2},
+    {"image_size": 8, "patch_size": 2, **_SIZES, "hidden_size": 30, "num_attention_heads": 5},
+    {"image_size": 9, "patch_size": 3, **_SIZES, "hidden_act": "relu", "num_hidden_layers": 1},
+    {"image_size": 16, "patch_size": 7, **_SIZES, "num_hidden_layers": 3, "attention_dropout": 0.1},
+]
+_TEXT_TOWERS, _IMAGE_TOWERS = (
+    [{**settings, "projection_dim": 11 + 2 * n} for n, settings in enumerate(towers)]
+    for towers in (_TEXTS, _PICTURES)
+)
+
+CLIP: list[Case] = [
+    *(
+        ("CLIPModel", {"text_config": text, "vision_config": image, "projection_dim": 9 + n})
+        for n, (text, image) in enumerate(zip(_TEXTS, _PICTURES, strict=True))
+    ),
+    *(("CLIPTextModel", text) for text in _TEXTS[:ENOUGH]),
+    *(("CLIPTextModelWithProjection", text) for text in _TEXT_TOWERS[:ENOUGH]),
+    *(("CLIPVisionModel", image) for image in _PICTURES[:ENOUGH]),
+    *(("CLIPVisionModelWithProjection", image) for image in _IMAGE_TOWERS[:ENOUGH]),
+]
+
+SIGLIP: list[Case] = [
+    *(
+        (
+            "SiglipModel",
+            {"text_config": {**text, "projection_size": image["hidden_size"]}, "vision_config": image},
+        )
+        for text, image in zip(_TEXTS, _PICTURES, strict=True)
+    ),
+    *(("SiglipTextModel", {**text, "projection_size": 7 + n}) for n, text in enumerate(_TEXTS[:ENOUGH])),
+    *(("SiglipVisionModel", image) for image in _PICTURES[:ENOUGH]),
+    ("SiglipVisionModel", {**_PICTURES[0], "vision_use_head": False}),
+]
+
 _SERIES = {
     "context_length": 21,
     "patch_length": 6,
@@ -511,6 +558,7 @@ _OWN = {
 }
 FAMILIES = {family: every_head(cases) for family, cases in _OWN.items()}
 FAMILIES["roberta"] += ROBERTA_TOO
+FAMILIES |= {"clip": CLIP, "siglip": SIGLIP}
 
 CASES = [
     (family, number, reference, settings)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
 from glassformer.core.heads import DistilledLogits, PooledOutput, SpanLogits
-from glassformer.core.model import AnyModel, EncoderDecoder
+from glassformer.core.model import AnyModel, EncoderDecoder, TwoTowerOutput
 from glassformer.core.segmenter import PromptedMaskOutput
 
 LENGTH, BATCH = 9, 3
@@ -86,6 +86,8 @@ def outputs(result: Any) -> Iterator[tuple[str, Tensor]]:
             yield from (("start_logits", start), ("end_logits", end))
         case PooledOutput(hidden, pooled):
             yield from (("last_hidden_state", hidden), ("pooler_output", pooled))
+        case TwoTowerOutput():
+            yield from result._asdict().items()
         case DistilledLogits(logits, first, second):
             yield from (("logits", logits), ("cls_logits", first), ("distillation_logits", second))
         case PromptedMaskOutput(masks, iou):
@@ -98,6 +100,8 @@ def outputs(result: Any) -> Iterator[tuple[str, Tensor]]:
 
 def theirs(result: Any, name: str) -> Tensor:
     """The reference's tensor of that name; "main" is its first tensor."""
+    if name == "pooler_output" and name not in result:  # the pooled vector, projected
+        name = next(key for key in ("text_embeds", "image_embeds") if key in result)
     if name != "main":
         return result[name]
     for key in MAIN:
@@ -122,6 +126,16 @@ def worst(ours: Any, reference_result: Any, real: Tensor | None) -> float:
 def save_reference(model: Any, folder: Path) -> Path:
     model.save_pretrained(folder)
     return folder
+
+
+def text_batch(model: Any, side: str) -> tuple[Tensor, Tensor]:
+    """Token ids for a text encoder, and which are real; each row has end tokens if the head reads one."""
+    end = getattr(model.head, "end_id", -1)
+    avoid = pad_of(model) | {end}
+    ids, real = token_batch(model.embed.token.num_embeddings, avoid, side)
+    if end >= 0:  # the first of two counts
+        ids[:, -4] = ids[:, -3] = end
+    return (ids if model.embed.pad_id is None else ids.masked_fill(~real, model.embed.pad_id)), real
 
 
 def pad_of(model: AnyModel) -> set[int]:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 import glassformer
 from glassformer.core.embeddings import ImageInput
-from glassformer.core.model import DecoderOnly, EncoderDecoder
+from glassformer.core.model import DecoderOnly, EncoderDecoder, TwoTower
 from tests.families import harness, values
 from tests.families.cases import CASES, ENOUGH
 
@@ -39,11 +39,13 @@ def run_both(pair: Any, side: str, kernel: str = "auto") -> tuple[Any, Any, torc
         side = "right"  # the head reads column 0, and the reference's padding attends to padding
     if isinstance(model, EncoderDecoder):
         return run_encoder_decoder(reference, model, side, kernel)
+    if isinstance(model, TwoTower):
+        ids, real = harness.text_batch(model.text, side)
+        ours, theirs = values.run_towers(reference, model, ids, real, kernel)
+        return ours, theirs, None
     if not hasattr(model.embed, "token"):
         return (*values.run(reference, model, side, kernel), None)
-    ids, real = harness.token_batch(model.embed.token.num_embeddings, harness.pad_of(model), side)
-    if model.embed.pad_id is not None:
-        ids = ids.masked_fill(~real, model.embed.pad_id)
+    ids, real = harness.text_batch(model, side)
     accepted = inspect.signature(reference.forward).parameters
     positions = (real.long().cumsum(-1) - 1).clamp(min=0)
     extra: dict[str, Any] = {}
@@ -85,7 +87,7 @@ def test_gradients_match_transformers(pair: Any, tmp_path: Path) -> None:
     """
     reference, bundle, _ = pair
     model = bundle.model
-    source = model.src_embed if isinstance(model, EncoderDecoder) else model.embed
+    source = model.src_embed if isinstance(model, EncoderDecoder) else getattr(model, "embed", None)
     ours, theirs, real = run_both(pair, "left" if hasattr(source, "token") else "none")
 
     def loss_of(values: list[torch.Tensor]) -> torch.Tensor:

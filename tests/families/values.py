@@ -14,7 +14,7 @@ import glassformer
 from glassformer.core.build import unique_state_dict
 from glassformer.core.distributions import DISTRIBUTIONS
 from glassformer.core.embeddings import ImageInput
-from glassformer.core.model import EncoderOnly
+from glassformer.core.model import EncoderOnly, TwoTower
 from glassformer.core.segmenter import PromptedSegmenter
 from glassformer.families.registry import families
 from glassformer.weights.convert import to_theirs
@@ -58,6 +58,16 @@ def clicks(size: int) -> tuple[Tensor, Tensor]:
     return torch.rand(BATCH, 2, 2, 2) * size, torch.tensor(
         [[[1, 0], [1, -10]]] * (BATCH - 1) + [[[0, -1], [1, 1]]]
     )
+
+
+def run_towers(reference: Any, model: TwoTower, ids: Tensor, real: Tensor, kernel: str) -> tuple[Any, Any]:
+    """Ours and theirs on the same images and padded texts; two images more than texts."""
+    torch.manual_seed(3)
+    embed = model.image.embed
+    images = torch.randn(BATCH + 2, embed.channels, *embed.image_size)
+    positions = (real.long().cumsum(-1) - 1).clamp(min=0)
+    theirs = reference(pixel_values=images, input_ids=ids, attention_mask=real.long(), position_ids=positions)
+    return model(images, ids, real, kernel=kernel), theirs
 
 
 def published(reference: Any, result: Any) -> Any:
