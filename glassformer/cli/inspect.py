@@ -20,6 +20,7 @@ ARCHITECTURES = {
     "EncoderDecoder": "encoder-decoder",
     "EncoderOnly": "encoder-only",
     "DecoderOnly": "decoder-only",
+    "TwoTower": "two towers",
 }
 BAR_WIDTH = 24
 

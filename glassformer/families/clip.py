@@ -69,6 +69,7 @@ def clip(
             channels=channels,
             bias=False,
             norm=norm,
+            interpolate=True,
         ),
         encoder=encoder_stack(
             d_model=d_model,

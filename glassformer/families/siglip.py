@@ -71,6 +71,7 @@ def siglip(
             patch_size=as_pair(patch_size),
             channels=channels,
             prefix=0,
+            interpolate=True,
         ),
         encoder=encoder_stack(
             d_model=d_model,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core import spec
-from glassformer.core.model import AnyModel
+from glassformer.core.model import AnyModel, TwoTower
 
 Side = Literal["none", "right", "left"]
 
@@ -35,7 +35,8 @@ class RandomInputs:
 
     def run(self, model: AnyModel, **options: Any) -> dict[str, Tensor]:
         """Run the model; return its outputs by name ("output" if there is only one)."""
-        return named_outputs(model(*self.inputs, *self.masks, **options))
+        masks = self.masks[1:] if isinstance(model, TwoTower) else self.masks  # images have no mask
+        return named_outputs(model(*self.inputs, *masks, **options))
 
     def single_row(self, row: int) -> RandomInputs:
         """Return one row without its padding."""
@@ -116,7 +117,9 @@ def random_inputs(
     inputs: list[Tensor] = []
     masks: list[Tensor | None] = []
     # the targets of other heads are their sources, shifted
-    free = isinstance(model.spec.head, spec.LanguageModelSpec | spec.FeaturesSpec)
+    towers = isinstance(model.spec, spec.TwoTowerSpec)
+    free = towers or isinstance(model.spec.head, spec.LanguageModelSpec | spec.FeaturesSpec)
+    head = model.spec.text.head if isinstance(model.spec, spec.TwoTowerSpec) else model.spec.head
     for number, (input_spec, width) in enumerate(_input_specs(model.spec)):
         steps = shorter if number and free else longest
         if isinstance(input_spec, spec.TokensSpec):
@@ -125,7 +128,7 @@ def random_inputs(
                 start = getattr(model.spec, "start_id", None) or 0
                 ids = torch.cat((torch.full((batch, 1), start), inputs[0][:, :-1]), 1)
             else:
-                ids = _random_ids(input_spec, mask, getattr(model.spec.head, "end_id", -1), generator)
+                ids = _random_ids(input_spec, mask, getattr(head, "end_id", -1), generator)
             inputs.append(ids)
             masks.append(mask)
             continue

@@ -102,7 +102,7 @@ def _gaps(reference: Any, model: AnyModel) -> Iterator[float]:
     sample = random_inputs(model, "right")
     for row in range(len(sample)):
         yield from _compare(reference, model, sample.single_row(row))
-    source = model.spec.source if isinstance(model.spec, spec.EncoderDecoderSpec) else model.spec.input
+    source = getattr(model.spec, "source", getattr(model.spec, "input", None))
     if has_tokens(model) and getattr(source, "pad_id", None) is not None:
         yield from _compare(reference, model, sample)
 
@@ -134,6 +134,8 @@ def _parameters(head: Any, result: Any) -> Any:
 def _named_inputs(model_spec: spec.ModelSpec, sample: RandomInputs) -> dict[str, Tensor]:
     """Return the inputs by the reference's argument names."""
     first, mask = sample.inputs[0], sample.masks[0]
+    if isinstance(model_spec, spec.TwoTowerSpec):
+        return {"pixel_values": first, "input_ids": sample.inputs[1]}  # of one row, without padding
     source = model_spec.source if isinstance(model_spec, spec.EncoderDecoderSpec) else model_spec.input
     match source:
         case spec.ImagePatchesSpec():
