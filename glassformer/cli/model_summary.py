@@ -65,7 +65,7 @@ def summarize_model(bundle: Bundle, batch: int, length: int | None = None) -> Mo
     model = bundle.model
     length = length or fitting_length(model.spec, DEFAULT_LENGTH)
     sample = random_inputs(model, batch=batch, length=length, target_length=length)
-    record = observe(model, (*sample.inputs, *sample.masks), want=OBSERVED)
+    record = observe(model, sample.arguments(model), want=OBSERVED)
     activations: dict[str, Shape] = {}
     for name in record:
         if name.endswith("_attn.heads"):
@@ -94,7 +94,7 @@ def part_of(name: str) -> str:
     ('norms', 'embedding')
     """
     path = name.split(".")
-    if path[0] == "head":
+    if "head" in path[:2]:
         return "head"
     if any(step.startswith("norm_") or step in ("norm", "final_norm") for step in path):
         return "norms"
@@ -122,16 +122,7 @@ Row = tuple[str, str, str, Shape]  # wire, name, description, shape
 def draw_model(model: spec.ModelSpec, summary: ModelSummary, width: int) -> RenderableType:
     """Draw the model as a rich renderable: the input, one framed block and the output of each stack."""
     width, parts = min(width, MAX_WIDTH), list[RenderableType]()
-    stacks = {"encoder": "embed", "decoder": "embed"}
-    if isinstance(model, spec.EncoderDecoderSpec):
-        stacks = {"encoder": "src_embed", "decoder": "tgt_embed"}
-    for name, embedding in stacks.items():
-        stack: spec.StackSpec | None = getattr(model, name, None)
-        if stack is None:
-            continue
-        stack_input = getattr(model, "input", None) or getattr(
-            model, "source" if name == "encoder" else "target"
-        )
+    for number, (name, stack, embedding, stack_input) in enumerate(_stacks(model)):
         blocks = f"{name}.blocks.0" + (f"–{stack.num_layers - 1}" if stack.num_layers > 1 else "")
         frame = Panel(
             _table(_block_rows(f"{name}.blocks.0", stack, summary), width - 4),
@@ -144,13 +135,32 @@ def draw_model(model: spec.ModelSpec, summary: ModelSummary, width: int) -> Rend
         )
         after = _rows(f"{name}.final_norm", {f"{name}.final_norm": describe(stack.final_norm)}, summary)
         parts += [
-            _outside(_input_rows(embedding, stack_input, summary), width),
+            _outside(_input_rows(embedding, stack_input, summary, number), width),
             frame,
             _outside(after, width),
         ]
     tied = ", tied to the token embedding" if "head" in model.tied else ""
     head = [("▼", "head", describe(model.head) + tied, shape) for shape in summary.outputs.values()]
     return Group(*parts, _outside(head, width))
+
+
+def _stacks(model: spec.ModelSpec) -> list[tuple[str, spec.StackSpec, str, spec.InputSpec]]:
+    """Return the name and spec of each stack, and of its input embedding."""
+    match model:
+        case spec.EncoderDecoderSpec():
+            return [
+                ("encoder", model.encoder, "src_embed", model.source),
+                ("decoder", model.decoder, "tgt_embed", model.target),
+            ]
+        case spec.DecoderOnlySpec():
+            return [("decoder", model.decoder, "embed", model.input)]
+        case spec.EncoderOnlySpec():
+            return [("encoder", model.encoder, "embed", model.input)]
+        case spec.TwoTowerSpec():
+            return [
+                (f"{name}.encoder", tower.encoder, f"{name}.embed", tower.input)
+                for name, tower in (("image", model.image), ("text", model.text))
+            ]
 
 
 def _describe_windows(stack: spec.StackSpec) -> str | None:
@@ -189,11 +199,11 @@ def _rows(prefix: str, details: dict[str, str], summary: ModelSummary) -> Iterat
             yield wires.get(name.rpartition(".")[2], "│"), name, details.get(name, ""), shape
 
 
-def _input_rows(name: str, stack_input: spec.InputSpec, summary: ModelSummary) -> Iterator[Row]:
+def _input_rows(name: str, stack_input: spec.InputSpec, summary: ModelSummary, number: int) -> Iterator[Row]:
     position = getattr(stack_input, "position", None)
     details = {f"{name}.{first}": describe(stack_input) for first in ("token", "patch")}
     details[f"{name}.position"] = position if isinstance(position, str) else describe(position)
-    yield "╷", "input", "", summary.inputs[name == "tgt_embed"]
+    yield "╷", "input", "", summary.inputs[number]
     yield from _rows(f"{name}.", details, summary)
 
 

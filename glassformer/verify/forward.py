@@ -11,7 +11,7 @@ from torch import Tensor
 from glassformer.bundle import Bundle
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.kernels import KERNELS, Kernel
-from glassformer.core.model import AnyModel
+from glassformer.core.model import AnyModel, TwoTower
 from glassformer.core.observe import Observer, Record, observe
 from glassformer.errors import GlassformerError
 from glassformer.verify.comparison import (
@@ -48,6 +48,8 @@ def batched_equals_single(bundle: Bundle, name: str, side: Side = "none") -> Che
     with torch.no_grad():
         batched = sample.run(model)
         compared = [key for key in batched if side != "left" or not pools_first_token(head, key)]
+        if isinstance(model, TwoTower):  # a row's logits compare it with all other rows
+            compared = [key for key in compared if not key.startswith("logits_per_")]
         if not compared:
             return skipped(name, "the head reads the first column even if it is padding, like the reference")
         differences = []
@@ -141,7 +143,7 @@ def _record(bundle: Bundle) -> Record:
     """Record all attention layers on a left-padded batch, in which some queries attend to nothing."""
     model = bundle.model
     sample = random_inputs(model, "left" if has_tokens(model) else "none")
-    return observe(model, (*sample.inputs, *sample.masks), want=("*.q", "*.k", "*.v", "*.heads"))
+    return observe(model, sample.arguments(model), want=("*.q", "*.k", "*.v", "*.heads"))
 
 
 def rows_sum_to_one(bundle: Bundle, name: str) -> CheckResult:

@@ -35,8 +35,12 @@ class RandomInputs:
 
     def run(self, model: AnyModel, **options: Any) -> dict[str, Tensor]:
         """Run the model; return its outputs by name ("output" if there is only one)."""
+        return named_outputs(model(*self.arguments(model), **options))
+
+    def arguments(self, model: AnyModel) -> tuple[Tensor | None, ...]:
+        """Return the positional arguments of the forward pass."""
         masks = self.masks[1:] if isinstance(model, TwoTower) else self.masks  # images have no mask
-        return named_outputs(model(*self.inputs, *masks, **options))
+        return (*self.inputs, *masks)
 
     def single_row(self, row: int) -> RandomInputs:
         """Return one row without its padding."""
