@@ -154,7 +154,7 @@ def _stacks(model: spec.ModelSpec) -> list[tuple[str, spec.StackSpec, str, spec.
             ]
         case spec.DecoderOnlySpec():
             return [("decoder", model.decoder, "embed", model.input)]
-        case spec.EncoderOnlySpec():
+        case spec.EncoderOnlySpec() | spec.PromptedSegmenterSpec():
             return [("encoder", model.encoder, "embed", model.input)]
         case spec.TwoTowerSpec():
             return [

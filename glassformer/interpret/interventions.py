@@ -180,7 +180,8 @@ class IntervenedForward:
             return ids.shape[1]
         if isinstance(embed, ImageInput):
             patches = [size // side for size, side in zip(ids.shape[2:], embed.patch_size, strict=True)]
-            return embed.prefix.shape[1] + math.prod(patches)
+            prefix = 0 if embed.prefix is None else embed.prefix.shape[1]
+            return prefix + math.prod(patches)
         return int(embed.position.shape[-2])
 
     def _check_position(self, sequence: str, position: int) -> None:
