@@ -156,6 +156,23 @@ def load_image(source: ImageLike) -> Image.Image:
         raise FileProblemError(name, str(error)) from None
 
 
+def read_numbers(path: Path) -> NDArray[np.int64]:
+    """Return the class or instance numbers of a mask, (H, W): its gray values or palette indices."""
+    try:
+        with _open_image(path) as image:
+            if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
+                raise BadImageError(f"has the mode {image.mode}; a mask has one number per pixel")
+            return np.asarray(image).astype(np.int64)
+    except BadImageError as error:
+        raise FileProblemError(path, str(error)) from None
+
+
+def has_16_bits(path: Path) -> bool:
+    """Whether an image has more than 8 bits per pixel in one channel."""
+    with _open_image(path) as image:
+        return image.mode.startswith("I")
+
+
 def is_pillow_image(value: object) -> bool:
     """Whether a value is a PIL image; does not import PIL."""
     module = sys.modules.get("PIL.Image")

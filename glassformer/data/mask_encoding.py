@@ -1,0 +1,143 @@
+"""Masks as run-length encodings (RLE) and polygons, equal to pycocotools bit by bit.
+
+COCO runs go down the columns: the first count is of zeros, the next of ones, and so on. In JSON the counts
+are a list, or a compressed string: differences to the count before last, in groups of five bits.
+H height, W width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glassformer.data.store import positions_in_rows
+
+Mask = NDArray[np.bool_]  # (H, W)
+Counts = NDArray[np.int64]
+_POLYGON_SCALE = 5  # pycocotools rasterizes edges on a grid that is finer by this factor
+
+
+def mask_to_counts(mask: Mask) -> Counts:
+    """Return the run lengths of a mask (H, W), column by column, starting with zeros.
+
+    >>> mask_to_counts(np.array([[0, 1], [1, 1]], bool)).tolist()
+    [1, 3]
+    """
+    flat = np.concatenate(([False], mask.ravel(order="F")))
+    changes = np.flatnonzero(flat[1:] != flat[:-1])
+    return np.diff(np.concatenate(([0], changes, [mask.size])))
+
+
+def counts_to_mask(counts: Counts, height: int, width: int) -> Mask:
+    """Return the mask (H, W) of these run lengths; their sum must be H * W."""
+    values = np.arange(len(counts)) % 2 == 1
+    return np.repeat(values, counts).reshape(width, height).T
+
+
+def encode_counts(counts: Counts) -> str:
+    """Compress run lengths to COCO's string."""
+    characters: list[str] = []
+    values = counts.tolist()
+    for n, value in enumerate(values):
+        value -= values[n - 2] if n > 2 else 0
+        while True:
+            group, value = value & 31, value >> 5
+            more = value != (-1 if group & 16 else 0)
+            characters.append(chr(48 + (group | 32 if more else group)))
+            if not more:
+                break
+    return "".join(characters)
+
+
+def decode_counts(text: str) -> Counts:
+    """Decompress COCO's string to run lengths; raise ValueError if it is damaged."""
+    counts: list[int] = []
+    value = shift = 0
+    for character in text:
+        group = ord(character) - 48
+        if not 0 <= group < 64 or shift > 60:
+            raise ValueError("has a damaged mask")
+        value |= (group & 31) << shift
+        shift += 5
+        if not group & 32:
+            if group & 16:
+                value -= 1 << shift
+            counts.append(value + (counts[-2] if len(counts) > 2 else 0))
+            value = shift = 0
+    if shift:
+        raise ValueError("has a damaged mask")
+    return np.array(counts, np.int64)
+
+
+def encode_rle(mask: Mask) -> dict[str, Any]:
+    """Return a mask as COCO's compressed RLE: `{"size": [H, W], "counts": "..."}`.
+
+    >>> encode_rle(np.eye(3, dtype=bool))
+    {'size': [3, 3], 'counts': '01300'}
+    """
+    return {"size": list(mask.shape), "counts": encode_counts(mask_to_counts(mask))}
+
+
+def rle_counts(rle: Any, height: int, width: int) -> Counts:
+    """Return the run lengths of COCO's RLE, compressed or not.
+
+    Raises ValueError, with a predicate as message, unless it is valid and of an image of this size.
+    """
+    counts = rle.get("counts")
+    if isinstance(counts, str):
+        runs = decode_counts(counts)
+    elif isinstance(counts, list) and all(type(count) is int for count in counts):
+        runs = np.array(counts, np.int64)
+    else:
+        raise ValueError("has a mask without counts")
+    if rle.get("size") != [height, width] or runs.sum() != height * width or (runs < 0).any():
+        raise ValueError(f"has a mask of another size than the image, {width} x {height}")
+    return runs
+
+
+def polygons_to_mask(polygons: Sequence[Sequence[float]], height: int, width: int) -> Mask:
+    """Return the union of polygons, each a flat list x, y, x, y, ... in pixels, as a mask (H, W)."""
+    mask = np.zeros((height, width), bool)
+    for polygon in polygons:
+        mask |= _fill(np.asarray(polygon, np.float64).reshape(-1, 2), height, width)
+    return mask
+
+
+def _fill(points: NDArray[np.float64], height: int, width: int) -> Mask:
+    """Fill a polygon. points: (N, 2).
+
+    The outline is traced on a grid five times as fine. Where it passes from one column of pixels to the next,
+    it toggles that column from the row of the crossing on.
+    """
+    corners = (points * _POLYGON_SCALE + 0.5).astype(np.int64)
+    u, v = _trace(corners)  # dense points on the outline, (M,) each
+    crossing = np.flatnonzero(u[1:] != u[:-1])
+    left = np.minimum(u[1:], u[:-1])[crossing]  # fine column left of the crossing
+    top = np.minimum(v[1:], v[:-1])[crossing]
+    column, remainder = np.divmod(left - _POLYGON_SCALE // 2, _POLYGON_SCALE)
+    row = np.ceil(np.clip((top + 0.5) / _POLYGON_SCALE - 0.5, 0, height)).astype(np.int64)
+    valid = (remainder == 0) & (column >= 0) & (column < width)
+    toggles = np.bincount(column[valid] * height + row[valid], minlength=height * width + 1)
+    return (toggles[: height * width].cumsum() % 2 == 1).reshape(width, height).T
+
+
+def _trace(corners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the grid points along the closed outline, every edge with both of its ends."""
+    start, end = corners, np.roll(corners, -1, 0)
+    steep = (abs(end - start) @ (-1, 1) > 0).astype(np.int64)[
+        :, None
+    ]  # (N, 1), the axis that advances by one
+    swap = np.take_along_axis(start, steep, 1) > np.take_along_axis(end, steep, 1)
+    first, last = np.where(swap, end, start), np.where(swap, start, end)
+    lengths = np.take_along_axis(last - first, steep, 1)[:, 0]  # steps of each edge
+    slope = np.take_along_axis(last - first, 1 - steep, 1)[:, 0] / np.maximum(1, lengths)
+    edge = np.repeat(np.arange(len(corners)), lengths + 1)  # (M,)
+    step = positions_in_rows(lengths + 1)
+    step = np.where(swap[edge, 0], lengths[edge] - step, step)
+    along = np.take_along_axis(first, steep, 1)[edge, 0] + step
+    across = (np.take_along_axis(first, 1 - steep, 1)[edge, 0] + slope[edge] * step + 0.5).astype(np.int64)
+    is_steep = steep[edge, 0] == 1
+    return np.where(is_steep, across, along), np.where(is_steep, along, across)
