@@ -152,9 +152,9 @@ def _stacks(model: spec.ModelSpec) -> list[tuple[str, spec.StackSpec, str, spec.
                 ("encoder", model.encoder, "src_embed", model.source),
                 ("decoder", model.decoder, "tgt_embed", model.target),
             ]
-        case spec.DecoderOnlySpec():
+        case spec.DecoderOnlySpec() | spec.MaskClassifierSpec():
             return [("decoder", model.decoder, "embed", model.input)]
-        case spec.EncoderOnlySpec() | spec.PromptedSegmenterSpec():
+        case spec.EncoderOnlySpec() | spec.PromptedSegmenterSpec() | spec.EncoderMaskClassifierSpec():
             return [("encoder", model.encoder, "embed", model.input)]
         case spec.TwoTowerSpec():
             return [

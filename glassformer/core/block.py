@@ -13,13 +13,14 @@ x --+-> norm -> attn -> norm_out -+   x --+-> attn -> norm -+
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from glassformer.core import backend
 from glassformer.core.attention import AttentionBackend, MultiHeadAttention
 from glassformer.core.backend import Dropout, Norm
+from glassformer.core.deformable import DeformableAttention
 from glassformer.core.feedforward import FeedForward
 from glassformer.core.kernels import Kernel, PreparedMask
 from glassformer.core.masks import Mask
@@ -42,6 +43,7 @@ class Block(nn.Module):
     dropout: dropout rate of the output of each sublayer
     layer_scale: creates the factor on the output of a sublayer; called once for each; None: no factor
     drop_path: stochastic depth: probability of skipping a sublayer for a whole sample in training
+    order: whether self-attention or cross-attention comes first
 
     >>> import torch
     >>> from glassformer.core.norms import LayerNorm
@@ -54,7 +56,7 @@ class Block(nn.Module):
     def __init__(
         self,
         *,
-        self_attn: MultiHeadAttention,
+        self_attn: MultiHeadAttention | DeformableAttention,
         ffn: FeedForward,
         norm: Callable[[], nn.Module],
         wiring: Wiring = "post",
@@ -62,9 +64,10 @@ class Block(nn.Module):
         dropout: float = 0.0,
         layer_scale: Callable[[], LayerScale] | None = None,
         drop_path: float = 0.0,
+        order: Literal["self_first", "cross_first"] = "self_first",
     ) -> None:
         super().__init__()
-        self.wiring = wiring
+        self.wiring, self.order = wiring, order
         self.self_attn = self_attn
         self.norm_self: nn.Module | None = norm()
         self.cross_attn = cross_attn
@@ -118,17 +121,20 @@ class Block(nn.Module):
             attended = self._add(x, "self_attn", x, self._norm("norm_self", obs), obs, self_options)
             x = self._add(attended, "ffn", x, self._norm("norm_ffn", obs), obs, {})
         else:
-            x = tap(obs, "resid_self", self._sublayer(x, "self_attn", "norm_self", obs, self_options))
+            cross_options: dict[str, Any] = {
+                "memory": memory,
+                "mask": memory_mask,
+                "kernel": kernel,
+                "attend": cross_attend,
+                "position_embeddings": position_embeddings,
+                "memory_position_embeddings": memory_position_embeddings,
+            }
+            attentions: list[tuple[str, dict[str, Any]]] = [("self", self_options)]
             if self.cross_attn is not None:
-                cross_options = {
-                    "memory": memory,
-                    "mask": memory_mask,
-                    "kernel": kernel,
-                    "attend": cross_attend,
-                    "position_embeddings": position_embeddings,
-                    "memory_position_embeddings": memory_position_embeddings,
-                }
-                x = tap(obs, "resid_cross", self._sublayer(x, "cross_attn", "norm_cross", obs, cross_options))
+                attentions.insert(self.order == "self_first", ("cross", cross_options))
+            for kind, options in attentions:
+                attended = self._sublayer(x, f"{kind}_attn", f"norm_{kind}", obs, options)
+                x = tap(obs, f"resid_{kind}", attended)
             x = self._sublayer(x, "ffn", "norm_ffn", obs, {})
         return tap(obs, "resid_out", x)
 
@@ -160,7 +166,7 @@ class Block(nn.Module):
         out_norm: str | None = None,
     ) -> Tensor:
         """Return residual + dropout(scale * out_norm(f(norm(x)))), where f is the sublayer `name`."""
-        part: MultiHeadAttention | FeedForward = getattr(self, name)
+        part: MultiHeadAttention | DeformableAttention | FeedForward = getattr(self, name)
         out: Tensor
         if part.fused is not None:  # an inference copy: its fused linear layers apply norm and residual
             if out_norm is not None:
@@ -168,7 +174,7 @@ class Block(nn.Module):
             out = part.forward(x, norm=norm, residual=residual, **options)
             return out
         out = part(x if norm is None else norm(x), **options, obs=scope(obs, name))
-        last: nn.Module = part.out_proj if isinstance(part, MultiHeadAttention) else part.down
+        last: nn.Module = part.down if isinstance(part, FeedForward) else part.out_proj
         if out_norm is not None:
             out, last = self._norm(out_norm, obs)(out), getattr(self, out_norm)
         if (scale := getattr(self, f"scale_{name}")) is not None:

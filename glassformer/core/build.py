@@ -14,9 +14,18 @@ from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
 from glassformer.core.convolution.layers import ConvNorm
 from glassformer.core.convolution.neck import Neck
+from glassformer.core.convolution.resnet import ResNet
+from glassformer.core.deformable import DeformableAttention
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
+from glassformer.core.mask_classifier import EncoderMaskClassifier, MaskClassifier
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly, TwoTower
-from glassformer.core.norms import LayerScale, make_norm
+from glassformer.core.norms import LayerNorm, LayerScale, make_norm
+from glassformer.core.pixel_decoder import (
+    NUM_LEVELS,
+    DeformablePixelDecoder,
+    PixelDecoder,
+    PyramidPixelDecoder,
+)
 from glassformer.core.prompts import PromptEncoder
 from glassformer.core.segmenter import PromptedMaskHead, PromptedSegmenter
 from glassformer.core.series import SERIES_HEADS, SeriesInput
@@ -29,6 +38,7 @@ _COMPUTED = (
     positions.RotaryPositions,
     positions.AlibiBias,
     spatial.RelativeBias2d,
+    heads.MaskHead,
 )
 
 
@@ -66,6 +76,15 @@ def build_model(spec: specs.ModelSpec) -> AnyModel:
                 text=_build_encoder(spec.text),
                 head=heads.SimilarityHead(spec.head),
             )
+        case specs.EncoderMaskClassifierSpec():
+            model = EncoderMaskClassifier(
+                spec,
+                embed=build_embedding(spec.input, spec.encoder.d_model),
+                encoder=build_stack(spec.encoder),
+                head=_build_mask_head(spec.head, spec.encoder.d_model),
+            )
+        case specs.MaskClassifierSpec():
+            model = _build_mask_classifier(spec)
         case _:
             raise InvalidValueError("spec", spec, "the name of a preset or a spec")
     if not any(parameter.is_meta for parameter in model.parameters()):
@@ -136,6 +155,43 @@ def matches_spec(model: AnyModel) -> bool:
     return shapes == {name: tensor.shape for name, tensor in described.items()}
 
 
+def _build_mask_head(spec: specs.HeadSpec, d_model: int) -> heads.MaskHead:
+    if not isinstance(spec, specs.MasksSpec):
+        raise UnsupportedError("a mask classifier", f"the {spec.kind} head", hint="use MasksSpec")
+    return heads.MaskHead(d_model, spec)
+
+
+def _build_mask_classifier(spec: specs.MaskClassifierSpec) -> MaskClassifier:
+    head, source = _build_mask_head(spec.head, spec.decoder.d_model), spec.input
+    if not isinstance(source, specs.FeaturePyramidSpec | specs.DeformablePixelDecoderSpec):
+        raise UnsupportedError("a mask classifier", f"{source.kind} inputs")
+    backbone, channels = ResNet(source.backbone), source.backbone.widths
+    embed: PixelDecoder
+    if isinstance(source, specs.FeaturePyramidSpec):
+        embed = PyramidPixelDecoder(backbone, channels, source, mask_dim=head.mask_dim)
+    else:
+        encoder = _build_deformable_stack(source)
+        embed = DeformablePixelDecoder(backbone, channels, source, mask_dim=head.mask_dim, encoder=encoder)
+    queries = embeddings.ObjectQueries(spec.decoder.d_model, spec.target)
+    return MaskClassifier(spec, embed=embed, queries=queries, decoder=build_stack(spec.decoder), head=head)
+
+
+def _build_deformable_stack(spec: specs.DeformablePixelDecoderSpec) -> Stack:
+    return Stack(
+        [
+            Block(
+                self_attn=DeformableAttention(
+                    spec.width, num_heads=spec.num_heads, num_levels=NUM_LEVELS, num_points=spec.num_points
+                ),
+                ffn=FeedForward(spec.width, d_ff=spec.d_ff, dropout=spec.dropout),
+                norm=lambda: LayerNorm(spec.width),
+                dropout=spec.dropout,
+            )
+            for _ in range(spec.num_layers)
+        ]
+    )
+
+
 def build_stack(spec: specs.StackSpec, memory_dim: int | None = None) -> Stack:
     """Build a stack of blocks. memory_dim: width of the encoder output, if not d_model."""
     blocks: dict[int, Block] = {}
@@ -170,6 +226,7 @@ def build_block(
         dropout=spec.dropout,
         layer_scale=None if init is None else lambda: LayerScale(d_model, init=init),
         drop_path=drop_path,
+        order=spec.order,
     )
 
 
@@ -260,7 +317,7 @@ def initialize(model: nn.Module, init: specs.InitSpec) -> None:
                 shrink = math.sqrt(depth) if shrunk else 1.0
                 _normal(module, std, shrink)
     for module in model.modules():
-        if isinstance(module, ConvNorm):
+        if isinstance(module, ConvNorm | DeformableAttention):
             module.reset_parameters()
 
 

@@ -367,10 +367,19 @@ class MaskHead(nn.Module):
     torch.Size([2, 5, 6, 7])
     """
 
+    class_weights: Tensor  # (L + 1,), not used by the model itself
+
     def __init__(self, d_model: int, spec: specs.MasksSpec) -> None:
         super().__init__()
+        self.mask_dim = spec.mask_dim
         self.out = nn.Linear(d_model, spec.num_labels + 1)
         self.mask = MLP(d_model, d_hidden=d_model, d_out=spec.mask_dim, activation=spec.activation)
+        self.register_buffer("class_weights", torch.empty(spec.num_labels + 1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the weights of the classes in the loss: 1, and less for "no object", which is most frequent."""
+        self.class_weights.fill_(1.0)[-1] = 0.1
 
     def forward(self, x: Tensor, pixels: Tensor, *, obs: Observer | None = None) -> MaskOutput:
         """Queries x (B, Q, D) and pixel embeddings (B, mask_dim, h, w) -> classes and masks."""

@@ -30,6 +30,7 @@ from glassformer.core.inputs import (
 )
 from glassformer.core.kernels import Kernel
 from glassformer.core.kv_cache import KVCache
+from glassformer.core.mask_classifier import EncoderMaskClassifier, MaskClassifier
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, scope
 from glassformer.core.segmenter import PromptedSegmenter
@@ -508,4 +509,12 @@ class TwoTower(nn.Module):
         return F.normalize(output.pooled, dim=-1)
 
 
-AnyModel = EncoderDecoder | EncoderOnly | DecoderOnly | PromptedSegmenter | TwoTower
+AnyModel = (
+    EncoderDecoder
+    | EncoderOnly
+    | DecoderOnly
+    | TwoTower
+    | PromptedSegmenter
+    | EncoderMaskClassifier
+    | MaskClassifier
+)

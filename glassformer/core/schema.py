@@ -22,11 +22,11 @@ SIZES = frozenset(
     vocab_size types max_len original_max_len d_model num_heads num_kv_heads head_dim value_dim window width
     d_ff channels patch_length context_length image_size patch_size stride num_labels pooler_dim
     prediction_length projection_dim mask_dim num_targets season src_vocab_size tgt_vocab_size num_queries
-    class_layers box_layers stem_width widths depths strides dilations
+    class_layers query_layers num_points box_layers stem_width widths depths strides dilations
     """.split()
 )
 POSITIVE = frozenset("eps base factor low_freq_factor high_freq_factor".split())
-NOT_NEGATIVE = frozenset("prefix suffix layer_positions offset std num_layers".split())
+NOT_NEGATIVE = frozenset("prefix suffix layer_positions offset std num_layers num_upscale num_finer".split())
 MAX_INT = 2**31 - 1
 LIMITS = {"channels": 2**16, "num_layers": 10_000}  # not bounded by the size of the weights file
 

@@ -268,6 +268,7 @@ class BlockSpec(Spec):
     wiring: "post" norm(x + f(x)); "pre" x + f(norm(x)); "sandwich" x + norm(f(norm(x))); "res_post"
     x + norm(f(x)); "parallel" x + attn(n) + ffn(n) with one shared norm n; "parallel_split" the same with
     separate norms.
+    order: whether self-attention or cross-attention comes first.
     layer_scale: initial value of a trained factor per feature on the output of each sublayer; None: none.
     """
 
@@ -278,6 +279,7 @@ class BlockSpec(Spec):
     cross_attention: AttentionSpec | None = None
     dropout: float = 0.0
     layer_scale: float | None = None
+    order: Literal["self_first", "cross_first"] = "self_first"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -523,8 +525,59 @@ class VectorsSpec(Spec):
     """Vectors (B, T, d_model), used unchanged."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class FeaturePyramidSpec(Spec):
+    """A pixel decoder of convolutions: a feature pyramid network (FPN) with group norm of width `width`.
+
+    backbone: network that returns feature maps of an image.
+    """
+
+    backbone: ResNetSpec
+    width: int = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_groups(self.width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeformablePixelDecoderSpec(Spec):
+    """A pixel decoder of deformable attention among the three coarsest feature maps of the backbone.
+
+    backbone: network that returns feature maps of an image.
+    width: of the blocks. num_points: sampled points of each head and map.
+    num_finer: number of finer maps that a feature pyramid then adds.
+    """
+
+    backbone: ResNetSpec
+    width: int = 256
+    num_layers: int = 6
+    num_heads: int = 8
+    num_points: int = 4
+    d_ff: int = 1024
+    num_finer: int = 1
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_groups(self.width)
+
+
+def _check_groups(width: int) -> None:
+    """Raise unless group norm, with 32 groups as in the published models, can divide the channels."""
+    if width % 32:
+        raise InvalidValueError("width", width, "a multiple of 32, the number of groups of group norm")
+
+
 InputSpec = (
-    TokensSpec | ImagePatchesSpec | FeatureMapSpec | ObjectQueriesSpec | SeriesPatchesSpec | VectorsSpec
+    TokensSpec
+    | ImagePatchesSpec
+    | FeatureMapSpec
+    | FeaturePyramidSpec
+    | DeformablePixelDecoderSpec
+    | ObjectQueriesSpec
+    | SeriesPatchesSpec
+    | VectorsSpec
 )
 
 # ---- heads ----------------------------------------------------------------------------------
@@ -970,4 +1023,64 @@ class TwoTowerSpec(Spec):
         return getattr(self.image.head, "projection_dim", None) or self.image.encoder.d_model
 
 
-ModelSpec = EncoderDecoderSpec | EncoderOnlySpec | DecoderOnlySpec | PromptedSegmenterSpec | TwoTowerSpec
+@dataclass(frozen=True, kw_only=True)
+class EncoderMaskClassifierSpec(Spec):
+    """Mask classification by an image encoder alone: object queries join the patches in its last layers.
+
+    query_layers: number of last layers that the queries go through.
+    num_upscale: how often the resolution of the patches is doubled for the masks.
+    """
+
+    input: InputSpec
+    encoder: StackSpec
+    head: HeadSpec
+    num_queries: int
+    query_layers: int
+    num_upscale: int = 2
+    tied: tuple[Literal["head"], ...] = ()
+    init: InitSpec = field(default_factory=NormalSpec)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.encoder.final_norm is None:
+            raise MissingValueError("final_norm", "in the encoder of a mask classifier")
+        if not 1 <= self.query_layers <= self.encoder.num_layers:
+            expected = f"from 1 to num_layers {self.encoder.num_layers}"
+            raise InvalidValueError("query_layers", self.query_layers, expected)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskClassifierSpec(Spec):
+    """Mask classification: a backbone, a pixel decoder, and a decoder of object queries.
+
+    input: with deformable attention, the decoder reads three maps in turn, and its cross-attention is masked;
+    with a feature pyramid, it reads the coarsest map of the backbone.
+    project_memory: project the maps that the decoder reads even if they have its width.
+    """
+
+    input: InputSpec
+    target: ObjectQueriesSpec
+    decoder: StackSpec
+    head: HeadSpec
+    project_memory: bool = False
+    tied: tuple[Literal["head"], ...] = ()
+    init: InitSpec = field(default_factory=XavierSpec)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("cross_attention", "final_norm"):
+            owner = self.decoder.block if name == "cross_attention" else self.decoder
+            if getattr(owner, name) is None:
+                raise MissingValueError(name, "in the decoder of a mask classifier")
+
+
+ModelSpec = (
+    EncoderDecoderSpec
+    | EncoderOnlySpec
+    | DecoderOnlySpec
+    | TwoTowerSpec
+    | PromptedSegmenterSpec
+    | EncoderMaskClassifierSpec
+    | MaskClassifierSpec
+)
+DecoderSpec = DecoderOnlySpec | MaskClassifierSpec  # without a Transformer encoder

@@ -157,8 +157,9 @@ class Stack(nn.Module):
 
     @property
     def attentions(self) -> list[MultiHeadAttention]:
-        """The self-attention of every layer."""
-        return [cast(Block, block).self_attn for block in self.blocks]
+        """The self-attention of every layer; empty if it is deformable."""
+        attentions = [cast(Block, block).self_attn for block in self.blocks]
+        return [attention for attention in attentions if isinstance(attention, MultiHeadAttention)]
 
     @property
     def cross_attentions(self) -> list[MultiHeadAttention]:

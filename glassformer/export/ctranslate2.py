@@ -252,7 +252,7 @@ def epsilon_of(model_spec: spec.ModelSpec) -> float:
         sides = [
             (
                 model_spec.input,
-                model_spec.decoder if isinstance(model_spec, spec.DecoderOnlySpec) else model_spec.encoder,
+                model_spec.decoder if isinstance(model_spec, spec.DecoderSpec) else model_spec.encoder,
             )
         ]
     norms = [(getattr(tokens, "norm", None), stack.block.norm, stack.final_norm) for tokens, stack in sides]

@@ -222,7 +222,7 @@ def spec_options(model: ModelSpec) -> dict[str, Any]:
     """Return the build options of a spec; for an encoder-decoder, those of the encoder."""
     assert not isinstance(model, spec.TwoTowerSpec)
     source: Any = model.source if isinstance(model, spec.EncoderDecoderSpec) else model.input
-    stack = model.decoder if isinstance(model, spec.DecoderOnlySpec) else model.encoder
+    stack = model.decoder if isinstance(model, spec.DecoderSpec) else model.encoder
     block, attention, ffn = stack.block, stack.block.attention, stack.block.feed_forward
     vocabulary = spec.LanguageModelSpec | spec.MaskedLanguageModelSpec
     options = {

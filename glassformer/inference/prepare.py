@@ -58,10 +58,12 @@ def fused_copy(stack: Stack, make: LinearFactory | None) -> Stack:
 
 
 def _fused_block(block: Block, make: LinearFactory | None) -> Block:
-    cross = block.cross_attn
+    attention, cross = block.self_attn, block.cross_attn
+    if isinstance(attention, MultiHeadAttention):
+        attention = _fused_attention(attention, make, block.scale_self_attn)
     result = _copy(block)
     vars(result).update(
-        self_attn=_fused_attention(block.self_attn, make, block.scale_self_attn),
+        self_attn=attention,
         cross_attn=None if cross is None else _fused_attention(cross, make, block.scale_cross_attn, True),
         ffn=_fused_feed_forward(block.ffn, make, block.scale_ffn),
     )

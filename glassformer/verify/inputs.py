@@ -161,7 +161,7 @@ def _input_specs(model: spec.ModelSpec) -> list[tuple[spec.InputSpec, int]]:
         return [(model.source, model.encoder.d_model), (model.target, model.decoder.d_model)]
     if isinstance(model, spec.TwoTowerSpec):
         return [(tower.input, tower.encoder.d_model) for tower in (model.image, model.text)]
-    stack = model.decoder if isinstance(model, spec.DecoderOnlySpec) else model.encoder
+    stack = model.decoder if isinstance(model, spec.DecoderSpec) else model.encoder
     return [(model.input, stack.d_model)]
 
 

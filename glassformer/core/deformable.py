@@ -1,0 +1,133 @@
+"""Deformable attention: a query attends to a few sampled points of several feature maps.
+
+    x (B, T, D) --offset_proj--> where to look: P points of each of L levels, around the query's own position
+    x (B, T, D) --weight_proj--> how much each of the L * P points counts (softmax)
+    memory (B, S, D) --v_proj--> values (B, S, H, K), sampled bilinearly at the points
+
+The memory is the concatenation of L flattened grids, so S is the sum of their cells.
+
+B batch, T queries, S keys, D d_model, H heads, K head width, L levels, P points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glassformer.core.backend import Fused, Linear
+from glassformer.core.observe import Observer, tap
+from glassformer.core.spatial import Grid
+from glassformer.errors import InvalidValueError
+
+
+class SamplingContext(NamedTuple):
+    """What all layers of a deformable encoder share."""
+
+    grids: tuple[Grid, ...]  # of the L levels of the memory
+    reference: Tensor  # (B|1, T, L|1, 2): x and y of every query in shares of each level, 0 to 1
+
+
+def cell_centers(grids: Sequence[Grid], like: Tensor) -> Tensor:
+    """Return x and y of the center of every cell, in shares of its grid: (1, S, 1, 2).
+
+    like: has the dtype and device.
+
+    >>> cell_centers([(1, 2)], torch.zeros(1))[0, :, 0].tolist()
+    [[0.25, 0.5], [0.75, 0.5]]
+    """
+    centers = []
+    for rows, columns in grids:
+        y = (torch.arange(rows, device=like.device, dtype=like.dtype) + 0.5) / rows
+        x = (torch.arange(columns, device=like.device, dtype=like.dtype) + 0.5) / columns
+        centers.append(torch.stack((x.repeat(rows), y.repeat_interleave(columns)), -1))
+    return torch.cat(centers)[None, :, None]
+
+
+class DeformableAttention(nn.Module):
+    """Multi-scale deformable attention; a drop-in for the self-attention of a block.
+
+    num_levels: number of feature maps in the memory
+    num_points: sampled points of each head and level
+
+    >>> attention, grids = DeformableAttention(16, num_heads=4, num_levels=2), ((4, 6), (2, 3))
+    >>> x = torch.randn(1, 30, 16)
+    >>> attention(x, attend=SamplingContext(grids, cell_centers(grids, x))).shape
+    torch.Size([1, 30, 16])
+    """
+
+    fused: Fused | None = None  # inference copies have no fused version
+
+    def __init__(self, d_model: int, *, num_heads: int, num_levels: int, num_points: int = 4) -> None:
+        super().__init__()
+        if d_model % num_heads:
+            raise InvalidValueError("d_model", d_model, f"a multiple of num_heads {num_heads}")
+        self.num_heads, self.num_levels, self.num_points = num_heads, num_levels, num_points
+        samples = num_heads * num_levels * num_points
+        self.offset_proj = nn.Linear(d_model, samples * 2)
+        self.weight_proj = nn.Linear(d_model, samples)
+        self.v_proj = Linear(d_model, d_model)
+        self.out_proj = Linear(d_model, d_model)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Start with equal weights and points on rays around the query, one direction per head."""
+        nn.init.zeros_(self.offset_proj.weight)
+        angles = torch.arange(self.num_heads) * (2 * math.pi / self.num_heads)
+        rays = torch.stack((angles.cos(), angles.sin()), -1)  # (H, 2)
+        rays = rays / rays.abs().amax(-1, keepdim=True)
+        steps = torch.arange(1, self.num_points + 1)[:, None]  # (P, 1)
+        offsets = (rays[:, None, None] * steps).expand(-1, self.num_levels, -1, -1)  # (H, L, P, 2)
+        self.offset_proj.bias.copy_(offsets.flatten())
+        nn.init.zeros_(self.weight_proj.weight)
+        nn.init.zeros_(self.weight_proj.bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        attend: SamplingContext,
+        position_embeddings: Tensor | None = None,
+        obs: Observer | None = None,
+        **_: Any,
+    ) -> Tensor:
+        """x (B, T, D), which is also the memory -> (B, T, D).
+
+        position_embeddings: (B|1, T, D), added to the queries. The other options of a block (mask, position
+        terms, kernel) do not apply.
+        """
+        grids, reference = attend
+        queries = x if position_embeddings is None else x + position_embeddings.to(x.dtype)
+        heads, levels, points = self.num_heads, self.num_levels, self.num_points
+        offsets = self.offset_proj(queries).unflatten(-1, (heads, levels, points, 2))  # (B, T, H, L, P, 2)
+        weights = self.weight_proj(queries).unflatten(-1, (heads, -1)).softmax(-1)  # (B, T, H, L * P)
+        weights = tap(obs, "weights", weights)
+        sizes = x.new_tensor([(columns, rows) for rows, columns in grids])[:, None]  # (L, 1, 2)
+        where = reference[:, :, None, :, None] + offsets / sizes  # (B, T, H, L, P, 2), in shares of a level
+        where = tap(obs, "points", where)
+        values = self.v_proj(x).unflatten(-1, (heads, -1))  # (B, S, H, K)
+        samples = [
+            sample(level.unflatten(1, grid), where[:, :, :, n])
+            for n, (grid, level) in enumerate(
+                zip(grids, values.split([rows * columns for rows, columns in grids], 1), strict=True)
+            )
+        ]  # L of (B, T, H, P, K)
+        joined: Tensor = torch.einsum("bthp,bthpk->bthk", weights, torch.cat(samples, 3))
+        return tap(obs, "out", self.out_proj(tap(obs, "heads", joined).flatten(-2)))
+
+
+def sample(values: Tensor, where: Tensor) -> Tensor:
+    """Sample values (B, rows, columns, H, K) at points (B, T, H, P, 2) -> (B, T, H, P, K).
+
+    Points are x and y in shares of the grid. Values are interpolated bilinearly, and are 0 outside.
+    """
+    batch, _, _, heads, _ = values.shape
+    maps = values.permute(0, 3, 4, 1, 2).flatten(0, 1)  # (B * H, K, rows, columns)
+    points = where.transpose(1, 2).flatten(0, 1) * 2 - 1  # (B * H, T, P, 2), -1 to 1
+    found = F.grid_sample(maps, points, mode="bilinear", padding_mode="zeros", align_corners=False)
+    samples: Tensor = found.unflatten(0, (batch, heads)).permute(0, 3, 1, 4, 2)  # (B, T, H, P, K)
+    return samples

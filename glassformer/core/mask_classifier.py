@@ -1,0 +1,239 @@
+"""Mask classification: object queries, each of which predicts a class and a binary mask.
+
+`EncoderMaskClassifier` is an image encoder alone: the queries join the patches in its last layers.
+`MaskClassifier` is a backbone, a pixel decoder that merges its feature maps into pixel embeddings, and a
+Transformer decoder of the queries.
+
+With masked attention, a query attends only to the cells that are inside the mask that the layer before
+predicted.
+
+B batch, Q object queries, L labels, D d_model, S cells of a feature map, C channels, P prefix tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glassformer.core import backend
+from glassformer.core import spec as specs
+from glassformer.core.backend import normal_table
+from glassformer.core.convolution.upscale import Upscale
+from glassformer.core.embeddings import ObjectQueries
+from glassformer.core.heads import MaskHead, MaskOutput
+from glassformer.core.inputs import embed_inputs
+from glassformer.core.observe import Observer, scope, tap
+from glassformer.core.pixel_decoder import DeformablePixelDecoder, PixelDecoder
+from glassformer.core.spatial import Grid, Sinusoidal2dPositions
+from glassformer.core.stack import Stack
+
+if TYPE_CHECKING:
+    from glassformer.core.model import ForwardOptions
+
+
+def cells_inside(masks: Tensor, grid: Grid) -> Tensor:
+    """Return the cells of a grid that are inside of masks (B, Q, h, w), given as logits: bool (B, Q, S)."""
+    return F.interpolate(masks.detach(), grid, mode="bilinear", align_corners=False).flatten(2) >= 0
+
+
+class EncoderMaskClassifier(nn.Module):
+    """Encoder-only mask classification: object queries join the image patches in the last layers.
+
+    embed: input embedding of the image
+    encoder: image encoder; its final norm is applied before every prediction
+    upscale: layers that double the resolution of the patches
+    head: classes and masks
+
+    >>> from glassformer.core.build import build_model
+    >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
+    >>> block = specs.BlockSpec(attention=attention, feed_forward=ffn, wiring="pre")
+    >>> model = build_model(specs.EncoderMaskClassifierSpec(
+    ...     input=specs.ImagePatchesSpec(image_size=(32, 32), patch_size=(8, 8)),
+    ...     encoder=specs.StackSpec(d_model=16, num_layers=3, block=block, final_norm=specs.LayerNormSpec()),
+    ...     head=specs.MasksSpec(num_labels=5, mask_dim=16), num_queries=7, query_layers=2))
+    >>> output = model(torch.randn(2, 3, 32, 32))
+    >>> output.logits.shape, output.masks.shape
+    (torch.Size([2, 7, 6]), torch.Size([2, 7, 16, 16]))
+    """
+
+    spec: specs.EncoderMaskClassifierSpec
+    mask_probs: Tensor
+
+    def __init__(
+        self,
+        spec: specs.EncoderMaskClassifierSpec,
+        *,
+        embed: nn.Module,
+        encoder: Stack,
+        head: MaskHead,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embed, self.encoder = embed, encoder
+        width = spec.encoder.d_model
+        self.queries = normal_table(spec.num_queries, width)
+        self.upscale = nn.ModuleList(Upscale(width, head.mask.activation) for _ in range(spec.num_upscale))
+        self.head = head
+        # share of the queries whose attention is masked, in each of the last layers
+        self.register_buffer("mask_probs", torch.ones(spec.query_layers))
+
+    def tie(self) -> None:
+        """Nothing is tied."""
+
+    @torch.no_grad()
+    def anneal_masks(self, progress: float) -> None:
+        """Lower the share of masked attention layer by layer, to 0 at the end of the training.
+
+        A model without masks is faster: it is a plain encoder. Layer n of N is annealed from
+        (n + 1) / (N + 2) to (n + 2) / (N + 2) of the training.
+
+        progress: share of the training that is done, 0 to 1.
+        """
+        steps = len(self.mask_probs) + 2
+        starts = torch.arange(1, steps - 1, device=self.mask_probs.device)
+        self.mask_probs.copy_((1 - (progress * steps - starts).clamp(0, 1)) ** 0.9)
+
+    def forward(
+        self, pixels: Tensor, *, pixel_mask: Tensor | None = None, **options: Unpack[ForwardOptions]
+    ) -> MaskOutput:
+        """Images (B, C, height, width) -> classes and masks; in training also those before each query layer.
+
+        pixel_mask: accepted for padded batches; these models see the padding.
+        """
+        obs, kernel = options.get("obs"), options.get("kernel", "auto")
+        embedded = embed_inputs(self.embed, pixels, None, 0, scope(obs, "embed"))
+        x, grid = backend.residual_stream(embedded.x), embedded.grid
+        assert grid is not None
+        joint = len(self.encoder.blocks) - self.spec.query_layers
+        probs: list[float] = [1.0] * self.spec.query_layers if self.training else self.mask_probs.tolist()
+        outputs: list[MaskOutput] = []
+        mask = None
+        for n, block in enumerate(self.encoder.blocks):
+            if n == joint:
+                queries = self.queries.to(x.dtype).expand(x.shape[0], -1, -1)
+                x = torch.cat((queries, x), 1)  # (B, Q + P + S, D)
+            if n >= joint and probs[n - joint] > 0:
+                outputs.append(self._predict(x, grid, None))
+                mask = self._attention_mask(x, outputs[-1].masks, grid, self.mask_probs[n - joint])
+            x = block(x, mask=mask, kernel=kernel, obs=scope(obs, f"encoder.blocks.{n}"))
+        last = self._predict(x, grid, obs)
+        return last._replace(layers=tuple(outputs)) if self.training else last
+
+    def _predict(self, x: Tensor, grid: Grid, obs: Observer | None) -> MaskOutput:
+        """Predict from the hidden states (B, Q + P + S, D)."""
+        assert self.encoder.final_norm is not None
+        x = tap(obs, "encoder.final_norm", self.encoder.final_norm(x))
+        cells = (
+            x[:, x.shape[1] - grid[0] * grid[1] :].transpose(1, 2).unflatten(2, grid)
+        )  # (B, D, rows, columns)
+        for layer in self.upscale:
+            cells = layer(cells)
+        output: MaskOutput = self.head(x[:, : self.spec.num_queries], cells, obs=scope(obs, "head"))
+        return output
+
+    def _attention_mask(self, x: Tensor, masks: Tensor, grid: Grid, prob: Tensor) -> Tensor:
+        """Return which tokens may attend to which, (B, T, T).
+
+        Queries attend to the patches inside their masks, except for a random share 1 - prob of them.
+        """
+        inside = F.interpolate(masks.detach(), grid, mode="bilinear", align_corners=False).flatten(2) > 0
+        unmasked = torch.rand(inside.shape[:2], device=x.device) > prob
+        allowed = x.new_ones(x.shape[0], x.shape[1], x.shape[1], dtype=torch.bool)
+        allowed[:, : inside.shape[1], x.shape[1] - inside.shape[2] :] = inside | unmasked[..., None]
+        return allowed
+
+
+class MaskClassifier(nn.Module):
+    """Mask classification with a backbone, a pixel decoder and a decoder of object queries.
+
+    embed: backbone and pixel decoder
+    queries: object queries
+    decoder: Transformer decoder; its final norm is applied before every prediction
+    head: classes and masks
+
+    >>> from glassformer.core.build import build_model
+    >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
+    >>> block = specs.BlockSpec(attention=attention, cross_attention=attention, feed_forward=ffn)
+    >>> resnet = specs.ResNetSpec(stem_width=8, widths=(8, 16, 16, 32), depths=(1, 1, 1, 1), layer="basic")
+    >>> model = build_model(specs.MaskClassifierSpec(
+    ...     input=specs.FeaturePyramidSpec(backbone=resnet, width=32),
+    ...     target=specs.ObjectQueriesSpec(num_queries=7), head=specs.MasksSpec(num_labels=5, mask_dim=16),
+    ...     decoder=specs.StackSpec(d_model=32, num_layers=2, block=block, final_norm=specs.LayerNormSpec())))
+    >>> output = model(torch.randn(2, 3, 64, 96))
+    >>> output.logits.shape, output.masks.shape
+    (torch.Size([2, 7, 6]), torch.Size([2, 7, 16, 24]))
+    """
+
+    spec: specs.MaskClassifierSpec
+
+    def __init__(
+        self,
+        spec: specs.MaskClassifierSpec,
+        *,
+        embed: PixelDecoder,
+        queries: ObjectQueries,
+        decoder: Stack,
+        head: MaskHead,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        width, levels = spec.decoder.d_model, embed.memory_channels
+        self.masked = isinstance(embed, DeformablePixelDecoder)
+        self.embed, self.queries = embed, queries
+        self.project = nn.ModuleList(
+            nn.Conv2d(channels, width, 1) if spec.project_memory or channels != width else nn.Identity()
+            for channels in levels
+        )
+        self.level = normal_table(len(levels), width) if self.masked else None
+        self.position = Sinusoidal2dPositions(width)
+        self.decoder, self.head = decoder, head
+
+    def tie(self) -> None:
+        """Nothing is tied."""
+
+    def forward(
+        self, pixels: Tensor, *, pixel_mask: Tensor | None = None, **options: Unpack[ForwardOptions]
+    ) -> MaskOutput:
+        """Images (B, C, height, width) -> classes and masks; in training also those of earlier layers.
+
+        pixel_mask: accepted for padded batches; these models see the padding.
+        """
+        obs, kernel = options.get("obs"), options.get("kernel", "auto")
+        embeddings, levels = self.embed(pixels, obs=scope(obs, "embed"))
+        grids: list[Grid] = [(level.shape[2], level.shape[3]) for level in levels]
+        memories = [self.project[n](level).flatten(2).transpose(1, 2) for n, level in enumerate(levels)]
+        if self.level is not None:
+            memories = [memory + self.level[n].to(memory.dtype) for n, memory in enumerate(memories)]
+        positions = [self.position(grid, None, pixels.device) for grid in grids]
+        queries = self.queries(pixels.shape[0], obs=scope(obs, "queries"))
+        x = backend.residual_stream(queries.x.to(memories[0].dtype))
+        outputs: list[MaskOutput] = []
+        for n, block in enumerate(self.decoder.blocks):
+            level_id = n % len(levels)
+            mask = None
+            if self.masked or (self.training and n > 0):
+                outputs.append(self._predict(x, embeddings, None))
+            if self.masked:
+                mask = cells_inside(outputs[-1].masks, grids[level_id])
+                mask = mask | ~mask.any(-1, keepdim=True)  # a query with an empty mask attends to all cells
+            x = block(
+                x,
+                memories[level_id],
+                memory_mask=mask,
+                position_embeddings=queries.position_embeddings,
+                memory_position_embeddings=positions[level_id],
+                kernel=kernel,
+                obs=scope(obs, f"decoder.blocks.{n}"),
+            )
+        last = self._predict(x, embeddings, obs)
+        return last._replace(layers=tuple(outputs)) if self.training else last
+
+    def _predict(self, x: Tensor, embeddings: Tensor, obs: Observer | None) -> MaskOutput:
+        """Predict from queries x (B, Q, D) and pixel embeddings (B, C, h, w)."""
+        assert self.decoder.final_norm is not None
+        x = tap(obs, "decoder.final_norm", self.decoder.final_norm(x))
+        output: MaskOutput = self.head(x, embeddings, obs=scope(obs, "head"))
+        return output
