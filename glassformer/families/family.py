@@ -34,6 +34,15 @@ IGNORED_KEYS = frozenset(
 )
 
 
+# further such keys, of the loss of object detection
+DETECTION_LOSS_KEYS = frozenset(
+    """
+    class_cost bbox_cost giou_cost mask_loss_coefficient dice_loss_coefficient bbox_loss_coefficient
+    giou_loss_coefficient eos_coefficient
+    """.split()
+)
+
+
 @dataclass(eq=False)
 class UnsupportedConfigError(GlassformerError):
     """A published config requires something unsupported. supported: the values that are."""
@@ -239,7 +248,7 @@ def spec_options(model: ModelSpec) -> dict[str, Any]:
         "dropout": block.dropout,
         "attention_dropout": attention.dropout,
         "ffn_dropout": ffn.dropout,
-        "embed_dropout": source.dropout,
+        "embed_dropout": getattr(source, "dropout", 0.0),
         "attention_bias": "out" in attention.biases,
         "qkv_bias": "q" in attention.biases,
         "ffn_bias": bool(ffn.biases),
@@ -279,7 +288,8 @@ def preset(d_model: int, num_heads: int, num_layers: int, d_ff: int, **options: 
 
 def label_config(head: HeadSpec) -> dict[str, Any]:
     """Return config keys with numbered labels, if the head has labels."""
-    if not isinstance(head, spec.ClassifySpec | spec.DistilledClassifySpec | spec.TokenClassifySpec):
+    labeled = spec.ClassifySpec | spec.DistilledClassifySpec | spec.TokenClassifySpec | spec.BoxesSpec
+    if not isinstance(head, labeled):
         return {}
     return named_label_config([f"LABEL_{n}" for n in range(head.num_labels)])
 
@@ -301,6 +311,14 @@ def rename_modules(*pairs: tuple[str, str]) -> tuple[Op, ...]:
     """Return operations that rename weight and bias of modules; pairs: (published name, Glassformer name)."""
     rows = tuple(Rename(f"{theirs}.{{p}}", f"{ours}.{{p}}") for theirs, ours in pairs)
     return expand(rows, p=("weight", "bias"))
+
+
+def box_head_rows(head: spec.BoxesSpec) -> tuple[Op, ...]:
+    """Return the operations of a box head."""
+    label, box = "class_labels_classifier", "bbox_predictor"
+    labels = [(f"{label}.layers.{n}", f"head.out.layers.{n}") for n in range(head.class_layers)]
+    boxes = [(f"{box}.layers.{n}", f"head.box.layers.{n}") for n in range(head.box_layers)]
+    return rename_modules(*([(label, "head.out.layers.0")] if head.class_layers == 1 else labels), *boxes)
 
 
 def layer_rows(

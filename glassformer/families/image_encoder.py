@@ -114,14 +114,14 @@ def read(config: Config, architectures: Mapping[type, str]) -> dict[str, Any]:
     kind = names[config.architecture]
     return {
         **read_options(config, KEYS),
-        "image_size": _size(config, "image_size", 224),
-        "patch_size": _size(config, "patch_size", 16),
+        "image_size": read_size(config, "image_size", 224),
+        "patch_size": read_size(config, "patch_size", 16),
         "head_dim": config.get("head_dim", 0),
         "head": _features(config) if kind is spec.FeaturesSpec else kind(num_labels=config.num_labels),
     }
 
 
-def _size(config: Config, key: str, default: int) -> tuple[int, int]:
+def read_size(config: Config, key: str, default: Size) -> tuple[int, int]:
     """Read a published size, one number or (height, width)."""
     value: Any = config.get(key, None)
     value = default if value is None else value

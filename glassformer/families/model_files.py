@@ -38,6 +38,8 @@ def published_files(
         new_config, further = dict(config), files
     else:
         new_config, further = family.to_config(model.spec), family.files(model.spec)
+        if len(config.get("id2label", ())) == len(new_config.get("id2label", ())):
+            new_config |= {key: config[key] for key in ("id2label", "label2id") if key in config}
         if classes is not None and len(classes) == len(new_config.get("id2label", ())):
             new_config |= named_label_config(classes)
     floats = {t.dtype for t in model.parameters() if t.is_floating_point()}

@@ -16,7 +16,7 @@ from glassformer.families.family import Config, Family, UnsupportedConfigError
 NAMES = tuple(
     """original t5 bart marian
     bert roberta distilbert electra albert modernbert deberta vit deit clip siglip patchtst sam
-    maskformer mask2former
+    maskformer mask2former yolos detr
     gpt2 llama mistral qwen2 qwen3 falcon palm gpt_neox gemma2 gemma3
     sentence""".split()
 )

@@ -5,11 +5,11 @@ transformers' ResNet and timm's have the same tensors under different names; a f
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from glassformer.core import spec
 from glassformer.families.family import Config
-from glassformer.weights.ops import Computed, Op, Tied
+from glassformer.weights.ops import Computed, Ignored, Op, Tied
 
 # layers of the stages of timm's models, by name
 _TIMM_DEPTHS = {
@@ -44,10 +44,34 @@ def timm_resnet(name: str, *, channels: int = 3, output_stride: int = 32) -> spe
     )
 
 
-def read_timm(config: Config, *, channels: int, output_stride: int) -> spec.ResNetSpec:
+def read_timm(config: Config, *, output_stride: int = 32) -> spec.ResNetSpec:
     """Read a backbone that a config names as a model of timm under the key `backbone`."""
     names: dict[str | None, str] = {**{name: name for name in _TIMM_DEPTHS}, None: "resnet50"}
-    return timm_resnet(config.choose("backbone", names, None), channels=channels, output_stride=output_stride)
+    return timm_resnet(
+        config.choose("backbone", names, None),
+        channels=config.get("num_channels", 3),
+        output_stride=config.get("output_stride", output_stride),
+    )
+
+
+def write_timm(backbone: spec.ResNetSpec) -> dict[str, Any]:
+    """Return the config of a ResNet of timm; the inverse of `read_timm`."""
+    channels = backbone.channels
+    found = {
+        timm_resnet(name, channels=channels, output_stride=stride): (name, stride)
+        for name in _TIMM_DEPTHS
+        for stride in (8, 16, 32)
+    }
+    name, stride = found[backbone]
+    return {
+        "model_type": "timm_backbone",
+        "backbone": name,
+        "num_channels": channels,
+        "features_only": True,
+        "use_pretrained_backbone": False,
+        "out_indices": [1, 2, 3, 4],
+        "output_stride": stride,
+    }
 
 
 def read_resnet(config: Config) -> spec.ResNetSpec:
@@ -92,20 +116,26 @@ def write_resnet(backbone: spec.ResNetSpec) -> dict[str, Any]:
 
 
 def resnet_rows(
-    theirs: tuple[str, ...], ours: str, backbone: spec.ResNetSpec, *, save_counts: bool = False
+    theirs: tuple[str, ...],
+    ours: str,
+    backbone: spec.ResNetSpec,
+    *,
+    layout: Literal["transformers", "timm"] = "transformers",
+    save_counts: bool = False,
 ) -> tuple[Op, ...]:
-    """Return the operations of a backbone, which is saved with transformers' names.
+    """Return the operations of a backbone, whose tensors may have transformers' names or timm's.
 
     theirs: the possible prefixes of the published names; the first is for saving. ours: Glassformer's prefix.
+    layout: the names for saving.
     save_counts: whether trained batch norms are saved with `num_batches_tracked`.
     """
     rows: list[Op] = []
 
     def conv_norm(transformers: tuple[str, str], timm: tuple[str, str], path: str) -> None:
         def names(part: int, tensor: str) -> tuple[str, ...]:
-            return tuple(
-                f"{prefix}{layout[part]}.{tensor}" for layout in (transformers, timm) for prefix in theirs
-            )
+            modules = (transformers[part], timm[part])
+            ordered = modules if layout == "transformers" else modules[::-1]
+            return tuple(f"{prefix}{module}.{tensor}" for module in ordered for prefix in theirs)
 
         rows.append(Tied(names(0, "weight"), f"{ours}{path}.conv.weight"))
         rows.extend(Tied(names(1, tensor), f"{ours}{path}.norm.{tensor}") for tensor in _NORM_TENSORS)
@@ -135,4 +165,6 @@ def resnet_rows(
                     f"{path}shortcut",
                 )
         width = backbone.widths[i]
+    if backbone.norm == "frozen_batch":
+        rows.append(Ignored(tuple(f"{prefix}*.num_batches_tracked" for prefix in theirs)))
     return tuple(rows)

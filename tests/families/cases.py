@@ -458,6 +458,43 @@ SIGLIP: list[Case] = [
     ("SiglipVisionModel", {**_PICTURES[0], "vision_use_head": False}),
 ]
 
+_YOLOS = {**_SIZES, "image_size": [16, 24], "patch_size": 8, "num_detection_tokens": 5, "num_labels": 3}
+
+YOLOS: list[Case] = [
+    ("YolosForObjectDetection", {**_YOLOS}),
+    ("YolosForObjectDetection", {**_YOLOS, "use_mid_position_embeddings": False, "num_labels": 1}),
+    ("YolosForObjectDetection", {**_YOLOS, "num_hidden_layers": 3, "qkv_bias": False, "hidden_act": "relu"}),
+    ("YolosForObjectDetection", {**_YOLOS, "image_size": [12, 12], "patch_size": 4, "num_channels": 1}),
+    ("YolosForObjectDetection", {**_YOLOS, "hidden_size": 35, "num_attention_heads": 5}),
+    ("YolosForObjectDetection", {**_YOLOS, "num_detection_tokens": 1, "layer_norm_eps": 1e-3}),
+]
+
+_RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 2]}
+_RESNET |= {"layer_type": "basic"}
+_DETR = {"d_model": 24, "encoder_layers": 2, "encoder_ffn_dim": 37, "encoder_attention_heads": 3}
+_DETR |= {"decoder_layers": 2, "decoder_ffn_dim": 37, "decoder_attention_heads": 3, "num_queries": 5}
+_DETR |= {"backbone_config": _RESNET, "num_labels": 3}
+_BOTTLENECK = {**_RESNET, "layer_type": "bottleneck", "hidden_sizes": [8, 16, 24], "depths": [1, 1, 1]}
+
+DETR: list[Case] = [
+    ("DetrForObjectDetection", {**_DETR}),
+    ("DetrForObjectDetection", {**_DETR, "backbone_config": _BOTTLENECK, "activation_function": "gelu"}),
+    ("DetrForObjectDetection", {**_DETR, "position_embedding_type": "learned", "num_labels": 1}),
+    (
+        "DetrForObjectDetection",
+        {**_DETR, "backbone_config": {**_BOTTLENECK, "downsample_in_bottleneck": True}, "num_queries": 1},
+    ),
+    (
+        "DetrForObjectDetection",
+        {**_DETR, "backbone_config": {**_RESNET, "downsample_in_first_stage": True}, "decoder_layers": 3},
+    ),
+    ("DetrForObjectDetection", {**_DETR, "decoder_attention_heads": 6, "decoder_ffn_dim": 19}),
+    (
+        "DetrModel",
+        {**_DETR, "num_channels": 1, "backbone_config": {**_RESNET, "num_channels": 1}, "encoder_layers": 1},
+    ),
+]
+
 _SERIES = {
     "context_length": 21,
     "patch_length": 6,
@@ -543,7 +580,7 @@ SAM: list[Case] = [
 
 _OWN = {
     **{"t5": T5, "bart": BART, "marian": MARIAN, "vit": VIT, "deit": DEIT, "patchtst": PATCHTST},
-    **{"sam": SAM},
+    **{"sam": SAM, "yolos": YOLOS, "detr": DETR},
     **{"gpt2": GPT2, "llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2, "qwen3": QWEN3},
     **{"falcon": FALCON, "palm": PALM, "gpt_neox": GPT_NEOX, "gemma2": GEMMA2, "gemma3": GEMMA3},
     **{

@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
-from glassformer.core.heads import DistilledLogits, PooledOutput, SpanLogits
+from glassformer.core.heads import BoxOutput, DistilledLogits, PooledOutput, SpanLogits
 from glassformer.core.model import AnyModel, EncoderDecoder, TwoTowerOutput
 from glassformer.core.segmenter import PromptedMaskOutput
 
@@ -35,14 +35,18 @@ def reference(name: str, settings: dict[str, Any], seed: int = 0) -> nn.Module:
     model = kind(kind.config_class(**settings)).eval()
     with torch.no_grad():
         for value in model.parameters():
-            if not value.requires_grad:
+            if value.dim() == 4:  # a convolution, which some references freeze
+                value.requires_grad_().copy_(torch.randn_like(value) * 0.8 / value[0].numel() ** 0.5)
+            elif not value.requires_grad:
                 continue  # a table by formula
-            if value.dim() >= 2:
+            elif value.dim() >= 2:
                 value.copy_(torch.randn_like(value) * 0.8 / value.shape[-1] ** 0.5)
             else:
                 value.add_(torch.randn_like(value) * 0.1)
         for key, value in model.named_buffers():
-            if key.endswith(("running_mean", "logits_bias")):
+            if key.endswith(("normalization.weight", "normalization.bias")):  # of a frozen batch norm
+                value.add_(torch.randn_like(value) * 0.3)
+            elif key.endswith(("running_mean", "logits_bias")):
                 value.copy_(torch.randn_like(value) * 0.1)
             elif key.endswith("running_var"):
                 value.copy_(torch.rand_like(value) + 0.5)
@@ -94,6 +98,8 @@ def outputs(result: Any) -> Iterator[tuple[str, Tensor]]:
             yield from (("pred_masks", masks), ("iou_scores", iou))
         case StudentT() | Gaussian() | NegativeBinomial():
             yield from result._asdict().items()
+        case BoxOutput(logits, boxes):
+            yield from (("logits", logits), ("pred_boxes", boxes))
         case Tensor():
             yield "main", result
 

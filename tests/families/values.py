@@ -14,7 +14,7 @@ import glassformer
 from glassformer.core.build import unique_state_dict
 from glassformer.core.distributions import DISTRIBUTIONS
 from glassformer.core.embeddings import ImageInput
-from glassformer.core.model import EncoderOnly, TwoTower
+from glassformer.core.model import EncoderDecoder, EncoderOnly, TwoTower
 from glassformer.core.segmenter import PromptedSegmenter
 from glassformer.families.registry import families
 from glassformer.weights.convert import to_theirs
@@ -22,9 +22,25 @@ from glassformer.weights.convert import to_theirs
 BATCH, HIDDEN = 3, 2
 
 
-def run(reference: Any, model: EncoderOnly | PromptedSegmenter, side: str, kernel: str) -> tuple[Any, Any]:
+def run_padded_images(reference: Any, model: EncoderDecoder, side: str, kernel: str) -> tuple[Any, Any]:
+    """Ours and theirs on images of an odd size; with `side`, they are padded on the right and the bottom."""
+    pixels = torch.randn(BATCH, model.src_embed.backbone.channels, 77, 61)
+    if side == "none":
+        return model(pixels, kernel=kernel), reference(pixel_values=pixels)
+    mask = torch.zeros(BATCH, 77, 61, dtype=torch.bool)
+    for row, (height, width) in enumerate(((77, 40), (51, 61), (33, 19))):
+        mask[row, :height, :width] = True
+    theirs = reference(pixel_values=pixels, pixel_mask=mask.long())
+    return model(pixels, pixel_mask=mask, kernel=kernel), theirs
+
+
+def run(
+    reference: Any, model: EncoderOnly | EncoderDecoder | PromptedSegmenter, side: str, kernel: str
+) -> tuple[Any, Any]:
     """Ours and theirs on the same values; of a series, some on `side` are missing."""
     torch.manual_seed(3)
+    if isinstance(model, EncoderDecoder):
+        return run_padded_images(reference, model, side, kernel)
     if isinstance(model.embed, ImageInput):
         values = torch.randn(BATCH, model.embed.channels, *model.embed.image_size)
         if isinstance(model, PromptedSegmenter):
