@@ -25,8 +25,9 @@ from glassformer.core.observe import observe
 from glassformer.verify.inputs import fitting_length, named_outputs, random_inputs
 
 # all blocks of a stack have the same shapes, so the first one is enough
-OBSERVED = ("*embed.*", "*.blocks.0.*", "*.final_norm", "head.*")
-PARTS = ("embedding", "positions", "self-attention", "cross-attention", "feed-forward", "norms", "head")
+OBSERVED = ("*embed.*", "*.blocks.0.*", "*.final_norm", "*.merging.*", "head.*")
+PARTS: tuple[str, ...] = ("embedding", "positions", "self-attention", "cross-attention", "feed-forward")
+PARTS += ("patch merging", "norms", "head")
 NORMS = ("norm_self", "norm_cross", "norm_ffn", "norm_self_out", "norm_cross_out", "norm_ffn_out")
 BLOCK_PARTS = ("resid_in", "self_attn", "cross_attn", "ffn", *NORMS)
 DEFAULT_LENGTH = 16
@@ -35,6 +36,7 @@ WIRINGS = {
     "pre": "pre-norm",
     "post": "post-norm",
     "sandwich": "norms before and after each sublayer",
+    "res_post": "norm after each sublayer",
     "parallel": "parallel, one norm",
     "parallel_split": "parallel, two norms",
 }
@@ -103,6 +105,7 @@ def part_of(name: str) -> str:
         "cross_attn": "cross-attention",
         "ffn": "feed-forward",
         "position": "positions",
+        "merging": "patch merging",
     }
     return next((parts[step] for step in path if step in parts), "embedding")
 
@@ -134,18 +137,26 @@ def draw_model(model: spec.ModelSpec, summary: ModelSummary, width: int) -> Rend
             width=width,
         )
         after = _rows(f"{name}.final_norm", {f"{name}.final_norm": describe(stack.final_norm)}, summary)
+        if stack_input is None:
+            merged = {f"{embedding}.out": "2 × 2 neighbors merged"}
+            before = _rows(f"{embedding}.", merged, summary)
+        else:
+            before = _input_rows(embedding, stack_input, summary, number)
         parts += [
-            _outside(_input_rows(embedding, stack_input, summary, number), width),
+            _outside(before, width),
             frame,
             _outside(after, width),
         ]
+    if isinstance(encoder := getattr(model, "encoder", None), spec.StagesSpec):
+        norm = {"encoder.final_norm": describe(encoder.final_norm)}
+        parts.append(_outside(_rows("encoder.final_norm", norm, summary), width))
     tied = ", tied to the token embedding" if "head" in model.tied else ""
     head = [("▼", "head", describe(model.head) + tied, shape) for shape in summary.outputs.values()]
     return Group(*parts, _outside(head, width))
 
 
-def _stacks(model: spec.ModelSpec) -> list[tuple[str, spec.StackSpec, str, spec.InputSpec]]:
-    """Return the name and spec of each stack, and of its input embedding."""
+def _stacks(model: spec.ModelSpec) -> list[tuple[str, spec.StackSpec, str, spec.InputSpec | None]]:
+    """Return the name and spec of each stack, and of its input embedding; of a later stage, its merging."""
     match model:
         case spec.EncoderDecoderSpec():
             return [
@@ -155,16 +166,35 @@ def _stacks(model: spec.ModelSpec) -> list[tuple[str, spec.StackSpec, str, spec.
         case spec.DecoderOnlySpec() | spec.MaskClassifierSpec():
             return [("decoder", model.decoder, "embed", model.input)]
         case spec.EncoderOnlySpec() | spec.PromptedSegmenterSpec() | spec.EncoderMaskClassifierSpec():
-            return [("encoder", model.encoder, "embed", model.input)]
+            return _encoder_stacks("", model.encoder, model.input)
         case spec.TwoTowerSpec():
-            return [
-                (f"{name}.encoder", tower.encoder, f"{name}.embed", tower.input)
-                for name, tower in (("image", model.image), ("text", model.text))
-            ]
+            towers = (("image.", model.image), ("text.", model.text))
+            return [row for at, tower in towers for row in _encoder_stacks(at, tower.encoder, tower.input)]
+
+
+def _encoder_stacks(
+    at: str, encoder: spec.EncoderSpec, source: spec.InputSpec
+) -> list[tuple[str, spec.StackSpec, str, spec.InputSpec | None]]:
+    """Return the stack of an encoder, or its stages. at: prefix of the names."""
+    if isinstance(encoder, spec.StackSpec):
+        return [(f"{at}encoder", encoder, f"{at}embed", source)]
+    return [
+        (
+            f"{at}encoder.stages.{n}",
+            stage,
+            f"{at}encoder.merging.{n - 1}" if n else f"{at}embed",
+            None if n else source,
+        )
+        for n, stage in enumerate(encoder.stages)
+    ]
 
 
 def _describe_windows(stack: spec.StackSpec) -> str | None:
     """Describe the layers with a window in a stack whose layers differ; None if they are all drawn."""
+    spatial = [stack.block_at(n).attention.spatial_window for n in range(stack.num_layers)]
+    shifted = [str(n) for n, window in enumerate(spatial) if window is not None and window.shift]
+    if shifted:
+        return f"[dim]shifted windows in layers {', '.join(shifted)}[/]"
     windows = [stack.block_at(n).attention.window for n in range(stack.num_layers)]
     layers = [str(n) for n, window in enumerate(windows) if window is not None]
     if not layers or len(set(windows)) == 1:
@@ -211,7 +241,7 @@ def _block_rows(at: str, stack: spec.StackSpec, summary: ModelSummary) -> Iterat
     """Yield the rows of one block. A pre-norm opens a branch; a post-norm comes after the sum."""
     wiring, details = stack.block.wiring, _block_details(at, stack, summary)
     last = {"out": "⊕─┤" if wiring.startswith("parallel") else "⊕─╯", "down": "⊕─╯"}
-    if wiring == "sandwich":  # the output is normed before it is added
+    if wiring in ("sandwich", "res_post"):  # the output is normed before it is added
         last = {}
     previous = ""
     for name, shape in summary.activations.items():
@@ -224,9 +254,9 @@ def _block_rows(at: str, stack: spec.StackSpec, summary: ModelSummary) -> Iterat
         elif sublayer.endswith("_out"):
             wire = "⊕─╯"
         elif sublayer.startswith("norm_"):
-            wire = "◇" if wiring == "post" else "├─╮"
+            wire = {"post": "◇", "res_post": "⊕─╯"}.get(wiring, "├─╮")
         else:
-            wire = "├─╮" if wiring == "post" and sublayer != previous else "│ │"
+            wire = "├─╮" if wiring in ("post", "res_post") and sublayer != previous else "│ │"
         yield last.get(step, wire), own, details.get(own, ""), shape
         previous = sublayer
 
@@ -243,9 +273,12 @@ def _block_details(at: str, stack: spec.StackSpec, summary: ModelSummary) -> dic
         details[f"{name}.q"] = (
             f"{attention.num_heads} heads × {attention.head_dim or stack.d_model // attention.num_heads}"
         )
-        details[f"{name}.k"] = describe(stack.position) if name == "self_attn" else "from the encoder output"
+        position = attention.position_bias or stack.position
+        details[f"{name}.k"] = describe(position) if name == "self_attn" else "from the encoder output"
         causal = "causal" if stack.causal and name == "self_attn" else ""
         window = f"window {attention.window}" if attention.window else ""
+        if (spatial := attention.spatial_window) is not None:
+            window = f"windows of {spatial.size} × {spatial.size}"
         details[f"{name}.weights"] = ", ".join(filter(None, (causal, window))) or "every position"
         details[f"{name}.heads"] = f"{summary.kernels.get(f'{at}.{name}', 'no')} kernel"
     return details

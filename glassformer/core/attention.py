@@ -24,10 +24,10 @@ from glassformer.core.kernels import Kernel, PreparedMask, prepare_mask, with_bi
 from glassformer.core.kernels import attend as run_kernel
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
-from glassformer.core.norms import RMSNorm
+from glassformer.core.norms import RMSNorm, UnitNorm
 from glassformer.core.observe import AttentionContext, Observer, tap
 from glassformer.core.positions import PositionTerms
-from glassformer.core.spatial import Grid, PositionBias, QueryBias2d, RelativeBias2d, WindowLayout
+from glassformer.core.spatial import Grid, LogBias2d, PositionBias, QueryBias2d, RelativeBias2d, WindowLayout
 from glassformer.errors import InvalidValueError, MissingValueError, ShapeError
 
 
@@ -61,7 +61,7 @@ class MultiHeadAttention(nn.Module):
     biases: which of the projections q, k, v and out have a bias
     window: each query attends to at most this many keys, including its own; None: all
     dropout: dropout rate of the attention weights
-    qk_norm: normalizes queries and keys of each head
+    qk_norm: normalizes queries and keys of each head; `CosineSpec` for cosine attention
     softcap: bound of the scaled scores, softcap * tanh(scores / softcap); None: no bound
     memory_dim: width of the memory in cross-attention; None: d_model
     spatial_window: windows of a 2-D grid of tokens, within which they attend; None: all tokens
@@ -89,7 +89,7 @@ class MultiHeadAttention(nn.Module):
         biases: Sequence[str] = ("q", "k", "v", "out"),
         window: int | None = None,
         dropout: float = 0.0,
-        qk_norm: spec.RMSNormSpec | None = None,
+        qk_norm: spec.RMSNormSpec | spec.CosineSpec | None = None,
         softcap: float | None = None,
         memory_dim: int | None = None,
         spatial_window: spec.WindowSpec | None = None,
@@ -121,8 +121,14 @@ class MultiHeadAttention(nn.Module):
         self.k_proj = Linear(source, self.num_kv_heads * self.head_dim, bias="k" in biases)
         self.v_proj = Linear(source, self.num_kv_heads * self.value_dim, bias="v" in biases)
         self.out_proj = Linear(self.num_heads * self.value_dim, d_model, bias="out" in biases)
-        self.q_norm = None if qk_norm is None else RMSNorm(self.head_dim, **vars(qk_norm))
-        self.k_norm = None if qk_norm is None else RMSNorm(self.head_dim, **vars(qk_norm))
+        self.q_norm: nn.Module | None = None
+        self.k_norm: nn.Module | None = None
+        match qk_norm:
+            case spec.RMSNormSpec():
+                self.q_norm, self.k_norm = (RMSNorm(self.head_dim, **vars(qk_norm)) for _ in range(2))
+            case spec.CosineSpec():
+                self.q_norm, self.k_norm = UnitNorm(self.num_heads, qk_norm.max_scale), UnitNorm()
+                self.scale = 1.0 if scale is None else scale
         self.position_bias = self._make_position_bias(position_bias)
 
     def _make_position_bias(self, bias: spec.PositionBiasSpec | None) -> PositionBias | None:
@@ -133,6 +139,8 @@ class MultiHeadAttention(nn.Module):
                 return RelativeBias2d(self.num_heads, grid=grid)
             case spec.QueryBias2dSpec(grid=grid):
                 return QueryBias2d(self.head_dim, grid=grid)
+            case spec.LogBias2dSpec():
+                return LogBias2d(self.num_heads, **vars(bias))
 
     def forward(
         self,

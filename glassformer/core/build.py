@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -30,6 +32,7 @@ from glassformer.core.prompts import PromptEncoder
 from glassformer.core.segmenter import PromptedMaskHead, PromptedSegmenter
 from glassformer.core.series import SERIES_HEADS, SeriesInput
 from glassformer.core.stack import AttentionPosition, Stack
+from glassformer.core.stages import PatchMerging, Stages
 from glassformer.core.two_way import TwoWayStack
 from glassformer.errors import InvalidValueError, UnsupportedError
 
@@ -39,6 +42,7 @@ _COMPUTED = (
     positions.AlibiBias,
     spatial.RelativeBias2d,
     heads.MaskHead,
+    spatial.LogBias2d,
 )
 
 
@@ -108,11 +112,16 @@ def _build_segmenter(spec: specs.PromptedSegmenterSpec) -> PromptedSegmenter:
 
 
 def _build_encoder(spec: specs.EncoderOnlySpec) -> EncoderOnly:
+    encoder: Stack | Stages
+    if isinstance(spec.encoder, specs.StagesSpec):
+        encoder = build_stages(spec.encoder)
+    else:
+        encoder = build_stack(spec.encoder)
     return EncoderOnly(
         spec,
-        embed=build_embedding(spec.input, spec.encoder.d_model),
-        encoder=build_stack(spec.encoder),
-        head=build_head(spec.head, spec.encoder.d_model, spec.input),
+        embed=build_embedding(spec.input, spec.encoder.widths[0]),
+        encoder=encoder,
+        head=build_head(spec.head, spec.encoder.d_model, spec.input, widths=spec.encoder.widths),
     )
 
 
@@ -210,6 +219,18 @@ def build_stack(spec: specs.StackSpec, memory_dim: int | None = None) -> Stack:
     )
 
 
+def build_stages(spec: specs.StagesSpec) -> Stages:
+    """Build a hierarchical encoder."""
+    norm, order = spec.merging_norm, spec.merging_order
+    return Stages(
+        [build_stack(stage) for stage in spec.stages],
+        merging=[
+            PatchMerging(a.d_model, d_out=b.d_model, norm=norm, order=order) for a, b in pairwise(spec.stages)
+        ],
+        final_norm=make_norm(spec.final_norm, spec.d_model) if spec.final_norm else None,
+    )
+
+
 def build_block(
     spec: specs.BlockSpec, d_model: int, memory_dim: int | None = None, *, drop_path: float = 0.0
 ) -> Block:
@@ -282,8 +303,10 @@ def build_embedding(spec: specs.InputSpec, d_model: int) -> nn.Module:
     return embeddings.VectorInput()
 
 
-def build_head(spec: specs.HeadSpec, d_model: int, source: specs.InputSpec) -> nn.Module:
-    """Build the head on top of the last hidden states."""
+def build_head(
+    spec: specs.HeadSpec, d_model: int, source: specs.InputSpec, *, widths: Sequence[int] = ()
+) -> nn.Module:
+    """Build the head on top of the last hidden states. widths: of the embedding and of every layer."""
     if isinstance(source, specs.SeriesPatchesSpec):
         if type(spec) not in SERIES_HEADS or getattr(spec, "pooler", False):
             known = ", ".join(kind.__name__ for kind in SERIES_HEADS)
@@ -292,6 +315,10 @@ def build_head(spec: specs.HeadSpec, d_model: int, source: specs.InputSpec) -> n
         return SERIES_HEADS[type(spec)](d_model, spec, source)
     if isinstance(spec, specs.LanguageModelSpec):
         return heads.LanguageModelHead(d_model, **vars(spec))
+    if isinstance(spec, specs.BackboneSpec):
+        if not isinstance(source, specs.ImagePatchesSpec):
+            raise UnsupportedError(f"the {spec.kind} head", f"{source.kind} inputs")
+        return heads.BackboneHead(spec, widths)
     if type(spec) not in heads.HEADS:
         raise UnsupportedError(f"the {spec.kind} head", f"{source.kind} inputs")
     return heads.HEADS[type(spec)](d_model, spec)

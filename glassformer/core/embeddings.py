@@ -139,18 +139,24 @@ def _check_types(types: Tensor, ids: Tensor, count: int) -> None:
 class ImageInput(nn.Module):
     """Embed image patches, prepend P trained prefix tokens, add trained positions; then norm and dropout.
 
-    Q trained tokens may follow the patches.
+    Register tokens are further trained tokens, without positions, between prefix and patches; Q trained
+    tokens may follow the patches.
     """
 
     def __init__(self, d_model: int, spec: specs.ImagePatchesSpec) -> None:
         super().__init__()
         self.image_size, self.patch_size, self.channels = spec.image_size, spec.patch_size, spec.channels
-        self.grid, self.interpolate = spec.grid, spec.interpolate
+        self.grid, self.interpolate, self.antialias = spec.grid, spec.interpolate, spec.antialias
+        self.num_prefix, self.pad = spec.prefix, spec.pad
+        self.num_trained_tokens = spec.prefix + spec.registers + spec.suffix
         self.patch = nn.Conv2d(
             spec.channels, d_model, spec.patch_size, stride=spec.patch_size, bias=spec.bias
         )
+        self.patch_norm = None if spec.patch_norm is None else make_norm(spec.patch_norm, d_model)
         self.prefix = nn.Parameter(torch.zeros(1, spec.prefix, d_model)) if spec.prefix else None
         self.suffix = nn.Parameter(torch.zeros(1, spec.suffix, d_model)) if spec.suffix else None
+        self.registers = nn.Parameter(torch.zeros(1, spec.registers, d_model)) if spec.registers else None
+        self.mask = nn.Parameter(torch.zeros(1, d_model)) if spec.mask_token else None
         tokens = spec.prefix + spec.num_patches + spec.suffix
         learned, tables = spec.position == "learned", spec.layer_positions
         self.position = nn.Parameter(torch.zeros(1, tokens, d_model)) if learned else None
@@ -159,20 +165,40 @@ class ImageInput(nn.Module):
         self.dropout = Dropout(spec.dropout)
 
     def forward(
-        self, images: Tensor, *, pixel_mask: Tensor | None = None, obs: Observer | None = None
+        self,
+        images: Tensor,
+        *,
+        pixel_mask: Tensor | None = None,
+        masked_patches: Tensor | None = None,
+        obs: Observer | None = None,
     ) -> EmbeddingOutput:
-        """Embed images (B, C, height, width) -> (B, P + patches + Q, D), patches row by row.
+        """Embed images (B, C, height, width) -> (B, P + registers + patches + Q, D), patches row by row.
 
         pixel_mask: ignored, as patches of padding are tokens like all others.
+        masked_patches: (B, patches), True for patches that are replaced by the mask token.
         """
         self._check_shape(images)
+        if self.pad:  # to whole patches
+            height, width = (
+                -side % patch for side, patch in zip(images.shape[2:], self.patch_size, strict=True)
+            )
+            images = nn.functional.pad(images, (0, width, 0, height))
         patches = self.patch(images.to(self.patch.weight.dtype))  # (B, D, rows, columns)
         grid: tuple[int, int] = (patches.shape[2], patches.shape[3])
         x = tap(obs, "patch", patches.flatten(2).transpose(1, 2))  # (B, patches, D)
+        if self.patch_norm is not None:
+            x = tap(obs, "patch_norm", self.patch_norm(x))
+        if masked_patches is not None:
+            if self.mask is None:
+                raise UnsupportedError("this model", "masked patches", hint="leave `masked_patches` out")
+            x = torch.where(masked_patches[..., None], self.mask.to(x.dtype), x)
         tokens = [part for part in (self.prefix, x, self.suffix) if part is not None]
         x = torch.cat([part.expand(x.shape[0], -1, -1) for part in tokens], 1)  # (B, P + patches + Q, D)
         if self.position is not None:
             x = x + tap(obs, "position", self._positions(self.position, grid)).to(x.dtype)
+        if self.registers is not None:
+            prefix, x = x.tensor_split((self.num_prefix,), 1)
+            x = torch.cat((prefix, self.registers.expand(x.shape[0], -1, -1).to(x.dtype), x), 1)
         if self.norm is not None:
             x = tap(obs, "norm", self.norm(x))
         tables = self.layer_positions
@@ -183,7 +209,8 @@ class ImageInput(nn.Module):
         """Raise unless images are (B, C, height, width), of the configured size unless `interpolate`."""
         fits = images.dim() == 4 and images.shape[1] == self.channels
         if self.interpolate:
-            if not fits or any(s < p for s, p in zip(images.shape[2:], self.patch_size, strict=True)):
+            smallest = (1, 1) if self.pad else self.patch_size
+            if not fits or any(s < p for s, p in zip(images.shape[2:], smallest, strict=True)):
                 expected = f"(B, {self.channels}, height, width), at least one patch {self.patch_size}"
                 raise ShapeError("images", images.shape, expected)
         elif not fits or tuple(images.shape[2:]) != self.image_size:
@@ -194,11 +221,12 @@ class ImageInput(nn.Module):
         """Interpolate tables of trained positions (N, T, D) to another grid of patches (bicubic)."""
         if grid == self.grid:
             return tables
-        before = 0 if self.prefix is None else self.prefix.shape[1]
-        patches = self.grid[0] * self.grid[1]
-        prefix, table, suffix = tables.tensor_split((before, before + patches), 1)
+        end = self.num_prefix + self.grid[0] * self.grid[1]
+        prefix, table, suffix = tables.tensor_split((self.num_prefix, end), 1)
         table = table.unflatten(1, self.grid).permute(0, 3, 1, 2)  # (N, D, rows, columns)
-        resized = nn.functional.interpolate(table.float(), grid, mode="bicubic", align_corners=False)
+        resized = nn.functional.interpolate(
+            table.float(), grid, mode="bicubic", align_corners=False, antialias=self.antialias
+        )
         return torch.cat((prefix, resized.to(prefix.dtype).flatten(2).transpose(1, 2), suffix), 1)
 
 

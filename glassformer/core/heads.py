@@ -6,6 +6,7 @@ B batch, T positions, D d_model, V vocabulary, L labels, Q object queries, h and
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from glassformer.core.convolution.pixel_head import PixelHead
 from glassformer.core.feedforward import MLP, FeedForward
 from glassformer.core.norms import make_norm
 from glassformer.core.observe import Observer, scope, tap
-from glassformer.errors import MissingValueError, ShapeError
+from glassformer.errors import InvalidValueError, MissingValueError, ShapeError
 
 
 class HeadContext(NamedTuple):
@@ -30,8 +31,16 @@ class HeadContext(NamedTuple):
     loc: Tensor | None = None  # shift of a series
     scale: Tensor | None = None  # scale of a series
     layers: tuple[Tensor, ...] = ()  # (B, T, D) of every layer but the last, for deep supervision
-    grid: tuple[int, int] | None = None  # rows and columns of image patches
     images: Tensor | None = None  # (B, C, H, W)
+    grid: tuple[int, int] | None = None  # rows and columns of the image patches, which are the last tokens
+    states: tuple[LayerOutput, ...] = ()  # of the embedding and of each layer, for feature maps
+
+
+class LayerOutput(NamedTuple):
+    """The hidden states (B, T, D) after a layer, and the rows and columns of the image patches in them."""
+
+    x: Tensor
+    grid: tuple[int, int] | None
 
 
 class PooledOutput(NamedTuple):
@@ -72,17 +81,25 @@ class BoxOutput(NamedTuple):
     layers: tuple[BoxOutput, ...] = ()  # predictions of every earlier layer, for deep supervision
 
 
+class BackboneOutput(NamedTuple):
+    """Feature maps of an image, each (B, D, rows, columns)."""
+
+    feature_maps: tuple[Tensor, ...]
+
+
 class FeaturesHead(nn.Module):
-    """Return the hidden states; with a pooler also activation(dense(first hidden state))."""
+    """Return the hidden states; also activation(dense(first hidden state)), or a pooled hidden state."""
 
     def __init__(self, d_model: int, spec: specs.FeaturesSpec) -> None:
         super().__init__()
         self.pooler = nn.Linear(d_model, spec.pooler_dim or d_model) if spec.pooler else None
-        self.activation = spec.pooler_activation
+        self.activation, self.pool = spec.pooler_activation, spec.pool
 
     def forward(
         self, x: Tensor, context: HeadContext, *, obs: Observer | None = None
     ) -> Tensor | PooledOutput:
+        if self.pool is not None:
+            return PooledOutput(x, tap(obs, "pooled", pool(x, context.padding, self.pool)))
         if self.pooler is None:
             return x
         return PooledOutput(x, tap(obs, "pooled", ACTIVATIONS[self.activation](self.pooler(x[:, 0]))))
@@ -169,6 +186,42 @@ def pool(x: Tensor, padding: Tensor | None, kind: str) -> Tensor:
     return mean if kind == "mean" else mean * padding.sum(1, keepdim=True).sqrt().to(x.dtype)
 
 
+def image_patches(x: Tensor, grid: tuple[int, int] | None) -> Tensor:
+    """Return the hidden states of the image patches, which are the last tokens: (B, rows * columns, D)."""
+    if grid is None:
+        raise MissingValueError("a grid of image patches", "by this head", hint="use an image encoder")
+    return x[:, x.shape[1] - grid[0] * grid[1] :]
+
+
+class BackboneHead(nn.Module):
+    """Feature maps (B, D, rows, columns) of the hidden states after some layers.
+
+    widths: width D of the embedding and of every layer or stage
+    """
+
+    def __init__(self, spec: specs.BackboneSpec, widths: Sequence[int]) -> None:
+        super().__init__()
+        if spec.layers[-1] >= len(widths):
+            raise InvalidValueError("Backbone.layers", spec.layers, f"at most {len(widths) - 1}")
+        self.layers = spec.layers
+        normed = spec.layers[:1] if spec.shared_norm else spec.layers
+        norm = spec.norm
+        self.norms = (
+            nn.ModuleList() if norm is None else nn.ModuleList(make_norm(norm, widths[n]) for n in normed)
+        )
+
+    def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> BackboneOutput:
+        maps = []
+        for n, layer in enumerate(self.layers):
+            hidden, grid = context.states[layer]
+            cells = image_patches(hidden, grid)
+            if self.norms:
+                cells = self.norms[n % len(self.norms)](cells)
+            assert grid is not None
+            maps.append(tap(obs, f"map{layer}", cells.transpose(1, 2).unflatten(2, grid)))
+        return BackboneOutput(tuple(maps))
+
+
 class LabelHead(nn.Module):
     """Base of heads with labels: an optional dense layer with activation and norm, then the logits."""
 
@@ -198,7 +251,8 @@ class ClassifyHead(LabelHead):
     """Classify a sequence: pool, optional dense layer, logits: (B, T, D) -> (B, L)."""
 
     def __init__(self, d_model: int, spec: specs.ClassifySpec) -> None:
-        super().__init__(d_model, spec, spec.num_labels, spec.bias)
+        width = 2 * d_model if spec.pool == "first_mean" else d_model
+        super().__init__(width, spec, spec.num_labels, spec.bias)
         self.pool, self.end_id = spec.pool, spec.end_id
         self.dropout_hidden = Dropout(spec.dropout if "hidden" in spec.dropped else 0.0)
         self.dropout = Dropout(spec.dropout if "out" in spec.dropped else 0.0)
@@ -208,6 +262,8 @@ class ClassifyHead(LabelHead):
             pooled = x[:, 0]
         elif self.pool == "end":
             pooled = pool(x, find_ends(x, context.ids, self.end_id), "last")
+        elif self.pool == "first_mean":
+            pooled = torch.cat((x[:, 0], image_patches(x, context.grid).mean(1)), -1)  # (B, 2 * D)
         else:
             pooled = pool(x, context.padding, self.pool)
         pooled = tap(obs, "pooled", pooled)  # (B, D)

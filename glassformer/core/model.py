@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from glassformer.core import spec as specs
 from glassformer.core.embeddings import EmbeddingOutput, ObjectQueries, TokenInput
-from glassformer.core.heads import HeadContext, PooledOutput, SimilarityHead
+from glassformer.core.heads import BackboneHead, HeadContext, LayerOutput, PooledOutput, SimilarityHead
 from glassformer.core.inputs import (
     MaskLike,
     cross_mask,
@@ -35,6 +35,7 @@ from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, scope
 from glassformer.core.segmenter import PromptedSegmenter
 from glassformer.core.stack import Stack
+from glassformer.core.stages import Stages
 from glassformer.errors import MissingValueError, ShapeError
 
 if TYPE_CHECKING:
@@ -319,7 +320,7 @@ class EncoderOnly(nn.Module):
     spec: specs.EncoderOnlySpec
 
     def __init__(
-        self, spec: specs.EncoderOnlySpec, *, embed: nn.Module, encoder: Stack, head: nn.Module
+        self, spec: specs.EncoderOnlySpec, *, embed: nn.Module, encoder: Stack | Stages, head: nn.Module
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -363,6 +364,7 @@ class EncoderOnly(nn.Module):
         options |= {"covariates": covariates, "pixel_mask": pixel_mask}
         options = {name: value for name, value in options.items() if value is not None}
         embedded = embed_inputs(self.embed, inputs, positions, 0, scope(obs, "embed"), **options)
+        states: list[LayerOutput] | None = [] if isinstance(self.head, BackboneHead) else None
         x = self.encoder(
             embedded.x,
             mask=full_mask,
@@ -370,6 +372,7 @@ class EncoderOnly(nn.Module):
             kernel=kernel,
             grid=embedded.grid,
             layer_positions=embedded.layer_positions,
+            states=states,
             obs=scope(obs, "encoder"),
         )
         context = HeadContext(
@@ -377,7 +380,8 @@ class EncoderOnly(nn.Module):
             padding=full_mask.padding,
             loc=embedded.loc,
             scale=embedded.scale,
-            grid=embedded.grid,
+            grid=self.encoder.output_grid(embedded.grid),
+            states=tuple(states or ()),
             images=None if embedded.grid is None else inputs,
         )
         return x, context

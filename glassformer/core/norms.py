@@ -7,6 +7,8 @@ B batch, T positions, D d_model.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -53,6 +55,30 @@ class RMSNorm(nn.Module):
         if x.dtype == scale.dtype:
             return F.rms_norm(x, scale.shape, scale, self.eps)
         return F.rms_norm(x.float(), scale.shape, scale.float(), self.eps).to(x.dtype)
+
+
+class UnitNorm(nn.Module):
+    """x / |x| over the last dimension, times a trained factor for each head, for cosine attention.
+
+    num_heads: number of factors; None: no factor
+    max_scale: maximum of the factor, which is stored as its logarithm
+
+    >>> y = UnitNorm()(torch.randn(2, 5, 4, 8))  # (B, T, H, K)
+    >>> y.norm(dim=-1).round(decimals=4).unique().tolist()
+    [1.0]
+    """
+
+    def __init__(self, num_heads: int | None = None, max_scale: float = 100.0) -> None:
+        super().__init__()
+        self.max_log = math.log(max_scale)
+        self.log_scale = None if num_heads is None else nn.Parameter(torch.full((num_heads,), math.log(10.0)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., H, K) -> (..., H, K)."""
+        y = F.normalize(x.float(), dim=-1)
+        if self.log_scale is not None:
+            y = y * self.log_scale.float().clamp(max=self.max_log).exp()[:, None]
+        return y.to(x.dtype)
 
 
 class BatchNorm(nn.BatchNorm1d):

@@ -42,8 +42,9 @@ class WindowLayout(NamedTuple):
 
     @classmethod
     def of(cls, grid: Grid, window: specs.WindowSpec) -> WindowLayout:
-        """Return the layout for a grid; a grid that fits into one window in a direction is not shifted."""
-        return cls(grid, window.size, window.shift if min(grid) > window.size else 0)
+        """Return the layout for a grid; by default windows are not shifted if one covers a side of it."""
+        shifted = window.always or min(grid) > window.size
+        return cls(grid, window.size, window.shift if shifted else 0)
 
     @property
     def padded(self) -> Grid:
@@ -167,7 +168,57 @@ def _offset_vectors(table: Tensor, size: int) -> Tensor:
     return table[position[:, None] - position + size - 1]
 
 
-PositionBias = RelativeBias2d | QueryBias2d
+class LogBias2d(nn.Module):
+    """Relative position bias computed by a small network from log-spaced row and column offsets.
+
+    grid: rows and columns of the tokens that attend to each other, usually a window
+    pretrained_size: window size by which the offsets are scaled; None: that of the grid
+    hidden_dim: width of the hidden layer
+    max_bias: upper bound of the bias
+
+    >>> LogBias2d(4, grid=(3, 3))(torch.empty(0), (3, 3)).shape
+    torch.Size([1, 4, 9, 9])
+    """
+
+    index: Tensor
+    offsets: Tensor
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        grid: Grid,
+        pretrained_size: int | None = None,
+        hidden_dim: int = 512,
+        max_bias: float = 16.0,
+    ) -> None:
+        super().__init__()
+        self.grid, self.pretrained_size, self.max_bias = grid, pretrained_size, max_bias
+        self.hidden = nn.Linear(2, hidden_dim)
+        self.out = nn.Linear(hidden_dim, num_heads, bias=False)
+        tokens, pairs = grid[0] * grid[1], (2 * grid[0] - 1) * (2 * grid[1] - 1)
+        self.register_buffer("index", torch.empty(tokens, tokens, dtype=torch.long), persistent=False)
+        self.register_buffer("offsets", torch.empty(pairs, 2), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Compute the log-spaced offsets, sign(x) log2(1 + |x|) / 3, for x from -8 to 8 within a window."""
+        device = self.index.device
+        self.index = offset_index(self.grid, device)
+        sides = []
+        for side in self.grid:
+            scale = 8 / max(1, (self.pretrained_size or side) - 1)
+            sides.append(torch.arange(1 - side, side, dtype=torch.float32, device=device) * scale)
+        offsets = torch.stack(torch.meshgrid(*sides, indexing="ij"), -1).flatten(0, 1)
+        self.offsets = offsets.sign() * (offsets.abs() + 1).log2() / 3
+
+    def forward(self, q: Tensor, grid: Grid) -> Tensor:
+        """Return the bias (1, H, T, T)."""
+        table = self.out(F.relu(self.hidden(self.offsets.to(self.hidden.weight.dtype))))  # (pairs, H)
+        return self.max_bias * torch.sigmoid(table[self.index].permute(2, 0, 1)[None])
+
+
+PositionBias = RelativeBias2d | QueryBias2d | LogBias2d
 
 
 def sinusoids_2d(real: Tensor, d_model: int, *, base: float = 10000.0) -> Tensor:

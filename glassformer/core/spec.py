@@ -49,6 +49,16 @@ class BatchNormSpec(Spec):
     eps: float = 1e-5
 
 
+@dataclass(frozen=True, kw_only=True)
+class CosineSpec(Spec):
+    """Cosine attention: scores of unit queries and keys, times a trained factor for each head.
+
+    max_scale: maximum of the factor.
+    """
+
+    max_scale: float = 100.0
+
+
 NormSpec = LayerNormSpec | RMSNormSpec | BatchNormSpec
 
 # ---- positions ------------------------------------------------------------------------------
@@ -176,10 +186,12 @@ class WindowSpec(Spec):
     """Window attention over a 2-D grid: tokens attend within windows of size x size tokens.
 
     shift: rows and columns by which the windows are shifted (shifted-window attention).
+    always: shift the windows also if a side of the grid is not larger than a window.
     """
 
     size: int
     shift: int = 0
+    always: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -201,7 +213,21 @@ class QueryBias2dSpec(Spec):
     grid: tuple[int, int]
 
 
-PositionBiasSpec = RelativeBias2dSpec | QueryBias2dSpec
+@dataclass(frozen=True, kw_only=True)
+class LogBias2dSpec(Spec):
+    """2-D relative position bias computed by a small network from log-spaced offsets within `grid`.
+
+    pretrained_size: window size in pretraining, by which offsets are scaled; None: that of `grid`.
+    hidden_dim: width of the network. max_bias: upper bound of the bias.
+    """
+
+    grid: tuple[int, int]
+    pretrained_size: int | None = None
+    hidden_dim: int = 512
+    max_bias: float = 16.0
+
+
+PositionBiasSpec = RelativeBias2dSpec | QueryBias2dSpec | LogBias2dSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +238,8 @@ class AttentionSpec(Spec):
     value_dim: width of a value head, if not head_dim.
     scale: factor of the scores, by default 1/sqrt(head_dim).
     window: sliding window; a query attends to at most this many keys, including its own.
-    qk_norm: norm of the queries and keys of each head, before rotary positions.
+    qk_norm: norm of the queries and keys of each head, before rotary positions; `CosineSpec` also replaces
+    the scale.
     softcap: bound of the scaled scores s, which become softcap * tanh(s / softcap) before bias and mask.
     spatial_window: windows of a 2-D grid, within which tokens attend; None: all tokens.
     position_bias: bias on the scores that belongs to this attention layer, for tokens of a 2-D grid.
@@ -226,7 +253,7 @@ class AttentionSpec(Spec):
     biases: tuple[Projection, ...] = ("q", "k", "v", "out")
     window: int | None = None
     dropout: float = 0.0
-    qk_norm: RMSNormSpec | None = None
+    qk_norm: RMSNormSpec | CosineSpec | None = None
     softcap: float | None = None
     spatial_window: WindowSpec | None = None
     position_bias: PositionBiasSpec | None = None
@@ -330,6 +357,11 @@ class StackSpec(Spec):
         """The distinct blocks of the stack."""
         return self.pattern or (self.block,)
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The widths of the input and of every layer."""
+        return (self.d_model,) * (self.num_layers + 1)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for attention in (a for b in self.blocks for a in (b.attention, b.cross_attention)):
@@ -352,6 +384,51 @@ class StackSpec(Spec):
         if width is not None and width > head_dim:
             raise InvalidValueError("Rotary.width", width, f"at most head_dim {head_dim}")
 
+
+@dataclass(frozen=True, kw_only=True)
+class StagesSpec(Spec):
+    """A hierarchical image encoder: stacks, between which 2 x 2 neighboring cells of the grid are merged.
+
+    Merging concatenates the cells and projects them to the width of the next stage. merging_order: whether
+    the concatenated cells are normalized ("norm_first") or the projected ones ("norm_last").
+    """
+
+    stages: tuple[StackSpec, ...]
+    merging_order: Literal["norm_first", "norm_last"] = "norm_first"
+    merging_norm: NormSpec = field(default_factory=LayerNormSpec)
+    final_norm: NormSpec | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.stages:
+            raise InvalidValueError("stages", self.stages, "at least one stack")
+
+    @property
+    def d_model(self) -> int:
+        """The width of the output."""
+        return self.stages[-1].d_model
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The widths of the input and of every stage."""
+        return (self.stages[0].d_model, *(stage.d_model for stage in self.stages))
+
+    @property
+    def num_layers(self) -> int:
+        return sum(stage.num_layers for stage in self.stages)
+
+    @property
+    def block(self) -> BlockSpec:
+        """The first block."""
+        return self.stages[0].block_at(0)
+
+    @property
+    def blocks(self) -> tuple[BlockSpec, ...]:
+        """The distinct blocks of all stages."""
+        return tuple(block for stage in self.stages for block in stage.blocks)
+
+
+EncoderSpec = StackSpec | StagesSpec
 
 # ---- convolutions ---------------------------------------------------------------------------
 
@@ -415,7 +492,11 @@ class ImagePatchesSpec(Spec):
     suffix: number of trained tokens after the patches, e.g. object queries.
     position: trained positions of prefix and patches, or none.
     interpolate: accept images of other sizes, with bicubic interpolation of the trained positions.
-    norm: norm after the positions.
+    antialias: whether the interpolation to a smaller size averages over neighbors.
+    patch_norm, norm: norm of the patches before positions are added, and of all tokens after that.
+    registers: number of further trained tokens, without positions, between prefix and patches.
+    mask_token: whether there is a token for masked patches.
+    pad: pad images with zeros to whole patches; otherwise incomplete patches are cut off.
     layer_positions: number of further tables of trained positions; table n is added to the output of layer n.
     """
 
@@ -428,8 +509,13 @@ class ImagePatchesSpec(Spec):
     dropout: float = 0.0
     position: Literal["learned", "none"] = "learned"
     interpolate: bool = False
+    antialias: bool = False
+    patch_norm: NormSpec | None = None
     norm: NormSpec | None = None
     layer_positions: int = 0
+    registers: int = 0
+    mask_token: bool = False
+    pad: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -585,11 +671,38 @@ InputSpec = (
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturesSpec(Spec):
-    """The last hidden states; with `pooler`, also activation(dense(first state)) of width `pooler_dim`."""
+    """The last hidden states; with `pooler`, also activation(dense(first state)) of width `pooler_dim`.
+
+    pool: without a pooler, also the "first" hidden state or the "mean" of all as pooled vector.
+    """
 
     pooler: bool = False
     pooler_dim: int | None = None
     pooler_activation: Activation = "tanh"
+    pool: Literal["first", "mean"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pooler and self.pool is not None:
+            raise ConflictError(("pooler", "pool"), "both give the pooled vector")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneSpec(Spec):
+    """Feature maps (B, D, rows, columns) of an image: the hidden states after some layers or stages.
+
+    layers: numbers of the layers, or of the stages of a hierarchical encoder; 0 is the embedding.
+    norm: norm of the hidden states; with `shared_norm` one for all maps, else one for each.
+    """
+
+    layers: tuple[int, ...]
+    norm: NormSpec | None = None
+    shared_norm: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.layers or list(self.layers) != sorted({*self.layers}) or self.layers[0] < 0:
+            raise InvalidValueError("Backbone.layers", self.layers, "increasing numbers from 0 on")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -630,14 +743,14 @@ class ClassifySpec(Spec):
     """Classify a sequence from its pooled hidden state.
 
     pool: hidden state of the "first" token, the "last" real token or the last `end_id` ("end"), or the
-    "mean".
+    "mean"; "first_mean" concatenates the first token's and the mean of the image patches.
     hidden: activation of a dense layer before the classifier; None: no dense layer.
     hidden_norm, hidden_bias: norm after the activation, and bias of the dense layer.
     dropped: layers that have dropout before them: "hidden" (the dense layer), "out" (the classifier).
     """
 
     num_labels: int
-    pool: Literal["first", "last", "end", "mean"] = "first"
+    pool: Literal["first", "last", "end", "mean", "first_mean"] = "first"
     hidden: Activation | None = None
     bias: bool = True
     dropout: float = 0.0
@@ -845,6 +958,7 @@ class PromptedMasksSpec(Spec):
 
 HeadSpec = (
     FeaturesSpec
+    | BackboneSpec
     | LanguageModelSpec
     | MaskedLanguageModelSpec
     | ClassifySpec
@@ -913,7 +1027,7 @@ class EncoderOnlySpec(Spec):
     """
 
     input: InputSpec
-    encoder: StackSpec
+    encoder: EncoderSpec
     head: HeadSpec
     tied: tuple[Literal["head"], ...] = ()
     max_len: int | None = None

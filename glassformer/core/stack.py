@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from glassformer.core import backend
 from glassformer.core.attention import AttentionBackend, DenseAttention, MultiHeadAttention
 from glassformer.core.block import Block
+from glassformer.core.heads import LayerOutput
 from glassformer.core.kernels import Kernel
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
@@ -86,6 +87,7 @@ class Stack(nn.Module):
         memory_position_embeddings: Tensor | None = None,
         layer_positions: Tensor | None = None,
         layers: list[Tensor] | None = None,
+        states: list[LayerOutput] | None = None,
         obs: Observer | None = None,
     ) -> Tensor:
         """x (B, T, D), memory (B, S, D) -> (B, T, D).
@@ -95,7 +97,9 @@ class Stack(nn.Module):
         (B|1, T, D) and `memory_position_embeddings` (B|1, S, D) are added to the inputs of queries and keys
         of every layer, but not of values. `layer_positions` (layers - 1, 1, T, D) are added to the outputs of
         all layers but the last. `layers`: a list that receives the outputs of all layers but the last,
-        after the final norm. Masks and position terms are prepared once for all layers that share them.
+        after the final norm. `states`: a list that receives the input and the
+        output of each layer. Masks and position terms are prepared once for all layers that
+        share them.
         """
         x = backend.residual_stream(x)
         if cache is not None:
@@ -108,6 +112,7 @@ class Stack(nn.Module):
                 )
         attend = self._dense(x, Mask.of(mask), positions, cache, kernel, grid)
         cross_attend = self._dense_cross(x, memory, memory_mask, cache, kernel)
+        outputs: list[Tensor] | None = None if states is None else [x]
         x = self.run(
             x,
             attend,
@@ -117,11 +122,18 @@ class Stack(nn.Module):
             memory_position_embeddings=memory_position_embeddings,
             layer_positions=layer_positions,
             layers=layers,
+            outputs=outputs,
             obs=obs,
         )
+        if states is not None and outputs is not None:
+            states += [LayerOutput(output, grid) for output in outputs]
         if cache is not None:
             cache.advance(x.shape[1])
         return x
+
+    def output_grid(self, grid: Grid | None) -> Grid | None:
+        """Return rows and columns of the output, which are those of the input."""
+        return grid
 
     def run(
         self,
@@ -134,9 +146,13 @@ class Stack(nn.Module):
         memory_position_embeddings: Tensor | None = None,
         layer_positions: Tensor | None = None,
         layers: list[Tensor] | None = None,
+        outputs: list[Tensor] | None = None,
         obs: Observer | None = None,
     ) -> Tensor:
-        """Run x through all blocks and the final norm, with a prepared attention backend for each layer."""
+        """Run x through all blocks and the final norm, with a prepared attention backend for each layer.
+
+        outputs: if given, the output of each block is appended.
+        """
         for n, block in enumerate(self.blocks):
             x = block(
                 x,
@@ -151,6 +167,8 @@ class Stack(nn.Module):
                 x = x + layer_positions[n].to(x.dtype)
             if layers is not None and n < len(self.blocks) - 1:
                 layers.append(x if self.final_norm is None else self.final_norm(x))
+            if outputs is not None:
+                outputs.append(x)
         if self.final_norm is not None:
             x = tap(obs, "final_norm", self.final_norm(x))
         return x

@@ -125,6 +125,8 @@ def _encoder_spec(
 ) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
     """Return CTranslate2's spec of an encoder with its vocabulary, the weights of its head, and notes."""
     model: Any = bundle.model
+    if not isinstance(model_spec.encoder, spec.StackSpec):
+        _raise_unsupported("a hierarchical encoder")
     encoder = encoder_of(model_spec.encoder, model_spec.input, model.embed, model.encoder)
     ct2_spec = pooled_of(encoder, model_spec.head, model.head)
     vocabulary = vocabulary_of(bundle, model_spec.input, "source")
@@ -246,6 +248,7 @@ def decoder_of(
 def epsilon_of(model_spec: spec.ModelSpec) -> float:
     """Return the eps of all norms; CTranslate2 supports only one value."""
     assert not isinstance(model_spec, spec.TwoTowerSpec)
+    sides: list[tuple[spec.InputSpec, spec.EncoderSpec]]
     if isinstance(model_spec, spec.EncoderDecoderSpec):
         sides = [(model_spec.source, model_spec.encoder), (model_spec.target, model_spec.decoder)]
     else:

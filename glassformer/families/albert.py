@@ -50,6 +50,7 @@ def from_config(config: Config) -> spec.EncoderOnlySpec:
 
 def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
+    assert isinstance(model.encoder, spec.StackSpec)
     config = write(model, "albert", "Albert")
     if "classifier_dropout" in config:
         config["classifier_dropout_prob"] = config.pop("classifier_dropout")

@@ -78,6 +78,7 @@ def deberta(
         norm=spec.LayerNormSpec(eps=norm_eps) if position_norm else None,
         dropout=dropout,
     )
+    assert isinstance(model.encoder, spec.StackSpec)
     block = model.encoder.block
     scale = (d_model // num_heads * (1 + len(terms))) ** -0.5
     block = replace(block, attention=replace(block.attention, scale=scale))
@@ -144,6 +145,7 @@ def _pooler(config: Config) -> spec.Activation:
 
 def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
+    assert isinstance(model.encoder, spec.StackSpec)
     head, relative = model.head, model.encoder.position
     assert isinstance(relative, spec.DisentangledSpec)
     config = write(model, "deberta-v2", "DebertaV2")
@@ -180,6 +182,7 @@ _OLDER, _NEWER = "cls.predictions.transform", "lm_predictions.lm_head"
 
 def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
+    assert isinstance(model.encoder, spec.StackSpec)
     relative = model.encoder.position
     assert isinstance(relative, spec.DisentangledSpec)
     newer = f"{_NEWER}.dense.weight" in names

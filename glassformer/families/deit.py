@@ -7,6 +7,7 @@ from functools import partial
 from glassformer.core import spec
 from glassformer.families.family import Config, Family, variant
 from glassformer.families.image_encoder import (
+    EXCLUDED,
     IGNORED_IMAGE_KEYS,
     TINY_IMAGES,
     image_encoder,
@@ -15,7 +16,7 @@ from glassformer.families.image_encoder import (
     write,
 )
 
-deit = variant(image_encoder, "prefix", prefix=2)
+deit = variant(image_encoder, EXCLUDED, prefix=2)
 ARCHITECTURES: dict[type, str] = {
     spec.DistilledClassifySpec: "DeiTForImageClassificationWithTeacher",
     spec.ClassifySpec: "DeiTForImageClassification",

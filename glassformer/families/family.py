@@ -304,7 +304,8 @@ def named_label_config(names: Sequence[str]) -> dict[str, Any]:
 
 def model_prefixes(head: HeadSpec, *prefixes: str) -> tuple[str, ...]:
     """Return the possible prefixes of published tensor names; the first one ("" if bare) is for saving."""
-    return ("", *prefixes) if isinstance(head, spec.FeaturesSpec | spec.EmbedSpec) else (*prefixes, "")
+    bare = spec.FeaturesSpec | spec.BackboneSpec | spec.EmbedSpec
+    return ("", *prefixes) if isinstance(head, bare) else (*prefixes, "")
 
 
 def rename_modules(*pairs: tuple[str, str]) -> tuple[Op, ...]:

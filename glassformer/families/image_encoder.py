@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
 
 from glassformer.core import spec
 from glassformer.errors import InvalidValueError
@@ -44,6 +44,8 @@ TINY_IMAGES: dict[str, Any] = {
     "num_layers": 2,
     "num_labels": 10,
 }
+# options that the configs of plain image encoders cannot express
+EXCLUDED = "prefix swiglu layer_scale drop_path registers mask_token interpolate pool"
 # config keys that do not affect the outputs of the supported heads
 IGNORED_IMAGE_KEYS = frozenset(("encoder_stride", "pooler_output_size", "pooler_act"))
 
@@ -69,15 +71,36 @@ def image_encoder(
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
     qkv_bias: bool = True,
+    swiglu: bool = False,
+    layer_scale: float | None = None,
+    drop_path: float = 0.0,
+    registers: int | None = None,
+    mask_token: bool = False,
+    interpolate: bool = False,
+    pool: Literal["first", "first_mean"] = "first",
     num_labels: int = 1000,
     head: spec.HeadSpec | None = None,
 ) -> spec.EncoderOnlySpec:
     """Create the spec of an image encoder; the defaults are ViT-Base for ImageNet.
 
     prefix: number of trained tokens before the patches; with two, the default head classifies both.
+    swiglu: gated feed-forward layers (SwiGLU), instead of `activation`.
+    layer_scale: initial value of the factors on the output of each sublayer; None: no factors.
+    drop_path: stochastic depth rate of every layer.
+    registers: number of register tokens, trained tokens without positions; None: none, and positions are
+    interpolated without antialiasing.
+    mask_token: whether there is a token for masked patches.
+    interpolate: accept images of other sizes.
+    pool: what the default head classifies: the first token, or it and the mean of the patches.
     """
-    classify = spec.ClassifySpec if prefix == 1 else spec.DistilledClassifySpec
+    default_head: spec.HeadSpec = spec.ClassifySpec(num_labels=num_labels, pool=pool)
+    if prefix == 2:
+        default_head = spec.DistilledClassifySpec(num_labels=num_labels)
     norm = spec.LayerNormSpec(eps=norm_eps)
+    ffn: spec.FeedForwardSpec | spec.GatedFeedForwardSpec
+    ffn = spec.FeedForwardSpec(d_ff=d_ff, activation=activation)
+    if swiglu:
+        ffn = spec.GatedFeedForwardSpec(d_ff=d_ff, biases=("up", "gate", "down"))
     return spec.EncoderOnlySpec(
         input=spec.ImagePatchesSpec(
             image_size=as_pair(image_size),
@@ -85,6 +108,10 @@ def image_encoder(
             channels=channels,
             prefix=prefix,
             dropout=dropout,
+            registers=registers or 0,
+            mask_token=mask_token,
+            interpolate=interpolate,
+            antialias=registers is not None,
         ),
         encoder=spec.StackSpec(
             d_model=d_model,
@@ -96,14 +123,17 @@ def image_encoder(
                     biases=("q", "k", "v", "out") if qkv_bias else ("out",),
                     dropout=attention_dropout,
                 ),
-                feed_forward=spec.FeedForwardSpec(d_ff=d_ff, activation=activation),
+                feed_forward=ffn,
                 norm=norm,
                 wiring="pre",
                 dropout=dropout,
+                layer_scale=layer_scale,
             ),
-            final_norm=norm,
+            # a feature-map head with norms applies them to the hidden states before this one
+            final_norm=None if isinstance(head, spec.BackboneSpec) and head.norm is not None else norm,
+            drop_path=(drop_path, drop_path),
         ),
-        head=head or classify(num_labels=num_labels),
+        head=head or default_head,
         init=spec.NormalSpec(std=0.02),
     )
 
@@ -131,6 +161,36 @@ def read_size(config: Config, key: str, default: Size) -> tuple[int, int]:
     return (pair[0], pair[1])
 
 
+def write_sizes(patches: spec.ImagePatchesSpec) -> dict[str, Any]:
+    """Return the config keys of the image and patch sizes; the inverse of `read_size`."""
+    sizes = {"image_size": patches.image_size, "patch_size": patches.patch_size}
+    return {key: high if high == wide else [high, wide] for key, (high, wide) in sizes.items()}
+
+
+BACKBONE_KEYS = ("out_features", "out_indices", "stage_names")  # ignored by other classes
+
+
+def feature_map_layers(config: Config, num_layers: int) -> tuple[int, ...]:
+    """Read which layers or stages of a backbone give feature maps: by name, by number, or the last."""
+    names: Any = config.get("out_features", None)
+    numbers: Any = config.get("out_indices", None)
+    known = ["stem", *(f"stage{n}" for n in range(1, num_layers + 1))]
+    if isinstance(names, list) and all(name in known for name in names):
+        return tuple(sorted(known.index(name) for name in names))
+    if isinstance(numbers, list) and all(type(n) is int and abs(n) <= num_layers for n in numbers):
+        return tuple(sorted(n % (num_layers + 1) for n in numbers))
+    if names is None and numbers is None:
+        return (num_layers,)
+    raise InvalidValueError(f"{config.where}: out_features", names or numbers, f"some of {', '.join(known)}")
+
+
+def write_feature_maps(head: spec.BackboneSpec, num_layers: int) -> dict[str, Any]:
+    """Return the config keys of a backbone; the inverse of `feature_map_layers`."""
+    known = ["stem", *(f"stage{n}" for n in range(1, num_layers + 1))]
+    features = [known[n] for n in head.layers]
+    return {"out_features": features, "out_indices": list(head.layers), "stage_names": known}
+
+
 def _features(config: Config) -> spec.FeaturesSpec:
     """Return the head of a bare encoder, which is published with or without a pooler."""
     width = config.get("pooler_output_size", 0)
@@ -151,11 +211,10 @@ def write(
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.ImagePatchesSpec)
     assert model.input.prefix == prefix
     attention, head = model.encoder.block.attention, model.head
-    sizes = {"image_size": model.input.image_size, "patch_size": model.input.patch_size}
     config: dict[str, Any] = {
         "model_type": model_type,
         "architectures": [architectures[type(head)]],
-        **{key: high if high == wide else [high, wide] for key, (high, wide) in sizes.items()},
+        **write_sizes(model.input),
         **write_options(model, KEYS),
         **label_config(head),
     }
@@ -177,25 +236,35 @@ _LAYER = (
     ("layernorm_before", "layernorm_before", "norm_self"),
     ("layernorm_after", "layernorm_after", "norm_ffn"),
 )
-_QUERIES = tuple(
+QUERIES = tuple(
     (f"attention.attention.{name}", f"attention.{short}_proj", f"self_attn.{short}_proj")
     for name, short in (("query", "q"), ("key", "k"), ("value", "v"))
 )
+
+
+def layer_ops(
+    modules: Sequence[tuple[str, str, str]],
+    parts: Sequence[str] = ("weight", "bias"),
+    *,
+    old: str,
+    new: str,
+    ours: str,
+) -> tuple[Op, ...]:
+    """Return operations for modules of a layer, in two published spellings.
+
+    old, new, ours: prefixes of the layer in both spellings and in Glassformer.
+    """
+    rows = tuple(Tied((f"{old}.{a}.{{p}}", f"{new}.{b}.{{p}}"), f"{ours}.{c}.{{p}}") for a, b, c in modules)
+    return expand(rows, p=parts)
 
 
 def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> WeightTable:
     """Return the weight table. base: prefix of the published names under a head."""
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.ImagePatchesSpec)
 
-    def tied(modules: tuple[tuple[str, str, str], ...], parts: tuple[str, ...]) -> tuple[Op, ...]:
-        rows = tuple(
-            Tied(
-                (f"{{base}}encoder.layer.{{i}}.{old}.{{p}}", f"{{base}}layers.{{i}}.{new}.{{p}}"),
-                f"encoder.blocks.{{i}}.{ours}.{{p}}",
-            )
-            for old, new, ours in modules
-        )
-        return expand(rows, i=model.encoder.num_layers, p=parts)
+    def tied(modules: Sequence[tuple[str, str, str]], parts: tuple[str, ...]) -> tuple[Op, ...]:
+        names = {"old": "{base}encoder.layer.{i}", "new": "{base}layers.{i}", "ours": "encoder.blocks.{i}"}
+        return expand(layer_ops(modules, parts, **names), i=model.encoder.num_layers)
 
     both = ("weight", "bias")
     biased = "q" in model.encoder.block.attention.biases
@@ -209,7 +278,7 @@ def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> Wei
     }
     pooled = getattr(model.head, "pooler", False)
     rows = (
-        *tied(_QUERIES, both if biased else ("weight",)),
+        *tied(QUERIES, both if biased else ("weight",)),
         *tied(_LAYER, both),
         *rename_modules(
             ("{base}embeddings.patch_embeddings.projection", "embed.patch"),

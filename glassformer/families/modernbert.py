@@ -181,6 +181,7 @@ def from_config(config: Config) -> spec.EncoderOnlySpec:
 def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     assert isinstance(model, spec.EncoderOnlySpec)
     stack, head = model.encoder, model.head
+    assert isinstance(stack, spec.StackSpec)
     position, local = stack.position, stack.local_position
     assert isinstance(position, spec.RotarySpec) and isinstance(stack.block.norm, spec.LayerNormSpec)
     every = len(stack.pattern) or 1

@@ -15,7 +15,8 @@ from glassformer.families.family import Config, Family, UnsupportedConfigError
 # "original" has no published layout; a family that reads another one's model_type comes last
 NAMES = tuple(
     """original t5 bart marian
-    bert roberta distilbert electra albert modernbert deberta vit deit clip siglip patchtst sam
+    bert roberta distilbert electra albert modernbert deberta
+    vit deit dinov2 swin swinv2 clip siglip patchtst sam
     maskformer mask2former yolos detr
     gpt2 llama mistral qwen2 qwen3 falcon palm gpt_neox gemma2 gemma3
     sentence""".split()
@@ -29,6 +30,7 @@ FAMILIES_BY_MODEL_TYPE: dict[str, tuple[str, ...]] = {
     "cohere": ("palm",),
     **dict.fromkeys(("clip_text_model", "clip_vision_model"), ("clip",)),
     **dict.fromkeys(("siglip_text_model", "siglip_vision_model"), ("siglip",)),
+    "dinov2_with_registers": ("dinov2",),
     "gemma3_text": ("gemma3",),
     "deberta-v2": ("deberta", "sentence"),
 }
@@ -76,7 +78,8 @@ def _build(family: Family, options: dict[str, Any]) -> ModelSpec:
     check_option_names(family, options)
     for name in sorted(SIZES & options.keys()):
         value = options[name]
-        if value is not None and not (matches_type(value, int) and 0 < value <= MAX_INT):
+        numbers = value if isinstance(value, tuple) else (value,)  # one for each stage
+        if value is not None and not all(matches_type(n, int) and 0 < n <= MAX_INT for n in numbers):
             raise InvalidValueError(name, value, f"an integer from 1 to {MAX_INT}")
     try:
         return family.build(**options)

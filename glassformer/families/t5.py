@@ -180,7 +180,7 @@ def _tied(config: Config, stated: bool, scaled: bool) -> bool:
 def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     assert isinstance(model, spec.EncoderDecoderSpec | spec.EncoderOnlySpec)
     encoder, head = model.encoder, model.head
-    assert isinstance(encoder.position, spec.RelativeSpec)
+    assert isinstance(encoder, spec.StackSpec) and isinstance(encoder.position, spec.RelativeSpec)
     options = spec_options(model)
     gated, kind = (
         isinstance(encoder.block.feed_forward, spec.GatedFeedForwardSpec),
@@ -212,6 +212,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
 
 def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.EncoderDecoderSpec | spec.EncoderOnlySpec)
+    assert isinstance(model.encoder, spec.StackSpec)
     rows = _stack_rows("encoder", model.encoder)
     token: tuple[str, ...] = ("{base}shared.weight", "{base}encoder.embed_tokens.weight")
     if isinstance(model, spec.EncoderDecoderSpec):

@@ -233,6 +233,7 @@ def table_of(
     if getattr(head, "pooler", False):
         modules = ((pooler, "head.pooler"),)
     stack = model.encoder
+    assert isinstance(stack, spec.StackSpec)
     first = {stack.group_of(n): n for n in reversed(range(stack.num_layers))}  # first layer of each group
     rows = embeddings
     for group, n in sorted(first.items()):

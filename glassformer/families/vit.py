@@ -7,6 +7,7 @@ from functools import partial
 from glassformer.core import spec
 from glassformer.families.family import Config, Family, preset, variant
 from glassformer.families.image_encoder import (
+    EXCLUDED,
     IGNORED_IMAGE_KEYS,
     TINY_IMAGES,
     image_encoder,
@@ -15,7 +16,7 @@ from glassformer.families.image_encoder import (
     write,
 )
 
-vit = variant(image_encoder, "prefix")
+vit = variant(image_encoder, EXCLUDED)
 ARCHITECTURES: dict[type, str] = {
     spec.ClassifySpec: "ViTForImageClassification",
     spec.FeaturesSpec: "ViTModel",

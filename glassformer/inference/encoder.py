@@ -58,6 +58,7 @@ class InferenceEncoder(nn.Module):
         make = self.weights
         if isinstance(make, str):
             make = choose_linear(make, next(self.model.parameters()))
+        assert isinstance(self.model.encoder, Stack)  # as `supports` says
         self._encoder = (fused_copy(self.model.encoder, make),)  # in a tuple: not a submodule
         self._fingerprint = WeightFingerprint(self.model)
 

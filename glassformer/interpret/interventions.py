@@ -180,8 +180,7 @@ class IntervenedForward:
             return ids.shape[1]
         if isinstance(embed, ImageInput):
             patches = [size // side for size, side in zip(ids.shape[2:], embed.patch_size, strict=True)]
-            prefix = 0 if embed.prefix is None else embed.prefix.shape[1]
-            return prefix + math.prod(patches)
+            return embed.num_trained_tokens + math.prod(patches)
         return int(embed.position.shape[-2])
 
     def _check_position(self, sequence: str, position: int) -> None:
@@ -343,7 +342,7 @@ def stretch_positions(model: Part, stack: str, embed: str, stretch: float, lengt
     parts: dict[str, nn.Module] = {}
     if (stretched := _stretch_embedding(source, stretch, length)) is not None:
         parts[embed] = stretched
-    if blocks.position is not None:
+    if getattr(blocks, "position", None) is not None:
         parts[stack] = replace_parts(blocks, position=_stretch_attention_positions(blocks.position, stretch))
     if not parts:
         raise UnsupportedError(f"the {stack}", "stretched positions: it has none")

@@ -508,6 +508,54 @@ _SERIES = {
 }
 _LAYER = {"norm_type": "layernorm", "positional_encoding_type": "random"}
 
+_DINOV2 = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "mlp_ratio": 2}
+_DINOV2 |= {"image_size": 12, "patch_size": 4}
+_REGISTERS = {**_DINOV2, "num_register_tokens": 3}
+
+DINOV2: list[Case] = [
+    ("Dinov2ForImageClassification", {**_DINOV2, "num_labels": 5}),
+    ("Dinov2ForImageClassification", {**_DINOV2, "qkv_bias": False, "hidden_act": "relu", "num_channels": 1}),
+    ("Dinov2ForImageClassification", {**_DINOV2, "use_swiglu_ffn": True, "image_size": [14, 13]}),
+    ("Dinov2Model", {**_DINOV2, "layer_norm_eps": 1e-3, "hidden_size": 35, "num_attention_heads": 5}),
+    ("Dinov2Model", {**_DINOV2, "use_swiglu_ffn": True, "mlp_ratio": 3, "use_mask_token": False}),
+    ("Dinov2Model", {**_DINOV2, "hidden_act": "gelu_new", "num_hidden_layers": 1, "drop_path_rate": 0.2}),
+    ("Dinov2Backbone", {**_DINOV2, "num_hidden_layers": 4, "out_indices": [0, 2, 4]}),
+    ("Dinov2Backbone", {**_DINOV2, "apply_layernorm": False, "out_features": ["stage1"]}),
+    ("Dinov2WithRegistersForImageClassification", {**_REGISTERS, "num_labels": 5}),
+    ("Dinov2WithRegistersForImageClassification", {**_REGISTERS, "use_swiglu_ffn": True, "num_labels": 3}),
+    ("Dinov2WithRegistersModel", {**_REGISTERS, "num_register_tokens": 1, "qkv_bias": False}),
+    ("Dinov2WithRegistersModel", {**_REGISTERS, "num_channels": 1, "layerscale_value": 0.1}),
+    ("Dinov2WithRegistersBackbone", {**_REGISTERS, "out_features": ["stem", "stage2"]}),
+    ("Dinov2WithRegistersBackbone", {**_REGISTERS, "apply_layernorm": False, "num_hidden_layers": 3}),
+]
+
+# grids: 6 x 6 (whole windows), 7 x 7 and 9 x 9 (padded), 8 x 5; with stages where one window covers the grid
+_SWIN = {"embed_dim": 12, "depths": [2, 3], "num_heads": [2, 3], "image_size": 24, "patch_size": 4}
+_SWIN |= {"window_size": 3, "mlp_ratio": 2.0}
+_STAGES = {"depths": [2, 2, 1], "num_heads": [2, 2, 4], "image_size": 27, "patch_size": 3, "window_size": 2}
+
+SWIN: list[Case] = [
+    ("SwinForImageClassification", {**_SWIN, "num_labels": 5}),
+    ("SwinForImageClassification", {**_SWIN, "image_size": 28, "qkv_bias": False, "hidden_act": "relu"}),
+    ("SwinForImageClassification", {**_SWIN, **_STAGES, "layer_norm_eps": 1e-3, "num_channels": 1}),
+    ("SwinModel", {**_SWIN, "image_size": [30, 18], "patch_size": [4, 4], "num_channels": 2}),
+    ("SwinModel", {**_SWIN, "use_absolute_embeddings": True, "mlp_ratio": 3.0, "drop_path_rate": 0.0}),
+    ("SwinModel", {**_SWIN, **_STAGES, "embed_dim": 8, "hidden_act": "gelu_new"}),
+    ("SwinBackbone", {**_SWIN, "out_indices": [0, 1, 2]}),
+    ("SwinBackbone", {**_SWIN, **_STAGES, "window_size": 4, "out_features": ["stage1", "stage3"]}),
+    ("SwinBackbone", {**_SWIN, "image_size": 20, "window_size": 5, "out_features": ["stage2"]}),
+]
+SWINV2: list[Case] = [
+    ("Swinv2ForImageClassification", {**_SWIN, "num_labels": 5}),
+    ("Swinv2ForImageClassification", {**_SWIN, "image_size": 28, "qkv_bias": False, "hidden_act": "relu"}),
+    ("Swinv2ForImageClassification", {**_SWIN, **_STAGES, "pretrained_window_sizes": [4, 4, 2]}),
+    ("Swinv2Model", {**_SWIN, "image_size": [30, 18], "patch_size": [4, 4], "num_channels": 2}),
+    ("Swinv2Model", {**_SWIN, "window_size": 5, "pretrained_window_sizes": [0, 6], "mlp_ratio": 3.0}),
+    ("Swinv2Model", {**_SWIN, **_STAGES, "embed_dim": 8, "layer_norm_eps": 1e-3, "num_channels": 1}),
+    ("Swinv2Backbone", {**_SWIN, "out_indices": [0, 1, 2]}),
+    ("Swinv2Backbone", {**_SWIN, **_STAGES, "window_size": 7, "out_features": ["stage1", "stage3"]}),
+]
+
 PATCHTST: list[Case] = [
     ("PatchTSTForPrediction", {**_SERIES}),
     ("PatchTSTForPrediction", {**_SERIES, **_LAYER, "pooling_type": None, "pre_norm": False, "bias": False}),
@@ -581,6 +629,7 @@ SAM: list[Case] = [
 _OWN = {
     **{"t5": T5, "bart": BART, "marian": MARIAN, "vit": VIT, "deit": DEIT, "patchtst": PATCHTST},
     **{"sam": SAM, "yolos": YOLOS, "detr": DETR},
+    **{"dinov2": DINOV2, "swin": SWIN, "swinv2": SWINV2},
     **{"gpt2": GPT2, "llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2, "qwen3": QWEN3},
     **{"falcon": FALCON, "palm": PALM, "gpt_neox": GPT_NEOX, "gemma2": GEMMA2, "gemma3": GEMMA3},
     **{

@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
-from glassformer.core.heads import BoxOutput, DistilledLogits, PooledOutput, SpanLogits
+from glassformer.core.heads import BackboneOutput, BoxOutput, DistilledLogits, PooledOutput, SpanLogits
 from glassformer.core.model import AnyModel, EncoderDecoder, TwoTowerOutput
 from glassformer.core.segmenter import PromptedMaskOutput
 
@@ -100,12 +100,17 @@ def outputs(result: Any) -> Iterator[tuple[str, Tensor]]:
             yield from result._asdict().items()
         case BoxOutput(logits, boxes):
             yield from (("logits", logits), ("pred_boxes", boxes))
+        case BackboneOutput(maps):
+            yield from ((f"feature_maps.{n}", one) for n, one in enumerate(maps))
         case Tensor():
             yield "main", result
 
 
 def theirs(result: Any, name: str) -> Tensor:
     """The reference's tensor of that name; "main" is its first tensor."""
+    if name.startswith("feature_maps."):
+        maps: Tensor = result["feature_maps"][int(name.rpartition(".")[2])]
+        return maps
     if name == "pooler_output" and name not in result:  # the pooled vector, projected
         name = next(key for key in ("text_embeds", "image_embeds") if key in result)
     if name != "main":
@@ -125,6 +130,8 @@ def worst(ours: Any, reference_result: Any, real: Tensor | None) -> float:
         difference = (mine - other).abs()
         if real is not None and mine.shape[:2] == real.shape:
             difference = difference[real]
+        if isinstance(ours, BackboneOutput):  # hidden states without a norm may be large
+            difference = difference / max(1.0, float(other.abs().max()))
         gap = max(gap, float(difference.max()))
     return gap
 
