@@ -64,7 +64,7 @@ dinov2 = variant(
 )
 
 
-def _width(d_model: int, ratio: int, swiglu: bool) -> int:
+def ffn_width(d_model: int, ratio: int, swiglu: bool) -> int:
     """Return the width of the feed-forward layers; SwiGLU has two thirds of it, rounded up to eights."""
     return (int(d_model * ratio * 2 / 3) + 7) // 8 * 8 if swiglu else d_model * ratio
 
@@ -92,7 +92,7 @@ def from_config(config: Config) -> spec.EncoderOnlySpec:
         image_size=read_size(config, "image_size", 224),
         patch_size=read_size(config, "patch_size", 16 if with_registers else 14),
         swiglu=swiglu,
-        d_ff=_width(options["d_model"], config.get("mlp_ratio", 4), swiglu),
+        d_ff=ffn_width(options["d_model"], config.get("mlp_ratio", 4), swiglu),
         layer_scale=config.get("layerscale_value", 1.0),
         drop_path=config.get("drop_path_rate", 0.0),
         registers=config.get("num_register_tokens", 4) if with_registers else None,
@@ -106,7 +106,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     assert isinstance(model.encoder, spec.StackSpec)
     with_registers, head, ffn = model.input.antialias, model.head, model.encoder.block.feed_forward
     swiglu, width = isinstance(ffn, spec.GatedFeedForwardSpec), model.encoder.d_model
-    ratio = next(n for n in range(1, 65) if _width(width, n, swiglu) == ffn.d_ff)
+    ratio = next(n for n in range(1, 65) if ffn_width(width, n, swiglu) == ffn.d_ff)
     config: dict[str, Any] = {
         "model_type": TYPES[with_registers],
         "architectures": [PREFIXES[with_registers] + TASKS[type(head)]],

@@ -17,7 +17,7 @@ NAMES = tuple(
     """original t5 bart marian
     bert roberta distilbert electra albert modernbert deberta
     vit deit dinov2 swin swinv2 clip siglip patchtst sam
-    maskformer mask2former yolos detr
+    eomt maskformer mask2former yolos detr
     gpt2 llama mistral qwen2 qwen3 falcon palm gpt_neox gemma2 gemma3
     sentence""".split()
 )

@@ -1,0 +1,293 @@
+"""EoMT: a DINOv2-like image encoder whose last layers also process object queries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from glassformer.core import spec
+from glassformer.core.build import build_model
+from glassformer.core.embeddings import ImageInput
+from glassformer.core.mask_classifier import EncoderMaskClassifier
+from glassformer.core.model import EncoderOnly
+from glassformer.errors import UnsupportedError
+from glassformer.families.dinov2 import ffn_width
+from glassformer.families.family import (
+    ACTIVATION_NAMES,
+    Config,
+    Family,
+    Key,
+    layer_rows,
+    named_label_config,
+    read_options,
+    rename_modules,
+    write_options,
+)
+from glassformer.families.mask_classifiers import LOSS_KEYS
+from glassformer.weights.convert import WeightTable
+from glassformer.weights.ops import Computed, Concat, Op, Rename, Reshape, expand
+
+KEYS = (
+    Key("num_channels", "channels", 3),
+    Key("image_size", default=640),
+    Key("patch_size", default=16),
+    Key("hidden_size", "d_model", 1024),
+    Key("num_attention_heads", "num_heads", 16),
+    Key("num_hidden_layers", "num_layers", 24),
+    Key("hidden_act", "activation", "gelu"),
+    Key("layer_norm_eps", "norm_eps", 1e-6),
+    Key("hidden_dropout_prob", "embed_dropout", 0.0),
+    Key("attention_dropout", default=0.0),
+)
+
+
+def eomt(
+    *,
+    image_size: int = 640,
+    patch_size: int = 16,
+    channels: int = 3,
+    registers: int = 4,
+    d_model: int = 1024,
+    num_heads: int = 16,
+    num_layers: int = 24,
+    mlp_ratio: int = 4,
+    swiglu: bool = False,
+    activation: spec.Activation = "gelu",
+    norm_eps: float = 1e-6,
+    layer_scale: float = 1.0,
+    drop_path: float = 0.0,
+    embed_dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    num_queries: int = 200,
+    query_layers: int = 4,
+    num_upscale: int = 2,
+    num_labels: int = 133,
+) -> spec.EncoderMaskClassifierSpec:
+    """Create the spec of an EoMT; the defaults are EoMT-Large for COCO panoptic segmentation.
+
+    registers: number of trained tokens besides the class token.
+    mlp_ratio: width of the feed-forward layers as a multiple of d_model.
+    swiglu: gated feed-forward layers (SwiGLU), instead of `activation`.
+    layer_scale: initial value of the factors on the output of each sublayer.
+    drop_path: stochastic depth rate of every layer.
+    num_queries: number of object queries. query_layers: number of last layers that they go through.
+    num_upscale: how often the resolution of the patches is doubled for the masks.
+    """
+    norm = spec.LayerNormSpec(eps=norm_eps)
+    ffn: spec.FeedForwardSpec | spec.GatedFeedForwardSpec
+    ffn = spec.FeedForwardSpec(d_ff=d_model * mlp_ratio, activation=activation)
+    if swiglu:
+        ffn = spec.GatedFeedForwardSpec(
+            d_ff=ffn_width(d_model, mlp_ratio, swiglu), biases=("up", "gate", "down")
+        )
+    return spec.EncoderMaskClassifierSpec(
+        input=spec.ImagePatchesSpec(
+            image_size=(image_size, image_size),
+            patch_size=(patch_size, patch_size),
+            channels=channels,
+            prefix=0,
+            registers=1 + registers,  # the class token has no position either
+            interpolate=True,
+            dropout=embed_dropout,
+        ),
+        encoder=spec.StackSpec(
+            d_model=d_model,
+            num_layers=num_layers,
+            block=spec.BlockSpec(
+                attention=spec.AttentionSpec(num_heads=num_heads, dropout=attention_dropout),
+                feed_forward=ffn,
+                norm=norm,
+                wiring="pre",
+                layer_scale=layer_scale,
+            ),
+            final_norm=norm,
+            drop_path=(drop_path, drop_path),
+        ),
+        head=spec.MasksSpec(num_labels=num_labels, mask_dim=d_model, activation=activation),
+        num_queries=num_queries,
+        query_layers=query_layers,
+        num_upscale=num_upscale,
+    )
+
+
+def from_config(config: Config) -> spec.EncoderMaskClassifierSpec:
+    return eomt(
+        **read_options(config, KEYS),
+        registers=config.get("num_register_tokens", 4),
+        mlp_ratio=config.get("mlp_ratio", 4),
+        swiglu=config.get("use_swiglu_ffn", False),
+        layer_scale=config.get("layerscale_value", 1.0),
+        drop_path=config.get("drop_path_rate", 0.0),
+        num_queries=config.get("num_queries", 200),
+        query_layers=config.get("num_blocks", 4),
+        num_upscale=config.get("num_upscale_blocks", 2),
+        num_labels=config.num_labels,
+    )
+
+
+def to_config(model: spec.ModelSpec) -> dict[str, Any]:
+    assert isinstance(model, spec.EncoderMaskClassifierSpec) and isinstance(model.head, spec.MasksSpec)
+    assert isinstance(model.input, spec.ImagePatchesSpec)
+    block, (height, width), (rows, columns) = (
+        model.encoder.block,
+        model.input.image_size,
+        model.input.patch_size,
+    )
+    assert height == width and rows == columns
+    swiglu = isinstance(block.feed_forward, spec.GatedFeedForwardSpec)
+    options = write_options(model, KEYS)
+    size, d_ff = model.encoder.d_model, block.feed_forward.d_ff
+    return {
+        "model_type": "eomt",
+        "architectures": ["EomtForUniversalSegmentation"],
+        **options,
+        "hidden_act": ACTIVATION_NAMES[model.head.activation],
+        "image_size": height,
+        "patch_size": rows,
+        "num_register_tokens": model.input.registers - 1,
+        "mlp_ratio": next(n for n in range(1, 65) if ffn_width(size, n, swiglu) == d_ff),
+        "use_swiglu_ffn": swiglu,
+        "layerscale_value": block.layer_scale,
+        "drop_path_rate": model.encoder.drop_path[0],
+        "num_queries": model.num_queries,
+        "num_blocks": model.query_layers,
+        "num_upscale_blocks": model.num_upscale,
+        **named_label_config([f"LABEL_{n}" for n in range(model.head.num_labels)]),
+    }
+
+
+_LAYER = {
+    **{f"attention.{p}_proj": f"self_attn.{p}_proj" for p in ("q", "k", "v", "out")},
+    "norm1": "norm_self",
+    "norm2": "norm_ffn",
+}
+_MLP = {"mlp.fc1": "ffn.up", "mlp.fc2": "ffn.down"}
+_SWIGLU = {f"mlp.{p}_proj": f"ffn.{p}" for p in ("gate", "up", "down")}
+
+
+def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
+    assert isinstance(model, spec.EncoderMaskClassifierSpec)
+    assert isinstance(model.input, spec.ImagePatchesSpec)
+    width, count, patches = model.encoder.d_model, model.encoder.num_layers, model.input.num_patches
+    gated = isinstance(model.encoder.block.feed_forward, spec.GatedFeedForwardSpec)
+    layer, ours = "layers.{i}", "encoder.blocks.{i}"
+    scales = tuple(
+        Rename(f"{layer}.layer_scale{n}.lambda1", f"{ours}.scale_{part}.weight")
+        for n, part in ((1, "self_attn"), (2, "ffn"))
+    )
+    upscale = {"conv1": "up", "layernorm2d": "norm"}
+    rows: list[Op] = [
+        *layer_rows(layer, ours, count, _LAYER | (_SWIGLU if gated else _MLP)),
+        *expand(scales, i=count),
+        Reshape(
+            "embeddings.position_embeddings.weight",
+            "embed.position",
+            their_shape=(patches, width),
+            our_shape=(1, patches, width),
+        ),
+        Concat(
+            ("embeddings.cls_token", "embeddings.register_tokens"),
+            "embed.registers",
+            sizes=(1, model.input.registers - 1),
+            dim=1,
+        ),
+        *rename_modules(
+            ("embeddings.patch_embeddings.projection", "embed.patch"),
+            ("layernorm", "encoder.final_norm"),
+            ("class_predictor", "head.out"),
+            *((f"mask_head.fc{n + 1}", f"head.mask.layers.{n}") for n in range(3)),
+        ),
+        Rename("query.weight", "queries"),
+        *layer_rows("upscale_block.block.{i}", "upscale.{i}", model.num_upscale, upscale),
+        *expand(
+            (Rename("upscale_block.block.{i}.conv2.weight", "upscale.{i}.conv.weight"),), i=model.num_upscale
+        ),
+        Rename("attn_mask_probs", "mask_probs"),
+        Computed("criterion.empty_weight", "head.class_weights", persistent=True),
+    ]
+    return WeightTable(tuple(rows))
+
+
+@torch.no_grad()
+def from_image_encoder(
+    encoder: EncoderOnly, *, num_labels: int, num_queries: int = 100, query_layers: int = 4
+) -> EncoderMaskClassifier:
+    """Create an EoMT with the weights of an image encoder, e.g. DINOv2, and a new head.
+
+    num_labels: number of classes. num_queries: number of object queries.
+    query_layers: number of last layers that the queries go through.
+    """
+    source, stack, embed = encoder.spec.input, encoder.spec.encoder, encoder.embed
+    if (
+        not isinstance(source, spec.ImagePatchesSpec)
+        or not isinstance(stack, spec.StackSpec)
+        or not isinstance(embed, ImageInput)
+        or embed.position is None
+        or stack.final_norm is None
+    ):
+        raise UnsupportedError("this model", "object queries", hint="use a DINOv2 or ViT")
+    tokens = source.prefix + source.registers
+    model = build_model(
+        spec.EncoderMaskClassifierSpec(
+            input=replace(source, prefix=0, registers=tokens, mask_token=False, interpolate=True),
+            encoder=stack,
+            head=spec.MasksSpec(num_labels=num_labels, mask_dim=stack.d_model, activation="gelu"),
+            num_queries=num_queries,
+            query_layers=query_layers,
+        )
+    )
+    assert isinstance(model, EncoderMaskClassifier) and isinstance(model.embed, ImageInput)
+    prefix, patches = embed.position.split((source.prefix, source.num_patches), 1)
+    trained = [embed.prefix + prefix] if embed.prefix is not None else []
+    trained += [embed.registers] if embed.registers is not None else []
+    model.embed.registers = nn.Parameter(torch.cat(trained, 1))
+    model.embed.position = nn.Parameter(patches.clone())
+    model.embed.patch.load_state_dict(embed.patch.state_dict())
+    model.encoder.load_state_dict(encoder.encoder.state_dict())
+    return model
+
+
+# "eomt-small" has the sizes of DINOv2-small, "eomt-tiny" is for small images
+_QUERIES = {"registers": 0, "num_queries": 100, "query_layers": 3}
+
+
+def _sizes(d_model: int, num_heads: int) -> dict[str, Any]:
+    return {"d_model": d_model, "num_heads": num_heads, "num_layers": 12}
+
+
+FAMILY = Family(
+    name="eomt",
+    model_types=("eomt",),
+    architectures=("EomtForUniversalSegmentation",),
+    build=eomt,
+    presets={
+        "eomt-tiny": {
+            **_QUERIES,
+            **_sizes(192, 3),
+            "image_size": 128,
+            "patch_size": 8,
+            "num_upscale": 1,
+        },
+        "eomt-small": {**_QUERIES, **_sizes(384, 6), "image_size": 224, "patch_size": 14},
+        "coco_panoptic_eomt_large_640": {},
+    },
+    tiny={
+        "image_size": 32,
+        "patch_size": 8,
+        "registers": 2,
+        "d_model": 32,
+        "num_heads": 4,
+        "num_layers": 3,
+        "num_queries": 6,
+        "query_layers": 2,
+        "num_labels": 5,
+    },
+    from_config=from_config,
+    to_config=to_config,
+    table=table,
+    ignored_keys=LOSS_KEYS,
+)
