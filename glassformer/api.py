@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.text_generation import TextGenerationTask, TextOptions
     from glassformer.tasks.token_classification import AggregationStrategy, Entity
     from glassformer.tasks.translation import Split
+    from glassformer.tasks.zero_shot import ZeroShotClassifier
     from glassformer.training.callbacks import TrainerCallback
     from glassformer.training.recipe import Recipe
 
@@ -163,6 +164,8 @@ class Pipeline(Bundle):
         text_pair: str | None = None,
         *,
         top: int | None = None,
+        labels: Sequence[str] | None = None,
+        templates: str | Sequence[str] | None = None,
         **options: Unpack[EncoderTaskOptions],
     ) -> list[Label]: ...
 
@@ -173,6 +176,8 @@ class Pipeline(Bundle):
         text_pair: Iterable[str] | None = None,
         *,
         top: int | None = None,
+        labels: Sequence[str] | None = None,
+        templates: str | Sequence[str] | None = None,
         **options: Unpack[EncoderTaskOptions],
     ) -> list[list[Label]]: ...
 
@@ -182,6 +187,8 @@ class Pipeline(Bundle):
         text_pair: Any = None,
         *,
         top: int | None = None,
+        labels: Sequence[str] | None = None,
+        templates: str | Sequence[str] | None = None,
         **options: Unpack[EncoderTaskOptions],
     ) -> list[Label] | list[list[Label]]:
         """Classify texts, images (paths, bytes or PIL images) or time series: labels with probabilities.
@@ -191,6 +198,8 @@ class Pipeline(Bundle):
 
         text_pair: the second text of each pair, e.g. the hypothesis; as many as `inputs`.
         top: number of labels; None: all.
+        labels: names of the classes, for a model with an image and a text tower (zero-shot classification).
+        templates: texts with {} in place of a label, by default "a photo of a {}"; several are averaged.
         """
         from glassformer.tasks.classification import Classifier
         from glassformer.tasks.series_classification import SeriesClassifier, reads_series, series_inputs
@@ -201,7 +210,13 @@ class Pipeline(Bundle):
                 return next(classifier.run([inputs])).labels
             return [result.labels for result in classifier.run(inputs)]
 
-        task = Classifier(self, top=top, **options)
+        task: Classifier | ZeroShotClassifier
+        if labels is not None or isinstance(self.spec, spec.TwoTowerSpec):
+            from glassformer.tasks.zero_shot import TEMPLATE, ZeroShotClassifier
+
+            task = ZeroShotClassifier(self, labels or (), templates=templates or TEMPLATE, top=top, **options)
+        else:
+            task = Classifier(self, top=top, **options)
         single = task.is_single(inputs)
         if text_pair is not None:
             firsts, seconds = ([inputs], [text_pair]) if single else (list(inputs), list(text_pair))

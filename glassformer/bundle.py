@@ -24,7 +24,7 @@ from glassformer.core.build import build_model, fill_meta_model, matches_spec, u
 from glassformer.core.kernels import Kernel, choose_kernel
 from glassformer.core.lora import has_lora, merge_lora
 from glassformer.core.masks import Mask
-from glassformer.core.model import AnyModel
+from glassformer.core.model import AnyModel, TwoTower
 from glassformer.core.positions import AlibiBias, DisentangledPositions, RelativeBias
 from glassformer.core.precision import resolve_dtype
 from glassformer.core.stack import Stack
@@ -100,6 +100,7 @@ class Bundle:
     folder: Path | None = None
     weights: WeightFormat = "own"
     _prepared: tuple[Any, str, nn.Module] | None = field(default=None, init=False, repr=False, compare=False)
+    _towers: dict[str, Bundle] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
         count = sum(parameter.numel() for parameter in self.model.parameters())
@@ -125,6 +126,16 @@ class Bundle:
                 prepared = PackedModel(model, weights)
             self._prepared = model, weights, prepared
         return self._prepared[2]
+
+    def tower(self, name: Literal["image", "text"]) -> Bundle:
+        """Return one tower of a model with two towers as a bundle of its own."""
+        if not isinstance(self.model, TwoTower):
+            raise UnsupportedError(self.display_name, "this task", hint="it needs an image and a text tower")
+        model: AnyModel = getattr(self.model, name)
+        if name not in self._towers or self._towers[name].model is not model:
+            parts: dict[str, Any] = {"tokenizer": self.tokenizer, "files": self.files, "folder": self.folder}
+            self._towers[name] = Bundle(model=model, job=self.job, weights=self.weights, **parts)
+        return self._towers[name]
 
     @property
     def spec(self) -> spec.ModelSpec:

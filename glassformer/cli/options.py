@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial, wraps
-from os.path import isfile
+from os.path import isdir, isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
@@ -50,7 +50,8 @@ Texts = Annotated[
 TextsOrImages = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="INPUT", help="Texts, or image files for an image model (default: --file, else stdin)."
+        metavar="INPUT",
+        help="Texts, or image files and folders for an image model (default: --file, else stdin).",
     ),
 ]
 Truncate = Annotated[
@@ -377,10 +378,25 @@ def resolve_language(bundle: Bundle, language: str) -> str:
     return spell_language(target_languages(bundle), language) or language
 
 
+def _takes_images(bundle: Bundle) -> bool:
+    """Whether inputs may be images: for an image model, and one with an image and a text tower."""
+    from glassformer.core.spec import TwoTowerSpec
+    from glassformer.tasks.images import reads_images
+
+    return reads_images(bundle) or isinstance(bundle.spec, TwoTowerSpec)
+
+
+def expand_folders(inputs: list[str] | None, bundle: Bundle) -> list[str] | None:
+    """Return the inputs with the images of each folder in its place, for a model that reads images."""
+    if not inputs or not any(isdir(item) for item in inputs) or not _takes_images(bundle):
+        return inputs
+    from glassformer.data.image_files import list_images
+
+    lists = ([str(path) for path in list_images([item])] if isdir(item) else [item] for item in inputs)
+    return [item for items in lists for item in items]
+
+
 def note_file_as_text(texts: Sequence[str] | None, bundle: Bundle) -> None:
     """Print a note about --file if the only text is the name of a file."""
-    if texts and len(texts) == 1 and isfile(texts[0]):
-        from glassformer.tasks.images import reads_images
-
-        if not reads_images(bundle):
-            message(f"note: {texts[0]!r} is used as text; to read the file, use --file {texts[0]}")
+    if texts and len(texts) == 1 and isfile(texts[0]) and not _takes_images(bundle):
+        message(f"note: {texts[0]!r} is used as text; to read the file, use --file {texts[0]}")

@@ -39,6 +39,7 @@ from glassformer.cli.options import (
     Threads,
     Top,
     Truncate,
+    expand_folders,
     load_model,
     note_file_as_text,
     with_options,
@@ -72,6 +73,22 @@ def classify(
             show_default=False,
         ),
     ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            help="Labels, separated by commas, or a file with one per line; for a model with an image and a "
+            "text tower, e.g. CLIP.",
+            show_default=False,
+        ),
+    ] = None,
+    template: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='Text of a label, with {} in place of its name (default: "a photo of a {}"). Repeatable: '
+            "several are averaged.",
+            show_default=False,
+        ),
+    ] = None,
     pairs: Annotated[
         bool, typer.Option("--pairs", help="Inputs are two texts separated by a tab, e.g. for NLI.")
     ] = False,
@@ -84,6 +101,9 @@ def classify(
     Prints one line per input: label, tab, probability. A regression model
     prints its predicted value. A model trained on text pairs reads two texts
     separated by a tab.
+    A model with an image and a text tower compares images with --labels.
+    If an input is a folder, its images are classified, and each line starts
+    with the path.
     A model of time series reads them from a file: .ts, UCR .tsv or a table.
     Empty lines stay empty. --json prints the probabilities of all labels.
     A table written with --out gets the columns label and score, or labels;
@@ -97,15 +117,25 @@ def classify(
     from glassformer.tasks.series_classification import reads_series
     from glassformer.tasks.table_columns import classification_columns
 
+    zero_shot = _zero_shot_options(bundle, labels, template)
     table = classification_columns(bundle, top)
     top_labels = None if options.as_json else table.top
     if reads_series(bundle):
         _classify_series(bundle, inputs, options, table)
         return
     pairs = pairs or bool(bundle.job.text_pair)
-    source = options.read(inputs, bundle.job, max_columns=2)
+    files = expand_folders(inputs, bundle)
+    paths = None if files == inputs else iter(files or ())
+    source = options.read(files, bundle.job, max_columns=2)
     note_file_as_text(inputs, bundle)
-    task = Classifier(bundle, top=top_labels, truncate=truncate, **options.task_kwargs())
+    task: Task[Any, Classification]
+    if zero_shot is None:
+        task = Classifier(bundle, top=top_labels, truncate=truncate, **options.task_kwargs())
+    else:
+        from glassformer.tasks.zero_shot import ZeroShotClassifier
+
+        kwargs = {**zero_shot, **options.task_kwargs()}
+        task = ZeroShotClassifier(bundle, top=top_labels, truncate=truncate, **kwargs)
     if pairs:
         source.lines = map(_split_pair, source.lines)
     warnings: Counter[ImageWarning] = Counter()
@@ -113,13 +143,40 @@ def classify(
     def show(result: Classification) -> FormattedResult:
         warnings.update(result.warnings)
         line = format_scores((label.label, label.score) for label in table.labels(result))
-        return line, {"labels": [asdict(label) for label in result.labels]}, table.cells(result)
+        values: dict[str, Any] = {"labels": [asdict(label) for label in result.labels]}
+        if paths is not None:
+            values["image"] = next(paths)
+            line = f"{values['image']}\t{line}"
+        return line, values, table.cells(result)
 
     try:
         _print_results(source, task, show, options, table.types)
     finally:
         for warning, count in warnings.items():
             message(f"note: {image_warning_message(bundle, warning, count)}")
+
+
+def _zero_shot_options(
+    bundle: Bundle, labels: str | None, templates: list[str] | None
+) -> dict[str, Any] | None:
+    """Return the labels and templates of zero-shot classification; None for a model with its own labels."""
+    from glassformer.core.spec import TwoTowerSpec
+
+    if not isinstance(bundle.spec, TwoTowerSpec):
+        if labels is not None or templates:
+            raise UnsupportedError(bundle.display_name, "other labels", hint="it has its own labels")
+        return None
+    if labels is None:
+        raise MissingValueError(name="labels", needed_for=f"by {bundle.display_name}, which has no labels")
+    path = Path(labels)
+    if len(labels) < 4096 and path.is_file():
+        lines, errors = read_lines(path, "utf-8")
+        errors.report_all()
+        names = [line.strip() for line in lines]
+    else:
+        names = [name.strip() for name in labels.split(",")]
+    names = [name for name in names if name]
+    return {"labels": names, **({"templates": templates} if templates else {})}
 
 
 def _split_pair(line: Any) -> Any:
@@ -230,6 +287,8 @@ def embed(
     """Embed texts or images.
 
     Prints one vector per line, with values separated by spaces.
+    A model with an image and a text tower embeds both: names that end like
+    an image file's are images. A folder stands for its images.
     A sentence encoder pools and normalizes as configured; other encoders
     return the mean over tokens. Empty lines stay empty. --out writes a
     float32 array (N, D) to a .npy file, in which the rows of empty lines are
@@ -266,20 +325,26 @@ def similar(
     model: Model,
     inputs: TextsOrImages = None,
     corpus: Annotated[
-        Path, typer.Option("--corpus", help="File to search: one text or image path per line.")
+        Path,
+        typer.Option(
+            "--corpus", help="File to search, one text or image path per line, or a folder of images."
+        ),
     ] = ...,  # type: ignore[assignment]
     top: Top = 1,
     truncate: Truncate = False,
     *,
     options: LineOptions,
 ) -> None:
-    """Find the most similar lines of a file.
+    """Find the most similar lines of a file, or images of a folder.
 
+    With an image and a text tower, texts find images and images find texts.
     Prints the lines and their cosine similarities, separated by tabs.
     Empty lines stay empty; empty lines of the corpus are ignored.
     """
-    lines, errors = read_lines(corpus, options.encoding)
+    lines, errors = ((), LineErrors()) if corpus.is_dir() else read_lines(corpus, options.encoding)
     source, bundle = _open(model, inputs, options)
+    if corpus.is_dir():
+        lines = expand_folders([str(corpus)], bundle) or ()
     from glassformer.tasks.base import Callbacks
     from glassformer.tasks.embedding import Match, SimilaritySearch
     from glassformer.tasks.table_columns import top_columns
@@ -472,7 +537,7 @@ def _open(
 ) -> tuple[Inputs, Bundle]:
     check_line_output(options.out, options.file, resume=options.resume, overwrite=options.overwrite)
     bundle = options.load(model)
-    source = options.read(inputs, bundle.job, max_columns)
+    source = options.read(expand_folders(inputs, bundle), bundle.job, max_columns)
     note_file_as_text(inputs, bundle)
     return source, bundle
 

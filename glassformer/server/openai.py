@@ -40,7 +40,7 @@ from glassformer.server.schema import (
 )
 from glassformer.tasks.base import Callbacks, max_input_tokens, token_input
 from glassformer.tasks.chat import has_chat_template
-from glassformer.tasks.embedding import Embedder, embedding_size
+from glassformer.tasks.embedding import Embedder, embedding_size, text_bundle
 from glassformer.tokenization import Encoded
 
 MAX_EMBEDDED = 8192  # tokens of a text to embed, if the model itself has no limit
@@ -91,7 +91,7 @@ def openai_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
     async def embed(body: EmbeddingRequest) -> EmbeddingResponse:
         """Embed texts, each as one vector."""
         model = models.select(
-            body.model, without_errors(lambda bundle: token_input(bundle) and bundle.tokenizer)
+            body.model, without_errors(lambda bundle: token_input(text_bundle(bundle)) and bundle.tokenizer)
         )
         width = embedding_size(model.bundle)
         if body.dimensions not in (None, width):
@@ -113,6 +113,7 @@ def _card(model: ServedModel) -> ModelCard:
 
 
 def _embed(bundle: Bundle, inputs: Any) -> tuple[Tensor, int]:
+    bundle = text_bundle(bundle)
     token_input(bundle)  # strings must never be opened as image files
     if isinstance(inputs, str):
         inputs = [inputs]

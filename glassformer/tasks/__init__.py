@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.text_generation import GeneratedText, TextGenerator
     from glassformer.tasks.token_classification import Entity, TokenClassifier
     from glassformer.tasks.translation import Restorer, Summarizer, Translator
+    from glassformer.tasks.zero_shot import ZeroShotClassifier
 
 # imported on first use, so that translating does not import the code of other tasks
 _MODULE_OF = {
@@ -34,6 +35,7 @@ _MODULE_OF = {
     **dict.fromkeys(("GeneratedText", "TextGenerator"), "text_generation"),
     **dict.fromkeys(("Entity", "TokenClassifier"), "token_classification"),
     **dict.fromkeys(("Restorer", "Summarizer", "Translator"), "translation"),
+    **dict.fromkeys(("ZeroShotClassifier",), "zero_shot"),
 }
 __all__ = sorted(_MODULE_OF)
 

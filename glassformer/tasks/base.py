@@ -227,6 +227,8 @@ def input_kind(spec: Any) -> str:
     """Return the kind of input a model reads: text, images, time series or vectors."""
     if hasattr(spec, "prediction_length"):  # a forecasting baseline
         return "time series"
+    if isinstance(spec, specs.TwoTowerSpec):
+        return "images and texts"
     read = getattr(spec, "input", getattr(spec, "source", None))
     kinds: dict[type, str] = {
         specs.ImagePatchesSpec: "images",
@@ -273,10 +275,16 @@ class TokenBatch:
 
 
 def collate(bundle: Bundle, encoded: Sequence[Encoded]) -> TokenBatch:
-    """Pad texts of any length on the right to one batch on the model's device."""
+    """Pad texts of any length on the right to one batch on the model's device.
+
+    For a head that reads the last position, texts are padded to the full length, and padding is not masked.
+    """
     read = token_input(bundle)
-    longest = max(len(encoding) for encoding in encoded)
-    ids = torch.full((len(encoded), longest), read.pad_id or 0)
+    head = getattr(bundle.spec, "head", None)
+    full = isinstance(head, specs.ProjectionSpec) and head.pool == "last_position"
+    longest = max_input_tokens(bundle) if full else max(len(encoding) for encoding in encoded)
+    pad_id = require_tokenizer(bundle).pad_id if full else read.pad_id
+    ids = torch.full((len(encoded), longest), pad_id or 0)
     types = torch.zeros_like(ids)
     mask = torch.zeros_like(ids, dtype=torch.bool)
     for row, encoding in enumerate(encoded):
@@ -285,7 +293,7 @@ def collate(bundle: Bundle, encoded: Sequence[Encoded]) -> TokenBatch:
         mask[row, : len(encoding)] = True
     return TokenBatch(
         ids=ids.to(bundle.device),
-        mask=None if bool(mask.all()) else mask.to(bundle.device),
+        mask=None if full or bool(mask.all()) else mask.to(bundle.device),
         types=types.to(bundle.device) if (read.types or 0) > 1 else None,
     )
 

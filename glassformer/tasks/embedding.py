@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Unpack
 
 import torch
@@ -13,7 +14,8 @@ from torch.nn import functional as F
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.heads import pool
-from glassformer.errors import EmptyInputError, UnknownNameError, UnsupportedError
+from glassformer.data.image_files import is_image_name
+from glassformer.errors import EmptyInputError, GlassformerError, UnknownNameError, UnsupportedError
 from glassformer.tasks.base import (
     NO_CALLBACKS,
     Callbacks,
@@ -34,6 +36,10 @@ PROMPTS_FILE = "config_sentence_transformers.json"
 def embedding_size(bundle: Bundle) -> int:
     """Return the embedding dimension D of a model."""
     spec: Any = bundle.spec
+    if isinstance(spec, specs.TwoTowerSpec):
+        return spec.embedding_dim
+    if isinstance(spec.head, specs.ProjectionSpec) and spec.head.projection_dim:
+        return spec.head.projection_dim
     stack = spec.decoder if isinstance(spec, specs.DecoderOnlySpec) else spec.encoder
     size: int = stack.d_model
     return size
@@ -42,14 +48,24 @@ def embedding_size(bundle: Bundle) -> int:
 class Embedder(EncoderTask[Tensor, Tensor]):
     """Embed texts or image files as vectors (D,), float32, on the CPU; all NaN if rejected or skipped.
 
-    A sentence encoder pools, normalizes, lowercases and truncates as configured in its folder; any other
-    model returns the mean of its last hidden states, or the hidden state of an image's class token.
+    A sentence encoder pools, normalizes, lowercases and truncates as configured in its folder. A model with
+    an image and a text tower embeds both as vectors of length 1: a path, and a text that ends like the name
+    of an image file, are images. Any other model returns the mean of its last hidden states, or the hidden
+    state of an image's class token.
     prompt: name of a prompt in the folder's config; its text is prepended to each input.
     """
 
     def __init__(
         self, bundle: Bundle, *, prompt: str | None = None, **options: Unpack[EncoderTaskOptions]
     ) -> None:
+        self.towers: dict[str, Embedder] = {}
+        if isinstance(bundle.spec, specs.TwoTowerSpec):
+            self.bundle = bundle
+            self.towers = {
+                "image": Embedder(bundle.tower("image"), **options),
+                "text": Embedder(bundle.tower("text"), prompt=prompt, **options),
+            }
+            return
         super().__init__(bundle, **options)
         if prompt is not None and self.images is not None:
             raise UnsupportedError(bundle.display_name, "a prompt", hint="it reads images")
@@ -64,9 +80,26 @@ class Embedder(EncoderTask[Tensor, Tensor]):
     def prepare_text(self, text: str) -> str:
         return (self.prompt + text).lower() if self.config.get("do_lower_case") else self.prompt + text
 
+    def run(self, inputs: Iterable[Any], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Tensor]:
+        if not self.towers:
+            yield from super().run(inputs, callbacks)
+            return
+        first = 1
+        for chunk in chunks(inputs, self.read_ahead):
+            vectors: dict[int, Tensor] = {}
+            for kind, tower in self.towers.items():
+                rows = [n for n, item in enumerate(chunk) if (kind == "image") == is_image_input(item)]
+                items = [chunk[n] for n in rows]
+                numbered = _renumber(callbacks, kind, [first + n for n in rows])
+                vectors |= zip(rows, tower.run(items, numbered), strict=True)
+            yield from (vectors[n] for n in range(len(chunk)))
+            first += len(chunk)
+
     def forward(self, items: Sequence[Any]) -> Sequence[Tensor]:
         if self.images is None:
             vectors = text_vectors(self.bundle, collate(self.bundle, items))
+        elif projects(self.bundle):
+            vectors = F.normalize(self.model(self.images.collate(items)).pooled.float(), dim=-1)
         else:
             x: Tensor = self.model.hidden_states(self.images.collate(items))[0]
             vectors = x[:, 0] if self.images.read.prefix else x.mean(1)
@@ -74,6 +107,34 @@ class Embedder(EncoderTask[Tensor, Tensor]):
 
     def postprocess(self, input: Any, item: Any, raw: Tensor | None) -> Tensor:
         return torch.full((embedding_size(self.bundle),), torch.nan) if raw is None else raw
+
+
+def is_image_input(item: object) -> bool:
+    """Whether an input of a model with two towers is an image: anything but a text.
+
+    >>> is_image_input("a cat"), is_image_input("cat.jpg"), is_image_input(b"...")
+    (False, True, True)
+    """
+    return not isinstance(item, str) or ("\n" not in item and is_image_name(Path(item)))
+
+
+def text_bundle(bundle: Bundle) -> Bundle:
+    """Return the text tower of a model with two towers; any other model as it is."""
+    return bundle.tower("text") if isinstance(bundle.spec, specs.TwoTowerSpec) else bundle
+
+
+def projects(bundle: Bundle) -> bool:
+    """Whether the head of a model gives one vector per input."""
+    return isinstance(getattr(bundle.spec, "head", None), specs.ProjectionSpec | specs.AttentionPoolSpec)
+
+
+def _renumber(callbacks: Callbacks, kind: str, numbers: Sequence[int]) -> Callbacks:
+    """Return callbacks for some of the inputs. numbers: their numbers among all inputs."""
+
+    def reject(number: int, reason: GlassformerError) -> None:
+        callbacks.reject(kind, numbers[number - 1], reason)
+
+    return replace(callbacks, on_reject=reject)
 
 
 def prompt_text(bundle: Bundle, prompt: str | None) -> str:
@@ -94,6 +155,9 @@ def text_vectors(bundle: Bundle, batch: TokenBatch) -> Tensor:
     spec: Any = bundle.spec
     if isinstance(spec, specs.EncoderDecoderSpec):
         return pool(model.encode(batch.ids, batch.mask), batch.mask, "mean")
+    if projects(bundle):
+        output = model(batch.ids, batch.mask, **batch.kwargs())
+        return F.normalize(output.pooled.float(), dim=-1)
     if isinstance(spec.head, specs.EmbedSpec):
         pooled: Tensor = model(batch.ids, batch.mask, **batch.kwargs())
         return pooled

@@ -1,0 +1,75 @@
+"""Zero-shot classification: the labels of an image are texts, compared with it by a model with two towers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glassformer.bundle import Bundle
+from glassformer.core import spec as specs
+from glassformer.core.model import TwoTower
+from glassformer.errors import EmptyInputError, InvalidValueError, UnsupportedError
+from glassformer.tasks.base import check_at_least, check_finite
+from glassformer.tasks.classification import Classification, LabelScorer
+from glassformer.tasks.embedding import Embedder
+from glassformer.tasks.encoder import EncoderTask, EncoderTaskOptions
+
+TEMPLATE = "a photo of a {}"
+
+
+class ZeroShotClassifier(EncoderTask[Tensor, Classification]):
+    """Classify images by labels that are given as texts.
+
+    labels: names of the classes. templates: texts with {} in place of a label; the embeddings of several
+    templates are averaged. top: number of labels; None: all.
+    The probabilities of the labels sum to 1, unless the model was trained with a sigmoid for each pair.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        labels: Sequence[str],
+        *,
+        templates: str | Sequence[str] = TEMPLATE,
+        top: int | None = None,
+        **options: Unpack[EncoderTaskOptions],
+    ) -> None:
+        if not isinstance(bundle.model, TwoTower):
+            raise UnsupportedError(bundle.display_name, "labels given as texts", hint="it has its own labels")
+        check_at_least("top", top)
+        templates = [templates] if isinstance(templates, str) else list(templates)
+        for template in templates:
+            if not isinstance(template, str) or "{}" not in template:
+                raise InvalidValueError("template", template, "a text with {} in place of the label")
+        if not labels or not templates:
+            raise EmptyInputError("list of labels" if templates else "list of templates")
+        if len(set(labels)) < len(labels):
+            raise InvalidValueError("labels", list(labels), "different labels")
+        super().__init__(bundle.tower("image"), **options)
+        self.head = bundle.model.head
+        sigmoid = isinstance(bundle.spec.head, specs.SigmoidSimilaritySpec)
+        self.scorer = LabelScorer(list(labels), "sigmoid" if sigmoid else "softmax", top)
+        self.embedder = Embedder(bundle.tower("image"), **options)
+        self.vectors = self._label_vectors(bundle, labels, templates, options)
+
+    @torch.inference_mode()
+    def _label_vectors(
+        self, bundle: Bundle, labels: Sequence[str], templates: Sequence[str], options: Any
+    ) -> Tensor:
+        """Return the mean vector of each label (L, E), of length 1."""
+        texts = [template.replace("{}", label) for label in labels for template in templates]
+        vectors = torch.stack(list(Embedder(bundle.tower("text"), **options).run(texts)))
+        return F.normalize(vectors.unflatten(0, (len(labels), -1)).mean(1), dim=-1)
+
+    def forward(self, items: Sequence[Any]) -> Sequence[Tensor]:
+        images = torch.stack(list(self.embedder.forward(items)))  # (B, E)
+        device = next(self.head.parameters()).device
+        logits: Tensor = self.head(images.to(device), self.vectors.to(device))  # (B, L)
+        return list(check_finite(self.bundle, logits.float().cpu()))
+
+    def postprocess(self, input: Any, item: Any, raw: Tensor | None) -> Classification:
+        return Classification(labels=self.scorer(raw), warnings=getattr(item, "warnings", ()))
