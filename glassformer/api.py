@@ -27,6 +27,7 @@ from glassformer.errors import InvalidValueError
 from glassformer.families.registry import preset_spec, tiny_spec
 
 if TYPE_CHECKING:
+    from glassformer.data.annotations import Annotation
     from glassformer.data.image_files import ImageLike
     from glassformer.data.series import Fill
     from glassformer.tasks.chat import Conversation
@@ -264,6 +265,35 @@ class Pipeline(Bundle):
             self, aggregation_strategy=aggregation_strategy, **options
         )(texts)
         return entities
+
+    @overload
+    def detect(
+        self, images: ImageLike, *, threshold: float = 0.5, batch_size: int = 16
+    ) -> list[Annotation]: ...
+
+    @overload
+    def detect(
+        self, images: Iterable[ImageLike], *, threshold: float = 0.5, batch_size: int = 16
+    ) -> list[list[Annotation]]: ...
+
+    def detect(
+        self, images: Any, *, threshold: float = 0.5, batch_size: int = 16
+    ) -> list[Annotation] | list[list[Annotation]]:
+        """Detect objects: for each image a list of label, score and box, the highest score first.
+
+        Boxes are x_min, y_min, x_max, y_max in pixels of the original image.
+
+        images: a path, bytes, a PIL image or an array, or several; a folder stands for its images
+        threshold: minimum score of an object, from 0 to 1
+        batch_size: largest number of images per batch
+        """
+        from glassformer.data.image_files import list_images
+        from glassformer.tasks.detection import Detector
+
+        task = Detector(self, threshold=threshold, batch_size=batch_size)
+        if isinstance(images, str | PathLike) and Path(images).is_dir():
+            images = list_images([images])
+        return task(images)
 
     def embed(
         self, inputs: Any, *, prompt: str | None = None, **options: Unpack[EncoderTaskOptions]

@@ -422,6 +422,32 @@ class ClassifyResponse(BaseModel):
     warnings: list[str]
 
 
+class DetectRequest(RequestModel):
+    """POST /detect: `images` as data: URLs or base64 of PNG or JPEG files.
+
+    threshold: minimum score of an object.
+    """
+
+    model: ModelName | None = None
+    images: Annotated[list[Image], Field(min_length=1, max_length=32)]
+    threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
+
+
+class DetectedObject(BaseModel):
+    """An object. box: x_min, y_min, x_max, y_max in pixels of the image."""
+
+    label: str
+    score: float
+    box: tuple[float, float, float, float]
+
+
+class DetectResponse(BaseModel):
+    """The objects of each image, the highest score first."""
+
+    model: str
+    results: list[list[DetectedObject]]
+
+
 class NerRequest(RequestModel):
     """POST /ner: texts in which to find named entities."""
 

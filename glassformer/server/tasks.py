@@ -1,4 +1,4 @@
-"""Task routes: /translate, /classify, /ner and /forecast."""
+"""Task routes: /translate, /classify, /detect, /ner and /forecast."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ from glassformer.server.models import (
 from glassformer.server.schema import (
     ClassifyRequest,
     ClassifyResponse,
+    DetectedObject,
+    DetectRequest,
+    DetectResponse,
     EntitySpan,
     ForecastRequest,
     ForecastResponse,
@@ -36,6 +39,7 @@ from glassformer.server.schema import (
     Translation,
 )
 from glassformer.tasks.classification import Classifier, label_names
+from glassformer.tasks.detection import Detector
 from glassformer.tasks.forecasting import LEVELS, Forecaster, forecast_steps
 from glassformer.tasks.images import ImageWarning, image_warning_message, reads_images
 from glassformer.tasks.text_generation import Document, segments_of
@@ -45,6 +49,7 @@ from glassformer.tasks.translation import Translator
 MAX_SENTENCES = 4096  # of one request
 MAX_CHARACTERS = 1 << 21  # of all texts to translate
 TIME = "ds"
+_OTHER_HEADS = specs.TokenClassifySpec | specs.BoxesSpec | specs.MasksSpec  # labels of tokens or objects
 
 
 def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
@@ -80,7 +85,7 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
         def is_classifier(bundle: Bundle) -> bool:
             head: Any = getattr(bundle.spec, "head", None)
             label_names(bundle, getattr(head, "num_labels", 0))
-            classifies = hasattr(head, "num_labels") and not isinstance(head, specs.TokenClassifySpec)
+            classifies = hasattr(head, "num_labels") and not isinstance(head, _OTHER_HEADS)
             return classifies and reads_images(bundle) == has_images
 
         model = models.select(body.model, without_errors(is_classifier))
@@ -95,6 +100,17 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
         if body.text_pairs is not None:
             inputs = list(zip(inputs, body.text_pairs, strict=True))
         return await model.run(lambda bundle: _classify(model.id, bundle, inputs, body))
+
+    @router.post("/detect")
+    async def detect(body: DetectRequest) -> DetectResponse:
+        """Detect objects in images."""
+
+        def detects(bundle: Bundle) -> bool:
+            return isinstance(getattr(bundle.spec, "head", None), specs.BoxesSpec)
+
+        model = models.select(body.model, without_errors(detects))
+        images = [decode_base64(image) for image in body.images]
+        return await model.run(lambda bundle: _detect(model.id, bundle, images, body))
 
     @router.post("/ner")
     async def ner(body: NerRequest) -> NerResponse:
@@ -148,6 +164,14 @@ def _classify(model: str, bundle: Bundle, inputs: Any, body: ClassifyRequest) ->
     warnings: Counter[ImageWarning] = Counter(warning for output in outputs for warning in output.warnings)
     messages = [image_warning_message(bundle, warning, count) for warning, count in warnings.items()]
     return ClassifyResponse(model=model, results=results, warnings=messages)
+
+
+def _detect(model: str, bundle: Bundle, images: list[bytes], body: DetectRequest) -> DetectResponse:
+    results = [
+        [DetectedObject.model_validate(found, from_attributes=True) for found in objects]
+        for objects in Detector(bundle, threshold=body.threshold).run(images)
+    ]
+    return DetectResponse(model=model, results=results)
 
 
 def _ner(model: str, bundle: Bundle, body: NerRequest) -> NerResponse:

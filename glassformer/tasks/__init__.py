@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.base import Callbacks, RejectedInputError, Task
     from glassformer.tasks.chat import ChatGenerator
     from glassformer.tasks.classification import Classification, Classifier, Label
+    from glassformer.tasks.detection import Detector
     from glassformer.tasks.embedding import Embedder, Match, SimilaritySearch
     from glassformer.tasks.fill_mask import FilledText, MaskFiller
     from glassformer.tasks.forecasting import Forecast, Forecaster
@@ -26,6 +27,7 @@ _MODULE_OF = {
     **dict.fromkeys(("Callbacks", "RejectedInputError", "Task"), "base"),
     **dict.fromkeys(("ChatGenerator",), "chat"),
     **dict.fromkeys(("Classification", "Classifier", "Label"), "classification"),
+    **dict.fromkeys(("Detector",), "detection"),
     **dict.fromkeys(("Embedder", "Match", "SimilaritySearch"), "embedding"),
     **dict.fromkeys(("FilledText", "MaskFiller"), "fill_mask"),
     **dict.fromkeys(("Forecast", "Forecaster"), "forecasting"),

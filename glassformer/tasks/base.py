@@ -232,6 +232,7 @@ def input_kind(spec: Any) -> str:
     read = getattr(spec, "input", getattr(spec, "source", None))
     kinds: dict[type, str] = {
         specs.ImagePatchesSpec: "images",
+        specs.FeatureMapSpec: "images",
         specs.SeriesPatchesSpec: "time series",
         specs.TokensSpec: "text",
         type(None): "text",  # an LSTM

@@ -40,6 +40,7 @@ KINDS = (
     "polyglot",
     "assistant",
     "tagger",
+    "detector",
 )
 LANGUAGES = ("de", "en")
 CHAT_TEMPLATE = """{%- if messages[0].role == "tool" %}{{ raise_exception("a tool cannot begin") }}{% endif %}
@@ -88,6 +89,9 @@ def make_models(folder: Path) -> dict[str, Path]:
     _save(folders["pictures"], glassformer.tiny("vit"), None)
     about = {"size": {"height": 16, "width": 16}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     (folders["pictures"] / "preprocessor_config.json").write_text(json.dumps(about))
+    _save(folders["detector"], glassformer.tiny("detr"), None)
+    about = {"image_processor_type": "DetrImageProcessor", "size": {"shortest_edge": 40, "longest_edge": 60}}
+    (folders["detector"] / "preprocessor_config.json").write_text(json.dumps(about))
     _save(folders["series"], glassformer.tiny("patchtst"), None)
     cut = _tokenizer("bpe", "eos", tags=tuple(f">>{one}<<" for one in LANGUAGES))
     size = cut.vocab_size

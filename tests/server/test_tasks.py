@@ -87,6 +87,26 @@ def test_pairs_and_entities_match_the_library(server, bundles):
         assert client.post("/ner", json={"texts": ["a"], "model": "classifier"}).status_code == 422
 
 
+def test_detected_objects_match_the_library(server, bundles):
+    def png(height: int, width: int) -> bytes:
+        buffer = io.BytesIO()
+        noise = np.random.default_rng(height).integers(0, 255, (height, width, 3), np.uint8)
+        Image.fromarray(noise).save(buffer, "PNG")
+        return buffer.getvalue()
+
+    images = [png(30, 20), png(25, 50)]
+    encoded = [base64.b64encode(image).decode() for image in images]
+    with server.client() as client:
+        found = client.post("/detect", json={"images": encoded, "threshold": 0.0}).json()
+        expected = bundles["detector"].detect(images, threshold=0.0)
+        assert found["model"] == "detector" and all(len(row) == 6 for row in found["results"])
+        for row, other in zip(found["results"], expected, strict=True):
+            assert row == [{"label": o.label, "score": o.score, "box": list(o.box)} for o in other]
+        for body in ({"images": ["AAAA"]}, {"images": []}, {"images": encoded, "threshold": 2}):
+            assert client.post("/detect", json=body).status_code == 422
+        assert client.post("/detect", json={"images": encoded, "model": "pictures"}).status_code == 422
+
+
 def test_forecast_matches_the_library(server, bundles):
     columns = {"a": [math.sin(t) for t in range(40)], "b": [t * 0.5 for t in range(40)]}
     days = [str(np.datetime64("2024-01-30") + t) for t in range(40)]

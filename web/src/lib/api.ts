@@ -188,6 +188,26 @@ export interface Curve {
   value: number[];
 }
 
+/** POST /detect: `images` as data: URLs or base64 of PNG or JPEG files. threshold: minimum score of an object. */
+export interface DetectRequest {
+  model?: string | null;
+  images: string[];
+  threshold?: number;
+}
+
+/** The objects of each image, the highest score first. */
+export interface DetectResponse {
+  model: string;
+  results: DetectedObject[][];
+}
+
+/** An object. box: x_min, y_min, x_max, y_max in pixels of the image. */
+export interface DetectedObject {
+  label: string;
+  score: number;
+  box: [number, number, number, number];
+}
+
 /** The difference between two traces. predictions: largest changes. positions: KL divergences. */
 export interface DifferenceInfo {
   outcome: OutcomePair;
