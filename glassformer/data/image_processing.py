@@ -251,6 +251,15 @@ class ImageProcessor:
         mean, std = (np.array(values, np.float32)[:, None] for values in (self.image_mean, self.image_std))
         return (levels - mean) / std if self.do_normalize else np.tile(levels, (len(mean), 1))
 
+    @property
+    def fixed_size(self) -> Size | None:
+        """Height and width of every output image; None if they depend on the image."""
+        if self.do_center_crop and self.crop_size is not None:
+            return self.crop_size
+        if self.do_resize and "height" in self.size:
+            return self.size["height"], self.size["width"]
+        return None
+
     def scaled_size(self, size: Size) -> Size:
         """Return the height and width to which an image of this height and width is resized."""
         height, width = size

@@ -69,7 +69,9 @@ class ImageCollator:
             )
         self.bundle, self.read = bundle, read
         self.processor = load_image_processor(bundle, channels=read.channels, image_size=read.image_size)
-        self.num_tokens = read.num_patches + read.prefix  # of one image
+        self.image_size = (read.interpolate and self.processor.fixed_size) or read.image_size
+        rows, columns = (i // p for i, p in zip(self.image_size, read.patch_size, strict=True))
+        self.num_tokens = rows * columns + read.prefix + read.registers + read.suffix  # of one image
 
     def collate(self, images: Sequence[ProcessedImage]) -> Tensor:
         """Stack images to one normalized batch (B, C, H, W), on the model's device and in its dtype."""
@@ -81,9 +83,9 @@ class ImageCollator:
         """Decode and resize one image."""
         color = load_image(image)
         fitted = self.processor.fit(color)
-        if fitted.shape[:2] != self.read.image_size:
+        if fitted.shape[:2] != self.image_size:
             raise ShapeError(
-                "the image", fitted.shape, f"{self.read.image_size}", hint=f"fix {IMAGE_PROCESSOR_FILE}"
+                "the image", fitted.shape, f"{self.image_size}", hint=f"fix {IMAGE_PROCESSOR_FILE}"
             )
         return ProcessedImage(pixels=fitted, warnings=self._warnings(np.asarray(color), fitted))
 
@@ -99,7 +101,7 @@ class ImageCollator:
             if (spread > COLOR_RANGE).mean() > COLOR_SHARE:
                 warnings.append("color")
         if all(
-            side > LARGE_FACTOR * most for side, most in zip(color.shape[:2], read.image_size, strict=True)
+            side > LARGE_FACTOR * most for side, most in zip(color.shape[:2], self.image_size, strict=True)
         ):
             warnings.append("large")
         if (
