@@ -21,6 +21,7 @@ ARCHITECTURES = {
     "EncoderOnly": "encoder-only",
     "DecoderOnly": "decoder-only",
     "TwoTower": "two towers",
+    "PromptedSegmenter": "promptable segmentation",
 }
 BAR_WIDTH = 24
 

@@ -173,19 +173,20 @@ def _stacks(model: spec.ModelSpec) -> list[tuple[str, spec.StackSpec, str, spec.
 
 
 def _encoder_stacks(
-    at: str, encoder: spec.EncoderSpec, source: spec.InputSpec
+    at: str, encoder: spec.EncoderSpec | spec.HybridStagesSpec, source: spec.InputSpec
 ) -> list[tuple[str, spec.StackSpec, str, spec.InputSpec | None]]:
-    """Return the stack of an encoder, or its stages. at: prefix of the names."""
+    """Return the stack of an encoder, or its stages that are stacks. at: prefix of the names."""
     if isinstance(encoder, spec.StackSpec):
         return [(f"{at}encoder", encoder, f"{at}embed", source)]
+    stages = [(n, stage) for n, stage in enumerate(encoder.stages) if isinstance(stage, spec.StackSpec)]
     return [
         (
             f"{at}encoder.stages.{n}",
             stage,
-            f"{at}encoder.merging.{n - 1}" if n else f"{at}embed",
-            None if n else source,
+            f"{at}embed" if n == stages[0][0] else f"{at}encoder.merging.{n - 1}",
+            source if n == stages[0][0] else None,
         )
-        for n, stage in enumerate(encoder.stages)
+        for n, stage in stages
     ]
 
 

@@ -341,9 +341,9 @@ def load_transformer(
 ) -> Bundle:
     """Load or build a Transformer, for a feature that baselines such as an LSTM lack."""
     bundle = load_or_build(model, device=device, dtype=dtype, allow_presets=allow_presets)
-    from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly, TwoTower
+    from glassformer.core.model import AnyModel
 
-    if not isinstance(bundle.model, EncoderDecoder | EncoderOnly | DecoderOnly | TwoTower):
+    if not isinstance(bundle.model, AnyModel):
         hint = f"it is a baseline without attention ({bundle.spec.kind})"
         raise UnsupportedError(bundle.display_name, feature, hint=hint)
     return bundle

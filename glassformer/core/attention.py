@@ -135,8 +135,8 @@ class MultiHeadAttention(nn.Module):
         match bias:
             case None:
                 return None
-            case spec.RelativeBias2dSpec(grid=grid):
-                return RelativeBias2d(self.num_heads, grid=grid)
+            case spec.RelativeBias2dSpec(grid=grid, signed=signed):
+                return RelativeBias2d(self.num_heads, grid=grid, signed=signed)
             case spec.QueryBias2dSpec(grid=grid):
                 return QueryBias2d(self.head_dim, grid=grid)
             case spec.LogBias2dSpec():
@@ -168,7 +168,9 @@ class MultiHeadAttention(nn.Module):
             attend = self._dense(x, memory, mask, terms, kernel)
         windows = attend.windows if isinstance(attend, DenseAttention) else None
         if windows is not None:
-            x, norm = windows.partition(x if norm is None else norm(x)), None  # (B * windows, T, D)
+            if norm is not None and not self.pads_before_norm:
+                x, norm = norm(x), None
+            x = windows.partition(x)  # (B * windows, T, D)
         if position_embeddings is not None or memory_position_embeddings is not None:
             heads = attend(
                 self,
@@ -192,6 +194,11 @@ class MultiHeadAttention(nn.Module):
             return self.fused["out"](joined, residual=residual)
         out = tap(obs, "out", self.out_proj(joined))
         return out if residual is None else residual + out
+
+    @property
+    def pads_before_norm(self) -> bool:
+        """Whether tokens that fill up windows are added before the norm, as zeros, rather than after it."""
+        return self.spatial_window is not None and self.spatial_window.pad_before_norm
 
     def queries_keys_values(self, x: Tensor, norm: Norm | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Project x (..., D) to q (..., H, K), k (..., G, K) and v (..., G, V) for self-attention."""
@@ -355,6 +362,11 @@ class DenseAttention(NamedTuple):
     layer: int = 0  # of the cache
     cross: bool = False
     windows: WindowLayout | None = None
+
+    @property
+    def grid(self) -> Grid | None:
+        """Rows and columns of the input, if its tokens form a 2-D grid."""
+        return self.terms.grid if self.windows is None else self.windows.grid
 
     @property
     def keys_cached(self) -> bool:

@@ -18,8 +18,9 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from glassformer.core import backend
-from glassformer.core.attention import AttentionBackend, MultiHeadAttention
+from glassformer.core.attention import AttentionBackend, DenseAttention, MultiHeadAttention
 from glassformer.core.backend import Dropout, Norm
+from glassformer.core.convolution.layers import ConvNorm
 from glassformer.core.deformable import DeformableAttention
 from glassformer.core.feedforward import FeedForward
 from glassformer.core.kernels import Kernel, PreparedMask
@@ -27,6 +28,7 @@ from glassformer.core.masks import Mask
 from glassformer.core.norms import LayerScale, drop_path
 from glassformer.core.observe import Observer, scope, tap
 from glassformer.core.positions import PositionTerms
+from glassformer.core.spatial import cells_to_map, map_to_cells
 from glassformer.core.spec import Wiring
 from glassformer.errors import MissingValueError
 
@@ -42,6 +44,7 @@ class Block(nn.Module):
     cross_attn: cross-attention, for a decoder with memory
     dropout: dropout rate of the output of each sublayer
     layer_scale: creates the factor on the output of a sublayer; called once for each; None: no factor
+    local_conv: convolution between self-attention and feed-forward, for tokens of a 2-D grid
     drop_path: stochastic depth: probability of skipping a sublayer for a whole sample in training
     order: whether self-attention or cross-attention comes first
 
@@ -65,6 +68,7 @@ class Block(nn.Module):
         layer_scale: Callable[[], LayerScale] | None = None,
         drop_path: float = 0.0,
         order: Literal["self_first", "cross_first"] = "self_first",
+        local_conv: ConvNorm | None = None,
     ) -> None:
         super().__init__()
         self.wiring, self.order = wiring, order
@@ -81,6 +85,7 @@ class Block(nn.Module):
         self.norm_ffn_out = norm() if sandwich else None
         self.dropout = Dropout(dropout)
         self.drop_path = drop_path
+        self.local_conv = local_conv
         # factors on the outputs of the sublayers
         self.scale_self_attn = None if layer_scale is None else layer_scale()
         self.scale_cross_attn = None if layer_scale is None or cross_attn is None else layer_scale()
@@ -135,6 +140,11 @@ class Block(nn.Module):
             for kind, options in attentions:
                 attended = self._sublayer(x, f"{kind}_attn", f"norm_{kind}", obs, options)
                 x = tap(obs, f"resid_{kind}", attended)
+                if kind == "self" and self.local_conv is not None:
+                    grid = attend.grid if isinstance(attend, DenseAttention) else terms and terms.grid
+                    if grid is None:
+                        raise MissingValueError("the grid of the tokens", "by a convolution in a block")
+                    x = tap(obs, "local_conv", map_to_cells(self.local_conv(cells_to_map(x, grid))))
             x = self._sublayer(x, "ffn", "norm_ffn", obs, {})
         return tap(obs, "resid_out", x)
 
@@ -173,7 +183,10 @@ class Block(nn.Module):
                 return residual + self._norm(out_norm, obs)(part.forward(x, norm=norm, **options))
             out = part.forward(x, norm=norm, residual=residual, **options)
             return out
-        out = part(x if norm is None else norm(x), **options, obs=scope(obs, name))
+        if norm is not None and isinstance(part, MultiHeadAttention) and part.pads_before_norm:
+            out = part(x, norm=norm, **options, obs=scope(obs, name))
+        else:
+            out = part(x if norm is None else norm(x), **options, obs=scope(obs, name))
         last: nn.Module = part.down if isinstance(part, FeedForward) else part.out_proj
         if out_norm is not None:
             out, last = self._norm(out_norm, obs)(out), getattr(self, out_norm)

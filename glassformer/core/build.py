@@ -14,6 +14,12 @@ from glassformer.core import embeddings, heads, positions, spatial
 from glassformer.core import spec as specs
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
+from glassformer.core.convolution.hybrid import (
+    ConvolutionMerging,
+    ConvolutionStage,
+    ConvolutionStem,
+    HybridStages,
+)
 from glassformer.core.convolution.layers import ConvNorm
 from glassformer.core.convolution.neck import Neck
 from glassformer.core.convolution.resnet import ResNet
@@ -98,12 +104,15 @@ def build_model(spec: specs.ModelSpec) -> AnyModel:
 
 def _build_segmenter(spec: specs.PromptedSegmenterSpec) -> PromptedSegmenter:
     source, width = spec.input, spec.decoder.d_model
-    if not isinstance(source, specs.ImagePatchesSpec) or not isinstance(spec.head, specs.PromptedMasksSpec):
-        raise UnsupportedError(f"a model of {source.kind} with the {spec.head.kind} head", "prompts")
+    encoder: Stack | HybridStages
+    if isinstance(spec.encoder, specs.HybridStagesSpec):
+        embedding_dim, encoder = spec.encoder.stages[0].d_model, _build_hybrid(spec.encoder)
+    else:
+        embedding_dim, encoder = spec.encoder.d_model, build_stack(spec.encoder)
     return PromptedSegmenter(
         spec,
-        embed=build_embedding(source, spec.encoder.d_model),
-        encoder=build_stack(spec.encoder),
+        embed=build_embedding(source, embedding_dim),
+        encoder=encoder,
         neck=Neck(spec.encoder.d_model, spec.neck),
         prompt=PromptEncoder(width, spec.prompt, image_size=source.image_size),
         decoder=TwoWayStack(spec.decoder),
@@ -122,6 +131,20 @@ def _build_encoder(spec: specs.EncoderOnlySpec) -> EncoderOnly:
         embed=build_embedding(spec.input, spec.encoder.widths[0]),
         encoder=encoder,
         head=build_head(spec.head, spec.encoder.d_model, spec.input, widths=spec.encoder.widths),
+    )
+
+
+def _build_hybrid(spec: specs.HybridStagesSpec) -> HybridStages:
+    activation = spec.activation
+    return HybridStages(
+        [
+            build_stack(stage) if isinstance(stage, specs.StackSpec) else ConvolutionStage(stage, activation)
+            for stage in spec.stages
+        ],
+        merging=[
+            ConvolutionMerging(a.d_model, d_out=b.d_model, stride=stride, activation=activation)
+            for (a, b), stride in zip(pairwise(spec.stages), spec.strides, strict=True)
+        ],
     )
 
 
@@ -245,6 +268,7 @@ def build_block(
         norm=lambda: make_norm(spec.norm, d_model),
         wiring=spec.wiring,
         dropout=spec.dropout,
+        local_conv=ConvNorm(d_model, d_model, spec.local_conv, groups=d_model) if spec.local_conv else None,
         layer_scale=None if init is None else lambda: LayerScale(d_model, init=init),
         drop_path=drop_path,
         order=spec.order,
@@ -294,6 +318,8 @@ def build_embedding(spec: specs.InputSpec, d_model: int) -> nn.Module:
             return embeddings.TokenInput(d_model, **fields)
         case specs.ImagePatchesSpec():
             return embeddings.ImageInput(d_model, spec)
+        case specs.ConvolutionStemSpec():
+            return ConvolutionStem(d_model, spec)
         case specs.FeatureMapSpec():
             return embeddings.FeatureMapInput(d_model, spec)
         case specs.ObjectQueriesSpec():

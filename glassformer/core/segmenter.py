@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from glassformer.core import spec as specs
 from glassformer.core.backend import ACTIVATIONS, normal_table
+from glassformer.core.convolution.hybrid import HybridStages
 from glassformer.core.convolution.neck import ChannelLayerNorm, Neck
 from glassformer.core.feedforward import MLP
 from glassformer.core.inputs import embed_inputs
 from glassformer.core.observe import Observer, scope, tap
 from glassformer.core.prompts import PromptEncoder
+from glassformer.core.spatial import cells_to_map, map_to_cells
 from glassformer.core.stack import Stack
 from glassformer.core.two_way import TwoWayStack
 from glassformer.errors import ShapeError
@@ -101,7 +103,7 @@ class PromptedSegmenter(nn.Module):
         spec: specs.PromptedSegmenterSpec,
         *,
         embed: nn.Module,
-        encoder: Stack,
+        encoder: Stack | HybridStages,
         neck: Neck,
         prompt: PromptEncoder,
         decoder: TwoWayStack,
@@ -141,12 +143,12 @@ class PromptedSegmenter(nn.Module):
         """Encode images (B, C, height, width) -> embeddings (B, D, h, w)."""
         obs = options.pop("obs", None)
         embedded = embed_inputs(self.embed, pixels, None, 0, scope(obs, "embed"))
-        x = self.encoder(
-            embedded.x, grid=embedded.grid, obs=scope(obs, "encoder"), **options
-        )  # (B, h * w, D)
-        assert embedded.grid is not None
-        maps = x.transpose(1, 2).unflatten(-1, embedded.grid)  # (B, D, h, w)
-        embedding: Tensor = self.neck(maps, obs=scope(obs, "neck"))
+        grid = embedded.grid
+        assert grid is not None
+        x = self.encoder(embedded.x, grid=grid, obs=scope(obs, "encoder"), **options)  # (B, h * w, D)
+        if isinstance(self.encoder, HybridStages):
+            grid = self.encoder.output_grid(grid)
+        embedding: Tensor = self.neck(cells_to_map(x, grid), obs=scope(obs, "neck"))
         return embedding
 
     def decode(
@@ -177,7 +179,7 @@ class PromptedSegmenter(nn.Module):
         rows, columns = image_embedding.shape[-2:]
         tokens = tokens.expand(batch, -1, -1, -1).flatten(0, 1)  # (B * N, T, D)
         tokens = torch.cat((self.head.tokens.expand(batch * count, -1, -1), tokens), 1)
-        image = (image_embedding + dense).flatten(2).transpose(1, 2)  # (B, h * w, D)
+        image = map_to_cells(image_embedding + dense)  # (B, h * w, D)
         x, image = self.decoder(
             tokens,
             image.repeat_interleave(count, 0),
@@ -185,6 +187,6 @@ class PromptedSegmenter(nn.Module):
             obs=scope(obs, "decoder"),
             **options,
         )
-        maps = image.transpose(1, 2).unflatten(-1, (rows, columns))  # (B * N, D, h, w)
+        maps = cells_to_map(image, (rows, columns))  # (B * N, D, h, w)
         found, iou = self.head(x, maps, multimask_output=multimask_output, obs=scope(obs, "head"))
         return PromptedMaskOutput(found.unflatten(0, (batch, count)), iou.unflatten(0, (batch, count)))

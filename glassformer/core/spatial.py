@@ -23,6 +23,17 @@ from glassformer.errors import InvalidValueError, ShapeError
 Grid = tuple[int, int]  # rows, columns
 
 
+def cells_to_map(x: Tensor, grid: Grid) -> Tensor:
+    """Tokens (B, rows * columns, D) -> feature map (B, D, rows, columns)."""
+    maps: Tensor = x.transpose(1, 2).unflatten(-1, grid)
+    return maps
+
+
+def map_to_cells(x: Tensor) -> Tensor:
+    """Feature map (B, D, rows, columns) -> tokens (B, rows * columns, D)."""
+    return x.flatten(2).transpose(1, 2)
+
+
 class WindowLayout(NamedTuple):
     """How a grid is divided into windows of size x size tokens, after a cyclic shift up and left.
 
@@ -104,14 +115,15 @@ class RelativeBias2d(nn.Module):
     """Relative position bias in two dimensions: a trained bias per head, row offset and column offset.
 
     grid: rows and columns of the tokens that attend to each other, usually a window
+    signed: whether the bias depends on the direction of an offset, else only on its absolute value
     """
 
     index: Tensor
 
-    def __init__(self, num_heads: int, *, grid: Grid) -> None:
+    def __init__(self, num_heads: int, *, grid: Grid, signed: bool = True) -> None:
         super().__init__()
-        self.grid = grid
-        offsets = (2 * grid[0] - 1) * (2 * grid[1] - 1)
+        self.grid, self.signed = grid, signed
+        offsets = (2 * grid[0] - 1) * (2 * grid[1] - 1) if signed else grid[0] * grid[1]
         self.weight = nn.Parameter(torch.zeros(offsets, num_heads))
         tokens = grid[0] * grid[1]
         self.register_buffer("index", torch.empty(tokens, tokens, dtype=torch.long), persistent=False)
@@ -119,20 +131,25 @@ class RelativeBias2d(nn.Module):
 
     def reset_parameters(self) -> None:
         """Compute the row of the table for each pair of tokens (T, T)."""
-        self.index = offset_index(self.grid, self.index.device)
+        self.index = offset_index(self.grid, self.index.device, signed=self.signed)
 
     def forward(self, q: Tensor, grid: Grid) -> Tensor:
         """Return the bias (1, H, T, T)."""
         return self.weight[self.index].permute(2, 0, 1)[None]
 
 
-def offset_index(grid: Grid, device: torch.device | str = "cpu") -> Tensor:
-    """Number the offsets between the tokens of a grid, (T, T): row offset first, from -(rows - 1) up."""
+def offset_index(grid: Grid, device: torch.device | str = "cpu", *, signed: bool = True) -> Tensor:
+    """Number the offsets between the tokens of a grid, (T, T): row offset first, from -(rows - 1) up.
+
+    signed: if False, number the absolute offsets, from 0 up.
+    """
     rows, columns = grid
     row = torch.arange(rows, device=device).repeat_interleave(columns)
     column = torch.arange(columns, device=device).repeat(rows)
-    down = row[:, None] - row + rows - 1
-    across = column[:, None] - column + columns - 1
+    down, across = row[:, None] - row, column[:, None] - column
+    if not signed:
+        return down.abs() * columns + across.abs()
+    down, across = down + rows - 1, across + columns - 1
     return down * (2 * columns - 1) + across
 
 

@@ -187,11 +187,13 @@ class WindowSpec(Spec):
 
     shift: rows and columns by which the windows are shifted (shifted-window attention).
     always: shift the windows also if a side of the grid is not larger than a window.
+    pad_before_norm: the zeros that fill up windows are added before the norm of a pre-norm block, not after.
     """
 
     size: int
     shift: int = 0
     always: bool = False
+    pad_before_norm: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -201,9 +203,13 @@ class WindowSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeBias2dSpec(Spec):
-    """2-D relative position bias: a trained bias on the scores per head and offset within `grid`."""
+    """2-D relative position bias: a trained bias on the scores per head and offset within `grid`.
+
+    signed: if False, opposite offsets share a bias.
+    """
 
     grid: tuple[int, int]
+    signed: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,6 +302,8 @@ class BlockSpec(Spec):
     x + norm(f(x)); "parallel" x + attn(n) + ffn(n) with one shared norm n; "parallel_split" the same with
     separate norms.
     order: whether self-attention or cross-attention comes first.
+    local_conv: size of a depthwise convolution with batch norm between attention and feed-forward, over a 2-D
+    grid of tokens; None: none.
     layer_scale: initial value of a trained factor per feature on the output of each sublayer; None: none.
     """
 
@@ -307,6 +315,7 @@ class BlockSpec(Spec):
     dropout: float = 0.0
     layer_scale: float | None = None
     order: Literal["self_first", "cross_first"] = "self_first"
+    local_conv: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -581,6 +590,15 @@ class ObjectQueriesSpec(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConvolutionStemSpec(Spec):
+    """Images at a quarter of their size: two 3x3 convolutions of stride 2 with batch norm."""
+
+    image_size: tuple[int, int]
+    channels: int = 3
+    activation: Activation = "gelu"
+
+
+@dataclass(frozen=True, kw_only=True)
 class SeriesPatchesSpec(Spec):
     """Embedded patches of scaled series (B, time, channels); each channel is a separate sequence."""
 
@@ -658,6 +676,7 @@ def _check_groups(width: int) -> None:
 InputSpec = (
     TokensSpec
     | ImagePatchesSpec
+    | ConvolutionStemSpec
     | FeatureMapSpec
     | FeaturePyramidSpec
     | DeformablePixelDecoderSpec
@@ -1055,6 +1074,38 @@ class DecoderOnlySpec(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConvolutionStageSpec(Spec):
+    """A stage of inverted bottlenecks, which are `expansion` times as wide inside."""
+
+    d_model: int
+    num_layers: int
+    expansion: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class HybridStagesSpec(Spec):
+    """A hierarchical image encoder of convolutional stages and Transformer stacks, merged by convolutions.
+
+    strides: by how much the merging after each stage but the last divides rows and columns.
+    activation: of the convolutions.
+    """
+
+    stages: tuple[ConvolutionStageSpec | StackSpec, ...]
+    strides: tuple[int, ...]
+    activation: Activation = "gelu"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.strides) != len(self.stages) - 1:
+            raise InvalidValueError("strides", self.strides, f"{len(self.stages) - 1} numbers")
+
+    @property
+    def d_model(self) -> int:
+        """Width of the last stage."""
+        return self.stages[-1].d_model
+
+
+@dataclass(frozen=True, kw_only=True)
 class NeckSpec(Spec):
     """Convolutions that project the output of an image encoder to `channels` feature maps."""
 
@@ -1095,12 +1146,12 @@ class TwoWayStackSpec(Spec):
 class PromptedSegmenterSpec(Spec):
     """Promptable segmentation: an image is encoded once; points, boxes and masks are decoded to masks."""
 
-    input: InputSpec
-    encoder: StackSpec
+    input: ImagePatchesSpec | ConvolutionStemSpec
+    encoder: StackSpec | HybridStagesSpec
     decoder: TwoWayStackSpec
     neck: NeckSpec = field(default_factory=NeckSpec)
     prompt: PromptEncoderSpec = field(default_factory=PromptEncoderSpec)
-    head: HeadSpec = field(default_factory=PromptedMasksSpec)
+    head: PromptedMasksSpec = field(default_factory=PromptedMasksSpec)
     tied: tuple[Literal["head"], ...] = ()
     init: InitSpec = field(default_factory=NormalSpec)
 

@@ -247,7 +247,7 @@ def decoder_of(
 
 def epsilon_of(model_spec: spec.ModelSpec) -> float:
     """Return the eps of all norms; CTranslate2 supports only one value."""
-    assert not isinstance(model_spec, spec.TwoTowerSpec)
+    assert not isinstance(model_spec, spec.TwoTowerSpec | spec.PromptedSegmenterSpec)
     sides: list[tuple[spec.InputSpec, spec.EncoderSpec]]
     if isinstance(model_spec, spec.EncoderDecoderSpec):
         sides = [(model_spec.source, model_spec.encoder), (model_spec.target, model_spec.decoder)]

@@ -229,7 +229,7 @@ def write_options(model: ModelSpec, keys: Sequence[Key]) -> dict[str, Any]:
 
 def spec_options(model: ModelSpec) -> dict[str, Any]:
     """Return the build options of a spec; for an encoder-decoder, those of the encoder."""
-    assert not isinstance(model, spec.TwoTowerSpec)
+    assert not isinstance(model, spec.TwoTowerSpec | spec.PromptedSegmenterSpec)
     source: Any = model.source if isinstance(model, spec.EncoderDecoderSpec) else model.input
     stack = model.decoder if isinstance(model, spec.DecoderSpec) else model.encoder
     block, attention, ffn = stack.block, stack.block.attention, stack.block.feed_forward

@@ -16,8 +16,8 @@ from glassformer.families.family import Config, Family, UnsupportedConfigError
 NAMES = tuple(
     """original t5 bart marian
     bert roberta distilbert electra albert modernbert deberta
-    vit deit dinov2 swin swinv2 clip siglip patchtst sam
-    eomt maskformer mask2former yolos detr
+    vit deit dinov2 swin swinv2 clip siglip patchtst
+    sam mobile_sam eomt maskformer mask2former yolos detr
     gpt2 llama mistral qwen2 qwen3 falcon palm gpt_neox gemma2 gemma3
     sentence""".split()
 )

@@ -294,7 +294,7 @@ def mlp_names(layers: int) -> list[str]:
 
 def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.PromptedSegmenterSpec) and isinstance(model.input, spec.ImagePatchesSpec)
-    assert isinstance(model.head, spec.PromptedMasksSpec)
+    assert isinstance(model.head, spec.PromptedMasksSpec) and isinstance(model.encoder, spec.StackSpec)
     stack, head, count = model.encoder, model.head, model.head.num_masks + 1
     attention, width = stack.block.attention, stack.d_model
     fused = "vision_encoder.layers.{i}.attn.qkv.{p}"

@@ -66,6 +66,7 @@ def _fused_block(block: Block, make: LinearFactory | None) -> Block:
         self_attn=attention,
         cross_attn=None if cross is None else _fused_attention(cross, make, block.scale_cross_attn, True),
         ffn=_fused_feed_forward(block.ffn, make, block.scale_ffn),
+        local_conv=None if block.local_conv is None else block.local_conv.fold(),
     )
     return result
 

@@ -233,6 +233,7 @@ def input_kind(spec: Any) -> str:
     kinds: dict[type, str] = {
         specs.ImagePatchesSpec: "images",
         specs.FeatureMapSpec: "images",
+        specs.ConvolutionStemSpec: "images",
         specs.SeriesPatchesSpec: "time series",
         specs.TokensSpec: "text",
         type(None): "text",  # an LSTM

@@ -186,7 +186,7 @@ def with_head(bundle: Bundle, head: specs.HeadSpec) -> Bundle:
     """
     if bundle.spec.head == head:
         return bundle
-    assert not isinstance(bundle.spec, specs.TwoTowerSpec)
+    assert not isinstance(bundle.spec, specs.TwoTowerSpec | specs.PromptedSegmenterSpec)
     tied: Any = tuple(name for name in bundle.spec.tied if name != "head")
     model = build_model(replace(bundle.spec, head=head, tied=tied))
     body = {name: t for name, t in unique_state_dict(bundle.model).items() if not name.startswith("head.")}

@@ -138,7 +138,7 @@ def random_inputs(
             continue
         masks.append(None)
         shape: tuple[int, ...] = (batch, steps, width)
-        if isinstance(input_spec, spec.ImagePatchesSpec):
+        if isinstance(input_spec, spec.ImagePatchesSpec | spec.ConvolutionStemSpec):
             shape = (batch, input_spec.channels, *input_spec.image_size)
         elif isinstance(input_spec, spec.SeriesPatchesSpec):
             shape = (batch, input_spec.context_length, input_spec.channels)
@@ -148,6 +148,11 @@ def random_inputs(
             values = torch.randn(shape, generator=generator)
             is_series = isinstance(input_spec, spec.SeriesPatchesSpec)
             inputs.append((values.cumsum(1) if is_series else values).to(parameter.dtype))
+    if isinstance(model.spec, spec.PromptedSegmenterSpec):  # two prompts of one point for each image
+        height, width = model.spec.input.image_size
+        points = torch.rand((batch, 2, 1, 2), generator=generator) * torch.tensor((width, height))
+        inputs.append(points)
+        masks.append(None)
     device = parameter.device
     return RandomInputs(
         tuple(x.to(device) for x in inputs),
@@ -172,7 +177,7 @@ def fitting_length(model: spec.ModelSpec, length: int = LENGTH) -> int:
         for input_spec, _ in _input_specs(model)
     ]
     stacks = [getattr(model, name) for name in ("encoder", "decoder") if hasattr(model, name)]
-    windows = [b.attention.window for s in stacks for b in s.blocks if b.attention.window]
+    windows = [b.attention.window for s in stacks for b in getattr(s, "blocks", ()) if b.attention.window]
     enough = max([length, *(w + 5 for w in windows if w <= 4 * length)])
     return min([enough, *(table for table in tables if isinstance(table, int))])
 

@@ -44,6 +44,8 @@ REFERENCE_NAMES = {
     "second": "distillation_logits",
     "start": "start_logits",
     "end": "end_logits",
+    "masks": "pred_masks",
+    "iou": "iou_scores",
 }
 
 
@@ -138,6 +140,8 @@ def _named_inputs(model_spec: spec.ModelSpec, sample: RandomInputs) -> dict[str,
         return {"pixel_values": first, "input_ids": sample.inputs[1]}  # of one row, without padding
     source = model_spec.source if isinstance(model_spec, spec.EncoderDecoderSpec) else model_spec.input
     match source:
+        case spec.ImagePatchesSpec() if isinstance(model_spec, spec.PromptedSegmenterSpec):
+            return {"pixel_values": first, "input_points": sample.inputs[1]}
         case spec.ImagePatchesSpec():
             return {"pixel_values": first}
         case spec.SeriesPatchesSpec():

@@ -191,8 +191,8 @@ def test_every_head_of_every_family_has_enough_parity_cases() -> None:
 
     counted = Counter((family, reference) for family, _, reference, _ in CASES)
     for name, family in families().items():
-        if name in ("original", "sentence"):
-            continue  # held to torch's own modules, and to the definition of pooling, in tests of their own
+        if name in ("original", "sentence", "mobile_sam"):
+            continue  # no such class; held to other definitions in tests of their own
         for architecture in family.architectures:
             if architecture == "Gemma3ForConditionalGeneration":
                 continue  # only its language model is read: a test of its own
