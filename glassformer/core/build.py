@@ -197,7 +197,12 @@ def _build_mask_classifier(spec: specs.MaskClassifierSpec) -> MaskClassifier:
     head, source = _build_mask_head(spec.head, spec.decoder.d_model), spec.input
     if not isinstance(source, specs.FeaturePyramidSpec | specs.DeformablePixelDecoderSpec):
         raise UnsupportedError("a mask classifier", f"{source.kind} inputs")
-    backbone, channels = ResNet(source.backbone), source.backbone.widths
+    backbone: nn.Module
+    if isinstance(source.backbone, specs.ResNetSpec):
+        backbone = ResNet(source.backbone)
+    else:
+        backbone = _build_encoder(source.backbone)
+    channels = specs.feature_channels(source.backbone)
     embed: PixelDecoder
     if isinstance(source, specs.FeaturePyramidSpec):
         embed = PyramidPixelDecoder(backbone, channels, source, mask_dim=head.mask_dim)

@@ -16,6 +16,7 @@ from glassformer.core.attention import AttentionBackend
 from glassformer.core.backend import normal_table
 from glassformer.core.convolution.pyramid import FeaturePyramid, GroupNormConv, PyramidLevel
 from glassformer.core.deformable import SamplingContext, cell_centers
+from glassformer.core.heads import BackboneOutput
 from glassformer.core.observe import Observer, scope, tap
 from glassformer.core.spatial import Sinusoidal2dPositions
 from glassformer.core.stack import Stack
@@ -28,6 +29,13 @@ class PixelFeatures(NamedTuple):
 
     embeddings: Tensor
     memory: tuple[Tensor, ...]
+
+
+def feature_maps(backbone: nn.Module, images: Tensor, obs: Observer | None) -> tuple[Tensor, ...]:
+    """Return the feature maps (B, C, h, w) of images, fine to coarse."""
+    output = backbone(images, obs=scope(obs, "backbone"))
+    maps: tuple[Tensor, ...] = output.feature_maps if isinstance(output, BackboneOutput) else output
+    return maps
 
 
 class PyramidPixelDecoder(nn.Module):
@@ -48,7 +56,7 @@ class PyramidPixelDecoder(nn.Module):
 
     def forward(self, images: Tensor, *, obs: Observer | None = None) -> PixelFeatures:
         """images (B, C, height, width) -> pixel embeddings and one map."""
-        features = self.backbone(images, obs=scope(obs, "backbone"))
+        features = feature_maps(self.backbone, images, obs)
         return PixelFeatures(tap(obs, "out", self.pyramid(features)), (features[-1],))
 
 
@@ -91,7 +99,7 @@ class DeformablePixelDecoder(nn.Module):
 
     def forward(self, images: Tensor, *, obs: Observer | None = None) -> PixelFeatures:
         """images (B, C, height, width) -> pixel embeddings and three maps."""
-        features = self.backbone(images, obs=scope(obs, "backbone"))
+        features = feature_maps(self.backbone, images, obs)
         coarse = features[-NUM_LEVELS:][::-1]
         maps = [layer(feature) for layer, feature in zip(self.inputs, coarse, strict=True)]
         grids = tuple((level.shape[2], level.shape[3]) for level in maps)

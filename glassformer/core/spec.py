@@ -633,10 +633,10 @@ class VectorsSpec(Spec):
 class FeaturePyramidSpec(Spec):
     """A pixel decoder of convolutions: a feature pyramid network (FPN) with group norm of width `width`.
 
-    backbone: network that returns feature maps of an image.
+    backbone: a convolutional network, or an image encoder with a `BackboneSpec` head.
     """
 
-    backbone: ResNetSpec
+    backbone: ResNetSpec | EncoderOnlySpec
     width: int = 256
 
     def __post_init__(self) -> None:
@@ -648,12 +648,12 @@ class FeaturePyramidSpec(Spec):
 class DeformablePixelDecoderSpec(Spec):
     """A pixel decoder of deformable attention among the three coarsest feature maps of the backbone.
 
-    backbone: network that returns feature maps of an image.
+    backbone: a convolutional network, or an image encoder with a `BackboneSpec` head.
     width: of the blocks. num_points: sampled points of each head and map.
     num_finer: number of finer maps that a feature pyramid then adds.
     """
 
-    backbone: ResNetSpec
+    backbone: ResNetSpec | EncoderOnlySpec
     width: int = 256
     num_layers: int = 6
     num_heads: int = 8
@@ -1237,6 +1237,15 @@ class MaskClassifierSpec(Spec):
             owner = self.decoder.block if name == "cross_attention" else self.decoder
             if getattr(owner, name) is None:
                 raise MissingValueError(name, "in the decoder of a mask classifier")
+
+
+def feature_channels(backbone: ResNetSpec | EncoderOnlySpec) -> tuple[int, ...]:
+    """Return the channels of the feature maps of a backbone, fine to coarse."""
+    if isinstance(backbone, ResNetSpec):
+        return backbone.widths
+    if not isinstance(backbone.head, BackboneSpec):
+        raise UnsupportedError("a backbone", f"the {backbone.head.kind} head", hint="use BackboneSpec")
+    return tuple(backbone.encoder.widths[n] for n in backbone.head.layers)
 
 
 ModelSpec = (

@@ -19,8 +19,10 @@ from glassformer.families.family import (
 from glassformer.families.mask_classifiers import (
     LOSS_KEYS,
     PIXELS,
+    SWINS,
     TINY,
     TRANSFORMER,
+    Backbone,
     backbone_rows,
     head_rows,
     mask_labels,
@@ -34,7 +36,7 @@ from glassformer.weights.ops import Op, Rename, Split, expand
 
 def mask2former(
     *,
-    backbone: spec.ResNetSpec = spec.ResNetSpec(norm="batch"),  # noqa: B008
+    backbone: Backbone = spec.ResNetSpec(norm="batch"),  # noqa: B008
     width: int = 256,
     encoder_layers: int = 6,
     encoder_ff: int = 1024,
@@ -210,7 +212,12 @@ FAMILY = Family(
     model_types=("mask2former",),
     architectures=("Mask2FormerForUniversalSegmentation",),
     build=mask2former,
-    presets={"mask2former-resnet50-ade": {}},
+    presets={
+        "mask2former-resnet50-ade": {},
+        **{f"mask2former-swin-{size}-ade-semantic": {"backbone": b} for size, b in SWINS.items()},
+        "mask2former-swin-small-coco-instance": {"backbone": SWINS["small"], "num_labels": 80},
+        "mask2former-swin-small-coco-panoptic": {"backbone": SWINS["small"], "num_labels": 133},
+    },
     tiny={**TINY, "encoder_layers": 2, "encoder_ff": 48},
     from_config=from_config,
     to_config=to_config,

@@ -6,9 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.core import spec
+from glassformer.core.spatial import offset_index
+from glassformer.families import hierarchical_encoder
 from glassformer.families.family import Config, UnsupportedConfigError, named_label_config, rename_modules
 from glassformer.families.resnet_backbone import read_resnet, resnet_rows, write_resnet
-from glassformer.weights.ops import Computed, Op, Rename
+from glassformer.families.swin import size_options, swin
+from glassformer.weights.ops import Computed, Constant, Op, Rename, add_prefix, expand
 
 PIXELS = "model.pixel_level_module."
 TRANSFORMER = "model.transformer_module."
@@ -19,6 +22,7 @@ LOSS_KEYS = frozenset(
     init_xavier_std""".split()
 )
 
+Backbone = spec.ResNetSpec | spec.EncoderOnlySpec
 TINY: dict[str, Any] = {
     "backbone": spec.ResNetSpec(
         stem_width=16, widths=(16, 32, 48, 64), depths=(1, 1, 1, 1), layer="basic", norm="batch"
@@ -31,6 +35,21 @@ TINY: dict[str, Any] = {
     "num_queries": 8,
     "mask_dim": 16,
     "num_labels": 5,
+}
+
+
+def swin_backbone(embed_dim: int, depth: int, num_heads: int, **options: Any) -> spec.EncoderOnlySpec:
+    """Create a Swin of four stages. depth, num_heads: layers of the third stage, heads of the first."""
+    head = spec.BackboneSpec(layers=(1, 2, 3, 4), norm=hierarchical_encoder.NORM)
+    return swin(**size_options(embed_dim, depth, num_heads, drop_path=0.3, head=head, **options))
+
+
+_LARGER = {"image_size": 384, "window_size": 12}
+SWINS = {
+    "tiny": swin_backbone(96, 6, 3),
+    "small": swin_backbone(96, 18, 3),
+    "base": swin_backbone(128, 18, 4, **_LARGER),
+    "large": swin_backbone(192, 18, 6, **_LARGER),
 }
 
 
@@ -62,31 +81,56 @@ def query_decoder(
     )
 
 
-def read_backbone(config: Config) -> spec.ResNetSpec:
-    """Read the backbone of a published config."""
+def read_backbone(config: Config) -> Backbone:
+    """Read the backbone of a published config; all its stages give feature maps."""
     values = config.need("backbone_config", dict)
-    backbone = Config(values, f"{config.where}: backbone_config")
-    match values.get("model_type"):
-        case "resnet":
-            return replace(read_resnet(backbone), norm="batch")
-    raise UnsupportedConfigError(backbone.where, "model_type", values.get("model_type"), "resnet")
+    where, kind = f"{config.where}: backbone_config", values.get("model_type")
+    if kind == "resnet":
+        return replace(read_resnet(Config(values, where)), norm="batch")
+    if kind not in ("swin", "maskformer-swin"):
+        raise UnsupportedConfigError(where, "model_type", kind, "resnet, swin, maskformer-swin")
+    stages = [f"stage{n + 1}" for n in range(len(values.get("depths") or range(4)))]
+    values = {**values, "architectures": ["SwinBackbone"], "out_features": stages}
+    backbone = Config(values, where)
+    backbone.only("use_absolute_embeddings", False, None, default=False)
+    return swin(**hierarchical_encoder.read(backbone, "Swin"))
 
 
-def backbone_channels(backbone: spec.ResNetSpec) -> tuple[int, ...]:
-    """Return the channels of the feature maps of a backbone, fine to coarse."""
-    return backbone.widths
-
-
-def write_backbone(backbone: spec.ResNetSpec) -> dict[str, Any]:
+def write_backbone(backbone: Backbone) -> dict[str, Any]:
     """Return the published config of a backbone; the inverse of `read_backbone`."""
+    if isinstance(backbone, spec.EncoderOnlySpec):
+        return hierarchical_encoder.write(backbone, model_type="swin", prefix="Swin")
     config = write_resnet(backbone)
     del config["frozen_batch_norm"]
     return config | {"out_features": [f"stage{n + 1}" for n in range(len(backbone.widths))]}
 
 
-def backbone_rows(backbone: spec.ResNetSpec) -> tuple[Op, ...]:
+def backbone_rows(backbone: Backbone) -> tuple[Op, ...]:
     """Return the weight operations of a backbone."""
-    return resnet_rows((f"{PIXELS}encoder.",), "embed.backbone.", backbone, save_counts=True)
+    published, ours = f"{PIXELS}encoder.", "embed.backbone."
+    if isinstance(backbone, spec.ResNetSpec):
+        return resnet_rows((published,), ours, backbone, save_counts=True)
+    return add_prefix(published, ours, hierarchical_encoder.table_of(backbone, (), base="swin.").rows(""))
+
+
+def nested_backbone_rows(backbone: Backbone) -> tuple[Op, ...]:
+    """Return the weight operations of a backbone; those of Swin are published one module deeper."""
+    if isinstance(backbone, spec.ResNetSpec):
+        return backbone_rows(backbone)
+    assert isinstance(backbone.encoder, spec.StagesSpec)
+    norms = "hidden_states_norms."
+    rows = hierarchical_encoder.table_of(backbone, (), base="model.").rows("model.")
+    ops = [op for op in rows if not op.theirs[0].startswith(norms)]
+    ops += rename_modules(*((f"{norms}{n}", f"head.norms.{n}") for n in range(len(backbone.encoder.stages))))
+    for n, stage in enumerate(backbone.encoder.stages):
+        window = stage.block.attention.spatial_window
+        assert window is not None
+        index = Constant(
+            f"model.encoder.layers.{n}.blocks.{{i}}.attention.self.relative_position_index",
+            value=offset_index((window.size, window.size)),
+        )
+        ops += expand((index,), i=stage.num_layers)
+    return add_prefix(f"{PIXELS}encoder.", "embed.backbone.", ops)
 
 
 def head_rows(mask_embedder: str) -> tuple[Op, ...]:

@@ -17,12 +17,13 @@ from glassformer.families.family import (
 from glassformer.families.mask_classifiers import (
     LOSS_KEYS,
     PIXELS,
+    SWINS,
     TINY,
     TRANSFORMER,
-    backbone_channels,
-    backbone_rows,
+    Backbone,
     head_rows,
     mask_labels,
+    nested_backbone_rows,
     query_decoder,
     read_backbone,
     write_backbone,
@@ -33,7 +34,7 @@ from glassformer.weights.ops import Op, Rename, Tied, expand
 
 def maskformer(
     *,
-    backbone: spec.ResNetSpec = spec.ResNetSpec(norm="batch"),  # noqa: B008
+    backbone: Backbone = spec.ResNetSpec(norm="batch"),  # noqa: B008
     width: int = 256,
     d_model: int = 256,
     num_heads: int = 8,
@@ -141,7 +142,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     tied = tuple(
         Tied((f"{layer}.{a}.{{p}}", f"{layer}.{b}.{{p}}"), f"{ours}.{c}.{{p}}") for a, b, c in _RENAMED
     )
-    fpn, channels = f"{PIXELS}decoder.fpn.", backbone_channels(model.input.backbone)
+    fpn, channels = f"{PIXELS}decoder.fpn.", spec.feature_channels(model.input.backbone)
     pairs = [("stem", "stem")]
     for n in range(len(channels) - 1):
         pairs += [
@@ -149,7 +150,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
             (f"layers.{n}.block", f"levels.{n}.out"),
         ]
     rows: list[Op] = [
-        *backbone_rows(model.input.backbone),
+        *nested_backbone_rows(model.input.backbone),
         *(Rename(f"{fpn}{a}.0.weight", f"embed.pyramid.{b}.conv.weight") for a, b in pairs),
         *rename_modules(
             *((f"{fpn}{a}.1", f"embed.pyramid.{b}.norm") for a, b in pairs),
@@ -170,6 +171,7 @@ FAMILY = Family(
     architectures=("MaskFormerForInstanceSegmentation",),
     build=maskformer,
     presets={
+        **{f"maskformer-swin-{size}-ade": {"backbone": backbone} for size, backbone in SWINS.items()},
         "maskformer-resnet50-ade": {},
         "maskformer-resnet101-ade": {"backbone": spec.ResNetSpec(depths=(3, 4, 23, 3), norm="batch")},
     },

@@ -290,6 +290,25 @@ class Ignored(Op):
         return ()
 
 
+@dataclass(frozen=True)
+class Constant(Op):
+    """A published tensor that Glassformer computes itself: accepted, and saved with this value."""
+
+    ours: Names = ()
+    _: KW_ONLY
+    value: Tensor
+    required = False
+
+    def load(self, theirs: Sequence[Tensor]) -> Tensors:
+        return ()
+
+    def save(self, ours: Sequence[Tensor]) -> Tensors:
+        return (self.value,)
+
+    def their_shapes(self, ours: Sequence[Shape]) -> tuple[Shape, ...]:
+        return (tuple(self.value.shape),)
+
+
 def expand(ops: Iterable[Op], **values: int | Iterable[object]) -> tuple[Op, ...]:
     """Fill placeholders: repeat each operation for every value of its placeholders.
 
