@@ -8,20 +8,23 @@ Letters: N cut-outs, B scenes, M objects of a scene (padded), S side of a scene 
 from __future__ import annotations
 
 import gzip
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.data.annotations import Annotation, mask_to_box
+from glassformer.data.mask_encoding import encode_rle
 from glassformer.data.randomness import uniform
 from glassformer.errors import EmptyInputError, FileMissingError, InvalidValueError, UnknownNameError
 
@@ -199,12 +202,12 @@ class SceneLayout:
     """
 
     cutout: NDArray[np.int64]
-    center: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    angle: NDArray[np.float64]
+    center: NDArray[np.float32]
+    scale: NDArray[np.float32]
+    angle: NDArray[np.float32]
     mirror: NDArray[np.bool_]
     color: NDArray[np.int64]
-    background: NDArray[np.float64]
+    background: NDArray[np.float32]
 
 
 class SceneBatch(NamedTuple):
@@ -298,26 +301,28 @@ class SceneComposer:
         center, placed = _place(centers, scale, wanted, options.max_overlap)
         return SceneLayout(
             cutout=np.where(placed, cutout, NO_LABEL),
-            center=center,
-            scale=scale,
-            angle=np.deg2rad((2 * each[..., 3] - 1) * options.max_rotation),
+            center=center.astype(np.float32),
+            scale=scale.astype(np.float32),
+            angle=np.deg2rad((2 * each[..., 3] - 1) * options.max_rotation).astype(np.float32),
             mirror=each[..., 4] < options.mirror_prob,
             color=np.floor(each[..., 5] * len(COLORS)).astype(np.int64),
-            background=own[:, 1:],
+            background=own[:, 1:].astype(np.float32),
         )
 
     def batch(self, indices: NDArray[np.int64] | Sequence[int]) -> SceneBatch:
         """Compose and render the scenes with these numbers."""
         return self.render(self.layout(indices))
 
+    @torch.compiler.disable
     @torch.no_grad()
     def render(self, layout: SceneLayout) -> SceneBatch:
-        """Render layouts on the device of the composer."""
+        """Render layouts on the device of the composer, whose arrays may also be tensors."""
+        with torch.autocast(self.device.type, enabled=False):  # coordinates need float32
+            return self._render(layout)
 
+    def _render(self, layout: SceneLayout) -> SceneBatch:
         def tensor(array: NDArray[np.generic]) -> Tensor:
-            if array.dtype == np.float64:
-                array = array.astype(np.float32)
-            return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, non_blocking=True)
+            return torch.as_tensor(array).to(self.device, non_blocking=True)
 
         size, side = self.options.size, self._pyramid.shape[-1]
         cutout, center, scale = tensor(layout.cutout), tensor(layout.center), tensor(layout.scale)
@@ -430,6 +435,45 @@ class SceneComposer:
             answer = names[min(pair, key=x.__getitem__)][language]
             questions.append(Question("left", words["left"].format(a=a, b=b), answer))
         return questions
+
+
+def write_scenes(composer: SceneComposer, indices: Sequence[int], folder: str | Path) -> Path:
+    """Write scenes as a COCO folder: images, and annotations.json with boxes, masks and captions.
+
+    Returns the path of annotations.json. Captions are English, as COCO has no field for the language.
+    """
+    folder = Path(folder)
+    annotations: list[dict[str, Any]] = []
+    images: list[dict[str, Any]] = []
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    numbers = {name: n for n, name in enumerate(composer.cutouts.classes, 1)}
+    for identity, index in enumerate(indices, 1):
+        scene, name = composer.scene(index), f"{index:06d}.png"
+        Image.fromarray(scene.image).save(folder / "images" / name)
+        height, width = scene.image.shape[:2]
+        captions = [scene.captions["en"]]
+        images.append(
+            {"id": identity, "file_name": name, "height": height, "width": width, "captions": captions}
+        )
+        for note in scene.annotations:
+            assert note.box is not None and note.mask is not None
+            left, top, right, bottom = note.box
+            annotations.append(
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": identity,
+                    "category_id": numbers[note.label],
+                    "bbox": [left, top, right - left, bottom - top],
+                    "area": int(note.mask.sum()),
+                    "segmentation": encode_rle(note.mask),
+                    "iscrowd": 0,
+                }
+            )
+    categories = [{"id": n, "name": name} for name, n in numbers.items()]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    path = folder / "annotations.json"
+    path.write_text(json.dumps(content, ensure_ascii=False), "utf-8")
+    return path
 
 
 def _place(

@@ -19,7 +19,9 @@ JOB_FILE = "job.json"
 IMAGE_PROCESSOR_FILE = "preprocessor_config.json"  # how images are resized and normalized, as published
 PROCESSOR_FILE = "processor_config.json"
 JOBS = tuple(
-    "translate lm classify ner answer images forecast restore classify-series summarize embed".split()
+    """
+    translate lm classify ner answer images detect segment forecast restore classify-series summarize embed
+    """.split()
 )
 
 

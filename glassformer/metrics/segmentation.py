@@ -116,11 +116,16 @@ class PanopticQuality:
         unique, numbers = np.unique(keys, axis=1, return_inverse=True)
         return numbers.ravel(), [(int(label), int(segment)) for label, segment in unique.T]
 
-    def scores(self) -> dict[str, float]:
-        """Return pq, sq and rq, averaged over the classes that occur or are predicted."""
+    def scores(self, classes: Collection[int] | None = None) -> dict[str, float]:
+        """Return pq, sq and rq, averaged over the classes that occur or are predicted.
+
+        classes: average over these only, e.g. without a background.
+        """
         right, wrong, missed = self._counts
         count = right + (wrong + missed) / 2
         known = count > 0
+        if classes is not None:
+            known &= np.isin(np.arange(self.num_classes), list(classes))
         if not known.any():
             return dict.fromkeys(("pq", "sq", "rq"), float("nan"))
         sq, rq = self._iou[known] / np.maximum(right[known], 1), right[known] / count[known]

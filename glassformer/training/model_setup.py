@@ -173,7 +173,8 @@ def build_initialized(spec: specs.ModelSpec) -> AnyModel:
             tower.load_state_dict(build_initialized(tower.spec).state_dict())
         return model
     assert not isinstance(spec, specs.TwoTowerSpec)
-    width = spec.decoder.d_model if isinstance(spec, specs.DecoderSpec) else spec.encoder.d_model
+    stack = spec.encoder if hasattr(spec, "encoder") else spec.decoder
+    width = stack.d_model
     if isinstance(spec.init, specs.NormalSpec) and width < PUBLISHED_WIDTH:
         initialize(model, replace(spec.init, std=spec.init.std * math.sqrt(PUBLISHED_WIDTH / width)))
     return model

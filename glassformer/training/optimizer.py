@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
+from glassformer.errors import UnknownNameError
 from glassformer.training.recipe import TrainingOptions
 
 _BLOCK = re.compile(r"(.*?)blocks\.(\d+)\.")
@@ -60,6 +61,12 @@ def build_optimizer(parameters: Mapping[str, nn.Parameter], options: TrainingOpt
     """
     lr, betas, eps = options.lr or 0.0, (options.betas[0], options.betas[1]), options.eps
     scales = layer_lr_scales(parameters, options.layer_lr_decay)
+    for prefix, factor in (options.lr_factors or {}).items():
+        matching = [name for name in parameters if f"{name}.".startswith(f"{prefix}.")]
+        if not matching:
+            known = {".".join(name.split(".")[:depth]) for name in parameters for depth in (1, 2, 3)}
+            raise UnknownNameError("parameter", prefix, known, where="training.lr_factors")
+        scales |= {name: factor * scales[name] for name in matching}
     groups: dict[tuple[bool, float], dict[str, Any]] = {}
     for name, parameter in parameters.items():
         decays = parameter.dim() >= 2 and options.optimizer == "adamw"

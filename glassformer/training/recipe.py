@@ -35,6 +35,7 @@ Columns = tuple[str | int, ...]  # names, or numbers from 1
 
 REQUIRED: Any = dataclasses.MISSING
 DURATION_UNITS = (86400, 3600, 60, 1)  # seconds of a day, hour, minute and second
+DEFAULT_MAX_GRAD_NORM = 1.0
 MIN_EVAL_STEPS = 10  # a validation takes longer than a few steps of a short run
 
 
@@ -324,6 +325,53 @@ class ImageData(DataSection):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ObjectData(DataSection):
+    """Images with the boxes of objects."""
+
+    train: Paths = setting(
+        REQUIRED,
+        "COCO JSON, a YOLO data.yaml, a Pascal VOC folder, or a folder with `train` and `train_mask`",
+        unit="file or folder",
+    )
+    valid: Paths | float = _valid_split(0.1)
+    images: str | None = setting(
+        None, "folder of the images of COCO JSON; null looks beside the file", unit="folder"
+    )
+    image_size: tuple[int, ...] | None = setting(
+        None,
+        "height and width to resize to; null is the usual size, at most 512, or that of the base model",
+        interval="[1, inf)",
+        unit="pixels",
+    )
+    flip_prob: float = setting(
+        0.5, "augmentation: random horizontal flip", interval="[0, 1]", unit="probability"
+    )
+    vertical_flip_prob: float = setting(
+        0.0, "augmentation: random vertical flip", interval="[0, 1]", unit="probability"
+    )
+    scale_jitter: float = setting(
+        0.3, "augmentation: zoom by up to exp(+-scale_jitter), at a random position", interval="[0, 2]"
+    )
+    color_jitter: float = setting(
+        0.2,
+        "augmentation: change of brightness, contrast and saturation",
+        interval="[0, 1]",
+        unit="fraction",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentData(ObjectData):
+    """Images with the masks of objects or classes."""
+
+    segmentation: Literal["semantic", "instance"] | None = setting(
+        None,
+        "semantic: a class per pixel; instance: a mask per object; null is instance if an image has several "
+        "masks of one class",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SeriesData(DataSection):
     """Time series."""
 
@@ -510,8 +558,10 @@ class TrainingOptions(Section):
         "decoupled weight decay of AdamW, applied to matrices only, not to biases and norms",
         interval="[0, inf)",
     )
-    max_grad_norm: float = setting(
-        1.0, "gradient clipping: maximum gradient norm; 0 disables it", interval="[0, inf)"
+    max_grad_norm: float | None = setting(
+        None,
+        "gradient clipping: maximum gradient norm; 0 disables it; null is 0.1 for object queries, else 1",
+        interval="[0, inf)",
     )
     label_smoothing: float | None = setting(
         None,
@@ -552,7 +602,7 @@ class TrainingOptions(Section):
         None,
         "metric that defines the best model; null is bleu for translate, chrf for restore, accuracy for "
         "images, classify-series and classify (f1 for skewed or multiple labels, mse for regression), f1 for "
-        "ner and answer, mse for forecast, loss for lm",
+        "ner and answer, ap for detect, ap or miou for segment, mse for forecast, loss for lm",
     )
     greater_is_better: bool | None = setting(
         None,
@@ -624,6 +674,11 @@ class TrainingOptions(Section):
         "parameters that are not trained: prefixes of their names, e.g. embed or encoder.blocks.0",
         unit="names",
     )
+    lr_factors: Mapping[str, float] | None = setting(
+        None,
+        "factors of the learning rate by prefixes of parameter names, e.g. {embed.backbone: 0.1}",
+        interval="[0, inf)",
+    )
     layer_lr_decay: float = setting(
         1.0,
         "factor of the learning rate from each layer to the one below it; 1 trains all layers alike",
@@ -663,6 +718,8 @@ JobData = (
     | SummaryData
     | EmbeddingData
     | ImageData
+    | ObjectData
+    | SegmentData
     | SeriesData
     | LabeledSeriesData
 )
@@ -673,6 +730,8 @@ DATA_SECTIONS: dict[str, type[JobData]] = {
     "ner": TaggedData,
     "answer": QuestionData,
     "images": ImageData,
+    "detect": ObjectData,
+    "segment": SegmentData,
     "forecast": SeriesData,
     "classify-series": LabeledSeriesData,
     "restore": SentenceData,
@@ -686,13 +745,15 @@ METRICS = {  # validation metrics of each job
     "ner": "loss accuracy precision recall f1",
     "answer": "loss exact_match f1",
     "images": "loss accuracy f1",
+    "detect": "loss ap ap50 ap75 ap_small ap_medium ap_large",
+    "segment": "loss ap ap50 ap75 ap_small ap_medium ap_large pq sq rq miou pixel_accuracy",
     "forecast": "loss mse mae",
     "classify-series": "loss accuracy f1",
     "restore": "loss perplexity bleu chrf exact",
     "summarize": "loss perplexity rouge1 rouge2 rougeL",
     "embed": "loss spearman recall_at_1",
 }
-NO_TEXT_JOBS = ("images", "forecast", "classify-series")  # jobs without a tokenizer
+NO_TEXT_JOBS = ("images", "detect", "segment", "forecast", "classify-series")  # jobs without a tokenizer
 SECTIONS = ("job", "seed", "data", "tokenizer", "model", "training")
 
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.core.heads import BoxOutput, MaskOutput
+from glassformer.data.annotated_examples import NO_OBJECT
 from glassformer.errors import MissingDependencyError
 
-NO_OBJECT = -1  # padding in labels (B, M)
 OVERSAMPLE = 3  # random points drawn for each one that is used, to choose the uncertain ones
 UNCERTAIN = 0.75  # share of the points that are chosen where the mask is most uncertain
 
@@ -56,8 +56,13 @@ class Matches(NamedTuple):
 
 
 def count_objects(batch: Mapping[str, Any]) -> int:
-    """Return the number of objects in a batch with labels (B, M); an image without any counts as one."""
-    return int((batch["labels"] != NO_OBJECT).sum(1).clip(1).sum())
+    """Return the number of objects in a batch; an image without any counts as one.
+
+    Objects are counted by their labels (B, M), or as the classes in a map of segments (B, H, W).
+    """
+    if "labels" in batch:
+        return int((batch["labels"] != NO_OBJECT).sum(1).clip(1).sum())
+    return sum(len(np.unique(classes)) for classes in batch["segments"])
 
 
 def corners(boxes: Tensor) -> Tensor:

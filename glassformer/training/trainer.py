@@ -84,6 +84,7 @@ from glassformer.training.logging.trackers import make_trackers
 from glassformer.training.model_setup import select_trainable
 from glassformer.training.optimizer import ExponentialMovingAverage, LossScale, LRSchedule, scales_gradients
 from glassformer.training.recipe import (
+    DEFAULT_MAX_GRAD_NORM,
     TrainingOptions,
     default_intervals,
     parse_duration,
@@ -686,7 +687,8 @@ class Trainer:
         step later. Gradient clipping costs no extra pass: the optimizer divides the summed gradient by
         `units`, and also by norm / `max_grad_norm` if the norm exceeds the maximum.
         """
-        max_norm = self.options.max_grad_norm
+        chosen = self.options.max_grad_norm
+        max_norm = DEFAULT_MAX_GRAD_NORM if chosen is None else chosen
         divisor = units * (norm / max_norm).clamp(min=1.0) if max_norm else units + 0 * norm
         bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
         overflow = None
@@ -939,6 +941,7 @@ def fill_options(options: TrainingOptions, examples: int | None) -> TrainingOpti
         "batch_size": batch,
         "lr": DEFAULT_LR,
         "lr_scheduler": "cosine",
+        "max_grad_norm": DEFAULT_MAX_GRAD_NORM,
         "early_stopping_patience": 0,
         **default_intervals(steps, per_epoch or steps, options.eval_steps),
     }

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from glassformer.data.annotations import read_coco
 from glassformer.data.scenes import (
     LANGUAGES,
     NO_LABEL,
@@ -16,6 +17,7 @@ from glassformer.data.scenes import (
     SceneOptions,
     digit_cutouts,
     read_emoji,
+    write_scenes,
 )
 from glassformer.errors import FileMissingError, InvalidValueError
 
@@ -32,12 +34,12 @@ def shapes() -> CutOuts:
 def one_object(cutout: int, *, angle: float = 0.0, mirror: bool = False) -> SceneLayout:
     return SceneLayout(
         cutout=np.array([[cutout, NO_LABEL]]),
-        center=np.array([[[0.25, 0.5], [0.5, 0.5]]]),
-        scale=np.array([[0.25, 0.25]]),
-        angle=np.array([[angle, 0.0]]),
+        center=np.array([[[0.25, 0.5], [0.5, 0.5]]], np.float32),
+        scale=np.array([[0.25, 0.25]], np.float32),
+        angle=np.array([[angle, 0.0]], np.float32),
         mirror=np.array([[mirror, False]]),
         color=np.zeros((1, 2), np.int64),
-        background=np.zeros((1, 119)),
+        background=np.zeros((1, 119), np.float32),
     )
 
 
@@ -124,6 +126,19 @@ def test_digits_get_a_color_and_a_question_about_it():
     answers = {q.answer for scene in scenes for q in scene.questions["ko"] if q.kind == "color"}
     assert len(answers) > 1 and all(answer.endswith("색") for answer in answers)
     assert {note.label for scene in scenes for note in scene.annotations} == {"3", "7"}
+
+
+def test_scenes_are_written_as_coco(tmp_path):
+    composer = SceneComposer(shapes(), SceneOptions(size=32), seed=1)
+    images = read_coco(write_scenes(composer, range(3), tmp_path))
+    assert list(images.classes) == composer.cutouts.classes
+    for index, image in enumerate(images):
+        scene = composer.scene(index)
+        assert (np.asarray(image.load()) == scene.image).all()
+        assert list(image.captions) == [scene.captions["en"]]
+        for note, expected in zip(image.annotations, scene.annotations, strict=True):
+            assert (note.label, note.box) == (expected.label, expected.box)
+            assert (note.mask == expected.mask).all()
 
 
 def test_bad_options_are_errors(tmp_path):

@@ -142,7 +142,8 @@ def test_panoptic_quality_equals_torchmetrics():
         true = [np.kron(part, np.ones((4, 4), int)) for part in blocks]
         noise = rng.random((24, 24)) < 0.2
         predicted = [
-            np.where(noise, rng.integers(0, most, (24, 24)), part) for part, most in zip(true, (5, 3))
+            np.where(noise, rng.integers(0, most, (24, 24)), part)
+            for part, most in zip(true, (5, 3), strict=True)
         ]
         classes, true_classes = (np.where(part == 4, VOID, part) for part in (predicted[0], true[0]))
         ours.add(classes, predicted[1], true_classes, true[1])

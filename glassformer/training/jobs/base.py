@@ -20,7 +20,13 @@ from glassformer.families.sidecars import JobInfo
 from glassformer.training.data_cache import Log
 from glassformer.training.hardware import Hardware
 from glassformer.training.model_setup import SIZE_OPTIONS, check_overrides, has_fixed_size, max_input_length
-from glassformer.training.recipe import DataSection, Recipe, batch_key, default_intervals
+from glassformer.training.recipe import (
+    DEFAULT_MAX_GRAD_NORM,
+    DataSection,
+    Recipe,
+    batch_key,
+    default_intervals,
+)
 from glassformer.training.task import LearnerTask
 
 PATIENCE = 8  # validations without improvement before a training of many epochs ends
@@ -137,6 +143,7 @@ class Job(ABC, Generic[Data]):
             "label_smoothing": 0.0,
             "lr_scheduler": "linear" if self.fine_tuning else "cosine",
             "packing": False,
+            "max_grad_norm": DEFAULT_MAX_GRAD_NORM,
             **default_intervals(steps, per_epoch, training.eval_steps),
             **defaults,
         }

@@ -1,0 +1,214 @@
+"""Job `segment`: train a model of classes of pixels (semantic) or masks of objects (instance)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from glassformer.bundle import Bundle
+from glassformer.core import spec as specs
+from glassformer.core.convolution.pixel_head import PixelOutput
+from glassformer.core.heads import MaskOutput
+from glassformer.data.annotated_examples import AnnotatedExamples, Targets
+from glassformer.data.annotations import AnnotatedImage, Annotation
+from glassformer.data.examples import IGNORE_INDEX, Arrays
+from glassformer.errors import MissingValueError
+from glassformer.metrics.detection import MAX_DETECTIONS, AveragePrecision, Objects, objects_of
+from glassformer.metrics.segmentation import PanopticQuality, PixelConfusion
+from glassformer.tasks.mask_postprocessing import MaskPostprocessor, MaskSegment
+from glassformer.tasks.pixel_postprocessing import pixel_classes, pixel_instances
+from glassformer.training.jobs.detection import ObjectJob, keep_fitting_weights
+from glassformer.training.jobs.labels import classes_of
+from glassformer.training.model_setup import build_initialized, new_model_spec, supported_options
+from glassformer.training.object_learner import ObjectLearner
+from glassformer.training.recipe import SegmentData
+from glassformer.training.set_losses import count_objects
+
+PANOPTIC_SCORE = 0.5  # instances below it do not enter the panoptic quality
+
+
+def count_images(batch: Arrays) -> int:
+    """Return the number of images in a batch."""
+    return len(batch["images"])
+
+
+class SegmentJob(ObjectJob[SegmentData]):
+    """Train a segmenter; evaluated with mean IoU (semantic), or mask AP and panoptic quality (instance)."""
+
+    default_preset = "vit"
+
+    def _prepare_sample(self, sample: Sequence[AnnotatedImage]) -> None:
+        if not any(note.mask is not None for image in sample for note in image.annotations):
+            raise MissingValueError("masks", "to train a segmenter", "use the job detect for boxes")
+        if self.data.segmentation is None:
+            labels = [[note.label for note in image.annotations] for image in sample]
+            several = any(len(set(names)) < len(names) for names in labels)
+            self.update_data(segmentation="instance" if several else "semantic")
+
+    def adopt_base_settings(self) -> None:
+        super().adopt_base_settings()
+        head = self.base.spec.head if self.base else None
+        if isinstance(head, specs.PixelsSpec):
+            self.update_data(segmentation="instance" if head.instances else "semantic")
+
+    @property
+    def instances(self) -> bool:
+        return self.data.segmentation == "instance"
+
+    @property
+    def targets(self) -> Targets:
+        return "instances" if self.instances else "classes"
+
+    @property
+    def metric(self) -> str:  # type: ignore[override]
+        return "ap" if self.instances else "miou"
+
+    @property
+    def predicts_pixels(self) -> bool:
+        """Whether the model predicts the class of every pixel, instead of masks of object queries."""
+        if self.base is not None:
+            return not isinstance(self.base.spec.head, specs.MasksSpec)
+        return not supported_options(self.preset, {"num_queries": 1})
+
+    @property
+    def count(self) -> Callable[[Arrays], int]:
+        return count_images if self.predicts_pixels else count_objects
+
+    def model_defaults(self) -> dict[str, Any]:
+        sizes = {"patch_size": 16, "d_model": 256, "num_heads": 4, "d_ff": 1024, "num_layers": 6}
+        return {**sizes, "dropout": 0.0} if self.predicts_pixels else {}
+
+    def build(self) -> Bundle:
+        labels = len(self.classes)
+        if self.base is None:
+            fixed = {"image_size": self.size, "num_labels": labels, "channels": 3}
+            spec = new_model_spec(self.recipe.model, supported_options(self.preset, fixed))
+            if isinstance(spec.head, specs.MasksSpec):
+                encoder = isinstance(spec, specs.EncoderMaskClassifierSpec)
+                kind = "EomtImageProcessor" if encoder else "MaskFormerImageProcessor"
+                return self.finish(Bundle(model=build_initialized(spec)), kind)
+            spec = self._with_pixel_head(spec)
+            return self.finish(Bundle(model=build_initialized(spec)), "ViTImageProcessor")
+        spec = self.base.spec
+        same = classes_of(self.base) == list(self.classes)
+        if isinstance(spec.head, specs.MasksSpec):
+            bundle = self.base
+            if not same or spec.head.num_labels != labels:
+                head = replace(spec.head, num_labels=labels)
+                bundle = keep_fitting_weights(self.base, replace(spec, head=head))
+            kind = self.processor_config.get("image_processor_type", "EomtImageProcessor")
+            return self.finish(bundle, kind)
+        spec = self._with_pixel_head(spec)
+        if same and spec == self.base.spec:
+            return self.finish(self.base, "ViTImageProcessor")
+        return self.finish(keep_fitting_weights(self.base, spec), "ViTImageProcessor")
+
+    def _with_pixel_head(self, spec: specs.ModelSpec) -> specs.ModelSpec:
+        """Return the spec of an image encoder with a head for pixels."""
+        source = getattr(spec, "input", None)
+        if not isinstance(spec, specs.EncoderOnlySpec) or not isinstance(source, specs.ImagePatchesSpec):
+            raise self.unsupported_model("use an image encoder such as vit or dinov2, or a mask classifier")
+        labels = len(self.classes)
+        if isinstance(spec.head, specs.PixelsSpec):
+            head = replace(spec.head, num_labels=labels)
+        else:
+            stride: Any = 1 if self.instances else 4
+            head = specs.PixelsSpec(num_labels=labels, stride=stride, instances=self.instances)
+        interpolate = source.interpolate or source.image_size != self.size
+        return replace(spec, head=head, tied=(), input=replace(source, interpolate=interpolate))
+
+    def evaluate(
+        self, learner: ObjectLearner, examples: AnnotatedExamples, device: torch.device, batch: int
+    ) -> tuple[dict[str, float], dict[str, list[dict[str, Any]]]]:
+        score = self._evaluate_instances if self.instances else self._evaluate_classes
+        return score(learner, examples, device, batch)
+
+    def _evaluate_classes(
+        self, learner: ObjectLearner, examples: AnnotatedExamples, device: torch.device, batch: int
+    ) -> tuple[dict[str, float], dict[str, list[dict[str, Any]]]]:
+        confusion = PixelConfusion(len(self.classes))
+        total, count = 0.0, 0
+        for images, output, loss, units in self.predictions(learner, examples, device, batch):
+            total, count = total + loss, count + units
+            sizes = [(image.height, image.width) for image in images]
+            if isinstance(output, MaskOutput):
+                maps = MaskPostprocessor(mask_size=self.size).semantic(output, sizes)
+            else:
+                maps = pixel_classes(output, sizes)
+            for image, predicted in zip(images, maps, strict=True):
+                confusion.add(predicted.cpu().numpy(), self._class_map(image))
+        rows = zip(self.classes, confusion.iou().tolist(), strict=True)
+        tables = {"classes": [{"name": name, "iou": iou} for name, iou in rows]}
+        return {"loss": total / count, **confusion.scores()}, tables
+
+    def _class_map(self, image: AnnotatedImage) -> Any:
+        """Return the annotated class of every pixel (H, W), IGNORE_INDEX if it has none."""
+        classes = np.full((image.height, image.width), IGNORE_INDEX, np.int64)
+        for note in image.annotations:
+            if note.mask is not None and note.label in self.classes:
+                classes[note.mask] = list(self.classes).index(note.label)
+        return classes
+
+    def _evaluate_instances(
+        self, learner: ObjectLearner, examples: AnnotatedExamples, device: torch.device, batch: int
+    ) -> tuple[dict[str, float], dict[str, list[dict[str, Any]]]]:
+        labels = len(self.classes)
+        # COCO's 100 predictions, or more if images have more objects
+        most = max(MAX_DETECTIONS, *(len(image.annotations) for image in examples.images))
+        precision = AveragePrecision(labels, masks=True, max_detections=most)
+        quality = PanopticQuality(labels + 1, things=range(labels))  # and the background
+        total, count = 0.0, 0
+        for images, output, loss, units in self.predictions(learner, examples, device, batch):
+            total, count = total + loss, count + units
+            found = instance_segments(output, [(image.height, image.width) for image in images], self.size)
+            for image, segments in zip(images, found, strict=True):
+                predicted, true = segment_objects(segments), objects_of(image.annotations, self.classes)
+                precision.add(predicted, true)
+                confident = [segment for segment in segments if segment.score >= PANOPTIC_SCORE]
+                masks = [(s.label_id, s.mask.cpu().numpy()) for s in sorted(confident, key=lambda s: s.score)]
+                true_masks = self._masks(image.annotations)
+                quality.add(*_paint(masks, image, labels), *_paint(true_masks, image, labels))
+        rows = zip(self.classes, precision.per_class(), strict=True)
+        scores = {**precision.scores(), **quality.scores(range(labels))}
+        known = {name: value for name, value in scores.items() if not math.isnan(value)}
+        return {"loss": total / count, **known}, {"classes": [{"name": n, **row} for n, row in rows]}
+
+    def _masks(self, notes: Sequence[Annotation]) -> list[tuple[int, Any]]:
+        numbers = {name: n for n, name in enumerate(self.classes)}
+        return [(numbers[n.label], n.mask) for n in notes if n.mask is not None and n.label in numbers]
+
+
+def _paint(masks: Sequence[tuple[int, Any]], image: AnnotatedImage, background: int) -> tuple[Any, Any]:
+    """Return maps (H, W) of classes and of segment numbers; later masks cover earlier ones."""
+    classes = np.full((image.height, image.width), background, np.int64)
+    numbers = np.zeros_like(classes)
+    for number, (label, mask) in enumerate(masks, 1):
+        classes[mask], numbers[mask] = label, number
+    return classes, numbers
+
+
+def instance_segments(
+    output: MaskOutput | PixelOutput, sizes: Sequence[tuple[int, int]], input_size: tuple[int, int]
+) -> list[list[MaskSegment]]:
+    """Return all instances of each image with their scores.
+
+    sizes: height and width of the original images. input_size: of the model's input.
+    """
+    if isinstance(output, MaskOutput):
+        return MaskPostprocessor(mask_size=input_size, threshold=0.0).instance(output, sizes)
+    return pixel_instances(output, sizes)
+
+
+def segment_objects(segments: Sequence[MaskSegment]) -> Objects:
+    """Return segments as arrays, for the metrics of masks."""
+    return Objects(
+        labels=np.array([segment.label_id for segment in segments], np.int64),
+        boxes=np.zeros((len(segments), 4)),
+        scores=np.array([segment.score for segment in segments]),
+        masks=np.stack([segment.mask.cpu().numpy() for segment in segments]) if segments else None,
+    )

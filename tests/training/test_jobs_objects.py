@@ -1,0 +1,181 @@
+"""Jobs `detect` and `segment`: learning, metrics, exact resumption, fine-tuning and errors."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer.bundle import Bundle, load, save
+from glassformer.core.convolution.pixel_head import PixelOutput
+from glassformer.data.annotated_examples import NO_OBJECT, AnnotatedExamples
+from glassformer.data.annotations import read_coco
+from glassformer.data.examples import IGNORE_INDEX
+from glassformer.data.scenes import LANGUAGES, CutOuts, SceneComposer, SceneOptions, write_scenes
+from glassformer.errors import MissingValueError, UnknownNameError, UnsupportedError
+from glassformer.families.registry import preset_spec
+from glassformer.tasks.pixel_postprocessing import pixel_classes, pixel_instances
+from glassformer.training.evaluation import evaluate_files
+from glassformer.training.model_setup import build_initialized
+from glassformer.training.object_learner import (
+    ObjectAugment,
+    center_offsets,
+    move_boxes,
+    move_images,
+    segment_masks,
+)
+from glassformer.training.run import train
+
+TINY = {"patch_size": 8, "d_model": 32, "num_heads": 2, "d_ff": 64, "num_layers": 2}
+QUIET = {"report_to": [], "batch_size": 4, "eval_steps": 6, "logging_steps": 6}
+MODELS: dict[str, dict[str, Any]] = {
+    "detect-yolos": {"preset": "yolos-tiny", **TINY, "num_queries": 8},
+    "detect-detr": {"preset": "detr-tiny", "d_model": 32, "num_heads": 2, "d_ff": 64, "num_layers": 2},
+    "segment-pixels": {"preset": "vit", **TINY},
+}
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory) -> Path:
+    """24 scenes of red squares and blue bars."""
+    images = np.zeros((2, 64, 64, 4), np.uint8)
+    images[0] = (255, 0, 0, 255)
+    images[1, 16:48] = (0, 0, 255, 255)
+    names = tuple(dict.fromkeys(LANGUAGES, name) for name in ("square", "bar"))
+    cutouts = CutOuts(images=images, labels=np.arange(2), names=names)
+    options = SceneOptions(size=32, max_objects=3, min_scale=0.3, max_scale=0.5)
+    return write_scenes(SceneComposer(cutouts, options, seed=1), range(24), tmp_path_factory.mktemp("scenes"))
+
+
+def recipe(scenes: Path, case: str, *, steps: int = 12, data: Any = None, **training: Any) -> dict[str, Any]:
+    return {
+        "job": case.split("-")[0],
+        "data": {"train": [str(scenes)], "valid": 0.25, **(data or {})},
+        "model": MODELS[case],
+        "training": {**QUIET, "max_steps": steps, **training},
+    }
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_training_learns_and_evaluation_agrees(scenes, tmp_path, case):
+    losses = []
+    train(recipe(scenes, case, lr=2e-3), tmp_path / "run", log=losses.append)
+    model = load(tmp_path / "run/model")
+    assert model.job.classes == ("square", "bar") and model.job.name == case.split("-")[0]
+    evaluation = evaluate_files(tmp_path / "run/model", [str(scenes)], log=losses.append)
+    metrics = evaluation.validation.metrics
+    assert {"loss", "ap", "ap50", "ap75"} <= set(metrics)
+    assert ("pq" in metrics) == (case == "segment-pixels")
+    fresh = train(recipe(scenes, case, steps=1, lr=1e-9), tmp_path / "fresh", log=losses.append)
+    untrained = evaluate_files(tmp_path / "fresh/model", [str(scenes)], log=losses.append)
+    assert fresh.job.name == model.job.name
+    assert metrics["loss"] < 0.97 * untrained.validation.metrics["loss"]
+
+
+@pytest.mark.parametrize("case", ["detect-yolos", "segment-pixels"])
+def test_resume_is_bit_identical(scenes, tmp_path, case):
+    long = recipe(scenes, case, ema=0.9, lr_scheduler="constant", warmup_steps=2)
+    short = {**long, "training": {**long["training"], "max_steps": 6}}
+    train(short, tmp_path / "resumed", log=lambda _: None)
+    resumed = train(long, tmp_path / "resumed", log=lambda _: None)
+    straight = train(long, tmp_path / "straight", log=lambda _: None)
+    pairs = zip(resumed.model.state_dict().items(), straight.model.state_dict().items(), strict=True)
+    assert all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
+
+
+def test_an_image_encoder_becomes_a_detector_with_new_classes(scenes, tmp_path):
+    spec = preset_spec("vit-base-patch16-224", image_size=(32, 32), num_labels=5, **TINY)
+    save(Bundle(model=build_initialized(spec)), tmp_path / "encoder")
+    request = recipe(scenes, "detect-yolos", steps=2, lr_factors={"encoder": 0.0}, freeze=["embed.patch"])
+    request["model"] = {"folder": str(tmp_path / "encoder")}
+    trained = train(request, tmp_path / "run", log=lambda _: None)
+    before, after = load(tmp_path / "encoder").model, trained.model
+    assert torch.equal(before.embed.patch.weight, after.embed.patch.weight)  # frozen
+    name = "encoder.blocks.0.self_attn.q_proj.weight"
+    assert torch.equal(before.state_dict()[name], after.state_dict()[name])  # learning rate 0
+    assert after.spec.head.num_labels == 2 and after.spec.input.suffix == after.spec.head.num_queries
+    request["training"] |= {"lr_factors": {"backbone": 0.1}, "freeze": []}
+    with pytest.raises(UnknownNameError):
+        train(request, tmp_path / "other", log=lambda _: None)
+
+
+def test_semantic_segmentation_is_measured_by_mean_iou(scenes, tmp_path):
+    request = recipe(scenes, "segment-pixels", data={"segmentation": "semantic"}, lr=2e-3)
+    train(request, tmp_path / "run", log=lambda _: None)
+    metrics = evaluate_files(tmp_path / "run/model", [str(scenes)], log=lambda _: None).validation.metrics
+    assert set(metrics) == {"loss", "miou", "pixel_accuracy"} and metrics["miou"] > 0.5
+
+
+def test_a_wrong_model_or_data_without_masks_is_an_error(scenes, tmp_path):
+    request = recipe(scenes, "detect-yolos")
+    request["model"] = {"preset": "bert"}
+    with pytest.raises(UnsupportedError):
+        train(request, tmp_path / "bert", log=lambda _: None)
+    boxes = tmp_path / "boxes.json"
+    boxes.write_text(scenes.read_text("utf-8").replace('"segmentation"', '"unused"'), "utf-8")
+    request = recipe(boxes, "segment-pixels", data={"images": str(scenes.parent / "images")})
+    with pytest.raises(MissingValueError):
+        train(request, tmp_path / "boxes", log=lambda _: None)
+
+
+def test_examples_are_resized_exactly(scenes):
+    images = read_coco(scenes)
+    examples = AnnotatedExamples(images, images.classes, size=(64, 32), targets="instances")
+    batch = examples.batch(np.array([0, 5]), epoch=0)
+    for n, row in enumerate((0, 5)):
+        for number, note in enumerate(images[row].annotations):
+            assert batch["labels"][n, number] == images.classes.index(note.label)
+            left, top, right, bottom = np.array(note.box) / 32
+            expected = [(left + right) / 2, (top + bottom) / 2, right - left, bottom - top]
+            assert batch["boxes"][n, number].tolist() == pytest.approx(expected)
+            assert (batch["segments"][n] == number).sum() == 2 * note.mask.sum()  # twice as high
+    assert batch["images"].shape == (2, 3, 64, 32)
+    classes = AnnotatedExamples(images, ["bar"], size=(32, 32), targets="classes").batch(
+        np.array([0]), epoch=0
+    )
+    assert set(np.unique(classes["segments"])) <= {IGNORE_INDEX, 0} and set(classes) == {"images", "segments"}
+
+
+def test_augmented_boxes_enclose_the_augmented_objects():
+    torch.manual_seed(1)
+    segments = torch.full((64, 48, 64), NO_OBJECT)
+    segments[:, 10:20, 30:50] = 0
+    boxes = torch.tensor([40 / 64, 15 / 48, 20 / 64, 10 / 48]).expand(64, 1, 4)
+    augment = ObjectAugment(flip=0.5, vertical_flip=0.5, scale=0.5)
+    factor, shift = augment.transform(64, torch.device("cpu"))
+    moved = move_images((segments[:, None] + 1).float(), factor, shift, "nearest")[:, 0] - 1
+    labels, new = move_boxes(torch.zeros(64, 1, dtype=torch.long), boxes, factor, shift)
+    visible, masks = segment_masks(moved.long(), torch.zeros(64, 1, dtype=torch.long), 1)
+    kept = labels[:, 0] != NO_OBJECT
+    assert int(kept.sum()) > 40 and (visible[kept] == 0).all()
+    for (x, y, width, height), mask in zip(new[kept][:, 0].tolist(), masks[kept][:, 0], strict=True):
+        rows, columns = mask.any(1).nonzero()[:, 0], mask.any(0).nonzero()[:, 0]
+        found = [columns[0], columns[-1] + 1, rows[0], rows[-1] + 1]
+        expected = [(x - width / 2) * 64, (x + width / 2) * 64, (y - height / 2) * 48, (y + height / 2) * 48]
+        assert [float(side) for side in found] == pytest.approx(expected, abs=1.01)
+    unchanged = replace(augment, flip=0.0, vertical_flip=0.0, scale=0.0).transform(2, torch.device("cpu"))
+    assert torch.equal(unchanged[0], torch.ones(2, 2)) and not unchanged[1].any()
+
+
+def test_offsets_lead_back_to_the_objects():
+    segments = torch.full((1, 64, 64), NO_OBJECT)
+    y, x = torch.meshgrid(torch.arange(64), torch.arange(64), indexing="ij")
+    discs = [(12, 12, 7), (12, 27, 7), (40, 40, 14), (50, 10, 4)]  # the first two touch
+    for n, (row, column, radius) in enumerate(discs):
+        segments[0][(y - row) ** 2 + (x - column) ** 2 <= radius**2] = n
+    offsets, centers = center_offsets(segments, len(discs))
+    assert centers[0].tolist() == [[column, row] for row, column, _ in discs]
+    inside = segments[0] != NO_OBJECT
+    logits = torch.stack((inside * 6.0 - 3, 3 - inside * 6.0))[None]
+    torch.manual_seed(1)
+    output = PixelOutput(logits, offsets + torch.randn_like(offsets))
+    (found,) = pixel_instances(output, [(128, 128)])  # twice as large
+    assert len(found) == len(discs) and all(segment.score > 0.9 for segment in found)
+    for segment in found:
+        small = segment.mask[::2, ::2]
+        overlaps = [((segments[0] == n) & small).sum() / ((segments[0] == n) | small).sum() for n in range(4)]
+        assert max(overlaps) > 0.95
+    (classes,) = pixel_classes(PixelOutput(logits), [(64, 64)])
+    assert ((classes == 0) == inside).all()
