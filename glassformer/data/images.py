@@ -180,10 +180,8 @@ class ImageSet:
         """
         if not 0 < fraction < 1:
             raise InvalidValueError("fraction", fraction, "a number between 0 and 1")
-        key = seed.to_bytes(16, "little", signed=True)
-        distinct, which = np.unique(self._hashes, return_inverse=True)
-        keyed = [hashlib.blake2b(value.tobytes(), digest_size=8, key=key).digest() for value in distinct]
-        draws = np.frombuffer(b"".join(keyed), "<u8")[which] / 2.0**64
+        draws = hash_draws(self._hashes, seed)
+        which = np.unique(self._hashes, return_inverse=True)[1]
         held_out, labels = draws < fraction, np.asarray(self._labels)
         for label in range(len(self.classes)):
             rows = np.flatnonzero(labels == label)
@@ -198,6 +196,14 @@ class ImageSet:
                 hint="use at least two different images per class, or separate validation images",
             )
         return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+def hash_draws(hashes: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
+    """Return a random number in [0, 1) for each image, the same for identical images."""
+    key = seed.to_bytes(16, "little", signed=True)
+    distinct, which = np.unique(hashes, return_inverse=True)
+    keyed = [hashlib.blake2b(value.tobytes(), digest_size=8, key=key).digest() for value in distinct]
+    return np.frombuffer(b"".join(keyed), "<u8")[which] / 2.0**64
 
 
 @dataclass(frozen=True, kw_only=True)
