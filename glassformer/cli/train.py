@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from statistics import median
@@ -27,13 +28,16 @@ def train(
         typer.Argument(
             metavar="RECIPE|JOB",
             help="Recipe file, recipe name (see `glassformer recipes`), or job: translate, lm, classify, "
-            "ner, answer, summarize, embed, images, forecast, classify-series, restore.",
+            "ner, answer, summarize, embed, images, detect, segment, forecast, classify-series, restore.",
         ),
     ],
     files: Annotated[list[str] | None, typer.Option("--train", help="Training file. Repeatable.")] = None,
     valid: Annotated[
         list[str] | None,
         typer.Option("--valid", help="Validation file, or the fraction to hold out, e.g. 0.01. Repeatable."),
+    ] = None,
+    images: Annotated[
+        str | None, typer.Option(help="Folder of the images, for detect and segment with COCO JSON.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Run folder (default: runs/ and the name of the recipe or file).")
@@ -68,6 +72,8 @@ def train(
 
     flags = {"epochs": epochs, "lr": lr, "batch_size": batch_size, "time_limit": time_limit}
     data = _recipe_data(recipe, files or [], valid or [])
+    if images is not None:
+        data = with_overrides(data, [f"data.images={json.dumps(images)}"])
     parsed = parse_recipe(with_overrides(_with_flags(data, flags), settings or []))
     folder = out or Path("runs") / _run_name(recipe, parsed.data.train[0])
     if resume and not is_run(folder):

@@ -106,7 +106,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     assert isinstance(model.encoder, spec.StackSpec)
     with_registers, head, ffn = model.input.antialias, model.head, model.encoder.block.feed_forward
     swiglu, width = isinstance(ffn, spec.GatedFeedForwardSpec), model.encoder.d_model
-    ratio = next(n for n in range(1, 65) if ffn_width(width, n, swiglu) == ffn.d_ff)
+    ratio = next((n for n in range(1, 65) if ffn_width(width, n, swiglu) == ffn.d_ff), 0)
     config: dict[str, Any] = {
         "model_type": TYPES[with_registers],
         "architectures": [PREFIXES[with_registers] + TASKS[type(head)]],

@@ -16,6 +16,7 @@ def data_folder(tmp_path_factory):
     folder = all_files(tmp_path_factory.mktemp("made-up"))
     glassformer.save(tiny_bundle("bert", max_len=128), folder / "bert-base-cased")
     glassformer.save(tiny_bundle("t5"), folder / "t5-small")
+    glassformer.save(tiny_bundle("vit"), folder / "dinov2-small")
     return folder
 
 

@@ -6,6 +6,9 @@ import math
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
+
+from glassformer.data.scenes import LANGUAGES, CutOuts, SceneComposer, SceneOptions, write_scenes
 
 WHO, DOES, WHERE = (
     ["a dog", "a cat", "the old man", "a woman", "two boys", "the horse"],
@@ -123,7 +126,48 @@ def _annotated_files(folder: Path) -> None:
     (folder / "context.txt").write_text("Anna lives in house 7 .")
 
 
+def object_files(folder: Path, count: int = 6) -> None:
+    """Scenes of squares and bars: as COCO, as Pascal VOC, with instance masks and with class masks."""
+    pictures = np.zeros((2, 64, 64, 4), np.uint8)
+    pictures[0], pictures[1, 16:48] = (255, 0, 0, 255), (0, 0, 255, 255)
+    names = tuple(dict.fromkeys(LANGUAGES, name) for name in ("square", "bar"))
+    composer = SceneComposer(
+        CutOuts(images=pictures, labels=np.arange(2), names=names),
+        SceneOptions(size=32, min_objects=2, min_scale=0.3, max_scale=0.5),
+    )
+    write_scenes(composer, range(count), folder / "scenes")
+    (folder / "BCCD/ImageSets/Main").mkdir(parents=True)
+    for name in ("BCCD/Annotations", "BCCD/JPEGImages"):
+        (folder / name).mkdir(parents=True)
+    (folder / "camvid").mkdir()
+    (folder / "camvid/classes.txt").write_text("background\nsquare\nbar\n")
+    for index, split in enumerate(("train", "val")):
+        for name in (split, f"{split}_mask"):
+            (folder / "nuclei" / name).mkdir(parents=True)
+            (folder / "camvid" / name).mkdir(parents=True)
+        for number in range(count):
+            scene, name = composer.scene(index * count + number), f"{split}{number}"
+            classes, instances = np.zeros((32, 32), np.uint8), np.zeros((32, 32), np.uint16)
+            objects = []
+            for n, note in enumerate(scene.annotations, 1):
+                classes[note.mask], instances[note.mask] = 1 + (note.label == "bar"), n
+                sides = zip(("xmin", "ymin", "xmax", "ymax"), note.box, strict=True)
+                box = "".join(f"<{side}>{value:g}</{side}>" for side, value in sides)
+                objects.append(f"<object><name>{note.label}</name><bndbox>{box}</bndbox></object>")
+            image = Image.fromarray(scene.image)
+            image.save(folder / f"BCCD/JPEGImages/{name}.jpg")
+            (folder / f"BCCD/Annotations/{name}.xml").write_text(
+                f"<annotation><filename>{name}.jpg</filename>{''.join(objects)}</annotation>"
+            )
+            for kind, mask in (("camvid", classes), ("nuclei", instances)):
+                image.save(folder / kind / split / f"{name}.png")
+                Image.fromarray(mask).save(folder / kind / f"{split}_mask" / f"{name}.png")
+        listed = "".join(f"{split}{number}\n" for number in range(count))
+        (folder / f"BCCD/ImageSets/Main/{split}.txt").write_text(listed)
+
+
 def all_files(folder: Path) -> Path:
-    for write in (text_files, image_files, photograph_files, series_files, labeled_series_files):
+    writers = (text_files, image_files, photograph_files, object_files, series_files, labeled_series_files)
+    for write in writers:
         write(folder)
     return folder

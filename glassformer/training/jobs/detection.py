@@ -23,7 +23,7 @@ from glassformer.data.examples import Arrays
 from glassformer.data.image_files import single_path
 from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.row_errors import RowErrors
-from glassformer.errors import EmptyInputError, FileProblemError
+from glassformer.errors import EmptyInputError, FileMissingError, FileProblemError
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
 from glassformer.metrics.detection import AveragePrecision, Objects, objects_of
 from glassformer.training.hardware import Hardware
@@ -93,7 +93,7 @@ class ObjectJob(Job[SectionT]):
         for split in SPLITS[:-1]:
             try:
                 return self._open(path, split, problems)
-            except FileProblemError:
+            except (FileProblemError, FileMissingError):
                 continue
         return self._open(path, SPLITS[-1], problems)
 
