@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -100,6 +101,9 @@ class Bundle:
     folder: Path | None = None
     weights: WeightFormat = "own"
     _prepared: tuple[Any, str, nn.Module] | None = field(default=None, init=False, repr=False, compare=False)
+    _embeddings: tuple[nn.Module, Any, OrderedDict[bytes, Any]] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
     _towers: dict[str, Bundle] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -136,6 +140,16 @@ class Bundle:
             parts: dict[str, Any] = {"tokenizer": self.tokenizer, "files": self.files, "folder": self.folder}
             self._towers[name] = Bundle(model=model, job=self.job, weights=self.weights, **parts)
         return self._towers[name]
+
+    def image_embeddings(self) -> OrderedDict[bytes, Any]:
+        """Return the cache of encoded images, by digest; a new one if the model's weights have changed."""
+        from glassformer.inference.prepare import WeightFingerprint
+
+        model, prepared = self.model, self.inference_model()
+        cached = self._embeddings
+        if cached is None or cached[0] is not prepared or not cached[1].matches(model):
+            cached = self._embeddings = (prepared, WeightFingerprint(model), OrderedDict())
+        return cached[2]
 
     @property
     def spec(self) -> spec.ModelSpec:

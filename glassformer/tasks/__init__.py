@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.fill_mask import FilledText, MaskFiller
     from glassformer.tasks.forecasting import Forecast, Forecaster
     from glassformer.tasks.question_answering import Answer, QuestionAnswerer
+    from glassformer.tasks.segmentation import MaskGeneration, Prompt, PromptSegmenter
     from glassformer.tasks.series_classification import SeriesClassifier
     from glassformer.tasks.streaming import TextStream
     from glassformer.tasks.text_generation import GeneratedText, TextGenerator
@@ -32,6 +33,7 @@ _MODULE_OF = {
     **dict.fromkeys(("FilledText", "MaskFiller"), "fill_mask"),
     **dict.fromkeys(("Forecast", "Forecaster"), "forecasting"),
     **dict.fromkeys(("Answer", "QuestionAnswerer"), "question_answering"),
+    **dict.fromkeys(("MaskGeneration", "Prompt", "PromptSegmenter"), "segmentation"),
     **dict.fromkeys(("SeriesClassifier",), "series_classification"),
     **dict.fromkeys(("TextStream",), "streaming"),
     **dict.fromkeys(("GeneratedText", "TextGenerator"), "text_generation"),

@@ -1,0 +1,287 @@
+"""Segment images: masks of the objects that points and boxes name, or of everything in the image.
+
+An image is encoded once; its embedding is cached in the bundle, so that further prompts only run the decoder.
+Points are (x, y) and boxes (x_min, y_min, x_max, y_max), in pixels of the original image.
+N prompts, P points per prompt, M masks per prompt, h and w rows and columns of a mask.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glassformer.bundle import Bundle
+from glassformer.core.segmenter import PromptedMaskOutput
+from glassformer.core.spec import PromptedSegmenterSpec
+from glassformer.data.annotations import ONE_CLASS, Annotation, Box, mask_to_box
+from glassformer.data.image_files import ImageLike, is_image_array, is_pillow_image, load_image
+from glassformer.data.image_processing import Size
+from glassformer.errors import (
+    ConflictError,
+    FileMissingError,
+    FileProblemError,
+    InvalidValueError,
+    MissingValueError,
+    UnsupportedError,
+)
+from glassformer.tasks.base import NO_CALLBACKS, Callbacks, Task, check_at_least, check_finite
+from glassformer.tasks.images import load_image_processor
+
+Point = tuple[float, float]  # x, y in pixels
+CACHED_IMAGES = 8  # embeddings per model; one takes 4 MB
+POINTS_PER_BATCH = {"cpu": 16, "cuda": 64}  # prompts of "everything" that are decoded together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """Points and a box that name one object.
+
+    points: inside the object. background_points: outside of it. box: around it.
+    """
+
+    points: Sequence[Point] = ()
+    background_points: Sequence[Point] = ()
+    box: Box | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskGeneration:
+    """How everything in an image is segmented: a grid of points, whose best masks are kept.
+
+    points_per_side: rows and columns of the grid
+    pred_iou_thresh: minimum predicted IoU of a mask
+    stability_score_thresh: minimum IoU of the masks at a lower and a higher threshold of the logits
+    stability_score_offset: by how much these thresholds differ from 0
+    box_nms_thresh: of two masks whose boxes have a higher IoU, the better one is kept
+    """
+
+    points_per_side: int = 32
+    pred_iou_thresh: float = 0.88
+    stability_score_thresh: float = 0.95
+    stability_score_offset: float = 1.0
+    box_nms_thresh: float = 0.7
+
+    def __post_init__(self) -> None:
+        check_at_least("points_per_side", self.points_per_side, most=256)
+        for name in ("pred_iou_thresh", "stability_score_thresh", "box_nms_thresh"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InvalidValueError(name, getattr(self, name), "a number from 0 to 1")
+
+
+@dataclass(frozen=True)
+class EncodedImage:
+    """The embedding (1, D, h, w) of an image. size, scaled_size: height and width, original and resized."""
+
+    embedding: Tensor
+    size: Size
+    scaled_size: Size
+
+
+class PromptSegmenter(Task[ImageLike, list[Annotation]]):
+    """Segment images by prompts: paths, file contents (bytes), PIL images or arrays.
+
+    The result is one list of masks per image, with their predicted IoU as score: those of the first prompt,
+    the best first, then those of the next one.
+
+    prompts: the objects to segment
+    everything: segment everything in the image, without prompts
+    multimask_output: three masks per prompt (a part, the whole, a group) instead of one; by default three for
+    a single point, which is ambiguous
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        prompts: Sequence[Prompt] = (),
+        everything: MaskGeneration | None = None,
+        multimask_output: bool | None = None,
+    ) -> None:
+        if not isinstance(bundle.spec, PromptedSegmenterSpec):
+            hint = "use a SAM model, e.g. pocket-sam"
+            raise UnsupportedError(bundle.display_name, "prompts of points and boxes", hint=hint)
+        if everything is not None and prompts:
+            raise ConflictError(("everything", "points and boxes"), "a grid of points is used")
+        if everything is None and not any(p.points or p.background_points or p.box for p in prompts):
+            raise MissingValueError("a point or a box", "to segment an object", hint="or segment everything")
+        self.bundle, self.prompts, self.everything = bundle, prompts, everything
+        self.multimask_output = multimask_output
+        self.image_size = bundle.spec.input.image_size
+        self.processor = load_image_processor(bundle, channels=bundle.spec.input.channels)
+
+    def is_single(self, inputs: Any) -> bool:
+        return super().is_single(inputs) or is_pillow_image(inputs) or is_image_array(inputs)
+
+    def run(
+        self, inputs: Iterable[ImageLike], callbacks: Callbacks = NO_CALLBACKS
+    ) -> Iterator[list[Annotation]]:
+        for number, image in enumerate(inputs, 1):
+            result: list[Annotation] = []
+            try:
+                encoded = self.encode(image)
+                if self.everything is not None:
+                    result = self._segment_everything(encoded, self.everything)
+                else:
+                    for prompt in self.prompts:
+                        result += self._segment(encoded, prompt)
+            except (FileMissingError, FileProblemError, InvalidValueError) as error:
+                callbacks.reject("image", number, error)
+            callbacks.on_done(1)
+            yield result
+
+    @torch.inference_mode()
+    def encode(self, image: ImageLike) -> EncodedImage:
+        """Encode an image, or return its embedding from the cache."""
+        cache, key = self.bundle.image_embeddings(), _image_key(image)
+        if key is not None and key in cache:
+            cache.move_to_end(key)
+            cached: EncodedImage = cache[key]
+            return cached
+        batch = self.processor([load_image(image)])
+        pixels = batch.pixels.to(self.bundle.device, next(self.bundle.model.parameters()).dtype)
+        embedding: Tensor = self.model.encode_image(pixels)
+        encoded = EncodedImage(check_finite(self.bundle, embedding), batch.sizes[0], batch.scaled_sizes[0])
+        if key is not None:
+            cache[key] = encoded
+            while len(cache) > CACHED_IMAGES:
+                cache.popitem(last=False)
+        return encoded
+
+    @property
+    def model(self) -> Any:
+        """The model prepared for inference."""
+        return self.bundle.inference_model().packed
+
+    @torch.inference_mode()
+    def _segment(self, image: EncodedImage, prompt: Prompt) -> list[Annotation]:
+        """Return the masks of one prompt, the best first."""
+        _check_prompt(prompt, image.size)
+        points = [*prompt.points, *prompt.background_points]
+        labels = [1] * len(prompt.points) + [0] * len(prompt.background_points)
+        ambiguous = len(prompt.points) == 1 and len(points) == 1 and prompt.box is None
+        output = self.model.decode(
+            image.embedding,
+            points=self._scale(torch.tensor(points)[None, None], image) if points else None,
+            labels=torch.tensor(labels, device=image.embedding.device)[None, None] if points else None,
+            boxes=self._scale(torch.tensor(prompt.box).view(1, 1, 2, 2), image).flatten(2)
+            if prompt.box
+            else None,
+            multimask_output=ambiguous if self.multimask_output is None else self.multimask_output,
+        )
+        masks = self._full_size(output.masks[0, 0], image) > 0
+        scores = output.iou[0, 0]
+        order = scores.argsort(descending=True, stable=True)
+        return [_annotation(masks[n], float(scores[n])) for n in order]
+
+    @torch.inference_mode()
+    def _segment_everything(self, image: EncodedImage, options: MaskGeneration) -> list[Annotation]:
+        """Return the masks of a grid of points that are good, stable and not duplicates, the best first."""
+        side, (height, width) = options.points_per_side, image.size
+        steps = (torch.arange(side) + 0.5) / side
+        grid = torch.stack(torch.meshgrid(steps * width, steps * height, indexing="xy"), -1).view(-1, 1, 2)
+        kept_masks: list[Tensor] = []
+        kept_scores: list[Tensor] = []
+        size = POINTS_PER_BATCH["cpu" if image.embedding.device.type == "cpu" else "cuda"]
+        for points in grid.split(size):
+            output: PromptedMaskOutput = self.model.decode(
+                image.embedding, points=self._scale(points[None], image)
+            )
+            masks, scores = output.masks.flatten(0, 2), output.iou.flatten()
+            good = scores > options.pred_iou_thresh
+            logits, scores = self._full_size(masks[good], image), scores[good]
+            stable = stability_score(logits, options.stability_score_offset) > options.stability_score_thresh
+            kept_masks.append(logits[stable] > 0)
+            kept_scores.append(scores[stable])
+        masks, scores = torch.cat(kept_masks), torch.cat(kept_scores)
+        filled = masks.flatten(1).any(1)
+        masks, scores = masks[filled], scores[filled]
+        boxes = torch.tensor([mask_to_box(mask.cpu().numpy()) for mask in masks]).view(-1, 4)
+        return [
+            _annotation(masks[n], float(scores[n]))
+            for n in suppress_boxes(boxes, scores, options.box_nms_thresh)
+        ]
+
+    def _scale(self, points: Tensor, image: EncodedImage) -> Tensor:
+        """Scale points (..., 2) of the original image to the resized one."""
+        (height, width), (high, wide) = image.size, image.scaled_size
+        return (points.float() * torch.tensor((wide / width, high / height))).to(image.embedding.device)
+
+    def _full_size(self, masks: Tensor, image: EncodedImage) -> Tensor:
+        """Resize mask logits (M, h, w) to the original image (M, H, W), without the padding."""
+        if not len(masks):
+            return masks.new_zeros(0, *image.size)
+        high, wide = image.scaled_size
+        padded = F.interpolate(masks[None].float(), self.image_size, mode="bilinear")[..., :high, :wide]
+        return F.interpolate(padded, image.size, mode="bilinear")[0]
+
+
+def stability_score(logits: Tensor, offset: float) -> Tensor:
+    """Return the IoU (N,) of the masks (N, H, W) with the thresholds `offset` and -`offset` of the logits."""
+    inner, outer = ((logits > limit).flatten(1).sum(1) for limit in (offset, -offset))
+    return inner / outer
+
+
+def suppress_boxes(boxes: Tensor, scores: Tensor, threshold: float) -> list[int]:
+    """Non-maximum suppression: return the indices of the kept boxes (N, 4), the highest score first.
+
+    >>> boxes = torch.tensor([[0.0, 0, 10, 10], [1, 0, 10, 10], [20, 20, 30, 30]])
+    >>> suppress_boxes(boxes, torch.tensor([0.5, 0.9, 0.7]), threshold=0.7)
+    [1, 2]
+    """
+    order = scores.argsort(descending=True, stable=True).tolist()
+    area = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    alive = torch.ones(len(boxes), dtype=torch.bool)
+    kept = []
+    for n in order:
+        if not alive[n]:
+            continue
+        kept.append(n)
+        overlap = torch.minimum(boxes[n, 2:], boxes[:, 2:]) - torch.maximum(boxes[n, :2], boxes[:, :2])
+        shared = overlap.clamp(min=0).prod(1)
+        alive &= shared / (area + area[n] - shared) <= threshold
+    return kept
+
+
+def _annotation(mask: Tensor, score: float) -> Annotation:
+    pixels = mask.cpu().numpy()
+    box = mask_to_box(pixels) if pixels.any() else None
+    return Annotation(ONE_CLASS, box, pixels, min(max(score, 0.0), 1.0))
+
+
+def _check_prompt(prompt: Prompt, size: Size) -> None:
+    """Raise if a point or a box lies outside the image."""
+    height, width = size
+    inside = f"inside the image of {width} x {height} pixels"
+    for name in ("points", "background_points"):
+        for x, y in getattr(prompt, name):
+            if not (0 <= x <= width and 0 <= y <= height):
+                raise InvalidValueError(name, f"{x:g},{y:g}", f"a point {inside}")
+    if prompt.box is not None:
+        left, top, right, bottom = prompt.box
+        if not (0 <= left < right <= width and 0 <= top < bottom <= height):
+            given = ",".join(f"{side:g}" for side in prompt.box)
+            raise InvalidValueError("box", given, f"x_min,y_min,x_max,y_max {inside}")
+
+
+def _image_key(image: ImageLike) -> bytes | None:
+    """Return a digest of an image's content; None if it has to be read to find out what is wrong with it."""
+    if isinstance(image, str | PathLike):
+        path = Path(image)
+        try:
+            content = path.read_bytes()
+        except (OSError, ValueError):
+            return None
+        return hashlib.sha256(content).digest()
+    if isinstance(image, bytes):
+        return hashlib.sha256(image).digest()
+    pixels = np.ascontiguousarray(np.asarray(image))
+    return hashlib.sha256(repr((pixels.shape, pixels.dtype)).encode() + pixels.tobytes()).digest()
