@@ -626,7 +626,78 @@ SAM: list[Case] = [
     ),
 ]
 
+_FOUR = {**_RESNET, "hidden_sizes": [8, 12, 16, 24], "depths": [1, 2, 1, 1]}
+_FOUR |= {"out_features": ["stage1", "stage2", "stage3", "stage4"]}
+_DEEP = {**_FOUR, "layer_type": "bottleneck", "downsample_in_bottleneck": True, "num_channels": 1}
+# in images of 77 x 61 pixels: grids of 20 x 16 (padded to windows) down to 3 x 2 (smaller than a window)
+_SWIN4 = {"model_type": "swin", "embed_dim": 8, "depths": [2, 1, 2, 1], "num_heads": [1, 2, 2, 4]}
+_SWIN4 |= {"window_size": 3, "image_size": 64, "out_features": _FOUR["out_features"]}
+_QUERIES = {"model_type": "detr", "d_model": 24, "decoder_layers": 2, "decoder_ffn_dim": 37}
+_QUERIES |= {"decoder_attention_heads": 3, "encoder_attention_heads": 3, "num_queries": 5}
+
+
+def _maskformer(backbone: dict[str, Any], decoder: dict[str, Any] | None = None, **more: Any) -> Case:
+    sizes = {"fpn_feature_size": 32, "mask_feature_size": 11, "num_labels": 4, **more}
+    parts = {"backbone_config": backbone, "decoder_config": {**_QUERIES, **(decoder or {})}}
+    return "MaskFormerForInstanceSegmentation", {**parts, **sizes}
+
+
+MASKFORMER: list[Case] = [
+    _maskformer(_FOUR),  # as wide as the decoder: no projection
+    _maskformer(_DEEP, {"d_model": 36, "activation_function": "gelu"}),
+    _maskformer(_SWIN4, {"num_queries": 1, "decoder_layers": 3}),
+    _maskformer({**_SWIN4, "window_size": 4, "model_type": "maskformer-swin"}, fpn_feature_size=64),
+    _maskformer({**_SWIN4, "qkv_bias": False, "embed_dim": 6, "num_heads": [2, 2, 3, 3]}, num_labels=1),
+    _maskformer({**_FOUR, "downsample_in_first_stage": True}, {"dropout": 0.3, "decoder_layers": 1}),
+]
+
+_MASK2FORMER = {"feature_size": 32, "mask_feature_size": 13, "hidden_dim": 32, "num_attention_heads": 4}
+_MASK2FORMER |= {"encoder_feedforward_dim": 29, "dim_feedforward": 37, "encoder_layers": 2, "num_labels": 4}
+_MASK2FORMER |= {"decoder_layers": 5, "num_queries": 6, "backbone_config": _FOUR}
+
+MASK2FORMER: list[Case] = [
+    ("Mask2FormerForUniversalSegmentation", {**_MASK2FORMER, **more})
+    for more in (
+        {},
+        {"pre_norm": True, "backbone_config": _SWIN4},
+        {"hidden_dim": 24, "encoder_layers": 1},  # a projection between pixel decoder and decoder
+        {"enforce_input_projection": True, "common_stride": 8, "activation_function": "gelu"},
+        {"backbone_config": {**_SWIN4, "window_size": 4}, "num_attention_heads": 2, "num_queries": 1},
+        {"backbone_config": _DEEP, "feature_size": 64, "decoder_layers": 2, "dropout": 0.1},
+    )
+]
+
+# every second case has masked attention: see `harness.reference`
+_EOMT = {**_SIZES, "num_hidden_layers": 3, "mlp_ratio": 2, "image_size": 24, "patch_size": 4}
+_EOMT = {key: value for key, value in _EOMT.items() if key != "intermediate_size"}
+_EOMT |= {
+    "num_blocks": 2,
+    "num_queries": 5,
+    "num_upscale_blocks": 1,
+    "num_register_tokens": 2,
+    "num_labels": 4,
+}
+
+EOMT: list[Case] = [
+    ("EomtForUniversalSegmentation", {**_EOMT, **more})
+    for more in (
+        {},
+        {},
+        {"num_blocks": 3, "num_upscale_blocks": 2, "hidden_act": "gelu_new"},
+        {"use_swiglu_ffn": True, "num_queries": 1, "layer_norm_eps": 1e-3},
+        {"num_register_tokens": 0, "num_channels": 1, "hidden_size": 35, "num_attention_heads": 5},
+        {
+            "image_size": 27,
+            "patch_size": 5,
+            "num_blocks": 1,
+            "num_upscale_blocks": 0,
+            "layerscale_value": 0.1,
+        },
+    )
+]
+
 _OWN = {
+    **{"maskformer": MASKFORMER, "mask2former": MASK2FORMER, "eomt": EOMT},
     **{"t5": T5, "bart": BART, "marian": MARIAN, "vit": VIT, "deit": DEIT, "patchtst": PATCHTST},
     **{"sam": SAM, "yolos": YOLOS, "detr": DETR},
     **{"dinov2": DINOV2, "swin": SWIN, "swinv2": SWINV2},

@@ -11,7 +11,14 @@ import transformers
 from torch import Tensor, nn
 
 from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
-from glassformer.core.heads import BackboneOutput, BoxOutput, DistilledLogits, PooledOutput, SpanLogits
+from glassformer.core.heads import (
+    BackboneOutput,
+    BoxOutput,
+    DistilledLogits,
+    MaskOutput,
+    PooledOutput,
+    SpanLogits,
+)
 from glassformer.core.model import AnyModel, EncoderDecoder, TwoTowerOutput
 from glassformer.core.segmenter import PromptedMaskOutput
 
@@ -50,6 +57,10 @@ def reference(name: str, settings: dict[str, Any], seed: int = 0) -> nn.Module:
                 value.copy_(torch.randn_like(value) * 0.1)
             elif key.endswith("running_var"):
                 value.copy_(torch.rand_like(value) + 0.5)
+            elif key == "attn_mask_probs":
+                value.fill_(seed % 2)  # masked attention off or on
+            elif key.endswith("empty_weight"):
+                value.copy_(torch.rand_like(value))
     return model
 
 
@@ -98,6 +109,8 @@ def outputs(result: Any) -> Iterator[tuple[str, Tensor]]:
             yield from (("pred_masks", masks), ("iou_scores", iou))
         case StudentT() | Gaussian() | NegativeBinomial():
             yield from result._asdict().items()
+        case MaskOutput(logits, masks):
+            yield from (("class_queries_logits", logits), ("masks_queries_logits", masks))
         case BoxOutput(logits, boxes):
             yield from (("logits", logits), ("pred_boxes", boxes))
         case BackboneOutput(maps):

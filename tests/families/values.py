@@ -14,6 +14,7 @@ import glassformer
 from glassformer.core.build import unique_state_dict
 from glassformer.core.distributions import DISTRIBUTIONS
 from glassformer.core.embeddings import ImageInput
+from glassformer.core.mask_classifier import MaskClassifier
 from glassformer.core.model import EncoderDecoder, EncoderOnly, TwoTower
 from glassformer.core.segmenter import PromptedSegmenter
 from glassformer.families.registry import families
@@ -22,9 +23,13 @@ from glassformer.weights.convert import to_theirs
 BATCH, HIDDEN = 3, 2
 
 
-def run_padded_images(reference: Any, model: EncoderDecoder, side: str, kernel: str) -> tuple[Any, Any]:
+def run_padded_images(
+    reference: Any, model: EncoderDecoder | MaskClassifier, side: str, kernel: str
+) -> tuple[Any, Any]:
     """Ours and theirs on images of an odd size; with `side`, they are padded on the right and the bottom."""
-    pixels = torch.randn(BATCH, model.src_embed.backbone.channels, 77, 61)
+    backbone = model.embed.backbone if isinstance(model, MaskClassifier) else model.src_embed.backbone
+    channels = getattr(backbone, "channels", None) or backbone.embed.channels
+    pixels = torch.randn(BATCH, channels, 77, 61)
     if side == "none":
         return model(pixels, kernel=kernel), reference(pixel_values=pixels)
     mask = torch.zeros(BATCH, 77, 61, dtype=torch.bool)
@@ -39,7 +44,7 @@ def run(
 ) -> tuple[Any, Any]:
     """Ours and theirs on the same values; of a series, some on `side` are missing."""
     torch.manual_seed(3)
-    if isinstance(model, EncoderDecoder):
+    if isinstance(model, EncoderDecoder | MaskClassifier):
         return run_padded_images(reference, model, side, kernel)
     if isinstance(model.embed, ImageInput):
         values = torch.randn(BATCH, model.embed.channels, *model.embed.image_size)
@@ -117,7 +122,8 @@ def gradients(reference: nn.Module, bundle: glassformer.Bundle, folder: Path) ->
         if name.endswith("positional_embedding"):  # random Fourier frequencies, which are fixed here
             gradient.zero_()
         carrier.get_parameter(name).data = gradient
-    for _, buffer in carrier.named_buffers():
-        buffer.zero_()
+    for name, buffer in carrier.named_buffers():
+        if not name.endswith("relative_position_index"):  # saved as it is by both
+            buffer.zero_()
     carrier.save_pretrained(folder)  # type: ignore[operator]
     return ours, load_file(folder / "model.safetensors")
