@@ -30,10 +30,34 @@ def font_families() -> tuple[str, ...]:
 
 @cache
 def _drawable() -> frozenset[int]:
-    from matplotlib import font_manager, ft2font
+    from matplotlib import font_manager
 
     paths = [font_manager.findfont(name) for name in font_families()]
-    return frozenset(code for path in paths for code in ft2font.FT2Font(path).get_charmap())
+    return frozenset(code for path in paths for code in _characters(path))
+
+
+@cache
+def _characters(path: str) -> frozenset[int]:
+    from matplotlib import ft2font
+
+    return frozenset(ft2font.FT2Font(path).get_charmap())
+
+
+def find_font(text: str) -> tuple[str, str]:
+    """Return the path of a font for a text, and the text without characters that no font has."""
+    from matplotlib import font_manager
+
+    paths = [font_manager.findfont(name) for name in font_families()]
+    for path in paths:
+        if all(ord(char) in _characters(path) for char in text):
+            return path, text
+    return paths[0], "".join(char if ord(char) in _characters(paths[0]) else _replace(char) for char in text)
+
+
+def _replace(char: str) -> str:
+    """Return a substitute for a character that the fonts lack: Korean is romanized, others become U+XXXX."""
+    is_korean = FIRST_SYLLABLE <= ord(char) <= LAST_SYLLABLE
+    return romanize(char) if is_korean else f"U+{ord(char):04X}"
 
 
 def romanize(syllable: str) -> str:
@@ -65,11 +89,5 @@ def label(token: str, max_length: int = 12) -> str:
 def drawable(text: str) -> str:
     """Replace characters that the fonts lack: Korean is romanized, others become U+XXXX."""
     available = _drawable()
-
-    def replace(char: str) -> str:
-        if ord(char) in available:
-            return char
-        is_korean = FIRST_SYLLABLE <= ord(char) <= LAST_SYLLABLE
-        return romanize(char) if is_korean else f"U+{ord(char):04X}"
-
-    return "".join(map(replace, text)).replace("$", r"\$")  # a dollar sign would start math mode
+    known = (char if ord(char) in available else _replace(char) for char in text)
+    return "".join(known).replace("$", r"\$")  # a dollar sign would start math mode
