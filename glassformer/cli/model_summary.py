@@ -98,6 +98,8 @@ def part_of(name: str) -> str:
     path = name.split(".")
     if "head" in path[:2]:
         return "head"
+    if "backbone" in path:
+        return "backbone"
     if any(step.startswith("norm_") or step in ("norm", "final_norm") for step in path):
         return "norms"
     parts = {
@@ -114,6 +116,8 @@ def _cache_bytes(bundle: Bundle, activations: dict[str, Shape]) -> int | None:
     """Return the size of the KV cache in bytes: keys and values of all self- and cross-attention layers."""
     if not isinstance(bundle.spec, spec.EncoderDecoderSpec | spec.DecoderOnlySpec):
         return None
+    if isinstance(getattr(bundle.spec, "target", None), spec.ObjectQueriesSpec):
+        return None  # decoded in one pass
     names = [f"decoder.blocks.0.{attention}.{x}" for attention in ("self_attn", "cross_attn") for x in "kv"]
     numbers = sum(math.prod(activations[name]) for name in names if name in activations)
     return numbers * bundle.spec.decoder.num_layers * next(bundle.model.parameters()).dtype.itemsize
@@ -232,9 +236,10 @@ def _rows(prefix: str, details: dict[str, str], summary: ModelSummary) -> Iterat
 
 def _input_rows(name: str, stack_input: spec.InputSpec, summary: ModelSummary, number: int) -> Iterator[Row]:
     position = getattr(stack_input, "position", None)
-    details = {f"{name}.{first}": describe(stack_input) for first in ("token", "patch")}
+    details = {f"{name}.{first}": describe(stack_input) for first in ("token", "patch", "project")}
     details[f"{name}.position"] = position if isinstance(position, str) else describe(position)
-    yield "╷", "input", "", summary.inputs[number]
+    if number < len(summary.inputs):  # object queries are trained, not given
+        yield "╷", "input", "", summary.inputs[number]
     yield from _rows(f"{name}.", details, summary)
 
 

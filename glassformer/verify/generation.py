@@ -16,7 +16,7 @@ from glassformer.generation import GenerationConfig, GenerationOutput, Generatio
 from glassformer.generation.continuous import Scheduler
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
 from glassformer.generation.step_decoder import decoder_start_ids
-from glassformer.inference.encoder import InferenceEncoder, supports
+from glassformer.inference.encoder import InferenceEncoder, PackedModel, supports
 from glassformer.inference.linear import WeightFormat
 from glassformer.verify.comparison import CheckResult, check_result, dtype_tolerance, relative_error, skipped
 from glassformer.verify.inputs import (
@@ -210,6 +210,9 @@ def _loaded_and_prepared(
             runs = (model, InferenceEncoder(model, weights))
             loaded, prepared = (drop_padding(model, sample, sample.run(run)) for run in runs)  # type: ignore[arg-type]
             return loaded, prepared
+        if isinstance(model.spec.head, spec.BoxesSpec):
+            sample = random_inputs(model)
+            return sample.run(model), sample.run(PackedModel(model, weights))  # type: ignore[arg-type]
         generates = isinstance(model, EncoderDecoder | DecoderOnly)
         if not generates or not isinstance(model.spec.head, spec.LanguageModelSpec) or not has_tokens(model):
             return "tasks run this model as it is"

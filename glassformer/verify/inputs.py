@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -140,6 +141,9 @@ def random_inputs(
         shape: tuple[int, ...] = (batch, steps, width)
         if isinstance(input_spec, spec.ImagePatchesSpec | spec.ConvolutionStemSpec):
             shape = (batch, input_spec.channels, *input_spec.image_size)
+        elif isinstance(input_spec, spec.FeatureMapSpec):
+            stride = 4 * math.prod(input_spec.backbone.strides)
+            shape = (batch, input_spec.backbone.channels, 4 * stride, 5 * stride)
         elif isinstance(input_spec, spec.SeriesPatchesSpec):
             shape = (batch, input_spec.context_length, input_spec.channels)
         if parameter.is_meta:  # only shapes are needed, however large
@@ -162,6 +166,8 @@ def random_inputs(
 
 def _input_specs(model: spec.ModelSpec) -> list[tuple[spec.InputSpec, int]]:
     """Return the spec of each input of the forward pass, with the width of its stack."""
+    if isinstance(model, spec.EncoderDecoderSpec) and isinstance(model.target, spec.ObjectQueriesSpec):
+        return [(model.source, model.encoder.d_model)]  # the queries are trained
     if isinstance(model, spec.EncoderDecoderSpec):
         return [(model.source, model.encoder.d_model), (model.target, model.decoder.d_model)]
     if isinstance(model, spec.TwoTowerSpec):

@@ -45,6 +45,7 @@ REFERENCE_NAMES = {
     "start": "start_logits",
     "end": "end_logits",
     "masks": "pred_masks",
+    "boxes": "pred_boxes",
     "iou": "iou_scores",
 }
 
@@ -142,7 +143,7 @@ def _named_inputs(model_spec: spec.ModelSpec, sample: RandomInputs) -> dict[str,
     match source:
         case spec.ImagePatchesSpec() if isinstance(model_spec, spec.PromptedSegmenterSpec):
             return {"pixel_values": first, "input_points": sample.inputs[1]}
-        case spec.ImagePatchesSpec():
+        case spec.ImagePatchesSpec() | spec.FeatureMapSpec():
             return {"pixel_values": first}
         case spec.SeriesPatchesSpec():
             return {"past_values": first}
