@@ -8,6 +8,7 @@ H height, W width.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
@@ -30,6 +31,7 @@ from glassformer.data.image_files import (
     read_numbers,
 )
 from glassformer.data.mask_encoding import Mask, counts_to_mask, polygons_to_mask, rle_counts
+from glassformer.data.randomness import hash_draws
 from glassformer.data.row_errors import RowCounter, RowErrors
 from glassformer.errors import (
     EmptyInputError,
@@ -194,6 +196,24 @@ class AnnotationSet(Sequence[AnnotatedImage]):
         """The paths of the images."""
         return [entry.path for entry in self._entries]
 
+    def split(self, fraction: float, *, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the row numbers of a training and a validation split; validation gets about `fraction`.
+
+        Copies of an image are in the same split.
+        """
+        if not 0 < fraction < 1:
+            raise InvalidValueError("fraction", fraction, "a number between 0 and 1")
+        draws = hash_draws(np.array([_file_hash(path) for path in self.paths], np.uint64), seed)
+        order = np.sort(draws)
+        # at least the image with the smallest draw, and not that with the largest
+        held_out = draws < min(max(fraction, np.nextafter(order[0], 1)), order[-1])
+        if not held_out.any():
+            raise EmptyInputError(
+                f"training or validation split at a fraction of {fraction:g}",
+                hint="use at least two different images, or separate validation images",
+            )
+        return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
     @property
     def has_masks(self) -> bool:
         """Whether some objects have masks."""
@@ -203,6 +223,13 @@ class AnnotationSet(Sequence[AnnotatedImage]):
             for entry in self._entries
             if isinstance(entry, _MaskEntry | _ObjectEntry)
         )
+
+
+def _file_hash(path: Path) -> int:
+    """Hash the length and the beginning of a file, which tell images apart."""
+    with path.open("rb") as file:
+        content = file.read(1 << 16) + path.stat().st_size.to_bytes(8, "little")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
 # --- the set at a path

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from glassformer.data.image_files import MAX_PIXELS, ImageSource, Label, Split, find_images, resize_image
 from glassformer.data.image_processing import ImageProcessor
-from glassformer.data.randomness import uniform
+from glassformer.data.randomness import hash_draws, uniform
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.store import map_file, sync_file
 from glassformer.errors import (
@@ -196,14 +196,6 @@ class ImageSet:
                 hint="use at least two different images per class, or separate validation images",
             )
         return np.flatnonzero(~held_out), np.flatnonzero(held_out)
-
-
-def hash_draws(hashes: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
-    """Return a random number in [0, 1) for each image, the same for identical images."""
-    key = seed.to_bytes(16, "little", signed=True)
-    distinct, which = np.unique(hashes, return_inverse=True)
-    keyed = [hashlib.blake2b(value.tobytes(), digest_size=8, key=key).digest() for value in distinct]
-    return np.frombuffer(b"".join(keyed), "<u8")[which] / 2.0**64
 
 
 @dataclass(frozen=True, kw_only=True)

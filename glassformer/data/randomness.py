@@ -7,6 +7,7 @@ Results outside 0..n-1 are permuted again until they are inside (cycle walking).
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,6 +81,14 @@ def uniform(seed: int, epoch: int, rows: NDArray[np.int64], count: int) -> NDArr
     keys = np.random.SeedSequence([seed & (2**64 - 1), epoch, 0x1A6E]).generate_state(count, np.uint64)
     x = _mix(rows.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15) ^ keys)
     return (_mix(x + keys) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def hash_draws(hashes: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
+    """Return a random number in [0, 1) for each hash, the same for equal hashes."""
+    key = seed.to_bytes(16, "little", signed=True)
+    distinct, which = np.unique(hashes, return_inverse=True)
+    keyed = [hashlib.blake2b(value.tobytes(), digest_size=8, key=key).digest() for value in distinct]
+    return np.frombuffer(b"".join(keyed), "<u8")[which] / 2.0**64
 
 
 def position_keys(rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -222,6 +222,20 @@ def test_instance_masks_have_sixteen_bits(tmp_path):
     assert data.classes == ("object",) and small.box == (30, 20, 40, 30) and (large.mask == MASK).all()
 
 
+def test_copies_of_an_image_are_in_one_split(tmp_path):
+    (tmp_path / "classes.txt").write_text("cat")
+    for number in range(12):
+        image(tmp_path / f"{number:02}.png", (10 + max(1, number), 9))  # the first two are equal
+    data = find_annotations(tmp_path)
+    for seed in range(20):
+        train, valid = data.split(0.2, seed=seed)
+        assert len(train) and len(valid) and sorted([*train, *valid]) == list(range(12))
+        assert (0 in train) == (1 in train)
+    assert data.split(0.2, seed=1)[1].tolist() == data.split(0.2, seed=1)[1].tolist()
+    with pytest.raises(EmptyInputError):
+        data[:2].split(0.5)
+
+
 @pytest.mark.skipif(not (DATA / "coco-mini").is_dir(), reason="GLASSFORMER_DATA is not set")
 def test_masks_of_coco_images_match_pycocotools(tmp_path):
     import tarfile

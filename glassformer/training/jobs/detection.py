@@ -72,9 +72,7 @@ class ObjectJob(Job[SectionT]):
             self.train_set = self._open(train, "train", problems)
             if isinstance(data.valid, float):
                 self.valid_set = self.train_set
-                order = np.random.default_rng([self.recipe.seed]).permutation(len(self.train_set))
-                held_out = max(1, round(data.valid * len(order)))
-                self.train_rows, self.valid_rows = np.sort(order[held_out:]), np.sort(order[:held_out])
+                self.train_rows, self.valid_rows = self.train_set.split(data.valid, seed=self.recipe.seed)
             else:
                 self.valid_set = self._open(single_path(data.valid), "val", problems)
         if not len(self._rows(self.train_set, self.train_rows)):
