@@ -145,6 +145,30 @@ ROWS: dict[str, Row] = {
         module="pictures",
         runs=seeds("vit", "convolution"),
     ),
+    "detection-scenes": Row(
+        title="Detection in composed scenes: 60 kinds of emoji, unseen arrangements",
+        module="detection_scenes",
+        runs=seeds("yolos", "detr"),
+        takes=("seconds", "most"),
+    ),
+    "detection-bccd": Row(
+        title="BCCD: blood cells, 205 training images",
+        module="detection_bccd",
+        runs=seeds("dinov2", "detr"),
+        takes=("seconds",),
+    ),
+    "segmentation-nuclei": Row(
+        title="Cell nuclei: instance masks, 506 training images",
+        module="segmentation_nuclei",
+        runs=seeds(),
+        takes=("seconds",),
+    ),
+    "segmentation-camvid": Row(
+        title="CamVid: 11 classes of pixels, 367 training images",
+        module="segmentation_camvid",
+        runs=seeds(),
+        takes=("seconds",),
+    ),
     "pocket-digits": Row(
         title="pocket-digits: at most 300,000 parameters",
         module="digits",

@@ -1,0 +1,191 @@
+"""Train a detector or segmenter for a given time: the learning rate follows the clock, not the steps.
+
+The model, the loss, the augmentation and the metrics are those of `glassformer train`; only the loop differs,
+so that a run on any machine ends in time with a small learning rate. The model is saved even if it fails.
+"""
+
+from __future__ import annotations
+
+import math
+import tarfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.paths import Workspace
+from experiments.records import RunRecord, hardware, keep
+from glassformer.data import Batches, DataPosition
+from glassformer.training.data_loader import DataLoader
+from glassformer.training.datasets import to_device
+from glassformer.training.hardware import Hardware, device_for
+from glassformer.training.jobs import JOBS
+from glassformer.training.optimizer import ExponentialMovingAverage, build_optimizer
+from glassformer.training.recipe import TrainingOptions, parse_recipe, with_overrides
+from glassformer.training.task import LearnerTask
+
+VALIDATIONS = 6  # along the run, besides the one at its end
+WARMUP = 0.04  # share of the time
+VALIDATION_TIME = 0.1  # share of the time that validations may take; then fewer are made
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedRun:
+    """A finished run. curve: (step, metric) of the validations; metrics: of the last one."""
+
+    seconds: float
+    steps: int
+    parameters: int
+    curve: list[tuple[int, float]]
+    metrics: Mapping[str, float]
+
+
+def train_for(
+    task: LearnerTask, options: TrainingOptions, *, seconds: float, seed: int, device: torch.device, of: str
+) -> TimedRun:
+    """Train for a time; the learner ends with the averaged weights.
+
+    options: lr, weight_decay, betas, eps, ema, max_grad_norm, batch_size, lr_factors and compile are used.
+    of: the metric of the curve.
+    """
+    assert options.batch_size and task.count and task.validate and not hasattr(task.train, "dataset")
+    torch.manual_seed(seed)
+    torch.set_float32_matmul_precision("high")
+    learner = task.learner.to(device)
+    on_gpu = device.type == "cuda"
+    if on_gpu and options.compile != "off":
+        learner.model.compile()
+    named = {name: p for name, p in learner.named_parameters() if p.requires_grad}
+    optimizer = build_optimizer(named, options)
+    peaks = [group["lr"] for group in optimizer.param_groups]
+    average = ExponentialMovingAverage(named, options.ema or 0.999)
+    examples: Any = task.train
+    batches = Batches(data=examples, tokens=options.batch_size, seed=seed)
+    loader = DataLoader(batches=batches, examples=examples, count=task.count, pin_memory=on_gpu)
+    began, step, curve, validating = time.monotonic(), 0, [], 0.0
+    due, shown = 1, 0.0
+    with loader.open(DataPosition()) as batches_ahead:
+        for batch in batches_ahead:
+            elapsed = time.monotonic() - began
+            done = elapsed / seconds
+            if done >= 1:
+                break
+            factor = min(done / WARMUP, 0.5 * (1 + math.cos(math.pi * done)))
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * max(factor, 1e-3)
+            micro = batch.batches[0]
+            learner.train()
+            with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
+                loss = learner(**to_device(micro.inputs, device)) / max(1, micro.units or 1)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(list(named.values()), options.max_grad_norm or math.inf)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            step += 1
+            average.update(step)
+            if elapsed >= shown:
+                print(f"{elapsed:6.1f} s  step {step:6,}  loss {float(loss.detach()):.4f}", flush=True)
+                shown = elapsed + max(5.0, seconds / 40)
+            if done * (VALIDATIONS + 1) >= due:
+                due = int(done * (VALIDATIONS + 1)) + 1
+                if validating < VALIDATION_TIME * seconds:
+                    start = time.monotonic()
+                    curve.append((step, _validate(task, average, device)[of]))
+                    validating += time.monotonic() - start
+                    print(f"{elapsed:6.1f} s  step {step:6,}  {of} {curve[-1][1]:.4f}", flush=True)
+    taken = time.monotonic() - began
+    metrics = _validate(task, average, device)
+    curve.append((step, metrics[of]))
+    average._swap()  # the averaged weights stay in the model
+    return TimedRun(
+        seconds=taken,
+        steps=step,
+        parameters=sum(p.numel() for p in learner.parameters()),
+        curve=curve,
+        metrics=metrics,
+    )
+
+
+@torch.no_grad()
+def _validate(
+    task: LearnerTask, average: ExponentialMovingAverage, device: torch.device
+) -> Mapping[str, float]:
+    """Return the metrics of the averaged weights."""
+    assert task.validate is not None
+    task.learner.eval()
+    with average.applied(), torch.compiler.set_stance("force_eager"):
+        return task.validate(device).metrics
+
+
+def extract(workspace: Workspace, row: str, archive: str) -> Path:
+    """Unpack a tar archive of the data folder; return the folder with its content."""
+    folder = workspace.prepared(row)
+    target = folder / Path(archive).name.split(".")[0]
+    if not target.exists():
+        with tarfile.open(workspace.data / archive) as file:
+            file.extractall(folder, filter="data")
+    return target
+
+
+def run_recipe(
+    workspace: Workspace,
+    row: str,
+    name: str,
+    recipe: Mapping[str, Any],
+    *,
+    of: str,
+    seconds: float,
+    test: Callable[[Any], None],
+) -> None:
+    """Train a recipe of detection or segmentation for a time, then measure its test split.
+
+    recipe: plain data, as in a file. of: the metric of the curve.
+    test: points the job to the test split.
+    """
+    seed, folder, device = int(name.split("/")[-1]), workspace.run(row, name), device_for(workspace.device)
+    parsed = parse_recipe(with_overrides({**recipe, "seed": seed}, workspace.changes))
+    job: Any = JOBS[parsed.job](parsed, folder, _log)
+    job.prepare_data()
+    job.choose_defaults(Hardware(device=device))
+    torch.manual_seed(seed)
+    task = job.task()
+    limit = workspace.seconds or seconds
+    try:
+        trained = train_for(task, job.recipe.training, seconds=limit, seed=seed, device=device, of=of)
+    finally:
+        task.save(folder / "model")
+    figures = {f"valid {key}": value for key, value in trained.metrics.items()}
+    test(job)
+    task.learner.eval()
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        scores, _ = job.evaluate(task.learner, job.examples(job.valid_set, job.valid_rows), device, 16)
+    record(workspace, row, name, trained, of, {**figures, **scores})
+
+
+def record(
+    workspace: Workspace, row: str, name: str, trained: TimedRun, of: str, figures: Mapping[str, float]
+) -> None:
+    """Write the figures of a run."""
+    keep(
+        workspace,
+        RunRecord(
+            row=row,
+            name=name,
+            seed=int(name.split("/")[-1]),
+            parameters=trained.parameters,
+            seconds=round(trained.seconds, 1),
+            figures={key: round(float(v), 6) for key, v in figures.items() if not math.isnan(v)},
+            of=of,
+            curve=[(step, round(value, 6)) for step, value in trained.curve],
+            hardware=hardware(workspace.device),
+            torch=torch.__version__,
+            concurrent_runs=workspace.concurrent_runs,
+        ),
+    )
+
+
+def _log(message: str) -> None:
+    print(message, flush=True)
