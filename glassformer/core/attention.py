@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from glassformer.core import backend, spec
 from glassformer.core.backend import Fused, Linear, Norm
-from glassformer.core.kernels import Kernel, PreparedMask, prepare_mask, with_bias
+from glassformer.core.kernels import GridBias, Kernel, PreparedMask, prepare_mask, with_bias
 from glassformer.core.kernels import attend as run_kernel
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
@@ -322,7 +322,7 @@ class MultiHeadAttention(nn.Module):
 
     def add_bias(
         self, mask: PreparedMask, terms: PositionTerms, q: Tensor, k: Tensor
-    ) -> tuple[PreparedMask, Tensor | None]:
+    ) -> tuple[PreparedMask, Tensor | GridBias | None]:
         """Return mask and bias of this layer, for q (B, H, T, K) and k (B, H, S, K).
 
         A bias that this layer owns, or that depends on q and k, is computed here. The latter consists of the
@@ -332,8 +332,8 @@ class MultiHeadAttention(nn.Module):
         if self.position_bias is not None:
             if terms.grid is None:
                 raise MissingValueError("the grid of the tokens", "by a 2-D position bias")
-            bias = self.position_bias(q, terms.grid)
-            return with_bias(mask, bias, batch=q.shape[0]), bias
+            own: Tensor | GridBias = self.position_bias(q, terms.grid)
+            return mask if isinstance(own, GridBias) else with_bias(mask, own, batch=q.shape[0]), own
         if terms.relative is None:
             return mask, terms.bias
         embedding, rows, kinds, dropout = terms.relative
@@ -393,8 +393,9 @@ class DenseAttention(NamedTuple):
             q, k, v = obs("q", q), obs("k", k), obs("v", v)
         mask, bias = attention.add_bias(self.mask, self.terms, q, k)
         if obs is not None:
+            dense = bias.dense() if isinstance(bias, GridBias) else bias
             obs.record_attention(
-                AttentionContext(mask, bias, attention.scale, attention.softcap, self.windows)
+                AttentionContext(mask, dense, attention.scale, attention.softcap, self.windows)
             )
             edit = obs if obs.edits("scores", "weights") else None
         heads = run_kernel(

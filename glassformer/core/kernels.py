@@ -103,6 +103,20 @@ def _flex_supports(mask: Mask) -> bool:
     return mask.padding is None and mask.allowed is None and mask.query_segments is None
 
 
+class GridBias(NamedTuple):
+    """A bias on the scores of tokens of a 2-D grid: a term per row plus a term per column of the key.
+
+    down (B, H, T, rows) and across (B, H, T, columns) are far smaller than the bias (B, H, T, T) itself.
+    """
+
+    down: Tensor
+    across: Tensor
+
+    def dense(self) -> Tensor:
+        """Return the bias (B, H, T, rows * columns)."""
+        return (self.down[..., :, None] + self.across[..., None, :]).flatten(-2)
+
+
 def prepare_mask(
     mask: Mask,
     *,
@@ -158,7 +172,7 @@ def attend(
     v: Tensor,
     *,
     mask: Mask | PreparedMask | Tensor | None = None,
-    bias: Tensor | None = None,
+    bias: Tensor | GridBias | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     dropout: float = 0.0,
@@ -182,6 +196,7 @@ def attend(
     torch.Size([2, 4, 3, 6])
     """
     if not isinstance(mask, PreparedMask):
+        bias = bias.dense() if isinstance(bias, GridBias) else bias
         _check_shapes(q, k, v)
         unprepared = Mask.of(mask)
         batch, heads, queries, _ = q.shape
@@ -199,6 +214,14 @@ def attend(
             kernel=kernel,
         )
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if isinstance(bias, GridBias):
+        if edit is None and mask.kernel == "sdpa" and mask.allowed is None and not torch.is_grad_enabled():
+            if q.is_cuda and q.shape[2] >= FLEX_MIN_KEYS:
+                return _flex_grid_bias(q, k, v, bias, scale)
+            if q.is_cpu:
+                return _sdpa_in_blocks(q, k, v, bias, scale)
+        bias = bias.dense()
+        mask = with_bias(mask, bias, batch=q.shape[0])
     if edit is not None or mask.kernel == "explicit":
         return explicit(q, k, v, mask, bias, scale, softcap, dropout, edit)
     if mask.kernel == "flex":
@@ -315,6 +338,36 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: PreparedMask, scale: float, drop
     return heads if mask.fully_masked is None else heads.masked_fill(mask.fully_masked, 0.0)
 
 
+_BLOCK = 1 << 20  # scores of a block, whose bias should stay in the cache of the processor
+
+
+def _sdpa_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: GridBias, scale: float) -> Tensor:
+    """Attend with blocks of queries, so that the bias of a block never leaves the cache."""
+    batch, heads, queries, _ = q.shape
+    size = max(1, _BLOCK // k.shape[2])
+    if size >= queries:
+        rows = max(1, size // queries)  # sequences whose bias fits
+        parts = zip(*(x.split(rows) for x in (q, k, v, *bias)), strict=True)
+        out = [
+            F.scaled_dot_product_attention(q, k, v, GridBias(down, across).dense(), scale=scale)
+            for q, k, v, down, across in parts
+        ]
+        return out[0] if len(out) == 1 else torch.cat(out)
+    result = q.new_empty(batch, heads, queries, v.shape[-1])
+    for b in range(batch):
+        for h in range(heads):
+            for start in range(0, queries, size):
+                block = (slice(b, b + 1), slice(h, h + 1), slice(start, start + size))
+                result[block] = F.scaled_dot_product_attention(
+                    q[block],
+                    k[b : b + 1, h : h + 1],
+                    v[b : b + 1, h : h + 1],
+                    GridBias(bias.down[block], bias.across[block]).dense(),
+                    scale=scale,
+                )
+    return result
+
+
 # ---- torch's block-sparse attention ---------------------------------------------------------------------
 
 
@@ -385,6 +438,23 @@ def flex(
         score = apply_softcap(score, softcap)
         return score if bias is None else score + bias[b if bias.shape[0] > 1 else 0, h, i, s]
 
+    return _run_flex(
+        q, k, v, None if bias is None and softcap is None else modify_score, mask.block_mask, scale
+    )
+
+
+def _flex_grid_bias(q: Tensor, k: Tensor, v: Tensor, bias: GridBias, scale: float) -> Tensor:
+    """Attend with a bias that is computed inside the kernel."""
+    down, across = bias
+    columns = across.shape[-1]
+
+    def modify_score(score: Tensor, b: Tensor, h: Tensor, i: Tensor, s: Tensor) -> Tensor:
+        return score + down[b, h, i, s // columns] + across[b, h, i, s % columns]
+
+    return _run_flex(q, k, v, modify_score, None, scale)
+
+
+def _run_flex(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, block_mask: Any, scale: float) -> Tensor:
     # the default blocks of a float32 head exceed the shared memory of a multiprocessor
     small = dict.fromkeys(("BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2"), 32)
     options = small if q.is_cuda and q.dtype == torch.float32 else None
@@ -393,8 +463,8 @@ def flex(
         q,
         k,
         v,
-        score_mod=None if bias is None and softcap is None else modify_score,
-        block_mask=mask.block_mask,
+        score_mod=score_mod,
+        block_mask=block_mask,
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
         kernel_options=options,

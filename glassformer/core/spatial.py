@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from glassformer.core import spec as specs
 from glassformer.core.backend import normal_table
+from glassformer.core.kernels import GridBias
 from glassformer.errors import InvalidValueError, ShapeError
 
 Grid = tuple[int, int]  # rows, columns
@@ -164,14 +165,13 @@ class QueryBias2d(nn.Module):
         self.rows = nn.Parameter(torch.zeros(2 * grid[0] - 1, head_dim))
         self.columns = nn.Parameter(torch.zeros(2 * grid[1] - 1, head_dim))
 
-    def forward(self, q: Tensor, grid: Grid) -> Tensor:
-        """q (B, H, T, K) over the tokens of `grid` -> bias (B, H, T, T)."""
+    def forward(self, q: Tensor, grid: Grid) -> GridBias:
+        """q (B, H, T, K) over the tokens of `grid` -> terms of the bias (B, H, T, T)."""
         rows, columns = grid
         cells = q.unflatten(2, grid)  # (B, H, rows, columns, K)
         down = torch.einsum("bhrck,rsk->bhrcs", cells, _offset_vectors(self.rows, rows).to(q.dtype))
         across = torch.einsum("bhrck,cdk->bhrcd", cells, _offset_vectors(self.columns, columns).to(q.dtype))
-        bias = down[..., :, None] + across[..., None, :]  # (B, H, rows, columns, rows, columns)
-        return bias.flatten(4).flatten(2, 3)
+        return GridBias(down.flatten(2, 3), across.flatten(2, 3))
 
 
 def _offset_vectors(table: Tensor, size: int) -> Tensor:

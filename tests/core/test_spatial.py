@@ -73,7 +73,7 @@ def test_query_bias_is_the_product_of_queries_and_offset_vectors() -> None:
     bias = attention.position_bias
     assert bias is not None
     q = torch.randn(1, 2, 6, 4)
-    result = bias(q, (2, 3))
+    result = bias(q, (2, 3)).dense()
     for query, key in ((0, 5), (4, 1), (2, 3)):
         down, across = query // 3 - key // 3 + 1, query % 3 - key % 3 + 2
         expected = q[0, :, query] @ bias.rows[down] + q[0, :, query] @ bias.columns[across]
