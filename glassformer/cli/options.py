@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial, wraps
+from glob import glob, has_magic
 from os.path import isdir, isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
@@ -387,13 +388,17 @@ def _takes_images(bundle: Bundle) -> bool:
 
 
 def expand_folders(inputs: list[str] | None, bundle: Bundle) -> list[str] | None:
-    """Return the inputs with the images of each folder in its place, for a model that reads images."""
-    if not inputs or not any(isdir(item) for item in inputs) or not _takes_images(bundle):
+    """Return the inputs with the images of each folder or pattern in its place, if the model reads images."""
+    if not inputs or not any(map(_is_folder_or_pattern, inputs)) or not _takes_images(bundle):
         return inputs
     from glassformer.data.image_files import list_images
 
-    lists = ([str(path) for path in list_images([item])] if isdir(item) else [item] for item in inputs)
-    return [item for items in lists for item in items]
+    lists = (list_images([item]) if _is_folder_or_pattern(item) else [item] for item in inputs)
+    return [str(item) for items in lists for item in items]
+
+
+def _is_folder_or_pattern(item: str) -> bool:
+    return isdir(item) or (has_magic(item) and not isfile(item) and bool(glob(item, recursive=True)))
 
 
 def note_file_as_text(texts: Sequence[str] | None, bundle: Bundle) -> None:

@@ -240,7 +240,7 @@ def list_images(paths: Sequence[str | PathLike[str]]) -> list[Path]:
             found = [Path(parent, name) for parent, _, names in os.walk(path) for name in names]
             images = sorted(file for file in found if is_image_name(file))
             if not images:
-                raise EmptyInputError(f"folder {path}", hint="it has no images")
+                raise FileProblemError(path, "has no images")
             files += images
         elif glob.has_magic(str(path)) and not path.exists():
             matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from glassformer.data.image_files import MAX_PIXELS, decode_base64, list_images, load_image
-from glassformer.errors import EmptyInputError, FileMissingError, FileProblemError, InvalidValueError
+from glassformer.errors import FileMissingError, FileProblemError, InvalidValueError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
 
@@ -98,7 +98,7 @@ def test_folders_and_patterns_are_expanded(tmp_path):
     assert names == ["a.PNG", "b.jpg", "inner/c.webp"]
     assert list_images([tmp_path / "*.jpg", "x.png"]) == [tmp_path / "b.jpg", tmp_path.__class__("x.png")]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(EmptyInputError):
+    with pytest.raises(FileProblemError):
         list_images([tmp_path / "empty"])
     with pytest.raises(FileMissingError):
         list_images([tmp_path / "*.bmp"])

@@ -8,6 +8,7 @@ import torch
 import transformers
 from PIL import Image
 
+from glassformer.data.image_files import load_image
 from glassformer.data.image_processing import ImageProcessor
 from glassformer.errors import InvalidValueError, ShapeError, UnknownNameError
 
@@ -66,6 +67,29 @@ def test_pixels_equal_transformers(name, config):
         if name == "Sam":
             assert [list(size) for size in result.scaled_sizes] == expected["reshaped_input_sizes"].tolist()
         assert list(result.sizes) == [image.size[::-1] for image in batch]
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "P with transparency", "1", "CMYK", "EXIF"])
+def test_modes_equal_transformers(mode, tmp_path):
+    """Files of every mode give the pixels of transformers, which applies EXIF in `load_image`."""
+    theirs = reference("CLIP", {"size": {"shortest_edge": 33}, "crop_size": 33})
+    image = draw(37, 50)
+    path = tmp_path / "a.tiff"
+    if mode in ("LA", "RGBA"):
+        image = image.convert(mode)
+        image.putalpha(draw(37, 50, "L"))
+    elif mode == "P with transparency":
+        image, path = image.convert("P"), tmp_path / "a.png"
+        image.info["transparency"] = 3
+    elif mode != "EXIF":
+        image = image.convert(mode)
+    exif = Image.Exif()
+    if mode == "EXIF":
+        exif[0x0112] = 8
+    image.save(path, exif=exif)
+    opened = transformers.image_utils.load_image(str(path)) if mode == "EXIF" else Image.open(path)
+    expected = theirs(opened, return_tensors="pt")["pixel_values"]
+    assert torch.equal(ImageProcessor.from_dict(theirs.to_dict())([load_image(path)]).pixels, expected)
 
 
 def test_crops_equal_transformers():
