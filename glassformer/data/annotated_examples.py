@@ -96,20 +96,22 @@ class AnnotatedExamples:
             pixels=np.ascontiguousarray(np.asarray(pixels).transpose(2, 0, 1)),
             labels=labels,
             boxes=fractional_boxes(notes, image.width, image.height),
-            segments=None if self.targets == "boxes" else self._segments(notes, labels),
+            segments=None if self.targets == "boxes" else self._segments(image, notes, labels),
         )
 
-    def _segments(self, notes: Sequence[Annotation], labels: NDArray[np.int64]) -> NDArray[np.int16]:
+    def _segments(
+        self, image: AnnotatedImage, notes: Sequence[Annotation], labels: NDArray[np.int64]
+    ) -> NDArray[np.int16]:
         """Return the number of the object, or the class, of every pixel (H, W)."""
         by_class = self.targets == "classes"
-        segments = np.full(self.size, IGNORE_INDEX if by_class else NO_OBJECT, np.int16)
+        segments = np.full((image.height, image.width), IGNORE_INDEX if by_class else NO_OBJECT, np.int32)
         sizes = [0 if note.mask is None else int(note.mask.sum()) for note in notes]
         for n in sorted(range(len(notes)), key=lambda n: -sizes[n]):
             mask = notes[n].mask
             if mask is not None:
-                resized = Image.fromarray(mask).resize(self.size[::-1], Image.Resampling.NEAREST)
-                segments[np.asarray(resized, bool)] = labels[n] if by_class else n
-        return segments
+                segments[mask] = labels[n] if by_class else n
+        resized = Image.fromarray(segments).resize(self.size[::-1], Image.Resampling.NEAREST)
+        return np.asarray(resized).astype(np.int16)
 
 
 def fractional_boxes(notes: Sequence[Annotation], width: int, height: int) -> NDArray[np.float32]:

@@ -79,7 +79,8 @@ class PanopticQuality:
         predicted, predicted_keys = self._segments(classes, segments)
         true, true_keys = self._segments(true_classes, true_segments)
         areas, true_areas = np.bincount(predicted), np.bincount(true)
-        pairs, shared = np.unique(np.stack((predicted, true)), axis=1, return_counts=True)
+        codes, shared = np.unique(predicted * len(true_keys) + true, return_counts=True)
+        pairs = np.stack(np.divmod(codes, len(true_keys)))
         void = np.zeros(len(predicted_keys), np.int64)  # pixels of each predicted segment in void
         true_void = np.zeros(len(true_keys), np.int64)
         for (a, b), count in zip(pairs.T, shared, strict=True):
@@ -112,9 +113,10 @@ class PanopticQuality:
         flat = classes.astype(np.int64).ravel()
         flat = np.where((flat >= 0) & (flat < self.num_classes), flat, VOID)
         alone = np.isin(flat, self._stuff) | (flat == VOID)
-        keys = np.stack((flat, np.where(alone, 0, segments.astype(np.int64).ravel())))
-        unique, numbers = np.unique(keys, axis=1, return_inverse=True)
-        return numbers.ravel(), [(int(label), int(segment)) for label, segment in unique.T]
+        numbers = np.where(alone, 0, segments.astype(np.int64).ravel())
+        count = int(numbers.max(initial=0)) + 1
+        codes, numbers = np.unique((flat - VOID) * count + numbers, return_inverse=True)
+        return numbers.ravel(), [(int(code) // count + VOID, int(code) % count) for code in codes]
 
     def scores(self, classes: Collection[int] | None = None) -> dict[str, float]:
         """Return pq, sq and rq, averaged over the classes that occur or are predicted.
