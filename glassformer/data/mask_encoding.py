@@ -76,7 +76,7 @@ def encode_rle(mask: Mask) -> dict[str, Any]:
     """Return a mask as COCO's compressed RLE: `{"size": [H, W], "counts": "..."}`.
 
     >>> encode_rle(np.eye(3, dtype=bool))
-    {'size': [3, 3], 'counts': '01300'}
+    {'size': [3, 3], 'counts': '013000'}
     """
     return {"size": list(mask.shape), "counts": encode_counts(mask_to_counts(mask))}
 
