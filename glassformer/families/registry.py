@@ -76,6 +76,7 @@ def check_option_names(family: Family, names: Iterable[str]) -> None:
 
 def _build(family: Family, options: dict[str, Any]) -> ModelSpec:
     check_option_names(family, options)
+    options = {name: tuple(v) if isinstance(v, list) else v for name, v in options.items()}
     for name in sorted(SIZES & options.keys()):
         value = options[name]
         numbers = value if isinstance(value, tuple) else (value,)  # one for each stage

@@ -295,16 +295,24 @@ class TextLabelLearner(LabelLearner):
 
 
 class ImageLearner(LabelLearner):
-    """Train an image classifier; CutMix is applied to a batch with the probability `cutmix`."""
+    """Train an image classifier.
 
-    def __init__(self, model: nn.Module, *, cutmix: float, **options: Any) -> None:
+    CutMix is applied to a batch with the probability `cutmix`, mixup to the others with the probability
+    `mixup`.
+    """
+
+    def __init__(self, model: nn.Module, *, cutmix: float, mixup: float = 0.0, **options: Any) -> None:
         super().__init__(model, **options)
-        self.cutmix = cutmix
+        self.cutmix, self.mixup = cutmix, mixup
 
     def forward(self, inputs: Tensor, labels: Tensor, types: Tensor | None = None) -> Tensor:
-        if not (self.training and self.cutmix):
+        if not (self.training and (self.cutmix or self.mixup)):
             return super().forward(inputs, labels)
         images, other_labels, ratio = cutmix(inputs, labels, self.cutmix)
+        if self.mixup:
+            share = mixup_ratio(self.mixup, inputs.device)
+            share = torch.where(ratio < 1, 1.0, share)  # nothing was pasted
+            images, ratio = share * images + (1 - share) * inputs.roll(1, 0), ratio * share
         logits = self.logits(self._repeat_for_r_drop(images))
         return ratio * self.loss(logits, labels) + (1 - ratio) * self.loss(logits, other_labels)
 
@@ -333,12 +341,17 @@ class SeriesLabelLearner(LabelLearner):
     def forward(self, inputs: Tensor, labels: Tensor, types: Tensor | None = None) -> Tensor:
         if not (self.training and self.mixup):
             return super().forward(inputs, labels)
-        random = torch.rand(2, device=inputs.device)
-        ratio = torch.sin(torch.pi / 2 * random[0]).square()  # the distribution Beta(0.5, 0.5)
-        ratio = torch.where(random[1] < self.mixup, ratio, 1.0)
+        ratio = mixup_ratio(self.mixup, inputs.device)
         mixed = ratio * inputs + (1 - ratio) * inputs.roll(1, 0)
         logits = self.logits(self._repeat_for_r_drop(mixed))
         return ratio * self.loss(logits, labels) + (1 - ratio) * self.loss(logits, labels.roll(1, 0))
+
+
+def mixup_ratio(probability: float, device: torch.device) -> Tensor:
+    """Return a random share of the first example in mixup, or 1 with the probability 1 - `probability`."""
+    random = torch.rand(2, device=device)
+    ratio = torch.sin(torch.pi / 2 * random[0]).square()  # the distribution Beta(0.5, 0.5)
+    return torch.where(random[1] < probability, ratio, 1.0)
 
 
 def _interval(side: int, offset: Tensor, length: Tensor) -> Tensor:

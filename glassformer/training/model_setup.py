@@ -12,6 +12,7 @@ from torch import nn
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
+from glassformer.core.block import Block
 from glassformer.core.build import build_model, initialize, unique_state_dict
 from glassformer.core.heads import VocabularyHead
 from glassformer.core.lora import add_lora
@@ -127,7 +128,14 @@ def supported_options(preset: str, options: Mapping[str, Any]) -> dict[str, Any]
         supported: Collection[str] = ("d_model", "dropout")
     else:
         supported = inspect.signature(find_preset(preset)[1].build).parameters
+        if is_hierarchical(preset):  # it has its own number of heads for each stage
+            supported = [name for name in supported if name not in ("num_heads", "dropout")]
     return {name: value for name, value in options.items() if name in supported}
+
+
+def is_hierarchical(preset: str) -> bool:
+    """Return whether a preset has stages of different widths, with their own options."""
+    return "depths" in inspect.signature(find_preset(preset)[1].build).parameters
 
 
 def has_fixed_size(preset: str) -> bool:
@@ -141,6 +149,9 @@ def check_overrides(preset: str, overrides: Mapping[str, Any]) -> None:
         return
     name, family = find_preset(preset)
     check_option_names(family, overrides)
+    if is_hierarchical(preset):  # its size is not chosen for the data
+        preset_spec(name, **overrides)
+        return
     sizes = {option: value for option, value in overrides.items() if option in SIZE_OPTIONS - {"max_len"}}
     if not sizes:
         return
@@ -222,6 +233,21 @@ def published_head(
     return heads[task]
 
 
+def image_head(bundle: Bundle, num_labels: int) -> specs.ClassifySpec:
+    """Return the head of the published classifier of an image encoder.
+
+    By default it reads the first token, or the mean of all if there is no class token.
+    """
+    spec, family = bundle.spec, families().get(bundle.family or "")
+    assert isinstance(spec, specs.EncoderOnlySpec)
+    pools: tuple[Literal["first", "first_mean", "mean"], ...] = ("first", "first_mean", "mean")
+    heads = [specs.ClassifySpec(num_labels=num_labels, pool=pool) for pool in pools]
+    for head in heads:
+        if family is not None and family.describes(replace(spec, head=head)):
+            return head
+    return heads[0] if getattr(spec.input, "prefix", 0) else heads[-1]
+
+
 def max_input_length(spec: Any) -> int:
     """Return the maximum input length of a model in tokens; a very large number if unlimited."""
     limits = [getattr(spec, "max_len", None)]
@@ -232,7 +258,7 @@ def max_input_length(spec: Any) -> int:
 
 
 def select_trainable(model: nn.Module, options: TrainingOptions) -> str:
-    """Add LoRA adapters and freeze parameters as the options say; return a message, or an empty string.
+    """Add LoRA adapters, freeze parameters and set the stochastic depth as the options say; return a message.
 
     With LoRA, the adapters and a task head are trained, but not a vocabulary head.
     """
@@ -247,6 +273,10 @@ def select_trainable(model: nn.Module, options: TrainingOptions) -> str:
         head = getattr(model, "head", None)
         if isinstance(head, nn.Module) and not isinstance(head, VocabularyHead):
             head.requires_grad_(True)
+    if options.drop_path_rate is not None:
+        blocks = [module for module in model.modules() if isinstance(module, Block)]
+        for n, block in enumerate(blocks):
+            block.drop_path = options.drop_path_rate * n / max(1, len(blocks) - 1)
     names = dict(model.named_parameters())
     for prefix in options.freeze:
         frozen = [p for name, p in names.items() if f"{name}.".startswith(f"{prefix}.")]

@@ -16,7 +16,8 @@ from torch.optim import Adam, AdamW, Optimizer
 from glassformer.errors import UnknownNameError
 from glassformer.training.recipe import TrainingOptions
 
-_BLOCK = re.compile(r"(.*?)blocks\.(\d+)\.")
+_BLOCK = re.compile(r"(.*?)(?:stages\.(\d+)\.)?blocks\.(\d+)\.")
+_MERGING = re.compile(r"(.*?)merging\.(\d+)\.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,19 +89,28 @@ def layer_lr_scales(names: Iterable[str], decay: float) -> dict[str, float]:
     >>> names = ["embed.token.weight", "encoder.blocks.0.ffn.up.weight", "encoder.blocks.1.ffn.up.weight"]
     >>> list(layer_lr_scales([*names, "head.out.weight"], 0.5).values())
     [0.125, 0.25, 0.5, 1.0]
+    >>> names = ["encoder.stages.0.blocks.0.ffn.up.weight", "encoder.merging.0.project.weight"]
+    >>> list(layer_lr_scales([*names, "encoder.stages.1.blocks.0.ffn.up.weight"], 0.5).values())
+    [0.25, 0.5, 0.5]
     """
+    names = list(names)
     blocks = {name: _BLOCK.match(name) for name in names}
-    counts: dict[str, int] = {}
+    counts: dict[str, dict[int, int]] = {}  # of each stack, the number of layers of its stages
     for match in filter(None, blocks.values()):
-        counts[match[1]] = max(counts.get(match[1], 0), int(match[2]) + 1)
-    deepest = max(counts.values(), default=0)
+        stages = counts.setdefault(match[1], {})
+        stage = int(match[2] or 0)
+        stages[stage] = max(stages.get(stage, 0), int(match[3]) + 1)
+    deepest = max((sum(stages.values()) for stages in counts.values()), default=0)
 
     def layers_above(name: str) -> int:
         if match := blocks[name]:
-            return counts[match[1]] - int(match[2])
+            stages, stage = counts[match[1]], int(match[2] or 0)
+            return sum(n for s, n in stages.items() if s >= stage) - int(match[3])
+        if match := _MERGING.match(name):  # counts as part of the next layer
+            return sum(n for s, n in counts.get(match[1], {}).items() if s > int(match[2]))
         return deepest + 1 if "embed" in name.split(".")[0] else 0
 
-    return {name: decay ** layers_above(name) for name in blocks}
+    return {name: decay ** layers_above(name) for name in names}
 
 
 def scales_gradients(optimizer: Optimizer) -> bool:

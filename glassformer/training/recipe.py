@@ -322,6 +322,9 @@ class ImageData(DataSection):
     cutmix_prob: float = setting(
         0.0, "augmentation: CutMix, decided per batch", interval="[0, 1]", unit="probability"
     )
+    mixup_prob: float = setting(
+        0.0, "augmentation: mixup, in batches without CutMix", interval="[0, 1]", unit="probability"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -678,6 +681,13 @@ class TrainingOptions(Section):
         None,
         "factors of the learning rate by prefixes of parameter names, e.g. {embed.backbone: 0.1}",
         interval="[0, inf)",
+    )
+    drop_path_rate: float | None = setting(
+        None,
+        "stochastic depth: probability of skipping a sublayer for a whole example in the last layer, linear "
+        "from 0 in the first; null: as the model says",
+        interval="[0, 1)",
+        unit="probability",
     )
     layer_lr_decay: float = setting(
         1.0,

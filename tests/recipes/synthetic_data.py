@@ -63,13 +63,13 @@ def image_files(folder: Path) -> None:
     labels = np.arange(60) % 3
     images = (rng.integers(0, 60, (60, 8, 8)) + 60 * labels[:, None, None]).astype(np.uint8)
     np.savez(folder / "digits.npz", images=images, labels=labels)
-    (folder / "mnist").mkdir()
-    for part in ("train", "t10k"):
+    for name, part in ((name, part) for name in ("mnist", "fashion-mnist") for part in ("train", "t10k")):
+        (folder / name).mkdir(exist_ok=True)
         head = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in images.shape)
-        path = folder / "mnist" / f"{part}-images-idx3-ubyte.gz"
+        path = folder / name / f"{part}-images-idx3-ubyte.gz"
         path.write_bytes(gzip.compress(head + images.tobytes()))
         head = b"\0\0\x08\x01" + len(labels).to_bytes(4, "big")
-        path = folder / "mnist" / f"{part}-labels-idx1-ubyte.gz"
+        path = folder / name / f"{part}-labels-idx1-ubyte.gz"
         path.write_bytes(gzip.compress(head + labels.astype(np.uint8).tobytes()))
 
 

@@ -234,3 +234,70 @@ def test_gray_images_are_converted_for_a_color_model(tmp_path: Path) -> None:
         run(parse_recipe(recipe), tmp_path / name, log=no_log)
         results[name] = read_history(tmp_path / name).validations[-1]["metrics"]
     assert results["grey"] == results["colour"]
+
+
+def digit_files(folder: Path) -> Path:
+    """Scanned digits in color, 8 x 8 pixels, as a NumPy file."""
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    images = np.rint(digits.images * 255 / 16).astype(np.uint8)
+    colors = np.repeat(images[..., None], 3, -1)
+    np.savez(folder / "digits.npz", images=colors, labels=digits.target.astype(np.int64))
+    return folder / "digits.npz"
+
+
+def test_hierarchical_classifier_learns_digits_and_matches_transformers(tmp_path: Path) -> None:
+    recipe = {
+        "job": "images",
+        "data": {"train": [str(digit_files(tmp_path))], "valid": 0.15, "mixup_prob": 0.2},
+        "model": {
+            "preset": "swin",
+            "embed_dim": 48,
+            "depths": [2, 1],
+            "num_heads": [2, 4],
+            "window_size": 2,
+        },
+        "training": {"max_steps": 160, "lr": 0.002, "batch_size": 64, "eval_steps": 160}
+        | {"drop_path_rate": 0.05, "layer_lr_decay": 0.9},
+    }
+    run(parse_recipe(recipe), tmp_path / "run", log=no_log)
+    assert read_history(tmp_path / "run").validations[-1]["metrics"]["accuracy"] > 0.9
+    bundle = glassformer.load(tmp_path / "run/model")
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.SwinForImageClassification.from_pretrained(tmp_path / "run/model").eval()
+    pixels = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        assert (bundle.model(pixels) - theirs(pixels).logits).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("family", ["dinov2", "clip", "swinv2"])
+def test_linear_probe_of_a_loaded_image_encoder(family: str, tmp_path: Path) -> None:
+    from glassformer.core.build import build_model
+    from glassformer.families.registry import tiny_spec
+
+    torch.manual_seed(0)
+    base = glassformer.Pipeline(model=build_model(tiny_spec(family)))
+    glassformer.save(base, tmp_path / "base")
+    size = 12 if family == "dinov2" else 8  # it interpolates its positions
+    if family == "clip":
+        size = base.model.image.spec.input.image_size[0]
+    recipe = {
+        "job": "images",
+        "data": {"train": [str(digit_files(tmp_path))], "valid": 0.15, "image_size": [size]},
+        "model": {"folder": str(tmp_path / "base")},
+        "training": {"max_steps": 20, "lr": 0.01, "batch_size": 64, "freeze": ["embed", "encoder"]},
+    }
+    run(parse_recipe(recipe), tmp_path / "run", log=no_log)
+    trained = glassformer.load(tmp_path / "run/model")
+    assert trained.spec.head.num_labels == 10  # type: ignore[union-attr]
+    before = base.model.image if family == "clip" else base.model
+    frozen = dict(before.encoder.named_parameters())
+    assert all(torch.equal(p, frozen[name]) for name, p in trained.model.encoder.named_parameters())
+    logits = trained.model(torch.randn(2, 3, size, size))
+    if family != "clip":  # its classifier has no published layout here
+        transformers = pytest.importorskip("transformers")
+        theirs = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "run/model").eval()
+        torch.manual_seed(1)
+        pixels = torch.randn(2, 3, size, size)
+        with torch.no_grad():
+            assert (trained.model(pixels) - theirs(pixels).logits).abs().max() < 1e-5
+    assert logits.shape == (2, 10)

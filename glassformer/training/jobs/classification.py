@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from glassformer.bundle import Bundle, save
 from glassformer.core import spec as specs
+from glassformer.core.model import TwoTower
 from glassformer.data.bpe_dropout import BpeDropout
 from glassformer.data.examples import Examples, LabeledExamples, float_bits
 from glassformer.data.image_files import list_files, list_names, single_path
@@ -63,6 +64,8 @@ from glassformer.training.learner import (
 from glassformer.training.model_setup import (
     build_initialized,
     choose_size,
+    image_head,
+    is_hierarchical,
     new_model_spec,
     supported_options,
     with_head,
@@ -83,6 +86,14 @@ METRICS_OF: dict[ProblemType, tuple[str, ...]] = {
     "single_label_classification": ("loss", "accuracy", "f1"),
     "multi_label_classification": ("loss", "accuracy", "f1", "micro_f1"),
     "regression": ("loss", "mse", "mae", "pearson", "spearman"),
+}
+MAX_SMALL_SIDE = 64  # largest image for the smallest hierarchical encoder; larger ones get these options
+LARGE_STAGES = {
+    "patch_size": 4,
+    "embed_dim": 96,
+    "depths": (2, 2, 6, 2),
+    "num_heads": (3, 6, 12, 24),
+    "window_size": 7,
 }
 PATCH_COUNTS = (49, 256)  # fewest and most patches of an image
 MAX_PATCH_SIZE = 16
@@ -480,6 +491,8 @@ class ImagesJob(Job[ImageData]):
         """The input layer of the base model."""
         if self.base is None:
             return None
+        if isinstance(self.base.model, TwoTower):  # only its image encoder is trained
+            self.base = replace(self.base, model=self.base.model.image, family=None, config={})
         spec = self.base.spec
         if isinstance(spec, specs.EncoderOnlySpec) and isinstance(spec.input, specs.ImagePatchesSpec):
             return spec.input
@@ -539,9 +552,12 @@ class ImagesJob(Job[ImageData]):
 
     def _size(self) -> tuple[int, int] | None:
         """Return height and width of the recipe, else of the base model."""
-        size = self.data.image_size
-        if size is None and self.base_input is not None:
-            size = self.base_input.image_size
+        size, read = self.data.image_size, self.base_input
+        if size is None and read is not None:
+            size = read.image_size
+            if read.interpolate and self.base is not None and IMAGE_PROCESSOR_FILE in self.base.files:
+                processor = ImageProcessor.from_dict(self.base.files[IMAGE_PROCESSOR_FILE])
+                size = processor.fixed_size or size
         return None if size is None else (size[0], size[-1])
 
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -591,7 +607,16 @@ class ImagesJob(Job[ImageData]):
     def choose_defaults(self, hardware: Hardware) -> list[str]:
         height, width, _ = self.train_set.shape
         count, tuning = len(self.train_examples()), self.fine_tuning
-        patch = self.recipe.model.overrides.get("patch_size") or choose_patch_size(height, width)
+        patch = self.recipe.model.overrides.get("patch_size")
+        if self.base_input is not None:
+            patch = self.base_input.patch_size
+        elif patch is None and is_hierarchical(self.preset):
+            patch = 2
+            if max(height, width) > MAX_SMALL_SIDE:
+                patch = 4
+                self.fill_model(LARGE_STAGES)
+        elif patch is None:
+            patch = choose_patch_size(height, width)
         patches = height * width // (patch**2 if isinstance(patch, int) else math.prod(patch))
         size, epochs, reason = choose_size(
             hardware,
@@ -603,6 +628,8 @@ class ImagesJob(Job[ImageData]):
         )
         self.fill_model(supported_options(self.preset, {**size.options(), "patch_size": patch}))
         reasons = [] if tuning else [reason, f"{patches} patches of {patch} x {patch} per image"]
+        if not tuning and is_hierarchical(self.preset):
+            reasons = reasons[1:]  # the preset determines the size
         return reasons + self.fill_training(
             self.train_examples(),
             batch=max(1, min(512 if hardware.on_gpu else 128, count // 20)),
@@ -617,17 +644,19 @@ class ImagesJob(Job[ImageData]):
         if self.base is None or self.base_input is None:
             fixed = {"image_size": (height, width), "channels": channels, "num_labels": len(classes)}
             if not supported_options(self.preset, {"image_size": 1}):
-                raise self.unsupported_model("use vit or deit")
+                raise self.unsupported_model("use vit, swin, dinov2 or another image encoder")
             bundle = Bundle(model=build_initialized(new_model_spec(self.recipe.model, fixed)))
         else:
             expected = (*self.base_input.image_size, self.base_input.channels)
+            if self.base_input.interpolate:
+                expected = (height, width, self.base_input.channels)
             if expected != (height, width, channels):
                 raise ConflictError(
                     ("data.image_size", "model.folder"),
                     f"the images are {height} x {width} x {channels}, the model reads "
                     f"{' x '.join(map(str, expected))}",
                 )
-            bundle = with_head(self.base, specs.ClassifySpec(num_labels=len(classes)))
+            bundle = with_head(self.base, image_head(self.base, len(classes)))
         processor = ImageProcessor(
             size={"height": height, "width": width}, image_mean=self.mean, image_std=self.std
         ).to_dict()
@@ -645,6 +674,7 @@ class ImagesJob(Job[ImageData]):
         learner = ImageLearner(
             bundle.model,
             cutmix=self.data.cutmix_prob,
+            mixup=self.data.mixup_prob,
             label_smoothing=training.label_smoothing or 0.0,
             r_drop=training.r_drop,
         )
