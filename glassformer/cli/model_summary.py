@@ -26,8 +26,8 @@ from glassformer.verify.inputs import fitting_length, named_outputs, random_inpu
 
 # all blocks of a stack have the same shapes, so the first one is enough
 OBSERVED = ("*embed.*", "*.blocks.0.*", "*.final_norm", "*.merging.*", "head.*")
-PARTS: tuple[str, ...] = ("embedding", "positions", "self-attention", "cross-attention", "feed-forward")
-PARTS += ("patch merging", "norms", "head")
+PARTS: tuple[str, ...] = ("backbone", "embedding", "positions", "self-attention", "cross-attention")
+PARTS += ("feed-forward", "patch merging", "norms", "head")
 NORMS = ("norm_self", "norm_cross", "norm_ffn", "norm_self_out", "norm_cross_out", "norm_ffn_out")
 BLOCK_PARTS = ("resid_in", "self_attn", "cross_attn", "ffn", *NORMS)
 DEFAULT_LENGTH = 16
