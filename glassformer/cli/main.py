@@ -49,6 +49,7 @@ COMMANDS = {
     "chat": Command("chat", INFERENCE, "Chat with a model in the terminal."),
     "restore": Command("generate", INFERENCE, "Restore sentences with missing or shuffled words."),
     "classify": Command("predict", INFERENCE, "Classify texts, images or time series."),
+    "detect": Command("vision", INFERENCE, "Detect objects in images."),
     "ner": Command("predict", INFERENCE, "Find named entities in texts."),
     "embed": Command("predict", INFERENCE, "Embed texts or images as vectors."),
     "similar": Command("predict", INFERENCE, "Find the most similar lines of a file."),
