@@ -45,6 +45,7 @@ class JobInfo:
     difference: whether a classifier of series reads first differences as additional channels.
     context, horizon: number of steps it reads and predicts.
     mean, std: statistics of each column or image channel in the training data. size, channels: of the images.
+    segmentation: "semantic", "instance" or "panoptic", of a segmenter.
     example: the input that the explorer shows first.
     """
 
@@ -74,6 +75,7 @@ class JobInfo:
     std: tuple[float, ...] | None = None
     size: tuple[int, ...] | None = None
     channels: int | None = None
+    segmentation: str | None = None
     example: Mapping[str, Any] | None = None
 
     @classmethod

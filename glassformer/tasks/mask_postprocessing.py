@@ -59,19 +59,38 @@ class MaskPostprocessor:
 
         sizes: (H, W) of the original images. content: see `_masks`.
         """
-        class_maps = []
-        for logits, masks, size in self._images(output, sizes, content):
-            probabilities = logits.softmax(-1)[:, :-1]  # (Q, L)
-            scores = torch.einsum("qc,qhw->chw", probabilities, masks.sigmoid())  # (L, h, w)
-            best = torch.full(size, -1.0, device=scores.device)
-            class_map = torch.zeros(size, dtype=torch.long, device=scores.device)
-            for label_id, plane in enumerate(scores):  # one by one: all of them at once may not fit in memory
-                resized = _resize(plane[None], size)[0]
-                better = resized > best
-                best = torch.where(better, resized, best)
-                class_map[better] = label_id
-            class_maps.append(class_map)
-        return class_maps
+        return [
+            best_classes(class_scores(logits, masks), size)
+            for logits, masks, size in self._images(output, sizes, content)
+        ]
+
+    def semantic_of_crops(
+        self,
+        output: MaskOutput,
+        crops: Sequence[tuple[int, int, int]],
+        sizes: Sequence[Size],
+        scaled_sizes: Sequence[Size],
+    ) -> list[Tensor]:
+        """Return the class id of every pixel (H, W) of images that were split into square crops.
+
+        The scores of overlapping crops are averaged. `mask_size` is the size of a crop.
+
+        crops: (image, start, end) of each row of the output, along the longer side of the resized image.
+        sizes, scaled_sizes: (H, W) of the original and of the resized images.
+        """
+        whole = [torch.zeros(output.logits.shape[-1] - 1, *size) for size in scaled_sizes]
+        counts = [torch.zeros(size) for size in scaled_sizes]
+        images = self._images(output, [scaled_sizes[n] for n, _, _ in crops], None)
+        for (n, start, end), (logits, masks, (high, wide)) in zip(crops, images, strict=True):
+            rows, columns = (
+                (slice(start, end), slice(None)) if high > wide else (slice(None), slice(start, end))
+            )
+            whole[n][:, rows, columns] += class_scores(logits, masks).cpu()
+            counts[n][rows, columns] += 1
+        return [
+            best_classes(scores / count.clamp(min=1), size)
+            for scores, count, size in zip(whole, counts, sizes, strict=True)
+        ]
 
     def instance(
         self, output: MaskOutput, sizes: Sequence[Size], content: Sequence[Size] | None = None
@@ -170,6 +189,23 @@ class MaskPostprocessor:
             if content is not None:
                 masks = masks[:, : content[n][0], : content[n][1]]
             yield output.logits[n].float(), masks, size
+
+
+def class_scores(logits: Tensor, masks: Tensor) -> Tensor:
+    """Return the scores of all classes (L, h, w), from logits (Q, L + 1) and masks (Q, h, w)."""
+    return torch.einsum("qc,qhw->chw", logits.softmax(-1)[:, :-1], masks.sigmoid())
+
+
+def best_classes(scores: Tensor, size: Size) -> Tensor:
+    """Resize scores (L, h, w), and return the best class of each pixel (H, W)."""
+    best = torch.full(size, -1.0, device=scores.device)
+    class_map = torch.zeros(size, dtype=torch.long, device=scores.device)
+    for label_id, plane in enumerate(scores):  # one by one: all of them at once may not fit in memory
+        resized = _resize(plane[None], size)[0]
+        better = resized > best
+        best = torch.where(better, resized, best)
+        class_map[better] = label_id
+    return class_map
 
 
 def _resize(masks: Tensor, size: Size) -> Tensor:

@@ -201,7 +201,11 @@ class ObjectJob(Job[SectionT]):
             image_std=std,
         )
         bundle.files = {**bundle.files, IMAGE_PROCESSOR_FILE: processor.to_dict()}
-        return with_classes(bundle, self.recipe.job, self.classes, size=self.size)
+        return with_classes(bundle, self.recipe.job, self.classes, size=self.size, **self.job_info())
+
+    def job_info(self) -> dict[str, Any]:
+        """Return further entries of `job.json`."""
+        return {}
 
     @property
     def count(self) -> Callable[[Arrays], int]:

@@ -60,6 +60,9 @@ class SegmentJob(ObjectJob[SegmentData]):
     def instances(self) -> bool:
         return self.data.segmentation == "instance"
 
+    def job_info(self) -> dict[str, Any]:
+        return {"segmentation": self.data.segmentation}
+
     @property
     def targets(self) -> Targets:
         return "instances" if self.instances else "classes"

@@ -1,0 +1,197 @@
+"""Segment images without prompts: classes of pixels (semantic), objects (instance), or both (panoptic)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.bundle import Bundle
+from glassformer.core import spec as specs
+from glassformer.data.annotations import Annotation
+from glassformer.data.image_files import ImageLike, is_image_array, is_pillow_image, load_image
+from glassformer.data.image_processing import ImageBatch, Pixels, Size
+from glassformer.errors import (
+    FileMissingError,
+    FileProblemError,
+    InvalidValueError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from glassformer.tasks.base import (
+    NO_CALLBACKS,
+    Callbacks,
+    Task,
+    batches,
+    check_at_least,
+    check_finite,
+    chunks,
+)
+from glassformer.tasks.classification import label_names
+from glassformer.tasks.detection import BATCH_PIXELS
+from glassformer.tasks.images import load_image_processor
+from glassformer.tasks.mask_postprocessing import (
+    MaskPostprocessor,
+    MaskSegment,
+    SegmentationMode,
+    class_map_annotations,
+    content_size,
+    segment_annotations,
+)
+from glassformer.tasks.pixel_postprocessing import pixel_classes, pixel_instances
+
+MODES: tuple[SegmentationMode, ...] = ("semantic", "instance", "panoptic")
+
+
+class ImageSegmenter(Task[ImageLike, list[Annotation]]):
+    """Segment images: paths, file contents (bytes), PIL images or arrays.
+
+    The result is one list of annotations per image, with masks and boxes in pixels of the original image: one
+    for each class ("semantic"), which cover the image; one for each object ("instance"), which may overlap;
+    or one for each object and region ("panoptic"), which do not overlap.
+
+    mode: by default what the model was trained for, "panoptic" if that is not known.
+    threshold: minimum score of an object or region, from 0 to 1.
+    stuff_classes: classes whose segments are merged into one in panoptic mode, such as sky.
+    batch_size: largest number of images per batch; large images make smaller batches.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        mode: SegmentationMode | None = None,
+        threshold: float = 0.5,
+        stuff_classes: Sequence[str] = (),
+        batch_size: int = 16,
+    ) -> None:
+        head = getattr(bundle.spec, "head", None)
+        if not isinstance(head, specs.MasksSpec | specs.PixelsSpec):
+            hint = "use a segmentation model such as EoMT or Mask2Former"
+            raise UnsupportedError(bundle.display_name, "segmentation without prompts", hint=hint)
+        self.mode = mode or default_mode(bundle)
+        if self.mode not in MODES:
+            raise UnknownNameError("mode", self.mode, MODES)
+        if isinstance(head, specs.PixelsSpec) and (self.mode == "semantic") == head.instances:
+            trained = "objects" if head.instances else "classes"
+            raise UnsupportedError(bundle.display_name, f"{self.mode} segmentation: it predicts {trained}")
+        if not 0 <= threshold <= 1:
+            raise InvalidValueError("threshold", threshold, "a number from 0 to 1")
+        check_at_least("batch_size", batch_size)
+        self.bundle, self.threshold, self.batch_size = bundle, threshold, batch_size
+        self.labels = label_names(bundle, head.num_labels)
+        for name in stuff_classes:
+            if name not in self.labels:
+                raise UnknownNameError("stuff class", name, self.labels)
+        self.fused = {self.labels.index(name) for name in stuff_classes}
+        self.processor = load_image_processor(bundle, channels=_channels(bundle.spec))
+        if self.mode != "semantic" and self.processor.do_split_image:  # objects would be cut in pieces
+            self.processor = replace(self.processor, do_split_image=False, do_pad=True)
+
+    def is_single(self, inputs: Any) -> bool:
+        return super().is_single(inputs) or is_pillow_image(inputs) or is_image_array(inputs)
+
+    def run(
+        self, inputs: Iterable[ImageLike], callbacks: Callbacks = NO_CALLBACKS
+    ) -> Iterator[list[Annotation]]:
+        first = 1
+        for chunk in chunks(inputs, self.batch_size):
+            fitted: dict[int, tuple[Pixels, Size]] = {}
+            for number, source in enumerate(chunk):
+                try:
+                    image = load_image(source)
+                except (FileMissingError, FileProblemError, InvalidValueError) as error:
+                    callbacks.reject("image", first + number, error)
+                    continue
+                fitted[number] = self.processor.fit(image), (image.height, image.width)
+            callbacks.on_done(len(chunk) - len(fitted))
+            results: dict[int, list[Annotation]] = {}
+            for numbers in self._batches({number: pixels.shape for number, (pixels, _) in fitted.items()}):
+                found = self._segment([fitted[number] for number in numbers])
+                results |= zip(numbers, found, strict=True)
+                callbacks.on_done(len(numbers))
+            yield from (results.get(number, []) for number in range(len(chunk)))
+            first += len(chunk)
+
+    def _batches(self, shapes: dict[int, tuple[int, ...]]) -> Iterator[list[int]]:
+        """Group images of the same size, as the models see padding."""
+        groups: dict[object, list[int]] = defaultdict(list)
+        for number, shape in shapes.items():
+            groups[shape[:2]].append(number)
+        budget = BATCH_PIXELS["cpu" if self.bundle.device.type == "cpu" else "cuda"]
+        for numbers in groups.values():
+            sizes = [shapes[number][0] * shapes[number][1] for number in numbers]
+            for rows in batches(sizes, budget):
+                yield [numbers[row] for row in rows]
+
+    @torch.inference_mode()
+    def _segment(self, images: Sequence[tuple[Pixels, Size]]) -> list[list[Annotation]]:
+        """Segment resized images, given with the sizes of the original ones."""
+        pixels, sizes = zip(*images, strict=True)
+        batch = self.processor.collate(pixels, sizes)
+        device, dtype = self.bundle.device, next(self.bundle.model.parameters()).dtype
+        output = self.bundle.inference_model()(batch.pixels.to(device, dtype))
+        check_finite(self.bundle, output.logits)
+        if isinstance(self.bundle.spec.head, specs.PixelsSpec):
+            if self.mode == "semantic":
+                return self._annotations(pixel_classes(output, sizes))
+            objects = pixel_instances(output, sizes)
+            return self._annotations([[s for s in one if s.score >= self.threshold] for one in objects])
+        return self._annotations(self._masks(output, batch))
+
+    def _masks(self, output: Any, batch: ImageBatch) -> list[Any]:
+        """Return class maps or segments from the masks of object queries."""
+        shape: Size = (batch.pixels.shape[2], batch.pixels.shape[3])
+        postprocessor = mask_postprocessor(self.bundle.spec, shape, self.threshold)
+        sizes, scaled = batch.sizes, batch.scaled_sizes
+        if batch.crops:
+            postprocessor = replace(postprocessor, mask_size=shape)
+            return postprocessor.semantic_of_crops(output, batch.crops, sizes, scaled)
+        mask_size = postprocessor.mask_size or (output.masks.shape[2], output.masks.shape[3])
+        content = [content_size(mask_size, size, shape) for size in scaled]
+        match self.mode:
+            case "semantic":
+                return postprocessor.semantic(output, sizes, content)
+            case "instance":
+                return postprocessor.instance(output, sizes, content)
+        return postprocessor.panoptic(output, sizes, content, label_ids_to_fuse=self.fused)
+
+    def _annotations(self, found: Sequence[Tensor] | Sequence[list[MaskSegment]]) -> list[list[Annotation]]:
+        return [
+            class_map_annotations(one, self.labels)
+            if isinstance(one, Tensor)
+            else segment_annotations(one, self.labels)
+            for one in found
+        ]
+
+
+def default_mode(bundle: Bundle) -> SegmentationMode:
+    """Return what a model was trained for; "panoptic" if that is not known."""
+    head, trained = getattr(bundle.spec, "head", None), bundle.job.segmentation
+    if isinstance(head, specs.PixelsSpec):
+        return "instance" if head.instances else "semantic"
+    return next((mode for mode in MODES if mode == trained), "panoptic")
+
+
+def mask_postprocessor(model: specs.ModelSpec, input_size: Size, threshold: float) -> MaskPostprocessor:
+    """Return the postprocessor of the published models with this architecture.
+
+    input_size: of the images. threshold: minimum score of a segment.
+    """
+    if isinstance(model, specs.EncoderMaskClassifierSpec):
+        return MaskPostprocessor(mask_size=input_size, resize="logits", threshold=threshold)
+    deformable = isinstance(getattr(model, "input", None), specs.DeformablePixelDecoderSpec)
+    return MaskPostprocessor(mask_size=(384, 384) if deformable else None, threshold=threshold)
+
+
+def _channels(model: specs.ModelSpec) -> int:
+    """Return the number of channels of the images that a model reads."""
+    source: Any = getattr(model, "input", None)
+    if isinstance(source, specs.FeaturePyramidSpec | specs.DeformablePixelDecoderSpec):
+        source = source.backbone if isinstance(source.backbone, specs.ResNetSpec) else source.backbone.input
+    channels: int = source.channels
+    return channels
