@@ -120,8 +120,8 @@ def _fill(points: NDArray[np.float64], height: int, width: int) -> Mask:
     column, remainder = np.divmod(left - _POLYGON_SCALE // 2, _POLYGON_SCALE)
     row = np.ceil(np.clip((top + 0.5) / _POLYGON_SCALE - 0.5, 0, height)).astype(np.int64)
     valid = (remainder == 0) & (column >= 0) & (column < width)
-    toggles = np.bincount(column[valid] * height + row[valid], minlength=height * width + 1)
-    return (toggles[: height * width].cumsum() % 2 == 1).reshape(width, height).T
+    toggles = np.sort(column[valid] * height + row[valid])
+    return counts_to_mask(np.diff(toggles, prepend=0, append=height * width), height, width)
 
 
 def _trace(corners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
