@@ -75,6 +75,28 @@ def projected_cross_entropy(
     return total
 
 
+def contrastive_loss(
+    logits: Tensor, targets: Tensor, same: Tensor | None = None, *, sigmoid: bool = False
+) -> Tensor:
+    """Return the summed contrastive loss of rows (B, N), e.g. of images against the texts of a batch.
+
+    targets: column (B,) of the pair of each row. same: bool (B, N), further columns that match a row; they
+    are left out, being neither the pair nor negatives.
+    sigmoid: classify every pair by itself, instead of a softmax over the row.
+
+    >>> logits = torch.tensor([[9.0, 0.0], [0.0, 9.0]])
+    >>> round(float(contrastive_loss(logits, torch.arange(2))), 4)
+    0.0002
+    """
+    logits = logits.float()
+    pairs = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, targets[:, None], True)
+    left_out = torch.zeros_like(pairs) if same is None else same & ~pairs
+    if sigmoid:
+        losses = -F.logsigmoid(torch.where(pairs, logits, -logits))
+        return torch.where(left_out, 0.0, losses).sum()
+    return F.cross_entropy(logits.masked_fill(left_out, -torch.inf), targets, reduction="sum")
+
+
 @cache
 def _has_triton() -> bool:
     from torch.utils._triton import has_triton
