@@ -21,6 +21,7 @@ PROCESSOR_FILE = "processor_config.json"
 JOBS = tuple(
     """
     translate lm classify ner answer images detect segment forecast restore classify-series summarize embed
+    contrastive
     """.split()
 )
 

@@ -276,6 +276,38 @@ class EmbeddingData(DataSection):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CaptionData(DataSection):
+    """Images and their captions."""
+
+    train: Paths = _train_files("tables with an image path and a caption in a row, or COCO caption files")
+    valid: Paths | float = _valid_split(0.05)
+    encoding: str = _encoding()
+    columns: Columns | None = setting(
+        None, "image and caption column, e.g. `[image, caption]`; null detects them", unit="names or numbers"
+    )
+    images: str | None = setting(
+        None, "folder of the images; null is the folder of the file, or its subfolder images", unit="folder"
+    )
+    image_size: tuple[int, ...] = setting(
+        (224, 224),
+        "height and width to resize to; a base model keeps its own",
+        interval="[1, inf)",
+        unit="pixels",
+    )
+    max_len: int | None = _max_len("a caption; longer ones are truncated", default=64)
+    flip_prob: float = setting(
+        0.0, "augmentation: random horizontal flip", interval="[0, 1]", unit="probability"
+    )
+    max_shift: int = setting(0, "augmentation: maximum random shift", interval="[0, inf)", unit="pixels")
+    max_rotation: float = setting(
+        0.0, "augmentation: maximum random rotation", interval="[0, 180]", unit="degrees"
+    )
+    erase_prob: float = setting(
+        0.0, "augmentation: random erasing of a rectangle", interval="[0, 1]", unit="probability"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SentenceData(DataSection):
     """Sentences to corrupt and restore (denoising)."""
 
@@ -727,6 +759,7 @@ JobData = (
     | SentenceData
     | SummaryData
     | EmbeddingData
+    | CaptionData
     | ImageData
     | ObjectData
     | SegmentData
@@ -747,6 +780,7 @@ DATA_SECTIONS: dict[str, type[JobData]] = {
     "restore": SentenceData,
     "summarize": SummaryData,
     "embed": EmbeddingData,
+    "contrastive": CaptionData,
 }
 METRICS = {  # validation metrics of each job
     "translate": "loss perplexity bleu chrf exact",
@@ -762,6 +796,9 @@ METRICS = {  # validation metrics of each job
     "restore": "loss perplexity bleu chrf exact",
     "summarize": "loss perplexity rouge1 rouge2 rougeL",
     "embed": "loss spearman recall_at_1",
+    "contrastive": "loss recall_at_1 image_to_text_recall_at_1 image_to_text_recall_at_5 "
+    "image_to_text_recall_at_10 text_to_image_recall_at_1 text_to_image_recall_at_5 "
+    "text_to_image_recall_at_10",
 }
 NO_TEXT_JOBS = ("images", "detect", "segment", "forecast", "classify-series")  # jobs without a tokenizer
 SECTIONS = ("job", "seed", "data", "tokenizer", "model", "training")
@@ -769,7 +806,7 @@ SECTIONS = ("job", "seed", "data", "tokenizer", "model", "training")
 
 def batch_key(job: str) -> str:
     """Return the training key for the batch size: text jobs count tokens, other jobs examples."""
-    return "batch_size" if job in NO_TEXT_JOBS else "batch_tokens"
+    return "batch_size" if job in (*NO_TEXT_JOBS, "contrastive") else "batch_tokens"
 
 
 class KeyDescription(NamedTuple):

@@ -6,6 +6,7 @@ from typing import Any
 
 from glassformer.training.jobs.base import Job
 from glassformer.training.jobs.classification import ClassifyJob, ImagesJob
+from glassformer.training.jobs.contrastive import ContrastiveJob
 from glassformer.training.jobs.detection import DetectJob
 from glassformer.training.jobs.forecast import ForecastJob
 from glassformer.training.jobs.lm import LanguageModelingJob
@@ -22,6 +23,7 @@ JOBS: dict[str, type[Job[Any]]] = {
     "restore": RestoreJob,
     "summarize": SummarizeJob,
     "embed": EmbedJob,
+    "contrastive": ContrastiveJob,
     "classify": ClassifyJob,
     "ner": NamedEntityJob,
     "answer": AnswerJob,

@@ -1,0 +1,178 @@
+"""Images with captions: a table of image paths and captions, or COCO's caption format.
+
+Relative paths are relative to the folder of the file. B pairs, H height, W width.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glassformer.data.examples import Arrays, pad
+from glassformer.data.image_files import ImageLike, load_image
+from glassformer.data.image_processing import ImageProcessor
+from glassformer.data.images import Augment
+from glassformer.data.readers import UTF8, Column, open_table
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.sources import (
+    Paths,
+    Source,
+    Stamp,
+    TableSource,
+    clean_text,
+    columns_unclear,
+    fingerprint_files,
+    list_paths,
+    stamp_by_time,
+)
+from glassformer.data.store import Store
+from glassformer.errors import FileMissingError, FileProblemError, InvalidValueError
+
+_IMAGE_NAMES = ("image", "path", "file", "file_name", "filename", "image_path", "img")
+_CAPTION_NAMES = ("caption", "text", "title", "description", "name")
+PIXELS = "pixels.u8"
+
+
+class CaptionSource(Source):
+    """Pairs of an image path and a caption, from CSV, TSV, JSON Lines, Parquet or COCO JSON files.
+
+    columns: names or numbers of the image and the caption column; by default those with common names.
+    images: folder of the images of COCO files, by default the folder of the file or its subfolder `images`.
+    """
+
+    fields = ("image", "caption")
+
+    def __init__(
+        self,
+        paths: Paths,
+        *,
+        columns: Sequence[Column] | None = None,
+        images: str | Path | None = None,
+        encoding: str = UTF8,
+    ) -> None:
+        self.paths, self.images, self._columns = list_paths(paths), images, columns
+        if columns is not None and len(columns) != 2:
+            raise InvalidValueError("columns", list(columns), "the image and the caption column")
+        self._parts: list[tuple[Path, TableSource | list[tuple[str, str]]]] = []
+        for path in self.paths:
+            part = _read_coco(path) if path.suffix.lower() == ".json" else self._table(path, encoding)
+            self._parts.append((path, part))
+
+    def _table(self, path: Path, encoding: str) -> TableSource:
+        table = open_table(path, encoding=encoding)
+        columns = self._columns
+        if columns is None:
+            names = table.head().header()
+            lower = {name.lower(): name for name in names}
+            found = [
+                next((lower[name] for name in known if name in lower), None)
+                for known in (_IMAGE_NAMES, _CAPTION_NAMES)
+            ]
+            if None in found:
+                raise columns_unclear(table, names, "the image and the caption")
+            columns = [name for name in found if name is not None]
+        source = TableSource(self.fields, [table], columns, [clean_text, clean_text])
+        self.columns_by_field = source.columns_by_field
+        return source
+
+    def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
+        for path, part in self._parts:
+            for image, caption in part.rows(errors) if isinstance(part, TableSource) else part:
+                yield str(self._locate(path, image)), caption
+
+    def _locate(self, file: Path, image: str) -> Path:
+        folders = [Path(self.images)] if self.images is not None else [file.parent, file.parent / "images"]
+        found = next((folder / image for folder in folders if (folder / image).is_file()), None)
+        return found or folders[0] / image
+
+    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
+        return fingerprint_files(self.paths, self._columns, self.images, stamp=stamp)
+
+
+def _read_coco(path: Path) -> list[tuple[str, str]]:
+    """Read pairs of COCO's caption format; captions may also be lists in the image entries."""
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+        names = {image["id"]: str(image["file_name"]) for image in data["images"]}
+        pairs = [
+            (names[entry["image_id"]], str(entry["caption"]).strip())
+            for entry in data.get("annotations", ())
+            if "caption" in entry
+        ]
+        for image in data["images"]:
+            pairs += [(names[image["id"]], str(text).strip()) for text in image.get("captions", ())]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FileProblemError(path, f"is not in COCO's caption format ({error!r})") from None
+    pairs = [pair for pair in pairs if pair[1]]
+    if not pairs:
+        raise FileProblemError(path, "has no captions")
+    return pairs
+
+
+def write_pixels(folder: Path, images: Sequence[ImageLike], processor: ImageProcessor) -> list[str]:
+    """Decode and resize images, and write their pixels (N, H, W, 3); return the reason of each bad one.
+
+    An image that cannot be read is written as zeros; its reason is not empty.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    reasons = []
+    height, width = processor.size["height"], processor.size["width"]
+    with (folder / PIXELS).open("wb") as file:
+        for image in images:
+            try:
+                pixels, reason = processor.fit(load_image(image)), ""
+            except (FileMissingError, FileProblemError, InvalidValueError) as error:
+                pixels, reason = np.zeros((height, width, 3), np.uint8), str(error)
+            file.write(np.ascontiguousarray(pixels).tobytes())
+            reasons.append(reason)
+    return reasons
+
+
+class CaptionExamples:
+    """Pairs of images and captions as model inputs.
+
+    store: fields caption (token ids) and image (one number). folder: has the pixels. length: captions are
+    padded to this length; 0 pads to the longest of the batch.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        processor: ImageProcessor,
+        *,
+        pad_id: int,
+        length: int = 0,
+        augment: Augment | None = None,
+    ) -> None:
+        self.store, self.processor, self.augment = store, processor, augment
+        self.pad_id, self.length = pad_id, length
+        shape = (processor.size["height"], processor.size["width"], 3)
+        self.pixels = np.memmap(folder / PIXELS, np.uint8, "r").reshape(-1, *shape)
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.ones((len(rows), 1), np.int64)
+
+    def image_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of the image of each row."""
+        return self.store.gather(rows)[0][1]
+
+    def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
+        """Return images (B, 3, H, W), normalized, ids (B, T) and the number of each image (B,)."""
+        (ids, numbers), lengths = self.store.gather(rows)
+        pixels = np.asarray(self.pixels[numbers])
+        if self.augment is not None:
+            pixels = self.augment(pixels, rows, epoch=epoch)
+        padded = pad(ids, lengths[:, 0], self.pad_id)
+        missing = self.length - padded.shape[1]
+        if missing > 0:
+            padded = np.pad(padded, ((0, 0), (0, missing)), constant_values=self.pad_id)
+        return {"images": self.processor.normalize(pixels), "ids": padded, "numbers": numbers}
