@@ -123,7 +123,7 @@ def test_training_finds_colored_shapes(preset: str, tmp_path: Path) -> None:
             "device": "cpu",
             "eval_steps": 20,
         }
-        | {"warmup_steps": 5},
+        | {"warmup_steps": 5, "device": "cpu", "eval_steps": 20},
     }
     if preset == "clip":
         recipe["model"]["projection_dim"] = 32
@@ -145,7 +145,8 @@ def test_training_finds_colored_shapes(preset: str, tmp_path: Path) -> None:
 
 def test_other_models_are_rejected(tmp_path: Path) -> None:
     table = make_shapes(tmp_path, 8)
-    recipe = {"job": "contrastive", "data": {"train": [str(table)]}, "model": {"preset": "vit"}}
+    recipe = {"job": "contrastive", "data": {"train": [str(table)], "valid": [str(table)]}}
+    recipe["model"] = {"preset": "vit"}
     recipe["training"] = {"max_steps": 1, "device": "cpu"}  # type: ignore[assignment]
     recipe["data"]["image_size"] = [16, 16]  # type: ignore[index]
     with pytest.raises(UnsupportedError):
