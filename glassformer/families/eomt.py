@@ -27,6 +27,7 @@ from glassformer.families.family import (
     rename_modules,
     write_options,
 )
+from glassformer.families.image_encoder import Size
 from glassformer.families.mask_classifiers import LOSS_KEYS
 from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Computed, Concat, Op, Rename, Reshape, expand
@@ -47,8 +48,8 @@ KEYS = (
 
 def eomt(
     *,
-    image_size: int = 640,
-    patch_size: int = 16,
+    image_size: Size = 640,
+    patch_size: Size = 16,
     channels: int = 3,
     registers: int = 4,
     d_model: int = 1024,
@@ -86,8 +87,8 @@ def eomt(
         )
     return spec.EncoderMaskClassifierSpec(
         input=spec.ImagePatchesSpec(
-            image_size=(image_size, image_size),
-            patch_size=(patch_size, patch_size),
+            image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
+            patch_size=(patch_size, patch_size) if isinstance(patch_size, int) else patch_size,
             channels=channels,
             prefix=0,
             registers=1 + registers,  # the class token has no position either
@@ -137,7 +138,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
         model.input.image_size,
         model.input.patch_size,
     )
-    assert height == width and rows == columns
+    assert height == width and rows == columns  # others are saved in Glassformer's own layout
     swiglu = isinstance(block.feed_forward, spec.GatedFeedForwardSpec)
     options = write_options(model, KEYS)
     size, d_ff = model.encoder.d_model, block.feed_forward.d_ff
