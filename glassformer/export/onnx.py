@@ -398,13 +398,15 @@ class FullForward(nn.Module):
         ids = [inputs[0], named["target"]] if isinstance(self.model, EncoderDecoder) else [inputs[0]]
         more = {name: named[name] for name in ("types", "observed", "masked_patches") if name in named}
         output = self.model(*ids, *masks, kernel=KERNEL, **more)
-        return (output,) if isinstance(output, Tensor) else tuple(output)
+        return (output,) if isinstance(output, Tensor) else tuple(t for t in output if isinstance(t, Tensor))
 
 
 def _forward_graph(model: AnyModel) -> Graph:
     model_spec = model.spec
     if isinstance(model_spec, spec.TwoTowerSpec):
         raise UnsupportedError("ONNX export", "a model with two towers", hint="export each tower by itself")
+    if isinstance(model_spec, spec.EncoderDecoderSpec) and isinstance(model_spec.source, spec.FeatureMapSpec):
+        raise UnsupportedError("ONNX export", "a model with a convolutional backbone")
     if isinstance(model_spec, spec.EncoderDecoderSpec):
         inputs = _input_ports(model_spec.source, "source")
         same = "length" if isinstance(model_spec.head, spec.FeaturesSpec) else "source"
@@ -425,6 +427,8 @@ def _output_names(head: spec.HeadSpec) -> tuple[str, ...]:
             return DistilledLogits._fields
         case spec.AnswerSpec():
             return SpanLogits._fields
+        case spec.BoxesSpec():
+            return "logits", "boxes"
         case spec.ForecastSpec() | spec.SeriesRegressSpec() if head.distribution != "none":
             return DISTRIBUTIONS[head.distribution]._fields
     return (OUTPUT_NAMES.get(type(head), "logits"),)
