@@ -27,7 +27,7 @@ from glassformer.errors import InvalidValueError
 from glassformer.families.registry import preset_spec, tiny_spec
 
 if TYPE_CHECKING:
-    from glassformer.data.annotations import Annotation
+    from glassformer.data.annotations import Annotation, Box
     from glassformer.data.image_files import ImageLike
     from glassformer.data.series import Fill
     from glassformer.tasks.chat import Conversation
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.fill_mask import FilledText
     from glassformer.tasks.forecasting import Forecast
     from glassformer.tasks.question_answering import Answer
+    from glassformer.tasks.segmentation import MaskGeneration, Point
     from glassformer.tasks.streaming import TextStream
     from glassformer.tasks.text_generation import TextGenerationTask, TextOptions
     from glassformer.tasks.token_classification import AggregationStrategy, Entity
@@ -293,6 +294,58 @@ class Pipeline(Bundle):
         task = Detector(self, threshold=threshold, batch_size=batch_size)
         if isinstance(images, str | PathLike) and Path(images).is_dir():
             images = list_images([images])
+        return task(images)
+
+    @overload
+    def segment(
+        self,
+        images: ImageLike,
+        *,
+        points: Sequence[Point] = (),
+        background_points: Sequence[Point] = (),
+        boxes: Sequence[Box] = (),
+        everything: bool | MaskGeneration = False,
+        multimask_output: bool | None = None,
+    ) -> list[Annotation]: ...
+
+    @overload
+    def segment(
+        self,
+        images: Iterable[ImageLike],
+        *,
+        points: Sequence[Point] = (),
+        background_points: Sequence[Point] = (),
+        boxes: Sequence[Box] = (),
+        everything: bool | MaskGeneration = False,
+        multimask_output: bool | None = None,
+    ) -> list[list[Annotation]]: ...
+
+    def segment(
+        self,
+        images: Any,
+        *,
+        points: Sequence[Point] = (),
+        background_points: Sequence[Point] = (),
+        boxes: Sequence[Box] = (),
+        everything: bool | MaskGeneration = False,
+        multimask_output: bool | None = None,
+    ) -> list[Annotation] | list[list[Annotation]]:
+        """Segment the objects that points and boxes name, or everything: masks with their predicted IoU.
+
+        An image is encoded once; a second prompt for the same image only runs the decoder.
+
+        images: a path, bytes, a PIL image or an array, or several
+        points: (x, y) in pixels, inside one object
+        background_points: (x, y) outside of it
+        boxes: (x_min, y_min, x_max, y_max) in pixels, each around an object
+        everything: segment everything, with a grid of points; `MaskGeneration` sets its density and filters
+        multimask_output: three masks per prompt; by default for a single point, which is ambiguous
+        """
+        from glassformer.tasks.segmentation import MaskGeneration, PromptSegmenter, make_prompts
+
+        grid = MaskGeneration() if everything is True else everything or None
+        prompts = make_prompts(points, background_points, boxes)
+        task = PromptSegmenter(self, prompts=prompts, everything=grid, multimask_output=multimask_output)
         return task(images)
 
     def embed(

@@ -448,6 +448,47 @@ class DetectResponse(BaseModel):
     results: list[list[DetectedObject]]
 
 
+class SegmentRequest(RequestModel):
+    """POST /segment: an `image` as data: URL or base64 of a PNG or JPEG file, and points or boxes in pixels.
+
+    points: inside one object. background_points: outside of it. boxes: each around an object.
+    everything: segment everything, with a grid of points_per_side^2 points.
+    multimask_output: three masks per prompt; by default for a single point.
+    """
+
+    model: ModelName | None = None
+    image: Image
+    points: Annotated[list[tuple[float, float]], Field(max_length=64)] = []
+    background_points: Annotated[list[tuple[float, float]], Field(max_length=64)] = []
+    boxes: Annotated[list[tuple[float, float, float, float]], Field(max_length=64)] = []
+    everything: bool = False
+    points_per_side: Annotated[int, Field(ge=1, le=64)] = 32
+    multimask_output: bool | None = None
+
+
+class RunLengths(BaseModel):
+    """A mask as COCO's run lengths: `size` is height and width, `counts` the compressed runs by column."""
+
+    size: tuple[int, int]
+    counts: str
+
+
+class SegmentedObject(BaseModel):
+    """A mask with its predicted IoU. box: x_min, y_min, x_max, y_max in pixels; null for an empty mask."""
+
+    label: str
+    score: float
+    box: tuple[float, float, float, float] | None
+    mask: RunLengths
+
+
+class SegmentResponse(BaseModel):
+    """The masks of the first prompt, the best first, then those of the next one."""
+
+    model: str
+    results: list[SegmentedObject]
+
+
 class NerRequest(RequestModel):
     """POST /ner: texts in which to find named entities."""
 

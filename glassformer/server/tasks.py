@@ -1,4 +1,4 @@
-"""Task routes: /translate, /classify, /detect, /ner and /forecast."""
+"""Task routes: /translate, /classify, /detect, /segment, /ner and /forecast."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.data.image_files import decode_base64
+from glassformer.data.mask_encoding import encode_rle
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.server.errors import PayloadTooLargeError
 from glassformer.server.metrics import Metrics
@@ -34,6 +35,10 @@ from glassformer.server.schema import (
     LabelScore,
     NerRequest,
     NerResponse,
+    RunLengths,
+    SegmentedObject,
+    SegmentRequest,
+    SegmentResponse,
     TranslateRequest,
     TranslateResponse,
     Translation,
@@ -42,6 +47,7 @@ from glassformer.tasks.classification import Classifier, label_names
 from glassformer.tasks.detection import Detector
 from glassformer.tasks.forecasting import LEVELS, Forecaster, forecast_steps
 from glassformer.tasks.images import ImageWarning, image_warning_message, reads_images
+from glassformer.tasks.segmentation import MaskGeneration, PromptSegmenter, make_prompts
 from glassformer.tasks.text_generation import Document, segments_of
 from glassformer.tasks.token_classification import TokenClassifier
 from glassformer.tasks.translation import Translator
@@ -112,6 +118,17 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
         images = [decode_base64(image) for image in body.images]
         return await model.run(lambda bundle: _detect(model.id, bundle, images, body))
 
+    @router.post("/segment")
+    async def segment(body: SegmentRequest) -> SegmentResponse:
+        """Segment the objects of an image that points and boxes name; a second prompt reuses its encoding."""
+
+        def segments(bundle: Bundle) -> bool:
+            return isinstance(bundle.spec, specs.PromptedSegmenterSpec)
+
+        model = models.select(body.model, without_errors(segments))
+        image = decode_base64(body.image)
+        return await model.run(lambda bundle: _segment(model.id, bundle, image, body))
+
     @router.post("/ner")
     async def ner(body: NerRequest) -> NerResponse:
         """Find named entities in texts."""
@@ -172,6 +189,26 @@ def _detect(model: str, bundle: Bundle, images: list[bytes], body: DetectRequest
         for objects in Detector(bundle, threshold=body.threshold).run(images)
     ]
     return DetectResponse(model=model, results=results)
+
+
+def _segment(model: str, bundle: Bundle, image: bytes, body: SegmentRequest) -> SegmentResponse:
+    task = PromptSegmenter(
+        bundle,
+        prompts=make_prompts(body.points, body.background_points, body.boxes),
+        everything=MaskGeneration(points_per_side=body.points_per_side) if body.everything else None,
+        multimask_output=body.multimask_output,
+    )
+    results = [
+        SegmentedObject(
+            label=found.label,
+            score=found.score or 0.0,
+            box=found.box,
+            mask=RunLengths.model_validate(encode_rle(found.mask)),
+        )
+        for found in task(image)
+        if found.mask is not None
+    ]
+    return SegmentResponse(model=model, results=results)
 
 
 def _ner(model: str, bundle: Bundle, body: NerRequest) -> NerResponse:

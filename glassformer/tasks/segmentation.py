@@ -53,6 +53,22 @@ class Prompt:
     box: Box | None = None
 
 
+def make_prompts(
+    points: Sequence[Point] = (), background_points: Sequence[Point] = (), boxes: Sequence[Box] = ()
+) -> list[Prompt]:
+    """Return one prompt of the points, with the box if there is one; without points, a prompt for each box.
+
+    >>> len(make_prompts([(5, 5), (9, 9)])), len(make_prompts(boxes=[(0, 0, 9, 9), (5, 5, 20, 20)]))
+    (1, 2)
+    """
+    if not points and not background_points:
+        return [Prompt(box=box) for box in boxes]
+    if len(boxes) > 1:
+        raise ConflictError(("points", "several boxes"), "the points may belong to any of them")
+    box = boxes[0] if boxes else None
+    return [Prompt(points=points, background_points=background_points, box=box)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class MaskGeneration:
     """How everything in an image is segmented: a grid of points, whose best masks are kept.

@@ -1,0 +1,133 @@
+"""The command `segment`: masks of objects in images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from glassformer.cli.console import message, print_json
+from glassformer.cli.lines import check_output_file
+from glassformer.cli.options import OUTPUT_PANEL, Device, Dtype, Json, Model, Overwrite, Threads, load_model
+from glassformer.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from glassformer.data.annotations import Annotation
+
+
+def segment(
+    model: Model,
+    image: Annotated[str, typer.Argument(metavar="IMAGE", help="Image file.")],
+    points: Annotated[
+        list[str] | None, typer.Option("--point", help="Point x,y inside the object, in pixels. Repeatable.")
+    ] = None,
+    background_points: Annotated[
+        list[str] | None, typer.Option("--background-point", help="Point x,y outside of it. Repeatable.")
+    ] = None,
+    box: Annotated[
+        list[str] | None,
+        typer.Option("--box", help="Box x_min,y_min,x_max,y_max around an object. Repeatable."),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--everything", help="Segment everything in the image, with a grid of points.")
+    ] = False,
+    points_per_side: Annotated[int, typer.Option(help="Rows and columns of the grid for --everything.")] = 32,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write the results as JSON to this file.", rich_help_panel=OUTPUT_PANEL),
+    ] = None,
+    masks: Annotated[
+        Path | None,
+        typer.Option(help="Write each mask as a PNG file to this folder.", rich_help_panel=OUTPUT_PANEL),
+    ] = None,
+    draw: Annotated[
+        Path | None,
+        typer.Option(help="Write the image with the masks drawn on it.", rich_help_panel=OUTPUT_PANEL),
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    device: Device = "auto",
+    dtype: Dtype = None,
+    threads: Threads = None,
+) -> None:
+    """Segment the objects of an image that points and boxes name.
+
+    Prints one line per mask: predicted IoU, area in pixels and box. A single
+    point is ambiguous and gives three masks, e.g. of a shirt, a person and a
+    group; the best comes first.
+    --json and --out give the masks as COCO run lengths.
+    """
+    for path in (out, draw):
+        check_output_file(path, overwrite=overwrite)
+    from glassformer.data.image_files import load_image
+    from glassformer.tasks.segmentation import MaskGeneration, PromptSegmenter, make_prompts
+
+    prompts = make_prompts(
+        [_parse_numbers("points", text, 2) for text in points or ()],
+        [_parse_numbers("background_points", text, 2) for text in background_points or ()],
+        [_parse_numbers("box", text, 4) for text in box or ()],
+    )
+    grid = MaskGeneration(points_per_side=points_per_side) if everything else None
+    bundle = load_model(model, device=device, dtype=dtype, threads=threads)
+    found = PromptSegmenter(bundle, prompts=prompts, everything=grid)(image)
+    if as_json:
+        print_json(_document(image, found))
+    else:
+        for thing in found:
+            typer.echo(_line(thing))
+    if out is not None:
+        _write_json(out, _document(image, found))
+    if masks is not None:
+        _write_masks(masks, Path(image).stem, found)
+    if draw is not None:
+        from glassformer.plotting.annotated_image import draw_annotations
+
+        shown = found if everything or len(prompts) != 1 else found[:1]  # the best of alternatives
+        draw_annotations(load_image(image), shown).save(draw)
+        message(f"wrote {draw}")
+
+
+def _parse_numbers(name: str, text: str, count: int) -> Any:
+    """Parse numbers separated by commas."""
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if len(numbers) != count:
+        expected = "x,y in pixels, e.g. 120,80" if count == 2 else "x_min,y_min,x_max,y_max in pixels"
+        raise InvalidValueError(name, text, expected)
+    return numbers
+
+
+def _line(thing: Annotation) -> str:
+    area = 0 if thing.mask is None else int(thing.mask.sum())
+    box = "" if thing.box is None else ",".join(f"{side:g}" for side in thing.box)
+    return f"{thing.score:.4f}\t{area}\t{box}"
+
+
+def _document(image: str, found: list[Annotation]) -> dict[str, Any]:
+    from glassformer.data.annotation_writers import annotation_to_dict
+
+    return {"image": image, "masks": [annotation_to_dict(thing) for thing in found]}
+
+
+def _write_json(path: Path, document: dict[str, Any]) -> None:
+    import json
+
+    from glassformer.weights.atomic_write import atomic_write
+
+    with atomic_write(path) as file:
+        file.write((json.dumps(document, ensure_ascii=False) + "\n").encode())
+    message(f"wrote {path}")
+
+
+def _write_masks(folder: Path, stem: str, found: list[Annotation]) -> None:
+    """Write each mask as a black and white PNG file: STEM-1.png, STEM-2.png, ..."""
+    from PIL import Image
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, thing in enumerate(found, 1):
+        if thing.mask is not None:
+            Image.fromarray(thing.mask).save(folder / f"{stem}-{number}.png")
+    message(f"wrote {len(found)} mask{'s' if len(found) != 1 else ''} to {folder}")
