@@ -59,7 +59,8 @@ def segment(
     --json and --out give the masks as COCO run lengths.
     """
     for path in (out, draw):
-        check_output_file(path, overwrite=overwrite)
+        if path is not None:
+            check_output_file(path, overwrite=overwrite, inputs=[image])
     from glassformer.data.image_files import load_image
     from glassformer.tasks.segmentation import MaskGeneration, PromptSegmenter, make_prompts
 
