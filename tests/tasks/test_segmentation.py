@@ -1,186 +1,181 @@
-"""Documents into segments and back: lines stay lines, long ones are split, and nothing is lost."""
+"""Segmenting by prompts: masks match transformers' processor, images are encoded once, bad prompts fail."""
 
 from __future__ import annotations
 
-import gzip
-import itertools
-import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import torch
+import transformers
+from PIL import Image
 
 import glassformer
-from glassformer.errors import GlassformerError, InputTooLongError
-from glassformer.tasks import Callbacks, RejectedInputError, Translator
-from glassformer.tasks.text_generation import assemble, segments_of
-from glassformer.tasks.translation import LINE_TOKENS, Segment, Segmenter
-from glassformer.tokenization.sentence_split import split_in_half, split_sentences, split_word
-from tests.tasks.tiny_models import ROWS, reversal_model
+from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
+from glassformer.tasks.segmentation import (
+    MaskGeneration,
+    Prompt,
+    PromptSegmenter,
+    make_prompts,
+    stability_score,
+    suppress_boxes,
+)
+from tests.families import harness
+from tests.families.cases import SAM
 
-DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
+SIZE = 40  # of the image that the model reads
+PROCESSOR = {"size": {"longest_edge": SIZE}, "pad_size": {"height": SIZE, "width": SIZE}}
 
 
 @pytest.fixture(scope="module")
-def pocket():
-    return glassformer.load("pocket")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The reference model, its processor, and the pipeline loaded from their folder."""
+    folder = tmp_path_factory.mktemp("reference")
+    reference = harness.reference(*SAM[0])
+    with torch.no_grad():
+        reference.mask_decoder.iou_prediction_head.proj_out.bias.fill_(0.5)  # scores on both sides of 0.5
+    harness.save_reference(reference, folder)
+    images = transformers.models.sam.image_processing_pil_sam.SamImageProcessorPil(**PROCESSOR)
+    images.save_pretrained(folder)
+    return reference, transformers.SamProcessor(image_processor=images), glassformer.load(folder)
 
 
-def test_line_breaks_are_preserved():
-    bundle = glassformer.load(reversal_model())
-    first, second, third = bundle.translate(["red blue", "gold", "blue blue red"])
-    assert bundle.translate("red blue\n\n  gold\n \nblue blue red\n") == f"{first}\n\n  {second}\n\n{third}\n"
-    parts = [f"{row}。" for row in ROWS[20:60]]
-    text, expected = " ".join(parts), " ".join(bundle.translate(parts))
-    assert len(bundle.tokenizer.encode(text).ids) > LINE_TOKENS
-    assert bundle.translate(text) == expected == bundle.translate(text, split="always")
+def picture(width: int, height: int) -> Image.Image:
+    rng = np.random.default_rng(width)
+    return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-@given(st.lists(st.sampled_from(["red", "blue,", "gold.", "Green;", "z.", "3."]), min_size=1, max_size=90))
-def test_segments_fit_and_nothing_is_lost(words):
-    """Every word is in one segment, in order, and no segment is longer than the model reads."""
-    text_of: dict[tuple[int, ...], str] = {}
-
-    def encode(texts):
-        encoded = []
-        for text in texts:
-            ids = [hash(word) % 1000 for word in text.split()]
-            text_of[tuple(ids)] = text
-            encoded.append(ids)
-        return encoded
-
-    (document,) = Segmenter(encode=encode, max_tokens=7, split="long").segment([" ".join(words)])
-    assert all(len(segment.ids) <= 7 for segment in segments_of(document))
-    parts = (text_of[tuple(p.ids)] if isinstance(p, Segment) else p for p in document)
-    assert "".join(parts) == " ".join(words)
+PROMPTS = {
+    "point": {"points": [(7.0, 5.0)]},
+    "points": {"points": [(7.0, 5.0), (20.0, 11.5)], "background_points": [(3.0, 21.0)]},
+    "box": {"boxes": [(2.0, 3.0, 24.0, 20.5)]},
+    "point and box": {"points": [(9.0, 9.0)], "boxes": [(2.0, 3.0, 24.0, 20.5)]},
+}
 
 
-CLAUSES = " and ".join(f"the old captain number {n} sang to the sea, which was calm," for n in range(30))
+@pytest.mark.parametrize("size", [(37, 61), (64, 23), (40, 40)], ids=str)
+@pytest.mark.parametrize("kind", PROMPTS)
+def test_masks_and_scores_match_transformers(pair: Any, kind: str, size: tuple[int, int]) -> None:
+    """The whole way: resize and pad, scale the prompts, decode, resize the masks, threshold."""
+    reference, processor, pipeline = pair
+    given, image = PROMPTS[kind], picture(*size)
+    points = [*given.get("points", ()), *given.get("background_points", ())]
+    labels = [1] * len(given.get("points", ())) + [0] * len(given.get("background_points", ()))
+    prompts: dict[str, Any] = {"input_points": [[points]], "input_labels": [[labels]]} if points else {}
+    if "boxes" in given:
+        prompts["input_boxes"] = [[list(box) for box in given["boxes"]]]
+    inputs = processor(image, **prompts, return_tensors="pt")
+    sizes = inputs.pop("original_sizes"), inputs.pop("reshaped_input_sizes")
+    with torch.no_grad():
+        output = reference(**inputs, multimask_output=kind == "point")
+    (masks,) = processor.image_processor.post_process_masks([output.pred_masks[0]], *sizes)
+    scores = output.iou_scores[0, 0]
+    order = scores.argsort(descending=True)
+    found = pipeline.segment(image, **given)
+    assert len(found) == len(order) == (3 if kind == "point" else 1)
+    for thing, n in zip(found, order, strict=True):
+        assert thing.mask.shape == size[::-1]
+        assert (thing.mask != masks[0, n].numpy()).mean() < 1e-3  # a logit of nearly 0 may round either way
+        assert thing.score == pytest.approx(min(max(float(scores[n]), 0), 1), abs=1e-5)
+
+
+def test_everything_keeps_the_masks_that_transformers_keeps(pair: Any) -> None:
+    """A grid of points through transformers' model and filters, then a plain non-maximum suppression."""
+    reference, processor, pipeline = pair
+    image, side = picture(50, 31), 5
+    options = MaskGeneration(
+        points_per_side=side,
+        pred_iou_thresh=0.2,
+        stability_score_thresh=0.2,
+        stability_score_offset=0.02,
+        box_nms_thresh=0.99,
+    )
+    grid = [[[(x + 0.5) / side * 50, (y + 0.5) / side * 31]] for y in range(side) for x in range(side)]
+    inputs = processor(image, input_points=[grid], return_tensors="pt")
+    original, reshaped = inputs.pop("original_sizes"), inputs.pop("reshaped_input_sizes")
+    with torch.no_grad():
+        output = reference(**inputs)
+    images = processor.image_processor
+    (logits,) = images.post_process_masks([output.pred_masks[0]], original, reshaped, binarize=False)
+    _, scores, boxes = images.filter_masks(
+        logits, output.iou_scores[0], (31, 50), [0, 0, 50, 31], 0.2, 0.2, 0, 0.02
+    )
+    boxes = boxes.float() + torch.tensor([0, 0, 1, 1])  # their last row and column are inclusive
+    kept: list[int] = []
+    for n in scores.argsort(descending=True).tolist():
+        if all(box_iou(boxes[n].tolist(), boxes[other].tolist()) <= 0.99 for other in kept):
+            kept.append(n)
+    found = pipeline.segment(image, everything=options)
+    assert 1 < len(found) == len(kept) < len(scores)
+    assert [thing.box for thing in found] == [tuple(boxes[n].tolist()) for n in kept]
+    assert [thing.score for thing in found] == pytest.approx(scores[kept].clamp(0, 1).tolist(), abs=1e-5)
+
+
+def box_iou(one: list[float], other: list[float]) -> float:
+    wide = max(0, min(one[2], other[2]) - max(one[0], other[0]))
+    high = max(0, min(one[3], other[3]) - max(one[1], other[1]))
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
+    return wide * high / (sum(areas) - wide * high)
+
+
+def test_image_is_encoded_once(pair: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second prompt reuses the embedding, in whatever form the image comes; new weights do not."""
+    pipeline = glassformer.load(pair[2].folder, mmap=False)
+    kind, calls = type(pipeline.model), []
+    encode = kind.encode_image
+
+    def count(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return encode(self, *args, **kwargs)
+
+    monkeypatch.setattr(kind, "encode_image", count)
+    path = tmp_path / "picture.png"
+    picture(30, 20).save(path)
+    first = pipeline.segment(path, points=[(5, 5)])
+    again = pipeline.segment(path.read_bytes(), points=[(5, 5)])
+    pipeline.segment(str(path), boxes=[(1, 1, 9, 9), (3, 3, 20, 20)])
+    assert len(calls) == 1
+    assert all((a.mask == b.mask).all() for a, b in zip(first, again, strict=True))
+    with torch.no_grad():
+        pipeline.model.neck.norm2.weight.mul_(-1)
+    changed = pipeline.segment(path, points=[(5, 5)])
+    assert len(calls) == 2 and any((a.mask != b.mask).any() for a, b in zip(first, changed, strict=True))
+    for n in range(12):  # old embeddings are dropped
+        pipeline.segment(picture(20 + n, 20), points=[(5, 5)])
+    assert len(pipeline.image_embeddings()) == 8
 
 
 @pytest.mark.parametrize(
-    ("text", "warnings"),
+    ("given", "name"),
     [
-        (CLAUSES, ()),
-        ("a" * 3000, ("split_word",)),
-        ("나는오늘아침에학교에갔다가집에왔다" * 100, ("split_word",)),
-        ("我今天早上去了学校然后回家了" * 100, ("split_word",)),
+        ({"points": [(-1, 3)]}, "points"),
+        ({"points": [(3, 3)], "background_points": [(3, 99)]}, "background_points"),
+        ({"boxes": [(5, 5, 5, 9)]}, "box"),
+        ({"boxes": [(5, 5, 99, 9)]}, "box"),
+        ({"everything": MaskGeneration, "points_per_side": 0}, "points_per_side"),
     ],
-    ids=["clauses", "letters", "Korean", "Chinese"],
 )
-def test_no_segment_is_longer_than_the_model_was_trained_on(pocket, text, warnings) -> None:
-    """A long sentence is split at its clauses, and text without spaces within words."""
-    task = Translator(pocket, to="en")
-    (document,) = task.preprocess([f"Hello. {text}"])
-    ids = [segment.ids for segment in segments_of(document)]
-    assert len(ids) > 3 and max(map(len, ids)) <= pocket.job.usual_len
-    assert task.warnings(document)[: len(warnings) or 1] == warnings
-    again = [part if isinstance(part, str) else pocket.tokenizer.decode(part.ids) for part in document]
-    assert "".join(again) == f"Hello. {text}"
-    if warnings:
-        assert assemble(document, ["sea"] * len(ids)) == " ".join(["sea"] * len(ids))
+def test_bad_prompts_are_refused(pair: Any, given: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        if "everything" in given:
+            MaskGeneration(points_per_side=given["points_per_side"])
+        pair[2].segment(picture(30, 20), **given)
+    assert caught.value.name == name
 
 
-def test_character_with_too_many_combining_marks_is_rejected(pocket) -> None:
-    lines = ["Hello.", "a" + "\u0301" * 3000, "Bye."]
-    rejected: list[tuple[int, GlassformerError]] = []
-    callbacks = Callbacks(on_reject=lambda number, reason: rejected.append((number, reason)))
-    task = Translator(pocket, to="de")
-    assert [bool(document) for document in task.preprocess(lines, callbacks)] == [True, False, True]
-    ((number, reason),) = rejected
-    assert number == 2 and isinstance(reason, InputTooLongError) and reason.limit == 5000
-    with pytest.raises(RejectedInputError) as caught:
-        task(lines)
-    assert caught.value.number == 2
-    with pytest.raises(InputTooLongError):
-        task(lines[1])
+def test_missing_and_conflicting_prompts_are_refused(pair: Any) -> None:
+    with pytest.raises(MissingValueError):
+        pair[2].segment(picture(30, 20))
+    with pytest.raises(ConflictError):
+        make_prompts([(3, 3)], boxes=[(1, 1, 9, 9), (2, 2, 8, 8)])
+    with pytest.raises(ConflictError):
+        PromptSegmenter(pair[2], prompts=[Prompt(points=[(3, 3)])], everything=MaskGeneration())
+    with pytest.raises(UnsupportedError):
+        glassformer.load("pocket-digits").segment(picture(30, 20), points=[(3, 3)])
 
 
-SYMBOLS = [
-    ("I love you 😀", "I love you", "{} 😀"),
-    ("Thanks 🙏🏽 for your help.", "Thanks for your help.", "{} 🙏🏽"),
-    ("✅ I love you.", "I love you.", "✅ {}"),
-]
-
-
-@pytest.mark.parametrize("to", ["de", "ko"])
-@pytest.mark.parametrize(("text", "read", "expected"), SYMBOLS)
-def test_unknown_symbols_are_copied(pocket, text: str, read: str, expected: str, to: str) -> None:
-    result = Translator(pocket, to=to)(text)
-    assert result.text == expected.format(pocket.translate(read, to=to)) and result.warnings == ()
-
-
-def test_capitals_are_translated_like_lower_case(pocket) -> None:
-    text = "Where is the station? Is it very far?"
-    expected = pocket.translate(text, to="de").upper()
-    assert pocket.translate(text.upper(), to="de") == expected
-    assert pocket.translate(f"{text.upper()}\nHello.", to="de").split("\n")[0] == expected
-    task = Translator(pocket, to="de")
-    for unchanged in ("NASA", "Where IS it?", "저는 NASA 에서 일해요."):
-        (document,) = task.preprocess([unchanged])
-        assert [segment.text for segment in segments_of(document)] == [unchanged]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('Mr. J. R. Lee of the U.S. Navy paid $3.50. Then he left. "Oh?" he asked. "Yes!" She smiled.', 5),
-        ("It was 1999. No. 5 is alive. No. I will not go at 5 p.m. today... Why? See www.x.com for it.", 6),
-        ("Am 3. Mai kam z. B. Dr. Ott, d. h. der Chef, in die Hauptstr. 5 usw. Er war 42. Dann ging er.", 3),
-        ("M. Dupont a dit : « Bonjour ! » Puis il est parti, cf. p. 12, etc. Est-ce vrai ? Oui.", 4),
-        ("그는 집에 갔다. 3.5도였다! 정말? U.S. 대통령이 왔다.", 4),
-        ("我来了。你好！真的吗？", 3),
-        ("1. Introduction to glass.", 1),
-        ("no stop here", 1),
-    ],
-)  # fmt: skip
-def test_sentence_boundaries(text, expected):
-    sentences = split_sentences(text)
-    assert len(sentences) == expected, sentences
-    assert "".join(sentence + gap for sentence, gap in sentences) == text
-
-
-@pytest.mark.skipif(not (DATA / "flores").is_dir(), reason="GLASSFORMER_DATA has no flores")
-@pytest.mark.parametrize(
-    ("name", "recall", "precision"),
-    [
-        *((f"flores/flores-test.{language}.gz", 0.97, 0.8) for language in ("en", "de", "fr", "ko")),
-        *((f"wmt-newstest/newstest2018.en-de.{language}.gz", 0.94, 0.97) for language in ("en", "de")),
-    ],
-)
-def test_real_sentences_are_found(name, recall, precision):
-    """Lines joined by fives are split where they were joined; some hold several sentences themselves."""
-    if not (DATA / name).is_file():
-        pytest.skip(f"GLASSFORMER_DATA has no {name}")
-    with gzip.open(DATA / name, "rt", encoding="utf-8") as file:
-        lines = [line.strip() for line in file if line.strip()]
-    hits = joints = ends = 0
-    for at in range(0, len(lines) - 4, 5):
-        group = lines[at : at + 5]
-        expected = {*itertools.accumulate(len(line) + 1 for line in group[:-1])}
-        predicted = {
-            *itertools.accumulate(
-                len(sentence) + len(gap) for sentence, gap in split_sentences(" ".join(group))[:-1]
-            )
-        }
-        hits, joints, ends = hits + len(expected & predicted), joints + len(expected), ends + len(predicted)
-    assert hits / joints >= recall and hits / ends >= precision
-
-
-@given(st.text(alphabet=' .!?aB3"»。\u00a0,\n', max_size=200))
-def test_sentences_lose_nothing(text):
-    assert "".join(sentence + gap for sentence, gap in split_sentences(text)) == text
-    cut = split_in_half(text)
-    assert cut is None or ("".join(cut) == text and max(len(cut[0]), len(cut[2])) < len(text))
-
-
-SCOTLAND = "🏴" + "".join(chr(0xE0000 + ord(letter)) for letter in "gbsct") + "\U000e007f"
-
-
-@given(st.text(alphabet="a\u0301한\u1112\u1161\u11abก่👩\u200d🚀🏽\ufe0f", min_size=2, max_size=40))
-def test_grapheme_clusters_are_not_split(text):
-    cut = split_word(text)
-    assert cut is None or ("".join(cut) == text and all(cut))
-    for letter in ("a\u0301", "\u1112\u1161\u11ab", "👩\u200d🚀", "👍🏽", "❤\ufe0f", SCOTLAND):
-        assert split_word(letter) is None and split_word(letter * 2) == (letter, letter)
+def test_stability_and_suppression() -> None:
+    logits = torch.tensor([[[2.0, 0.5], [-0.5, -2.0]]])
+    assert stability_score(logits, 1.0).tolist() == [pytest.approx(1 / 3)]
+    assert suppress_boxes(torch.empty(0, 4), torch.empty(0), 0.5) == []
