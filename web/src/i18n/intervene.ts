@@ -66,18 +66,12 @@ export default {
   'intervene.after': { en: 'After', ko: '이후' },
   'intervene.difference': { en: 'Difference', ko: '차이' },
 
-  'intervene.stack.encoder': { en: 'Encoder', ko: '인코더' },
-  'intervene.stack.decoder': { en: 'Decoder', ko: '디코더' },
   'intervene.block': { en: '{stack} layer {layer}', ko: '{stack} 레이어 {layer}' },
   'intervene.attention.self': { en: '{stack} layer {layer}, self-attention', ko: '{stack} 레이어 {layer} 셀프 어텐션' },
   'intervene.attention.cross': {
     en: '{stack} layer {layer}, cross-attention',
     ko: '{stack} 레이어 {layer} 크로스 어텐션',
   },
-  'intervene.group.encoder.self': { en: 'Encoder self-attention', ko: '인코더 셀프 어텐션' },
-  'intervene.group.decoder.self': { en: 'Decoder self-attention', ko: '디코더 셀프 어텐션' },
-  'intervene.group.decoder.cross': { en: 'Cross-attention', ko: '크로스 어텐션' },
-  'intervene.group.encoder.cross': { en: 'Cross-attention', ko: '크로스 어텐션' },
   'intervene.site.resid_in': { en: 'input', ko: '입력' },
   'intervene.site.resid_self': { en: 'after self-attention', ko: '셀프 어텐션 뒤' },
   'intervene.site.resid_cross': { en: 'after cross-attention', ko: '크로스 어텐션 뒤' },
@@ -85,6 +79,7 @@ export default {
   'intervene.sequence.source': { en: 'Source', ko: '원문' },
   'intervene.sequence.target': { en: 'Target', ko: '출력문' },
   'intervene.sequence.input': { en: 'Input', ko: '입력' },
+  'intervene.sequence.text': { en: 'Text', ko: '텍스트' },
 
   'intervene.label.ablate_head': { en: '{where}: head {head} off', ko: '{where}: 헤드 {head} 끔' },
   'intervene.label.skip_layer': { en: '{where} off', ko: '{where} 끔' },

@@ -8,6 +8,9 @@ export default {
   },
   'diagram.encoder': { en: 'Encoder', ko: '인코더' },
   'diagram.decoder': { en: 'Decoder', ko: '디코더' },
+  'diagram.stage': { en: 'Stage {n}', ko: '스테이지 {n}' },
+  'diagram.image': { en: 'Image encoder', ko: '이미지 인코더' },
+  'diagram.text': { en: 'Text encoder', ko: '텍스트 인코더' },
   'diagram.walk': { en: 'Scroll through stages', ko: '휠로 단계 이동' },
   'diagram.walk_hint': {
     en: 'When on, the mouse wheel moves from stage to stage',
@@ -31,6 +34,7 @@ export default {
   },
   'part.tokens': { en: 'Tokens', ko: '토큰' },
   'part.patches': { en: 'Patches', ko: '패치' },
+  'part.merge': { en: 'Patch merging', ko: '패치 병합' },
   'part.embed': { en: 'Embedding', ko: '임베딩' },
   'part.position': { en: 'Position', ko: '위치 인코딩' },
   'part.self': { en: 'Self-attention', ko: '셀프 어텐션' },
@@ -82,6 +86,10 @@ export default {
   'overview.wiring.post': {
     en: '{norm} after each residual addition (post-norm)',
     ko: '{norm}, 잔차 덧셈 뒤(post-norm)',
+  },
+  'overview.wiring.res_post': {
+    en: '{norm} of each sublayer’s output, before the addition (res-post-norm)',
+    ko: '{norm}, 잔차 덧셈 직전의 서브레이어 출력(res-post-norm)',
   },
   'overview.wiring.parallel': {
     en: '{norm}, parallel attention and feed-forward',

@@ -175,6 +175,17 @@ export default {
   },
   'attention.pick_query': { en: 'Query token', ko: '쿼리 토큰' },
   'attention.tabs': { en: 'Attention views', ko: '어텐션 보기' },
+  'attention.tab_image': { en: 'Image', ko: '이미지' },
+  'attention.image_note': {
+    en: 'The patches that the selected query attends to, with the selected head.',
+    ko: '선택한 헤드에서 선택한 쿼리가 참조하는 패치입니다.',
+  },
+  'merging.intro': {
+    en: 'Patch merging: the vectors of 2 × 2 neighboring patches are concatenated ({from} values each), normalized and projected to one vector of {to} values. The grid shrinks from {before} to {after}.',
+    ko: '패치 병합: 이웃한 2 × 2 패치의 벡터(각 {from}차원)를 이어 붙이고 정규화한 뒤 {to}차원 벡터 하나로 투영합니다. 격자는 {before}에서 {after}로 줄어듭니다.',
+  },
+  'merging.vector': { en: 'Merged patch {patch}', ko: '병합한 패치 {patch}' },
+  'merging.vector_note': { en: 'The vector that enters this stage.', ko: '이 스테이지로 들어가는 벡터입니다.' },
   'attention.tab_qkv': { en: 'Q, K, V', ko: 'Q, K, V' },
   'attention.tab_scores': { en: 'Scores', ko: '점수' },
   'attention.tab_weights': { en: 'Weights', ko: '가중치' },
@@ -276,6 +287,10 @@ export default {
   'addnorm.intro_pre': {
     en: 'The vector is normalized and passed through {part}. The result is added to the original vector, so the residual stream itself is never normalized.',
     ko: '벡터를 정규화해 {part}에 넣고, 그 결과를 원래 벡터에 더합니다. 잔차 스트림 자체는 정규화하지 않습니다.',
+  },
+  'addnorm.intro_res_post': {
+    en: 'Res-post-norm: the output of {part} is normalized, then added to the residual stream.',
+    ko: 'Res-post-norm: {part}의 출력을 정규화한 다음 잔차 스트림에 더합니다.',
   },
   'addnorm.intro_post': {
     en: 'The output of {part} is added to its input, and the sum is normalized.',

@@ -111,6 +111,10 @@ export default {
     en: 'The output of each sublayer is added to its input. This running sum is the residual stream. The input of each sublayer is normalized ({norm}), the stream itself is not.',
     ko: '각 서브레이어의 출력을 입력에 더합니다. 이렇게 쌓이는 합이 잔차 스트림입니다. 서브레이어의 입력은 정규화하지만({norm}), 잔차 스트림 자체는 정규화하지 않습니다.',
   },
+  'tour.add_norm.res_post': {
+    en: 'The output of each sublayer is normalized, then added to its input (res-post-norm).',
+    ko: '서브레이어의 출력을 정규화한 다음 입력에 더합니다(res-post-norm).',
+  },
   'tour.add_norm.post': {
     en: 'The output of each sublayer is added to its input, and the sum is normalized ({norm}), as in the original paper. The residual connection preserves information, and the norm keeps the values from growing.',
     ko: '각 서브레이어의 출력을 입력에 더하고, 원 논문처럼 그 합을 정규화합니다({norm}). 잔차 연결 덕분에 정보가 유지되고, 정규화 덕분에 값이 계속 커지지 않습니다.',
@@ -123,6 +127,10 @@ export default {
   'tour.layers.pre': {
     en: 'Norm, attention, add; norm, feed-forward, add: this is one layer. The model stacks {layers} of them.',
     ko: '정규화, 어텐션, 잔차 합에 이어 다시 정규화, 피드포워드, 잔차 합까지가 한 레이어입니다. 이런 레이어 {layers}개를 쌓았습니다.',
+  },
+  'tour.layers.res_post': {
+    en: 'Every layer has the same structure: attention, normalization and addition, then a feed-forward network, normalization and addition.',
+    ko: '모든 레이어의 구조는 같습니다. 어텐션, 정규화, 잔차 합, 그리고 피드포워드, 정규화, 잔차 합입니다.',
   },
   'tour.layers.post': {
     en: 'Attention, add & norm, feed-forward, add & norm: this is one layer. The model stacks {layers} of them.',

@@ -4,6 +4,7 @@ import { router } from '../lib/router.svelte';
 import type { Intervention, TraceInfo } from '../lib/types';
 import { lookup, t } from '../lib/i18n.svelte';
 import { visibleText } from '../components/tokenText';
+import { blockOf, stackTitle } from '../model/stageNames';
 
 export const MOST = 256; // the server's limit
 
@@ -45,26 +46,27 @@ export function attentionNamed(trace: TraceInfo, name: string): string {
   const attention = trace.attentions.find((one) => one.name === name);
   if (!attention) return name;
   return t(`intervene.attention.${attention.kind}`, {
-    stack: t(`intervene.stack.${attention.stack}`),
+    stack: stackTitle(attention.stack),
     layer: attention.layer + 1,
   });
 }
 
-export function blockNamed(block: string): string {
-  const [stack, , layer] = block.split('.');
-  return t('intervene.block', { stack: lookup(`intervene.stack.${stack}`), layer: Number(layer) + 1 });
+export function blockNamed(trace: TraceInfo, block: string): string {
+  const attention = trace.attentions.find((one) => blockOf(one) === block);
+  return attention ? t('intervene.block', { stack: stackTitle(attention.stack), layer: attention.layer + 1 }) : block;
 }
 
 /** A point of the residual stream in words: layer and sublayer. */
-export function siteNamed(name: string): string {
+export function siteNamed(trace: TraceInfo, name: string): string {
   const block = name.slice(0, name.lastIndexOf('.'));
   const site = name.slice(name.lastIndexOf('.') + 1);
-  return `${blockNamed(block)}, ${lookup(`intervene.site.${site}`)}`;
+  return `${blockNamed(trace, block)}, ${lookup(`intervene.site.${site}`)}`;
 }
 
-/** The sequence that a stack reads. */
-export function sequenceOfStack(trace: TraceInfo, stack: string): string {
-  return trace.attentions.find((one) => one.stack === stack && one.kind === 'self')?.queries ?? trace.sequences[0].name;
+/** The sequence of a point of the residual stream. */
+export function sequenceOfSite(trace: TraceInfo, site: string): string {
+  const block = site.slice(0, site.lastIndexOf('.'));
+  return trace.attentions.find((one) => blockOf(one) === block)?.queries ?? trace.sequences[0].name;
 }
 
 /** A change in words. */
@@ -76,7 +78,7 @@ export function said(trace: TraceInfo, change: Intervention): string {
         head: change.head + 1,
       });
     case 'skip_layer':
-      return t('intervene.label.skip_layer', { where: blockNamed(change.block) });
+      return t('intervene.label.skip_layer', { where: blockNamed(trace, change.block) });
     case 'mask_token':
       return t('intervene.label.mask_token', {
         token: pieceAt(trace, change.sequence, change.position),
@@ -88,16 +90,16 @@ export function said(trace: TraceInfo, change: Intervention): string {
         other: pieceAt(trace, change.sequence, change.positions[1]),
       });
     case 'scale_residual': {
-      const sequence = sequenceOfStack(trace, change.name.split('.')[0]);
+      const sequence = sequenceOfSite(trace, change.name);
       return t('intervene.label.residual', {
-        where: siteNamed(change.name),
+        where: siteNamed(trace, change.name),
         token: pieceAt(trace, sequence, change.position),
         scale: change.scale,
       });
     }
     case 'scale_positions':
       return t('intervene.label.positions', {
-        stack: lookup(`intervene.stack.${change.stack}`),
+        stack: stackTitle(change.stack),
         stretch: change.scale,
       });
   }

@@ -1,7 +1,8 @@
 // Interventions from a URL: keeps those that are valid for this trace.
 
 import type { Intervention, StackInfo, TraceInfo } from '../lib/types';
-import { MOST, sequenceOfStack, whereOf } from './interventions';
+import { blockOf } from '../model/stageNames';
+import { MOST, sequenceOfSite, whereOf } from './interventions';
 
 const FIELDS: Record<Intervention['kind'], string[]> = {
   ablate_head: ['attention', 'head'],
@@ -48,7 +49,7 @@ function fits(given: unknown, trace: TraceInfo, stacks: StackInfo[]): given is I
     case 'ablate_head':
       return counted(change.head, trace.attentions.find((one) => one.name === change.attention)?.heads ?? 0);
     case 'skip_layer':
-      return trace.attentions.some((one) => change.block === `${one.stack}.blocks.${one.layer}`);
+      return trace.attentions.some((one) => change.block === blockOf(one));
     case 'mask_token':
       return stands(change.sequence, change.position);
     case 'swap_tokens': {
@@ -64,7 +65,7 @@ function fits(given: unknown, trace: TraceInfo, stacks: StackInfo[]): given is I
         typeof change.name === 'string' &&
         /\.blocks\.\d+\.resid_(in|self|cross|out)$/.test(change.name) &&
         Object.hasOwn(trace.tensors, change.name) &&
-        stands(sequenceOfStack(trace, change.name.split('.')[0]), change.position) &&
+        stands(sequenceOfSite(trace, change.name), change.position) &&
         between(change.scale, -LARGEST, LARGEST)
       );
     case 'scale_positions':

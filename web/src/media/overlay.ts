@@ -4,8 +4,10 @@ import type { Tensor } from '../lib/tensor';
 
 const TINT = [118, 92, 255] as const; // not of the theme: it must stand out from the picture's own greys and colors
 
+const GREY = 150;
+
 export interface Veil {
-  weights: ArrayLike<number>; // one a patch, by rows
+  weights: ArrayLike<number>; // one per patch, by rows; a negative one hides its patch behind grey
   full: number; // the weight that is tinted fully
   grid: [number, number]; // rows, columns
 }
@@ -27,9 +29,10 @@ export function paint(canvas: HTMLCanvasElement, pixels: Tensor, veil: Veil | nu
       const at = (from + Math.floor((x * wide) / width)) * channels;
       const share = veil ? veil.weights[row + Math.min(veil.grid[1] - 1, Math.floor((x * veil.grid[1]) / width))] : 0;
       const tint = veil ? 0.88 * Math.max(0, Math.min(1, share / (veil.full || 1))) : 0;
+      const grey = share < 0 ? 0.78 : 0;
       for (let c = 0; c < 3; c++) {
         const own = pixels.data[at + (channels >= 3 ? c : 0)];
-        image.data[n + c] = own * (1 - tint) + TINT[c] * tint;
+        image.data[n + c] = (own * (1 - tint) + TINT[c] * tint) * (1 - grey) + GREY * grey;
       }
       image.data[n + 3] = 255;
     }

@@ -3,6 +3,9 @@
 import { router } from '../lib/router.svelte';
 import type { Source } from '../lib/source';
 import { extent, type Tensor } from '../lib/tensor';
+import { stackTitle } from '../model/stageNames';
+import { t } from '../lib/i18n.svelte';
+import { shareWindow } from './windows';
 import type { AttentionInfo, TraceInfo } from '../lib/types';
 
 /** The selected attention: URL parameters `look` (a layer or "roll") and `by` (a head or "mean"). */
@@ -11,15 +14,41 @@ export interface AttentionChoice {
   head: number | 'mean';
 }
 
-export const selfAttentions = (trace: TraceInfo): AttentionInfo[] =>
-  trace.attentions.filter((one) => one.kind === 'self');
+/** The self-attention layers over patches, or over the only kind of tokens. */
+export function selfAttentions(trace: TraceInfo): AttentionInfo[] {
+  const own = trace.attentions.filter((one) => one.kind === 'self');
+  const patches = own.filter((one) => trace.sequences.find(({ name }) => name === one.queries)?.kind === 'patches');
+  return patches.length ? patches : own;
+}
+
+/** Attention rollout needs layers that all have the same tokens. */
+export const canRoll = (trace: TraceInfo): boolean =>
+  new Set(selfAttentions(trace).map((one) => one.queries)).size === 1;
+
+/** The name of a layer; with several stacks also that of its stack. */
+export function layerName(trace: TraceInfo, layer: AttentionInfo): string {
+  const name = t('patch_attention.layer_n', { n: layer.layer + 1 });
+  return canRoll(trace) ? name : `${stackTitle(layer.stack)}, ${name}`;
+}
+
+/** The weights of the patches (S - prefix); outside of the window of a selected patch they are -1. */
+export function patchWeights(
+  weights: Float32Array,
+  prefix: number,
+  layer: AttentionInfo | undefined,
+  at: number,
+): Float32Array {
+  const windows = layer?.windows;
+  const patches = weights.subarray(prefix);
+  return windows ? patches.map((weight, n) => (shareWindow(windows, at - prefix, n) ? weight : -1)) : patches;
+}
 
 export function attentionChoice(trace: TraceInfo): AttentionChoice {
   const layers = selfAttentions(trace);
   const last = layers.length - 1;
   const asked = router.param('look');
   const by = router.param('by', 'mean');
-  const layer = asked === 'roll' ? 'roll' : Math.max(0, Math.min(last, Math.trunc(router.number('look', last))));
+  const layer = asked === 'roll' && canRoll(trace) ? 'roll' : Math.max(0, Math.min(last, Math.trunc(router.number('look', last))));
   const heads = layers[layer === 'roll' ? last : layer]?.heads ?? 1;
   return { layer, head: by === 'mean' ? 'mean' : Math.max(0, Math.min(heads - 1, Math.trunc(router.number('by', 0)))) };
 }

@@ -1,7 +1,22 @@
 // The name of a stage and its location in the model.
 
-import { lookup, t } from '../lib/i18n.svelte';
-import type { ModelInfo, StackInfo, Stage, TraceInfo } from '../lib/types';
+import { has, lookup, t } from '../lib/i18n.svelte';
+import type { AttentionInfo, ModelInfo, StackInfo, Stage, TraceInfo } from '../lib/types';
+
+/** The name of a stack, for people. */
+export function stackTitle(name: string): string {
+  const stage = /^stage(\d+)$/.exec(name);
+  return stage ? t('diagram.stage', { n: stage[1] }) : lookup(`diagram.${name}`);
+}
+
+/** The name of the attentions of one kind in a stack. */
+export function attentionGroup({ stack, kind }: Pick<AttentionInfo, 'stack' | 'kind'>): string {
+  const known = `heads.${stack}_${kind}`;
+  return has(known) ? t(known) : `${stackTitle(stack)}, ${t(`part.${kind}`)}`;
+}
+
+/** The module path of the block that an attention belongs to. */
+export const blockOf = (attention: AttentionInfo): string => attention.name.replace(/\.\w+_attn$/, '');
 
 export const stackOf = (model: ModelInfo, stage: Stage): StackInfo | null =>
   model.outline.stacks.find((stack) => stack.name === stage.stack) ?? null;
@@ -24,7 +39,7 @@ export function stageName(id: string, stack: StackInfo | null, trace: TraceInfo 
 /** Its location: the stack and layer. */
 export function stageWhere(id: string, stack: StackInfo | null): string {
   if (!stack) return '';
-  const name = t(`diagram.${stack.name}`);
+  const name = stackTitle(stack.name);
   const layer = id.split('.')[1];
   return /^\d+$/.test(layer) ? t('panel.where', { stack: name, layer: Number(layer) + 1, layers: stack.layers }) : name;
 }

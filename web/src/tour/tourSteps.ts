@@ -19,6 +19,7 @@ const live = (name: string): string => `[data-tour~="${name}"]`;
 const NORMS: Record<StackInfo['wiring'], string> = {
   pre: 'x \\leftarrow x + \\mathrm{Sublayer}(\\mathrm{Norm}(x))',
   post: 'x \\leftarrow \\mathrm{Norm}(x + \\mathrm{Sublayer}(x))',
+  res_post: 'x \\leftarrow x + \\mathrm{Norm}(\\mathrm{Sublayer}(x))',
   parallel: 'x \\leftarrow x + \\mathrm{Attention}(\\mathrm{Norm}(x)) + \\mathrm{FFN}(\\mathrm{Norm}(x))',
 };
 
