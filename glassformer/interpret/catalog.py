@@ -78,7 +78,8 @@ class Catalog:
 def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
     """Return the model's outline, its sizes, and example inputs."""
     kind, spec, stacks = model_kind(bundle), bundle.spec, describe_stacks(bundle)
-    architecture: Any = "encoder-decoder" if len(stacks) > 1 else f"{stacks[0].name}-only"
+    architecture: Any = "-".join(dict.fromkeys(stack.path.split(".")[0] for stack in stacks))
+    architecture = architecture if "-" in architecture else f"{architecture}-only"
     assert not isinstance(spec, specs.TwoTowerSpec)  # `model_kind` rejects it
     parameters = list(bundle.model.parameters())
     labels = getattr(spec.head, "num_labels", None)
@@ -97,7 +98,7 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
         labels=None if labels is None else tuple(label_names(bundle, labels)),
         languages=(tuple(target_languages(bundle)) or None) if kind == "translate" else None,
         outline=schema.ModelOutline(
-            d_model=getattr(spec, stacks[-1].name).d_model,
+            d_model=stacks[-1].d_model,
             stacks=stacks,
             head=schema.OutputHeadInfo(
                 kind=spec.head.kind,

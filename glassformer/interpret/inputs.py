@@ -29,12 +29,13 @@ from glassformer.generation import GenerationOptions, generate_batched
 from glassformer.generation.inference_model import max_positions
 from glassformer.generation.step_decoder import decoder_start_ids
 from glassformer.interpret.interventions import IntervenedModel, no_padding_mask
-from glassformer.interpret.outline import model_kind
+from glassformer.interpret.outline import model_kind, stack_names
 from glassformer.interpret.schema import Intervention, Kind, TokenSequence, TraceInput
 from glassformer.interpret.tokens import (
     encoded_sequence,
     generated_tokens,
     image_sequence,
+    merged_sequences,
     series_sequence,
     tokens_of,
 )
@@ -186,7 +187,7 @@ def _prepare_image(bundle: Bundle, input: TraceInput) -> PreparedInput:
     return PreparedInput(
         kind=model_kind(bundle),
         input=input,
-        sequences=(image_sequence(collator.read),),
+        sequences=merged_sequences(image_sequence(collator.read), len(stack_names(bundle.model))),
         inputs={"inputs": collator.collate([image])},
         tensors={"input.pixels": torch.from_numpy(image.pixels.copy())},
     )

@@ -49,7 +49,7 @@ from glassformer.errors import (
 from glassformer.generation.inference_model import max_positions
 from glassformer.generation.step_decoder import PrefillResult
 from glassformer.interpret import schema
-from glassformer.interpret.outline import InputNames, find_submodule, input_names
+from glassformer.interpret.outline import InputNames, find_submodule, input_names, stack_names
 
 Edit = Callable[[Tensor], Tensor]
 Part = TypeVar("Part", bound=nn.Module)
@@ -79,6 +79,7 @@ class IntervenedForward:
         self.model, self.inputs = model, dict(inputs)
         self.names = input_names(model)
         self.lengths = {name: self._length(names) for name, names in self.names.items()}
+        self._add_stage_lengths()
         self.orders: dict[str, list[int]] = {}
         self._edits: dict[str, list[Edit]] = {}
         self._skipped_blocks: list[str] = []
@@ -114,7 +115,7 @@ class IntervenedForward:
                 order = self.orders.setdefault(name, list(range(self.lengths[name])))
                 order[first], order[second] = order[second], order[first]
             case schema.ScaleResidual(name=name, position=position, scale=scale):
-                self._check_position(self._sequence_of(self._check_residual_site(name)), position)
+                self._check_range(self._check_residual_site(name), position)
                 self._edit(name, _scale_slice(position, scale))
             case schema.ScalePositions(stack=stack, scale=scale):
                 if not scale > 0:
@@ -183,9 +184,24 @@ class IntervenedForward:
             return embed.num_trained_tokens + math.prod(patches)
         return int(embed.position.shape[-2])
 
+    def _add_stage_lengths(self) -> None:
+        """Add the numbers of patches of later stages, each of which halves the grid of the one before."""
+        for names in stack_names(self.model):
+            if names.sequence in self.lengths:
+                embed: Any = self.model.get_submodule(names.embed)
+                if isinstance(embed, ImageInput):
+                    sizes = self.inputs[self.names[names.sequence].ids].shape[2:]
+                    grid = [-(-size // side) for size, side in zip(sizes, embed.patch_size, strict=True)]
+            else:
+                grid = [-(-side // 2) for side in grid]
+                self.lengths[names.sequence] = math.prod(grid)
+
     def _check_position(self, sequence: str, position: int) -> None:
         if sequence not in self.names:
             raise UnknownNameError("sequence", sequence, self.names)
+        self._check_range(sequence, position)
+
+    def _check_range(self, sequence: str, position: int) -> None:
         if not 0 <= position < self.lengths[sequence]:
             raise InvalidValueError(f"{sequence} position", position, f"0 to {self.lengths[sequence] - 1}")
 
@@ -197,7 +213,8 @@ class IntervenedForward:
         sites += ["resid_cross"] if block.cross_attn is not None else []
         if site not in sites:
             raise UnknownNameError("residual", site, sites, where=path)
-        return path.split(".")[0]
+        stack = path.partition(".blocks.")[0]
+        return next(names.sequence for names in stack_names(self.model) if names.path == stack)
 
     def _submodule(self, path: str, kind: type[nn.Module], what: str) -> Any:
         module = find_submodule(self.model, path, (kind,))

@@ -33,7 +33,7 @@ def logit_lens(trace: Trace, position: int | None = None, top: int = 10) -> sche
     A model that classifies its whole input has the same prediction at all positions.
     """
     readout = head_readout(trace.bundle)
-    at = _check_position(trace, readout.stack, position)
+    at = _check_position(trace, readout.stack.path, position)
     part, context = slice(at, at + 1), HeadContext()
     if readout.whole_input:
         part, context = slice(None), _head_context(trace)
@@ -50,7 +50,7 @@ def logit_lens(trace: Trace, position: int | None = None, top: int = 10) -> sche
                 rank_of_final=int((logits > logits[final]).sum()) + 1,
             )
         )
-    return schema.LensInfo(position=at, stack=readout.stack, layers=tuple(layers))
+    return schema.LensInfo(position=at, stack=readout.stack.name, layers=tuple(layers))
 
 
 @torch.inference_mode()
@@ -61,8 +61,9 @@ def lens_table(trace: Trace, stack: str, positions: Sequence[int] | None = None)
     evaluation of the head per layer. Results are stored with the trace.
     """
     readout = head_readout(trace.bundle)
-    if readout.stack != stack or readout.whole_input:
-        raise schema.ItemNotFoundError("logit lens", stack, [] if readout.whole_input else [readout.stack])
+    if readout.stack.name != stack or readout.whole_input:
+        known = [] if readout.whole_input else [readout.stack.name]
+        raise schema.ItemNotFoundError("logit lens", stack, known)
     sites = readout.sites()
     length = trace.record[sites[0]].shape[1]
     names = f"{stack}.lens.top", f"{stack}.lens.prob"
@@ -88,7 +89,7 @@ def lens_table(trace: Trace, stack: str, positions: Sequence[int] | None = None)
 def next_tokens(trace: Trace, position: int | None = None, top: int = 50) -> schema.NextTokenInfo:
     """Return the model's top predictions at one position, by default the last."""
     readout = head_readout(trace.bundle)
-    at = _check_position(trace, readout.stack, position)
+    at = _check_position(trace, readout.stack.path, position)
     logits = trace.record["head.logits"][0].float()
     logits = logits if readout.whole_input else logits[at]
     return schema.NextTokenInfo(
@@ -105,7 +106,9 @@ def _head_context(trace: Trace) -> HeadContext:
     inputs = trace.prepared.inputs
     mask = inputs.get("tgt_mask" if isinstance(trace.bundle.model, EncoderDecoder) else "mask")
     ids = inputs.get("src", inputs.get("ids", inputs.get("inputs")))
-    return HeadContext(ids=ids, padding=mask if isinstance(mask, Tensor) else getattr(mask, "padding", None))
+    padding = mask if isinstance(mask, Tensor) else getattr(mask, "padding", None)
+    grid = trace.sequences[-1].grid if trace.sequences else None
+    return HeadContext(ids=ids, padding=padding, grid=grid)
 
 
 def _check_position(trace: Trace, stack: str, position: int | None) -> int:
@@ -133,7 +136,7 @@ def unit_tokens(trace: Trace, ffn: str, unit: int, top: int = 12) -> schema.Feed
         readout = head_readout(trace.bundle)
     except UnsupportedError:
         return schema.FeedForwardUnitInfo()
-    if readout.labels is not None or readout.stack != ffn.split(".")[0]:
+    if readout.labels is not None or not ffn.startswith(f"{readout.stack.path}."):
         return schema.FeedForwardUnitInfo()
     logits = _unit_logits(readout, ffn, layer.down.weight[:, unit].float())
 

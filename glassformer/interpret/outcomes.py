@@ -26,7 +26,6 @@ from glassformer.core.heads import (
     SpanLogits,
     TokenClassifyHead,
 )
-from glassformer.core.model import EncoderOnly
 from glassformer.core.observe import Record
 from glassformer.core.series import SeriesClassifyHead
 from glassformer.errors import UnsupportedError
@@ -54,21 +53,19 @@ class HeadReadout:
     """
 
     bundle: Bundle
-    stack: Literal["encoder", "decoder"]
+    stack: schema.StackInfo
     whole_input: bool
     labels: Sequence[str] | None  # None if the model predicts tokens
 
     @property
     def final_norm(self) -> nn.Module | None:
         """The norm between the last block and the head, if any."""
-        norm: nn.Module | None = getattr(self.bundle.model, self.stack).final_norm
-        return norm
+        return self.bundle.model.get_submodule(stack_output(self.stack)) if self.stack.final_norm else None
 
     def sites(self) -> list[str]:
         """Return the names of the residual stream before the first block and after each block."""
-        blocks = getattr(self.bundle.model, self.stack).blocks
-        path = f"{self.stack}.blocks"
-        return [f"{path}.0.resid_in", *(f"{path}.{n}.resid_out" for n in range(len(blocks)))]
+        path = f"{self.stack.path}.blocks"
+        return [f"{path}.0.resid_in", *(f"{path}.{n}.resid_out" for n in range(self.stack.layers))]
 
     def logits(self, residual: Tensor, context: HeadContext) -> Tensor:
         """Apply the final norm and the head to a residual (1, N, D); logits (N, V), or (1, V)."""
@@ -104,7 +101,7 @@ class HeadReadout:
             return [self.labels[index] for index in ids]
         if (tokenizer := self.bundle.tokenizer) is None:
             return [f"<id {index}>" for index in ids]
-        side: Literal["source", "target"] = "target" if self.stack == "decoder" else "source"
+        side: Literal["source", "target"] = "target" if self.stack.name == "decoder" else "source"
         return [tokenizer.pieces([index], side=side)[0] for index in ids]
 
     def top(self, logits: Tensor, count: int) -> tuple[schema.Prediction, ...]:
@@ -124,7 +121,7 @@ def head_readout(bundle: Bundle) -> HeadReadout:
         raise UnsupportedError(bundle.display_name, "predictions of tokens or labels")
     return HeadReadout(
         bundle=bundle,
-        stack="encoder" if isinstance(model, EncoderOnly) else "decoder",
+        stack=describe_stacks(bundle)[-1],
         whole_input=whole_input,
         labels=None if tokens else label_names(bundle, model.spec.head.num_labels),
     )

@@ -11,6 +11,7 @@ from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly, TwoTower
 from glassformer.core.observe import Record
+from glassformer.core.stages import Stages
 from glassformer.errors import UnsupportedError
 from glassformer.interpret import schema
 
@@ -93,20 +94,45 @@ def input_names(model: nn.Module) -> dict[Any, InputNames]:
 
 
 class StackNames(NamedTuple):
-    """The name of a stack, its module, the module before it, and the sequence that it reads."""
+    """The name of a stack, its module, the module before it, and the sequence that it reads.
+
+    input: path of the input's spec; empty for a stack that reads the output of another.
+    """
 
     name: schema.StackName
     path: str
     embed: str
     sequence: schema.SequenceName
+    input: str
 
 
 def stack_names(model: nn.Module) -> tuple[StackNames, ...]:
     """Return the stacks of a model, in the order of the data flow."""
-    return tuple(
-        StackNames(names.stack, names.stack, names.embed, sequence)
-        for sequence, names in input_names(model).items()
-    )
+    stacks: list[StackNames] = []
+    for sequence, names in input_names(model).items():
+        stack = model.get_submodule(names.stack)
+        if not isinstance(stack, Stages):
+            stacks.append(StackNames(names.stack, names.stack, names.embed, sequence, sequence))
+            continue
+        for n in range(len(stack.stages)):
+            name, path = f"stage{n + 1}", f"{names.stack}.stages.{n}"
+            before = f"{names.stack}.merging.{n - 1}" if n else names.embed
+            stacks.append(StackNames(name, path, before, name if n else sequence, "" if n else sequence))
+    return tuple(stacks)
+
+
+def _has_final_norm(model: nn.Module, names: StackNames) -> bool:
+    """Whether a norm follows the stack; of several stages, the last."""
+    owner, stages, number = names.path.partition(".stages.")
+    stack: Any = model.get_submodule(owner)
+    return stack.final_norm is not None and (not stages or int(number) == len(stack.stages) - 1)
+
+
+def _spec_at(spec: Any, path: str) -> Any:
+    """Return the part of a spec at a module path, e.g. `encoder.stages.0`; None for an empty path."""
+    for part in path.split(".") if path else ():
+        spec = spec[int(part)] if part.isdigit() else getattr(spec, part)
+    return spec if path else None
 
 
 def describe_stacks(bundle: Bundle) -> tuple[schema.StackInfo, ...]:
@@ -114,12 +140,13 @@ def describe_stacks(bundle: Bundle) -> tuple[schema.StackInfo, ...]:
 
 
 def _describe_stack(bundle: Bundle, names: StackNames) -> schema.StackInfo:
-    stack, read = getattr(bundle.spec, names.path), getattr(bundle.spec, names.sequence)
+    stack, read = _spec_at(bundle.spec, names.path), _spec_at(bundle.spec, names.input)
     block, attention = stack.block, stack.block.attention
     return schema.StackInfo(
         name=names.name,
         path=names.path,
         embed=names.embed,
+        merging=not names.input,
         d_model=stack.d_model,
         embed_scale=getattr(read, "scale", 1.0),
         sequence=names.sequence,
@@ -128,7 +155,7 @@ def _describe_stack(bundle: Bundle, names: StackNames) -> schema.StackInfo:
         causal=stack.causal,
         window=attention.window,
         norm=block.norm.kind,
-        final_norm=stack.final_norm is not None,
+        final_norm=_has_final_norm(bundle.model, names),
         heads=attention.num_heads,
         kv_heads=attention.num_kv_heads or attention.num_heads,
         head_dim=attention.head_dim or stack.d_model // attention.num_heads,
@@ -143,7 +170,7 @@ def _describe_stack(bundle: Bundle, names: StackNames) -> schema.StackInfo:
 
 
 def _describe_position(
-    name: str, stack: specs.StackSpec, embed: str, read: specs.InputSpec
+    name: str, stack: specs.StackSpec, embed: str, read: specs.InputSpec | None
 ) -> schema.PositionInfo:
     inside, before = f"{name}.position", f"{embed}.position"
     match stack.position:
@@ -234,9 +261,14 @@ def residual_sites(stack: schema.StackInfo, record: Record) -> list[str]:
     return [site for site in sites if site in record]
 
 
+def _final_norm(path: str) -> str:
+    """Return the name of the norm after a stack; after stages, it belongs to the encoder of all."""
+    return f"{path.partition('.stages.')[0]}.final_norm"
+
+
 def stack_output(stack: schema.StackInfo) -> str:
     if stack.final_norm:
-        return f"{stack.path}.final_norm"
+        return _final_norm(stack.path)
     return f"{stack.path}.blocks.{stack.layers - 1}.resid_out" if stack.layers else f"{stack.embed}.out"
 
 
@@ -264,15 +296,10 @@ def describe_stages(stacks: Sequence[schema.StackInfo], record: Record) -> tuple
 
 def _steps(stack: schema.StackInfo, memory: str, record: Record) -> Iterator[Step]:
     yield "tokens", "tokens", None, {}
-    parts = ("scaled", "token", "patch", "kind", "norm", "out")
-    yield "embed", "embedding", None, {part: f"{stack.embed}.{part}" for part in parts}
-    position = stack.position
-    if position.name is not None:
-        roles = {"added": f"{stack.embed}.position", "after": f"{stack.embed}.out"}
-        roles |= {table: f"{position.name}.{table}" for table in DERIVED}
-        if stack.causal or position.kind not in ("relative", "alibi"):
-            del roles["table_ahead"]
-        yield "position", "position", None, roles
+    if stack.merging:
+        yield "merge", "merging", None, {"out": f"{stack.embed}.out"}
+    else:
+        yield from _embedding_steps(stack)
     for layer in range(stack.layers):
         at = f"{stack.path}.blocks.{layer}"
         steps = (
@@ -283,6 +310,18 @@ def _steps(stack: schema.StackInfo, memory: str, record: Record) -> Iterator[Ste
     if stack.final_norm:
         roles = {"before": residual_sites(stack, record)[-1], "after": stack_output(stack)}
         yield "final", "final_norm", None, roles
+
+
+def _embedding_steps(stack: schema.StackInfo) -> Iterator[Step]:
+    parts = ("scaled", "token", "patch", "kind", "norm", "out")
+    yield "embed", "embedding", None, {part: f"{stack.embed}.{part}" for part in parts}
+    position = stack.position
+    if position.name is not None:
+        roles = {"added": f"{stack.embed}.position", "after": f"{stack.embed}.out"}
+        roles |= {table: f"{position.name}.{table}" for table in DERIVED}
+        if stack.causal or position.kind not in ("relative", "alibi"):
+            del roles["table_ahead"]
+        yield "position", "position", None, roles
 
 
 def _layer(

@@ -165,12 +165,13 @@ class StackInfo(Schema):
     """A stack of layers with the embedding or patch merging before it; all layers have the same settings.
 
     path: name of the stack's module, a prefix of the names of its tensors. embed: name of the module before
-    it. embed_scale: factor of the token embeddings. biases: which feed-forward projections have a bias.
+    it. merging: whether that module merges the patches of the stack before. embed_scale: factor of the token embeddings. biases: which feed-forward projections have a bias.
     """
 
     name: StackName
     path: str
     embed: str
+    merging: bool
     d_model: int
     embed_scale: float
     sequence: SequenceName
@@ -236,7 +237,7 @@ class ModelInfo(Schema):
     id: str
     name: str
     family: str | None
-    architecture: Literal["encoder-decoder", "encoder-only", "decoder-only"]
+    architecture: Literal["encoder-decoder", "encoder-only", "decoder-only", "two-tower"]
     kind: Kind
     parameters: int
     bytes: int

@@ -122,6 +122,33 @@ def image_sequence(read: specs.ImagePatchesSpec) -> TokenSequence:
     )
 
 
+def merged_sequences(first: TokenSequence, count: int) -> tuple[TokenSequence, ...]:
+    """Return the patches of an image for each of `count` stages: each merges 2 x 2 patches of the one before."""
+    sequences = [first]
+    for n in range(2, count + 1):
+        before = sequences[-1]
+        assert before.grid is not None
+        (rows, columns), tokens = before.grid, []
+        for row in range(0, rows, 2):
+            for column in range(0, columns, 2):
+                x, y, _, _ = _box(before, row, column)
+                last = _box(before, min(row + 1, rows - 1), min(column + 1, columns - 1))
+                box = (x, y, last[0] + last[2] - x, last[1] + last[3] - y)
+                tokens.append(TraceToken(piece=f"{row // 2 + 1},{column // 2 + 1}", box=box))
+        grid = (-(-rows // 2), -(-columns // 2))
+        sequences.append(
+            TokenSequence(name=f"stage{n}", kind="patches", tokens=tuple(tokens), grid=grid)
+        )
+    return tuple(sequences)
+
+
+def _box(patches: TokenSequence, row: int, column: int) -> tuple[int, int, int, int]:
+    assert patches.grid is not None
+    box = patches.tokens[patches.prefix + row * patches.grid[1] + column].box
+    assert box is not None
+    return box
+
+
 def series_sequence(read: specs.SeriesPatchesSpec) -> TokenSequence:
     """Describe the tokens of a series: prefix tokens, then patches, oldest first; time steps count from 0."""
     skipped = (read.context_length - read.patch_length) % read.stride

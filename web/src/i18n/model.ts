@@ -52,6 +52,7 @@ export default {
   'position.learned': { en: 'learned', ko: '학습됨' },
   'position.rotary': { en: 'rotary', ko: '회전(RoPE)' },
   'position.relative': { en: 'relative position bias', ko: '상대 위치 편향' },
+  'position.relative_2d': { en: '2-D relative position bias', ko: '2차원 상대 위치 편향' },
   'position.alibi': { en: 'ALiBi', ko: 'ALiBi' },
   'position.none': { en: 'none', ko: '없음' },
   'head.words': { en: 'Linear and softmax over {n} tokens', ko: '토큰 {n}개에 대한 선형 변환과 소프트맥스' },
@@ -71,6 +72,10 @@ export default {
   'overview.shape.encoder-only': {
     en: 'An encoder: every token attends to all tokens, and the output is one vector per token.',
     ko: '인코더 모델입니다. 모든 토큰이 서로를 참조하고, 토큰마다 벡터 하나를 출력합니다.',
+  },
+  'overview.shape.two-tower': {
+    en: 'Two encoders: one embeds images, the other texts, as vectors of the same size. The cosine of two vectors tells how well image and text match.',
+    ko: '인코더가 두 개인 모델입니다. 하나는 이미지를, 다른 하나는 텍스트를 같은 크기의 벡터로 바꾸고, 두 벡터의 코사인 유사도로 이미지와 텍스트가 얼마나 맞는지 잽니다.',
   },
   'overview.shape.decoder-only': {
     en: 'A decoder: each token attends to itself and earlier tokens, and predicts the next token.',

@@ -455,7 +455,7 @@ export interface ModelInfo {
   id: string;
   name: string;
   family: string | null;
-  architecture: "encoder-decoder" | "encoder-only" | "decoder-only";
+  architecture: "encoder-decoder" | "encoder-only" | "decoder-only" | "two-tower";
   kind: "translate" | "generate" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast";
   parameters: number;
   bytes: number;
@@ -700,11 +700,12 @@ export interface SnapshotInfo {
   loss: number | null;
 }
 
-/** A stack of layers with the embedding or patch merging before it; all layers have the same settings. path: name of the stack's module, a prefix of the names of its tensors. embed: name of the module before it. embed_scale: factor of the token embeddings. biases: which feed-forward projections have a bias. */
+/** A stack of layers with the embedding or patch merging before it; all layers have the same settings. path: name of the stack's module, a prefix of the names of its tensors. embed: name of the module before it. merging: whether that module merges the patches of the stack before. embed_scale: factor of the token embeddings. biases: which feed-forward projections have a bias. */
 export interface StackInfo {
   name: string;
   path: string;
   embed: string;
+  merging: boolean;
   d_model: number;
   embed_scale: number;
   sequence: string;

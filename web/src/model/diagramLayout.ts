@@ -3,7 +3,7 @@
 
 import type { ModelInfo, StackInfo } from '../lib/types';
 
-export type Part = 'tokens' | 'embed' | 'position' | 'self' | 'cross' | 'ffn' | 'norm' | 'add' | 'final' | 'head';
+export type Part = 'tokens' | 'embed' | 'merge' | 'position' | 'self' | 'cross' | 'ffn' | 'norm' | 'add' | 'final' | 'head';
 
 export interface Stop {
   id: string; // the stage it opens
@@ -67,6 +67,7 @@ const EMBED = 38;
 const POSITION = 34;
 const ATTEND = 54;
 const FEED = 38;
+const STAGE_GAP = 14;
 const MANY = 14; // layers beyond this are folded
 
 const added = (stack: StackInfo): boolean => stack.position.kind === 'sinusoidal' || stack.position.kind === 'learned';
@@ -206,8 +207,9 @@ function column(
   let y = -tokens;
   const strip = { x, y, w, h: tokens };
   y -= 16 + EMBED;
-  stops.push({ id: `${stack.name}.embed`, part: 'embed', x: x + inset, y, w: w - 2 * inset, h: EMBED, mini: false });
-  lines.push({ d: `M${x + w / 2} ${y + EMBED + 15} V${y + EMBED + 1}`, role: 'branch', id: `${stack.name}.embed` });
+  const part = stack.merging ? 'merge' : 'embed';
+  stops.push({ id: `${stack.name}.${part}`, part, x: x + inset, y, w: w - 2 * inset, h: EMBED, mini: false });
+  lines.push({ d: `M${x + w / 2} ${y + EMBED + 15} V${y + EMBED + 1}`, role: 'branch', id: `${stack.name}.${part}` });
   const bottom = y;
   if (stack.position.name !== null) {
     y -= 16 + POSITION;
@@ -287,17 +289,18 @@ export function layoutDiagram(
   unfolded: boolean,
 ): DiagramLayout {
   const stacks = model.outline.stacks;
-  const columns = stacks.map((stack, n) =>
-    column(
-      stack,
-      n * (sizes.column + sizes.gutter),
-      sizes,
-      open[stack.name] ?? null,
-      unfolded,
-      sizes.tokens[n] ?? 30,
-      n === stacks.length - 1,
-    ),
-  );
+  const towers = model.architecture === 'two-tower';
+  const columns: Column[] = [];
+  for (const [n, stack] of stacks.entries()) {
+    const below = stack.merging ? columns.at(-1) : undefined; // a later stage is above the one before
+    const x = below?.x ?? (columns.length ? columns.at(-1)!.x + sizes.column + sizes.gutter : 0);
+    const tokens = sizes.tokens[n] ?? 30;
+    const head = !towers && n === stacks.length - 1;
+    const made = column(stack, x, sizes, open[stack.name] ?? null, unfolded, tokens, head);
+    if (below) shift(made, below.stream.top - STAGE_GAP);
+    columns.push(made);
+  }
+  if (towers) joinTowers(columns, sizes);
   const tops = columns.map((one) => Math.min(one.answer?.y ?? one.stream.top - 14, one.stream.top));
   const height = 4 - Math.min(...tops) + 4;
   for (const one of columns) shift(one, height - 4);
@@ -323,6 +326,17 @@ export function layoutDiagram(
   }
   const last = columns[columns.length - 1];
   return { width: last.x + last.w, height, columns, memory };
+}
+
+/** The head above both towers, which compares their outputs. */
+function joinTowers(columns: Column[], sizes: Sizes): void {
+  const last = columns.at(-1)!;
+  const w = last.x + last.w;
+  const y = Math.min(...columns.map((one) => one.stream.top)) - 20 - HEAD;
+  for (const { stream, lines } of columns)
+    lines.push({ d: `M${stream.x} ${stream.top + 4} V${y + HEAD + 1}`, role: 'branch', id: 'head' });
+  last.stops.push({ id: 'head', part: 'head', x: 10, y, w: w - 20, h: HEAD, mini: false });
+  last.answer = { x: (w - last.w) / 2, y: y - ANSWER_GAP + 8 - sizes.answer, w: last.w, h: sizes.answer };
 }
 
 /** Place a column with its bottom at y. Lines outside layers are moved by the caller. */

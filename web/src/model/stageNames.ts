@@ -29,7 +29,7 @@ export function stageName(id: string, stack: StackInfo | null, trace: TraceInfo 
   const part = partOf(id);
   if (part === 'tokens') {
     const kind = trace?.sequences.find((one) => one.name === stack?.sequence)?.kind;
-    return t(kind === undefined || kind === 'text' ? 'part.tokens' : 'part.patches');
+    return t(kind === 'patches' || kind === 'series' ? 'part.patches' : 'part.tokens');
   }
   if (part === 'self' && stack?.causal) return t('part.causal');
   if (part.startsWith('norm_')) return t('part.add');

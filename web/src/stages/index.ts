@@ -7,6 +7,7 @@ import Attention from './Attention.svelte';
 import Embedding from './Embedding.svelte';
 import FeedForward from './FeedForward.svelte';
 import OutputHead from './OutputHead.svelte';
+import PatchMerging from './PatchMerging.svelte';
 import Position from './Position.svelte';
 import Tokenization from './Tokenization.svelte';
 
@@ -16,6 +17,7 @@ export { default as NextTokens } from './NextTokens.svelte';
 export const stageViews: Record<Stage['kind'], Component<{ trace: TraceInfo; stage: Stage }>> = {
   tokens: Tokenization,
   embedding: Embedding,
+  merging: PatchMerging,
   position: Position,
   attention: Attention,
   add_norm: AddNorm,
