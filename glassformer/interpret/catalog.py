@@ -78,15 +78,20 @@ class Catalog:
 def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
     """Return the model's outline, its sizes, and example inputs."""
     kind, spec, stacks = model_kind(bundle), bundle.spec, describe_stacks(bundle)
-    architecture: Any = "-".join(dict.fromkeys(stack.path.split(".")[0] for stack in stacks))
-    architecture = architecture if "-" in architecture else f"{architecture}-only"
-    assert not isinstance(spec, specs.TwoTowerSpec)  # `model_kind` rejects it
+    parts = list(dict.fromkeys(stack.path.split(".")[0] for stack in stacks))
+    architecture: Any = "-".join(parts) if len(parts) > 1 else f"{parts[0]}-only"
     parameters = list(bundle.model.parameters())
     labels = getattr(spec.head, "num_labels", None)
     folder = None if bundle.folder is None else bundle.folder.resolve()
     run = None if folder is None else run_of(folder)
     examples = (run and run_inputs(bundle, run)) or example_inputs(bundle)
-    read = spec.source if isinstance(spec, specs.EncoderDecoderSpec) else spec.input
+    match spec:
+        case specs.TwoTowerSpec():
+            architecture, read = "two-tower", spec.image.input
+        case specs.EncoderDecoderSpec():
+            read = spec.source
+        case _:
+            read = spec.input
     return schema.ModelInfo(
         id=id,
         name=id if folder is None else (run or folder).name,

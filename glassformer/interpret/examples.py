@@ -63,6 +63,8 @@ def example_input(bundle: Bundle) -> TraceInput:
             return TraceInput(text=_best_encoded(bundle, _MASKED))
         case "answer":
             return TraceInput(question=_QUESTION, context=_CONTEXT)
+    if model_kind(bundle) == "similarity":
+        return _shapes(bundle)[0]
     if reads_series(bundle):
         return TraceInput(series=_waves(bundle))
     if reads_images(bundle):
@@ -79,6 +81,8 @@ def example_inputs(bundle: Bundle) -> list[TraceInput]:
     match model_kind(bundle):
         case "translate":
             others = _translations(target_languages(bundle))
+        case "similarity":
+            others = _shapes(bundle)
         case "generate":
             unknown, fragmentation = _encoding_cost(bundle, first.text)
             limit = (unknown, fragmentation * _MAX_FRAGMENTATION)
@@ -129,6 +133,31 @@ def _waves(bundle: Bundle) -> SeriesColumns:
     return SeriesColumns(columns=columns, holdout=horizon)
 
 
+def _shapes(bundle: Bundle) -> list[TraceInput]:
+    """Draw three shapes; return each with a text that describes it."""
+    from PIL import Image, ImageDraw
+
+    side, inputs = 96, []
+    for color, name in (("red", "circle"), ("blue", "square"), ("green", "triangle")):
+        image = Image.new("RGB", (side, side), "white")
+        draw, box = ImageDraw.Draw(image), (side // 5, side // 5, side * 4 // 5, side * 4 // 5)
+        match name:
+            case "circle":
+                draw.ellipse(box, fill=color)
+            case "square":
+                draw.rectangle(box, fill=color)
+            case _:
+                draw.polygon([(side // 2, box[1]), (box[0], box[3]), (box[2], box[3])], fill=color)
+        inputs.append(TraceInput(image=_data_url(image), text=f"a {color} {name}"))
+    return inputs
+
+
+def _data_url(image: Any) -> str:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
 def _drawing(bundle: Bundle) -> str:
     """Draw a light seven on a dark background; return it as a data: URL."""
     from PIL import Image, ImageDraw
@@ -138,6 +167,4 @@ def _drawing(bundle: Bundle) -> str:
     image = Image.new("L", (width, height), 0)
     line = [(x * width, y * height) for x, y in ((0.28, 0.24), (0.74, 0.24), (0.44, 0.82))]
     ImageDraw.Draw(image).line(line, fill=255, width=max(1, round(min(height, width) / 11)), joint="curve")
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return _data_url(image)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from glassformer.core.heads import DistilledLogits, PooledOutput, SpanLogits
+from glassformer.core.model import TwoTowerOutput
 from glassformer.core.observe import Observer
 from glassformer.errors import UnsupportedError
 from glassformer.interpret import schema
@@ -71,6 +72,8 @@ def _output(output: Any) -> Tensor:
             return output.logits.float()
         case SpanLogits():
             return torch.stack(output, -1).float()
+        case TwoTowerOutput():  # of each image and its text
+            return output.logits_per_image.diagonal()[:, None].float()
         case PooledOutput():
             return output.pooled.float()
     mean: Tensor = output.mean  # of a predicted distribution

@@ -115,9 +115,12 @@ def prepare_input(
     kind = model_kind(bundle)
     needed = "context" if kind == "answer" else "text"
     needed = "image" if reads_images(bundle) else "series" if reads_series(bundle) else needed
-    if getattr(input, needed) is None:
-        raise MissingValueError(needed, f"by {bundle.display_name}")
+    for name in ("image", "text") if kind == "similarity" else (needed,):
+        if getattr(input, name) is None:
+            raise MissingValueError(name, f"by {bundle.display_name}")
     match kind:
+        case "similarity":
+            return _prepare_pair(bundle, input)
         case "translate":
             return _prepare_source(bundle, input, interventions)
         case "generate":
@@ -187,8 +190,30 @@ def _prepare_image(bundle: Bundle, input: TraceInput) -> PreparedInput:
     return PreparedInput(
         kind=model_kind(bundle),
         input=input,
-        sequences=merged_sequences(image_sequence(collator.read), len(stack_names(bundle.model))),
+        sequences=merged_sequences(
+            image_sequence(collator.read, collator.image_size), len(stack_names(bundle.model))
+        ),
         inputs={"inputs": collator.collate([image])},
+        tensors={"input.pixels": torch.from_numpy(image.pixels.copy())},
+    )
+
+
+def _prepare_pair(bundle: Bundle, input: TraceInput) -> PreparedInput:
+    """Prepare an image and a text for a model with two towers."""
+    collator = ImageCollator(bundle.tower("image"))
+    image = collator.process(decode_base64(input.image or ""))
+    text = _prepare_text(bundle.tower("text"), input, "embed")
+    tokens, ids = text.sequences[0], text.inputs["inputs"]
+    padding = tokens_of(require_tokenizer(bundle), ids[0, len(tokens) :].tolist())
+    tokens = replace(
+        tokens, name="text", tokens=(*tokens.tokens, *(replace(token, special=True) for token in padding))
+    )
+    mask = {"mask": text.inputs["mask"]} if "mask" in text.inputs else {}
+    return PreparedInput(
+        kind="similarity",
+        input=input,
+        sequences=(image_sequence(collator.read, collator.image_size, "image"), tokens),
+        inputs={"images": collator.collate([image]), "ids": ids, **mask},
         tensors={"input.pixels": torch.from_numpy(image.pixels.copy())},
     )
 

@@ -151,8 +151,8 @@ class IntervenedForward:
         """Mask tokens like padding, but keep the position ids of all others."""
         names, length = self.names[name], self.lengths[name]
         embed, ids = self.model.get_submodule(names.embed), self.inputs[names.ids]
-        if any(getattr(part, "spatial_window", None) for part in self.model.modules()):
-            raise UnsupportedError("window attention", "masked tokens")
+        if not names.mask or any(getattr(part, "spatial_window", None) for part in self.model.modules()):
+            raise UnsupportedError("a model with two towers or window attention", "masked tokens")
         mask = infer_mask(embed, ids, self.inputs.get(names.mask), names.mask)
         rows = ids.shape[0] * (embed.channels if isinstance(embed, SeriesInput) else 1)
         padding = torch.ones(rows, length, dtype=torch.bool, device=ids.device)

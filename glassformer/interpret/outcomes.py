@@ -160,6 +160,9 @@ def read_outcome(bundle: Bundle, prepared: PreparedInput, record: Record) -> Res
                 schema.LabelProbability(label=label.label, probability=label.score) for label in scored
             )
             return schema.LabelsOutcome(kind=prepared.kind, labels=labels), {}
+        case "similarity":
+            cosine = float(output.image_embeds[0].float() @ output.text_embeds[0].float())
+            return schema.SimilarityOutcome(cosine=cosine, logit=float(output.logits_per_image[0, 0])), {}
         case "answer":
             return _answer(bundle, prepared, output), {}
         case "forecast":

@@ -30,7 +30,7 @@ def find_submodule(model: nn.Module, path: str, kinds: tuple[type[nn.Module], ..
 def model_kind(bundle: Bundle) -> schema.Kind:
     """Return the kind of a model, derived from its input and its head."""
     if isinstance(bundle.model, TwoTower):
-        raise UnsupportedError(bundle.display_name, "tracing: it has two towers")
+        return "similarity"
     if not isinstance(bundle.model, EncoderDecoder | EncoderOnly | DecoderOnly):
         kind = bundle.spec.kind
         raise UnsupportedError(bundle.display_name, f"tracing: it is a baseline without attention ({kind})")
@@ -83,6 +83,11 @@ class InputNames(NamedTuple):
 
 def input_names(model: nn.Module) -> dict[Any, InputNames]:
     """Return the argument and module names of each input sequence, in the order of the data flow."""
+    if isinstance(model, TwoTower):  # it has no arguments for image masks and positions
+        return {
+            "image": InputNames("images", "image.embed", "image.encoder", "", ""),
+            "text": InputNames("ids", "text.embed", "text.encoder", "", ""),
+        }
     if isinstance(model, EncoderDecoder):
         return {
             "source": InputNames("src", "src_embed", "encoder", "src_mask", "src_positions"),
@@ -112,7 +117,9 @@ def stack_names(model: nn.Module) -> tuple[StackNames, ...]:
     for sequence, names in input_names(model).items():
         stack = model.get_submodule(names.stack)
         if not isinstance(stack, Stages):
-            stacks.append(StackNames(names.stack, names.stack, names.embed, sequence, sequence))
+            tower, _, _ = names.stack.rpartition(".")
+            read = f"{tower}.input" if tower else sequence
+            stacks.append(StackNames(tower or names.stack, names.stack, names.embed, sequence, read))
             continue
         for n in range(len(stack.stages)):
             name, path = f"stage{n + 1}", f"{names.stack}.stages.{n}"
@@ -219,7 +226,9 @@ def describe_attentions(model: nn.Module, record: Record) -> tuple[schema.Attent
     attentions = []
     for name in record.attentions():
         path, _, place = name.partition(".blocks.")
-        stack = next(stack for stack in stacks if stack.path == path)
+        stack = next((stack for stack in stacks if stack.path == path), None)
+        if stack is None:  # of a head
+            continue
         module: Any = model.get_submodule(name)
         cross = name.endswith("cross_attn")
         used = record.attention_contexts[name]
@@ -289,6 +298,7 @@ def describe_stages(stacks: Sequence[schema.StackInfo], record: Record) -> tuple
                 )
             )
     heads = {name.removeprefix("head."): name for name in record if name.startswith("head.")}
+    heads |= {name.split(".")[0]: name for name in record if name.endswith(".head.embedding")}  # of towers
     tensors, last = {"before": stack_output(stacks[-1]), **heads}, stacks[-1].sequence
     head = schema.Stage(id="head", kind="head", stack=None, layer=None, sequence=last, tensors=tensors)
     return (*stages, head)

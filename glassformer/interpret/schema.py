@@ -13,9 +13,11 @@ from typing import Any, ClassVar, Final, Literal, dataclass_transform
 
 from glassformer.errors import GlassformerError, UnknownNameError
 
-Kind = Literal["translate", "generate", "fill", "embed", "classify", "answer", "image", "forecast"]
+Kind = Literal[
+    "translate", "generate", "fill", "embed", "classify", "answer", "image", "forecast", "similarity"
+]
 SequenceName = str  # "source", "target" or "input"; of later stages and of towers, the name of their stack
-StackName = str  # "encoder", "decoder"; the stages of a hierarchical encoder: "stage1", "stage2", ...
+StackName = str  # "encoder", "decoder", "image", "text", or the stages of an encoder: "stage1", ...
 SequenceKind = Literal["text", "patches", "series", "queries", "prompts"]
 
 
@@ -62,7 +64,8 @@ class TraceInput(Schema):
     """The input of one trace; which fields are used depends on the kind of the model.
 
     text: the source, prompt or text. target: the target so far, as ids or text; without it, an
-    encoder-decoder generates the target. image: a data: URL or base64. to: the target language.
+    encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with
+    two towers compares an image with a text.
     question, context: the input of a question-answering model.
     """
 
@@ -165,7 +168,8 @@ class StackInfo(Schema):
     """A stack of layers with the embedding or patch merging before it; all layers have the same settings.
 
     path: name of the stack's module, a prefix of the names of its tensors. embed: name of the module before
-    it. merging: whether that module merges the patches of the stack before. embed_scale: factor of the token embeddings. biases: which feed-forward projections have a bias.
+    it. merging: whether that module merges the patches of the stack before. embed_scale: factor of the token
+    embeddings. biases: which feed-forward projections have a bias.
     """
 
     name: StackName
@@ -421,7 +425,23 @@ class ForecastOutcome(Schema):
     names: ForecastTensors
 
 
-Outcome = TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome
+class SimilarityOutcome(Schema):
+    """The similarity of an image and a text: the cosine of their embeddings, and the model's logit."""
+
+    kind: Literal["similarity"] = "similarity"
+    cosine: float
+    logit: float
+
+
+Outcome = (
+    TextOutcome
+    | FillOutcome
+    | EmbeddingOutcome
+    | LabelsOutcome
+    | AnswerOutcome
+    | ForecastOutcome
+    | SimilarityOutcome
+)
 
 
 class TraceInfo(Schema):
@@ -559,6 +579,18 @@ class DifferenceInfo(Schema):
     kl: float | None
     positions: tuple[float, ...] | None
     residual: tuple[ResidualChange, ...]
+
+
+class SimilarityInfo(Schema):
+    """Images compared with texts. cosines: one row per image. The logits are scale * cosine + bias.
+
+    activation: probabilities are a softmax over the texts, or a sigmoid of each logit.
+    """
+
+    cosines: tuple[tuple[float, ...], ...]
+    scale: float
+    bias: float
+    activation: Literal["softmax", "sigmoid"]
 
 
 class StepInfo(Schema):

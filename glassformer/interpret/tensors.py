@@ -28,6 +28,7 @@ from glassformer.errors import InvalidValueError, ShapeError
 from glassformer.interpret.comparison import residual_change
 from glassformer.interpret.head_patterns import thumbnails, typical_rows
 from glassformer.interpret.logit_lens import lens_table
+from glassformer.interpret.occlusion import occlude_patches
 from glassformer.interpret.outcomes import head_readout
 from glassformer.interpret.outline import DERIVED, describe_stacks, residual_sites
 from glassformer.interpret.schema import ItemNotFoundError, StackInfo, TooLargeError
@@ -189,6 +190,8 @@ def _derive(trace: Trace, name: str) -> Tensor:
         return thumbnails(trace.record.weights(owner)[typical_rows(trace.record, owner)])
     if tail == "bias_table":
         return _bias_table(trace, owner)
+    if name == "occlusion":
+        return occlude_patches(trace)
     if name == "head.confidence":
         return _confidence(trace)
     if tail in DERIVED and owner.endswith(".position"):

@@ -104,26 +104,29 @@ def _find(text: str, at: int, character: str) -> int | None:
     return None if index < 0 else index
 
 
-def image_sequence(read: specs.ImagePatchesSpec) -> TokenSequence:
-    """Return the patches of an image row by row, after the prefix tokens."""
+def image_sequence(
+    read: specs.ImagePatchesSpec, image_size: tuple[int, int], name: SequenceName = "input"
+) -> TokenSequence:
+    """Return the patches of an image row by row, after the prefix and register tokens."""
     height, width = read.patch_size
-    rows, columns = (i // p for i, p in zip(read.image_size, read.patch_size, strict=True))
+    rows, columns = (i // p for i, p in zip(image_size, read.patch_size, strict=True))
     tokens = [
         TraceToken(piece=f"{row + 1},{column + 1}", box=(column * width, row * height, width, height))
         for row in range(rows)
         for column in range(columns)
     ]
+    registers = [TraceToken(piece=f"[REG{n + 1}]", special=True) for n in range(read.registers)]
     return TokenSequence(
-        name="input",
+        name=name,
         kind="patches",
-        tokens=(*_prefix_tokens(read.prefix), *tokens),
+        tokens=(*_prefix_tokens(read.prefix), *registers, *tokens),
         grid=(rows, columns),
-        prefix=read.prefix,
+        prefix=read.prefix + read.registers,
     )
 
 
 def merged_sequences(first: TokenSequence, count: int) -> tuple[TokenSequence, ...]:
-    """Return the patches of an image for each of `count` stages: each merges 2 x 2 patches of the one before."""
+    """Return the patches of an image for each of `count` stages; each merges 2 x 2 patches."""
     sequences = [first]
     for n in range(2, count + 1):
         before = sequences[-1]
@@ -136,9 +139,7 @@ def merged_sequences(first: TokenSequence, count: int) -> tuple[TokenSequence, .
                 box = (x, y, last[0] + last[2] - x, last[1] + last[3] - y)
                 tokens.append(TraceToken(piece=f"{row // 2 + 1},{column // 2 + 1}", box=box))
         grid = (-(-rows // 2), -(-columns // 2))
-        sequences.append(
-            TokenSequence(name=f"stage{n}", kind="patches", tokens=tuple(tokens), grid=grid)
-        )
+        sequences.append(TokenSequence(name=f"stage{n}", kind="patches", tokens=tuple(tokens), grid=grid))
     return tuple(sequences)
 
 

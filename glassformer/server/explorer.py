@@ -20,6 +20,7 @@ from glassformer.interpret.inputs import split_sentences
 from glassformer.interpret.logit_lens import logit_lens, next_tokens, unit_tokens
 from glassformer.interpret.runs import MAX_SNAPSHOTS, SnapshotViewer, describe_run
 from glassformer.interpret.search_view import next_step, search_tree
+from glassformer.interpret.similarity import compare_images_texts
 from glassformer.interpret.tensors import read_tensor
 from glassformer.server import schema as http
 from glassformer.server.schema import GenerationParameters, Language, ModelName, RequestModel, Text, TokenId
@@ -80,6 +81,16 @@ class StepRequest(SentencesRequest):
     generated_ids: Annotated[list[TokenId], Field(max_length=http.MAX_NEW_TOKENS)] | None = None
     top: Annotated[int, Field(ge=1, le=1000)] = 50
     parameters: GenerationParameters | None = None
+
+
+class SimilarityRequest(RequestModel):
+    """POST /trace/similarity: images and texts to compare, each with each."""
+
+    model: ModelName
+    images: Annotated[
+        list[Annotated[str, Field(max_length=http.MAX_IMAGE)]], Field(min_length=1, max_length=32)
+    ]
+    texts: Annotated[list[Text], Field(min_length=1, max_length=64)]
 
 
 class SearchRequest(GenerationParameters):
@@ -186,6 +197,11 @@ def trace_router(catalog: Catalog) -> APIRouter:
                 parameters=parameters.generation_options(),
             )
         )
+
+    @router.post("/trace/similarity", response_model=schema.SimilarityInfo)
+    def similarity(body: SimilarityRequest) -> JSONResponse:
+        """Compare images with texts, with a model that has an image and a text tower."""
+        return _json(compare_images_texts(catalog.bundle(body.model), body.images, body.texts))
 
     @router.post("/trace/search", response_model=schema.SearchInfo)
     def search(body: SearchRequest) -> JSONResponse:

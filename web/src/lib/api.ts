@@ -456,7 +456,7 @@ export interface ModelInfo {
   name: string;
   family: string | null;
   architecture: "encoder-decoder" | "encoder-only" | "decoder-only" | "two-tower";
-  kind: "translate" | "generate" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast";
+  kind: "translate" | "generate" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity";
   parameters: number;
   bytes: number;
   labels: string[] | null;
@@ -516,8 +516,8 @@ export interface NextTokenInfo {
 }
 
 export interface OutcomePair {
-  before: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome;
-  after: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome;
+  before: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome | SimilarityOutcome;
+  after: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome | SimilarityOutcome;
 }
 
 export interface OutputHeadInfo {
@@ -685,6 +685,28 @@ export interface SeriesInfo {
   scaling: "std" | "mean" | "none";
 }
 
+/** Images compared with texts. cosines: one row per image. The logits are scale * cosine + bias. activation: probabilities are a softmax over the texts, or a sigmoid of each logit. */
+export interface SimilarityInfo {
+  cosines: number[][];
+  scale: number;
+  bias: number;
+  activation: "softmax" | "sigmoid";
+}
+
+/** The similarity of an image and a text: the cosine of their embeddings, and the model's logit. */
+export interface SimilarityOutcome {
+  kind: "similarity";
+  cosine: number;
+  logit: number;
+}
+
+/** POST /trace/similarity: images and texts to compare, each with each. */
+export interface SimilarityRequest {
+  model: string;
+  images: string[];
+  texts: string[];
+}
+
 /** Skip a block, e.g. `encoder.blocks.3`: its output is its input. */
 export interface SkipLayer {
   kind: "skip_layer";
@@ -826,7 +848,7 @@ export interface TopLogprob {
 export interface TraceInfo {
   id: string;
   model: string;
-  kind: "translate" | "generate" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast";
+  kind: "translate" | "generate" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity";
   input: TraceInput;
   interventions: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions)[];
   sequences: TokenSequence[];
@@ -834,14 +856,14 @@ export interface TraceInfo {
   tensors: Record<string, number[]>;
   attentions: AttentionInfo[];
   residual_sites: Record<string, string[]>;
-  outcome: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome;
+  outcome: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome | SimilarityOutcome;
   channels: string[] | null;
   forward_seconds: number;
   kernel: string;
   unread: string[];
 }
 
-/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. question, context: the input of a question-answering model. */
+/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with two towers compares an image with a text. question, context: the input of a question-answering model. */
 export interface TraceInput {
   text?: string;
   target?: string | number[];

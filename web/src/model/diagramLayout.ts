@@ -93,7 +93,9 @@ export function folds(layers: number, open: number, unfolded: boolean): [number,
 function openHeight(stack: StackInfo): number {
   if (stack.wiring === 'parallel') return 30 + ATTEND + 22 + 8;
   const one = (part: string): number =>
-    (stack.wiring === 'pre' ? 27 : 14) + (part === 'ffn' ? FEED : ATTEND) + (stack.wiring === 'pre' ? 16 : 42);
+    stack.wiring === 'res_post'
+      ? (part === 'ffn' ? FEED : ATTEND) + 42
+      : (stack.wiring === 'pre' ? 27 : 14) + (part === 'ffn' ? FEED : ATTEND) + (stack.wiring === 'pre' ? 16 : 42);
   return 8 + subs(stack).reduce((sum, part) => sum + one(part), 0);
 }
 
@@ -140,7 +142,7 @@ function opened(stack: StackInfo, layer: number, height: number, stream: number)
     const high = part === 'ffn' ? FEED : ATTEND;
     const branch = y - (stack.wiring === 'pre' ? 11 : 4);
     const top = branch - (stack.wiring === 'pre' ? 16 : 10) - high;
-    const sum = top - 10;
+    const sum = top - (stack.wiring === 'res_post' ? 14 : 10);
     lines.push({
       d: `M${stream} ${branch} H${middle + 8} Q${middle} ${branch} ${middle} ${branch - 8} V${top + high}`,
       role: 'branch',
@@ -157,7 +159,8 @@ function opened(stack: StackInfo, layer: number, height: number, stream: number)
       lines.push({ d: `M5 ${top + high / 2} H${left}`, role: 'position', id: id(part) });
     plus(`norm_${part}`, sum);
     if (stack.wiring === 'post') pill(`norm_${part}`, stream - 24, sum - 20);
-    y = sum - (stack.wiring === 'pre' ? 6 : 32);
+    if (stack.wiring === 'res_post') pill(`norm_${part}`, stream - 74, sum);
+    y = sum - { pre: 6, res_post: 14, post: 32 }[stack.wiring];
   }
   return { stops, lines };
 }
@@ -180,10 +183,11 @@ function closed(stack: StackInfo, layer: number, height: number, stream: number)
   };
   for (const part of list) {
     const mine = stack.wiring === 'parallel' ? 'norm_self' : `norm_${part}`;
-    if (stack.wiring !== 'post' && !(stack.wiring === 'parallel' && part === 'ffn')) norm(mine, id(part));
+    const after = stack.wiring === 'post' || stack.wiring === 'res_post';
+    if (!after && !(stack.wiring === 'parallel' && part === 'ffn')) norm(mine, id(part));
     stops.push({ id: id(part), part, x, y, w: wide, h, mini: true });
     x += wide + 3;
-    if (stack.wiring === 'post') norm(mine);
+    if (after) norm(mine);
     x += gap - 3;
   }
   return { stops, lines: [] };
