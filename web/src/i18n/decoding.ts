@@ -98,6 +98,10 @@ export default {
     en: 'This model does not generate text. It computes an embedding.',
     ko: '이 모델은 글을 생성하지 않고 임베딩을 계산합니다.',
   },
+  'decoding.not.similarity': {
+    en: 'This model does not generate text. It compares images with texts.',
+    ko: '이 모델은 글을 생성하지 않고 이미지와 텍스트를 비교합니다.',
+  },
   'decoding.not.classify': {
     en: 'This model does not generate text. It predicts a label.',
     ko: '이 모델은 글을 생성하지 않고 레이블을 예측합니다.',

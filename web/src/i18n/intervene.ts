@@ -57,6 +57,11 @@ export default {
     en: 'Make a change to compare the class probabilities, residual stream and attention before and after.',
     ko: '무언가를 바꾸면 변경 전후의 클래스 확률과 잔차 스트림, 어텐션을 비교해 보여 줍니다.',
   },
+  'intervene.pair': { en: 'Cosine of image and text:', ko: '이미지와 텍스트의 코사인:' },
+  'intervene.intro.similarity': {
+    en: 'Make a change to compare the similarity, residual stream and attention before and after.',
+    ko: '무언가를 바꾸면 변경 전후의 유사도와 잔차 스트림, 어텐션을 비교해 보여 줍니다.',
+  },
   'intervene.intro.forecast': {
     en: 'Make a change to compare the forecasts, residual stream and attention before and after.',
     ko: '무언가를 바꾸면 변경 전후의 예측과 잔차 스트림, 어텐션을 비교해 보여 줍니다.',

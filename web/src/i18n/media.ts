@@ -55,6 +55,51 @@ export default {
     ko: '확률이 높은 클래스 순서입니다.',
   },
 
+  'occlusion.title': { en: 'Which patches carry the score', ko: '점수를 좌우하는 패치' },
+  'occlusion.label': {
+    en: 'Each patch is covered in turn with the mean color. Blue: the probability of “{label}” drops, so the patch speaks for it. Orange: it rises.',
+    ko: '패치를 하나씩 평균색으로 가립니다. 파란색: 가리면 “{label}”의 확률이 떨어집니다. 주황색: 확률이 올라갑니다.',
+  },
+  'occlusion.pair': {
+    en: 'Each patch is covered in turn with the mean color. Blue: the logit of “{text}” drops, so the patch speaks for it. Orange: it rises.',
+    ko: '패치를 하나씩 평균색으로 가립니다. 파란색: 가리면 “{text}”의 로짓이 떨어집니다. 주황색: 로짓이 올라갑니다.',
+  },
+  'occlusion.measure': { en: 'Run the model {count} times', ko: '모델을 {count}번 실행하기' },
+
+  'similarity.input': { en: 'Images and texts', ko: '이미지와 텍스트' },
+  'similarity.images': { en: 'Images', ko: '이미지' },
+  'similarity.image_n': { en: 'Image {n}', ko: '이미지 {n}' },
+  'similarity.remove': { en: 'Remove image {n}', ko: '이미지 {n} 빼기' },
+  'similarity.add': { en: 'Add images', ko: '이미지 추가' },
+  'similarity.texts': { en: 'Texts, one per line', ko: '텍스트 (한 줄에 하나)' },
+  'similarity.title': { en: 'Images and texts', ko: '이미지와 텍스트의 유사도' },
+  'similarity.note': {
+    en: 'The cosine of the embeddings of every image and text. Select a cell to open the pair: its towers are in the diagram.',
+    ko: '이미지와 텍스트의 임베딩 사이 코사인 유사도입니다. 칸을 고르면 그 쌍을 열고, 구조도에서 두 인코더를 볼 수 있습니다.',
+  },
+  'similarity.zero_shot': { en: 'Zero-shot classification of image {n}', ko: '이미지 {n}의 제로샷 분류' },
+  'similarity.softmax_note': {
+    en: 'Softmax over the texts. At temperature 1, these are the model’s probabilities.',
+    ko: '텍스트에 대한 소프트맥스입니다. 온도가 1이면 모델의 확률 그대로입니다.',
+  },
+  'similarity.sigmoid_note': {
+    en: 'A sigmoid for each text: the probabilities are independent. At temperature 1, they are the model’s.',
+    ko: '텍스트마다 시그모이드를 씁니다. 확률은 서로 독립이며, 온도가 1이면 모델의 확률 그대로입니다.',
+  },
+  'similarity.temperature': { en: 'Temperature', ko: '온도' },
+  'similarity.scale': { en: 'logit = {scale} × cosine', ko: '로짓 = {scale} × 코사인' },
+  'similarity.pooling': { en: 'Attention pooling', ko: '어텐션 풀링' },
+  'similarity.pooling_note': {
+    en: 'The patches that the trained query of the image encoder’s head attends to, averaged over heads.',
+    ko: '이미지 인코더의 출력부에서 학습된 쿼리가 참조하는 패치입니다(헤드 평균).',
+  },
+  'similarity.open': { en: 'Open the attention of the', ko: '어텐션 열기:' },
+  'similarity.vectors': { en: 'Embeddings of both towers', ko: '두 인코더의 임베딩' },
+  'similarity.vectors_note': {
+    en: 'The dimensions of both vectors, before they are normalized to length 1.',
+    ko: '길이를 1로 정규화하기 전의 두 벡터입니다.',
+  },
+
   'upload.picture': { en: 'Input image', ko: '입력 이미지' },
   'upload.file': { en: 'Choose an image', ko: '이미지 파일 선택' },
   'upload.drop': { en: 'or drop or paste one', ko: '끌어다 놓거나 붙여 넣어도 됩니다' },

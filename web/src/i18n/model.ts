@@ -58,6 +58,7 @@ export default {
   'head.words': { en: 'Linear and softmax over {n} tokens', ko: '토큰 {n}개에 대한 선형 변환과 소프트맥스' },
   'head.labels': { en: 'Linear and softmax over {n} labels', ko: '레이블 {n}개에 대한 선형 변환과 소프트맥스' },
   'head.embed': { en: 'Pooling into one vector', ko: '벡터 하나로 풀링' },
+  'head.similarity': { en: 'Cosine similarity of both vectors', ko: '두 벡터의 코사인 유사도' },
   'head.answer': { en: 'Start and end of the answer', ko: '답의 시작과 끝' },
   'head.forecast': { en: 'Linear projection to the forecast', ko: '예측값으로 선형 변환' },
   'panel.where': { en: '{stack}, layer {layer} of {layers}', ko: '{stack} 레이어 {layer}/{layers}' },

@@ -46,6 +46,8 @@ export default {
   'output.image': { en: 'Class', ko: '분류 결과' },
   'output.answer': { en: 'Answer', ko: '답' },
   'output.forecast': { en: 'Forecast', ko: '예측' },
+  'output.similarity': { en: 'Similarity', ko: '유사도' },
+  'output.pair': { en: 'cosine {cosine}, logit {logit}', ko: '코사인 {cosine}, 로짓 {logit}' },
   'output.none': { en: 'empty output', ko: '출력이 비어 있습니다' },
   'output.unread': {
     en: 'Not read by the model: {symbols} (not in its vocabulary)',

@@ -418,6 +418,10 @@ export default {
     en: 'The token vectors are pooled into one embedding of the whole input.',
     ko: '토큰 벡터들을 풀링해 입력 전체의 임베딩 하나를 만듭니다.',
   },
+  'head.intro_similarity': {
+    en: 'Each tower ends in one vector. The logit is their cosine, times a trained scale (the inverse temperature), plus a bias if the model has one.',
+    ko: '두 인코더는 각각 벡터 하나를 내놓습니다. 로짓은 두 벡터의 코사인에 학습된 배율(온도의 역수)을 곱하고, 편향이 있으면 더한 값입니다.',
+  },
   'head.intro_answer': {
     en: 'Each token gets two scores: one for the start of the answer, one for its end.',
     ko: '토큰마다 답이 시작될 점수와 끝날 점수를 매깁니다.',

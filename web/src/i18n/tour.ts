@@ -166,6 +166,10 @@ export default {
     en: 'At the mask, the final-layer vector is projected to a logit for each of {vocab} tokens. The prediction is “{answer}”, based on the context on both sides.',
     ko: '마스크 위치의 마지막 레이어 벡터로 토큰 {vocab}개의 로짓을 얻습니다. 예측한 토큰은 “{answer}”입니다. 앞뒤 문맥을 모두 참고한 결과입니다.',
   },
+  'tour.head.similarity': {
+    en: 'Each encoder ends in one vector. The cosine of the two vectors tells how well the image and the text match.',
+    ko: '두 인코더는 각각 벡터 하나를 내놓습니다. 두 벡터의 코사인으로 이미지와 텍스트가 얼마나 맞는지 알 수 있습니다.',
+  },
   'tour.head.embed': {
     en: 'The final-layer vectors are pooled into one embedding of {d} numbers for the whole input. Inputs with similar meanings get similar embeddings.',
     ko: '마지막 레이어의 벡터들을 풀링해 입력 전체를 숫자 {d}개의 임베딩으로 나타냅니다. 뜻이 비슷한 입력은 임베딩도 비슷합니다.',
@@ -210,6 +214,10 @@ export default {
   'tour.shapes.encoder-decoder': {
     en: 'This model is an encoder-decoder, as in the original Transformer. Encoder-only models such as BERT and ViT turn the input into vectors. Decoder-only models such as GPT generate text.',
     ko: '이 모델은 원래의 트랜스포머와 같은 인코더-디코더입니다. BERT나 ViT 같은 인코더 모델은 입력을 벡터로 바꾸고, GPT 같은 디코더 모델은 글을 생성합니다.',
+  },
+  'tour.shapes.two-tower': {
+    en: 'This model has two encoders, one for images and one for texts. They were trained together, so that an image and its description get similar vectors.',
+    ko: '이 모델은 이미지용과 텍스트용, 두 인코더로 이루어집니다. 이미지와 그 설명이 비슷한 벡터가 되도록 함께 학습했습니다.',
   },
   'tour.shapes.encoder-only': {
     en: 'This model is an encoder: it reads the whole input at once. With a causal mask, the same parts form a decoder such as GPT, which generates text. An encoder and a decoder joined by cross-attention can translate.',

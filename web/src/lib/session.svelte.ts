@@ -2,13 +2,15 @@
 
 import { router } from './router.svelte';
 import { StaticSource } from './staticExport';
+import { storedInputs } from './inputStore';
+import { imagesOf, pairOf, textsOf } from './pairs';
 import { missingInput } from './missingInput';
 import { describe, PageError, type Problem } from './errors';
 import { ServerSource, type Source } from './source';
 import type { ModelInfo, RunInfo, TraceInfo, TraceInput } from './types';
 
 /** The URL parameters of the input; when one changes, the model runs again. */
-export const INPUT_PARAMS = ['in', 'sentence', 'out', 'to', 'question', 'context', 'held'].flatMap((name) => [
+export const INPUT_PARAMS = ['in', 'sentence', 'out', 'to', 'question', 'context', 'held', 'pair'].flatMap((name) => [
   name,
   `${name}_b`,
 ]);
@@ -24,6 +26,10 @@ interface TracedInput {
 
 /** The input in the URL; images and series are stored under a name. */
 export function inputOf(params: Record<string, string>, model: ModelInfo, suffix = ''): TraceInput {
+  if (model.kind === 'similarity') {
+    const [image, text] = pairOf(params, model);
+    return { image: imagesOf(params, model)[image], text: textsOf(params, model)[text] };
+  }
   const input: TraceInput = { ...model.example };
   const text = params[`in${suffix}`];
   if (text !== undefined) {
@@ -46,9 +52,6 @@ export function sentenceAt(params: Record<string, string | null>, suffix: Side, 
   const number = Math.round(Number(params[`sentence${suffix}`] ?? 1));
   return number >= 1 && number <= count ? number - 1 : 0;
 }
-
-/** Images and series of this visit, by their name in the URL. */
-export const storedInputs = new Map<string, TraceInput>();
 
 /** The data of an exported page; a served page has none. */
 const exported = document.getElementById('trace-data')?.textContent;

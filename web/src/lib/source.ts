@@ -13,6 +13,7 @@ import type {
   NextTokenInfo,
   RunInfo,
   SearchInfo,
+  SimilarityInfo,
   SentencesResponse,
   RunSnapshots,
   StepInfo,
@@ -49,6 +50,8 @@ export interface Source {
     parameters?: Record<string, unknown>,
   ): Promise<StepInfo>;
   search(model: string, input: TraceInput, parameters: Record<string, unknown>): Promise<SearchInfo>;
+  /** Compare every image with every text. */
+  similarity(model: string, images: string[], texts: string[]): Promise<SimilarityInfo>;
   run(id: string): Promise<RunInfo>;
   snapshots(id: string, input: TraceInput): Promise<RunSnapshots>;
 }
@@ -199,6 +202,9 @@ export class ServerSource implements Source {
   }
   search(model: string, input: TraceInput, parameters: Record<string, unknown>): Promise<SearchInfo> {
     return post('trace/search', { ...input, ...parameters, model });
+  }
+  similarity(model: string, images: string[], texts: string[]): Promise<SimilarityInfo> {
+    return post('trace/similarity', { model, images, texts });
   }
   run(id: string): Promise<RunInfo> {
     return json(`runs/${encodeURIComponent(id)}`);

@@ -13,6 +13,7 @@ import type {
   NextTokenInfo,
   RunInfo,
   SearchInfo,
+  SimilarityInfo,
   RunSnapshots,
   StepInfo,
   TraceInfo,
@@ -87,6 +88,9 @@ export class StaticSource implements Source {
   }
   async search(): Promise<SearchInfo> {
     return (await this.#data).search ?? reject();
+  }
+  similarity(): Promise<SimilarityInfo> {
+    return reject();
   }
   run(): Promise<RunInfo> {
     return reject();

@@ -2,8 +2,8 @@
 // storage.
 
 import { router } from '../lib/router.svelte';
-import { storedInputs, session } from '../lib/session.svelte';
-import type { TraceInput } from '../lib/types';
+import { storedInputs, type StoredInput } from '../lib/inputStore';
+import { session } from '../lib/session.svelte';
 
 export type Suffix = '' | '_b';
 const STORE = 'given ';
@@ -16,7 +16,7 @@ function named(text: string): string {
 }
 
 /** Have the model read this. */
-export function storeInput(input: TraceInput, suffix: Suffix = ''): void {
+export function storeInput(input: StoredInput, suffix: Suffix = ''): void {
   const text = JSON.stringify(input);
   const name = named(text);
   storedInputs.set(name, input);
@@ -41,6 +41,6 @@ export function restoreInput(suffix: Suffix = ''): void {
   if (name === undefined || storedInputs.has(name)) return;
   const text = sessionStorage.getItem(STORE + name);
   if (text === null) return;
-  storedInputs.set(name, JSON.parse(text) as TraceInput);
+  storedInputs.set(name, JSON.parse(text) as StoredInput);
   void session.read();
 }

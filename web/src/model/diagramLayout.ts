@@ -3,7 +3,8 @@
 
 import type { ModelInfo, StackInfo } from '../lib/types';
 
-export type Part = 'tokens' | 'embed' | 'merge' | 'position' | 'self' | 'cross' | 'ffn' | 'norm' | 'add' | 'final' | 'head';
+export type Part =
+  'tokens' | 'embed' | 'merge' | 'position' | 'self' | 'cross' | 'ffn' | 'norm' | 'add' | 'final' | 'head';
 
 export interface Stop {
   id: string; // the stage it opens

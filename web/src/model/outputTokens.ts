@@ -1,6 +1,6 @@
 // The tokens at the top of the diagram: generated text, label or masked token.
 
-import { formatPercent } from '../lib/format';
+import { formatNumber, formatPercent } from '../lib/format';
 import { t } from '../lib/i18n.svelte';
 import type { NextTokenInfo, TraceToken, TraceInfo } from '../lib/types';
 
@@ -39,6 +39,8 @@ export function outputTokens(trace: TraceInfo, next: NextTokenInfo | null): Trac
       return outcome.labels.slice(0, 3).map(({ label, probability }) => said(`${label} ${formatPercent(probability)}`));
     case 'answer':
       return [said(outcome.text || t('output.none'))];
+    case 'similarity':
+      return [said(formatNumber(outcome.cosine))];
     case 'embed':
       return [said(`${outcome.dims}`)];
     case 'forecast':

@@ -120,7 +120,7 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] 
     at('add_norm', `${first.name}.0.norm_self`, { told: [`add_norm.${first.wiring}`], tex: NORMS[first.wiring] }),
     {
       name: 'layers',
-      told: [`layers.${first.wiring}`, ...(last === first ? [] : ['layers.decoder']), 'layers.stream'],
+      told: [`layers.${first.wiring}`, ...(last.cross ? ['layers.decoder'] : []), 'layers.stream'],
       view: 'model',
       words: { at: null, tab: null },
       points: [live('map'), '[data-figure="model"]', live('residual')],
