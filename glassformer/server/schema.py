@@ -399,12 +399,16 @@ class ClassifyRequest(RequestModel):
     """POST /classify: `texts`, or `images` as data: URLs or base64 of PNG or JPEG files.
 
     text_pairs: the second text of each pair, as many as `texts`.
+    labels: names of the classes of images, for a model with an image and a text tower (zero-shot).
+    templates: texts with {} in place of a label, by default "a photo of a {}"; several are averaged.
     """
 
     model: ModelName | None = None
     texts: Texts | None = None
     text_pairs: Texts | None = None
     images: Annotated[list[Image], Field(min_length=1, max_length=32)] | None = None
+    labels: Texts | None = None
+    templates: Annotated[list[Text], Field(min_length=1, max_length=100)] | None = None
     top: Annotated[int, Field(ge=1, le=100_000)] | None = None
     truncate: bool = False
 
@@ -420,6 +424,52 @@ class ClassifyResponse(BaseModel):
     model: str
     results: list[list[LabelScore]]
     warnings: list[str]
+
+
+class EmbedRequest(RequestModel):
+    """POST /embed: `texts`, or `images` as data: URLs or base64 of PNG or JPEG files."""
+
+    model: ModelName | None = None
+    texts: Texts | None = None
+    images: Annotated[list[Image], Field(min_length=1, max_length=32)] | None = None
+    truncate: bool = False
+
+
+class EmbedResponse(BaseModel):
+    """The vectors in the order of the inputs."""
+
+    model: str
+    vectors: list[list[float]]
+
+
+class SimilarRequest(RequestModel):
+    """POST /similar: rank candidates by the cosine similarity of their vectors to each query.
+
+    Queries are `texts` or `images`, candidates are `candidate_texts` or `candidate_images`; a model with an
+    image and a text tower compares both kinds.
+    """
+
+    model: ModelName | None = None
+    texts: Texts | None = None
+    images: Annotated[list[Image], Field(min_length=1, max_length=32)] | None = None
+    candidate_texts: Texts | None = None
+    candidate_images: Annotated[list[Image], Field(min_length=1, max_length=32)] | None = None
+    top: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    truncate: bool = False
+
+
+class SimilarMatch(BaseModel):
+    """A candidate by its index, and its cosine similarity."""
+
+    index: int
+    score: float
+
+
+class SimilarResponse(BaseModel):
+    """The candidates for each query, the most similar first."""
+
+    model: str
+    results: list[list[SimilarMatch]]
 
 
 class DetectRequest(RequestModel):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from fastapi import APIRouter
+from torch import Tensor
+from torch.nn import functional as F
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
@@ -29,6 +33,8 @@ from glassformer.server.schema import (
     DetectedObject,
     DetectRequest,
     DetectResponse,
+    EmbedRequest,
+    EmbedResponse,
     EntitySpan,
     ForecastRequest,
     ForecastResponse,
@@ -39,18 +45,24 @@ from glassformer.server.schema import (
     SegmentedObject,
     SegmentRequest,
     SegmentResponse,
+    SimilarMatch,
+    SimilarRequest,
+    SimilarResponse,
     TranslateRequest,
     TranslateResponse,
     Translation,
 )
+from glassformer.tasks.base import token_input
 from glassformer.tasks.classification import Classifier, label_names
 from glassformer.tasks.detection import Detector
+from glassformer.tasks.embedding import Embedder, text_bundle
 from glassformer.tasks.forecasting import LEVELS, Forecaster, forecast_steps
 from glassformer.tasks.images import ImageWarning, image_warning_message, reads_images
 from glassformer.tasks.segmentation import MaskGeneration, PromptSegmenter, make_prompts
 from glassformer.tasks.text_generation import Document, segments_of
 from glassformer.tasks.token_classification import TokenClassifier
 from glassformer.tasks.translation import Translator
+from glassformer.tasks.zero_shot import TEMPLATE, ZeroShotClassifier
 
 MAX_SENTENCES = 4096  # of one request
 MAX_CHARACTERS = 1 << 21  # of all texts to translate
@@ -89,6 +101,8 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
         has_images = body.images is not None
 
         def is_classifier(bundle: Bundle) -> bool:
+            if body.labels is not None:
+                return isinstance(bundle.spec, specs.TwoTowerSpec)
             head: Any = getattr(bundle.spec, "head", None)
             label_names(bundle, getattr(head, "num_labels", 0))
             classifies = hasattr(head, "num_labels") and not isinstance(head, _OTHER_HEADS)
@@ -96,7 +110,12 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
 
         model = models.select(body.model, without_errors(is_classifier))
         _check_one_of(texts=body.texts, images=body.images)
-        if reads_images(model.bundle) != has_images:
+        two_towers = isinstance(model.bundle.spec, specs.TwoTowerSpec)
+        if (body.labels is not None) != two_towers:
+            if two_towers:
+                raise MissingValueError("labels", f"by the model {model.id!r}, which has no labels")
+            raise UnsupportedError(f"the model {model.id!r}", "other labels", "leave out labels")
+        if (two_towers or reads_images(model.bundle)) != has_images:
             feature, instead = ("images", "texts") if has_images else ("texts", "images")
             raise UnsupportedError(f"the model {model.id!r}", feature, f"send {instead}")
         if body.text_pairs is not None and len(body.text_pairs) != len(body.texts or ()):
@@ -106,6 +125,23 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
         if body.text_pairs is not None:
             inputs = list(zip(inputs, body.text_pairs, strict=True))
         return await model.run(lambda bundle: _classify(model.id, bundle, inputs, body))
+
+    @router.post("/embed")
+    async def embed(body: EmbedRequest) -> EmbedResponse:
+        """Embed texts or images, each as one vector."""
+        _check_one_of(texts=body.texts, images=body.images)
+        model = models.select(body.model, without_errors(_embeds(body.images is not None)))
+        vectors = await model.run(lambda bundle: _embed(bundle, body.texts, body.images, body.truncate))
+        return EmbedResponse(model=model.id, vectors=vectors.tolist())
+
+    @router.post("/similar")
+    async def similar(body: SimilarRequest) -> SimilarResponse:
+        """Rank candidates by their similarity to each query: texts or images."""
+        _check_one_of(texts=body.texts, images=body.images)
+        _check_one_of(candidate_texts=body.candidate_texts, candidate_images=body.candidate_images)
+        needs_images = body.images is not None or body.candidate_images is not None
+        model = models.select(body.model, without_errors(_embeds(needs_images)))
+        return await model.run(lambda bundle: _similar(model.id, bundle, body))
 
     @router.post("/detect")
     async def detect(body: DetectRequest) -> DetectResponse:
@@ -174,7 +210,15 @@ def _prepare(model: ServedModel, body: TranslateRequest) -> tuple[Translator, li
 
 
 def _classify(model: str, bundle: Bundle, inputs: Any, body: ClassifyRequest) -> ClassifyResponse:
-    outputs = Classifier(bundle, top=body.top, truncate=body.truncate)(inputs)
+    task: Classifier | ZeroShotClassifier
+    if body.labels is None:
+        task = Classifier(bundle, top=body.top, truncate=body.truncate)
+    else:
+        templates = body.templates or TEMPLATE
+        task = ZeroShotClassifier(
+            bundle, body.labels, templates=templates, top=body.top, truncate=body.truncate
+        )
+    outputs = task(inputs)
     results = [
         [LabelScore(label=label.label, score=label.score) for label in output.labels] for output in outputs
     ]
@@ -209,6 +253,44 @@ def _segment(model: str, bundle: Bundle, image: bytes, body: SegmentRequest) -> 
         if found.mask is not None
     ]
     return SegmentResponse(model=model, results=results)
+
+
+def _embeds(images: bool) -> Callable[[Bundle], bool]:
+    """Return a check for models that embed images, or texts."""
+
+    def check(bundle: Bundle) -> bool:
+        if isinstance(bundle.spec, specs.TwoTowerSpec):
+            return True
+        return reads_images(bundle) if images else bundle.tokenizer is not None and bool(token_input(bundle))
+
+    return check
+
+
+def _embed(bundle: Bundle, texts: list[str] | None, images: list[str] | None, truncate: bool) -> Tensor:
+    """Return the vectors (N, D); a text is never opened as an image file."""
+    inputs: Any = texts
+    if images is not None:
+        inputs = [decode_base64(image) for image in images]
+        bundle = bundle.tower("image") if isinstance(bundle.spec, specs.TwoTowerSpec) else bundle
+        if not reads_images(bundle):
+            raise UnsupportedError(bundle.display_name, "images", "send texts")
+    else:
+        bundle = text_bundle(bundle)
+        token_input(bundle)
+    return torch.stack(list(Embedder(bundle, truncate=truncate).run(inputs)))
+
+
+def _similar(model: str, bundle: Bundle, body: SimilarRequest) -> SimilarResponse:
+    queries, candidates = (
+        F.normalize(_embed(bundle, texts, images, body.truncate), dim=-1)
+        for texts, images in ((body.texts, body.images), (body.candidate_texts, body.candidate_images))
+    )
+    best, order = (queries @ candidates.T).sort(dim=-1, descending=True, stable=True)
+    results = [
+        [SimilarMatch(index=n, score=score) for n, score in zip(columns, row, strict=True)]
+        for columns, row in zip(order[:, : body.top].tolist(), best[:, : body.top].tolist(), strict=True)
+    ]
+    return SimilarResponse(model=model, results=results)
 
 
 def _ner(model: str, bundle: Bundle, body: NerRequest) -> NerResponse:

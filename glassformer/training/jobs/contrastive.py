@@ -90,6 +90,11 @@ class ContrastiveJob(Job[CaptionData]):
             raise self.unsupported_model("use a model with an image and a text tower, e.g. clip or siglip")
         return self.base.spec
 
+    def check_model(self) -> None:
+        super().check_model()
+        if not self.fine_tuning and not supported_options(self.preset, {"text_d_model": 1}):
+            raise self.unsupported_model("use clip or siglip")
+
     def fill_max_len(self) -> None:
         base = self.check_base()
         if base is None:
@@ -221,8 +226,6 @@ class ContrastiveJob(Job[CaptionData]):
             fixed = {"vocab_size": corpus.tokenizer.vocab_size, "max_len": self.max_len, "image_size": size}
             ends = supported_options(self.preset, {"end_id": corpus.eos_id})
             spec = new_model_spec(self.recipe.model, {**fixed, **ends})
-            if not isinstance(spec, specs.TwoTowerSpec):
-                raise self.unsupported_model("use clip or siglip")
             bundle = Bundle(model=build_initialized(spec))
         else:
             base_spec = self.check_base()

@@ -119,12 +119,14 @@ export interface CheckpointInfo {
   loss: number | null;
 }
 
-/** POST /classify: `texts`, or `images` as data: URLs or base64 of PNG or JPEG files. text_pairs: the second text of each pair, as many as `texts`. */
+/** POST /classify: `texts`, or `images` as data: URLs or base64 of PNG or JPEG files. text_pairs: the second text of each pair, as many as `texts`. labels: names of the classes of images, for a model with an image and a text tower (zero-shot). templates: texts with {} in place of a label, by default "a photo of a {}"; several are averaged. */
 export interface ClassifyRequest {
   model?: string | null;
   texts?: string[] | null;
   text_pairs?: string[] | null;
   images?: string[] | null;
+  labels?: string[] | null;
+  templates?: string[] | null;
   top?: number | null;
   truncate?: boolean;
 }
@@ -215,6 +217,20 @@ export interface DifferenceInfo {
   kl: number | null;
   positions: number[] | null;
   residual: ResidualChange[];
+}
+
+/** POST /embed: `texts`, or `images` as data: URLs or base64 of PNG or JPEG files. */
+export interface EmbedRequest {
+  model?: string | null;
+  texts?: string[] | null;
+  images?: string[] | null;
+  truncate?: boolean;
+}
+
+/** The vectors in the order of the inputs. */
+export interface EmbedResponse {
+  model: string;
+  vectors: number[][];
 }
 
 /** The vector of one input, as a list of numbers or as base64 of little-endian float32. */
@@ -571,6 +587,12 @@ export interface RunInfo {
   example: boolean;
 }
 
+/** A mask as COCO's run lengths: `size` is height and width, `counts` the compressed runs by column. */
+export interface RunLengths {
+  size: [number, number];
+  counts: string;
+}
+
 /** Traces of one input with the weights of several steps of a run. text: the input, if it is text. */
 export interface RunSnapshots {
   snapshots: SnapshotInfo[];
@@ -653,6 +675,32 @@ export interface SearchResult {
   reason: string;
 }
 
+/** POST /segment: an `image` as data: URL or base64 of a PNG or JPEG file, and points or boxes in pixels. points: inside one object. background_points: outside of it. boxes: each around an object. everything: segment everything, with a grid of points_per_side^2 points. multimask_output: three masks per prompt; by default for a single point. */
+export interface SegmentRequest {
+  model?: string | null;
+  image: string;
+  points?: [number, number][];
+  background_points?: [number, number][];
+  boxes?: [number, number, number, number][];
+  everything?: boolean;
+  points_per_side?: number;
+  multimask_output?: boolean | null;
+}
+
+/** The masks of the first prompt, the best first, then those of the next one. */
+export interface SegmentResponse {
+  model: string;
+  results: SegmentedObject[];
+}
+
+/** A mask with its predicted IoU. box: x_min, y_min, x_max, y_max in pixels; null for an empty mask. */
+export interface SegmentedObject {
+  label: string;
+  score: number;
+  box: [number, number, number, number] | null;
+  mask: RunLengths;
+}
+
 export interface SentencesRequest {
   model: string;
   text: string;
@@ -683,6 +731,29 @@ export interface SeriesInfo {
   patch: number;
   stride: number;
   scaling: "std" | "mean" | "none";
+}
+
+/** A candidate by its index, and its cosine similarity. */
+export interface SimilarMatch {
+  index: number;
+  score: number;
+}
+
+/** POST /similar: rank candidates by the cosine similarity of their vectors to each query. Queries are `texts` or `images`, candidates are `candidate_texts` or `candidate_images`; a model with an image and a text tower compares both kinds. */
+export interface SimilarRequest {
+  model?: string | null;
+  texts?: string[] | null;
+  images?: string[] | null;
+  candidate_texts?: string[] | null;
+  candidate_images?: string[] | null;
+  top?: number | null;
+  truncate?: boolean;
+}
+
+/** The candidates for each query, the most similar first. */
+export interface SimilarResponse {
+  model: string;
+  results: SimilarMatch[][];
 }
 
 /** Images compared with texts. cosines: one row per image. The logits are scale * cosine + bias. activation: probabilities are a softmax over the texts, or a sigmoid of each logit. */

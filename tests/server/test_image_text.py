@@ -1,0 +1,54 @@
+"""The routes /classify, /embed and /similar with an image and a text tower give the library's results."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import glassformer
+from tests.server.harness import serving
+from tests.tasks.test_image_text import save_clip
+
+LABELS = ["cat", "dog"]
+
+
+def pictures() -> list[bytes]:
+    files, rng = [], np.random.default_rng(0)
+    for size in ((30, 40), (16, 16)):
+        file = io.BytesIO()
+        Image.fromarray(rng.integers(0, 255, (*size, 3), np.uint8)).save(file, "PNG")
+        files.append(file.getvalue())
+    return files
+
+
+def test_routes_match_the_library(tmp_path: Path) -> None:
+    save_clip(tmp_path / "clip")
+    pipeline, files = glassformer.load(tmp_path / "clip"), pictures()
+    images = [base64.b64encode(file).decode() for file in files]
+    texts = ["a cat", "the big red house.png"]  # a text is never opened as a file
+    with serving([tmp_path / "clip"]) as server, server.client() as client:
+        found = client.post("/classify", json={"images": images, "labels": LABELS, "top": 1}).json()
+        expected = pipeline.classify(files, labels=LABELS, top=1)
+        assert [row[0]["label"] for row in found["results"]] == [row[0].label for row in expected]
+        assert found["results"][0][0]["score"] == pytest.approx(expected[0][0].score, abs=1e-5)
+
+        vectors = torch.tensor(client.post("/embed", json={"images": images}).json()["vectors"])
+        assert (vectors - pipeline.embed(files)).abs().max() < 1e-5
+        of_texts = torch.tensor(client.post("/embed", json={"texts": texts}).json()["vectors"])
+        openai = client.post("/v1/embeddings", json={"input": texts}).json()["data"]
+        assert (of_texts - torch.tensor([row["embedding"] for row in openai])).abs().max() < 1e-5
+
+        body = {"texts": texts, "candidate_images": images}
+        ranked = client.post("/similar", json=body).json()["results"]
+        assert [[m["index"] for m in row] for row in ranked] == (of_texts @ vectors.T).argsort(
+            descending=True
+        ).tolist()
+        for bad in ({"images": images}, {"texts": texts, "labels": LABELS}):
+            assert client.post("/classify", json=bad).status_code == 422
+        assert client.post("/similar", json={"texts": texts}).status_code == 422
