@@ -12,7 +12,6 @@ import torch
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.convolution.pixel_head import PixelOutput
 from glassformer.core.heads import MaskOutput
 from glassformer.data.annotated_examples import AnnotatedExamples, Targets
 from glassformer.data.annotations import AnnotatedImage, Annotation
@@ -20,7 +19,8 @@ from glassformer.data.examples import IGNORE_INDEX, Arrays
 from glassformer.errors import MissingValueError
 from glassformer.metrics.detection import MAX_DETECTIONS, AveragePrecision, Objects, objects_of
 from glassformer.metrics.segmentation import PanopticQuality, PixelConfusion
-from glassformer.tasks.mask_postprocessing import MaskPostprocessor, MaskSegment
+from glassformer.tasks.image_segmentation import default_mode, mask_postprocessor
+from glassformer.tasks.mask_postprocessing import MaskSegment
 from glassformer.tasks.pixel_postprocessing import pixel_classes, pixel_instances
 from glassformer.training.jobs.detection import ObjectJob, keep_fitting_weights
 from glassformer.training.jobs.labels import classes_of
@@ -52,9 +52,9 @@ class SegmentJob(ObjectJob[SegmentData]):
 
     def adopt_base_settings(self) -> None:
         super().adopt_base_settings()
-        head = self.base.spec.head if self.base else None
-        if isinstance(head, specs.PixelsSpec):
-            self.update_data(segmentation="instance" if head.instances else "semantic")
+        if self.base is not None and self.data.segmentation is None:
+            mode = default_mode(self.base)
+            self.update_data(segmentation="semantic" if mode == "semantic" else "instance")
 
     @property
     def instances(self) -> bool:
@@ -140,7 +140,7 @@ class SegmentJob(ObjectJob[SegmentData]):
             total, count = total + loss, count + units
             sizes = [(image.height, image.width) for image in images]
             if isinstance(output, MaskOutput):
-                maps = MaskPostprocessor(mask_size=self.size).semantic(output, sizes)
+                maps = mask_postprocessor(learner.model.spec, self.size, 0.0).semantic(output, sizes)
             else:
                 maps = pixel_classes(output, sizes)
             for image, predicted in zip(images, maps, strict=True):
@@ -168,7 +168,11 @@ class SegmentJob(ObjectJob[SegmentData]):
         total, count = 0.0, 0
         for images, output, loss, units in self.predictions(learner, examples, device, batch):
             total, count = total + loss, count + units
-            found = instance_segments(output, [(image.height, image.width) for image in images], self.size)
+            sizes = [(image.height, image.width) for image in images]
+            if isinstance(output, MaskOutput):
+                found = mask_postprocessor(learner.model.spec, self.size, 0.0).instance(output, sizes)
+            else:
+                found = pixel_instances(output, sizes)
             for image, segments in zip(images, found, strict=True):
                 predicted, true = segment_objects(segments), objects_of(image.annotations, self.classes)
                 precision.add(predicted, true)
@@ -193,18 +197,6 @@ def _paint(masks: Sequence[tuple[int, Any]], image: AnnotatedImage, background: 
     for number, (label, mask) in enumerate(masks, 1):
         classes[mask], numbers[mask] = label, number
     return classes, numbers
-
-
-def instance_segments(
-    output: MaskOutput | PixelOutput, sizes: Sequence[tuple[int, int]], input_size: tuple[int, int]
-) -> list[list[MaskSegment]]:
-    """Return all instances of each image with their scores.
-
-    sizes: height and width of the original images. input_size: of the model's input.
-    """
-    if isinstance(output, MaskOutput):
-        return MaskPostprocessor(mask_size=input_size, threshold=0.0).instance(output, sizes)
-    return pixel_instances(output, sizes)
 
 
 def segment_objects(segments: Sequence[MaskSegment]) -> Objects:
