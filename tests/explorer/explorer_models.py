@@ -17,6 +17,8 @@ KINDS = {
     "masked": "bert",
     "sentences": "sentence",
     "pictures": "vit",
+    "windows": "swin",
+    "pairs": "clip",
     "series": "patchtst",
 }
 RUN = "reversing"  # a training run; its model reverses sequences of words
@@ -29,6 +31,8 @@ INPUTS: dict[str, dict[str, Any]] = {  # empty: the default example
     "sentences": {"text": "the cat sat on the mat."},
     "labels": {"text": "the cat sat on the mat."},
     "pictures": {},
+    "windows": {},
+    "pairs": {},
     "series": {},
 }
 

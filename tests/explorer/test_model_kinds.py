@@ -13,9 +13,12 @@ from pytest import approx
 from glassformer.bundle import Bundle
 from glassformer.generation import logits_processors
 from glassformer.interpret.catalog import describe_model
+from glassformer.interpret.examples import example_inputs
 from glassformer.interpret.head_patterns import describe_heads
 from glassformer.interpret.logit_lens import logit_lens, unit_tokens
 from glassformer.interpret.schema import to_json
+from glassformer.interpret.similarity import compare_images_texts
+from glassformer.interpret.tensors import read_tensor
 from tests.explorer.browser_page import (
     address,
     display_errors,
@@ -47,15 +50,16 @@ def test_keyboard_opens_every_stage(open_page: OpenPage, expected_trace: Expecte
             kind = (stage["kind"], stage["id"].endswith("cross"))
             if stage["kind"] == "attention" and kind not in tried:
                 tried.add(kind)
-                every_tab(page, stage["id"], cross=kind[1])
+                patches = trace.sequence(stage["sequence"]).kind == "patches"
+                every_tab(page, stage["id"], cross=kind[1], patches=patches)
         assert page.locator('[data-way="on"]').get_attribute("aria-disabled") == "true"
         assert ("attention", True) in tried or not any(one.kind == "cross" for one in trace.attentions())
 
 
-def every_tab(page: Page, stage: str, cross: bool) -> None:
+def every_tab(page: Page, stage: str, cross: bool, patches: bool) -> None:
     shown = page.locator(f'[data-open="{stage}"]')
     tabs = shown.locator("[role=tab]").evaluate_all("all => all.map(one => one.dataset.choice)")
-    assert tabs == ["qkv", "scores", "weights", "links", "mix"] + ["alignment"] * cross
+    assert tabs == ["image"] * patches + ["qkv", "scores", "weights", "links", "mix"] + ["alignment"] * cross
     for tab in tabs:
         shown.locator(f'[role=tab][data-choice="{tab}"]').click()
         wait_until_idle(page)
@@ -220,6 +224,53 @@ def test_labels_match_the_library(
             assert [one.splitlines()[0] for one in texts(bars)] == [one.label for one in labels]
             best = page.locator(f"[data-outcome] b >> text={labels[0].label}")
             assert best.count() == 1
+
+
+def test_windows_match_the_library(open_page: OpenPage, expected_trace: ExpectedTrace) -> None:
+    trace = expected_trace("windows")
+    attention = trace.attentions()[1]
+    assert attention.windows is not None and attention.windows.shift
+    grid, query = attention.windows.grid, 3 * 8 + 4
+    weights = [trace.record.token_weights(attention.name, head, query)[0] for head in range(attention.heads)]
+    with open_page(address("windows", look=1, by=1, pos=query)) as page:
+        figure = page.locator("[data-figure=patch-attention]")
+        expected = [weights[1][query], weights[1].sum(), weights[1].max()]
+        assert numbers(figure.locator(".shares [data-value]")) == approx(list(map(float, expected)), abs=1e-6)
+        size, shift = attention.windows.size, attention.windows.shift
+        lines = sum(len(range(shift, side, size)) for side in grid)
+        assert figure.locator("line.window").count() == lines
+        box = figure.locator("[role=slider]").bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + 2, box["y"] + 2)  # the first patch is in another window
+        assert "outside" in figure.inner_text()
+        page.locator("[data-figure=stages] [data-stage-grid=stage2]").click()
+        wait_until_idle(page)
+        below = trace.attentions()[2].name
+        merged = trace.record.weights(below).shape[1]
+        coarse = [trace.record.token_weights(below, head, 1 * 4 + 2)[0] for head in range(merged)]
+        mean = torch.stack(coarse).mean(0)
+        expected = [mean[1 * 4 + 2], mean.sum(), mean.max()]
+        assert numbers(figure.locator(".shares [data-value]")) == approx(list(map(float, expected)), abs=1e-6)
+
+
+def test_images_and_texts_match_the_library(
+    open_page: OpenPage, bundles: dict[str, Bundle], expected_trace: ExpectedTrace
+) -> None:
+    bundle = bundles["pairs"]
+    images = [example.image or "" for example in example_inputs(bundle)]
+    lines = ["the cat", "a dog ran", "the mat."]
+    info = compare_images_texts(bundle, images, lines)
+    with open_page(address("pairs", text="\n".join(lines))) as page:
+        cosines = numbers(page.locator("[data-figure=similarity] [data-pair]"))
+        assert cosines == approx([cosine for row in info.cosines for cosine in row], abs=1e-5)
+        page.locator('[data-pair="2.1"]').click()
+        wait_until_idle(page)
+        assert number(page.locator("[data-outcome] [data-value]")) == approx(info.cosines[2][1], abs=1e-5)
+        expected = (info.scale * torch.tensor(info.cosines[2])).softmax(-1).tolist()
+        assert numbers(page.locator("[data-figure=zero-shot] li [data-value]")) == approx(expected, abs=1e-5)
+        drops = read_tensor(expected_trace("pairs", image=images[2], text=lines[1]), "occlusion").values
+        squares = page.locator("[data-figure=occlusion] rect[data-value]")
+        assert numbers(squares) == approx(drops.flatten().tolist(), abs=1e-4)
 
 
 def test_sentence_similarity_matches_the_library(open_page: OpenPage, bundles: dict[str, Bundle]) -> None:

@@ -78,8 +78,12 @@ def tiny_bundle(family: str, **settings: Any) -> Bundle:
             return _random_bundle(
                 family, byte_tokenizer(), vocab_size=byte_tokenizer().vocab_size, **settings
             )
-        case "vit" | "deit":
+        case "vit" | "deit" | "swin" | "swinv2" | "dinov2":
             bundle = _random_bundle(family, **settings)
+            bundle.files[IMAGE_PROCESSOR_FILE] = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.5]}
+            return bundle
+        case "clip" | "siglip":
+            bundle = _random_bundle(family, wordpieces(), vocab_size=len(VOCABULARY), **settings)
             bundle.files[IMAGE_PROCESSOR_FILE] = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.5]}
             return bundle
         case "patchtst":
@@ -116,6 +120,8 @@ def columns(rows: int = 40) -> dict[str, list[float]]:
 
 def example_values(bundle: Bundle) -> dict[str, Any]:
     """An input that fits the model."""
+    if isinstance(bundle.spec, spec.TwoTowerSpec):
+        return {"image": url(picture()), "text": TEXT}
     read = bundle.spec.source if isinstance(bundle.spec, spec.EncoderDecoderSpec) else bundle.spec.input
     match read, bundle.spec.head:
         case spec.ImagePatchesSpec(), _:
