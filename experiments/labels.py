@@ -36,6 +36,7 @@ RUN_LABELS: Mapping[str, Mapping[str, str]] = {
         "ngrams": "linear model on character n-grams",
     },
     "cifar": {"vit": "ViT", "convolution": "ResNet"},
+    "fashion": {"swin": "Swin", "vit": "ViT"},
 }
 # experiments/fine_tuning.py: the task and the model of each row, in the order of the table
 TEXT_JOBS = {

@@ -169,6 +169,12 @@ ROWS: dict[str, Row] = {
         runs=seeds(),
         takes=("seconds",),
     ),
+    "fashion": Row(
+        title="Fashion-MNIST: Swin and Vision Transformer from scratch, equal time",
+        module="images_fashion_mnist",
+        runs=seeds("swin", "vit"),
+        takes=("seconds",),
+    ),
     "pocket-digits": Row(
         title="pocket-digits: at most 300,000 parameters",
         module="digits",

@@ -141,11 +141,13 @@ def _cell(run: RunRecord | None, figure: str) -> str:
 
 def labels(figures: Path) -> str:
     """Accuracy: reviews, digits, photographs."""
-    reviews, digits, photographs = (by_kind(runs_of(row, figures)) for row in ("nsmc", "mnist", "cifar"))
+    row_names = ("nsmc", "mnist", "cifar", "fashion")
+    reviews, digits, photographs, fashion = (by_kind(runs_of(row, figures)) for row in row_names)
     rows = [["Korean reviews, best from scratch (published, another split)", "", "", "86.37"]]
     rows += _labelled(reviews, RUN_LABELS["nsmc"], "Korean reviews", 86.4)
     rows += _labelled(digits, {"": "ours"}, "MNIST", 99.3)
     rows += _labelled(photographs, RUN_LABELS["cifar"], "CIFAR-10, 8,000 images")
+    rows += _labelled(fashion, RUN_LABELS["fashion"], "Fashion-MNIST", 95.0)
     return table(("", "parameters", "training", "accuracy"), rows)
 
 

@@ -35,7 +35,9 @@ def test_split_keeps_every_image_and_is_readable(tmp_path):
     assert (store.images(np.arange(30))[..., 0] == train[0]).all()
 
 
-@pytest.mark.parametrize(("recipe", "rows"), [("images-digits", 55_000), ("images-cifar", 7_600)])
+@pytest.mark.parametrize(
+    ("recipe", "rows"), [("images-digits", 55_000), ("images-fashion", 55_000), ("images-cifar", 7_600)]
+)
 def test_every_batch_is_full_so_that_one_compiled_step_serves_all(recipe, rows):
     batch = read_recipe(recipe_path(recipe)).training.batch
     pools = [20_000] * (rows // 20_000) + [rows % 20_000]
