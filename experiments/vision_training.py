@@ -58,7 +58,7 @@ def train_for(
     on_gpu = device.type == "cuda"
     if on_gpu and options.compile != "off":
         learner.model.compile()
-    named = {name: p for name, p in learner.named_parameters() if p.requires_grad}
+    named = {name: p for name, p in learner.model.named_parameters() if p.requires_grad}
     optimizer = build_optimizer(named, options)
     peaks = [group["lr"] for group in optimizer.param_groups]
     average = ExponentialMovingAverage(named, options.ema or 0.999)

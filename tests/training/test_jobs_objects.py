@@ -34,13 +34,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "detect-yolos": {"preset": "yolos-tiny", **TINY, "num_queries": 8},
     "detect-detr": {"preset": "detr-tiny", "d_model": 32, "num_heads": 2, "d_ff": 64, "num_layers": 2},
     "segment-pixels": {"preset": "vit", **TINY},
-    "segment-queries": {
-        "preset": "eomt-tiny",
-        "d_model": 32,
-        "num_heads": 2,
-        "num_layers": 2,
-        "query_layers": 1,
-    },
+    "segment-queries": {"preset": "eomt-tiny", "d_model": 32, "num_heads": 2, "num_layers": 3},
 }
 
 
