@@ -33,6 +33,10 @@ _GPT2_SPECIAL_TOKENS = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
 _ROBERTA_SPECIAL_TOKENS = dict(zip(ROLES, "<pad> <s> </s> <unk> <s> </s> <mask>".split(), strict=True))
 _ROBERTA_KINDS = {"RobertaTokenizer", "BartTokenizer", "roberta", "bart"}
 _GPT2_KINDS = {"GPT2Tokenizer", "gpt2"}
+_CLIP_SPECIAL_TOKENS = {**_GPT2_SPECIAL_TOKENS, "pad": "<|endoftext|>", "bos": "<|startoftext|>"}
+_CLIP_KINDS = {"CLIPTokenizer", "clip", "clip_text_model"}
+_CLIP_WORDS = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+_SIGLIP_KINDS = {"SiglipTokenizer", "siglip", "siglip_text_model"}
 _ALBERT_SPECIAL_TOKENS = dict(zip(ROLES, "<pad> [CLS] [SEP] <unk> [CLS] [SEP] [MASK]".split(), strict=True))
 _ALBERT_KINDS = {"AlbertTokenizer", "albert"}
 _DEBERTA_SPECIAL_TOKENS = {**_ALBERT_SPECIAL_TOKENS, "pad": "[PAD]", "unk": "[UNK]"}
@@ -88,6 +92,8 @@ def load_tokenizer(folder: str | Path) -> Tokenizer | None:
             raise config.needs_tokenizer_json("spm.model")
         return _load_unigram(config, "spm.model", _DEBERTA_SPECIAL_TOKENS, _deberta_normalizers)
     if has("spiece.model"):
+        if config.kind in _SIGLIP_KINDS:  # it also lowercases and removes punctuation
+            raise config.needs_tokenizer_json("spiece.model")
         return SentencePieceTokenizer.load(config, "spiece.model", T5_LAYOUT)
     for name in ("sentencepiece.bpe.model", "tokenizer.model"):
         if has(name):
@@ -96,7 +102,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer | None:
         return _load_wordpiece(config)
     if has("vocab.json") or has("merges.txt"):
         require("vocab.json", "merges.txt")
-        return _load_byte_level_bpe(config)
+        return _load_clip_bpe(config) if config.kind in _CLIP_KINDS else _load_byte_level_bpe(config)
     if has(CONFIG):
         raise FileMissingError(folder / "tokenizer.json", "vocabulary")
     return None
@@ -282,6 +288,48 @@ def _load_byte_level_bpe(config: TokenizerConfig) -> Tokenizer:
     trim_offsets = config.flag("trim_offsets", True)
     sep, cls = separators
     backend.post_processor = processors.RobertaProcessing(sep, cls, trim_offsets, prefix)
+    return FastTokenizer(backend, config, role_ids)
+
+
+def _load_clip_bpe(config: TokenizerConfig) -> Tokenizer:
+    """Build a byte-level BPE tokenizer of lower-cased words that end with </w>."""
+    path = config.folder / "vocab.json"
+    vocabulary = read_vocabulary(path)
+    merges = _read_merges(config.folder / "merges.txt")
+    check_ids(set(vocabulary.values()) | {index for index, _ in config.added if index is not None}, path)
+    tokens = {role: config.role(role, _CLIP_SPECIAL_TOKENS.get(role)) for role in ROLES}
+    known = {role: token for role, token in tokens.items() if token is not None}
+    with backend_errors(path, "does not match merges.txt"):
+        backend = Backend(
+            models.BPE(
+                vocab=vocabulary,
+                merges=merges,
+                continuing_subword_prefix="",
+                end_of_word_suffix="</w>",
+                unk_token=known["unk"].content,
+            )
+        )
+    spaces = normalizers.Replace(Regex(r"\s+"), " ")
+    backend.normalizer = normalizers.Sequence([normalizers.NFC(), spaces, normalizers.Lowercase()])
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_CLIP_WORDS), behavior="removed", invert=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    with backend_errors(path, _MISMATCH):
+        _add_declared(backend, config)
+        _add_known(backend, list(known.values()))
+    role_ids = {role: backend.token_to_id(token.content) for role, token in known.items()}
+    ends = []
+    for role in ("eos", "bos"):
+        index = role_ids.get(role)
+        if index is None:
+            raise config.missing_token(path, role, tokens[role])
+        ends.append((known[role].content, index))
+    end, start = ends
+    backend.post_processor = processors.RobertaProcessing(end, start, False, False)
     return FastTokenizer(backend, config, role_ids)
 
 

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 import glassformer
 from glassformer.errors import EmptyInputError, InvalidValueError, UnsupportedError
 from glassformer.tasks import Embedder, RejectedInputError, ZeroShotClassifier
+from glassformer.tokenization import load_tokenizer
 from tests.families import harness
 
 CORPUS = ["a photo of a cat", "a photo of a dog", "The big red house's door", "blue sky, 12 birds!"] * 3
@@ -93,6 +94,20 @@ def test_tokenizer_matches_transformers(clip: Any) -> None:
         "한국어 고양이",
     ):
         assert pipeline.tokenizer.encode(text).ids == tokenizer(text)["input_ids"], text
+
+
+def test_tokenizer_loads_from_vocabulary_and_merges(clip: Any, tmp_path: Path) -> None:
+    """Older folders have vocab.json and merges.txt instead of tokenizer.json."""
+    _, tokenizer, _, pipeline = clip
+    model = json.loads((pipeline.folder / "tokenizer.json").read_text())["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]))
+    merges = "".join(f"{' '.join(merge)}\n" for merge in model["merges"])
+    (tmp_path / "merges.txt").write_text(f"#version: 0.2\n{merges}")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "CLIPTokenizer"}')
+    loaded = load_tokenizer(tmp_path)
+    assert loaded is not None and loaded.pad_id == loaded.eos_id == tokenizer.eos_token_id
+    for text in (*CORPUS[:4], "  Ünïcode\n\tand   SPACES  ", "unseen: zebra-stripes 2024", "한국어"):
+        assert loaded.encode(text).ids == tokenizer(text)["input_ids"], text
 
 
 def test_embed_matches_transformers(clip: Any, pictures: list[Path]) -> None:
