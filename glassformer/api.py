@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.encoder import EncoderTaskOptions
     from glassformer.tasks.fill_mask import FilledText
     from glassformer.tasks.forecasting import Forecast
+    from glassformer.tasks.mask_postprocessing import SegmentationMode
     from glassformer.tasks.question_answering import Answer
     from glassformer.tasks.segmentation import MaskGeneration, Point
     from glassformer.tasks.streaming import TextStream
@@ -306,6 +307,9 @@ class Pipeline(Bundle):
         boxes: Sequence[Box] = (),
         everything: bool | MaskGeneration = False,
         multimask_output: bool | None = None,
+        mode: SegmentationMode | None = None,
+        threshold: float = 0.5,
+        stuff_classes: Sequence[str] = (),
     ) -> list[Annotation]: ...
 
     @overload
@@ -318,6 +322,9 @@ class Pipeline(Bundle):
         boxes: Sequence[Box] = (),
         everything: bool | MaskGeneration = False,
         multimask_output: bool | None = None,
+        mode: SegmentationMode | None = None,
+        threshold: float = 0.5,
+        stuff_classes: Sequence[str] = (),
     ) -> list[list[Annotation]]: ...
 
     def segment(
@@ -329,23 +336,42 @@ class Pipeline(Bundle):
         boxes: Sequence[Box] = (),
         everything: bool | MaskGeneration = False,
         multimask_output: bool | None = None,
+        mode: SegmentationMode | None = None,
+        threshold: float = 0.5,
+        stuff_classes: Sequence[str] = (),
     ) -> list[Annotation] | list[list[Annotation]]:
-        """Segment the objects that points and boxes name, or everything: masks with their predicted IoU.
+        """Segment images: masks of objects and regions, with labels, boxes and scores.
 
-        An image is encoded once; a second prompt for the same image only runs the decoder.
+        A promptable model (SAM) segments the objects that points and boxes name, or everything; scores are
+        predicted IoUs. An image is encoded once; a second prompt for the same image only runs the decoder.
+        The other models (EoMT, MaskFormer, Mask2Former, models of the job `segment`) segment whole images.
 
-        images: a path, bytes, a PIL image or an array, or several
+        images: a path, bytes, a PIL image or an array, or several; a folder stands for its images
         points: (x, y) in pixels, inside one object
         background_points: (x, y) outside of it
         boxes: (x_min, y_min, x_max, y_max) in pixels, each around an object
         everything: segment everything, with a grid of points; `MaskGeneration` sets its density and filters
         multimask_output: three masks per prompt; by default for a single point, which is ambiguous
+        mode: "semantic" (classes of all pixels), "instance" (objects) or "panoptic" (objects and regions that
+        do not overlap); by default what the model was trained for
+        threshold: minimum score of an object or region, without prompts
+        stuff_classes: classes whose segments are merged into one in panoptic mode, such as sky
         """
-        from glassformer.tasks.segmentation import MaskGeneration, PromptSegmenter, make_prompts
+        from glassformer.data.image_files import list_images
+        from glassformer.tasks.image_segmentation import make_segmenter
+        from glassformer.tasks.segmentation import MaskGeneration, make_prompts
 
-        grid = MaskGeneration() if everything is True else everything or None
-        prompts = make_prompts(points, background_points, boxes)
-        task = PromptSegmenter(self, prompts=prompts, everything=grid, multimask_output=multimask_output)
+        task = make_segmenter(
+            self,
+            prompts=make_prompts(points, background_points, boxes),
+            everything=MaskGeneration() if everything is True else everything or None,
+            multimask_output=multimask_output,
+            mode=mode,
+            threshold=threshold,
+            stuff_classes=stuff_classes,
+        )
+        if isinstance(images, str | PathLike) and Path(images).is_dir():
+            images = list_images([images])
         return task(images)
 
     def embed(

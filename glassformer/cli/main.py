@@ -55,7 +55,7 @@ COMMANDS = {
     "similar": Command("predict", INFERENCE, "Find the most similar lines of a file."),
     "fill": Command("predict", INFERENCE, "Fill [MASK] with the most likely word."),
     "answer": Command("predict", INFERENCE, "Answer questions with a span of a context."),
-    "segment": Command("segment", INFERENCE, "Segment objects in images by points, boxes or everything."),
+    "segment": Command("segment", INFERENCE, "Segment objects and regions in images."),
     "forecast": Command("predict", INFERENCE, "Forecast time series."),
     "models": Command("models", INFERENCE, "List the shipped models, or print a model card."),
     "download": Command("download", INFERENCE, "Download a model from the Hugging Face Hub."),

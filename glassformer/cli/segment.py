@@ -10,7 +10,7 @@ import typer
 from glassformer.cli.console import message, print_json
 from glassformer.cli.lines import check_output_file
 from glassformer.cli.options import OUTPUT_PANEL, Device, Dtype, Json, Model, Overwrite, Threads, load_model
-from glassformer.errors import InvalidValueError
+from glassformer.errors import InvalidValueError, UnsupportedError
 
 if TYPE_CHECKING:
     from glassformer.data.annotations import Annotation
@@ -33,6 +33,21 @@ def segment(
         bool, typer.Option("--everything", help="Segment everything in the image, with a grid of points.")
     ] = False,
     points_per_side: Annotated[int, typer.Option(help="Rows and columns of the grid for --everything.")] = 32,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE",
+            help="semantic, instance or panoptic, for models without prompts "
+            "(default: what the model was trained for).",
+        ),
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Minimum score of an object or region, without prompts.")
+    ] = 0.5,
+    stuff_classes: Annotated[
+        list[str] | None,
+        typer.Option("--stuff-class", help="Class whose panoptic segments are merged, e.g. sky. Repeatable."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Write the results as JSON to this file.", rich_help_panel=OUTPUT_PANEL),
@@ -40,6 +55,13 @@ def segment(
     masks: Annotated[
         Path | None,
         typer.Option(help="Write each mask as a PNG file to this folder.", rich_help_panel=OUTPUT_PANEL),
+    ] = None,
+    class_map: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the class number of every pixel as a PNG file, for models without prompts.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = None,
     draw: Annotated[
         Path | None,
@@ -51,18 +73,21 @@ def segment(
     dtype: Dtype = None,
     threads: Threads = None,
 ) -> None:
-    """Segment the objects of an image that points and boxes name.
+    """Segment an image: objects that points and boxes name, or the whole image.
 
-    Prints one line per mask: predicted IoU, area in pixels and box. A single
-    point is ambiguous and gives three masks, e.g. of a shirt, a person and a
-    group; the best comes first.
+    With prompts (SAM), prints one line per mask: predicted IoU, area in
+    pixels and box. A single point is ambiguous and gives three masks, e.g.
+    of a shirt, a person and a group; the best comes first.
+    Other models (EoMT, Mask2Former, ...) segment the whole image: label,
+    score, area and box of each class, object or region.
     --json and --out give the masks as COCO run lengths.
     """
-    for path in (out, draw):
+    for path in (out, draw, class_map):
         if path is not None:
             check_output_file(path, overwrite=overwrite, inputs=[image])
     from glassformer.data.image_files import load_image
-    from glassformer.tasks.segmentation import MaskGeneration, PromptSegmenter, make_prompts
+    from glassformer.tasks.image_segmentation import ImageSegmenter, make_segmenter
+    from glassformer.tasks.segmentation import MaskGeneration, make_prompts
 
     prompts = make_prompts(
         [_parse_numbers("points", text, 2) for text in points or ()],
@@ -71,20 +96,35 @@ def segment(
     )
     grid = MaskGeneration(points_per_side=points_per_side) if everything else None
     bundle = load_model(model, device=device, dtype=dtype, threads=threads)
-    found = PromptSegmenter(bundle, prompts=prompts, everything=grid)(image)
+    task = make_segmenter(
+        bundle,
+        prompts=prompts,
+        everything=grid,
+        mode=mode,  # type: ignore[arg-type]  # the task checks it
+        threshold=threshold,
+        stuff_classes=stuff_classes or (),
+    )
+    labeled = isinstance(task, ImageSegmenter)
+    if class_map is not None and not isinstance(task, ImageSegmenter):
+        raise UnsupportedError(bundle.display_name, "class maps", hint="its masks have no classes")
+    found = task(image)
     if as_json:
         print_json(_document(image, found))
     else:
         for thing in found:
-            typer.echo(_line(thing))
+            typer.echo(f"{thing.label}\t{_line(thing)}" if labeled else _line(thing))
+        if labeled and not found:
+            message(f"nothing has a score of at least {threshold:g}; lower --threshold")
     if out is not None:
         _write_json(out, _document(image, found))
     if masks is not None:
         _write_masks(masks, Path(image).stem, found)
+    if class_map is not None and isinstance(task, ImageSegmenter):
+        _write_class_map(class_map, found, task.labels, load_image(image).size)
     if draw is not None:
         from glassformer.plotting.annotated_image import draw_annotations
 
-        shown = found if everything or len(prompts) != 1 else found[:1]  # the best of alternatives
+        shown = found[:1] if len(prompts) == 1 else found  # the best of alternatives
         draw_annotations(load_image(image), shown).save(draw)
         message(f"wrote {draw}")
 
@@ -104,7 +144,8 @@ def _parse_numbers(name: str, text: str, count: int) -> Any:
 def _line(thing: Annotation) -> str:
     area = 0 if thing.mask is None else int(thing.mask.sum())
     box = "" if thing.box is None else ",".join(f"{side:g}" for side in thing.box)
-    return f"{thing.score:.4f}\t{area}\t{box}"
+    score = "" if thing.score is None else f"{thing.score:.4f}"
+    return f"{score}\t{area}\t{box}"
 
 
 def _document(image: str, found: list[Annotation]) -> dict[str, Any]:
@@ -120,6 +161,17 @@ def _write_json(path: Path, document: dict[str, Any]) -> None:
 
     with atomic_write(path) as file:
         file.write((json.dumps(document, ensure_ascii=False) + "\n").encode())
+    message(f"wrote {path}")
+
+
+def _write_class_map(path: Path, found: list[Annotation], labels: list[str], size: tuple[int, int]) -> None:
+    """Write the class number of every pixel, 255 if there is none. size: width and height."""
+    from PIL import Image
+
+    from glassformer.data.annotation_writers import class_map
+
+    width, height = size
+    Image.fromarray(class_map(found, labels, height, width)).save(path, format="PNG")
     message(f"wrote {path}")
 
 

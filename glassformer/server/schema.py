@@ -499,11 +499,13 @@ class DetectResponse(BaseModel):
 
 
 class SegmentRequest(RequestModel):
-    """POST /segment: an `image` as data: URL or base64 of a PNG or JPEG file, and points or boxes in pixels.
+    """POST /segment: an `image` as data: URL or base64 of a PNG or JPEG file.
 
-    points: inside one object. background_points: outside of it. boxes: each around an object.
-    everything: segment everything, with a grid of points_per_side^2 points.
-    multimask_output: three masks per prompt; by default for a single point.
+    For a promptable model, points or boxes in pixels. points: inside one object. background_points: outside
+    of it. boxes: each around an object. everything: segment everything, with a grid of points_per_side^2
+    points. multimask_output: three masks per prompt; by default for a single point.
+    For the other models: mode, by default what the model was trained for; threshold: minimum score;
+    stuff_classes: classes that are merged into one segment in panoptic mode.
     """
 
     model: ModelName | None = None
@@ -514,6 +516,9 @@ class SegmentRequest(RequestModel):
     everything: bool = False
     points_per_side: Annotated[int, Field(ge=1, le=64)] = 32
     multimask_output: bool | None = None
+    mode: Literal["semantic", "instance", "panoptic"] | None = None
+    threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
+    stuff_classes: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=1000)] = []
 
 
 class RunLengths(BaseModel):
@@ -524,16 +529,19 @@ class RunLengths(BaseModel):
 
 
 class SegmentedObject(BaseModel):
-    """A mask with its predicted IoU. box: x_min, y_min, x_max, y_max in pixels; null for an empty mask."""
+    """A mask. score: its predicted IoU for a prompt, else the score of the segment; null for a class.
+
+    box: x_min, y_min, x_max, y_max in pixels; null for an empty mask.
+    """
 
     label: str
-    score: float
+    score: float | None
     box: tuple[float, float, float, float] | None
     mask: RunLengths
 
 
 class SegmentResponse(BaseModel):
-    """The masks of the first prompt, the best first, then those of the next one."""
+    """The masks of the first prompt, the best first, then those of the next one; or all segments."""
 
     model: str
     results: list[SegmentedObject]

@@ -57,8 +57,9 @@ from glassformer.tasks.classification import Classifier, label_names
 from glassformer.tasks.detection import Detector
 from glassformer.tasks.embedding import Embedder, text_bundle
 from glassformer.tasks.forecasting import LEVELS, Forecaster, forecast_steps
+from glassformer.tasks.image_segmentation import make_segmenter
 from glassformer.tasks.images import ImageWarning, image_warning_message, reads_images
-from glassformer.tasks.segmentation import MaskGeneration, PromptSegmenter, make_prompts
+from glassformer.tasks.segmentation import MaskGeneration, make_prompts
 from glassformer.tasks.text_generation import Document, segments_of
 from glassformer.tasks.token_classification import TokenClassifier
 from glassformer.tasks.translation import Translator
@@ -156,12 +157,20 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
 
     @router.post("/segment")
     async def segment(body: SegmentRequest) -> SegmentResponse:
-        """Segment the objects of an image that points and boxes name; a second prompt reuses its encoding."""
+        """Segment an image: the objects that points and boxes name, or all objects and regions.
 
-        def segments(bundle: Bundle) -> bool:
+        A second prompt for the same image reuses its encoding.
+        """
+        prompted = bool(body.points or body.background_points or body.boxes or body.everything)
+
+        def promptable(bundle: Bundle) -> bool:
             return isinstance(bundle.spec, specs.PromptedSegmenterSpec)
 
-        model = models.select(body.model, without_errors(segments))
+        def segments_images(bundle: Bundle) -> bool:
+            return isinstance(getattr(bundle.spec, "head", None), specs.MasksSpec | specs.PixelsSpec)
+
+        suited = (promptable, segments_images) if prompted else (segments_images, promptable)
+        model = models.select(body.model, *(without_errors(test) for test in suited))
         image = decode_base64(body.image)
         return await model.run(lambda bundle: _segment(model.id, bundle, image, body))
 
@@ -236,16 +245,19 @@ def _detect(model: str, bundle: Bundle, images: list[bytes], body: DetectRequest
 
 
 def _segment(model: str, bundle: Bundle, image: bytes, body: SegmentRequest) -> SegmentResponse:
-    task = PromptSegmenter(
+    task = make_segmenter(
         bundle,
         prompts=make_prompts(body.points, body.background_points, body.boxes),
         everything=MaskGeneration(points_per_side=body.points_per_side) if body.everything else None,
         multimask_output=body.multimask_output,
+        mode=body.mode,
+        threshold=body.threshold,
+        stuff_classes=body.stuff_classes,
     )
     results = [
         SegmentedObject(
             label=found.label,
-            score=found.score or 0.0,
+            score=found.score,
             box=found.box,
             mask=RunLengths.model_validate(encode_rle(found.mask)),
         )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.embedding import Embedder, Match, SimilaritySearch
     from glassformer.tasks.fill_mask import FilledText, MaskFiller
     from glassformer.tasks.forecasting import Forecast, Forecaster
+    from glassformer.tasks.image_segmentation import ImageSegmenter
     from glassformer.tasks.question_answering import Answer, QuestionAnswerer
     from glassformer.tasks.segmentation import MaskGeneration, Prompt, PromptSegmenter
     from glassformer.tasks.series_classification import SeriesClassifier
@@ -32,6 +33,7 @@ _MODULE_OF = {
     **dict.fromkeys(("Embedder", "Match", "SimilaritySearch"), "embedding"),
     **dict.fromkeys(("FilledText", "MaskFiller"), "fill_mask"),
     **dict.fromkeys(("Forecast", "Forecaster"), "forecasting"),
+    **dict.fromkeys(("ImageSegmenter",), "image_segmentation"),
     **dict.fromkeys(("Answer", "QuestionAnswerer"), "question_answering"),
     **dict.fromkeys(("MaskGeneration", "Prompt", "PromptSegmenter"), "segmentation"),
     **dict.fromkeys(("SeriesClassifier",), "series_classification"),

@@ -16,6 +16,7 @@ from glassformer.data.annotations import Annotation
 from glassformer.data.image_files import ImageLike, is_image_array, is_pillow_image, load_image
 from glassformer.data.image_processing import ImageBatch, Pixels, Size
 from glassformer.errors import (
+    ConflictError,
     FileMissingError,
     FileProblemError,
     InvalidValueError,
@@ -43,6 +44,7 @@ from glassformer.tasks.mask_postprocessing import (
     segment_annotations,
 )
 from glassformer.tasks.pixel_postprocessing import pixel_classes, pixel_instances
+from glassformer.tasks.segmentation import MaskGeneration, Prompt, PromptSegmenter
 
 MODES: tuple[SegmentationMode, ...] = ("semantic", "instance", "panoptic")
 
@@ -167,6 +169,27 @@ class ImageSegmenter(Task[ImageLike, list[Annotation]]):
             else segment_annotations(one, self.labels)
             for one in found
         ]
+
+
+def make_segmenter(
+    bundle: Bundle,
+    *,
+    prompts: Sequence[Prompt] = (),
+    everything: MaskGeneration | None = None,
+    multimask_output: bool | None = None,
+    mode: SegmentationMode | None = None,
+    threshold: float = 0.5,
+    stuff_classes: Sequence[str] = (),
+) -> PromptSegmenter | ImageSegmenter:
+    """Return the segmenter of a model: by prompts, or of whole images. The options are those of the two."""
+    if mode is not None and (prompts or everything is not None):
+        raise ConflictError(("mode", "points and boxes"), "a mode segments the whole image")
+    promptable = isinstance(bundle.spec, specs.PromptedSegmenterSpec) and mode is None
+    if promptable or prompts or everything is not None:
+        return PromptSegmenter(
+            bundle, prompts=prompts, everything=everything, multimask_output=multimask_output
+        )
+    return ImageSegmenter(bundle, mode=mode, threshold=threshold, stuff_classes=stuff_classes)
 
 
 def default_mode(bundle: Bundle) -> SegmentationMode:
