@@ -42,7 +42,7 @@ def segment(
         ),
     ] = None,
     threshold: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Minimum score of an object or region, without prompts.")
+        float, typer.Option(help="Minimum score of an object or region, 0 to 1, without prompts.")
     ] = 0.5,
     stuff_classes: Annotated[
         list[str] | None,

@@ -1,4 +1,4 @@
-"""detect: output as lines, JSON and COCO, drawn images, and bad input."""
+"""detect and segment: output as lines, JSON and COCO, drawn images, and bad input."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import glassformer
@@ -66,3 +67,38 @@ def test_detect_continues_after_a_bad_image(run, model, images) -> None:
     run("detect", model, images / "absent.png").error()
     run("detect", model, images / "a.png", "--threshold", "2").error()
     run("detect", "pocket-digits", images / "a.png").error()
+
+
+@pytest.fixture(scope="module")
+def segmenter(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("segmenter")
+    torch.manual_seed(0)
+    glassformer.save(glassformer.Pipeline(model=glassformer.tiny("eomt")), folder)
+    settings = {"image_processor_type": "EomtImageProcessor", "size": {"height": 32, "width": 32}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_segment_prints_the_segments_of_the_library(run, segmenter, images, tmp_path) -> None:
+    image, out, classes = images / "a.png", tmp_path / "found.json", tmp_path / "classes.png"
+    for mode in ("semantic", "instance", "panoptic"):
+        done = run(
+            "segment", segmenter, image, "--mode", mode, "--threshold", "0", "--out", out, "--overwrite"
+        )
+        assert done.code == 0, done.err
+        expected = glassformer.load(segmenter).segment(image, mode=mode, threshold=0.0)
+        lines = [line.split("\t") for line in done.out.splitlines()]
+        assert [(line[0], int(line[2])) for line in lines] == [(o.label, int(o.mask.sum())) for o in expected]
+        assert len(json.loads(out.read_text())["masks"]) == len(expected) > 0
+    done = run("segment", segmenter, image, "--mode", "semantic", "--class-map", classes)
+    assert done.code == 0, done.err
+    with Image.open(classes) as shown:
+        assert shown.size == (90, 60) and np.asarray(shown).max() < 5
+
+
+def test_segment_rejects_bad_options(run, segmenter, images) -> None:
+    image = images / "a.png"
+    for options in (["--mode", "depth"], ["--point", "3,4"], ["--stuff-class", "sky"], ["--threshold", "2"]):
+        run("segment", segmenter, image, *options).error()
+    run("segment", segmenter, images / "absent.png").error()
+    run("segment", "pocket-digits", image).error()

@@ -41,6 +41,7 @@ KINDS = (
     "assistant",
     "tagger",
     "detector",
+    "segmenter",
 )
 LANGUAGES = ("de", "en")
 CHAT_TEMPLATE = """{%- if messages[0].role == "tool" %}{{ raise_exception("a tool cannot begin") }}{% endif %}
@@ -92,6 +93,9 @@ def make_models(folder: Path) -> dict[str, Path]:
     _save(folders["detector"], glassformer.tiny("detr"), None)
     about = {"image_processor_type": "DetrImageProcessor", "size": {"shortest_edge": 40, "longest_edge": 60}}
     (folders["detector"] / "preprocessor_config.json").write_text(json.dumps(about))
+    _save(folders["segmenter"], glassformer.tiny("eomt"), None)
+    about = {"image_processor_type": "EomtImageProcessor", "size": {"height": 32, "width": 32}}
+    (folders["segmenter"] / "preprocessor_config.json").write_text(json.dumps(about))
     _save(folders["series"], glassformer.tiny("patchtst"), None)
     cut = _tokenizer("bpe", "eos", tags=tuple(f">>{one}<<" for one in LANGUAGES))
     size = cut.vocab_size

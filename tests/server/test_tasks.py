@@ -87,13 +87,29 @@ def test_pairs_and_entities_match_the_library(server, bundles):
         assert client.post("/ner", json={"texts": ["a"], "model": "classifier"}).status_code == 422
 
 
-def test_detected_objects_match_the_library(server, bundles):
-    def png(height: int, width: int) -> bytes:
-        buffer = io.BytesIO()
-        noise = np.random.default_rng(height).integers(0, 255, (height, width, 3), np.uint8)
-        Image.fromarray(noise).save(buffer, "PNG")
-        return buffer.getvalue()
+def png(height: int, width: int) -> bytes:
+    buffer = io.BytesIO()
+    noise = np.random.default_rng(height).integers(0, 255, (height, width, 3), np.uint8)
+    Image.fromarray(noise).save(buffer, "PNG")
+    return buffer.getvalue()
 
+
+def test_segments_match_the_library(server, bundles):
+    image = png(30, 20)
+    body = {"image": base64.b64encode(image).decode(), "threshold": 0.0}
+    with server.client() as client:
+        for mode in ("semantic", "instance", "panoptic"):
+            found = client.post("/segment", json={**body, "mode": mode}).json()
+            expected = bundles["segmenter"].segment(image, mode=mode, threshold=0.0)
+            assert found["model"] == "segmenter" and len(found["results"]) == len(expected) > 0
+            for row, other in zip(found["results"], expected, strict=True):
+                assert (row["label"], row["score"], row["box"]) == (other.label, other.score, list(other.box))
+                assert row["mask"]["size"] == [30, 20]
+        for wrong in ({"mode": "depth"}, {"threshold": 2}, {"points": [[1, 2]]}, {"stuff_classes": ["sky"]}):
+            assert client.post("/segment", json={**body, **wrong}).status_code == 422
+
+
+def test_detected_objects_match_the_library(server, bundles):
     images = [png(30, 20), png(25, 50)]
     encoded = [base64.b64encode(image).decode() for image in images]
     with server.client() as client:
