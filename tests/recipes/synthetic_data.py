@@ -166,8 +166,20 @@ def object_files(folder: Path, count: int = 6) -> None:
         (folder / f"BCCD/ImageSets/Main/{split}.txt").write_text(listed)
 
 
+def caption_files(folder: Path, count: int = 24) -> None:
+    """Plain pictures with the names of their colors."""
+    lines = ["image\tcaption"]
+    (folder / "pictures").mkdir()
+    for n in range(count):
+        color = ("red", "green", "blue")[n % 3]
+        Image.new("RGB", (20 + n, 24), color).save(folder / "pictures" / f"{n}.png")
+        lines.append(f"pictures/{n}.png\ta {color} picture, number {n}")
+    (folder / "captions.tsv").write_text("\n".join(lines) + "\n")
+
+
 def all_files(folder: Path) -> Path:
-    writers = (text_files, image_files, photograph_files, object_files, series_files, labeled_series_files)
+    images = (image_files, photograph_files, object_files, caption_files)
+    writers = (text_files, *images, series_files, labeled_series_files)
     for write in writers:
         write(folder)
     return folder
