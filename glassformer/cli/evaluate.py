@@ -81,8 +81,9 @@ def evaluate(
 
     translate: loss, perplexity, BLEU, chrF. restore: also exact matches.
     lm: loss, perplexity, bits per character. classify and images: accuracy
-    and per-class F1. forecast: MSE and MAE, compared with a baseline that
-    repeats the last value.
+    and per-class F1. detect: average precision of boxes. segment: mean IoU,
+    or average precision of masks and panoptic quality. forecast: MSE and
+    MAE, compared with a baseline that repeats the last value.
     """
     from rich.console import Console
 
