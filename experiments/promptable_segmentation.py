@@ -3,7 +3,8 @@
     python -m experiments.promptable_segmentation pocket-sam --data DATA
 
 The click is the point of an object that is farthest from its border (Euclidean distance transform). Of the
-three masks for a click, the one with the highest predicted IoU counts; `oracle` is the best of the three.
+three masks for a click, the one with the highest predicted IoU counts; `oracle` is the best of the three, and
+`single` the one mask of the model if it is not asked for three.
 Objects are emoji in composed scenes, and those of photographs in coco-mini with an area of at least 1 %.
 """
 
@@ -63,19 +64,22 @@ def photographs(data: Path, count: int) -> Iterator[Sample]:
 
 
 def measure(pipeline: glassformer.Pipeline, samples: Iterator[Sample]) -> dict[str, float]:
-    """Return the mean IoU after a click, of the best of its three masks, and after a box."""
-    clicks, oracles, boxes = [], [], []
+    """Return the mean IoU after a click, of the best of its three masks, of its one mask, and after a box."""
+    clicks, oracles, singles, boxes = [], [], [], []
     for image, objects in samples:
         for thing in objects:
             if thing.mask is None or thing.box is None or thing.iscrowd or thing.mask.mean() < MIN_AREA:
                 continue
-            found = pipeline.segment(image, points=[center_of(thing.mask)])
+            points = [center_of(thing.mask)]
+            found = pipeline.segment(image, points=points)
             ious = [iou(other.mask, thing.mask) for other in found if other.mask is not None]
             clicks.append(ious[0])
             oracles.append(max(ious))
+            (single,) = pipeline.segment(image, points=points, multimask_output=False)
             (boxed,) = pipeline.segment(image, boxes=[thing.box])
-            boxes.append(0.0 if boxed.mask is None else iou(boxed.mask, thing.mask))
-    means = {"click": clicks, "oracle": oracles, "box": boxes}
+            for values, other in ((singles, single), (boxes, boxed)):
+                values.append(0.0 if other.mask is None else iou(other.mask, thing.mask))
+    means = {"click": clicks, "oracle": oracles, "single": singles, "box": boxes}
     shares = {"click above 0.5": float(np.mean(np.array(clicks) > 0.5))}
     return {
         "objects": len(clicks),

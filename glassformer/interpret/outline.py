@@ -11,6 +11,7 @@ from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly, TwoTower
 from glassformer.core.observe import Record
+from glassformer.core.segmenter import PromptedSegmenter
 from glassformer.core.stages import Stages
 from glassformer.errors import UnsupportedError
 from glassformer.interpret import schema
@@ -31,6 +32,8 @@ def model_kind(bundle: Bundle) -> schema.Kind:
     """Return the kind of a model, derived from its input and its head."""
     if isinstance(bundle.model, TwoTower):
         return "similarity"
+    if isinstance(bundle.model, PromptedSegmenter):
+        raise UnsupportedError(bundle.display_name, "tracing: it segments images by prompts")
     if not isinstance(bundle.model, EncoderDecoder | EncoderOnly | DecoderOnly):
         kind = bundle.spec.kind
         raise UnsupportedError(bundle.display_name, f"tracing: it is a baseline without attention ({kind})")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import glassformer
 from glassformer import pretrained as models
@@ -23,6 +24,7 @@ MAX_BYTES = {  # of the folder
     "pocket": 25 * MEGABYTE,
     "pocket-digits": MEGABYTE // 2,
     "pocket-lm": 15 * MEGABYTE,
+    "pocket-sam": 11 * MEGABYTE,
     "pocket-series": MEGABYTE // 2,
 }
 SECTIONS = ("Data", "License and attribution", "Training", "Evaluation", "Limitations")
@@ -78,6 +80,17 @@ def test_pocket_digits_classifies_the_example(run: Any, tmp_path: Path) -> None:
     done = run("classify", "pocket-digits", tmp_path / "seven.png", "--json")
     label = json.loads(done.out)["labels"][0]
     assert done.code == 0 and label["label"] == "7" and label["score"] > 0.5, done.out
+
+
+def test_pocket_sam_segments_a_disk_by_one_click(run: Any, tmp_path: Path) -> None:
+    y, x = np.mgrid[:120, :160]
+    disk = (x - 100) ** 2 + (y - 50) ** 2 < 30**2
+    pixels = np.where(disk[..., None], np.array([200, 60, 40]), np.array([60, 120, 180])).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "disk.png")
+    done = run("segment", "pocket-sam", tmp_path / "disk.png", "--point", "95,55", "--masks", tmp_path)
+    assert done.code == 0, done.err
+    mask = np.asarray(Image.open(tmp_path / "disk-1.png")).astype(bool)
+    assert (mask & disk).sum() / (mask | disk).sum() > 0.95
 
 
 def test_pocket_series_beats_the_last_value_on_a_wave(run: Any, tmp_path: Path) -> None:
