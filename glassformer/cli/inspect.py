@@ -22,6 +22,8 @@ ARCHITECTURES = {
     "DecoderOnly": "decoder-only",
     "TwoTower": "two towers",
     "PromptedSegmenter": "promptable segmentation",
+    "EncoderMaskClassifier": "encoder-only mask classification",
+    "MaskClassifier": "mask classification",
 }
 BAR_WIDTH = 24
 

@@ -105,7 +105,7 @@ class DeformableAttention(nn.Module):
         heads, levels, points = self.num_heads, self.num_levels, self.num_points
         offsets = self.offset_proj(queries).unflatten(-1, (heads, levels, points, 2))  # (B, T, H, L, P, 2)
         weights = self.weight_proj(queries).unflatten(-1, (heads, -1)).softmax(-1)  # (B, T, H, L * P)
-        weights = tap(obs, "weights", weights)
+        weights = tap(obs, "point_weights", weights)
         sizes = x.new_tensor([(columns, rows) for rows, columns in grids])[:, None]  # (L, 1, 2)
         where = reference[:, :, None, :, None] + offsets / sizes  # (B, T, H, L, P, 2), in shares of a level
         where = tap(obs, "points", where)
@@ -117,7 +117,7 @@ class DeformableAttention(nn.Module):
             )
         ]  # L of (B, T, H, P, K)
         joined: Tensor = torch.einsum("bthp,bthpk->bthk", weights, torch.cat(samples, 3))
-        return tap(obs, "out", self.out_proj(tap(obs, "heads", joined).flatten(-2)))
+        return tap(obs, "out", self.out_proj(tap(obs, "sampled", joined).flatten(-2)))
 
 
 def sample(values: Tensor, where: Tensor) -> Tensor:

@@ -108,7 +108,8 @@ class EncoderMaskClassifier(nn.Module):
         x, grid = backend.residual_stream(embedded.x), embedded.grid
         assert grid is not None
         joint = len(self.encoder.blocks) - self.spec.query_layers
-        probs: list[float] = [1.0] * self.spec.query_layers if self.training else self.mask_probs.tolist()
+        masked = self.training or self.mask_probs.is_meta
+        probs: list[float] = [1.0] * self.spec.query_layers if masked else self.mask_probs.tolist()
         outputs: list[MaskOutput] = []
         mask = None
         for n, block in enumerate(self.encoder.blocks):

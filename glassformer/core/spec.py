@@ -1248,6 +1248,15 @@ def feature_channels(backbone: ResNetSpec | EncoderOnlySpec) -> tuple[int, ...]:
     return tuple(backbone.encoder.widths[n] for n in backbone.head.layers)
 
 
+def image_channels(source: InputSpec) -> int:
+    """Return the number of channels of the images that a model reads."""
+    if isinstance(source, FeaturePyramidSpec | DeformablePixelDecoderSpec):
+        backbone = source.backbone
+        return backbone.channels if isinstance(backbone, ResNetSpec) else image_channels(backbone.input)
+    channels: int = getattr(source, "channels", 3)
+    return channels
+
+
 ModelSpec = (
     EncoderDecoderSpec
     | EncoderOnlySpec

@@ -90,7 +90,8 @@ class ImageSegmenter(Task[ImageLike, list[Annotation]]):
             if name not in self.labels:
                 raise UnknownNameError("stuff class", name, self.labels)
         self.fused = {self.labels.index(name) for name in stuff_classes}
-        self.processor = load_image_processor(bundle, channels=_channels(bundle.spec))
+        source: specs.InputSpec = bundle.spec.input  # type: ignore[union-attr]  # models with such heads
+        self.processor = load_image_processor(bundle, channels=specs.image_channels(source))
         if self.mode != "semantic" and self.processor.do_split_image:  # objects would be cut in pieces
             self.processor = replace(self.processor, do_split_image=False, do_pad=True)
 
@@ -209,12 +210,3 @@ def mask_postprocessor(model: specs.ModelSpec, input_size: Size, threshold: floa
         return MaskPostprocessor(mask_size=input_size, resize="logits", threshold=threshold)
     deformable = isinstance(getattr(model, "input", None), specs.DeformablePixelDecoderSpec)
     return MaskPostprocessor(mask_size=(384, 384) if deformable else None, threshold=threshold)
-
-
-def _channels(model: specs.ModelSpec) -> int:
-    """Return the number of channels of the images that a model reads."""
-    source: Any = getattr(model, "input", None)
-    if isinstance(source, specs.FeaturePyramidSpec | specs.DeformablePixelDecoderSpec):
-        source = source.backbone if isinstance(source.backbone, specs.ResNetSpec) else source.backbone.input
-    channels: int = source.channels
-    return channels

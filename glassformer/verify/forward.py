@@ -11,6 +11,7 @@ from torch import Tensor
 from glassformer.bundle import Bundle
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.kernels import KERNELS, Kernel
+from glassformer.core.mask_classifier import MaskClassifier
 from glassformer.core.model import AnyModel, TwoTower
 from glassformer.core.observe import Observer, Record, observe
 from glassformer.errors import GlassformerError
@@ -120,8 +121,10 @@ def _gradients(model: AnyModel, sample: RandomInputs, kernel: Kernel) -> list[Te
     loss = torch.stack(
         [(t.float() * torch.randn(t.shape, generator=generator).to(t.device)).mean() for t in outputs]
     )
-    first = next(m for m in model.modules() if isinstance(m, MultiHeadAttention))
-    weights = [first.q_proj.weight, first.k_proj.weight, first.v_proj.weight]
+    attentions = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
+    # object queries may start as zeros, which gives the first layer no gradient
+    chosen = attentions[-1 if isinstance(model, MaskClassifier) else 0]
+    weights = [chosen.q_proj.weight, chosen.k_proj.weight, chosen.v_proj.weight]
     return list(torch.autograd.grad(loss.sum(), weights))
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core import spec
+from glassformer.core.mask_classifier import EncoderMaskClassifier, MaskClassifier
 from glassformer.core.model import AnyModel, TwoTower
 
 Side = Literal["none", "right", "left"]
@@ -40,7 +41,9 @@ class RandomInputs:
 
     def arguments(self, model: AnyModel) -> tuple[Tensor | None, ...]:
         """Return the positional arguments of the forward pass."""
-        masks = self.masks[1:] if isinstance(model, TwoTower) else self.masks  # images have no mask
+        if isinstance(model, EncoderMaskClassifier | MaskClassifier):
+            return self.inputs  # images have no mask
+        masks = self.masks[1:] if isinstance(model, TwoTower) else self.masks
         return (*self.inputs, *masks)
 
     def single_row(self, row: int) -> RandomInputs:
@@ -144,6 +147,8 @@ def random_inputs(
         elif isinstance(input_spec, spec.FeatureMapSpec):
             stride = 4 * math.prod(input_spec.backbone.strides)
             shape = (batch, input_spec.backbone.channels, 4 * stride, 5 * stride)
+        elif isinstance(input_spec, spec.FeaturePyramidSpec | spec.DeformablePixelDecoderSpec):
+            shape = (batch, spec.image_channels(input_spec), 96, 128)
         elif isinstance(input_spec, spec.SeriesPatchesSpec):
             shape = (batch, input_spec.context_length, input_spec.channels)
         if parameter.is_meta:  # only shapes are needed, however large

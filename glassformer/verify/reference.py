@@ -44,7 +44,8 @@ REFERENCE_NAMES = {
     "second": "distillation_logits",
     "start": "start_logits",
     "end": "end_logits",
-    "masks": "pred_masks",
+    "logits": "logits class_queries_logits",
+    "masks": "pred_masks masks_queries_logits",
     "boxes": "pred_boxes",
     "iou": "iou_scores",
 }
@@ -143,7 +144,12 @@ def _named_inputs(model_spec: spec.ModelSpec, sample: RandomInputs) -> dict[str,
     match source:
         case spec.ImagePatchesSpec() if isinstance(model_spec, spec.PromptedSegmenterSpec):
             return {"pixel_values": first, "input_points": sample.inputs[1]}
-        case spec.ImagePatchesSpec() | spec.FeatureMapSpec():
+        case (
+            spec.ImagePatchesSpec()
+            | spec.FeatureMapSpec()
+            | spec.FeaturePyramidSpec()
+            | spec.DeformablePixelDecoderSpec()
+        ):
             return {"pixel_values": first}
         case spec.SeriesPatchesSpec():
             return {"past_values": first}

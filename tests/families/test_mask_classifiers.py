@@ -230,3 +230,15 @@ def test_invalid_mask_classifiers_are_rejected() -> None:
         type(spec)(
             **{**vars(spec), "decoder": type(spec.decoder)(**{**vars(spec.decoder), "final_norm": None})}
         )
+
+
+@pytest.mark.parametrize("family", ["eomt", "maskformer", "mask2former"])
+def test_mask_classifiers_can_be_verified_and_inspected(family: str) -> None:
+    from glassformer.cli.model_summary import summarize_model
+    from glassformer.verify.forward import gradients_agree, observed_equals_unobserved
+
+    bundle = glassformer.Pipeline(model=glassformer.tiny(family))
+    for check in (gradients_agree, observed_equals_unobserved):
+        assert check(bundle, "check").status == "passed"
+    shapes = summarize_model(bundle, batch=2).outputs
+    assert shapes["logits"][:2] == shapes["masks"][:2]
