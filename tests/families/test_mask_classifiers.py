@@ -237,7 +237,7 @@ def test_mask_classifiers_can_be_verified_and_inspected(family: str) -> None:
     from glassformer.cli.model_summary import summarize_model
     from glassformer.verify.forward import gradients_agree, observed_equals_unobserved
 
-    bundle = glassformer.Pipeline(model=glassformer.tiny(family))
+    bundle = glassformer.Pipeline(model=glassformer.tiny(family).eval())
     for check in (gradients_agree, observed_equals_unobserved):
         assert check(bundle, "check").status == "passed"
     shapes = summarize_model(bundle, batch=2).outputs
