@@ -1,18 +1,25 @@
-"""Take the screenshots of the explorer for the README and the guides: `python docs/explorer_pictures.py`."""
+"""Take the screenshots of the explorer for the README and the guides: `python docs/explorer_pictures.py`.
+
+Those of image models show two small models that are trained first, on drawings of colored shapes.
+"""
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 import subprocess
 import sys
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from urllib.parse import quote
 
-from PIL import Image
+from PIL import Image, ImageDraw
 from playwright.sync_api import sync_playwright
+
+import glassformer
 
 FOLDER = Path(__file__).parent / "pictures"
 MODELS = ("pocket", "pocket-digits", "pocket-series")
@@ -43,7 +50,58 @@ SHOTS = (
     Shot("explorer-beam", "pocket", f"decoding?{INPUT}&way=beam", size=(1320, 1120)),
     Shot("explorer-image", "pocket-digits", "model", "ko-KR", "dark", (1320, 1000)),
     Shot("explorer-series", "pocket-series", "model", "ko-KR", "light", (1320, 1000)),
+    Shot("explorer-windows", "swin", "model?look=1&by=0&pos=119", size=(1320, 1500)),
+    Shot("explorer-pairs", "clip", "model?pair=0.0", size=(1320, 1240)),
 )
+COLORS = ("red", "blue", "green", "orange", "purple", "black")
+SHAPES = ("circle", "square", "triangle")
+
+
+def draw_shapes(folder: Path, count: int) -> None:
+    """Draw colored shapes in folders by shape, and write a table with their captions."""
+    chance, rows = random.Random(0), ["image\tcaption"]
+    for n in range(count):
+        color, shape = chance.choice(COLORS), chance.choice(SHAPES)
+        image = Image.new("RGB", (96, 96), "white")
+        size = chance.randint(28, 64)
+        x, y = chance.randint(4, 92 - size), chance.randint(4, 92 - size)
+        box, draw = (x, y, x + size, y + size), ImageDraw.Draw(image)
+        if shape == "triangle":
+            draw.polygon([(x + size // 2, y), (x, y + size), (x + size, y + size)], fill=color)
+        else:
+            (draw.ellipse if shape == "circle" else draw.rectangle)(box, fill=color)
+        path = folder / "shapes" / shape / f"{n}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path)
+        rows.append(f"{path}\ta {color} {shape}")
+    (folder / "captions.tsv").write_text("\n".join(rows) + "\n")
+
+
+def train_models(folder: Path) -> list[str]:
+    """Train a small Swin classifier of shapes, and a small CLIP model of shapes and captions."""
+    draw_shapes(folder, 3000)
+    training = {"batch_size": 64, "lr": 1e-3, "warmup_steps": 30, "eval_steps": 200, "device": "cpu"}
+    sizes = {"image_size": 32, "patch_size": 2, "embed_dim": 32, "depths": (2, 2), "num_heads": (2, 4)}
+    tower = {"d_model": 64, "num_heads": 4, "d_ff": 128, "num_layers": 3}
+    towers = {**tower, **{f"text_{name}": size for name, size in tower.items()}, "projection_dim": 64}
+    recipes = {
+        "swin": {
+            "job": "images",
+            "data": {"train": str(folder / "shapes"), "valid": 0.05, "image_size": [32, 32]},
+            "model": {"preset": "swin", "window_size": 4, **sizes},
+            "training": {**training, "max_steps": 200},
+        },
+        "clip": {
+            "job": "contrastive",
+            "data": {"train": str(folder / "captions.tsv"), "valid": 0.05, "image_size": [32, 32]},
+            "tokenizer": {"kind": "word"},
+            "model": {"preset": "clip", "patch_size": 4, **towers},
+            "training": {**training, "max_steps": 400},
+        },
+    }
+    for name, recipe in recipes.items():
+        glassformer.train(recipe, folder / name)
+    return [str(folder / name / "model") for name in recipes]
 
 
 def reduce_colors(screenshot: bytes) -> Image.Image:
@@ -56,7 +114,12 @@ def reduce_colors(screenshot: bytes) -> Image.Image:
 
 
 def main() -> None:
-    command = [sys.executable, "-m", "glassformer", "serve", *MODELS, "--port", "0"]
+    with TemporaryDirectory() as folder:
+        take_screenshots([*MODELS, *train_models(Path(folder))])
+
+
+def take_screenshots(models: list[str]) -> None:
+    command = [sys.executable, "-m", "glassformer", "serve", *models, "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None

@@ -105,13 +105,19 @@ def _export_page(
     from glassformer.interpret.inputs import split_sentences
     from glassformer.interpret.outline import model_kind
     from glassformer.interpret.schema import TraceInput
+    from glassformer.tasks.images import reads_images as reads_image_files
     from glassformer.weights.atomic_write import atomic_write
 
-    reads_images = model_kind(bundle) == "image"
-    if (image is not None and not reads_images) or (text is not None and reads_images):
+    kind = model_kind(bundle)
+    reads_images = reads_image_files(bundle) or kind == "similarity"
+    reads_texts = not reads_images or kind == "similarity"
+    if (image is not None and not reads_images) or (text is not None and not reads_texts):
         raise UnsupportedError(subject=f"the model {name!r}", feature="text" if reads_images else "images")
     inputs: dict[str, Any] = {} if image is None else {"image": b64encode(image.read_bytes()).decode()}
-    if text is not None or to is not None:
+    if kind == "similarity" and (image is not None or text is not None):
+        example = example_input(bundle)
+        inputs = {"image": inputs.get("image", example.image), "text": text or example.text}
+    elif text is not None or to is not None:
         example = example_input(bundle)
         language = example.to if to is None else _target_language(bundle, to)
         first, *others = split_sentences(bundle, (example.text if text is None else text) or "", language)

@@ -68,8 +68,7 @@ def export_page(bundle: Bundle, input: TraceInput | None = None, *, name: str = 
 
     script, style = single_page()
     model = describe_model(bundle, name)
-    if input is not None:
-        model = replace(model, example=input)  # what the page shows first
+    model = replace(model, example=input or model.example, examples=())  # what the page shows
     trace = trace_model(bundle, model.example, model=name)
     data = json.dumps(to_json(_page_data(bundle, trace, model)), ensure_ascii=False, allow_nan=False)
     script = script.replace("</script", "<\\/script")  # only a string literal can contain it
@@ -130,6 +129,8 @@ def _tensor_names(info: TraceInfo, model: ModelInfo) -> Iterator[str]:
     for attention in info.attentions:
         for tail in ("dot", "scaled", "masked", "weights", "thumbnails"):
             yield f"{attention.name}.{tail}"
+        if attention.bias_table is not None:
+            yield attention.bias_table
     for stack in model.outline.stacks:
         for tail in ("growth", "lens.top", "lens.prob"):
             yield f"{stack.name}.{tail}"

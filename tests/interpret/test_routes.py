@@ -17,6 +17,7 @@ from glassformer.interpret.head_patterns import describe_heads
 from glassformer.interpret.logit_lens import logit_lens, unit_tokens
 from glassformer.interpret.schema import to_json
 from glassformer.interpret.search_view import next_step, search_tree
+from glassformer.interpret.similarity import compare_images_texts
 from glassformer.interpret.tensors import read_tensor
 from glassformer.server.app import create_app
 from tests.interpret.models import TEXT, columns, example_values, picture, tiny_bundle, trace_of, url
@@ -207,3 +208,15 @@ def test_errors_do_not_reveal_paths(tmp_path: Path) -> None:
         ):
             response = client.post(route, json={"model": "mine", **body})
             assert response.status_code == 422 and str(tmp_path) not in response.text
+
+
+def test_images_are_compared_with_texts() -> None:
+    bundle, images = tiny_bundle("clip"), [url(picture()), url(picture((9, 30)))]
+    body = {"model": "clip", "images": images, "texts": ["the cat", "a dog ran", "the mat"]}
+    with client_of({"clip": bundle, "gpt2": tiny_bundle("gpt2")}) as client:
+        info = checked(client.post("/trace/similarity", json=body))
+        assert info == to_json(compare_images_texts(bundle, images, body["texts"]))
+        wrong: list[dict[str, Any]] = [{"model": "gpt2"}, {"texts": []}, {"images": ["no image"]}]
+        for change in wrong:
+            response = client.post("/trace/similarity", json=body | change)
+            assert response.status_code == 422 and response.json()["error"]["message"], change
