@@ -498,6 +498,10 @@ class DetectResponse(BaseModel):
     results: list[list[DetectedObject]]
 
 
+PointXY = Annotated[list[float], Field(min_length=2, max_length=2)]
+BoxXYXY = Annotated[list[float], Field(min_length=4, max_length=4)]
+
+
 class SegmentRequest(RequestModel):
     """POST /segment: an `image` as data: URL or base64 of a PNG or JPEG file.
 
@@ -510,9 +514,9 @@ class SegmentRequest(RequestModel):
 
     model: ModelName | None = None
     image: Image
-    points: Annotated[list[tuple[float, float]], Field(max_length=64)] = []
-    background_points: Annotated[list[tuple[float, float]], Field(max_length=64)] = []
-    boxes: Annotated[list[tuple[float, float, float, float]], Field(max_length=64)] = []
+    points: Annotated[list[PointXY], Field(max_length=64)] = []
+    background_points: Annotated[list[PointXY], Field(max_length=64)] = []
+    boxes: Annotated[list[BoxXYXY], Field(max_length=64)] = []
     everything: bool = False
     points_per_side: Annotated[int, Field(ge=1, le=64)] = 32
     multimask_output: bool | None = None

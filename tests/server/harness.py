@@ -42,6 +42,7 @@ KINDS = (
     "tagger",
     "detector",
     "segmenter",
+    "prompted",
 )
 LANGUAGES = ("de", "en")
 CHAT_TEMPLATE = """{%- if messages[0].role == "tool" %}{{ raise_exception("a tool cannot begin") }}{% endif %}
@@ -96,6 +97,9 @@ def make_models(folder: Path) -> dict[str, Path]:
     _save(folders["segmenter"], glassformer.tiny("eomt"), None)
     about = {"image_processor_type": "EomtImageProcessor", "size": {"height": 32, "width": 32}}
     (folders["segmenter"] / "preprocessor_config.json").write_text(json.dumps(about))
+    _save(folders["prompted"], glassformer.tiny("sam"), None)
+    about = {"image_processor_type": "SamImageProcessor", "size": {"longest_edge": 32}, "pad_size": [32, 32]}
+    (folders["prompted"] / "preprocessor_config.json").write_text(json.dumps(about))
     _save(folders["series"], glassformer.tiny("patchtst"), None)
     cut = _tokenizer("bpe", "eos", tags=tuple(f">>{one}<<" for one in LANGUAGES))
     size = cut.vocab_size

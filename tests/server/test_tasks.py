@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from glassformer.data.mask_encoding import encode_rle
 from glassformer.generation import GenerationConfig
 from glassformer.server.models import load_models
 from glassformer.server.schema import GenerationParameters
@@ -105,7 +106,26 @@ def test_segments_match_the_library(server, bundles):
             for row, other in zip(found["results"], expected, strict=True):
                 assert (row["label"], row["score"], row["box"]) == (other.label, other.score, list(other.box))
                 assert row["mask"]["size"] == [30, 20]
-        for wrong in ({"mode": "depth"}, {"threshold": 2}, {"points": [[1, 2]]}, {"stuff_classes": ["sky"]}):
+        for wrong in (
+            {"mode": "depth"},
+            {"threshold": 2},
+            {"points": [[1, 2]], "model": "segmenter"},
+            {"stuff_classes": ["sky"]},
+        ):
+            assert client.post("/segment", json={**body, **wrong}).status_code == 422
+
+
+def test_prompted_masks_match_the_library(server, bundles):
+    image = png(30, 20)
+    body = {"image": base64.b64encode(image).decode()}
+    with server.client() as client:
+        for prompt in ({"points": [[5, 9]], "background_points": [[1, 1]]}, {"boxes": [[1, 2, 9, 9]] * 2}):
+            found = client.post("/segment", json={**body, **prompt}).json()
+            expected = bundles["prompted"].segment(image, **prompt)
+            assert found["model"] == "prompted" and len(found["results"]) == len(expected)
+            for row, other in zip(found["results"], expected, strict=True):
+                assert row["mask"] == encode_rle(other.mask) and row["score"] == other.score
+        for wrong in ({"points": [[99, 2]]}, {"boxes": [[9, 9, 1, 1]]}, {"points": [[1, 2, 3]]}):
             assert client.post("/segment", json={**body, **wrong}).status_code == 422
 
 

@@ -675,28 +675,31 @@ export interface SearchResult {
   reason: string;
 }
 
-/** POST /segment: an `image` as data: URL or base64 of a PNG or JPEG file, and points or boxes in pixels. points: inside one object. background_points: outside of it. boxes: each around an object. everything: segment everything, with a grid of points_per_side^2 points. multimask_output: three masks per prompt; by default for a single point. */
+/** POST /segment: an `image` as data: URL or base64 of a PNG or JPEG file. For a promptable model, points or boxes in pixels. points: inside one object. background_points: outside of it. boxes: each around an object. everything: segment everything, with a grid of points_per_side^2 points. multimask_output: three masks per prompt; by default for a single point. For the other models: mode, by default what the model was trained for; threshold: minimum score; stuff_classes: classes that are merged into one segment in panoptic mode. */
 export interface SegmentRequest {
   model?: string | null;
   image: string;
-  points?: [number, number][];
-  background_points?: [number, number][];
-  boxes?: [number, number, number, number][];
+  points?: number[][];
+  background_points?: number[][];
+  boxes?: number[][];
   everything?: boolean;
   points_per_side?: number;
   multimask_output?: boolean | null;
+  mode?: "semantic" | "instance" | "panoptic" | null;
+  threshold?: number;
+  stuff_classes?: string[];
 }
 
-/** The masks of the first prompt, the best first, then those of the next one. */
+/** The masks of the first prompt, the best first, then those of the next one; or all segments. */
 export interface SegmentResponse {
   model: string;
   results: SegmentedObject[];
 }
 
-/** A mask with its predicted IoU. box: x_min, y_min, x_max, y_max in pixels; null for an empty mask. */
+/** A mask. score: its predicted IoU for a prompt, else the score of the segment; null for a class. box: x_min, y_min, x_max, y_max in pixels; null for an empty mask. */
 export interface SegmentedObject {
   label: string;
-  score: number;
+  score: number | null;
   box: [number, number, number, number] | null;
   mask: RunLengths;
 }
