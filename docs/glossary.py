@@ -4,6 +4,23 @@ A key is a name, or a name of one function or class: `Record.weights.head`, `Tok
 """
 
 GLOSSARY = {
+    "registers": "Number of trained tokens without positions, besides the class token.",
+    "mlp_ratio": "Width of the feed-forward layers as a multiple of d_model.",
+    "swiglu": "Whether feed-forward layers are gated (SwiGLU).",
+    "layer_scale": "Initial value of the factors on the output of each sublayer.",
+    "drop_path": "Stochastic depth: probability of skipping a sublayer for a whole sample in training.",
+    "num_queries": "Number of object queries.",
+    "query_layers": "Number of last layers that the object queries go through.",
+    "num_upscale": "How often the resolution of the patches is doubled for the masks.",
+    "backbone": "Network that returns feature maps of an image.",
+    "maskformer.width": "Channels of the feature pyramid.",
+    "mask2former.width": "Channels of the pixel decoder.",
+    "mask_dim": "Channels of the pixel embeddings.",
+    "encoder_layers": "Layers of deformable attention in the pixel decoder.",
+    "encoder_ff": "Width of the feed-forward layers of the pixel decoder.",
+    "num_finer": "Number of finer feature maps that the pixel decoder adds.",
+    "pre_norm": "Whether decoder layers normalize their input instead of their output.",
+    "project_memory": "Project the feature maps that the decoder reads even if they have its width.",
     "AlibiSpec.scale": "Factor on the bias.",
     "Bundle.family": "Name of the family.",
     "Bundle.job": "What it was trained to do.",
