@@ -10,6 +10,8 @@ import re
 import shutil
 import subprocess
 import sys
+from base64 import b64encode
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -101,7 +103,10 @@ def train_models(folder: Path) -> list[str]:
     }
     for name, recipe in recipes.items():
         glassformer.train(recipe, folder / name)
-    return [str(folder / name / "model") for name in recipes]
+    swin = glassformer.load(folder / "swin" / "model")
+    image = b64encode(next((folder / "shapes" / "triangle").iterdir()).read_bytes()).decode()
+    swin.job = replace(swin.job, example={"image": image})  # what the page shows first
+    return [str(glassformer.save(swin, folder / "saved" / "swin")), str(folder / "clip")]
 
 
 def reduce_colors(screenshot: bytes) -> Image.Image:

@@ -74,6 +74,10 @@ export default {
     en: 'An encoder: every token attends to all tokens, and the output is one vector per token.',
     ko: '인코더 모델입니다. 모든 토큰이 서로를 참조하고, 토큰마다 벡터 하나를 출력합니다.',
   },
+  'overview.shape.windows': {
+    en: 'An image encoder: patches attend to the patches in their window. In every other layer the windows are shifted, so that neighboring windows are connected.',
+    ko: '이미지 인코더입니다. 패치는 같은 윈도우 안의 패치를 참조합니다. 한 레이어 걸러 윈도우를 옮겨 이웃한 윈도우를 연결합니다.',
+  },
   'overview.shape.two-tower': {
     en: 'Two encoders: one embeds images, the other texts, as vectors of the same size. The cosine of two vectors tells how well image and text match.',
     ko: '인코더가 두 개인 모델입니다. 하나는 이미지를, 다른 하나는 텍스트를 같은 크기의 벡터로 바꾸고, 두 벡터의 코사인 유사도로 이미지와 텍스트가 얼마나 맞는지 잽니다.',

@@ -152,6 +152,10 @@ export default {
   'rotary.angle': { en: 'angle', ko: '회전각' },
   'rotary.curves': { en: 'Cosine and sine of this pair’s angle', ko: '이 쌍의 회전각의 코사인과 사인' },
 
+  'attention.intro_windows': {
+    en: 'Every patch compares its query with the keys of the patches in its window. The better they match, the more of that patch’s value it receives.',
+    ko: '패치마다 자신의 쿼리를 같은 윈도우에 있는 패치들의 키와 비교합니다. 잘 맞을수록 그 패치의 값을 더 많이 가져옵니다.',
+  },
   'attention.intro_self': {
     en: 'Every token compares its query with the keys of all tokens. The better they match, the more of that token’s value it receives.',
     ko: '각 토큰은 자신의 쿼리를 모든 토큰의 키와 비교합니다. 잘 맞을수록 그 토큰의 값을 더 많이 받습니다.',
