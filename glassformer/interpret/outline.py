@@ -48,7 +48,7 @@ def model_kind(bundle: Bundle) -> schema.Kind:
             return "classify"
         case specs.ImagePatchesSpec(), specs.ClassifySpec() | specs.DistilledClassifySpec():
             return "image"
-        case specs.ImagePatchesSpec(), _:
+        case specs.ImagePatchesSpec(suffix=0), _:
             return "embed"
         case specs.TokensSpec(), specs.LanguageModelSpec():
             return "translate" if isinstance(spec, specs.EncoderDecoderSpec) else "generate"

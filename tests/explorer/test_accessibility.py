@@ -39,6 +39,8 @@ VIEWS: list[tuple[str, str, dict[str, Any]]] = [
     ("masked", "decoding", {}),
     ("sentences", "model", {"at": "head", "in_b": "a dog ran"}),
     ("pictures", "model", {}),
+    ("windows", "model", {"look": 1}),
+    ("pairs", "model", {}),
     ("series", "model", {"at": "head"}),
     ("writer", "learning", {"run": "none"}),
 ]
