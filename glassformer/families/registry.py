@@ -36,7 +36,7 @@ FAMILIES_BY_MODEL_TYPE: dict[str, tuple[str, ...]] = {
 }
 
 # validated first: other options are derived from them, which would hide the cause of an error
-SIZES = frozenset({"d_model", "num_heads", "num_kv_heads", "head_dim", "d_ff"})
+SIZES = frozenset({"d_model", "embed_dim", "num_heads", "num_kv_heads", "head_dim", "d_ff", "window_size"})
 
 
 def families(names: Iterable[str] = NAMES) -> dict[str, Family]:

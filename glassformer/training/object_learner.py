@@ -27,6 +27,9 @@ OFFSET_UNIT = 16.0  # pixels; offsets to centers are compared in this unit
 class ObjectAugment:
     """Random augmentation of images and their objects, for training only.
 
+    It draws from torch's generator, which the trainer seeds for each micro-batch, so that a resumed run draws
+    the same numbers.
+
     flip: probability of a horizontal flip. vertical_flip: of a vertical one.
     scale: images are zoomed by up to exp(scale) in or out, at a random position.
     color: largest change of brightness, contrast and saturation, as a fraction.

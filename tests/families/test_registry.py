@@ -23,6 +23,7 @@ def test_model_types_are_mapped_to_their_families() -> None:
 @pytest.mark.parametrize("family", NAMES)
 @pytest.mark.parametrize("size", [0, "64"])
 def test_invalid_width_is_rejected(family: str, size: Any) -> None:
+    name = "embed_dim" if family in ("swin", "swinv2") else "d_model"
     with pytest.raises(InvalidValueError) as caught:
-        glassformer.tiny(family, d_model=size)
-    assert caught.value.name == "d_model"
+        glassformer.tiny(family, **{name: size})
+    assert caught.value.name == name

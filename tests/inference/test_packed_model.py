@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from glassformer import tiny
 from glassformer.core import spec
 from glassformer.core.build import build_model
 from glassformer.core.convolution.layers import ConvNorm
@@ -49,11 +50,13 @@ def _redraw(model: nn.Module) -> None:
             tensor.copy_(torch.rand(tensor.shape) + 0.5 if "var" in name else torch.randn(tensor.shape) * 0.3)
 
 
+@pytest.mark.parametrize("name", ["backbone", "swin", "swinv2"])
 @pytest.mark.parametrize(("weights", "tolerance"), [("own", 1e-5), ("int8", 0.2)])
-def test_packed_model_equals_the_model(weights: WeightFormat, tolerance: float) -> None:
-    model = _Backbone()
+def test_packed_model_equals_the_model(name: str, weights: WeightFormat, tolerance: float) -> None:
+    torch.manual_seed(1)
+    model = _Backbone() if name == "backbone" else tiny(name)
     _redraw(model)
-    assert not supports(model.encoder)
+    assert not supports(model.encoder if isinstance(model, _Backbone) else model)
     images = torch.randn(2, 3, 12, 20)
     packed = PackedModel(model, weights)
     with torch.no_grad():
