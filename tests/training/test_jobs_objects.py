@@ -69,7 +69,8 @@ def test_training_learns_and_evaluation_agrees(scenes, tmp_path, case):
     metrics = evaluation.validation.metrics
     assert {"loss", "ap", "ap50", "ap75"} <= set(metrics)
     assert ("pq" in metrics) == case.startswith("segment")
-    fresh = train(recipe(scenes, case, steps=1, lr=1e-9), tmp_path / "fresh", log=losses.append)
+    request = recipe(scenes, case, steps=2, lr=1e-9, eval_steps=1, logging_steps=1)
+    fresh = train(request, tmp_path / "fresh", log=losses.append)
     untrained = evaluate_files(tmp_path / "fresh/model", [str(scenes)], log=losses.append)
     assert fresh.job.name == model.job.name
     assert metrics["loss"] < 0.97 * untrained.validation.metrics["loss"]
@@ -77,7 +78,9 @@ def test_training_learns_and_evaluation_agrees(scenes, tmp_path, case):
 
 @pytest.mark.parametrize("case", ["detect-yolos", "segment-pixels"])
 def test_resume_is_bit_identical(scenes, tmp_path, case):
-    long = recipe(scenes, case, ema=0.9, lr_scheduler="constant", warmup_steps=2)
+    long = recipe(
+        scenes, case, ema=0.9, lr_scheduler="constant", warmup_steps=2, eval_steps=3, logging_steps=3
+    )
     short = {**long, "training": {**long["training"], "max_steps": 6}}
     train(short, tmp_path / "resumed", log=lambda _: None)
     resumed = train(long, tmp_path / "resumed", log=lambda _: None)

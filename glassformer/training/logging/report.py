@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from io import BytesIO
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +29,8 @@ Panels = Mapping[str, Mapping[str, Points]]  # title of a panel -> label of a cu
 
 MAX_POINTS = 400  # per curve
 MAX_MARKERS = 50  # a curve with more points is drawn without markers
-COLORS = ("#0072b2", "#d55e00")  # Okabe-Ito, safe for color blindness
+# Okabe-Ito, safe for color blindness
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 INK, FAINT = "#1f2933", "#cbd2d9"
 SHOWN_SAMPLES = 20
 SEPARATE_FACTS = ("command", "unit", "total steps", "started at step")  # shown elsewhere in the report
@@ -103,7 +106,7 @@ def panels(history: History) -> Panels:
 
     curves: dict[str, dict[str, Points]] = {
         "Loss": {"training": training("loss"), "validation": metrics.pop("loss", [])},
-        **{name: {name: points} for name, points in metrics.items()},
+        **_group(metrics),
         "Learning rate": {"learning rate": training("lr")},
         f"{unit.capitalize()} per second": {"speed": training("units_per_second")},
         "Gradient norm": {"gradient norm": training("grad_norm")},
@@ -113,6 +116,19 @@ def panels(history: History) -> Panels:
         for title, lines in curves.items()
     }
     return {title: lines for title, lines in thinned.items() if lines}
+
+
+def _group(metrics: Mapping[str, Points]) -> dict[str, dict[str, Points]]:
+    """Put variants of a metric into its panel, e.g. ap50 and ap_small into that of ap.
+
+    >>> _group({"ap": [(1, 0.5)], "ap50": [(1, 0.7)], "apple": [(1, 3)]})
+    {'ap': {'ap': [(1, 0.5)], 'ap50': [(1, 0.7)]}, 'apple': {'apple': [(1, 3)]}}
+    """
+    groups: dict[str, dict[str, Points]] = {}
+    for name, points in metrics.items():
+        title = next((base for base in groups if re.match(rf"{re.escape(base)}[^a-z]", name)), name)
+        groups.setdefault(title, {})[name] = points
+    return groups
 
 
 def downsample(points: Points, limit: int = MAX_POINTS) -> Points:
@@ -154,7 +170,7 @@ def render_curves(panels: Panels) -> bytes:
         FigureCanvasAgg(figure)
         for index, (title, lines) in enumerate(panels.items()):
             axes = figure.add_subplot(rows, columns, index + 1, title=title)
-            for (label, points), color in zip(lines.items(), COLORS, strict=False):
+            for (label, points), color in zip(lines.items(), cycle(COLORS), strict=False):
                 marker = "." if len(points) <= MAX_MARKERS else ""
                 axes.plot(*zip(*points, strict=True), color=color, label=label, marker=marker)
             axes.set_xlim(left=0)
