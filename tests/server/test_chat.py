@@ -60,7 +60,9 @@ def test_stream_sends_the_role_then_whole_tokens(client, bundles):
     assert max(one.logprob for one in tokens[0].top_logprobs) == tokens[0].logprob
     pieces = [choice for choice in choices if choice.delta.content and choice.logprobs]
     single = [one for one in pieces if len(one.logprobs.content) == 1]
-    assert single and all(one.delta.content == one.logprobs.content[0].token for one in single)
+    # a token may hold a part of a character, which the text leaves out
+    texts = [bytes(one.logprobs.content[0].bytes).decode("utf-8", "ignore") for one in single]
+    assert single and [one.delta.content for one in single] == texts
 
 
 def test_tools_parts_and_template_options_reach_the_template(client, bundles):
