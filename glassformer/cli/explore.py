@@ -23,7 +23,7 @@ from glassformer.pretrained import model_folder, names, resolve_name
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
 
-UNTRACEABLE = ("pocket-sam",)  # shipped models without views in the explorer
+UNTRACEABLE = ("pocket-detector", "pocket-sam")  # shipped models without views in the explorer
 
 
 def explore(

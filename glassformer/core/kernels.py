@@ -215,11 +215,9 @@ def attend(
         )
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     if isinstance(bias, GridBias):
-        if edit is None and mask.kernel == "sdpa" and mask.allowed is None and not torch.is_grad_enabled():
-            if q.is_cuda and q.shape[2] >= FLEX_MIN_KEYS:
-                return _flex_grid_bias(q, k, v, bias, scale)
-            if q.is_cpu:
-                return _sdpa_in_blocks(q, k, v, bias, scale)
+        in_blocks = mask.kernel == "sdpa" and mask.allowed is None and not torch.is_grad_enabled()
+        if edit is None and in_blocks and q.is_cpu:
+            return _sdpa_in_blocks(q, k, v, bias, scale)
         bias = bias.dense()
         mask = with_bias(mask, bias, batch=q.shape[0])
     if edit is not None or mask.kernel == "explicit":
@@ -438,23 +436,6 @@ def flex(
         score = apply_softcap(score, softcap)
         return score if bias is None else score + bias[b if bias.shape[0] > 1 else 0, h, i, s]
 
-    return _run_flex(
-        q, k, v, None if bias is None and softcap is None else modify_score, mask.block_mask, scale
-    )
-
-
-def _flex_grid_bias(q: Tensor, k: Tensor, v: Tensor, bias: GridBias, scale: float) -> Tensor:
-    """Attend with a bias that is computed inside the kernel."""
-    down, across = bias
-    columns = across.shape[-1]
-
-    def modify_score(score: Tensor, b: Tensor, h: Tensor, i: Tensor, s: Tensor) -> Tensor:
-        return score + down[b, h, i, s // columns] + across[b, h, i, s % columns]
-
-    return _run_flex(q, k, v, modify_score, None, scale)
-
-
-def _run_flex(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, block_mask: Any, scale: float) -> Tensor:
     # the default blocks of a float32 head exceed the shared memory of a multiprocessor
     small = dict.fromkeys(("BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2"), 32)
     options = small if q.is_cuda and q.dtype == torch.float32 else None
@@ -463,8 +444,8 @@ def _run_flex(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, block_mask: Any, 
         q,
         k,
         v,
-        score_mod=score_mod,
-        block_mask=block_mask,
+        score_mod=None if bias is None and softcap is None else modify_score,
+        block_mask=mask.block_mask,
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
         kernel_options=options,

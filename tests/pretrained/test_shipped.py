@@ -6,6 +6,7 @@ import base64
 import csv
 import itertools
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from glassformer.interpret.examples import example_input
 MEGABYTE = 1_000_000
 MAX_BYTES = {  # of the folder
     "pocket": 25 * MEGABYTE,
+    "pocket-detector": 8 * MEGABYTE,
     "pocket-digits": MEGABYTE // 2,
     "pocket-lm": 15 * MEGABYTE,
     "pocket-sam": 11 * MEGABYTE,
@@ -50,6 +52,8 @@ def test_its_card_is_complete(name: str) -> None:
 
 @each
 def test_it_passes_verify(name: str, run: Any) -> None:
+    if name == "pocket-sam" and os.environ.get("GLASSFORMER_FAULTS") != "whole":
+        pytest.skip("takes minutes on a CPU; `make test-slow` runs it")
     done = run("verify", name, "--json")
     assert done.code == 0 and json.loads(done.out)["passed"], done.out + done.err
 
