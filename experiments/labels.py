@@ -37,6 +37,7 @@ RUN_LABELS: Mapping[str, Mapping[str, str]] = {
     },
     "cifar": {"vit": "ViT", "convolution": "ResNet"},
     "fashion": {"swin": "Swin", "vit": "ViT"},
+    "detection-scenes": {"yolos": "YOLOS", "detr": "DETR"},
 }
 # experiments/fine_tuning.py: the task and the model of each row, in the order of the table
 TEXT_JOBS = {

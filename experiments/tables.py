@@ -151,6 +151,25 @@ def labels(figures: Path) -> str:
     return table(("", "parameters", "training", "accuracy"), rows)
 
 
+def detection(figures: Path) -> str:
+    """Average precision on composed scenes."""
+    kinds = by_kind(runs_of("detection-scenes", figures))
+    rows = [
+        [
+            f"{name}, {_seeds(runs)}",
+            size(runs),
+            seconds(runs),
+            *(
+                bold_if(format_mean(of(runs, figure), 3), mean(of(runs, figure)) >= least)
+                for figure, least in (("ap", 0.75), ("ap50", 0.95), ("ap75", 1.0))
+            ),
+        ]
+        for kind, name in RUN_LABELS["detection-scenes"].items()
+        if (runs := kinds.get(kind, []))
+    ]
+    return table(("", "parameters", "training", "AP", "AP50", "AP75"), rows)
+
+
 def _labelled(
     kinds: Mapping[str, list[RunRecord]], names: Mapping[str, str], task: str, least: float = 101.0
 ) -> list[list[str]]:
@@ -317,6 +336,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "series": series,
     "archives": archives,
     "labels": labels,
+    "detection": detection,
     "text-jobs": text_jobs,
     "against-nanogpt": against_nanogpt,
     "copying": copying,
