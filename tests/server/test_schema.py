@@ -23,6 +23,7 @@ from glassformer.server.explorer import ModelsResponse
 from tests.server.harness import KINDS, part
 
 ALL_REQUESTS = 5000
+WITHOUT_VIEWS = ("detector", "segmenter", "prompted")  # the explorer does not list them
 
 
 @pytest.mark.slow
@@ -103,7 +104,7 @@ def test_the_generated_types_are_current():
     assert script["generate"]() == script["TARGET"].read_text(encoding="utf-8"), f"run python {SCRIPT}"
 
 
-@pytest.mark.parametrize("model", KINDS)
+@pytest.mark.parametrize("model", [kind for kind in KINDS if kind not in WITHOUT_VIEWS])
 def test_responses_match_their_schema(server, model):
     with server.client() as client:
 
@@ -114,6 +115,7 @@ def test_responses_match_their_schema(server, model):
             return response.json()
 
         models = check(ModelsResponse, "GET", "/models")["models"]
+        assert [one["id"] for one in models] == [kind for kind in KINDS if kind not in WITHOUT_VIEWS]
         (info,) = [one for one in models if one["id"] == model]
         trace = check(schema.TraceInfo, "POST", "/trace", json={"model": model, **info["example"]})
         id = trace["id"]
