@@ -383,6 +383,12 @@ def check_output_file(
         raise FileProblemError(path=path, problem=problem)
 
 
+def check_picture_name(path: Path) -> None:
+    """Fail early if a picture cannot be saved under a name, which ends in its format."""
+    if path.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
+        raise FileProblemError(path, "has no suffix of a picture", hint="name a .png, .jpg or .webp file")
+
+
 def check_output_folder(
     folder: Path, *, overwrite: bool, hint: str = "use --overwrite to write into it"
 ) -> None:

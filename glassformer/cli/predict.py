@@ -289,8 +289,9 @@ def embed(
     Prints one vector per line, with values separated by spaces.
     A model with an image and a text tower embeds both: names that end like
     an image file's are images. A folder stands for its images.
-    A sentence encoder pools and normalizes as configured; other encoders
-    return the mean over tokens. Empty lines stay empty. --out writes a
+    A sentence encoder pools and normalizes as configured; other text
+    encoders return the mean over tokens, image encoders their class token,
+    if they have one. Empty lines stay empty. --out writes a
     float32 array (N, D) to a .npy file, in which the rows of empty lines are
     NaN, or adds a column embedding to a table.
     """

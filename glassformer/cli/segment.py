@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glassformer.cli.console import message, print_json
-from glassformer.cli.lines import check_output_file
+from glassformer.cli.lines import check_output_file, check_output_folder, check_picture_name
 from glassformer.cli.options import OUTPUT_PANEL, Device, Dtype, Json, Model, Overwrite, Threads, load_model
 from glassformer.errors import InvalidValueError, UnsupportedError
 
@@ -85,6 +85,12 @@ def segment(
     for path in (out, draw, class_map):
         if path is not None:
             check_output_file(path, overwrite=overwrite, inputs=[image])
+    if draw is not None:
+        check_picture_name(draw)
+    if masks is not None:
+        check_output_folder(masks, overwrite=True)
+        if masks.is_dir():
+            check_output_file(masks / f"{Path(image).stem}-1.png", overwrite=overwrite)
     from glassformer.data.image_files import load_image
     from glassformer.tasks.image_segmentation import ImageSegmenter, make_segmenter
     from glassformer.tasks.segmentation import MaskGeneration, make_prompts
@@ -107,6 +113,8 @@ def segment(
     labeled = isinstance(task, ImageSegmenter)
     if class_map is not None and not isinstance(task, ImageSegmenter):
         raise UnsupportedError(bundle.display_name, "class maps", hint="its masks have no classes")
+    if grid is not None:
+        message(f"segmenting everything with {points_per_side**2:,} points; fewer are faster")
     found = task(image)
     if as_json:
         print_json(_document(image, found))

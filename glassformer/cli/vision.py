@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from glassformer.cli.console import message
-from glassformer.cli.lines import PROGRESS_SECONDS, LineErrors, check_output_file
+from glassformer.cli.lines import PROGRESS_SECONDS, LineErrors, check_output_file, check_picture_name
 from glassformer.cli.options import OUTPUT_PANEL, DeviceOptions, Model, Overwrite, with_options
 from glassformer.errors import ConflictError, FileProblemError, GlassformerError
 
@@ -28,8 +28,8 @@ Images = Annotated[
 Draw = Annotated[
     Path | None,
     typer.Option(
-        metavar="FOLDER",
-        help="Save every image with its objects drawn on it in this folder.",
+        metavar="PATH",
+        help="Save every image with its objects drawn on it in this folder; a single image also to a file.",
         show_default=False,
         rich_help_panel=OUTPUT_PANEL,
     ),
@@ -96,7 +96,8 @@ def detect(
     if found and not count:
         message(f"note: no object scores above {threshold:g}; lower --threshold to see weaker ones")
     for path in filter(None, (out, draw)):
-        message(f"wrote {count:,} objects of {len(found):,} images to {path}")
+        plural = "s" if len(found) != 1 else ""
+        message(f"wrote {count:,} objects of {len(found):,} image{plural} to {path}")
     errors.raise_if_any()
 
 
@@ -138,10 +139,19 @@ def run_on_images(
 
 
 def drawing_paths(files: Sequence[Path], folder: Path | None, *, overwrite: bool) -> dict[Path, Path]:
-    """Return the file of each drawn image: its path below the folder that all images share."""
+    """Return the file of each drawn image: its path below the folder that all images share.
+
+    folder: for a single image, may also name the file.
+    """
+    from glassformer.data.image_files import is_image_name
+
     if folder is None:
         return {}
-    if folder.exists() and not folder.is_dir():
+    if len(files) == 1 and folder.suffix and not folder.is_dir():
+        check_picture_name(folder)
+        check_output_file(folder, overwrite=overwrite, inputs=files)
+        return {files[0]: folder}
+    if is_image_name(folder) or (folder.exists() and not folder.is_dir()):
         raise FileProblemError(folder, "is a file", hint="name a folder")
     shared = Path(os.path.commonpath([file.absolute().parent for file in files]))
     jpeg = (".jpg", ".jpeg")

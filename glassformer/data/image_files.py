@@ -144,6 +144,8 @@ def load_image(source: ImageLike) -> Image.Image:
         name = str(source)[:200]
         if re.match(r"https?://|data:", name):
             raise InvalidValueError("image", name[:40], "a file on this machine", hint="download it first")
+        if os.path.isdir(source):
+            raise FileProblemError(name, "is a folder", hint="name an image file")
         if not os.path.isfile(source):
             raise FileMissingError(name, kind="image", hint="this model takes image files")
         source = Path(source)

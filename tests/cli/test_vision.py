@@ -50,6 +50,10 @@ def test_detect_writes_json_coco_and_drawings(run, model, images, tmp_path) -> N
         assert np.abs(np.asarray(a).astype(int) - np.asarray(picture(60, 90))).max() > 50
     run("detect", model, images, "--out", out).error()  # exists
     run("detect", model, images, "--draw", drawn).error()
+    one = tmp_path / "one.png"
+    assert run("detect", model, images / "a.png", "--draw", one).code == 0 and one.is_file()
+    run("detect", model, images, "--draw", tmp_path / "both.png").error()
+    run("detect", model, images / "a.png", "--draw", tmp_path / "a.txt").error()
     coco = run("detect", model, images, "--threshold", "0", "--out", out, "--format", "coco", "--overwrite")
     assert coco.code == 0, coco.err
     content = json.loads(out.read_text())
@@ -101,4 +105,7 @@ def test_segment_rejects_bad_options(run, segmenter, images) -> None:
     for options in (["--mode", "depth"], ["--point", "3,4"], ["--stuff-class", "sky"], ["--threshold", "2"]):
         run("segment", segmenter, image, *options).error()
     run("segment", segmenter, images / "absent.png").error()
+    run("segment", segmenter, images).error()
+    run("segment", segmenter, image, "--draw", images / "drawn").error()
+    run("segment", segmenter, image, "--masks", image).error()
     run("segment", "pocket-digits", image).error()

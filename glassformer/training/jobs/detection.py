@@ -79,6 +79,8 @@ class ObjectJob(Job[SectionT]):
             raise EmptyInputError("set of training images", "add images, or hold out fewer")
         sample = [self.train_set[n] for n in range(min(SAMPLED_IMAGES, len(self.train_set)))]
         self.most_objects = max(len(image.annotations) for image in sample)
+        if not (self.most_objects or any(image.annotations for image in self.train_set)):
+            raise EmptyInputError(f"set of annotations in {train}", "annotate objects in the images")
         self._prepare_sample(sample)
         self._choose_image_size(sample)
         self._log_counts(problems.summary())
