@@ -176,25 +176,24 @@ class Bundle:
         >>> Bundle(model=tiny("gpt2")).kernels()
         {'decoder.blocks.0.self_attn': 'sdpa', 'decoder.blocks.1.self_attn': 'sdpa'}
         """
+        modules = dict(self.model.named_modules(remove_duplicate=False))
+        stacks = {name: module for name, module in modules.items() if isinstance(module, Stack)}
         kernels: dict[str, Kernel] = {}
-        for name, stack in self.model.named_modules():
-            if not isinstance(stack, Stack):
+        for name, module in modules.items():
+            if not isinstance(module, MultiHeadAttention):
                 continue
-            for path, part in stack.named_modules(prefix=name, remove_duplicate=False):
-                if isinstance(part, MultiHeadAttention):
-                    is_self = path.endswith(".self_attn")
-                    mask = Mask(causal=is_self and stack.causal, window=part.window)
-                    biased = is_self and isinstance(
-                        stack.position, RelativeBias | AlibiBias | DisentangledPositions
-                    )
-                    kernels[path] = choose_kernel(
-                        mask=mask,
-                        queries=length,
-                        keys=length,
-                        device=self.device,
-                        biased=biased,
-                        softcap=part.softcap,
-                    )
+            path, _, layer = name.partition(".blocks.")
+            stack = stacks.get(path) if layer.endswith(".self_attn") else None
+            position = None if stack is None else stack.position
+            kernels[name] = choose_kernel(
+                mask=Mask(causal=stack is not None and stack.causal, window=module.window),
+                queries=length,
+                keys=length,
+                device=self.device,
+                biased=module.position_bias is not None
+                or isinstance(position, RelativeBias | AlibiBias | DisentangledPositions),
+                softcap=module.softcap,
+            )
         return kernels
 
 

@@ -33,8 +33,8 @@ def test_every_family_passes(family):
     results = list(verify(perturbed_bundle(family)))
     assert [c for c in results if c.status == "failed"] == []
     assert sum(c.status == "passed" for c in results) >= 7
-    published = family != "original"
-    assert (results[0].status == "passed") == published, results[0]
+    has_reference = family not in ("original", "mobile_sam")  # which transformers does not have
+    assert (results[0].status == "passed") == has_reference, results[0]
 
 
 def wrap(monkeypatch, owner, name, change):
