@@ -10,7 +10,8 @@ import inspect
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from dataclasses import fields as dataclass_fields
 from importlib import import_module
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -255,7 +256,7 @@ def model_options_page() -> str:
                 f"`{option.name}`",
                 GLOSSARY.get(f"{name}.{option.name}") or GLOSSARY[option.name],
                 f"`{type_name(types[option.name])}`",
-                f"`{option.default!r}`",
+                f"`{short_default(option.default)}`",
             )
             for option in inspect.signature(family.build).parameters.values()
         ]
@@ -266,6 +267,14 @@ def model_options_page() -> str:
             table(("option", "description", "type", "default"), rows),
         ]
     return "\n\n".join(parts) + "\n"
+
+
+def short_default(value: Any) -> str:
+    """Format a default as in source code: of a spec, only the fields that differ from its own defaults."""
+    if not is_dataclass(value):
+        return repr(value)
+    changed = (f for f in dataclass_fields(value) if getattr(value, f.name) != f.default)
+    return f"{type(value).__name__}({', '.join(f'{f.name}={getattr(value, f.name)!r}' for f in changed)})"
 
 
 def type_name(hint: Any) -> str:

@@ -28,7 +28,8 @@ def train(
         typer.Argument(
             metavar="RECIPE|JOB",
             help="Recipe file, recipe name (see `glassformer recipes`), or job: translate, lm, classify, "
-            "ner, answer, summarize, embed, images, detect, segment, forecast, classify-series, restore.",
+            "ner, answer, summarize, embed, contrastive, images, detect, segment, forecast, classify-series, "
+            "restore.",
         ),
     ],
     files: Annotated[list[str] | None, typer.Option("--train", help="Training file. Repeatable.")] = None,

@@ -398,8 +398,10 @@ class StackSpec(Spec):
 class StagesSpec(Spec):
     """A hierarchical image encoder: stacks, between which 2 x 2 neighboring cells of the grid are merged.
 
-    Merging concatenates the cells and projects them to the width of the next stage. merging_order: whether
-    the concatenated cells are normalized ("norm_first") or the projected ones ("norm_last").
+    Merging concatenates the cells and projects them to the width of the next stage.
+    stages: the stacks, finest grid first.
+    merging_order: whether the concatenated cells are normalized ("norm_first") or the projected ones
+    ("norm_last"). merging_norm: the norm of the merging.
     """
 
     stages: tuple[StackSpec, ...]
@@ -631,9 +633,10 @@ class VectorsSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturePyramidSpec(Spec):
-    """A pixel decoder of convolutions: a feature pyramid network (FPN) with group norm of width `width`.
+    """A pixel decoder of convolutions: a feature pyramid network (FPN) with group norm.
 
     backbone: a convolutional network, or an image encoder with a `BackboneSpec` head.
+    width: channels of the feature pyramid.
     """
 
     backbone: ResNetSpec | EncoderOnlySpec
@@ -711,7 +714,7 @@ class BackboneSpec(Spec):
     """Feature maps (B, D, rows, columns) of an image: the hidden states after some layers or stages.
 
     layers: numbers of the layers, or of the stages of a hierarchical encoder; 0 is the embedding.
-    norm: norm of the hidden states; with `shared_norm` one for all maps, else one for each.
+    norm: norm of the hidden states. shared_norm: one norm for all maps instead of one for each.
     """
 
     layers: tuple[int, ...]
@@ -1075,7 +1078,10 @@ class DecoderOnlySpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvolutionStageSpec(Spec):
-    """A stage of inverted bottlenecks, which are `expansion` times as wide inside."""
+    """A stage of inverted bottlenecks.
+
+    expansion: how many times as wide a bottleneck is inside.
+    """
 
     d_model: int
     num_layers: int
@@ -1086,6 +1092,7 @@ class ConvolutionStageSpec(Spec):
 class HybridStagesSpec(Spec):
     """A hierarchical image encoder of convolutional stages and Transformer stacks, merged by convolutions.
 
+    stages: the stages, finest grid first.
     strides: by how much the merging after each stage but the last divides rows and columns.
     activation: of the convolutions.
     """
@@ -1144,7 +1151,11 @@ class TwoWayStackSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class PromptedSegmenterSpec(Spec):
-    """Promptable segmentation: an image is encoded once; points, boxes and masks are decoded to masks."""
+    """Promptable segmentation: an image is encoded once; points, boxes and masks are decoded to masks.
+
+    neck: convolutions that bring the features of the encoder to the width of the decoder.
+    prompt: the embedding of points, boxes and masks.
+    """
 
     input: ImagePatchesSpec | ConvolutionStemSpec
     encoder: StackSpec | HybridStagesSpec
@@ -1158,7 +1169,10 @@ class PromptedSegmenterSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class TwoTowerSpec(Spec):
-    """An image encoder and a text encoder whose embeddings, of equal width, the head compares."""
+    """An image encoder and a text encoder whose embeddings, of equal width, the head compares.
+
+    image, text: the encoders, with a head that returns embeddings.
+    """
 
     image: EncoderOnlySpec
     text: EncoderOnlySpec

@@ -88,13 +88,15 @@ def perturb_parameters(model: AnyModel, seed: int = 0) -> None:
     """Add noise to every parameter of a fresh model: norm weights of 1 and biases of 0 would hide errors.
 
     The noise has mean 0: a common offset would give the residual stream a large mean, which norms subtract
-    again, and rounding errors would grow with it.
+    again, and rounding errors would grow with it. For the same reason it is smaller in convolutions, whose
+    outputs sum many inputs: their activations would grow with every layer.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, value in (*model.named_parameters(), *model.named_buffers()):
             if isinstance(value, nn.Parameter) or name.endswith("running_mean"):
-                value.add_((torch.randn(value.shape, generator=generator) * 0.1).to(value))
+                std = 0.1 * value[0].numel() ** -0.5 if value.dim() > 2 else 0.1
+                value.add_((torch.randn(value.shape, generator=generator) * std).to(value))
             elif name.endswith("running_var"):
                 value.mul_((torch.rand(value.shape, generator=generator) + 0.5).to(value))  # stays above 0
 
