@@ -117,13 +117,13 @@ def test_training_finds_colored_shapes(preset: str, tmp_path: Path) -> None:
         "model": {"preset": preset, "d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 2}
         | {"patch_size": 4, "text_d_model": 32, "text_num_heads": 4, "text_d_ff": 64, "text_num_layers": 1},
         "training": {
-            "max_steps": 90 if preset == "clip" else 20,
+            "max_steps": 180 if preset == "clip" else 20,
             "batch_size": 48,
             "lr": 0.004,
+            "warmup_steps": 5,
             "device": "cpu",
             "eval_steps": 20,
-        }
-        | {"warmup_steps": 5, "device": "cpu", "eval_steps": 20},
+        },
     }
     if preset == "clip":
         recipe["model"]["projection_dim"] = 32
