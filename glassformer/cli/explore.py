@@ -23,8 +23,6 @@ from glassformer.pretrained import model_folder, names, resolve_name
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
 
-UNTRACEABLE = ("pocket-detector", "pocket-sam")  # shipped models without views in the explorer
-
 
 def explore(
     models: Annotated[
@@ -54,7 +52,7 @@ def explore(
     """
     page_files()  # fails if the page is not built, before a model is loaded
     load = partial(load_model, device=device, dtype=dtype, mmap=False)
-    chosen = models or [name for name in names() if name not in UNTRACEABLE]
+    chosen = models or names()
     if not chosen:
         raise MissingValueError(
             name="MODEL", needed_for="because no models are shipped with this installation"

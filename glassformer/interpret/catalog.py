@@ -16,8 +16,10 @@ from glassformer.interpret.examples import example_inputs
 from glassformer.interpret.inputs import column_names
 from glassformer.interpret.outline import describe_stacks, model_kind
 from glassformer.interpret.runs import EXAMPLE_RUN, describe_run, run_inputs, run_of
+from glassformer.interpret.tokens import feature_stride
 from glassformer.interpret.trace import Trace, TraceStore, trace_id, trace_model
 from glassformer.tasks.classification import label_names
+from glassformer.tasks.detection import Detector
 from glassformer.tasks.text_generation import target_languages
 
 
@@ -79,7 +81,7 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
     """Return the model's outline, its sizes, and example inputs."""
     kind, spec, stacks = model_kind(bundle), bundle.spec, describe_stacks(bundle)
     parts = list(dict.fromkeys(stack.path.split(".")[0] for stack in stacks))
-    architecture: Any = "-".join(parts) if len(parts) > 1 else f"{parts[0]}-only"
+    architecture: Any = "-".join(parts) if len(parts) > 1 else f"{parts[0]}-only" if parts else "promptable"
     parameters = list(bundle.model.parameters())
     labels = getattr(spec.head, "num_labels", None)
     folder = None if bundle.folder is None else bundle.folder.resolve()
@@ -103,7 +105,7 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
         labels=None if labels is None else tuple(label_names(bundle, labels)),
         languages=(tuple(target_languages(bundle)) or None) if kind == "translate" else None,
         outline=schema.ModelOutline(
-            d_model=stacks[-1].d_model,
+            d_model=stacks[-1].d_model if stacks else spec.decoder.d_model,
             stacks=stacks,
             head=schema.OutputHeadInfo(
                 kind=spec.head.kind,
@@ -115,19 +117,32 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
         ),
         example=examples[0],
         examples=tuple(examples) if len(examples) > 1 else (),
-        image=_describe_image(read) if isinstance(read, specs.ImagePatchesSpec) else None,
+        image=_describe_image(bundle, read),
         series=_describe_series(bundle, read) if isinstance(read, specs.SeriesPatchesSpec) else None,
     )
 
 
-def _describe_image(read: specs.ImagePatchesSpec) -> schema.ImageInfo:
-    (height, width), (patch_height, patch_width) = read.image_size, read.patch_size
+def _describe_image(bundle: Bundle, read: Any) -> schema.ImageInfo | None:
+    """Describe the image input of a model; None if it reads something else."""
+    match read:
+        case specs.ImagePatchesSpec():
+            (height, width), patch, channels = read.image_size, read.patch_size, read.channels
+        case specs.ConvolutionStemSpec():  # of a promptable segmenter, whose image embedding has the cells
+            (height, width), channels = read.image_size, read.channels
+            encoder: Any = bundle.model.get_submodule("encoder")
+            rows, columns = encoder.output_grid((height // 4, width // 4))  # the stem has stride 4
+            patch = (height // rows, width // columns)
+        case specs.FeatureMapSpec():  # reads images of any size; this is that of a square one
+            height, width = Detector(bundle).processor.scaled_size((1, 1))
+            patch, channels = (feature_stride(read),) * 2, read.backbone.channels
+        case _:
+            return None
     return schema.ImageInfo(
         height=height,
         width=width,
-        channels=read.channels,
-        patch=(patch_height, patch_width),
-        grid=(height // patch_height, width // patch_width),
+        channels=channels,
+        patch=patch,
+        grid=(-(-height // patch[0]), -(-width // patch[1])),
     )
 
 

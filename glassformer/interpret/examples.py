@@ -63,8 +63,12 @@ def example_input(bundle: Bundle) -> TraceInput:
             return TraceInput(text=_best_encoded(bundle, _MASKED))
         case "answer":
             return TraceInput(question=_QUESTION, context=_CONTEXT)
-    if model_kind(bundle) == "similarity":
-        return _shapes(bundle)[0]
+        case "similarity":
+            return _shapes(bundle)[0]
+        case "detect":
+            return TraceInput(image=_scene())
+        case "segment":
+            return TraceInput(image=_scene(), points=((84.0, 92.0),))
     if reads_series(bundle):
         return TraceInput(series=_waves(bundle))
     if reads_images(bundle):
@@ -150,6 +154,18 @@ def _shapes(bundle: Bundle) -> list[TraceInput]:
                 draw.polygon([(side // 2, box[1]), (box[0], box[3]), (box[2], box[3])], fill=color)
         inputs.append(TraceInput(image=_data_url(image), text=f"a {color} {name}"))
     return inputs
+
+
+def _scene() -> str:
+    """Draw a circle, a square and a triangle into one image; return it as a data: URL."""
+    from PIL import Image, ImageDraw
+
+    image = Image.new("RGB", (320, 240), "#dfe7ef")
+    draw = ImageDraw.Draw(image)
+    draw.ellipse((32, 40, 136, 144), fill="#d7263d")
+    draw.rectangle((180, 30, 290, 120), fill="#1b7fbd")
+    draw.polygon([(210, 140), (140, 226), (286, 226)], fill="#2e933c")
+    return _data_url(image)
 
 
 def _data_url(image: Any) -> str:

@@ -61,7 +61,8 @@ def _patch_grid(sequence: TokenSequence) -> tuple[Tensor, Tensor, Tensor]:
     """Return the row and column of each image patch (T,), and which tokens are patches."""
     assert sequence.grid is not None
     index = torch.arange(len(sequence)) - sequence.prefix
-    return index // sequence.grid[1], index % sequence.grid[1], index >= 0
+    patch = (index >= 0) & (index < sequence.grid[0] * sequence.grid[1])  # not the queries after the patches
+    return index // sequence.grid[1], index % sequence.grid[1], patch
 
 
 def self_patterns(tokens: TokenSequence) -> dict[str, Tensor]:

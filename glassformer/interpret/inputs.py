@@ -15,7 +15,8 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.data.image_files import decode_base64
+from glassformer.data.image_files import decode_base64, load_image
+from glassformer.data.image_processing import Size
 from glassformer.data.windows import Doubles, Scaler
 from glassformer.errors import (
     EmptyInputError,
@@ -29,9 +30,10 @@ from glassformer.generation import GenerationOptions, generate_batched
 from glassformer.generation.inference_model import max_positions
 from glassformer.generation.step_decoder import decoder_start_ids
 from glassformer.interpret.interventions import IntervenedModel, no_padding_mask
-from glassformer.interpret.outline import model_kind, stack_names
+from glassformer.interpret.outline import input_names, model_kind, stack_names
 from glassformer.interpret.schema import Intervention, Kind, TokenSequence, TraceInput
 from glassformer.interpret.tokens import (
+    detection_sequences,
     encoded_sequence,
     generated_tokens,
     image_sequence,
@@ -47,6 +49,7 @@ from glassformer.tasks.base import (
     select_tokens,
 )
 from glassformer.tasks.classification import Classifier
+from glassformer.tasks.detection import Detector
 from glassformer.tasks.embedding import Embedder
 from glassformer.tasks.encoder import EncoderTask
 from glassformer.tasks.fill_mask import MaskFiller
@@ -93,7 +96,8 @@ class PreparedInput:
     decoder, inputs of an encoder, with masks, types or positions. sequences: the tokens at each position.
     rows: names of the batch rows, if there are several. start: number of target positions before the
     generated tokens. finish_reason: why generation stopped, if the model generated the target. question,
-    past: needed to compute the outcome. tensors: additional tensors of the input, by name.
+    past, size (height and width of the image): needed to compute the outcome. tensors: additional tensors of
+    the input, by name.
     """
 
     kind: Kind
@@ -105,6 +109,7 @@ class PreparedInput:
     finish_reason: str | None = None
     question: EncodedQuestion | None = None
     past: PastValues | None = None
+    size: Size | None = None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
 
@@ -114,13 +119,16 @@ def prepare_input(
     """Prepare the input according to the kind of the model."""
     kind = model_kind(bundle)
     needed = "context" if kind == "answer" else "text"
-    needed = "image" if reads_images(bundle) else "series" if reads_series(bundle) else needed
+    needed = "series" if reads_series(bundle) else needed
+    needed = "image" if reads_images(bundle) or kind == "detect" else needed
     for name in ("image", "text") if kind == "similarity" else (needed,):
         if getattr(input, name) is None:
             raise MissingValueError(name, f"by {bundle.display_name}")
     match kind:
         case "similarity":
             return _prepare_pair(bundle, input)
+        case "detect":
+            return _prepare_detection(bundle, input)
         case "translate":
             return _prepare_source(bundle, input, interventions)
         case "generate":
@@ -195,6 +203,31 @@ def _prepare_image(bundle: Bundle, input: TraceInput) -> PreparedInput:
         ),
         inputs={"inputs": collator.collate([image])},
         tensors={"input.pixels": torch.from_numpy(image.pixels.copy())},
+    )
+
+
+def _prepare_detection(bundle: Bundle, input: TraceInput) -> PreparedInput:
+    task, spec = Detector(bundle), bundle.spec
+    image = load_image(decode_base64(input.image or ""))
+    fitted, size = task.processor.fit(image), (image.height, image.width)
+    pixels = task.processor.collate([fitted], [size]).pixels
+    pixels = pixels.to(bundle.device, next(bundle.model.parameters()).dtype)
+    shape = (pixels.shape[2], pixels.shape[3])
+    sequences: tuple[TokenSequence, ...]
+    if isinstance(spec, specs.EncoderDecoderSpec):
+        assert isinstance(spec.source, specs.FeatureMapSpec)
+        assert isinstance(spec.target, specs.ObjectQueriesSpec)
+        sequences = detection_sequences(spec.source, shape, spec.target.num_queries)
+    else:
+        read: Any = spec.input
+        sequences = (image_sequence(read, shape),)
+    return PreparedInput(
+        kind="detect",
+        input=input,
+        sequences=sequences,
+        inputs={input_names(bundle.model)[sequences[0].name].ids: pixels},
+        size=size,
+        tensors={"input.pixels": torch.from_numpy(fitted.copy())},
     )
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from glassformer.core import spec as specs
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
-from glassformer.core.embeddings import ImageInput, TokenInput
+from glassformer.core.embeddings import FeatureMapInput, ImageInput, ObjectQueries, TokenInput
 from glassformer.core.heads import HeadContext
 from glassformer.core.inputs import cross_mask, infer_mask, position_ids
 from glassformer.core.masks import Mask
@@ -50,6 +50,7 @@ from glassformer.generation.inference_model import max_positions
 from glassformer.generation.step_decoder import PrefillResult
 from glassformer.interpret import schema
 from glassformer.interpret.outline import InputNames, find_submodule, input_names, stack_names
+from glassformer.interpret.tokens import feature_grid
 
 Edit = Callable[[Tensor], Tensor]
 Part = TypeVar("Part", bound=nn.Module)
@@ -97,6 +98,9 @@ class IntervenedForward:
         self.edit = {name: _chain(edits) for name, edits in self._edits.items()}
 
     def _add(self, intervention: schema.Intervention) -> None:
+        tokens = isinstance(intervention, schema.MaskToken | schema.SwapTokens | schema.ScalePositions)
+        if tokens and isinstance(self.model.spec.head, specs.BoxesSpec):
+            raise UnsupportedError("a model with object queries", "changes of tokens and positions")
         match intervention:
             case schema.AblateHead(attention=name, head=head):
                 attention = self._submodule(name, MultiHeadAttention, "attention")
@@ -176,7 +180,11 @@ class IntervenedForward:
 
     def _length(self, names: InputNames) -> int:
         embed: Any = self.model.get_submodule(names.embed)
+        if isinstance(embed, ObjectQueries):
+            return len(embed.position)
         ids: Tensor = self.inputs[names.ids]
+        if isinstance(embed, FeatureMapInput):
+            return math.prod(feature_grid(self.model.spec.source, (ids.shape[2], ids.shape[3])))
         if isinstance(embed, TokenInput):
             return ids.shape[1]
         if isinstance(embed, ImageInput):

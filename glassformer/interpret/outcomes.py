@@ -40,6 +40,7 @@ from glassformer.tasks.question_answering import QuestionAnswerer
 from glassformer.tasks.text_generation import decode_continuation
 
 MAX_PREDICTIONS = 10  # for each mask
+MIN_SCORE = 0.5  # of the objects in an outcome
 
 Result = tuple[schema.Outcome, Mapping[str, Tensor]]
 
@@ -168,6 +169,8 @@ def read_outcome(bundle: Bundle, prepared: PreparedInput, record: Record) -> Res
         case "forecast":
             assert prepared.past is not None
             return _forecast(prepared.past, output)
+        case "detect":
+            return _detections(bundle, prepared, record)
         case "embed":
             return _embedding(bundle, prepared, record)
 
@@ -201,6 +204,38 @@ def _forecast(past: PastValues, output: Any) -> Result:
     )
     tensors = {f"forecast.{name}": torch.from_numpy(array.copy()) for name, array in arrays.items()}
     return outcome, tensors
+
+
+def _detections(bundle: Bundle, prepared: PreparedInput, record: Record) -> Result:
+    """Read the boxes after every layer with the final norm and the head, which are trained for the last."""
+    model: Any = bundle.model
+    labels = label_names(bundle, model.spec.head.num_labels)
+    readout = HeadReadout(bundle=bundle, stack=describe_stacks(bundle)[-1], whole_input=False, labels=labels)
+    norm = readout.final_norm or nn.Identity()
+    outputs = [model.head(norm(record[site]), HeadContext()) for site in readout.sites()[1:]]
+    probabilities = torch.cat([output.logits for output in outputs]).float().softmax(-1)  # (layers, Q, L + 1)
+    center, extent = torch.cat([output.boxes for output in outputs]).float().split(2, -1)
+    boxes = torch.cat((center - extent / 2, center + extent / 2), -1).cpu()  # (layers, Q, 4)
+    assert prepared.size is not None
+    height, width = prepared.size
+    scores, classes = probabilities[-1, :, :-1].max(-1)
+    pixels = boxes[-1] * torch.tensor((width, height, width, height))
+    objects = tuple(
+        schema.DetectedBox(
+            query=n, label=labels[classes[n]], score=float(scores[n]), box=(x_min, y_min, x_max, y_max)
+        )
+        for n in scores.argsort(descending=True, stable=True).tolist()
+        for x_min, y_min, x_max, y_max in [pixels[n].tolist()]
+        if scores[n] > MIN_SCORE
+    )
+    sequence = prepared.sequences[-1]
+    outcome = schema.DetectOutcome(
+        objects=objects,
+        first_query=len(sequence) - boxes.shape[1],
+        boxes="detect.boxes",
+        probabilities="detect.probabilities",
+    )
+    return outcome, {"detect.boxes": boxes, "detect.probabilities": probabilities.cpu()}
 
 
 def _embedding(bundle: Bundle, prepared: PreparedInput, record: Record) -> Result:

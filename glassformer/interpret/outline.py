@@ -33,7 +33,7 @@ def model_kind(bundle: Bundle) -> schema.Kind:
     if isinstance(bundle.model, TwoTower):
         return "similarity"
     if isinstance(bundle.model, PromptedSegmenter):
-        raise UnsupportedError(bundle.display_name, "tracing: it segments images by prompts")
+        return "segment"
     if not isinstance(bundle.model, EncoderDecoder | EncoderOnly | DecoderOnly):
         kind = bundle.spec.kind
         raise UnsupportedError(bundle.display_name, f"tracing: it is a baseline without attention ({kind})")
@@ -48,6 +48,8 @@ def model_kind(bundle: Bundle) -> schema.Kind:
             return "classify"
         case specs.ImagePatchesSpec(), specs.ClassifySpec() | specs.DistilledClassifySpec():
             return "image"
+        case specs.ImagePatchesSpec() | specs.FeatureMapSpec(), specs.BoxesSpec():
+            return "detect"
         case specs.ImagePatchesSpec(suffix=0), _:
             return "embed"
         case specs.TokensSpec(), specs.LanguageModelSpec():
@@ -91,6 +93,8 @@ def input_names(model: nn.Module) -> dict[Any, InputNames]:
             "image": InputNames("images", "image.embed", "image.encoder", "", ""),
             "text": InputNames("ids", "text.embed", "text.encoder", "", ""),
         }
+    if isinstance(model, PromptedSegmenter):  # its traces have the tensors of the decoder only
+        return {}
     if isinstance(model, EncoderDecoder):
         return {
             "source": InputNames("src", "src_embed", "encoder", "src_mask", "src_positions"),
@@ -302,7 +306,8 @@ def describe_stages(stacks: Sequence[schema.StackInfo], record: Record) -> tuple
             )
     heads = {name.removeprefix("head."): name for name in record if name.startswith("head.")}
     heads |= {name.split(".")[0]: name for name in record if name.endswith(".head.embedding")}  # of towers
-    tensors, last = {"before": stack_output(stacks[-1]), **heads}, stacks[-1].sequence
+    last = stacks[-1].sequence if stacks else ""
+    tensors = {"before": stack_output(stacks[-1]), **heads} if stacks else heads
     head = schema.Stage(id="head", kind="head", stack=None, layer=None, sequence=last, tensors=tensors)
     return (*stages, head)
 

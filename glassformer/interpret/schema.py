@@ -14,7 +14,17 @@ from typing import Any, ClassVar, Final, Literal, dataclass_transform
 from glassformer.errors import GlassformerError, UnknownNameError
 
 Kind = Literal[
-    "translate", "generate", "fill", "embed", "classify", "answer", "image", "forecast", "similarity"
+    "translate",
+    "generate",
+    "fill",
+    "embed",
+    "classify",
+    "answer",
+    "image",
+    "forecast",
+    "similarity",
+    "detect",
+    "segment",
 ]
 SequenceName = str  # "source", "target" or "input"; of later stages and of towers, the name of their stack
 StackName = str  # "encoder", "decoder", "image", "text", or the stages of an encoder: "stage1", ...
@@ -66,7 +76,8 @@ class TraceInput(Schema):
     text: the source, prompt or text. target: the target so far, as ids or text; without it, an
     encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with
     two towers compares an image with a text.
-    question, context: the input of a question-answering model.
+    question, context: the input of a question-answering model. points, background_points, box: what a
+    promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image.
     """
 
     text: str | None = field(default=None, metadata=OMIT)
@@ -76,6 +87,9 @@ class TraceInput(Schema):
     to: str | None = field(default=None, metadata=OMIT)
     question: str | None = field(default=None, metadata=OMIT)
     context: str | None = field(default=None, metadata=OMIT)
+    points: tuple[tuple[float, float], ...] | None = field(default=None, metadata=OMIT)
+    background_points: tuple[tuple[float, float], ...] | None = field(default=None, metadata=OMIT)
+    box: tuple[float, float, float, float] | None = field(default=None, metadata=OMIT)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TraceInput:
@@ -88,6 +102,9 @@ class TraceInput(Schema):
         for name in values.keys() - known:
             raise UnknownNameError("input field", name, known)
         result: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
+        for name in ("points", "background_points"):
+            if result.get(name) is not None:
+                result[name] = tuple((x, y) for x, y in result[name])
         if isinstance(series := result.get("series"), Mapping):
             columns = {name: tuple(column) for name, column in series["columns"].items()}
             result["series"] = SeriesColumns(columns=columns, holdout=series.get("holdout"))
@@ -241,7 +258,7 @@ class ModelInfo(Schema):
     id: str
     name: str
     family: str | None
-    architecture: Literal["encoder-decoder", "encoder-only", "decoder-only", "two-tower"]
+    architecture: Literal["encoder-decoder", "encoder-only", "decoder-only", "two-tower", "promptable"]
     kind: Kind
     parameters: int
     bytes: int
@@ -433,6 +450,54 @@ class SimilarityOutcome(Schema):
     logit: float
 
 
+class DetectedBox(Schema):
+    """An object that a query found. box: x_min, y_min, x_max, y_max in pixels of the original image."""
+
+    query: int
+    label: str
+    score: float
+    box: tuple[float, float, float, float]
+
+
+class DetectOutcome(Schema):
+    """The objects with a score above 0.5, best first.
+
+    first_query: position of the first query in its sequence. boxes: name of the tensor of the boxes after
+    every layer, (layers, queries, 4) as x_min, y_min, x_max, y_max in shares of the image. probabilities:
+    name of the tensor of their classes, (layers, queries, labels + 1); the last class is "no object".
+    """
+
+    kind: Literal["detect"] = "detect"
+    objects: tuple[DetectedBox, ...]
+    first_query: int
+    boxes: str
+    probabilities: str
+
+
+class TwoWayAttention(Schema):
+    """Attention between prompt tokens and image; weights: name of the tensor (heads, queries, keys)."""
+
+    weights: str
+    layer: int
+    kind: Literal["tokens", "tokens_to_image", "image_to_tokens"]
+    heads: int
+
+
+class SegmentOutcome(Schema):
+    """The masks of a prompt, best first.
+
+    iou: their predicted IoU. masks: name of the tensor of their logits, (masks, rows, columns), which cover
+    the image. size: height, width of the image. attentions: in the order of the data flow; the cells of the
+    image have the grid of the sequence "image".
+    """
+
+    kind: Literal["segment"] = "segment"
+    iou: tuple[float, ...]
+    masks: str
+    size: tuple[int, int]
+    attentions: tuple[TwoWayAttention, ...]
+
+
 Outcome = (
     TextOutcome
     | FillOutcome
@@ -441,6 +506,8 @@ Outcome = (
     | AnswerOutcome
     | ForecastOutcome
     | SimilarityOutcome
+    | DetectOutcome
+    | SegmentOutcome
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
@@ -107,7 +108,7 @@ def _find(text: str, at: int, character: str) -> int | None:
 def image_sequence(
     read: specs.ImagePatchesSpec, image_size: tuple[int, int], name: SequenceName = "input"
 ) -> TokenSequence:
-    """Return the patches of an image row by row, after the prefix and register tokens."""
+    """Return the patches of an image row by row, after prefix and register tokens and before the queries."""
     height, width = read.patch_size
     rows, columns = (i // p for i, p in zip(image_size, read.patch_size, strict=True))
     tokens = [
@@ -119,10 +120,59 @@ def image_sequence(
     return TokenSequence(
         name=name,
         kind="patches",
-        tokens=(*_prefix_tokens(read.prefix), *registers, *tokens),
+        tokens=(*_prefix_tokens(read.prefix), *registers, *tokens, *_query_tokens(read.suffix)),
         grid=(rows, columns),
         prefix=read.prefix + read.registers,
     )
+
+
+def feature_grid(read: specs.FeatureMapSpec, image_size: tuple[int, int]) -> tuple[int, int]:
+    """Return the rows and columns of the feature map of an image."""
+    stride = feature_stride(read)
+    return -(-image_size[0] // stride), -(-image_size[1] // stride)
+
+
+def feature_stride(read: specs.FeatureMapSpec) -> int:
+    return 4 * math.prod(read.backbone.strides)  # the stem has stride 4
+
+
+def detection_sequences(
+    read: specs.FeatureMapSpec, image_size: tuple[int, int], num_queries: int
+) -> tuple[TokenSequence, TokenSequence]:
+    """Return the cells of an image's feature map row by row, and the object queries."""
+    stride, (rows, columns) = feature_stride(read), feature_grid(read, image_size)
+    cells = tuple(
+        TraceToken(piece=f"{row + 1},{column + 1}", box=(column * stride, row * stride, stride, stride))
+        for row in range(rows)
+        for column in range(columns)
+    )
+    queries = tuple(_query_tokens(num_queries))
+    return (
+        TokenSequence(name="source", kind="patches", tokens=cells, grid=(rows, columns)),
+        TokenSequence(name="target", kind="queries", tokens=queries),
+    )
+
+
+def prompt_sequences(
+    num_masks: int, labels: Sequence[int], has_box: bool, grid: tuple[int, int]
+) -> tuple[TokenSequence, TokenSequence]:
+    """Return the tokens of a promptable segmenter's decoder, and the grid of the cells of the image.
+
+    labels: of the points, 1 for the object and 0 for background.
+    """
+    names = ["[IoU]", *(f"[mask {n}]" for n in range(num_masks + 1))]
+    points = [f"{'+-'[label == 0]}{n + 1}" for n, label in enumerate(labels)]
+    corners = ["[top left]", "[bottom right]"] if has_box else ["[no box]"]
+    tokens = [TraceToken(piece=name, special=True) for name in names]
+    tokens += [TraceToken(piece=name) for name in (*points, *corners)]
+    return (
+        TokenSequence(name="prompt", kind="prompts", tokens=tuple(tokens), prefix=len(names)),
+        TokenSequence(name="image", kind="patches", tokens=(), grid=grid),
+    )
+
+
+def _query_tokens(count: int) -> list[TraceToken]:
+    return [TraceToken(piece=f"q{n + 1}", special=True) for n in range(count)]
 
 
 def merged_sequences(first: TokenSequence, count: int) -> tuple[TokenSequence, ...]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core.observe import Record, observe
+from glassformer.errors import UnsupportedError
 from glassformer.interpret import schema
 from glassformer.interpret.inputs import PreparedInput, prepare_input
 from glassformer.interpret.interventions import IntervenedForward
@@ -25,8 +26,10 @@ from glassformer.interpret.outline import (
     describe_attentions,
     describe_stacks,
     describe_stages,
+    model_kind,
     residual_sites,
 )
+from glassformer.interpret.prompted_masks import segment_by_prompt
 from glassformer.interpret.window_attention import whole_grid
 from glassformer.tasks.base import select_tokens
 
@@ -137,6 +140,8 @@ def trace_model(
     model: id of the model, stored in the trace. Attention matrices are not computed here: see
     `interpret.tensors`.
     """
+    if model_kind(bundle) == "segment":
+        return _trace_segmentation(bundle, input, interventions, model)
     prepared = prepare_input(bundle, input, interventions)
     if (needed := estimate_bytes(bundle, prepared)) > MAX_BYTES:
         raise schema.TooLargeError(
@@ -158,6 +163,26 @@ def trace_model(
         outcome=outcome,
         forward_seconds=seconds,
         derived={**prepared.tensors, **tensors},
+    )
+
+
+def _trace_segmentation(
+    bundle: Bundle, input: schema.TraceInput, interventions: Sequence[schema.Intervention], model: str
+) -> Trace:
+    if interventions:
+        raise UnsupportedError(bundle.display_name, "interventions")
+    start = time.perf_counter()
+    prepared, outcome, tensors = segment_by_prompt(bundle, input)
+    return Trace(
+        id=trace_id(model, input, ()),
+        model=model,
+        bundle=bundle,
+        prepared=prepared,
+        interventions=(),
+        record=Record(),
+        outcome=outcome,
+        forward_seconds=time.perf_counter() - start,
+        derived=tensors,
     )
 
 

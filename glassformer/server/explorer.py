@@ -59,6 +59,9 @@ class TraceRequest(RequestModel):
     to: Language | None = None
     question: Text | None = None
     context: Text | None = None
+    points: Annotated[list[http.PointXY], Field(max_length=64)] | None = None
+    background_points: Annotated[list[http.PointXY], Field(max_length=64)] | None = None
+    box: http.BoxXYXY | None = None
     interventions: Annotated[
         list[Annotated[schema.Intervention, Field(discriminator="kind")]],
         Field(max_length=schema.MAX_INTERVENTIONS),

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.bundle import Bundle
+from glassformer.core.observe import Observer
 from glassformer.core.segmenter import PromptedMaskOutput
 from glassformer.core.spec import PromptedSegmenterSpec
 from glassformer.data.annotations import ONE_CLASS, Annotation, Box, mask_to_box
@@ -178,13 +179,13 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
         return self.bundle.inference_model().packed
 
     @torch.inference_mode()
-    def _segment(self, image: EncodedImage, prompt: Prompt) -> list[Annotation]:
-        """Return the masks of one prompt, the best first."""
+    def decode(self, image: EncodedImage, prompt: Prompt, obs: Observer | None = None) -> PromptedMaskOutput:
+        """Decode one prompt to mask logits (1, 1, M, h, w), and their predicted IoU (1, 1, M)."""
         _check_prompt(prompt, image.size)
         points = [*prompt.points, *prompt.background_points]
         labels = [1] * len(prompt.points) + [0] * len(prompt.background_points)
         ambiguous = len(prompt.points) == 1 and len(points) == 1 and prompt.box is None
-        output = self.model.decode(
+        output: PromptedMaskOutput = self.model.decode(
             image.embedding,
             points=self._scale(torch.tensor(points)[None, None], image) if points else None,
             labels=torch.tensor(labels, device=image.embedding.device)[None, None] if points else None,
@@ -192,7 +193,14 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
             if prompt.box
             else None,
             multimask_output=ambiguous if self.multimask_output is None else self.multimask_output,
+            obs=obs,
         )
+        return output
+
+    @torch.inference_mode()
+    def _segment(self, image: EncodedImage, prompt: Prompt) -> list[Annotation]:
+        """Return the masks of one prompt, the best first."""
+        output = self.decode(image, prompt)
         masks = self._full_size(output.masks[0, 0], image) > 0
         scores = output.iou[0, 0]
         order = scores.argsort(descending=True, stable=True)

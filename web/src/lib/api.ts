@@ -190,6 +190,15 @@ export interface Curve {
   value: number[];
 }
 
+/** The objects with a score above 0.5, best first. first_query: position of the first query in its sequence. boxes: name of the tensor of the boxes after every layer, (layers, queries, 4) as x_min, y_min, x_max, y_max in shares of the image. probabilities: name of the tensor of their classes, (layers, queries, labels + 1); the last class is "no object". */
+export interface DetectOutcome {
+  kind: "detect";
+  objects: DetectedBox[];
+  first_query: number;
+  boxes: string;
+  probabilities: string;
+}
+
 /** POST /detect: `images` as data: URLs or base64 of PNG or JPEG files. threshold: minimum score of an object. */
 export interface DetectRequest {
   model?: string | null;
@@ -201,6 +210,14 @@ export interface DetectRequest {
 export interface DetectResponse {
   model: string;
   results: DetectedObject[][];
+}
+
+/** An object that a query found. box: x_min, y_min, x_max, y_max in pixels of the original image. */
+export interface DetectedBox {
+  query: number;
+  label: string;
+  score: number;
+  box: [number, number, number, number];
 }
 
 /** An object. box: x_min, y_min, x_max, y_max in pixels of the image. */
@@ -471,8 +488,8 @@ export interface ModelInfo {
   id: string;
   name: string;
   family: string | null;
-  architecture: "encoder-decoder" | "encoder-only" | "decoder-only" | "two-tower";
-  kind: "translate" | "generate" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity";
+  architecture: "encoder-decoder" | "encoder-only" | "decoder-only" | "two-tower" | "promptable";
+  kind: "translate" | "generate" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity" | "detect" | "segment";
   parameters: number;
   bytes: number;
   labels: string[] | null;
@@ -532,8 +549,8 @@ export interface NextTokenInfo {
 }
 
 export interface OutcomePair {
-  before: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome | SimilarityOutcome;
-  after: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome | SimilarityOutcome;
+  before: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome | SimilarityOutcome | DetectOutcome | SegmentOutcome;
+  after: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome | SimilarityOutcome | DetectOutcome | SegmentOutcome;
 }
 
 export interface OutputHeadInfo {
@@ -673,6 +690,15 @@ export interface SearchResult {
   ids: number[];
   score: number;
   reason: string;
+}
+
+/** The masks of a prompt, best first. iou: their predicted IoU. masks: name of the tensor of their logits, (masks, rows, columns), which cover the image. size: height, width of the image. attentions: in the order of the data flow; the cells of the image have the grid of the sequence "image". */
+export interface SegmentOutcome {
+  kind: "segment";
+  iou: number[];
+  masks: string;
+  size: [number, number];
+  attentions: TwoWayAttention[];
 }
 
 /** POST /segment: an `image` as data: URL or base64 of a PNG or JPEG file. For a promptable model, points or boxes in pixels. points: inside one object. background_points: outside of it. boxes: each around an object. everything: segment everything, with a grid of points_per_side^2 points. multimask_output: three masks per prompt; by default for a single point. For the other models: mode, by default what the model was trained for; threshold: minimum score; stuff_classes: classes that are merged into one segment in panoptic mode. */
@@ -922,7 +948,7 @@ export interface TopLogprob {
 export interface TraceInfo {
   id: string;
   model: string;
-  kind: "translate" | "generate" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity";
+  kind: "translate" | "generate" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity" | "detect" | "segment";
   input: TraceInput;
   interventions: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions)[];
   sequences: TokenSequence[];
@@ -930,14 +956,14 @@ export interface TraceInfo {
   tensors: Record<string, number[]>;
   attentions: AttentionInfo[];
   residual_sites: Record<string, string[]>;
-  outcome: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome | SimilarityOutcome;
+  outcome: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome | SimilarityOutcome | DetectOutcome | SegmentOutcome;
   channels: string[] | null;
   forward_seconds: number;
   kernel: string;
   unread: string[];
 }
 
-/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with two towers compares an image with a text. question, context: the input of a question-answering model. */
+/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with two towers compares an image with a text. question, context: the input of a question-answering model. points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image. */
 export interface TraceInput {
   text?: string;
   target?: string | number[];
@@ -946,6 +972,9 @@ export interface TraceInput {
   to?: string;
   question?: string;
   context?: string;
+  points?: [number, number][];
+  background_points?: [number, number][];
+  box?: [number, number, number, number];
 }
 
 /** POST /trace: an input and interventions. Which input keys are used depends on the model. */
@@ -958,6 +987,9 @@ export interface TraceRequest {
   to?: string | null;
   question?: string | null;
   context?: string | null;
+  points?: number[][] | null;
+  background_points?: number[][] | null;
+  box?: number[] | null;
   interventions?: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions)[];
 }
 
@@ -1018,6 +1050,14 @@ export interface Translation {
   num_tokens: number;
   finish_reason: "end" | "length" | "stop";
   warnings: string[];
+}
+
+/** Attention between prompt tokens and image; weights: name of the tensor (heads, queries, keys). */
+export interface TwoWayAttention {
+  weights: string;
+  layer: number;
+  kind: "tokens" | "tokens_to_image" | "image_to_tokens";
+  heads: number;
 }
 
 export interface Usage {

@@ -1,0 +1,86 @@
+"""Segment an image by a prompt, with the two-way attention between prompt tokens and image.
+
+The image is encoded once; its embedding is kept in the bundle, so that another prompt only runs the decoder.
+H heads, M masks, S cells of the image, T tokens, h and w rows and columns of a mask.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.bundle import Bundle
+from glassformer.core.observe import Observer
+from glassformer.data.image_files import decode_base64
+from glassformer.errors import MissingValueError
+from glassformer.interpret import schema
+from glassformer.interpret.inputs import PreparedInput
+from glassformer.interpret.tokens import prompt_sequences
+from glassformer.tasks.segmentation import EncodedImage, Prompt, PromptSegmenter
+
+_KINDS: dict[str, Any] = {
+    "self_attn": "tokens",
+    "cross_attn": "tokens_to_image",
+    "image_attn": "image_to_tokens",
+    "final_attn": "tokens_to_image",
+}
+
+
+@torch.inference_mode()
+def segment_by_prompt(
+    bundle: Bundle, input: schema.TraceInput
+) -> tuple[PreparedInput, schema.SegmentOutcome, dict[str, Tensor]]:
+    """Return the prepared input, its masks, and the tensors of masks and attention weights by name.
+
+    Weights are (H, T, T), (H, T, S) or (H, S, T); masks are (M, h, w). Cells and masks are those of the image
+    without its padding.
+    """
+    if input.image is None:
+        raise MissingValueError("image", f"by {bundle.display_name}")
+    prompt = Prompt(points=input.points or (), background_points=input.background_points or (), box=input.box)
+    task = PromptSegmenter(bundle, prompts=[prompt], multimask_output=True)
+    image = task.encode(decode_base64(input.image))
+    observer = Observer(("decoder.*.q", "decoder.*.k"))
+    output = task.decode(image, prompt, observer)
+    record, whole = observer.record, image.embedding.shape[-2:]
+    grid = _real_part(image, task.image_size, whole)
+    tensors: dict[str, Tensor] = {}
+    attentions = []
+    for name in record.attentions():
+        path, _, last = name.rpartition(".")
+        kind = _KINDS[last]
+        weights = record.weights(name)[0].float()  # (H, T, S)
+        if kind == "tokens_to_image":
+            weights = weights.unflatten(-1, whole)[..., : grid[0], : grid[1]].flatten(-2)
+        if kind == "image_to_tokens":
+            weights = weights.unflatten(1, whole)[:, : grid[0], : grid[1]].flatten(1, 2)
+        tensors[f"{name}.weights"] = weights
+        layer = int(path.rpartition(".")[2]) if ".blocks." in name else bundle.spec.decoder.num_layers
+        attentions.append(
+            schema.TwoWayAttention(weights=f"{name}.weights", layer=layer, kind=kind, heads=weights.shape[0])
+        )
+    masks, iou = output.masks[0, 0].float(), output.iou[0, 0].float()
+    order = iou.argsort(descending=True, stable=True)
+    rows, columns = _real_part(image, task.image_size, masks.shape[-2:])
+    tensors["segment.masks"] = masks[order, :rows, :columns]
+    labels = [1] * len(prompt.points) + [0] * len(prompt.background_points)
+    prepared = PreparedInput(
+        kind="segment",
+        input=input,
+        sequences=prompt_sequences(bundle.spec.head.num_masks, labels, prompt.box is not None, grid),
+        inputs={},
+        size=image.size,
+    )
+    outcome = schema.SegmentOutcome(
+        iou=tuple(iou[order].tolist()), masks="segment.masks", size=image.size, attentions=tuple(attentions)
+    )
+    return prepared, outcome, tensors
+
+
+def _real_part(image: EncodedImage, padded: tuple[int, int], grid: tuple[int, ...]) -> tuple[int, int]:
+    """Return the rows and columns of a grid over the padded image that have a part of the image."""
+    (high, wide), (rows, columns) = image.scaled_size, grid
+    return math.ceil(high * rows / padded[0]), math.ceil(wide * columns / padded[1])
