@@ -79,7 +79,8 @@ class Catalog:
 
 def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
     """Return the model's outline, its sizes, and example inputs."""
-    kind, spec, stacks = model_kind(bundle), bundle.spec, describe_stacks(bundle)
+    kind, stacks = model_kind(bundle), describe_stacks(bundle)
+    spec: Any = bundle.spec
     parts = list(dict.fromkeys(stack.path.split(".")[0] for stack in stacks))
     architecture: Any = "-".join(parts) if len(parts) > 1 else f"{parts[0]}-only" if parts else "promptable"
     parameters = list(bundle.model.parameters())

@@ -207,7 +207,8 @@ def _prepare_image(bundle: Bundle, input: TraceInput) -> PreparedInput:
 
 
 def _prepare_detection(bundle: Bundle, input: TraceInput) -> PreparedInput:
-    task, spec = Detector(bundle), bundle.spec
+    task = Detector(bundle)
+    spec: Any = bundle.spec
     image = load_image(decode_base64(input.image or ""))
     fitted, size = task.processor.fit(image), (image.height, image.width)
     pixels = task.processor.collate([fitted], [size]).pixels
@@ -215,12 +216,9 @@ def _prepare_detection(bundle: Bundle, input: TraceInput) -> PreparedInput:
     shape = (pixels.shape[2], pixels.shape[3])
     sequences: tuple[TokenSequence, ...]
     if isinstance(spec, specs.EncoderDecoderSpec):
-        assert isinstance(spec.source, specs.FeatureMapSpec)
-        assert isinstance(spec.target, specs.ObjectQueriesSpec)
         sequences = detection_sequences(spec.source, shape, spec.target.num_queries)
     else:
-        read: Any = spec.input
-        sequences = (image_sequence(read, shape),)
+        sequences = (image_sequence(spec.input, shape),)
     return PreparedInput(
         kind="detect",
         input=input,

@@ -173,6 +173,7 @@ def read_outcome(bundle: Bundle, prepared: PreparedInput, record: Record) -> Res
             return _detections(bundle, prepared, record)
         case "embed":
             return _embedding(bundle, prepared, record)
+    raise UnsupportedError(bundle.display_name, f"the outcome {prepared.kind}")
 
 
 def _answer(bundle: Bundle, prepared: PreparedInput, output: SpanLogits) -> schema.AnswerOutcome:

@@ -7,6 +7,7 @@ H heads, M masks, S cells of the image, T tokens, h and w rows and columns of a 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,14 +36,18 @@ def segment_by_prompt(
 ) -> tuple[PreparedInput, schema.SegmentOutcome, dict[str, Tensor]]:
     """Return the prepared input, its masks, and the tensors of masks and attention weights by name.
 
-    Weights are (H, T, T), (H, T, S) or (H, S, T); masks are (M, h, w). Cells and masks are those of the image
-    without its padding.
+    Without points and box, the prompt is the center of the image. Weights are (H, T, T), (H, T, S) or
+    (H, S, T); masks are (M, h, w). Cells and masks are those of the image without its padding.
     """
     if input.image is None:
         raise MissingValueError("image", f"by {bundle.display_name}")
-    prompt = Prompt(points=input.points or (), background_points=input.background_points or (), box=input.box)
-    task = PromptSegmenter(bundle, prompts=[prompt], multimask_output=True)
+    spec: Any = bundle.spec
+    task = PromptSegmenter(bundle, prompts=[Prompt(points=[(0, 0)])], multimask_output=True)
     image = task.encode(decode_base64(input.image))
+    if not (input.points or input.background_points or input.box):
+        height, width = image.size
+        input = replace(input, points=((width / 2, height / 2),))
+    prompt = Prompt(points=input.points or (), background_points=input.background_points or (), box=input.box)
     observer = Observer(("decoder.*.q", "decoder.*.k"))
     output = task.decode(image, prompt, observer)
     record, whole = observer.record, image.embedding.shape[-2:]
@@ -58,7 +63,7 @@ def segment_by_prompt(
         if kind == "image_to_tokens":
             weights = weights.unflatten(1, whole)[:, : grid[0], : grid[1]].flatten(1, 2)
         tensors[f"{name}.weights"] = weights
-        layer = int(path.rpartition(".")[2]) if ".blocks." in name else bundle.spec.decoder.num_layers
+        layer = int(path.rpartition(".")[2]) if ".blocks." in name else spec.decoder.num_layers
         attentions.append(
             schema.TwoWayAttention(weights=f"{name}.weights", layer=layer, kind=kind, heads=weights.shape[0])
         )
@@ -70,7 +75,7 @@ def segment_by_prompt(
     prepared = PreparedInput(
         kind="segment",
         input=input,
-        sequences=prompt_sequences(bundle.spec.head.num_masks, labels, prompt.box is not None, grid),
+        sequences=prompt_sequences(spec.head.num_masks, labels, prompt.box is not None, grid),
         inputs={},
         size=image.size,
     )

@@ -77,7 +77,8 @@ class TraceInput(Schema):
     encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with
     two towers compares an image with a text.
     question, context: the input of a question-answering model. points, background_points, box: what a
-    promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image.
+    promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image; by default its
+    center.
     """
 
     text: str | None = field(default=None, metadata=OMIT)

@@ -98,6 +98,14 @@ export default {
     en: 'This model does not generate text. It computes an embedding.',
     ko: '이 모델은 글을 생성하지 않고 임베딩을 계산합니다.',
   },
+  'decoding.not.detect': {
+    en: 'This model does not generate text. It detects objects.',
+    ko: '이 모델은 글을 생성하지 않고 물체를 검출합니다.',
+  },
+  'decoding.not.segment': {
+    en: 'This model does not generate text. It segments images.',
+    ko: '이 모델은 글을 생성하지 않고 이미지를 분할합니다.',
+  },
   'decoding.not.similarity': {
     en: 'This model does not generate text. It compares images with texts.',
     ko: '이 모델은 글을 생성하지 않고 이미지와 텍스트를 비교합니다.',

@@ -66,6 +66,71 @@ export default {
   },
   'occlusion.measure': { en: 'Run the model {count} times', ko: '모델을 {count}번 실행하기' },
 
+  'detect.title': { en: 'Boxes of the object queries', ko: '물체 쿼리의 상자' },
+  'detect.note': {
+    en: 'Each of the {count} queries predicts one box. Boxes above the threshold have the color of their class; queries that found no object are faded. Point at a box or select it to see where its query attends to; the line follows the center of its box through the layers.',
+    ko: '쿼리 {count}개가 각각 상자 하나를 예측합니다. 임곗값을 넘은 상자는 클래스의 색으로, 물체를 찾지 못한 쿼리는 흐리게 그립니다. 상자를 가리키거나 선택하면 그 쿼리가 참조하는 곳이 나타납니다. 선은 레이어를 지나며 옮겨 간 상자의 중심입니다.',
+  },
+  'detect.threshold': { en: 'Threshold of the score', ko: '점수 임곗값' },
+  'detect.after': { en: 'Boxes after layer', ko: '상자를 읽는 레이어' },
+  'detect.query': { en: 'Query {n}', ko: '쿼리 {n}' },
+  'detect.none': { en: 'no object', ko: '물체 없음' },
+  'detect.objects': { en: 'Objects: {count}', ko: '물체 {count}개' },
+  'detect.objects_note': {
+    en: 'Above the threshold, the best first.',
+    ko: '임곗값을 넘은 물체를 점수 순서로 보여 줍니다.',
+  },
+  'detect.nothing': { en: 'no object above the threshold', ko: '임곗값을 넘는 물체가 없습니다' },
+  'detect.any': { en: 'Any query', ko: '쿼리 번호' },
+  'detect.layers': { en: 'Query {n}, layer by layer', ko: '레이어에 따른 쿼리 {n}' },
+  'detect.layers_note': {
+    en: 'The output head reads the query after every layer. It was trained for the last one; a model trained with auxiliary losses reads earlier layers well, too. Shift: how far the center moved, in shares of the image.',
+    ko: '레이어마다 출력 헤드로 쿼리를 읽습니다. 헤드는 마지막 레이어에 맞게 학습했지만, 보조 손실로 학습한 모델은 앞 레이어도 잘 읽습니다. 이동은 상자 중심이 움직인 거리(이미지에 대한 비율)입니다.',
+  },
+  'detect.class': { en: 'Class', ko: '클래스' },
+  'detect.score': { en: 'Score', ko: '점수' },
+  'detect.shift': { en: 'Shift', ko: '이동' },
+  'detect.attention': { en: 'Attention of query {n} to the image', ko: '쿼리 {n}의 이미지 어텐션' },
+  'detect.attention_note': {
+    en: 'First the mean of all heads, then each head. Select one to see it in the large image.',
+    ko: '맨 앞은 모든 헤드의 평균이고, 그다음은 헤드별입니다. 하나를 고르면 큰 이미지에 나타납니다.',
+  },
+
+  'segment.title': { en: 'Click to segment', ko: '클릭해서 분할하기' },
+  'segment.note': {
+    en: 'Click an object. Shift-click what does not belong to it. Drag to draw a box. By keyboard: arrow keys and Enter. The image was encoded once; each click only runs the decoder.',
+    ko: '물체를 클릭하세요. 물체가 아닌 곳은 Shift를 누른 채 클릭하고, 끌면 상자를 그립니다. 키보드로는 방향키와 Enter를 씁니다. 이미지는 한 번만 인코딩했고, 클릭할 때는 디코더만 실행합니다.',
+  },
+  'segment.note_static': {
+    en: 'The mask of the prompt in this page.',
+    ko: '이 페이지에 담긴 프롬프트의 마스크입니다.',
+  },
+  'segment.surface': {
+    en: 'Image; arrow keys move a cursor, Enter marks the object, Shift and Enter the background',
+    ko: '이미지 (방향키로 커서 이동, Enter로 물체 표시, Shift+Enter로 배경 표시)',
+  },
+  'segment.clear': { en: 'Clear the prompt', ko: '프롬프트 지우기' },
+  'segment.masks': { en: 'Three masks', ko: '마스크 세 개' },
+  'segment.masks_note': {
+    en: 'One click may mean a part, the whole or a group, so the model proposes three masks and predicts the IoU of each with the true mask. The best is first.',
+    ko: '클릭 한 번은 부분, 전체, 묶음 중 무엇이든 뜻할 수 있습니다. 그래서 모델은 마스크 세 개를 제안하고 실제 마스크와의 IoU를 각각 예측합니다. 가장 좋은 것이 먼저입니다.',
+  },
+  'segment.mask_n': { en: 'Mask {n}, predicted IoU {iou}', ko: '마스크 {n}, 예측 IoU {iou}' },
+  'segment.to_image': { en: 'Tokens attend to the image', ko: '토큰이 이미지를 참조' },
+  'segment.to_image_note': {
+    en: 'The tokens of the decoder: one for the IoU, four for masks (mask 0 is for prompts of several points), then the points and corners of the prompt. Each heat map is the attention of the selected token: the mean of the heads, then each head.',
+    ko: '디코더의 토큰은 IoU용 하나와 마스크용 넷(mask 0은 점이 여러 개일 때 사용), 그리고 프롬프트의 점과 상자 모서리입니다. 히트맵은 선택한 토큰의 어텐션으로, 헤드의 평균이 먼저이고 헤드별이 그다음입니다.',
+  },
+  'segment.token': { en: 'Token', ko: '토큰' },
+  'segment.final': { en: 'Final attention', ko: '마지막 어텐션' },
+  'segment.to_tokens': { en: 'The image attends to the tokens', ko: '이미지가 토큰을 참조' },
+  'segment.to_tokens_note': {
+    en: 'In the other direction, each cell of the image attends to the tokens. Point at a cell or select it.',
+    ko: '반대 방향으로, 이미지의 각 칸이 토큰을 참조합니다. 칸을 가리키거나 선택하세요.',
+  },
+  'segment.cells': { en: 'Selected cell; use the arrow keys to move', ko: '선택한 칸 (방향키로 이동)' },
+  'segment.cell': { en: 'Cell in row {row}, column {column}', ko: '{row}행 {column}열 칸' },
+
   'similarity.input': { en: 'Images and texts', ko: '이미지와 텍스트' },
   'similarity.images': { en: 'Images', ko: '이미지' },
   'similarity.image_n': { en: 'Image {n}', ko: '이미지 {n}' },

@@ -58,6 +58,8 @@ export default {
   'head.words': { en: 'Linear and softmax over {n} tokens', ko: '토큰 {n}개에 대한 선형 변환과 소프트맥스' },
   'head.labels': { en: 'Linear and softmax over {n} labels', ko: '레이블 {n}개에 대한 선형 변환과 소프트맥스' },
   'head.embed': { en: 'Pooling into one vector', ko: '벡터 하나로 풀링' },
+  'head.detect': { en: 'Class and box of each query', ko: '쿼리마다 클래스와 상자' },
+  'head.segment': { en: 'Masks and predicted IoU', ko: '마스크와 예측 IoU' },
   'head.similarity': { en: 'Cosine similarity of both vectors', ko: '두 벡터의 코사인 유사도' },
   'head.answer': { en: 'Start and end of the answer', ko: '답의 시작과 끝' },
   'head.forecast': { en: 'Linear projection to the forecast', ko: '예측값으로 선형 변환' },
@@ -81,6 +83,14 @@ export default {
   'overview.shape.two-tower': {
     en: 'Two encoders: one embeds images, the other texts, as vectors of the same size. The cosine of two vectors tells how well image and text match.',
     ko: '인코더가 두 개인 모델입니다. 하나는 이미지를, 다른 하나는 텍스트를 같은 크기의 벡터로 바꾸고, 두 벡터의 코사인 유사도로 이미지와 텍스트가 얼마나 맞는지 잽니다.',
+  },
+  'overview.shape.detect': {
+    en: 'An object detector: each object query attends to the image and predicts one object, a class and a box, or “no object”. All objects are found at once.',
+    ko: '물체 검출 모델입니다. 물체 쿼리마다 이미지를 참조해 물체 하나의 클래스와 상자를 예측하거나 “물체 없음”이라고 답합니다. 모든 물체를 한 번에 찾습니다.',
+  },
+  'overview.shape.promptable': {
+    en: 'A promptable segmenter: the image is encoded once. For each prompt, a small decoder lets the tokens of the prompt attend to the image and the image attend to the tokens, and returns three masks.',
+    ko: '프롬프트로 분할하는 모델입니다. 이미지는 한 번만 인코딩합니다. 프롬프트를 줄 때마다 작은 디코더에서 프롬프트 토큰과 이미지가 서로를 참조해 마스크 세 개를 만듭니다.',
   },
   'overview.shape.decoder-only': {
     en: 'A decoder: each token attends to itself and earlier tokens, and predicts the next token.',

@@ -422,6 +422,10 @@ export default {
     en: 'The token vectors are pooled into one embedding of the whole input.',
     ko: '토큰 벡터들을 풀링해 입력 전체의 임베딩 하나를 만듭니다.',
   },
+  'head.intro_detect': {
+    en: 'The vector of each object query is projected to a logit for each class and for “no object”, and to a box: its center, width and height in shares of the image.',
+    ko: '물체 쿼리마다 벡터를 투영해 클래스별 로짓과 “물체 없음” 로짓, 그리고 상자(이미지에 대한 비율로 나타낸 중심과 너비, 높이)를 얻습니다.',
+  },
   'head.intro_similarity': {
     en: 'Each tower ends in one vector. The logit is their cosine, times a trained scale (the inverse temperature), plus a bias if the model has one.',
     ko: '두 인코더는 각각 벡터 하나를 내놓습니다. 로짓은 두 벡터의 코사인에 학습된 배율(온도의 역수)을 곱하고, 편향이 있으면 더한 값입니다.',

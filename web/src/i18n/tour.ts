@@ -166,6 +166,10 @@ export default {
     en: 'At the mask, the final-layer vector is projected to a logit for each of {vocab} tokens. The prediction is “{answer}”, based on the context on both sides.',
     ko: '마스크 위치의 마지막 레이어 벡터로 토큰 {vocab}개의 로짓을 얻습니다. 예측한 토큰은 “{answer}”입니다. 앞뒤 문맥을 모두 참고한 결과입니다.',
   },
+  'tour.head.detect': {
+    en: 'Each object query predicts a class, or “no object”, and a box. Lower the threshold to see the boxes of all queries, and move the layer slider to watch them settle.',
+    ko: '물체 쿼리마다 클래스(또는 “물체 없음”)와 상자를 예측합니다. 임곗값을 낮추면 모든 쿼리의 상자를, 레이어를 옮기면 상자가 자리를 잡는 과정을 볼 수 있습니다.',
+  },
   'tour.head.similarity': {
     en: 'Each encoder ends in one vector. The cosine of the two vectors tells how well the image and the text match.',
     ko: '두 인코더는 각각 벡터 하나를 내놓습니다. 두 벡터의 코사인으로 이미지와 텍스트가 얼마나 맞는지 알 수 있습니다.',

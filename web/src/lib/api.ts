@@ -963,7 +963,7 @@ export interface TraceInfo {
   unread: string[];
 }
 
-/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with two towers compares an image with a text. question, context: the input of a question-answering model. points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image. */
+/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with two towers compares an image with a text. question, context: the input of a question-answering model. points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image; by default its center. */
 export interface TraceInput {
   text?: string;
   target?: string | number[];

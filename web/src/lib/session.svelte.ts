@@ -4,16 +4,25 @@ import { router } from './router.svelte';
 import { StaticSource } from './staticExport';
 import { storedInputs } from './inputStore';
 import { imagesOf, pairOf, textsOf } from './pairs';
+import { readPrompt } from '../media/prompts';
 import { missingInput } from './missingInput';
 import { describe, PageError, type Problem } from './errors';
 import { ServerSource, type Source } from './source';
 import type { ModelInfo, RunInfo, TraceInfo, TraceInput } from './types';
 
 /** The URL parameters of the input; when one changes, the model runs again. */
-export const INPUT_PARAMS = ['in', 'sentence', 'out', 'to', 'question', 'context', 'held', 'pair'].flatMap((name) => [
-  name,
-  `${name}_b`,
-]);
+export const INPUT_PARAMS = [
+  'in',
+  'sentence',
+  'out',
+  'to',
+  'question',
+  'context',
+  'held',
+  'pair',
+  'points',
+  'box',
+].flatMap((name) => [name, `${name}_b`]);
 
 /** The first or second input of a comparison: the suffix of its URL parameters. */
 export type Side = '' | '_b';
@@ -43,8 +52,14 @@ export function inputOf(params: Record<string, string>, model: ModelInfo, suffix
     if (value !== undefined) input[name] = value;
   }
   const held = params[`held${suffix}`];
-  if (held !== undefined && storedInputs.has(held)) Object.assign(input, storedInputs.get(held));
-  return input;
+  if (held !== undefined && storedInputs.has(held)) {
+    for (const name of ['points', 'background_points', 'box'] as const) delete input[name]; // of the example
+    Object.assign(input, storedInputs.get(held));
+  }
+  const prompt = model.kind === 'segment' && !suffix ? readPrompt(params) : null;
+  if (!prompt) return input;
+  const { points, background_points, box } = prompt;
+  return { ...input, points, background_points, box: box ?? undefined };
 }
 
 /** The index of the selected sentence; the URL counts from 1. */

@@ -7,5 +7,10 @@ export type Kind = ModelInfo['kind'];
 export type Outcome = TraceInfo['outcome'];
 export type Intervention = TraceInfo['interventions'][number];
 
+/** Whether a model has something to show in a view other than decoding, which says why not. */
+export const offers = (model: ModelInfo, view: string): boolean =>
+  !(view === 'change' && (model.kind === 'detect' || model.kind === 'segment')) &&
+  !(view === 'heads' && model.kind === 'segment');
+
 /** Whether models of this kind generate text token by token. */
 export const isGenerative = (kind: Kind): boolean => kind === 'translate' || kind === 'generate';

@@ -39,6 +39,10 @@ export function outputTokens(trace: TraceInfo, next: NextTokenInfo | null): Trac
       return outcome.labels.slice(0, 3).map(({ label, probability }) => said(`${label} ${formatPercent(probability)}`));
     case 'answer':
       return [said(outcome.text || t('output.none'))];
+    case 'detect':
+      return outcome.objects.slice(0, 3).map(({ label, score }) => said(`${label} ${formatPercent(score)}`));
+    case 'segment':
+      return [];
     case 'similarity':
       return [said(formatNumber(outcome.cosine))];
     case 'embed':
