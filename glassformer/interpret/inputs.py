@@ -215,7 +215,7 @@ def _prepare_detection(bundle: Bundle, input: TraceInput) -> PreparedInput:
     pixels = pixels.to(bundle.device, next(bundle.model.parameters()).dtype)
     shape = (pixels.shape[2], pixels.shape[3])
     sequences: tuple[TokenSequence, ...]
-    if isinstance(spec, specs.EncoderDecoderSpec):
+    if isinstance(bundle.spec, specs.EncoderDecoderSpec):
         sequences = detection_sequences(spec.source, shape, spec.target.num_queries)
     else:
         sequences = (image_sequence(spec.input, shape),)

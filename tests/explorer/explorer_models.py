@@ -19,6 +19,9 @@ KINDS = {
     "pictures": "vit",
     "windows": "swin",
     "pairs": "clip",
+    "detector": "yolos",
+    "queries": "detr",
+    "prompts": "sam",
     "series": "patchtst",
 }
 RUN = "reversing"  # a training run; its model reverses sequences of words
@@ -33,6 +36,8 @@ INPUTS: dict[str, dict[str, Any]] = {  # empty: the default example
     "pictures": {},
     "windows": {},
     "pairs": {},
+    "detector": {},
+    "queries": {},
     "series": {},
 }
 

@@ -41,6 +41,9 @@ VIEWS: list[tuple[str, str, dict[str, Any]]] = [
     ("pictures", "model", {}),
     ("windows", "model", {"look": 1}),
     ("pairs", "model", {}),
+    ("detector", "model", {}),
+    ("queries", "model", {"at": "decoder.tokens"}),
+    ("prompts", "model", {}),
     ("series", "model", {"at": "head"}),
     ("writer", "learning", {"run": "none"}),
 ]

@@ -347,3 +347,61 @@ def test_units_without_vocabulary_explain_why(open_page: OpenPage, expected_trac
             units = '[data-figure="encoder.1.ffn-units"] .unit'
             navigate(page, address(name, **INPUTS[name], at="encoder.1.ffn"), units)
             assert why in page.locator(units).inner_text()
+
+
+@pytest.mark.parametrize("name", ["detector", "queries"])
+def test_detected_boxes_match_the_library(
+    open_page: OpenPage, expected_trace: ExpectedTrace, name: str
+) -> None:
+    trace = expected_trace(name)
+    scores = trace.derived["detect.probabilities"][..., :-1].amax(-1)  # (layers, Q)
+    with open_page(address(name, min=0)) as page:
+        figure = page.locator("[data-figure=detection]")
+        assert figure.locator("rect.found").count() == scores.shape[1]
+        expected = sorted(scores[-1].tolist(), reverse=True)
+        assert numbers(page.locator("[data-figure=objects] [data-value]")) == approx(expected, abs=1e-6)
+        best = int(scores[-1].argmax())
+        by_layer = numbers(page.locator("[data-figure=query-layers] [data-value]"))
+        assert by_layer == approx(scores[:, best].tolist(), abs=1e-6)
+        rect, box = (
+            figure.locator(f'rect.found[data-query="{best}"]'),
+            trace.derived["detect.boxes"][-1, best],
+        )
+        assert float(rect.get_attribute("x") or "nan") == approx(float(box[0]), abs=1e-6)
+        navigate(page, address(name, min=1, after=1, query=0), "[data-figure=detection] rect.none")
+        assert figure.locator("rect.none").count() == scores.shape[1]
+        assert number(figure.locator("p [data-value]")) == approx(float(scores[0, 0]), abs=1e-6)
+        assert page.locator("[data-figure=query-attention] button").count() == sum(
+            one.heads + 1 for one in trace.attentions() if name == "detector" or one.kind == "cross"
+        )
+
+
+def test_clicks_segment_the_image(open_page: OpenPage, expected_trace: ExpectedTrace) -> None:
+    with open_page(address("prompts")) as page:
+        figure = page.locator("[data-figure=candidates]")
+        assert numbers(figure.locator("[data-value]")) == approx(
+            expected_trace("prompts").outcome.iou, abs=1e-4
+        )
+        surface = page.locator("[data-surface]")
+        box = surface.bounding_box()
+        assert box is not None
+        page.mouse.click(box["x"] + box["width"] / 4, box["y"] + box["height"] / 2)
+        page.keyboard.down("Shift")
+        page.mouse.click(box["x"] + box["width"] * 3 / 4, box["y"] + box["height"] / 4)
+        page.keyboard.up("Shift")
+        page.locator("circle.background").first.wait_for()
+        wait_until_idle(page)
+        assert surface.locator("circle.object").count() == surface.locator("circle.background").count() == 1
+        prompt = {"points": [[80.0, 120.0]], "background_points": [[240.0, 60.0]]}
+        outcome = expected_trace("prompts", **prompt).outcome
+        assert numbers(figure.locator("[data-value]")) == approx(
+            outcome.iou, abs=0.02
+        )  # a click has whole pixels
+        page.mouse.move(box["x"] + 20, box["y"] + 20)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 120, box["y"] + 90)
+        page.mouse.up()
+        surface.locator("rect.box").wait_for()
+        wait_until_idle(page)
+        assert surface.locator("circle").count() == 0
+        assert "[top left]" in page.locator("[data-figure=tokens-to-image]").inner_text()

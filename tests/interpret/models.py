@@ -86,6 +86,23 @@ def tiny_bundle(family: str, **settings: Any) -> Bundle:
             bundle = _random_bundle(family, wordpieces(), vocab_size=len(VOCABULARY), **settings)
             bundle.files[IMAGE_PROCESSOR_FILE] = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.5]}
             return bundle
+        case "yolos" | "detr":
+            bundle = _random_bundle(family, **settings)
+            bundle.files[IMAGE_PROCESSOR_FILE] = {
+                **{"image_processor_type": f"{family.title()}ImageProcessor", "do_pad": False},
+                **{"size": {"shortest_edge": 40, "longest_edge": 72}},
+                **{"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.5]},
+            }
+            return bundle
+        case "sam":
+            bundle = _random_bundle(family, **settings)
+            side = bundle.spec.input.image_size[0]
+            bundle.files[IMAGE_PROCESSOR_FILE] = {
+                **{"image_processor_type": "SamImageProcessor", "size": {"longest_edge": side}},
+                **{"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.5]},
+                **{"do_pad": True, "pad_size": {"height": side, "width": side}},
+            }
+            return bundle
         case "patchtst":
             bundle = _random_bundle(family, **settings)
             bundle.job = JobInfo(columns=("load", "oil"), mean=(5.0, -3.0), std=(2.0, 0.5))
@@ -124,7 +141,7 @@ def example_values(bundle: Bundle) -> dict[str, Any]:
         return {"image": url(picture()), "text": TEXT}
     read = bundle.spec.source if isinstance(bundle.spec, spec.EncoderDecoderSpec) else bundle.spec.input
     match read, bundle.spec.head:
-        case spec.ImagePatchesSpec(), _:
+        case spec.ImagePatchesSpec() | spec.FeatureMapSpec(), _:
             return {"image": url(picture())}
         case spec.SeriesPatchesSpec(), _:
             return {"series": {"columns": columns(), "holdout": 4}}

@@ -54,6 +54,8 @@ export default {
   'position.relative': { en: 'relative position bias', ko: '상대 위치 편향' },
   'position.relative_2d': { en: '2-D relative position bias', ko: '2차원 상대 위치 편향' },
   'position.alibi': { en: 'ALiBi', ko: 'ALiBi' },
+  'position.in_attention': { en: '2-D, added to queries and keys', ko: '쿼리와 키에 더하는 2차원 위치' },
+  'diagram.queries': { en: '{n} object queries', ko: '물체 쿼리 {n}개' },
   'position.none': { en: 'none', ko: '없음' },
   'head.words': { en: 'Linear and softmax over {n} tokens', ko: '토큰 {n}개에 대한 선형 변환과 소프트맥스' },
   'head.labels': { en: 'Linear and softmax over {n} labels', ko: '레이블 {n}개에 대한 선형 변환과 소프트맥스' },

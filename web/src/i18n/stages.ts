@@ -26,6 +26,11 @@ export default {
     en: 'The image is split into patches: {count} tokens, special tokens included.',
     ko: '이미지를 패치로 나눕니다. 특수 토큰까지 모두 {count}개입니다.',
   },
+  'tokens.queries': {
+    en: 'The decoder reads {count} object queries: trained vectors that are the same for every image. Each learns to look for objects of some places and sizes.',
+    ko: '디코더는 물체 쿼리 {count}개를 읽습니다. 어떤 이미지든 똑같은, 학습된 벡터입니다. 쿼리마다 특정 위치와 크기의 물체를 찾도록 학습합니다.',
+  },
+  'tokens.list_queries': { en: 'Object queries', ko: '물체 쿼리' },
   'tokens.series': {
     en: 'The series is split into {count} patches, each a short window of time.',
     ko: '시계열을 짧은 시간 구간인 패치 {count}개로 나눕니다.',
@@ -53,6 +58,10 @@ export default {
   'embedding.intro': {
     en: 'The embedding table maps each token to a vector of {width} numbers. Tokens used in similar contexts get similar vectors.',
     ko: '임베딩 표가 각 토큰을 {width}차원 벡터로 바꿉니다. 비슷한 문맥에서 쓰이는 토큰은 벡터도 비슷합니다.',
+  },
+  'embedding.queries': {
+    en: 'Each query has trained vectors of {width} numbers. Its position vector is added to the queries and keys of every layer, not here.',
+    ko: '쿼리마다 학습된 {width}차원 벡터가 있습니다. 위치 벡터는 여기가 아니라 모든 레이어의 쿼리와 키에 더합니다.',
   },
   'embedding.patches': {
     en: 'A linear projection maps each patch to a vector of {width} numbers.',
