@@ -50,7 +50,8 @@ def test_keyboard_opens_every_stage(open_page: OpenPage, expected_trace: Expecte
             kind = (stage["kind"], stage["id"].endswith("cross"))
             if stage["kind"] == "attention" and kind not in tried:
                 tried.add(kind)
-                patches = trace.sequence(stage["sequence"]).kind == "patches"
+                keys = trace.sequences[0] if kind[1] else trace.sequence(stage["sequence"])
+                patches = keys.kind == "patches"
                 every_tab(page, stage["id"], cross=kind[1], patches=patches)
         assert page.locator('[data-way="on"]').get_attribute("aria-disabled") == "true"
         assert ("attention", True) in tried or not any(one.kind == "cross" for one in trace.attentions())
@@ -371,7 +372,7 @@ def test_detected_boxes_match_the_library(
         navigate(page, address(name, min=1, after=1, query=0), "[data-figure=detection] rect.none")
         assert figure.locator("rect.none").count() == scores.shape[1]
         assert number(figure.locator("p [data-value]")) == approx(float(scores[0, 0]), abs=1e-6)
-        assert page.locator("[data-figure=query-attention] button").count() == sum(
+        assert page.locator("[data-figure=query-attention] .heads button").count() == sum(
             one.heads + 1 for one in trace.attentions() if name == "detector" or one.kind == "cross"
         )
 
