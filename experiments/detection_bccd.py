@@ -33,7 +33,7 @@ def run(workspace: Workspace, name: str) -> None:
             "scale_jitter": 0.4,
         },
         "model": model,
-        "training": {**TRAINING[kind], "weight_decay": 0.05, "ema": 0.999},
+        "training": {**TRAINING[kind], "compile": "off", "weight_decay": 0.05, "ema": 0.999},
     }
 
     def use_test_split(job: Any) -> None:

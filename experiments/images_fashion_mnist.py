@@ -38,14 +38,14 @@ def run(workspace: Workspace, name: str) -> None:
     if not (folder / "valid.npz").exists():
         split(digits(workspace.data / "fashion-mnist", "train"), DIGITS, folder)
 
-    def train(run_name: str, steps: int) -> Trained:
-        length = (f"training.max_steps={steps}", f"training.eval_steps={max(1, steps // 10)}")
+    def train(run_name: str, steps: int, validations: int) -> Trained:
+        length = (f"training.max_steps={steps}", f"training.eval_steps={max(1, steps // validations)}")
         more = (*CHANGES[kind], *length, f"training.logging_steps={max(1, min(50, steps // 10))}")
         return learn(workspace, ROW, run_name, RECIPES[kind], folder, int(seed), more)
 
-    pace = seconds_per_step(train(f"timed/{name}", TIMED_STEPS))
+    pace = seconds_per_step(train(f"timed/{name}", TIMED_STEPS, validations=1))
     steps = max(10, int((workspace.seconds or SECONDS) / pace))
-    trained = train(name, steps)
+    trained = train(name, steps, validations=10)
     figures = {
         "accuracy": accuracy_of(trained.model, workspace.data / "fashion-mnist", workspace),
         "steps": float(steps),

@@ -30,6 +30,7 @@ def run(workspace: Workspace, name: str) -> None:
         "model": {"folder": str(workspace.data / "dinov2-small")},
         "training": {
             "lr": 5e-4,
+            "compile": "off",
             "batch_size": 8,
             "lr_factors": {"embed": 0.1, "encoder": 0.1},
             "weight_decay": 0.05,

@@ -35,7 +35,7 @@ def run(workspace: Workspace, name: str) -> None:
             "d_ff": 1024,
             "num_layers": 6,
         },
-        "training": {"lr": 1e-3, "batch_size": 32, "weight_decay": 0.05, "ema": 0.999},
+        "training": {"lr": 1e-3, "compile": "off", "batch_size": 32, "weight_decay": 0.05, "ema": 0.999},
     }
 
     def keep_split(job: Any) -> None:
