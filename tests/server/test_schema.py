@@ -23,7 +23,7 @@ from glassformer.server.explorer import ModelsResponse
 from tests.server.harness import KINDS, part
 
 ALL_REQUESTS = 5000
-WITHOUT_VIEWS = ("detector", "segmenter", "prompted")  # the explorer does not list them
+WITHOUT_VIEWS = ("segmenter",)  # the explorer does not list it
 
 
 @pytest.mark.slow
