@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from glassformer.core.heads import DistilledLogits, PooledOutput, SpanLogits
+from glassformer.core.heads import BoxOutput, DistilledLogits, PooledOutput, SpanLogits
 from glassformer.core.model import TwoTowerOutput
 from glassformer.core.observe import Observer
 from glassformer.errors import UnsupportedError
@@ -68,7 +68,7 @@ def _output(output: Any) -> Tensor:
     match output:
         case Tensor():
             return output.float()
-        case DistilledLogits():
+        case DistilledLogits() | BoxOutput():
             return output.logits.float()
         case SpanLogits():
             return torch.stack(output, -1).float()
