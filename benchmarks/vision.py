@@ -35,7 +35,7 @@ def swin(scale: int) -> tuple[nn.Module, dict[str, Tensor], Call, str]:
     import transformers
 
     config = transformers.SwinConfig(
-        **({"embed_dim": 24, "depths": [1, 1]} if reference_models.is_tiny() else {})
+        **({"embed_dim": 24, "depths": [1, 1], "num_heads": [1, 2]} if reference_models.is_tiny() else {})
     )
     images = {"pixel_values": _image(8 * scale, 224, 224)}
     return transformers.SwinForImageClassification(config), images, lambda m: m, f"Swin-T, {8 * scale} images"
@@ -66,7 +66,7 @@ def detr(scale: int) -> tuple[nn.Module, dict[str, Tensor], Call, str]:
         backbone_config=backbone,
         **tiny,
     )
-    images = {"pixel_values": _image(scale, 800, 1066)}
+    images = {"pixel_values": _image(scale, *((80, 107) if reference_models.is_tiny() else (800, 1066)))}
     return transformers.DetrForObjectDetection(config), images, lambda m: m, f"DETR-R50, {scale} images"
 
 
@@ -74,9 +74,12 @@ def sam(scale: int) -> tuple[nn.Module, dict[str, Tensor], Call, str]:
     """Encode images of 1024 x 1024 pixels, SAM ViT-B."""
     import transformers
 
+    size = 256 if reference_models.is_tiny() else 1024
     tiny = {"num_hidden_layers": 2, "global_attn_indexes": [1]} if reference_models.is_tiny() else {}
-    config = transformers.SamConfig(vision_config=dict(tiny))
-    images = {"pixel_values": _image(scale, 1024, 1024)}
+    config = transformers.SamConfig(
+        vision_config={"image_size": size, **tiny}, prompt_encoder_config={"image_size": size}
+    )
+    images = {"pixel_values": _image(scale, size, size)}
     return (
         transformers.SamModel(config),
         images,

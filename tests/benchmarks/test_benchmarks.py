@@ -37,6 +37,7 @@ RUNS = {
     "prefix_caching.py": ["--tiny"],
     "explorer.py": ["--tiny", "--tokens", "16"],
     "training.py": ["--tiny", "--data", "{pairs}", "--rounds", "1", "--steps", "3", "--scales", "1"],
+    "vision.py": ["--tiny", "--rounds", "1"],
     "data_preparation.py": ["{pairs}/train.tsv", "{pairs}/val.tsv"],
 }
 
