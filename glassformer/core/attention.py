@@ -289,8 +289,6 @@ class MultiHeadAttention(nn.Module):
     ) -> DenseAttention:
         terms = terms or PositionTerms()
         if self.spatial_window is not None:
-            if terms.grid is None:
-                raise MissingValueError("the grid of the tokens", "by window attention")
             return self.prepare_windows(terms.grid, x, kernel)
         if not isinstance(mask, PreparedMask):
             keys = x.shape[1] if memory is None else memory.shape[1]
@@ -305,9 +303,11 @@ class MultiHeadAttention(nn.Module):
             )
         return DenseAttention(mask, terms)
 
-    def prepare_windows(self, grid: Grid, like: Tensor, kernel: Kernel = "auto") -> DenseAttention:
+    def prepare_windows(self, grid: Grid | None, like: Tensor, kernel: Kernel = "auto") -> DenseAttention:
         """Prepare attention within the windows of a grid. like: the input (B, T, D)."""
         assert self.spatial_window is not None
+        if grid is None:
+            raise MissingValueError("the grid of the tokens", "by window attention")
         windows = WindowLayout.of(grid, self.spatial_window)
         size, tokens = windows.size, windows.size**2
         mask = self.prepare_mask(

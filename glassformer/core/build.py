@@ -18,7 +18,6 @@ from glassformer.core.convolution.hybrid import (
     ConvolutionMerging,
     ConvolutionStage,
     ConvolutionStem,
-    HybridStages,
 )
 from glassformer.core.convolution.layers import ConvNorm
 from glassformer.core.convolution.neck import Neck
@@ -104,7 +103,7 @@ def build_model(spec: specs.ModelSpec) -> AnyModel:
 
 def _build_segmenter(spec: specs.PromptedSegmenterSpec) -> PromptedSegmenter:
     source, width = spec.input, spec.decoder.d_model
-    encoder: Stack | HybridStages
+    encoder: Stack | Stages
     if isinstance(spec.encoder, specs.HybridStagesSpec):
         embedding_dim, encoder = spec.encoder.stages[0].d_model, _build_hybrid(spec.encoder)
     else:
@@ -134,9 +133,9 @@ def _build_encoder(spec: specs.EncoderOnlySpec) -> EncoderOnly:
     )
 
 
-def _build_hybrid(spec: specs.HybridStagesSpec) -> HybridStages:
+def _build_hybrid(spec: specs.HybridStagesSpec) -> Stages:
     activation = spec.activation
-    return HybridStages(
+    return Stages(
         [
             build_stack(stage) if isinstance(stage, specs.StackSpec) else ConvolutionStage(stage, activation)
             for stage in spec.stages

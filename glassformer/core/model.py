@@ -217,18 +217,19 @@ class EncoderDecoder(GenerativeModel):
             obs=scope(obs, "encoder"),
         )
         queries = self.tgt_embed(images.shape[0], obs=scope(obs, "tgt_embed"))
-        layers: list[Tensor] | None = [] if self.training else None
+        states: list[LayerOutput] = []
         x = self.decoder(
             queries.x,
             memory,
             memory_mask=mask,
             position_embeddings=queries.position_embeddings,
             memory_position_embeddings=positions,
-            layers=layers,
+            states=states if self.training else None,
             kernel=kernel,
             obs=scope(obs, "decoder"),
         )
-        return x, HeadContext(layers=tuple(layers or ()))
+        norm = self.decoder.final_norm
+        return x, HeadContext(layers=tuple(y if norm is None else norm(y) for y, _ in states[1:-1]))
 
     def encode(
         self,
@@ -380,7 +381,7 @@ class EncoderOnly(nn.Module):
             padding=full_mask.padding,
             loc=embedded.loc,
             scale=embedded.scale,
-            grid=self.encoder.output_grid(embedded.grid),
+            grid=embedded.grid and self.encoder.output_grid(embedded.grid),
             states=tuple(states or ()),
             images=None if embedded.grid is None else inputs,
         )

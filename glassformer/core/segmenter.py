@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from glassformer.core import spec as specs
 from glassformer.core.backend import ACTIVATIONS, normal_table
-from glassformer.core.convolution.hybrid import HybridStages
 from glassformer.core.convolution.neck import ChannelLayerNorm, Neck
 from glassformer.core.feedforward import MLP
 from glassformer.core.inputs import embed_inputs
@@ -21,6 +20,7 @@ from glassformer.core.observe import Observer, scope, tap
 from glassformer.core.prompts import PromptEncoder
 from glassformer.core.spatial import cells_to_map, map_to_cells
 from glassformer.core.stack import Stack
+from glassformer.core.stages import Stages
 from glassformer.core.two_way import TwoWayStack
 from glassformer.errors import ShapeError
 
@@ -103,7 +103,7 @@ class PromptedSegmenter(nn.Module):
         spec: specs.PromptedSegmenterSpec,
         *,
         embed: nn.Module,
-        encoder: Stack | HybridStages,
+        encoder: Stack | Stages,
         neck: Neck,
         prompt: PromptEncoder,
         decoder: TwoWayStack,
@@ -143,12 +143,10 @@ class PromptedSegmenter(nn.Module):
         """Encode images (B, C, height, width) -> embeddings (B, D, h, w)."""
         obs = options.pop("obs", None)
         embedded = embed_inputs(self.embed, pixels, None, 0, scope(obs, "embed"))
-        grid = embedded.grid
-        assert grid is not None
-        x = self.encoder(embedded.x, grid=grid, obs=scope(obs, "encoder"), **options)  # (B, h * w, D)
-        if isinstance(self.encoder, HybridStages):
-            grid = self.encoder.output_grid(grid)
-        embedding: Tensor = self.neck(cells_to_map(x, grid), obs=scope(obs, "neck"))
+        assert embedded.grid is not None
+        x = self.encoder(embedded.x, grid=embedded.grid, obs=scope(obs, "encoder"), **options)
+        maps = cells_to_map(x, self.encoder.output_grid(embedded.grid))
+        embedding: Tensor = self.neck(maps, obs=scope(obs, "neck"))
         return embedding
 
     def decode(

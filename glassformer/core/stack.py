@@ -30,7 +30,7 @@ from glassformer.core.positions import (
     count_positions,
 )
 from glassformer.core.spatial import Grid
-from glassformer.errors import ConflictError, MissingValueError
+from glassformer.errors import ConflictError
 
 AttentionPosition = RotaryPositions | RelativeBias | AlibiBias | DisentangledPositions
 
@@ -86,7 +86,6 @@ class Stack(nn.Module):
         position_embeddings: Tensor | None = None,
         memory_position_embeddings: Tensor | None = None,
         layer_positions: Tensor | None = None,
-        layers: list[Tensor] | None = None,
         states: list[LayerOutput] | None = None,
         obs: Observer | None = None,
     ) -> Tensor:
@@ -96,10 +95,8 @@ class Stack(nn.Module):
         the cache's length. `grid`: rows and columns, if the tokens form a 2-D grid. `position_embeddings`
         (B|1, T, D) and `memory_position_embeddings` (B|1, S, D) are added to the inputs of queries and keys
         of every layer, but not of values. `layer_positions` (layers - 1, 1, T, D) are added to the outputs of
-        all layers but the last. `layers`: a list that receives the outputs of all layers but the last,
-        after the final norm. `states`: a list that receives the input and the
-        output of each layer. Masks and position terms are prepared once for all layers that
-        share them.
+        all layers but the last. `states`: a list that receives the input and the output of each layer, before
+        the final norm. Masks and position terms are prepared once for all layers that share them.
         """
         x = backend.residual_stream(x)
         if cache is not None:
@@ -112,7 +109,8 @@ class Stack(nn.Module):
                 )
         attend = self._dense(x, Mask.of(mask), positions, cache, kernel, grid)
         cross_attend = self._dense_cross(x, memory, memory_mask, cache, kernel)
-        outputs: list[Tensor] | None = None if states is None else [x]
+        if states is not None:
+            states.append(LayerOutput(x, grid))
         x = self.run(
             x,
             attend,
@@ -121,17 +119,15 @@ class Stack(nn.Module):
             position_embeddings=position_embeddings,
             memory_position_embeddings=memory_position_embeddings,
             layer_positions=layer_positions,
-            layers=layers,
-            outputs=outputs,
+            grid=grid,
+            states=states,
             obs=obs,
         )
-        if states is not None and outputs is not None:
-            states += [LayerOutput(output, grid) for output in outputs]
         if cache is not None:
             cache.advance(x.shape[1])
         return x
 
-    def output_grid(self, grid: Grid | None) -> Grid | None:
+    def output_grid(self, grid: Grid) -> Grid:
         """Return rows and columns of the output, which are those of the input."""
         return grid
 
@@ -145,13 +141,13 @@ class Stack(nn.Module):
         position_embeddings: Tensor | None = None,
         memory_position_embeddings: Tensor | None = None,
         layer_positions: Tensor | None = None,
-        layers: list[Tensor] | None = None,
-        outputs: list[Tensor] | None = None,
+        grid: Grid | None = None,
+        states: list[LayerOutput] | None = None,
         obs: Observer | None = None,
     ) -> Tensor:
         """Run x through all blocks and the final norm, with a prepared attention backend for each layer.
 
-        outputs: if given, the output of each block is appended.
+        states: if given, the output of each block is appended, with its `grid`.
         """
         for n, block in enumerate(self.blocks):
             x = block(
@@ -165,10 +161,8 @@ class Stack(nn.Module):
             )
             if layer_positions is not None and n < len(layer_positions):
                 x = x + layer_positions[n].to(x.dtype)
-            if layers is not None and n < len(self.blocks) - 1:
-                layers.append(x if self.final_norm is None else self.final_norm(x))
-            if outputs is not None:
-                outputs.append(x)
+            if states is not None:
+                states.append(LayerOutput(x, grid))
         if self.final_norm is not None:
             x = tap(obs, "final_norm", self.final_norm(x))
         return x
@@ -204,8 +198,6 @@ class Stack(nn.Module):
 
         def prepare(attention: MultiHeadAttention) -> DenseAttention:
             if attention.spatial_window is not None:
-                if grid is None:
-                    raise MissingValueError("the grid of the tokens", "by window attention")
                 return attention.prepare_windows(grid, x, kernel)
             terms = self.position_terms(
                 positions, start, steps, keys, mask, x.device, window=attention.window

@@ -1,4 +1,4 @@
-"""A hierarchical image encoder: stages of blocks, with patch merging between them.
+"""A hierarchical image encoder: stages of blocks or convolutions, with merging of cells between them.
 
 B batch, T = rows * columns cells of the grid, D width of a stage.
 """
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.backend import Linear
+from glassformer.core.convolution.hybrid import ConvolutionMerging, ConvolutionStage
 from glassformer.core.heads import LayerOutput
 from glassformer.core.kernels import Kernel
 from glassformer.core.masks import Mask
@@ -33,6 +34,8 @@ class PatchMerging(nn.Module):
     torch.Size([2, 6, 16])
     """
 
+    stride = 2  # by which rows and columns are divided
+
     def __init__(
         self,
         d_model: int,
@@ -51,18 +54,18 @@ class PatchMerging(nn.Module):
         rows, columns = grid
         cells = nn.functional.pad(x.unflatten(1, grid), (0, 0, 0, columns % 2, 0, rows % 2))
         # top left, bottom left, top right, bottom right
-        merged = torch.cat([cells[:, row::2, column::2] for column in (0, 1) for row in (0, 1)], -1).flatten(
-            1, 2
-        )
+        corners = [cells[:, row::2, column::2] for column in (0, 1) for row in (0, 1)]
+        merged = torch.cat(corners, -1).flatten(1, 2)
         if self.order == "norm_first":
             return tap(obs, "out", self.project(self.norm(merged)))
         return tap(obs, "out", self.norm(self.project(merged)))
 
 
 class Stages(nn.Module):
-    """A hierarchical encoder: stages of blocks, between which the grid is halved and the width changes.
+    """A hierarchical encoder: stages, between which cells are merged and the width changes.
 
-    stages: the stacks; merging: the patch merging after each stage but the last
+    stages: Transformer stacks or stages of convolutions
+    merging: merges cells after each stage but the last
     final_norm: norm after the last stage
 
     >>> from glassformer.core import build, spec
@@ -75,17 +78,22 @@ class Stages(nn.Module):
     """
 
     def __init__(
-        self, stages: Sequence[Stack], *, merging: Sequence[PatchMerging], final_norm: nn.Module | None = None
+        self,
+        stages: Sequence[Stack | ConvolutionStage],
+        *,
+        merging: Sequence[PatchMerging | ConvolutionMerging],
+        final_norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.stages = nn.ModuleList(stages)
         self.merging = nn.ModuleList(merging)
+        self.strides = tuple(part.stride for part in merging)
         self.final_norm = final_norm
 
-    def output_grid(self, grid: Grid | None) -> Grid | None:
+    def output_grid(self, grid: Grid) -> Grid:
         """Return rows and columns of the output for an input with these rows and columns."""
-        for _ in self.merging:
-            grid = grid and (-(-grid[0] // 2), -(-grid[1] // 2))
+        for stride in self.strides:
+            grid = _divide(grid, stride)
         return grid
 
     def forward(
@@ -114,5 +122,10 @@ class Stages(nn.Module):
                 states.append(LayerOutput(x, grid))
             if n < len(self.merging):
                 x = self.merging[n](x, grid, obs=scope(obs, f"merging.{n}"))
-                grid = (-(-grid[0] // 2), -(-grid[1] // 2))
+                grid = _divide(grid, self.strides[n])
         return x if self.final_norm is None else tap(obs, "final_norm", self.final_norm(x))
+
+
+def _divide(grid: Grid, stride: int) -> Grid:
+    """Return rows and columns divided by the stride, rounded up."""
+    return -(-grid[0] // stride), -(-grid[1] // stride)

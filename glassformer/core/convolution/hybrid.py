@@ -1,4 +1,4 @@
-"""A hybrid image encoder: convolutional stages, then stages of window attention.
+"""Convolutional parts of a hybrid image encoder, whose later stages are Transformer stacks.
 
     image --stem, 1/4--> inverted bottlenecks --merging--> blocks --merging--> blocks ...
 
@@ -9,8 +9,6 @@ B batch, D width of a stage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor, nn
 
 from glassformer.core import spec as specs
@@ -18,9 +16,8 @@ from glassformer.core.backend import ACTIVATIONS
 from glassformer.core.convolution.layers import ConvNorm
 from glassformer.core.embeddings import EmbeddingOutput
 from glassformer.core.kernels import Kernel
-from glassformer.core.observe import Observer, scope, tap
+from glassformer.core.observe import Observer, tap
 from glassformer.core.spatial import Grid, cells_to_map, map_to_cells
-from glassformer.core.stack import Stack
 from glassformer.errors import ShapeError
 
 
@@ -94,45 +91,8 @@ class ConvolutionMerging(nn.Module):
         self.depthwise = ConvNorm(d_out, d_out, 3, stride=stride, groups=d_out)
         self.project = ConvNorm(d_out, d_out, 1)
 
-    def output_grid(self, grid: Grid) -> Grid:
-        """Return the rows and columns of the output."""
-        return -(-grid[0] // self.stride), -(-grid[1] // self.stride)
-
     def forward(self, x: Tensor, grid: Grid, *, obs: Observer | None = None) -> Tensor:
         """x (B, rows * columns, D) -> (B, rows / stride * columns / stride, d_out)."""
         activate = ACTIVATIONS[self.activation]
         maps = activate(self.depthwise(activate(self.expand(cells_to_map(x, grid)))))
         return tap(obs, "out", map_to_cells(self.project(maps)))
-
-
-class HybridStages(nn.Module):
-    """A hierarchical encoder whose stages are convolutions or Transformer stacks.
-
-    stages: the stages
-    merging: convolutions after each stage but the last
-    """
-
-    def __init__(
-        self, stages: Sequence[ConvolutionStage | Stack], *, merging: Sequence[ConvolutionMerging]
-    ) -> None:
-        super().__init__()
-        self.stages = nn.ModuleList(stages)
-        self.merging = nn.ModuleList(merging)
-
-    def output_grid(self, grid: Grid) -> Grid:
-        """Return rows and columns of the output for an input with these rows and columns."""
-        for merging in self.merging:
-            grid = merging.output_grid(grid)  # type: ignore[operator]
-        return grid
-
-    def forward(
-        self, x: Tensor, *, grid: Grid, kernel: Kernel = "auto", obs: Observer | None = None
-    ) -> Tensor:
-        """x (B, rows * columns, D) -> (B, T, D) of the last stage."""
-        for n, stage in enumerate(self.stages):
-            x = stage(x, grid=grid, kernel=kernel, obs=scope(obs, f"stages.{n}"))
-            if n < len(self.merging):
-                merging = self.merging[n]
-                x = merging(x, grid, obs=scope(obs, f"merging.{n}"))
-                grid = merging.output_grid(grid)  # type: ignore[operator]
-        return x
