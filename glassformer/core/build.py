@@ -19,8 +19,7 @@ from glassformer.core.convolution.hybrid import (
     ConvolutionStage,
     ConvolutionStem,
 )
-from glassformer.core.convolution.layers import ConvNorm
-from glassformer.core.convolution.neck import Neck
+from glassformer.core.convolution.layers import ConvNorm, Neck
 from glassformer.core.convolution.resnet import ResNet
 from glassformer.core.deformable import DeformableAttention
 from glassformer.core.feedforward import FeedForward, GatedFeedForward

@@ -12,7 +12,6 @@ B batch, T queries, S keys, D d_model, H heads, K head width, L levels, P points
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +20,7 @@ from torch.nn import functional as F
 
 from glassformer.core.backend import Fused, Linear
 from glassformer.core.observe import Observer, tap
-from glassformer.core.spatial import Grid
+from glassformer.core.spatial import Grid, cell_centers
 from glassformer.errors import InvalidValueError
 
 
@@ -31,21 +30,11 @@ class SamplingContext(NamedTuple):
     grids: tuple[Grid, ...]  # of the L levels of the memory
     reference: Tensor  # (B|1, T, L|1, 2): x and y of every query in shares of each level, 0 to 1
 
-
-def cell_centers(grids: Sequence[Grid], like: Tensor) -> Tensor:
-    """Return x and y of the center of every cell, in shares of its grid: (1, S, 1, 2).
-
-    like: has the dtype and device.
-
-    >>> cell_centers([(1, 2)], torch.zeros(1))[0, :, 0].tolist()
-    [[0.25, 0.5], [0.75, 0.5]]
-    """
-    centers = []
-    for rows, columns in grids:
-        y = (torch.arange(rows, device=like.device, dtype=like.dtype) + 0.5) / rows
-        x = (torch.arange(columns, device=like.device, dtype=like.dtype) + 0.5) / columns
-        centers.append(torch.stack((x.repeat(rows), y.repeat_interleave(columns)), -1))
-    return torch.cat(centers)[None, :, None]
+    @classmethod
+    def of(cls, grids: tuple[Grid, ...], like: Tensor) -> SamplingContext:
+        """Return the context of queries that are the cells of all levels. like: has the dtype and device."""
+        centers = torch.cat([cell_centers(grid, like.device) for grid in grids])
+        return cls(grids, centers[None, :, None].to(like.dtype))
 
 
 class DeformableAttention(nn.Module):
@@ -54,9 +43,9 @@ class DeformableAttention(nn.Module):
     num_levels: number of feature maps in the memory
     num_points: sampled points of each head and level
 
-    >>> attention, grids = DeformableAttention(16, num_heads=4, num_levels=2), ((4, 6), (2, 3))
-    >>> x = torch.randn(1, 30, 16)
-    >>> attention(x, attend=SamplingContext(grids, cell_centers(grids, x))).shape
+    >>> attention = DeformableAttention(16, num_heads=4, num_levels=2)
+    >>> context = SamplingContext.of(((4, 6), (2, 3)), x := torch.randn(1, 30, 16))
+    >>> attention(x, attend=context).shape
     torch.Size([1, 30, 16])
     """
 

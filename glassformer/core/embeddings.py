@@ -16,7 +16,12 @@ from glassformer.core.convolution.resnet import ResNet
 from glassformer.core.norms import make_norm
 from glassformer.core.observe import Observer, scope, tap
 from glassformer.core.positions import LearnedPositions, SinusoidalPositions
-from glassformer.core.spatial import Learned2dPositions, Sinusoidal2dPositions
+from glassformer.core.spatial import (
+    Learned2dPositions,
+    Sinusoidal2dPositions,
+    cells_to_map,
+    map_to_cells,
+)
 from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 
 
@@ -185,7 +190,7 @@ class ImageInput(nn.Module):
             images = nn.functional.pad(images, (0, width, 0, height))
         patches = self.patch(images.to(self.patch.weight.dtype))  # (B, D, rows, columns)
         grid: tuple[int, int] = (patches.shape[2], patches.shape[3])
-        x = tap(obs, "patch", patches.flatten(2).transpose(1, 2))  # (B, patches, D)
+        x = tap(obs, "patch", map_to_cells(patches))  # (B, patches, D)
         if self.patch_norm is not None:
             x = tap(obs, "patch_norm", self.patch_norm(x))
         if masked_patches is not None:
@@ -223,11 +228,11 @@ class ImageInput(nn.Module):
             return tables
         end = self.num_prefix + self.grid[0] * self.grid[1]
         prefix, table, suffix = tables.tensor_split((self.num_prefix, end), 1)
-        table = table.unflatten(1, self.grid).permute(0, 3, 1, 2)  # (N, D, rows, columns)
+        table = cells_to_map(table, self.grid).float()  # (N, D, rows, columns)
         resized = nn.functional.interpolate(
-            table.float(), grid, mode="bicubic", align_corners=False, antialias=self.antialias
+            table, grid, mode="bicubic", align_corners=False, antialias=self.antialias
         )
-        return torch.cat((prefix, resized.to(prefix.dtype).flatten(2).transpose(1, 2), suffix), 1)
+        return torch.cat((prefix, map_to_cells(resized).to(prefix.dtype), suffix), 1)
 
 
 class FeatureMapInput(nn.Module):
@@ -253,7 +258,7 @@ class FeatureMapInput(nn.Module):
         if images.dim() != 4 or images.shape[1] != self.backbone.channels:
             raise ShapeError("images", images.shape, f"(B, {self.backbone.channels}, height, width)")
         features = self.backbone(images.to(self.project.weight.dtype), obs=scope(obs, "backbone"))[-1]
-        x = tap(obs, "project", self.project(features).flatten(2).transpose(1, 2))  # (B, rows * columns, D)
+        x = tap(obs, "project", map_to_cells(self.project(features)))  # (B, rows * columns, D)
         grid: tuple[int, int] = (features.shape[2], features.shape[3])
         real = None
         if pixel_mask is not None:

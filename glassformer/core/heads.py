@@ -20,6 +20,7 @@ from glassformer.core.convolution.pixel_head import PixelHead
 from glassformer.core.feedforward import MLP, FeedForward
 from glassformer.core.norms import make_norm
 from glassformer.core.observe import Observer, scope, tap
+from glassformer.core.spatial import cells_to_map
 from glassformer.errors import InvalidValueError, MissingValueError, ShapeError
 
 
@@ -218,7 +219,7 @@ class BackboneHead(nn.Module):
             if self.norms:
                 cells = self.norms[n % len(self.norms)](cells)
             assert grid is not None
-            maps.append(tap(obs, f"map{layer}", cells.transpose(1, 2).unflatten(2, grid)))
+            maps.append(tap(obs, f"map{layer}", cells_to_map(cells, grid)))
         return BackboneOutput(tuple(maps))
 
 

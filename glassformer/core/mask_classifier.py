@@ -21,22 +21,22 @@ from torch.nn import functional as F
 from glassformer.core import backend
 from glassformer.core import spec as specs
 from glassformer.core.backend import normal_table
-from glassformer.core.convolution.upscale import Upscale
+from glassformer.core.convolution.layers import Upscale
 from glassformer.core.embeddings import ObjectQueries
-from glassformer.core.heads import MaskHead, MaskOutput
+from glassformer.core.heads import MaskHead, MaskOutput, image_patches
 from glassformer.core.inputs import embed_inputs
 from glassformer.core.observe import Observer, scope, tap
 from glassformer.core.pixel_decoder import DeformablePixelDecoder, PixelDecoder
-from glassformer.core.spatial import Grid, Sinusoidal2dPositions
+from glassformer.core.spatial import Grid, Sinusoidal2dPositions, cells_to_map, map_to_cells
 from glassformer.core.stack import Stack
 
 if TYPE_CHECKING:
     from glassformer.core.model import ForwardOptions
 
 
-def cells_inside(masks: Tensor, grid: Grid) -> Tensor:
-    """Return the cells of a grid that are inside of masks (B, Q, h, w), given as logits: bool (B, Q, S)."""
-    return F.interpolate(masks.detach(), grid, mode="bilinear", align_corners=False).flatten(2) >= 0
+def cell_logits(masks: Tensor, grid: Grid) -> Tensor:
+    """Interpolate mask logits (B, Q, h, w) to the cells of a grid, without gradient: (B, Q, S)."""
+    return F.interpolate(masks.detach(), grid, mode="bilinear", align_corners=False).flatten(2)
 
 
 class EncoderMaskClassifier(nn.Module):
@@ -127,9 +127,7 @@ class EncoderMaskClassifier(nn.Module):
         """Predict from the hidden states (B, Q + P + S, D)."""
         assert self.encoder.final_norm is not None
         x = tap(obs, "encoder.final_norm", self.encoder.final_norm(x))
-        cells = (
-            x[:, x.shape[1] - grid[0] * grid[1] :].transpose(1, 2).unflatten(2, grid)
-        )  # (B, D, rows, columns)
+        cells = cells_to_map(image_patches(x, grid), grid)  # (B, D, rows, columns)
         for layer in self.upscale:
             cells = layer(cells)
         output: MaskOutput = self.head(x[:, : self.spec.num_queries], cells, obs=scope(obs, "head"))
@@ -140,7 +138,7 @@ class EncoderMaskClassifier(nn.Module):
 
         Queries attend to the patches inside their masks, except for a random share 1 - prob of them.
         """
-        inside = F.interpolate(masks.detach(), grid, mode="bilinear", align_corners=False).flatten(2) > 0
+        inside = cell_logits(masks, grid) > 0
         unmasked = torch.rand(inside.shape[:2], device=x.device) > prob
         allowed = x.new_ones(x.shape[0], x.shape[1], x.shape[1], dtype=torch.bool)
         allowed[:, : inside.shape[1], x.shape[1] - inside.shape[2] :] = inside | unmasked[..., None]
@@ -205,7 +203,7 @@ class MaskClassifier(nn.Module):
         obs, kernel = options.get("obs"), options.get("kernel", "auto")
         embeddings, levels = self.embed(pixels, obs=scope(obs, "embed"))
         grids: list[Grid] = [(level.shape[2], level.shape[3]) for level in levels]
-        memories = [self.project[n](level).flatten(2).transpose(1, 2) for n, level in enumerate(levels)]
+        memories = [map_to_cells(self.project[n](level)) for n, level in enumerate(levels)]
         if self.level is not None:
             memories = [memory + self.level[n].to(memory.dtype) for n, memory in enumerate(memories)]
         positions = [self.position(grid, None, pixels.device) for grid in grids]
@@ -218,7 +216,7 @@ class MaskClassifier(nn.Module):
             if self.masked or (self.training and n > 0):
                 outputs.append(self._predict(x, embeddings, None))
             if self.masked:
-                mask = cells_inside(outputs[-1].masks, grids[level_id])
+                mask = cell_logits(outputs[-1].masks, grids[level_id]) >= 0
                 mask = mask | ~mask.any(-1, keepdim=True)  # a query with an empty mask attends to all cells
             x = block(
                 x,

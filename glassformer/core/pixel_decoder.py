@@ -15,10 +15,10 @@ from glassformer.core import spec as specs
 from glassformer.core.attention import AttentionBackend
 from glassformer.core.backend import normal_table
 from glassformer.core.convolution.pyramid import FeaturePyramid, GroupNormConv, PyramidLevel
-from glassformer.core.deformable import SamplingContext, cell_centers
+from glassformer.core.deformable import SamplingContext
 from glassformer.core.heads import BackboneOutput
 from glassformer.core.observe import Observer, scope, tap
-from glassformer.core.spatial import Sinusoidal2dPositions
+from glassformer.core.spatial import Sinusoidal2dPositions, cells_to_map, map_to_cells
 from glassformer.core.stack import Stack
 
 NUM_LEVELS = 3  # coarsest maps of the backbone that attend to each other
@@ -103,11 +103,11 @@ class DeformablePixelDecoder(nn.Module):
         coarse = features[-NUM_LEVELS:][::-1]
         maps = [layer(feature) for layer, feature in zip(self.inputs, coarse, strict=True)]
         grids = tuple((level.shape[2], level.shape[3]) for level in maps)
-        x = torch.cat([level.flatten(2).transpose(1, 2) for level in maps], 1)  # (B, S, D)
+        x = torch.cat([map_to_cells(level) for level in maps], 1)  # (B, S, D)
         positions = [
             self.position(grid, None, x.device) + level for grid, level in zip(grids, self.level, strict=True)
         ]
-        context = SamplingContext(grids, cell_centers(grids, x))
+        context = SamplingContext.of(grids, x)
         x = self.encoder.run(
             x,
             [cast(AttentionBackend, context)] * len(self.encoder.blocks),  # read by deformable attention
@@ -115,7 +115,7 @@ class DeformablePixelDecoder(nn.Module):
             obs=scope(obs, "encoder"),
         )
         cells = x.split([rows * columns for rows, columns in grids], 1)
-        memory = tuple(c.transpose(1, 2).unflatten(2, grid) for c, grid in zip(cells, grids, strict=True))
+        memory = tuple(cells_to_map(level, grid) for level, grid in zip(cells, grids, strict=True))
         finest = memory[-1]
         for level, lateral in zip(self.levels, reversed(features[: self.num_finer]), strict=True):
             finest = level(finest, lateral)

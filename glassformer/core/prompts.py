@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from glassformer.core import spec as specs
 from glassformer.core.backend import ACTIVATIONS, normal_table
-from glassformer.core.convolution.neck import ChannelLayerNorm
+from glassformer.core.convolution.layers import ChannelLayerNorm
 from glassformer.core.observe import Observer, tap
+from glassformer.core.spatial import cell_centers
 
 BACKGROUND, FOREGROUND, NO_POINT, PADDING = 0, 1, -1, -10  # labels of a point
 
@@ -48,10 +49,7 @@ class FourierPositions(nn.Module):
 
     def grid(self, rows: int, columns: int) -> Tensor:
         """Embed the centers of the cells of a grid, row by row -> (1, rows * columns, D)."""
-        device = self.frequencies.device
-        y = (torch.arange(rows, device=device) + 0.5) / rows
-        x = (torch.arange(columns, device=device) + 0.5) / columns
-        features: Tensor = self(torch.stack(torch.meshgrid(x, y, indexing="xy"), -1).view(1, -1, 2))
+        features: Tensor = self(cell_centers((rows, columns), self.frequencies.device)[None])
         return features
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from glassformer.core import spec as specs
 from glassformer.core.backend import ACTIVATIONS, normal_table
-from glassformer.core.convolution.neck import ChannelLayerNorm, Neck
+from glassformer.core.convolution.layers import ChannelLayerNorm, Neck
 from glassformer.core.feedforward import MLP
 from glassformer.core.inputs import embed_inputs
 from glassformer.core.observe import Observer, scope, tap

@@ -35,6 +35,16 @@ def map_to_cells(x: Tensor) -> Tensor:
     return x.flatten(2).transpose(1, 2)
 
 
+def cell_centers(grid: Grid, device: torch.device | None = None) -> Tensor:
+    """Return x and y of the center of every cell, in shares of the grid from 0 to 1: (rows * columns, 2).
+
+    >>> cell_centers((1, 2)).tolist()
+    [[0.25, 0.5], [0.75, 0.5]]
+    """
+    y, x = ((torch.arange(side, device=device) + 0.5) / side for side in grid)
+    return torch.stack((x.repeat(grid[0]), y.repeat_interleave(grid[1])), -1)
+
+
 class WindowLayout(NamedTuple):
     """How a grid is divided into windows of size x size tokens, after a cyclic shift up and left.
 

@@ -1,6 +1,6 @@
-"""Convolutions followed by batch norm, trained or frozen.
+"""Convolutions with norms: batch norm, trained or frozen, or LayerNorm over the channels.
 
-B batch, C channels, H height, W width.
+B batch, C channels, H height, W width, h and w rows and columns of a feature map.
 """
 
 from __future__ import annotations
@@ -10,6 +10,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from glassformer.core import spec as specs
+from glassformer.core.backend import ACTIVATIONS
+from glassformer.core.norms import LayerNorm
+from glassformer.core.observe import Observer, tap
 
 ChannelNorm = Literal["batch", "frozen_batch"]
 
@@ -104,3 +109,52 @@ class ConvNorm(nn.Module):
         folded.weight = nn.Parameter((conv.weight * scale[:, None, None, None]).detach())
         folded.bias = nn.Parameter((norm.bias - norm.running_mean * scale).detach())
         return folded
+
+
+class ChannelLayerNorm(LayerNorm):
+    """LayerNorm over the channels of feature maps (B, C, h, w).
+
+    >>> ChannelLayerNorm(8)(torch.randn(2, 8, 5, 6)).shape
+    torch.Size([2, 8, 5, 6])
+    """
+
+    def __init__(self, channels: int, *, eps: float = 1e-6) -> None:
+        super().__init__(channels, eps=eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+
+
+class Neck(nn.Module):
+    """1x1 convolution, norm, 3x3 convolution, norm: (B, C, h, w) -> (B, channels, h, w)."""
+
+    def __init__(self, d_in: int, spec: specs.NeckSpec) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(d_in, spec.channels, 1, bias=False)
+        self.norm1 = ChannelLayerNorm(spec.channels, eps=spec.norm_eps)
+        self.conv2 = nn.Conv2d(spec.channels, spec.channels, 3, padding=1, bias=False)
+        self.norm2 = ChannelLayerNorm(spec.channels, eps=spec.norm_eps)
+
+    def forward(self, x: Tensor, *, obs: Observer | None = None) -> Tensor:
+        x = tap(obs, "conv1", self.norm1(self.conv1(x)))
+        return tap(obs, "out", self.norm2(self.conv2(x)))
+
+
+class Upscale(nn.Module):
+    """Double the resolution: transposed convolution, activation, depthwise convolution, norm over channels.
+
+    >>> Upscale(8)(torch.randn(1, 8, 3, 5)).shape
+    torch.Size([1, 8, 6, 10])
+    """
+
+    def __init__(self, channels: int, activation: specs.Activation = "gelu") -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose2d(channels, channels, 2, stride=2)
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False)
+        self.norm = ChannelLayerNorm(channels)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, C, h, w) -> (B, C, 2 h, 2 w)."""
+        out: Tensor = self.norm(self.conv(ACTIVATIONS[self.activation](self.up(x))))
+        return out

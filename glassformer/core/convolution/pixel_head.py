@@ -5,6 +5,7 @@ B images, D d_model, C width of the decoder, L labels, H and W height and width 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 
 from glassformer.core import spec as specs
 from glassformer.core.observe import Observer, tap
+from glassformer.core.spatial import cells_to_map
 
 if TYPE_CHECKING:
     from glassformer.core.heads import HeadContext
@@ -73,8 +75,7 @@ class PixelHead(nn.Module):
 
     def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> PixelOutput:
         assert context.grid is not None and context.images is not None
-        rows, columns = context.grid
-        y = x[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))  # (B, D, rows, columns)
+        y = cells_to_map(x[:, -math.prod(context.grid) :], context.grid)  # (B, D, rows, columns)
         if self.spec.decoder_dim:
             features, image = [], context.images.to(y.dtype)
             for block in self.stem:
