@@ -173,7 +173,8 @@ def quantized_near_loaded(bundle: Bundle, name: str, weights: WeightFormat) -> C
     loaded, quantized = outputs
     differences = [relative_error(quantized[key], loaded[key]) for key in loaded]
     key = next(iter(loaded))
-    same = (quantized[key].argmax(-1) == loaded[key].argmax(-1)).flatten()
+    choices = [o[key] > 0 if key == "masks" else o[key].argmax(-1) for o in outputs]
+    same = (choices[0] == choices[1]).flatten()
     note = f"the same choice at {int(same.sum()):,} of {same.numel():,}"
     ids = _text(bundle)
     if ids is not None:
@@ -210,12 +211,12 @@ def _loaded_and_prepared(
             runs = (model, InferenceEncoder(model, weights))
             loaded, prepared = (drop_padding(model, sample, sample.run(run)) for run in runs)  # type: ignore[arg-type]
             return loaded, prepared
-        if isinstance(model.spec.head, spec.BoxesSpec):
+        if not isinstance(model.spec.head, spec.LanguageModelSpec):
             sample = random_inputs(model)
-            return sample.run(model), sample.run(PackedModel(model, weights))  # type: ignore[arg-type]
-        generates = isinstance(model, EncoderDecoder | DecoderOnly)
-        if not generates or not isinstance(model.spec.head, spec.LanguageModelSpec) or not has_tokens(model):
-            return "tasks run this model as it is"
+            prepared = PackedModel(model, weights)(*sample.arguments(model))
+            return sample.run(model), named_outputs(prepared)
+        if not has_tokens(model):
+            return "only tokens are generated step by step"
         ids = _text(bundle)
         sample = (
             random_inputs(model, "none")

@@ -91,6 +91,16 @@ def test_check_detects_a_small_error(name, monkeypatch):
     assert result.status == "failed" and result.worst > result.tolerance
 
 
+@pytest.mark.parametrize(
+    "family", ["vit", "swin", "clip", "detr", "sam", "mobile_sam", "mask2former", "eomt"]
+)
+def test_check_covers_the_prepared_copy_of_every_vision_model(family, monkeypatch):
+    name, bundle = "prepared = loaded", perturbed_bundle(family)
+    assert all_checks()[name](bundle, name).status == "passed"
+    ERRORS[name](monkeypatch)
+    assert all_checks()[name](bundle, name).status == "failed"
+
+
 CACHE_ERRORS = {
     "the beam cache": lambda m: wrap(m, BeamKVCache, "append", lambda f, s, n, k, v: f(s, n, k * 1.01, v)),
     "the order of beams": lambda m: m.setattr(BeamKVCache, "reorder", lambda self, rows: None),
