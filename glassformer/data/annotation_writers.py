@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,13 @@ def annotation_to_dict(annotation: Annotation) -> dict[str, Any]:
     return values
 
 
-def to_coco(images: Iterable[AnnotatedImage], classes: Sequence[str]) -> dict[str, Any]:
+def to_coco(
+    images: Iterable[AnnotatedImage], classes: Sequence[str], folder: Path | None = None
+) -> dict[str, Any]:
     """Convert annotated images to a COCO data set, with masks as compressed RLE and ids from 1.
 
-    classes: names of the categories, in the order of their ids.
+    classes: names of the categories, in the order of their ids. folder: the file names are relative to it;
+    None: names without folders.
     """
     ids = {name: number for number, name in enumerate(classes, 1)}
     content: dict[str, Any] = {
@@ -42,7 +46,10 @@ def to_coco(images: Iterable[AnnotatedImage], classes: Sequence[str]) -> dict[st
     }
     for number, image in enumerate(images, 1):
         size = {"width": image.width, "height": image.height}
-        content["images"].append({"id": number, "file_name": image.path.name, **size})
+        name = image.path.name
+        if folder is not None:
+            name = image.path.absolute().relative_to(folder.absolute()).as_posix()
+        content["images"].append({"id": number, "file_name": name, **size})
         for result in coco_results([(number, image.annotations)], ids):
             row = {"id": len(content["annotations"]) + 1, **result}
             content["annotations"].append(row)
