@@ -27,6 +27,7 @@ from torch import Tensor
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.model import EncoderOnly
+from glassformer.data.image_files import is_image_array, is_pillow_image
 from glassformer.errors import (
     GlassformerError,
     InputTooLongError,
@@ -129,7 +130,7 @@ class Task(ABC, Generic[In, Out]):
 
     def is_single(self, inputs: Any) -> bool:
         """Whether `inputs` is a single input rather than several."""
-        return isinstance(inputs, str | bytes | PathLike)
+        return isinstance(inputs, str | bytes | PathLike) or is_pillow_image(inputs) or is_image_array(inputs)
 
 
 def chunks(inputs: Iterable[In], size: int) -> Iterator[list[In]]:
@@ -168,6 +169,12 @@ def check_at_least(name: str, value: int | None, least: int = 1, most: int | Non
     if value is not None and not valid:
         expected = f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}"
         raise InvalidValueError(name, value, expected)
+
+
+def check_probability(name: str, value: float) -> None:
+    """Raise unless an option is a number from 0 to 1."""
+    if not 0 <= value <= 1:
+        raise InvalidValueError(name, value, "a number from 0 to 1")
 
 
 def check_characters(text: str, limit: int) -> InputTooLongError | None:

@@ -5,8 +5,7 @@ B images, Q object queries, L labels.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,26 +15,15 @@ from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.heads import BoxOutput
 from glassformer.data.annotations import Annotation
-from glassformer.data.image_files import ImageLike, is_image_array, is_pillow_image, load_image
 from glassformer.data.image_processing import Pixels, Size
-from glassformer.errors import FileMissingError, FileProblemError, InvalidValueError, UnsupportedError
-from glassformer.tasks.base import (
-    NO_CALLBACKS,
-    Callbacks,
-    Task,
-    batches,
-    check_at_least,
-    check_finite,
-    chunks,
-)
+from glassformer.errors import UnsupportedError
+from glassformer.tasks.base import check_at_least, check_finite, check_probability
 from glassformer.tasks.classification import label_names
-from glassformer.tasks.images import load_image_processor
-
-BATCH_PIXELS = {"cpu": 1 << 21, "cuda": 1 << 23}  # of one batch, including padding
+from glassformer.tasks.images import ImageTask, load_image_processor
 
 
-class Detector(Task[ImageLike, list[Annotation]]):
-    """Detect objects in images: paths, file contents (bytes), PIL images or arrays.
+class Detector(ImageTask):
+    """Detect objects in images.
 
     An image's objects are ordered by score, the best first, with boxes in pixels of the original image.
 
@@ -48,8 +36,7 @@ class Detector(Task[ImageLike, list[Annotation]]):
         if not isinstance(head, specs.BoxesSpec):
             hint = "use a detection model such as DETR or YOLOS"
             raise UnsupportedError(bundle.display_name, "object detection", hint=hint)
-        if not 0 <= threshold <= 1:
-            raise InvalidValueError("threshold", threshold, "a number from 0 to 1")
+        check_probability("threshold", threshold)
         check_at_least("batch_size", batch_size)
         self.bundle, self.threshold, self.batch_size = bundle, threshold, batch_size
         self.labels = label_names(bundle, head.num_labels)
@@ -59,44 +46,12 @@ class Detector(Task[ImageLike, list[Annotation]]):
         self.processor = load_image_processor(bundle, channels=channels)
         self.pads = masked and self.processor.do_pad
 
-    def is_single(self, inputs: Any) -> bool:
-        return super().is_single(inputs) or is_pillow_image(inputs) or is_image_array(inputs)
-
-    def run(
-        self, inputs: Iterable[ImageLike], callbacks: Callbacks = NO_CALLBACKS
-    ) -> Iterator[list[Annotation]]:
-        first = 1
-        for chunk in chunks(inputs, self.batch_size):
-            fitted: dict[int, tuple[Pixels, Size]] = {}
-            for number, source in enumerate(chunk):
-                try:
-                    image = load_image(source)
-                except (FileMissingError, FileProblemError, InvalidValueError) as error:
-                    callbacks.reject("image", first + number, error)
-                    continue
-                fitted[number] = self.processor.fit(image), (image.height, image.width)
-            results: dict[int, list[Annotation]] = {}
-            callbacks.on_done(len(chunk) - len(fitted))
-            for numbers in self._batches({number: pixels.shape for number, (pixels, _) in fitted.items()}):
-                detected = self._detect([fitted[number] for number in numbers])
-                results |= zip(numbers, detected, strict=True)
-                callbacks.on_done(len(numbers))
-            yield from (results.get(number, []) for number in range(len(chunk)))
-            first += len(chunk)
-
-    def _batches(self, shapes: dict[int, tuple[int, ...]]) -> Iterator[list[int]]:
-        """Group images: with padding, portraits and landscapes apart; without, those of the same size."""
-        groups: dict[object, list[int]] = defaultdict(list)
-        for number, (height, width, _) in shapes.items():
-            groups[height > width if self.pads else (height, width)].append(number)
-        budget = BATCH_PIXELS["cpu" if self.bundle.device.type == "cpu" else "cuda"]
-        for numbers in groups.values():
-            sizes = [shapes[number][0] * shapes[number][1] for number in numbers]
-            for rows in batches(sizes, budget):
-                yield [numbers[row] for row in rows]
+    def batch_key(self, size: Size) -> object:
+        """With padding, portraits and landscapes form batches; without, images of the same size."""
+        return size[0] > size[1] if self.pads else size
 
     @torch.inference_mode()
-    def _detect(self, images: Sequence[tuple[Pixels, Size]]) -> list[list[Annotation]]:
+    def forward(self, images: Sequence[tuple[Pixels, Size]]) -> list[list[Annotation]]:
         """Detect the objects of resized images, given with the sizes of the original ones."""
         pixels, sizes = zip(*images, strict=True)
         batch = self.processor.collate(pixels, sizes)

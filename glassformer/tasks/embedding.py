@@ -209,11 +209,24 @@ class SimilaritySearch(Task[Any, list[Match]]):
 
     def run(self, inputs: Iterable[Any], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[list[Match]]:
         for queries in chunks(self.embedder.run(inputs, callbacks), QUERIES_TOGETHER):
-            scores = F.normalize(torch.stack(queries), dim=-1) @ self.vectors.T  # (B, N)
-            best, order = scores.sort(dim=-1, descending=True, stable=True)
-            for row, columns in zip(best[:, : self.top].tolist(), order[:, : self.top].tolist(), strict=True):
+            for row in rank_vectors(F.normalize(torch.stack(queries), dim=-1), self.vectors, self.top):
                 yield [
                     Match(index=self.indices[n], text=self.texts[n], score=score)
-                    for score, n in zip(row, columns, strict=True)
+                    for n, score in row
                     if score == score  # NaN: the query was rejected
                 ]
+
+
+def rank_vectors(
+    queries: Tensor, candidates: Tensor, top: int | None = None
+) -> list[list[tuple[int, float]]]:
+    """Return the index and cosine similarity of the nearest candidates (N, D) for each query (B, D).
+
+    queries, candidates: vectors of length 1.
+
+    >>> rank_vectors(torch.tensor([[0.0, 1.0]]), torch.eye(2), top=1)
+    [[(1, 1.0)]]
+    """
+    best, order = (queries @ candidates.T).sort(dim=-1, descending=True, stable=True)
+    rows = zip(order[:, :top].tolist(), best[:, :top].tolist(), strict=True)
+    return [list(zip(*row, strict=True)) for row in rows]

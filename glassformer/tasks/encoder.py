@@ -9,14 +9,8 @@ from typing import Any, Generic, TypedDict
 import torch
 
 from glassformer.bundle import Bundle
-from glassformer.data.image_files import ImageLike, is_image_array, is_pillow_image
-from glassformer.errors import (
-    EmptyInputError,
-    FileMissingError,
-    FileProblemError,
-    InputTooLongError,
-    InvalidValueError,
-)
+from glassformer.data.image_files import ImageLike
+from glassformer.errors import EmptyInputError, InputTooLongError, InvalidValueError, UnsupportedError
 from glassformer.tasks.base import (
     BATCH_TOKENS,
     MAX_CHARACTERS_PER_TOKEN,
@@ -31,12 +25,13 @@ from glassformer.tasks.base import (
     check_text,
     chunks,
     encoder_model,
+    input_kind,
     max_input_tokens,
     require_tokenizer,
     token_input,
     truncate_longest_first,
 )
-from glassformer.tasks.images import ImageCollator, ProcessedImage, reads_images
+from glassformer.tasks.images import IMAGE_ERRORS, ImageCollator, ProcessedImage, reads_images
 from glassformer.tokenization import Encoded
 
 Item = Any  # an encoded text or a processed image
@@ -68,12 +63,12 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
         self.bundle, self.truncate, self.batch_tokens = bundle, truncate, batch_tokens
         self.images = ImageCollator(bundle) if reads_images(bundle) else None
         if self.images is None:
+            if input_kind(bundle.spec) == "images":
+                hint = "use the task detect or segment"
+                raise UnsupportedError(bundle.display_name, "classification and embedding", hint=hint)
             token_input(bundle)
         else:
             self.read_ahead = max(1, batch_tokens // self.images.num_tokens)
-
-    def is_single(self, inputs: Any) -> bool:
-        return super().is_single(inputs) or is_pillow_image(inputs) or is_image_array(inputs)
 
     @property
     def model(self) -> Any:
@@ -152,7 +147,7 @@ class EncoderTask(Task[Any, Out], Generic[Raw, Out]):
         for number, image in files.items():
             try:
                 items[number] = self.images.process(image)
-            except (FileMissingError, FileProblemError) as error:
+            except IMAGE_ERRORS as error:
                 callbacks.reject("image", number, error)
         return items
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,28 +12,11 @@ from torch import Tensor
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.data.annotations import Annotation
-from glassformer.data.image_files import ImageLike, is_image_array, is_pillow_image, load_image
 from glassformer.data.image_processing import ImageBatch, Pixels, Size
-from glassformer.errors import (
-    ConflictError,
-    FileMissingError,
-    FileProblemError,
-    InvalidValueError,
-    UnknownNameError,
-    UnsupportedError,
-)
-from glassformer.tasks.base import (
-    NO_CALLBACKS,
-    Callbacks,
-    Task,
-    batches,
-    check_at_least,
-    check_finite,
-    chunks,
-)
+from glassformer.errors import ConflictError, UnknownNameError, UnsupportedError
+from glassformer.tasks.base import check_at_least, check_finite, check_probability
 from glassformer.tasks.classification import label_names
-from glassformer.tasks.detection import BATCH_PIXELS
-from glassformer.tasks.images import load_image_processor
+from glassformer.tasks.images import ImageTask, load_image_processor
 from glassformer.tasks.mask_postprocessing import (
     MaskPostprocessor,
     MaskSegment,
@@ -49,12 +31,12 @@ from glassformer.tasks.segmentation import MaskGeneration, Prompt, PromptSegment
 MODES: tuple[SegmentationMode, ...] = ("semantic", "instance", "panoptic")
 
 
-class ImageSegmenter(Task[ImageLike, list[Annotation]]):
-    """Segment images: paths, file contents (bytes), PIL images or arrays.
+class ImageSegmenter(ImageTask):
+    """Segment images without prompts.
 
-    The result is one list of annotations per image, with masks and boxes in pixels of the original image: one
-    for each class ("semantic"), which cover the image; one for each object ("instance"), which may overlap;
-    or one for each object and region ("panoptic"), which do not overlap.
+    An image's annotations have masks and boxes in pixels of the original image: one for each class
+    ("semantic"), which cover the image; one for each object ("instance"), which may overlap; or one for each
+    object and region ("panoptic"), which do not overlap.
 
     mode: by default what the model was trained for, "panoptic" if that is not known.
     threshold: minimum score of an object or region, from 0 to 1.
@@ -81,8 +63,7 @@ class ImageSegmenter(Task[ImageLike, list[Annotation]]):
         if isinstance(head, specs.PixelsSpec) and (self.mode == "semantic") == head.instances:
             trained = "objects" if head.instances else "classes"
             raise UnsupportedError(bundle.display_name, f"{self.mode} segmentation: it predicts {trained}")
-        if not 0 <= threshold <= 1:
-            raise InvalidValueError("threshold", threshold, "a number from 0 to 1")
+        check_probability("threshold", threshold)
         check_at_least("batch_size", batch_size)
         self.bundle, self.threshold, self.batch_size = bundle, threshold, batch_size
         self.labels = label_names(bundle, head.num_labels)
@@ -95,44 +76,8 @@ class ImageSegmenter(Task[ImageLike, list[Annotation]]):
         if self.mode != "semantic" and self.processor.do_split_image:  # objects would be cut in pieces
             self.processor = replace(self.processor, do_split_image=False, do_pad=True)
 
-    def is_single(self, inputs: Any) -> bool:
-        return super().is_single(inputs) or is_pillow_image(inputs) or is_image_array(inputs)
-
-    def run(
-        self, inputs: Iterable[ImageLike], callbacks: Callbacks = NO_CALLBACKS
-    ) -> Iterator[list[Annotation]]:
-        first = 1
-        for chunk in chunks(inputs, self.batch_size):
-            fitted: dict[int, tuple[Pixels, Size]] = {}
-            for number, source in enumerate(chunk):
-                try:
-                    image = load_image(source)
-                except (FileMissingError, FileProblemError, InvalidValueError) as error:
-                    callbacks.reject("image", first + number, error)
-                    continue
-                fitted[number] = self.processor.fit(image), (image.height, image.width)
-            callbacks.on_done(len(chunk) - len(fitted))
-            results: dict[int, list[Annotation]] = {}
-            for numbers in self._batches({number: pixels.shape for number, (pixels, _) in fitted.items()}):
-                found = self._segment([fitted[number] for number in numbers])
-                results |= zip(numbers, found, strict=True)
-                callbacks.on_done(len(numbers))
-            yield from (results.get(number, []) for number in range(len(chunk)))
-            first += len(chunk)
-
-    def _batches(self, shapes: dict[int, tuple[int, ...]]) -> Iterator[list[int]]:
-        """Group images of the same size, as the models see padding."""
-        groups: dict[object, list[int]] = defaultdict(list)
-        for number, shape in shapes.items():
-            groups[shape[:2]].append(number)
-        budget = BATCH_PIXELS["cpu" if self.bundle.device.type == "cpu" else "cuda"]
-        for numbers in groups.values():
-            sizes = [shapes[number][0] * shapes[number][1] for number in numbers]
-            for rows in batches(sizes, budget):
-                yield [numbers[row] for row in rows]
-
     @torch.inference_mode()
-    def _segment(self, images: Sequence[tuple[Pixels, Size]]) -> list[list[Annotation]]:
+    def forward(self, images: Sequence[tuple[Pixels, Size]]) -> list[list[Annotation]]:
         """Segment resized images, given with the sizes of the original ones."""
         pixels, sizes = zip(*images, strict=True)
         batch = self.processor.collate(pixels, sizes)
@@ -183,10 +128,11 @@ def make_segmenter(
     stuff_classes: Sequence[str] = (),
 ) -> PromptSegmenter | ImageSegmenter:
     """Return the segmenter of a model: by prompts, or of whole images. The options are those of the two."""
-    if mode is not None and (prompts or everything is not None):
-        raise ConflictError(("mode", "points and boxes"), "a mode segments the whole image")
-    promptable = isinstance(bundle.spec, specs.PromptedSegmenterSpec) and mode is None
-    if promptable or prompts or everything is not None:
+    prompted = bool(prompts) or everything is not None
+    if prompted and (mode is not None or stuff_classes):
+        option = "mode" if mode is not None else "stuff_classes"
+        raise ConflictError((option, "points and boxes"), "it is an option of segmentation without prompts")
+    if prompted or (isinstance(bundle.spec, specs.PromptedSegmenterSpec) and mode is None):
         return PromptSegmenter(
             bundle, prompts=prompts, everything=everything, multimask_output=multimask_output
         )

@@ -5,7 +5,9 @@ B images, H x W pixels, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,11 +17,22 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
+from glassformer.data.annotations import Annotation
 from glassformer.data.image_files import ImageLike, load_image
 from glassformer.data.image_processing import ImageProcessor, Pixels, Size
-from glassformer.errors import MissingValueError, ShapeError, UnsupportedError
+from glassformer.errors import (
+    FileMissingError,
+    FileProblemError,
+    InvalidValueError,
+    MissingValueError,
+    ShapeError,
+    UnsupportedError,
+)
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
-from glassformer.tasks.base import input_kind
+from glassformer.tasks.base import NO_CALLBACKS, Callbacks, Task, batches, chunks, input_kind
+
+IMAGE_ERRORS = (FileMissingError, FileProblemError, InvalidValueError)  # that concern a single image
+BATCH_PIXELS = {"cpu": 1 << 21, "cuda": 1 << 23}  # of one batch, including padding
 
 # How an image differs from the training data: it is blank (one shade), in color for a grayscale model, much
 # larger than the model's input size, or much lighter or darker.
@@ -56,6 +69,59 @@ def load_image_processor(
             IMAGE_PROCESSOR_FILE, "to normalize images", hint="put it into the model's folder"
         )
     return ImageProcessor.from_dict(config, channels=channels, image_size=image_size)
+
+
+class ImageTask(Task[ImageLike, list[Annotation]]):
+    """A task that finds objects in images: paths, file contents (bytes), PIL images or arrays of any size.
+
+    The result is one list of annotations per image.
+
+    batch_size: largest number of images per batch; large images make smaller batches.
+    """
+
+    processor: ImageProcessor
+    batch_size: int
+
+    @abstractmethod
+    def forward(self, images: Sequence[tuple[Pixels, Size]]) -> list[list[Annotation]]:
+        """Run the model on a batch of resized images, given with the sizes of the original ones."""
+
+    def batch_key(self, size: Size) -> object:
+        """Return what the resized images of a batch have in common: by default their size."""
+        return size
+
+    def run(
+        self, inputs: Iterable[ImageLike], callbacks: Callbacks = NO_CALLBACKS
+    ) -> Iterator[list[Annotation]]:
+        first = 1
+        for chunk in chunks(inputs, self.batch_size):
+            fitted: dict[int, tuple[Pixels, Size]] = {}
+            for number, source in enumerate(chunk):
+                try:
+                    image = load_image(source)
+                except IMAGE_ERRORS as error:
+                    callbacks.reject("image", first + number, error)
+                    continue
+                fitted[number] = self.processor.fit(image), (image.height, image.width)
+            callbacks.on_done(len(chunk) - len(fitted))
+            results: dict[int, list[Annotation]] = {}
+            for numbers in self._batches({number: pixels.shape for number, (pixels, _) in fitted.items()}):
+                found = self.forward([fitted[number] for number in numbers])
+                results |= zip(numbers, found, strict=True)
+                callbacks.on_done(len(numbers))
+            yield from (results.get(number, []) for number in range(len(chunk)))
+            first += len(chunk)
+
+    def _batches(self, shapes: dict[int, tuple[int, ...]]) -> Iterator[list[int]]:
+        """Group images by `batch_key`, and split the groups by their number of pixels."""
+        groups: dict[object, list[int]] = defaultdict(list)
+        for number, (height, width, _) in shapes.items():
+            groups[self.batch_key((height, width))].append(number)
+        budget = BATCH_PIXELS["cpu" if self.bundle.device.type == "cpu" else "cuda"]
+        for numbers in groups.values():
+            sizes = [shapes[number][0] * shapes[number][1] for number in numbers]
+            for rows in batches(sizes, budget):
+                yield [numbers[row] for row in rows]
 
 
 class ImageCollator:

@@ -24,18 +24,18 @@ from glassformer.core.observe import Observer
 from glassformer.core.segmenter import PromptedMaskOutput
 from glassformer.core.spec import PromptedSegmenterSpec
 from glassformer.data.annotations import ONE_CLASS, Annotation, Box, mask_to_box
-from glassformer.data.image_files import ImageLike, is_image_array, is_pillow_image, load_image
+from glassformer.data.image_files import ImageLike, load_image
 from glassformer.data.image_processing import Size
-from glassformer.errors import (
-    ConflictError,
-    FileMissingError,
-    FileProblemError,
-    InvalidValueError,
-    MissingValueError,
-    UnsupportedError,
+from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
+from glassformer.tasks.base import (
+    NO_CALLBACKS,
+    Callbacks,
+    Task,
+    check_at_least,
+    check_finite,
+    check_probability,
 )
-from glassformer.tasks.base import NO_CALLBACKS, Callbacks, Task, check_at_least, check_finite
-from glassformer.tasks.images import load_image_processor
+from glassformer.tasks.images import IMAGE_ERRORS, load_image_processor
 
 Point = tuple[float, float]  # x, y in pixels
 CACHED_IMAGES = 8  # embeddings per model; one takes 4 MB
@@ -90,8 +90,7 @@ class MaskGeneration:
     def __post_init__(self) -> None:
         check_at_least("points_per_side", self.points_per_side, most=256)
         for name in ("pred_iou_thresh", "stability_score_thresh", "box_nms_thresh"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InvalidValueError(name, getattr(self, name), "a number from 0 to 1")
+            check_probability(name, getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -135,9 +134,6 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
         self.image_size = bundle.spec.input.image_size
         self.processor = load_image_processor(bundle, channels=bundle.spec.input.channels)
 
-    def is_single(self, inputs: Any) -> bool:
-        return super().is_single(inputs) or is_pillow_image(inputs) or is_image_array(inputs)
-
     def run(
         self, inputs: Iterable[ImageLike], callbacks: Callbacks = NO_CALLBACKS
     ) -> Iterator[list[Annotation]]:
@@ -150,7 +146,7 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
                 else:
                     for prompt in self.prompts:
                         result += self._segment(encoded, prompt)
-            except (FileMissingError, FileProblemError, InvalidValueError) as error:
+            except IMAGE_ERRORS as error:
                 callbacks.reject("image", number, error)
             callbacks.on_done(1)
             yield result
@@ -293,7 +289,7 @@ def _check_prompt(prompt: Prompt, size: Size) -> None:
         left, top, right, bottom = prompt.box
         if not (0 <= left < right <= width and 0 <= top < bottom <= height):
             given = ",".join(f"{side:g}" for side in prompt.box)
-            raise InvalidValueError("box", given, f"x_min,y_min,x_max,y_max {inside}")
+            raise InvalidValueError("boxes", given, f"x_min,y_min,x_max,y_max {inside}")
 
 
 def _image_key(image: ImageLike) -> bytes | None:

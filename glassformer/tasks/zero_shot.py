@@ -44,9 +44,11 @@ class ZeroShotClassifier(EncoderTask[Tensor, Classification]):
         templates = [templates] if isinstance(templates, str) else list(templates)
         for template in templates:
             if not isinstance(template, str) or "{}" not in template:
-                raise InvalidValueError("template", template, "a text with {} in place of the label")
+                raise InvalidValueError("templates", template, "a text with {} in place of the label")
         if not labels or not templates:
             raise EmptyInputError("list of labels" if templates else "list of templates")
+        if isinstance(labels, str) or not all(isinstance(label, str) and label.strip() for label in labels):
+            raise InvalidValueError("labels", labels, "a list of texts that are not empty")
         if len(set(labels)) < len(labels):
             raise InvalidValueError("labels", list(labels), "different labels")
         super().__init__(bundle.tower("image"), **options)

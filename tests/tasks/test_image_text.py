@@ -177,8 +177,11 @@ def test_rejected_inputs_are_numbered_among_all_inputs(clip: Any, pictures: list
     assert (error.value.kind, error.value.number) == ("image", 3)
     with pytest.raises(InvalidValueError) as bad:
         clip[3].classify(pictures[0], labels=LABELS, templates="no place for it")
-    assert bad.value.name == "template"
+    assert bad.value.name == "templates"
     with pytest.raises(EmptyInputError):
         clip[3].classify(pictures[0], labels=[])
+    for labels in (["cat", " "], ["cat", "cat"], "cat"):
+        with pytest.raises(InvalidValueError):
+            clip[3].classify(pictures[0], labels=labels)
     with pytest.raises(UnsupportedError):
         ZeroShotClassifier(glassformer.Pipeline(model=glassformer.tiny("vit")), LABELS)

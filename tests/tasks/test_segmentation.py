@@ -151,8 +151,8 @@ def test_image_is_encoded_once(pair: Any, tmp_path: Path, monkeypatch: pytest.Mo
     [
         ({"points": [(-1, 3)]}, "points"),
         ({"points": [(3, 3)], "background_points": [(3, 99)]}, "background_points"),
-        ({"boxes": [(5, 5, 5, 9)]}, "box"),
-        ({"boxes": [(5, 5, 99, 9)]}, "box"),
+        ({"boxes": [(5, 5, 5, 9)]}, "boxes"),
+        ({"boxes": [(5, 5, 99, 9)]}, "boxes"),
         ({"everything": MaskGeneration, "points_per_side": 0}, "points_per_side"),
     ],
 )
