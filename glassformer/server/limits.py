@@ -33,13 +33,8 @@ from glassformer.server.metrics import Metrics
 from glassformer.server.security import client_address
 
 EXPENSIVE = ("/trace", "/runs")  # GET requests that count as work
-LARGE = (
-    "/classify",
-    "/detect",
-    "/forecast",
-    "/segment",
-    "/trace",
-)  # routes whose bodies contain images or series
+# routes whose bodies contain images or series
+LARGE = ("/classify", "/detect", "/embed", "/forecast", "/segment", "/similar", "/trace")
 MIN_MEMORY = 256 << 20  # free bytes below which requests are refused
 LARGE_REQUEST = 1 << 20  # bytes of a body after which memory is returned to the system
 TIMEOUT_HEADER = "x-request-timeout"

@@ -1,4 +1,4 @@
-"""Task routes: /translate, /classify, /detect, /segment, /ner and /forecast."""
+"""Task routes: /translate, /classify, /embed, /similar, /detect, /segment, /ner and /forecast."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ from glassformer.server.schema import (
     TranslateResponse,
     Translation,
 )
-from glassformer.tasks.base import token_input
+from glassformer.tasks.base import RejectedInputError, input_kind, token_input
 from glassformer.tasks.classification import Classifier, label_names
 from glassformer.tasks.detection import Detector
-from glassformer.tasks.embedding import Embedder, text_bundle
+from glassformer.tasks.embedding import Embedder, rank_vectors
 from glassformer.tasks.forecasting import LEVELS, Forecaster, forecast_steps
 from glassformer.tasks.image_segmentation import make_segmenter
 from glassformer.tasks.images import ImageWarning, image_warning_message, reads_images
@@ -109,20 +109,20 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
             classifies = hasattr(head, "num_labels") and not isinstance(head, _OTHER_HEADS)
             return classifies and reads_images(bundle) == has_images
 
-        model = models.select(body.model, without_errors(is_classifier))
         _check_one_of(texts=body.texts, images=body.images)
+        model = models.select(body.model, without_errors(is_classifier))
         two_towers = isinstance(model.bundle.spec, specs.TwoTowerSpec)
         if (body.labels is not None) != two_towers:
             if two_towers:
                 raise MissingValueError("labels", f"by the model {model.id!r}, which has no labels")
             raise UnsupportedError(f"the model {model.id!r}", "other labels", "leave out labels")
-        if (two_towers or reads_images(model.bundle)) != has_images:
-            feature, instead = ("images", "texts") if has_images else ("texts", "images")
-            raise UnsupportedError(f"the model {model.id!r}", feature, f"send {instead}")
+        _check_input(model.bundle, images=has_images)
+        if two_towers and not has_images:
+            raise UnsupportedError(f"the model {model.id!r}", "labels of texts", "send images")
         if body.text_pairs is not None and len(body.text_pairs) != len(body.texts or ()):
             expected = f"{len(body.texts or ())}, as many as texts"
             raise InvalidValueError("text_pairs", f"{len(body.text_pairs)} texts", expected)
-        inputs: Any = body.texts if body.images is None else [decode_base64(image) for image in body.images]
+        inputs: Any = body.texts if body.images is None else _decode(body.images)
         if body.text_pairs is not None:
             inputs = list(zip(inputs, body.text_pairs, strict=True))
         return await model.run(lambda bundle: _classify(model.id, bundle, inputs, body))
@@ -131,7 +131,8 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
     async def embed(body: EmbedRequest) -> EmbedResponse:
         """Embed texts or images, each as one vector."""
         _check_one_of(texts=body.texts, images=body.images)
-        model = models.select(body.model, without_errors(_embeds(body.images is not None)))
+        suited = _embeds(texts=body.texts is not None, images=body.images is not None)
+        model = models.select(body.model, without_errors(suited))
         vectors = await model.run(lambda bundle: _embed(bundle, body.texts, body.images, body.truncate))
         return EmbedResponse(model=model.id, vectors=vectors.tolist())
 
@@ -140,8 +141,11 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
         """Rank candidates by their similarity to each query: texts or images."""
         _check_one_of(texts=body.texts, images=body.images)
         _check_one_of(candidate_texts=body.candidate_texts, candidate_images=body.candidate_images)
-        needs_images = body.images is not None or body.candidate_images is not None
-        model = models.select(body.model, without_errors(_embeds(needs_images)))
+        suited = _embeds(
+            texts=body.texts is not None or body.candidate_texts is not None,
+            images=body.images is not None or body.candidate_images is not None,
+        )
+        model = models.select(body.model, without_errors(suited))
         return await model.run(lambda bundle: _similar(model.id, bundle, body))
 
     @router.post("/detect")
@@ -152,7 +156,7 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
             return isinstance(getattr(bundle.spec, "head", None), specs.BoxesSpec)
 
         model = models.select(body.model, without_errors(detects))
-        images = [decode_base64(image) for image in body.images]
+        images = _decode(body.images)
         return await model.run(lambda bundle: _detect(model.id, bundle, images, body))
 
     @router.post("/segment")
@@ -199,6 +203,24 @@ def _check_one_of(**values: object) -> None:
         raise MissingValueError(" or ".join(values), "as the input")
     if len(names) > 1:
         raise ConflictError(names, "a request must have only one of them")
+
+
+def _check_input(bundle: Bundle, *, images: bool) -> None:
+    """Raise if a model does not read images, or texts: a text must never be opened as an image file."""
+    kind = input_kind(bundle.spec)
+    if ("images" if images else "text") not in kind:
+        raise UnsupportedError(bundle.display_name, "images" if images else "texts", f"it reads {kind}")
+
+
+def _decode(images: list[str]) -> list[bytes]:
+    """Decode images from base64; an error has the number of the image."""
+    contents = []
+    for number, image in enumerate(images, 1):
+        try:
+            contents.append(decode_base64(image))
+        except InvalidValueError as error:
+            raise RejectedInputError("image", number, error) from None
+    return contents
 
 
 def _prepare(model: ServedModel, body: TranslateRequest) -> tuple[Translator, list[Document]]:
@@ -260,10 +282,7 @@ def _segment(model: str, bundle: Bundle, image: bytes, body: SegmentRequest) -> 
     )
     results = [
         SegmentedObject(
-            label=found.label,
-            score=found.score,
-            box=found.box,
-            mask=RunLengths.model_validate(encode_rle(found.mask)),
+            label=found.label, score=found.score, box=found.box, mask=RunLengths(**encode_rle(found.mask))
         )
         for found in task(image)
         if found.mask is not None
@@ -271,28 +290,25 @@ def _segment(model: str, bundle: Bundle, image: bytes, body: SegmentRequest) -> 
     return SegmentResponse(model=model, results=results)
 
 
-def _embeds(images: bool) -> Callable[[Bundle], bool]:
-    """Return a check for models that embed images, or texts."""
+def _embeds(*, texts: bool, images: bool) -> Callable[[Bundle], bool]:
+    """Return a check for models that embed texts, images or both."""
 
     def check(bundle: Bundle) -> bool:
         if isinstance(bundle.spec, specs.TwoTowerSpec):
             return True
-        return reads_images(bundle) if images else bundle.tokenizer is not None and bool(token_input(bundle))
+        if images:
+            return reads_images(bundle) and not texts
+        return bundle.tokenizer is not None and bool(token_input(bundle))
 
     return check
 
 
 def _embed(bundle: Bundle, texts: list[str] | None, images: list[str] | None, truncate: bool) -> Tensor:
-    """Return the vectors (N, D); a text is never opened as an image file."""
-    inputs: Any = texts
-    if images is not None:
-        inputs = [decode_base64(image) for image in images]
-        bundle = bundle.tower("image") if isinstance(bundle.spec, specs.TwoTowerSpec) else bundle
-        if not reads_images(bundle):
-            raise UnsupportedError(bundle.display_name, "images", "send texts")
-    else:
-        bundle = text_bundle(bundle)
-        token_input(bundle)
+    """Return the vectors (N, D)."""
+    _check_input(bundle, images=images is not None)
+    if isinstance(bundle.spec, specs.TwoTowerSpec):
+        bundle = bundle.tower("text" if images is None else "image")
+    inputs: Any = texts if images is None else _decode(images)
     return torch.stack(list(Embedder(bundle, truncate=truncate).run(inputs)))
 
 
@@ -301,10 +317,9 @@ def _similar(model: str, bundle: Bundle, body: SimilarRequest) -> SimilarRespons
         F.normalize(_embed(bundle, texts, images, body.truncate), dim=-1)
         for texts, images in ((body.texts, body.images), (body.candidate_texts, body.candidate_images))
     )
-    best, order = (queries @ candidates.T).sort(dim=-1, descending=True, stable=True)
     results = [
-        [SimilarMatch(index=n, score=score) for n, score in zip(columns, row, strict=True)]
-        for columns, row in zip(order[:, : body.top].tolist(), best[:, : body.top].tolist(), strict=True)
+        [SimilarMatch(index=n, score=score) for n, score in row]
+        for row in rank_vectors(queries, candidates, body.top)
     ]
     return SimilarResponse(model=model, results=results)
 

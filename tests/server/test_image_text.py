@@ -16,6 +16,7 @@ from tests.server.harness import serving
 from tests.tasks.test_image_text import save_clip
 
 LABELS = ["cat", "dog"]
+CANDIDATES = {"/similar": {"candidate_texts": LABELS}}
 
 
 def pictures() -> list[bytes]:
@@ -52,3 +53,32 @@ def test_routes_match_the_library(tmp_path: Path) -> None:
         for bad in ({"images": images}, {"texts": texts, "labels": LABELS}):
             assert client.post("/classify", json=bad).status_code == 422
         assert client.post("/similar", json={"texts": texts}).status_code == 422
+        blank = client.post("/classify", json={"images": images, "labels": ["cat", " "]})
+        assert blank.status_code == 422 and blank.json()["error"]["param"] == "labels"
+        second = client.post("/embed", json={"images": [images[0], "?"]}).json()["error"]
+        assert second["message"].startswith("image 2: ") and second["fields"]["number"] == 2
+        noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (1800, 1800, 3), np.uint8))
+        file = io.BytesIO()
+        noise.save(file, "PNG")
+        large = base64.b64encode(file.getvalue()).decode()  # more than a body of texts may have
+        assert len(large) > 8 << 20
+        for route in ("/embed", "/similar"):
+            response = client.post(route, json={"images": [large], **CANDIDATES.get(route, {})})
+            assert response.status_code == 200, response.text
+
+
+def test_mixed_requests_choose_a_model_with_two_towers(tmp_path: Path) -> None:
+    save_clip(tmp_path / "clip")
+    image = base64.b64encode(pictures()[0]).decode()
+    with serving(["pocket-digits", "pocket-sam", tmp_path / "clip"]) as server, server.client() as client:
+        assert client.post("/embed", json={"images": [image]}).json()["model"] == "pocket-digits"
+        for body in (
+            {"images": [image], **CANDIDATES["/similar"]},
+            {"texts": ["a"], "candidate_images": [image]},
+        ):
+            assert client.post("/similar", json=body).json()["model"] == "clip"
+        for route in ("/embed", "/classify"):
+            error = client.post(route, json={"images": [image], "model": "pocket-sam"}).json()["error"]
+            assert error["code"] == "unsupported" and "images" not in error["message"]
+        texts = client.post("/embed", json={"texts": ["a"], "model": "pocket-digits"})
+        assert texts.status_code == 422 and "it reads images" in texts.json()["error"]["message"]
