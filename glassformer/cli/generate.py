@@ -169,8 +169,7 @@ def _run(
     from glassformer.tasks.text_generation import GENERATED_COLUMNS
 
     column = GENERATED_COLUMNS[name]
-    inputs = options.read(texts, task.bundle.job)
-    note_file_as_text(texts, task.bundle)
+    inputs = options.read(texts, task.bundle)
     notes = Notes(task.bundle)
     skip_blank = inputs.source != "arguments"  # an empty argument is a prompt
     columns = None if options.as_json else {column: str}

@@ -56,7 +56,7 @@ class LineErrors:
 
     def __init__(self, file: Path | None = None, unit: str = "line") -> None:
         self.count = 0
-        self._file, self._unit = file, unit
+        self._file, self.unit = file, unit
         self._pending: dict[int, str] = {}
 
     def add(self, number: int, reason: object) -> None:
@@ -70,7 +70,7 @@ class LineErrors:
             self.count += 1
             if self.count <= MAX_REPORTED:
                 where = f" of {self._file}" if self._file else ""
-                message(f"warning: {self._unit} {number:,}{where}: {reason}")
+                message(f"warning: {self.unit} {number:,}{where}: {reason}")
         return reason
 
     def report_all(self) -> None:
@@ -79,18 +79,20 @@ class LineErrors:
 
     def raise_if_any(self) -> None:
         if self.count:
-            raise BadLinesError(count=self.count, file=str(self._file or ""), unit=self._unit)
+            raise BadLinesError(count=self.count, file=str(self._file or ""), unit=self.unit)
 
 
 @dataclass(kw_only=True)
 class Inputs:
     """Input texts in order, tuples of texts if several columns of a table are read.
 
-    total: number of texts, if known. first: number of lines skipped by `skip`. table: the table they are
-    read from. records: if kept, the rows that were read and whose results are not written yet.
+    total: number of texts, if known. first: number of lines skipped by `skip`. images: the paths of image
+    files, if folders or patterns stand for them. table: the table they are read from. records: if kept, the
+    rows that were read and whose results are not written yet.
     """
 
     source: Literal["arguments", "file", "stdin", "terminal"]
+    images: Sequence[str] = ()
     lines: Iterator[Any] = field(default_factory=lambda: iter(()))
     total: int | None = None
     first: int = 0
@@ -135,6 +137,7 @@ def read_inputs(
     texts: Sequence[str] | None,
     file: Path | None,
     *,
+    images: Sequence[str] = (),
     columns: Sequence[str] | None = None,
     encoding: str = "utf-8",
     job: JobInfo | None = None,
@@ -142,6 +145,8 @@ def read_inputs(
 ) -> Inputs:
     """Return the inputs of a command: from arguments, --file, or stdin.
 
+    images: image files that replace `texts`, which name folders or patterns; unlike an argument, one that
+    cannot be read does not end the command.
     A CSV, TSV, JSON Lines or Parquet file is read as a table. columns: its columns with the inputs, at most
     `max_columns`; by default those of the training data (`job`), else the only column of text.
     """
@@ -158,6 +163,10 @@ def read_inputs(
         raise ConflictError(names=("column", "TEXT" if texts else "file"), reason=reason)
     if file is not None and is_table:
         return _read_table(file, columns, encoding, job, max_columns)
+    if images:
+        inputs = Inputs(source="file", images=images, total=len(images), errors=LineErrors(unit="image"))
+        inputs.lines = _kept_lines(iter(images), inputs)
+        return inputs
     if texts:
         inputs = Inputs(source="arguments", total=len(texts))
         inputs.lines = _kept_lines(iter(texts), inputs)
@@ -292,7 +301,7 @@ class LineWriter:
         of_total = f" of {total:,}" if total is not None else ""
         left = (total - done) / rate if total is not None and rate else 0
         eta = f", {left:,.0f} s left" if left >= 1 else ""
-        unit = "rows" if self._inputs.table is not None else "lines"
+        unit = f"{self._inputs.errors.unit}s"
         message(f"{done:,}{of_total} {unit} in {seconds:,.1f} s, {rate:,.1f} {unit}/s{eta}")
 
 
@@ -381,12 +390,6 @@ def check_output_file(
     if not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         problem = "cannot be written" if path.parent.is_dir() else "is in a folder that does not exist"
         raise FileProblemError(path=path, problem=problem)
-
-
-def check_picture_name(path: Path) -> None:
-    """Fail early if a picture cannot be saved under a name, which ends in its format."""
-    if path.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
-        raise FileProblemError(path, "has no suffix of a picture", hint="name a .png, .jpg or .webp file")
 
 
 def check_output_folder(

@@ -25,7 +25,6 @@ from glassformer.errors import FileMissingError, UnknownNameError, UnsupportedEr
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
-    from glassformer.families.sidecars import JobInfo
 
 TINY = "tiny:"  # MODEL is a small random model of a family
 OUTPUT_PANEL = "Output"
@@ -128,16 +127,22 @@ class LineOptions(DeviceOptions):
     as_json: Json = False
     batch_tokens: BatchTokens = None
 
-    def read(self, texts: Sequence[str] | None, job: JobInfo, max_columns: int = 1) -> Inputs:
-        """Open the inputs. job: names the columns of the training data, the default for a table."""
-        return read_inputs(
+    def read(self, texts: Sequence[str] | None, bundle: Bundle, max_columns: int = 1) -> Inputs:
+        """Open the inputs of a model; if it reads images, folders and patterns stand for their images.
+
+        The columns of the training data are the default for a table.
+        """
+        inputs = read_inputs(
             texts,
             self.file,
+            images=expand_folders(texts, bundle),
             columns=self.columns,
             encoding=self.encoding,
-            job=job,
+            job=bundle.job,
             max_columns=max_columns,
         )
+        note_file_as_text(texts, bundle)
+        return inputs
 
     def task_kwargs(self) -> dict[str, Any]:
         """Return the options that were set, as keyword arguments of a task."""
@@ -387,10 +392,13 @@ def _takes_images(bundle: Bundle) -> bool:
     return reads_images(bundle) or isinstance(bundle.spec, TwoTowerSpec)
 
 
-def expand_folders(inputs: list[str] | None, bundle: Bundle) -> list[str] | None:
-    """Return the inputs with the images of each folder or pattern in its place, if the model reads images."""
+def expand_folders(inputs: Sequence[str] | None, bundle: Bundle) -> list[str]:
+    """Return the inputs with the images of each folder or pattern in its place.
+
+    Empty if there are no folders or patterns, or if the model does not read images.
+    """
     if not inputs or not any(map(_is_folder_or_pattern, inputs)) or not _takes_images(bundle):
-        return inputs
+        return []
     from glassformer.data.image_files import list_images
 
     lists = (list_images([item]) if _is_folder_or_pattern(item) else [item] for item in inputs)

@@ -41,10 +41,15 @@ from glassformer.cli.options import (
     Truncate,
     expand_folders,
     load_model,
-    note_file_as_text,
     with_options,
 )
-from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
+from glassformer.errors import (
+    ConflictError,
+    FileProblemError,
+    InvalidValueError,
+    MissingValueError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,9 +86,10 @@ def classify(
             show_default=False,
         ),
     ] = None,
-    template: Annotated[
+    templates: Annotated[
         list[str] | None,
         typer.Option(
+            "--template",
             help='Text of a label, with {} in place of its name (default: "a photo of a {}"). Repeatable: '
             "several are averaged.",
             show_default=False,
@@ -102,8 +108,7 @@ def classify(
     prints its predicted value. A model trained on text pairs reads two texts
     separated by a tab.
     A model with an image and a text tower compares images with --labels.
-    If an input is a folder, its images are classified, and each line starts
-    with the path.
+    A folder stands for its images; each line then starts with the path.
     A model of time series reads them from a file: .ts, UCR .tsv or a table.
     Empty lines stay empty. --json prints the probabilities of all labels.
     A table written with --out gets the columns label and score, or labels;
@@ -117,17 +122,14 @@ def classify(
     from glassformer.tasks.series_classification import reads_series
     from glassformer.tasks.table_columns import classification_columns
 
-    zero_shot = _zero_shot_options(bundle, labels, template)
+    zero_shot = _zero_shot_options(bundle, labels, templates)
     table = classification_columns(bundle, top)
     top_labels = None if options.as_json else table.top
     if reads_series(bundle):
         _classify_series(bundle, inputs, options, table)
         return
     pairs = pairs or bool(bundle.job.text_pair)
-    files = expand_folders(inputs, bundle)
-    paths = None if files == inputs else iter(files or ())
-    source = options.read(files, bundle.job, max_columns=2)
-    note_file_as_text(inputs, bundle)
+    source = options.read(inputs, bundle, max_columns=2)
     task: Task[Any, Classification]
     if zero_shot is None:
         task = Classifier(bundle, top=top_labels, truncate=truncate, **options.task_kwargs())
@@ -143,11 +145,7 @@ def classify(
     def show(result: Classification) -> FormattedResult:
         warnings.update(result.warnings)
         line = format_scores((label.label, label.score) for label in table.labels(result))
-        values: dict[str, Any] = {"labels": [asdict(label) for label in result.labels]}
-        if paths is not None:
-            values["image"] = next(paths)
-            line = f"{values['image']}\t{line}"
-        return line, values, table.cells(result)
+        return line, {"labels": [asdict(label) for label in result.labels]}, table.cells(result)
 
     try:
         _print_results(source, task, show, options, table.types)
@@ -288,7 +286,8 @@ def embed(
 
     Prints one vector per line, with values separated by spaces.
     A model with an image and a text tower embeds both: names that end like
-    an image file's are images. A folder stands for its images.
+    an image file's are images. A folder stands for its images; each line
+    then starts with the path.
     A sentence encoder pools and normalizes as configured; other text
     encoders return the mean over tokens, image encoders their class token,
     if they have one. Empty lines stay empty. --out writes a
@@ -342,10 +341,13 @@ def similar(
     Prints the lines and their cosine similarities, separated by tabs.
     Empty lines stay empty; empty lines of the corpus are ignored.
     """
-    lines, errors = ((), LineErrors()) if corpus.is_dir() else read_lines(corpus, options.encoding)
+    folder = corpus.is_dir()
+    lines, errors = ([], LineErrors(unit="image")) if folder else read_lines(corpus, options.encoding)
     source, bundle = _open(model, inputs, options)
-    if corpus.is_dir():
-        lines = expand_folders([str(corpus)], bundle) or ()
+    if folder:
+        lines = expand_folders([str(corpus)], bundle)
+        if not lines:
+            raise FileProblemError(corpus, "is a folder", hint="name a file with one text per line")
     from glassformer.tasks.base import Callbacks
     from glassformer.tasks.embedding import Match, SimilaritySearch
     from glassformer.tasks.table_columns import top_columns
@@ -538,9 +540,7 @@ def _open(
 ) -> tuple[Inputs, Bundle]:
     check_line_output(options.out, options.file, resume=options.resume, overwrite=options.overwrite)
     bundle = options.load(model)
-    source = options.read(expand_folders(inputs, bundle), bundle.job, max_columns)
-    note_file_as_text(inputs, bundle)
-    return source, bundle
+    return options.read(inputs, bundle, max_columns), bundle
 
 
 def _print_results(
@@ -570,6 +570,9 @@ def _print_results(
         for number, result in enumerate(inputs.process(task), inputs.first + 1):
             seconds, error = perf_counter() - started.popleft(), inputs.errors.pop(number)
             line, values, cells = show(result) if error is None else ("", {"error": error}, {})
+            if inputs.images:
+                image = inputs.images[number - 1]
+                line, values = f"{image}\t{line}", {"image": image, **values}
             json_line = json.dumps({**values, "seconds": seconds}, ensure_ascii=False) if as_json else ""
             writer.write(json_line or line, cells)
     inputs.errors.raise_if_any()

@@ -1,21 +1,28 @@
-"""Commands that find objects in images: detect."""
+"""Commands that find objects in images: detect and segment."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from glassformer.cli.console import message
-from glassformer.cli.lines import PROGRESS_SECONDS, LineErrors, check_output_file, check_picture_name
+from glassformer.cli.lines import PROGRESS_SECONDS, LineErrors, check_output_file, check_output_folder
 from glassformer.cli.options import OUTPUT_PANEL, DeviceOptions, Model, Overwrite, with_options
-from glassformer.errors import ConflictError, FileProblemError, GlassformerError
+from glassformer.errors import (
+    ConflictError,
+    FileProblemError,
+    GlassformerError,
+    InvalidValueError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from glassformer.data.annotations import AnnotatedImage, Annotation
@@ -25,43 +32,57 @@ if TYPE_CHECKING:
 Images = Annotated[
     list[str], typer.Argument(metavar="IMAGE", help="Image files, folders or patterns such as 'scans/*.png'.")
 ]
-Draw = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="Save every image with its objects drawn on it in this folder; a single image also to a file.",
-        show_default=False,
-        rich_help_panel=OUTPUT_PANEL,
-    ),
-]
+PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+JPEG = (".jpg", ".jpeg")
 
 
-@with_options(DeviceOptions)
+@dataclass(kw_only=True)
+class ObjectOptions(DeviceOptions):
+    """Output of commands that find objects in images."""
+
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the objects to this file.", show_default=False, rich_help_panel=OUTPUT_PANEL
+        ),
+    ] = None
+    format: Annotated[
+        Literal["text", "json", "coco"] | None,
+        typer.Option(
+            help="text: a line per object; json: a list of images; coco: a COCO data set with scores "
+            "(default: json with --out, else text). Masks are written as COCO run lengths.",
+            show_default=False,
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None
+    draw: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Save every image with its objects drawn on it in this folder; a single image also to a "
+            "file.",
+            show_default=False,
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None
+    overwrite: Overwrite = False
+
+    def pictures(self, files: Sequence[Path]) -> dict[Path, Path]:
+        """Check the output options; return the file of each drawn image."""
+        if self.out is not None:
+            check_output_file(self.out, overwrite=self.overwrite, inputs=files)
+        return {} if self.draw is None else output_paths(files, self.draw, overwrite=self.overwrite)
+
+
+@with_options(ObjectOptions)
 def detect(
     model: Model,
     images: Images,
     threshold: Annotated[
         float, typer.Option(help="Minimum score of an object, from 0 to 1.", show_default=True)
     ] = 0.5,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the objects to this file.", show_default=False, rich_help_panel=OUTPUT_PANEL
-        ),
-    ] = None,
-    format: Annotated[
-        Literal["text", "json", "coco"] | None,
-        typer.Option(
-            help="text: a line per object; json: a list of images; coco: a COCO data set with scores "
-            "(default: json with --out, else text).",
-            show_default=False,
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ] = None,
-    draw: Draw = None,
-    overwrite: Overwrite = False,
     *,
-    options: DeviceOptions,
+    options: ObjectOptions,
 ) -> None:
     """Detect objects in images.
 
@@ -71,34 +92,136 @@ def detect(
     from glassformer.data.image_files import list_images
 
     files = list_images(images)
-    pictures = drawing_paths(files, draw, overwrite=overwrite)
-    if out is not None:
-        check_output_file(out, overwrite=overwrite, inputs=files)
+    pictures = options.pictures(files)
     bundle = options.load(model)
     from glassformer.tasks.detection import Detector
 
     task = Detector(bundle, threshold=threshold)
-    found: list[AnnotatedImage] = []
-    errors = LineErrors(unit="image")
-    try:
+
+    def found() -> Iterator[AnnotatedImage]:
         for image in run_on_images(task, files, errors):
-            found.append(image)
-            if draw is not None:
-                save_drawing(image, pictures[image.path])
-            if out is None and format in (None, "text"):
-                sys.stdout.write(format_objects([image]))
-    finally:
-        errors.report_all()
-    chosen = format or ("text" if out is None else "json")
-    if out is not None or chosen != "text":
-        write_objects(found, task.labels, chosen, out)
-    count = sum(len(image.annotations) for image in found)
-    if found and not count:
-        message(f"note: no object scores above {threshold:g}; lower --threshold to see weaker ones")
-    for path in filter(None, (out, draw)):
-        plural = "s" if len(found) != 1 else ""
-        message(f"wrote {count:,} objects of {len(found):,} image{plural} to {path}")
-    errors.raise_if_any()
+            if pictures:
+                save_drawing(image, image.annotations, pictures[image.path])
+            yield image
+
+    errors = LineErrors(unit="image")
+    write_objects(found(), task.labels, options, errors, folder=common_folder(files), threshold=threshold)
+
+
+@with_options(ObjectOptions)
+def segment(
+    model: Model,
+    images: Images,
+    points: Annotated[
+        list[str] | None, typer.Option("--point", help="Point x,y inside the object, in pixels. Repeatable.")
+    ] = None,
+    background_points: Annotated[
+        list[str] | None, typer.Option("--background-point", help="Point x,y outside of it. Repeatable.")
+    ] = None,
+    boxes: Annotated[
+        list[str] | None,
+        typer.Option("--box", help="Box x_min,y_min,x_max,y_max around an object. Repeatable."),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--everything", help="Segment everything in the image, with a grid of points.")
+    ] = False,
+    points_per_side: Annotated[int, typer.Option(help="Rows and columns of the grid for --everything.")] = 32,
+    mode: Annotated[
+        Literal["semantic", "instance", "panoptic"] | None,
+        typer.Option(
+            help="What to segment, for models without prompts (default: what the model was trained for).",
+            show_default=False,
+        ),
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(help="Minimum score of an object or region, 0 to 1, without prompts.")
+    ] = 0.5,
+    stuff_classes: Annotated[
+        list[str] | None,
+        typer.Option("--stuff-class", help="Class whose panoptic segments are merged, e.g. sky. Repeatable."),
+    ] = None,
+    masks: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write each mask as a black and white PNG file to this folder: NAME-1.png, NAME-2.png, ...",
+            show_default=False,
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None,
+    class_map: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Write the class number of every pixel as PNG files to this folder, of a single image also "
+            "to a file; for models without prompts.",
+            show_default=False,
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None,
+    *,
+    options: ObjectOptions,
+) -> None:
+    """Segment images: objects that points and boxes name, or whole images.
+
+    Prints one line per mask: file, label, score, box and area in pixels,
+    separated by tabs. A box is x_min, y_min, x_max, y_max.
+    With prompts (SAM), the score is the predicted IoU. A single point is
+    ambiguous and gives three masks, e.g. of a shirt, a person and a group;
+    the best comes first.
+    Other models (EoMT, Mask2Former, ...) segment whole images into classes,
+    objects or regions.
+    """
+    from glassformer.data.image_files import list_images
+
+    files = list_images(images)
+    pictures = options.pictures(files)
+    overwrite = options.overwrite
+    mask_files = {} if masks is None else output_paths(files, masks, overwrite=overwrite, numbered=True)
+    maps = (
+        {} if class_map is None else output_paths(files, class_map, overwrite=overwrite, suffixes=(".png",))
+    )
+    from glassformer.tasks.segmentation import MaskGeneration, make_prompts
+
+    prompts = make_prompts(
+        [_parse_numbers("points", text, 2) for text in points or ()],
+        [_parse_numbers("background_points", text, 2) for text in background_points or ()],
+        [_parse_numbers("boxes", text, 4) for text in boxes or ()],
+    )
+    grid = MaskGeneration(points_per_side=points_per_side) if everything else None
+    bundle = options.load(model)
+    from glassformer.data.annotations import ONE_CLASS
+    from glassformer.tasks.image_segmentation import ImageSegmenter, make_segmenter
+
+    task = make_segmenter(
+        bundle,
+        prompts=prompts,
+        everything=grid,
+        mode=mode,
+        threshold=threshold,
+        stuff_classes=stuff_classes or (),
+    )
+    labels = task.labels if isinstance(task, ImageSegmenter) else None
+    if maps and labels is None:
+        raise UnsupportedError(bundle.display_name, "class maps", hint="its masks have no classes")
+    if grid is not None:
+        message(f"segmenting everything with {points_per_side**2:,} points; fewer are faster")
+
+    def found() -> Iterator[AnnotatedImage]:
+        for image in run_on_images(task, files, errors):
+            if masks is not None:
+                save_masks(image, mask_files[image.path])
+            if maps:
+                save_class_map(image, labels or (), maps[image.path])
+            if pictures:  # of the alternatives for one prompt, only the best
+                shown = image.annotations[:1] if len(prompts) == 1 else image.annotations
+                save_drawing(image, shown, pictures[image.path])
+            yield image
+
+    errors = LineErrors(unit="image")
+    classes, limit = ([ONE_CLASS], None) if labels is None else (labels, threshold)
+    folder = common_folder(files)
+    others = (masks, class_map)
+    write_objects(found(), classes, options, errors, folder=folder, threshold=limit, others=others)
 
 
 def run_on_images(
@@ -138,80 +261,168 @@ def run_on_images(
             yield AnnotatedImage(file, width, height, tuple(objects))
 
 
-def drawing_paths(files: Sequence[Path], folder: Path | None, *, overwrite: bool) -> dict[Path, Path]:
-    """Return the file of each drawn image: its path below the folder that all images share.
+def output_paths(
+    files: Sequence[Path],
+    target: Path,
+    *,
+    overwrite: bool,
+    suffixes: Sequence[str] = PICTURES,
+    numbered: bool = False,
+) -> dict[Path, Path]:
+    """Return an output file for each image: in the folder `target`, at its path below the folder of them all.
 
-    folder: for a single image, may also name the file.
+    A single image may also be written to the file `target`, which must have one of the suffixes.
+    numbered: several files are written per image, and "-1", "-2", ... is appended to the names.
     """
     from glassformer.data.image_files import is_image_name
 
-    if folder is None:
-        return {}
-    if len(files) == 1 and folder.suffix and not folder.is_dir():
-        check_picture_name(folder)
-        check_output_file(folder, overwrite=overwrite, inputs=files)
-        return {files[0]: folder}
-    if is_image_name(folder) or (folder.exists() and not folder.is_dir()):
-        raise FileProblemError(folder, "is a file", hint="name a folder")
-    shared = Path(os.path.commonpath([file.absolute().parent for file in files]))
-    jpeg = (".jpg", ".jpeg")
-    targets = {}
+    if len(files) == 1 and target.suffix and not numbered and not target.is_dir():
+        if target.suffix.lower() not in suffixes:
+            raise FileProblemError(target, "has another suffix", hint=f"use {' or '.join(suffixes)}")
+        check_output_file(target, overwrite=overwrite, inputs=files)
+        return {files[0]: target}
+    if is_image_name(target):
+        raise FileProblemError(target, "is the name of a file", hint="name a folder")
+    check_output_folder(target, overwrite=True)
+    shared = common_folder(files)
+    paths = {}
     for file in files:
-        relative = file.absolute().relative_to(shared)
-        suffix = file.suffix if file.suffix.lower() in jpeg else ".png"
-        targets[file] = folder / relative.with_suffix(suffix)
-        if targets[file].exists():
-            check_output_file(targets[file], overwrite=overwrite, inputs=files)
-    if len(set(targets.values())) < len(targets):
-        raise ConflictError(("IMAGE", "draw"), "two images have the same name")
-    return targets
+        jpeg = file.suffix.lower() in JPEG and file.suffix.lower() in suffixes and not numbered
+        path = target / file.absolute().relative_to(shared).with_suffix(file.suffix if jpeg else ".png")
+        first = _numbered(path, 1) if numbered else path
+        if first.exists():
+            check_output_file(first, overwrite=overwrite, inputs=files)
+        paths[file] = path
+    if len(set(paths.values())) < len(paths):
+        raise ConflictError(("IMAGE", str(target)), "two images have the same name")
+    return paths
 
 
-def save_drawing(image: AnnotatedImage, path: Path) -> None:
-    """Draw the annotations on an image and save it."""
+def common_folder(files: Sequence[Path]) -> Path:
+    """Return the folder that all files share."""
+    return Path(os.path.commonpath([file.absolute().parent for file in files]))
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.stem}-{number}{path.suffix}")
+
+
+def save_drawing(image: AnnotatedImage, annotations: Sequence[Annotation], path: Path) -> None:
+    """Draw annotations on an image and save it."""
     from glassformer.plotting.annotated_image import draw_annotations
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    draw_annotations(image.load(), image.annotations).save(path)
+    draw_annotations(image.load(), annotations).save(path)
 
 
-def format_objects(images: Sequence[AnnotatedImage]) -> str:
-    """Return a line for every object: file, label, score and box."""
+def save_masks(image: AnnotatedImage, path: Path) -> None:
+    """Write each mask as a black and white PNG file; its number is appended to the name."""
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for number, thing in enumerate(image.annotations, 1):
+        if thing.mask is not None:
+            Image.fromarray(thing.mask).save(_numbered(path, number))
+
+
+def save_class_map(image: AnnotatedImage, labels: Sequence[str], path: Path) -> None:
+    """Write the class number of every pixel as a PNG file, 255 if there is none."""
+    from PIL import Image
+
+    from glassformer.data.annotation_writers import class_map
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(class_map(image.annotations, labels, image.height, image.width)).save(path)
+
+
+def format_objects(image: AnnotatedImage) -> str:
+    """Return a line for every object: file, label, score, box, and the area of its mask."""
     lines = []
-    for image in images:
-        for thing in image.annotations:
-            box = [f"{side:.1f}" for side in thing.box or ()]
-            lines.append("\t".join((str(image.path), thing.label, f"{thing.score or 0:.4f}", *box)) + "\n")
+    for thing in image.annotations:
+        score = "" if thing.score is None else f"{thing.score:.4f}"
+        box = [""] * 4 if thing.box is None else [f"{side:.1f}" for side in thing.box]
+        area = [] if thing.mask is None else [str(int(thing.mask.sum()))]
+        lines.append("\t".join((str(image.path), thing.label, score, *box, *area)) + "\n")
     return "".join(lines)
 
 
 def write_objects(
-    images: Sequence[AnnotatedImage],
+    images: Iterable[AnnotatedImage],
     classes: Sequence[str],
-    format: Literal["text", "json", "coco"],
-    out: Path | None,
+    options: ObjectOptions,
+    errors: LineErrors,
+    *,
+    folder: Path,
+    threshold: float | None = None,
+    others: Sequence[Path | None] = (),
 ) -> None:
-    """Write the objects of all images to a file, or print them."""
+    """Print the objects of all images, or write them to a file; then fail if an image could not be read.
+
+    Ctrl-C ends the images early, and what was found is still written.
+
+    folder: that all images share. threshold: minimum score, to mention if nothing is found. others: further
+    paths that were written.
+    """
     from glassformer.data.annotation_writers import annotation_to_dict, to_coco
     from glassformer.weights.atomic_write import atomic_write
 
-    if format == "text":
-        text = format_objects(images)
-    elif format == "coco":
-        text = json.dumps(to_coco(images, classes), ensure_ascii=False) + "\n"
-    else:
-        rows = [
-            {
-                "file": str(image.path),
-                "width": image.width,
-                "height": image.height,
-                "objects": [annotation_to_dict(thing) for thing in image.annotations],
-            }
-            for image in images
-        ]
-        text = "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"
-    if out is None:
-        sys.stdout.write(text)
-        return
-    with atomic_write(out) as file:
-        file.write(text.encode())
+    out, chosen = options.out, options.format or ("text" if options.out is None else "json")
+    num_images = num_objects = 0
+    interrupted = False
+
+    def counted() -> Iterator[AnnotatedImage]:
+        nonlocal num_images, num_objects, interrupted
+        try:
+            for image in images:
+                num_images += 1
+                num_objects += len(image.annotations)
+                yield image
+        except KeyboardInterrupt:
+            interrupted = True
+
+    def to_dict(image: AnnotatedImage) -> dict[str, Any]:
+        objects = [annotation_to_dict(thing) for thing in image.annotations]
+        return {"file": str(image.path), "width": image.width, "height": image.height, "objects": objects}
+
+    try:
+        if chosen == "text" and out is None:
+            for image in counted():
+                sys.stdout.write(format_objects(image))
+                sys.stdout.flush()
+        else:
+            if chosen == "text":
+                text = "".join(map(format_objects, counted()))
+            elif chosen == "coco":
+                text = json.dumps(to_coco(counted(), classes, folder), ensure_ascii=False) + "\n"
+            else:
+                rows = [json.dumps(to_dict(image), ensure_ascii=False) for image in counted()]
+                text = "[\n" + ",\n".join(rows) + "\n]\n"
+            if out is None:
+                sys.stdout.write(text)
+            else:
+                with atomic_write(out) as file:
+                    file.write(text.encode())
+    finally:
+        errors.report_all()
+    if num_images and not num_objects and threshold is not None:
+        message(f"note: no object scores above {threshold:g}; lower --threshold to see weaker ones")
+    counts = (
+        f"{num_objects:,} object{'s' * (num_objects != 1)} of {num_images:,} image{'s' * (num_images != 1)}"
+    )
+    for path in filter(None, (out, options.draw, *others)):
+        message(f"wrote {counts} to {path}")
+    if interrupted:
+        raise KeyboardInterrupt
+    errors.raise_if_any()
+
+
+def _parse_numbers(name: str, text: str, count: int) -> Any:
+    """Parse numbers separated by commas."""
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if len(numbers) != count:
+        expected = "x,y in pixels, e.g. 120,80" if count == 2 else "x_min,y_min,x_max,y_max in pixels"
+        raise InvalidValueError(name, text, expected)
+    return numbers

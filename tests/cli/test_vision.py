@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from PIL import Image
 
 import glassformer
+from glassformer.tasks import Detector
 from tests.families.cases import YOLOS
 from tests.tasks.test_detection import detector, picture
 
@@ -84,28 +86,78 @@ def segmenter(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_segment_prints_the_segments_of_the_library(run, segmenter, images, tmp_path) -> None:
-    image, out, classes = images / "a.png", tmp_path / "found.json", tmp_path / "classes.png"
+    image, out = images / "a.png", tmp_path / "found.json"
     for mode in ("semantic", "instance", "panoptic"):
-        done = run(
-            "segment", segmenter, image, "--mode", mode, "--threshold", "0", "--out", out, "--overwrite"
-        )
-        assert done.code == 0, done.err
+        options = ("--mode", mode, "--threshold", "0")
+        lines = [line.split("\t") for line in run("segment", segmenter, image, *options).out.splitlines()]
         expected = glassformer.load(segmenter).segment(image, mode=mode, threshold=0.0)
-        lines = [line.split("\t") for line in done.out.splitlines()]
-        assert [(line[0], int(line[2])) for line in lines] == [(o.label, int(o.mask.sum())) for o in expected]
-        assert len(json.loads(out.read_text())["masks"]) == len(expected) > 0
-    done = run("segment", segmenter, image, "--mode", "semantic", "--class-map", classes)
-    assert done.code == 0, done.err
-    with Image.open(classes) as shown:
-        assert shown.size == (90, 60) and np.asarray(shown).max() < 5
+        assert [line[0] for line in lines] == [str(image)] * len(expected)
+        assert [(line[1], int(line[7])) for line in lines] == [(o.label, int(o.mask.sum())) for o in expected]
+        assert [tuple(map(float, line[3:7])) for line in lines] == [o.box for o in expected]
+        done = run("segment", segmenter, image, *options, "--out", out, "--overwrite")
+        assert done.code == 0 and not done.out, done.err
+        assert len(json.loads(out.read_text())[0]["objects"]) == len(expected) > 0
+
+
+def test_segment_writes_the_masks_of_folders(run, segmenter, images, tmp_path) -> None:
+    (images / "broken.png").write_bytes(b"no image")
+    classes, masks, drawn, out = (tmp_path / name for name in ("classes", "masks", "drawn", "found.json"))
+    paths = ("--class-map", classes, "--masks", masks, "--draw", drawn, "--out", out, "--format", "coco")
+    done = run("segment", segmenter, images, "--mode", "semantic", *paths)
+    assert done.code == 2 and "broken.png" in done.err
+    expected = glassformer.load(segmenter).segment([images / "a.png", images / "more/b.jpg"], mode="semantic")
+    content = json.loads(out.read_text())
+    assert [image["file_name"] for image in content["images"]] == ["a.png", "more/b.jpg"]
+    assert len(content["annotations"]) == sum(map(len, expected))
+    for name, suffix, (first, *_) in zip(("a", "more/b"), (".png", ".jpg"), expected, strict=True):
+        with Image.open(classes / f"{name}.png") as numbers, Image.open(masks / f"{name}-1.png") as mask:
+            assert (np.asarray(mask) == first.mask).all()
+            assert len(set(np.asarray(numbers)[first.mask])) == 1 and np.asarray(numbers).max() < 5
+        assert (drawn / f"{name}{suffix}").is_file()
+    for option, path in (("--class-map", classes), ("--masks", masks), ("--draw", drawn)):
+        run("segment", segmenter, images, "--mode", "semantic", option, path).error()  # exists
+    for option in ("--class-map", "--masks", "--draw"):
+        run("segment", segmenter, images, option, tmp_path / "all.png").error()
+    run("segment", segmenter, images / "a.png", "--class-map", tmp_path / "a.jpg").error()  # lossy
+    one = tmp_path / "one.png"
+    assert run("segment", segmenter, images / "a.png", "--mode", "semantic", "--class-map", one).code == 0
+    assert one.read_bytes() == (classes / "a.png").read_bytes()
+
+
+def test_ctrl_c_writes_what_was_found(run, model, images, tmp_path, monkeypatch) -> None:
+    def interrupt(self: Detector, inputs: Any, callbacks: Any) -> Iterator[Any]:
+        yield from detect(self, inputs[:1], callbacks)
+        raise KeyboardInterrupt
+
+    detect = Detector.run
+    monkeypatch.setattr(Detector, "run", interrupt)
+    out = tmp_path / "found.json"
+    assert run("detect", model, images, "--threshold", "0", "--out", out).code == 130
+    assert [len(row["objects"]) for row in json.loads(out.read_text())] == [5]
 
 
 def test_segment_rejects_bad_options(run, segmenter, images) -> None:
     image = images / "a.png"
     for options in (["--mode", "depth"], ["--point", "3,4"], ["--stuff-class", "sky"], ["--threshold", "2"]):
-        run("segment", segmenter, image, *options).error()
+        assert run("segment", segmenter, image, *options).code == 2
     run("segment", segmenter, images / "absent.png").error()
-    run("segment", segmenter, images).error()
-    run("segment", segmenter, image, "--draw", images / "drawn").error()
+    run("segment", segmenter, image, "--draw", images / "drawn.txt").error()
     run("segment", segmenter, image, "--masks", image).error()
     run("segment", "pocket-digits", image).error()
+
+
+def test_classify_and_embed_skip_a_bad_image_of_a_folder(run, images, tmp_path) -> None:
+    (images / "broken.png").write_bytes(b"no image")
+    names = [str(images / name) for name in ("a.png", "broken.png", "more/b.jpg")]
+    done = run("classify", "pocket-digits", images)
+    rows = [line.split("\t") for line in done.out.splitlines()]
+    assert done.code == 2 and "broken.png" in done.err
+    assert [row[0] for row in rows] == names and [len(row) for row in rows] == [3, 2, 3]
+    lines = [json.loads(line) for line in run("embed", "pocket-digits", images, "--json").out.splitlines()]
+    assert [line["image"] for line in lines] == names and "error" in lines[1]
+    out = tmp_path / "vectors.npy"
+    assert run("embed", "pocket-digits", images, "--out", out).code == 2
+    assert np.isnan(np.load(out)).all(1).tolist() == [False, True, False]
+    found = run("similar", "pocket-digits", images / "a.png", "--corpus", images, "--top", "1")
+    assert found.code == 2 and found.out.startswith(f"{names[0]}\t1.0000")
+    run("similar", "pocket-lm", "a text", "--corpus", images).error()
