@@ -18,7 +18,8 @@ class Workspace:
     """Folders and options of a command.
 
     data: the data sets; work: prepared files and runs; figures: the recorded figures, a file per run
-    device: as training.device; concurrent_runs: number of other runs on the same device
+    device: as training.device; processes: number of runs at the same time
+    concurrent_runs: number of other runs on the same device
     seconds: training time, for rows that train for a given time
     changes: overrides of every recipe, for a quick try; most: maximum number of lines per test set
     """
@@ -27,6 +28,7 @@ class Workspace:
     work: Path
     figures: Path = FIGURES
     device: str = "auto"
+    processes: int = 1
     concurrent_runs: int = 0
     seconds: float | None = None
     changes: tuple[str, ...] = ()

@@ -54,3 +54,16 @@ def test_a_changed_run_does_not_overwrite_the_recorded_figures(tmp_path):
     default_paths, _ = read(["mnist", "--work", str(tmp_path)])
     tried, _ = read(["mnist", "--work", str(tmp_path), "--set", "training.max_steps=2"])
     assert (default_paths.figures, tried.figures) == (FIGURES, tmp_path / "figures")
+
+
+def test_a_failed_process_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path / "nowhere"))
+    command = ("mnist", "ett", "--only", "1", "etth1/96/repeat", "--processes", "2", "--work", str(tmp_path))
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "--figures", str(tmp_path / "figures")])
+    message = capsys.readouterr()
+    assert stop.value.code == 2
+    assert message.err == "error: 2 of 2 runs failed: mnist 1, ett etth1/96/repeat\n"
+    logs = sorted(tmp_path.rglob("*.log"))
+    assert [log.stem for log in logs] == ["repeat", "1"]
+    assert all("does not exist" in log.read_text() and str(log) in message.out for log in logs)
