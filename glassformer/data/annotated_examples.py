@@ -5,7 +5,10 @@ B images, C channels, H height, W width, M objects of an image (padded).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -17,6 +20,7 @@ from glassformer.data.examples import IGNORE_INDEX, Arrays
 
 NO_OBJECT = -1  # padding in labels (B, M), and pixels without an object in segments (B, H, W)
 CACHE_BYTES = 2 << 30  # resized images kept in memory; the others are read again in each epoch
+MAX_THREADS = 16  # that read images; decoding and resizing run outside of Python's global lock
 Targets = Literal["boxes", "instances", "classes"]
 
 
@@ -62,7 +66,7 @@ class AnnotatedExamples:
         Boxes are center x, center y, width and height in fractions of the image. For the targets "classes",
         there are only images and segments.
         """
-        examples = [self._example(int(row)) for row in rows]
+        examples = self._examples(rows.tolist())
         arrays: Arrays = {"images": np.stack([example.pixels for example in examples])}
         if self.targets != "boxes":
             arrays["segments"] = np.stack([e.segments for e in examples if e.segments is not None])
@@ -76,19 +80,24 @@ class AnnotatedExamples:
             arrays |= {"labels": labels, "boxes": boxes}
         return arrays
 
-    def _example(self, row: int) -> _Example:
-        known = self._cache.get(row)
-        if known is not None:
-            return known
-        example = self._read(self.images[row])
-        size = sum(part.nbytes for part in example if part is not None)
-        if self._cached_bytes + size <= CACHE_BYTES:
-            self._cache[row] = example
-            self._cached_bytes += size
-        return example
+    def _examples(self, rows: Sequence[int]) -> list[_Example]:
+        """Return the examples of these rows; those that are not in the cache are read in parallel."""
+        missing = [row for row in dict.fromkeys(rows) if row not in self._cache]
+        known = {row: self._cache[row] for row in rows if row in self._cache}
+        for row, example in zip(missing, self._threads.map(self._read, missing), strict=True):
+            known[row] = example
+            size = sum(part.nbytes for part in example if part is not None)
+            if self._cached_bytes + size <= CACHE_BYTES:
+                self._cache[row] = example
+                self._cached_bytes += size
+        return [known[row] for row in rows]
 
-    def _read(self, image: AnnotatedImage) -> _Example:
-        height, width = self.size
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "images")
+
+    def _read(self, row: int) -> _Example:
+        image, (height, width) = self.images[row], self.size
         pixels = image.load().resize((width, height), Image.Resampling.BILINEAR)
         notes = [note for note in image.annotations if note.label in self._numbers and not note.iscrowd]
         labels = np.array([self._numbers[note.label] for note in notes], np.int64)

@@ -369,7 +369,19 @@ def _read_json(path: Path) -> dict[str, list[Any]]:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, TypeError):
+        return "has a value of the wrong type"
     return f"has no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _read_lines(path: Path) -> list[str]:
+    """Return the lines of a text file."""
+    try:
+        return path.read_text("utf-8-sig").splitlines()
+    except OSError as error:
+        raise FileProblemError(path, f"cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise FileProblemError(path, "is not UTF-8 text") from None
 
 
 def _image_folders(path: Path) -> list[Path]:
@@ -530,8 +542,7 @@ def _read_yaml(path: Path, split: str) -> tuple[dict[int, str], list[Path]]:
         if existing is None:
             raise FileMissingError(found[0], "file or folder")
         if existing.suffix == ".txt":
-            lines = existing.read_text("utf-8").split("\n")
-            images += [existing.parent / line.strip() for line in lines if line.strip()]
+            images += [existing.parent / line.strip() for line in _read_lines(existing) if line.strip()]
         else:
             images += list_images([existing])
     return dict(sorted((number, str(name)) for number, name in names.items())), images
@@ -549,7 +560,7 @@ def _read_classes(folder: Path) -> dict[int, str] | None:
     path = next((file for name in _CLASS_FILES if (file := folder / name).is_file()), None)
     if path is None:
         return None
-    lines = [line.split("\t") for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
+    lines = [line.split("\t") for line in _read_lines(path) if line.strip()]
     if all(len(line) == 1 for line in lines):
         names = {number: line[0].strip() for number, line in enumerate(lines)}
     else:
@@ -575,7 +586,7 @@ def _yolo_objects(
 ) -> Iterator[_Object]:
     if not path.is_file():
         return
-    for number, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1):
+    for number, line in enumerate(_read_lines(path), 1):
         if not line.strip():
             continue
         try:
@@ -618,7 +629,7 @@ def read_voc(folder: str | Path, split: str = "train", *, errors: RowErrors | No
         files = [file for name in _SPLITS.get(split, (split,)) if (file := lists / f"{name}.txt").is_file()]
         if not files:
             raise FileMissingError(lists / f"{split}.txt")
-        words = [line.split() for line in files[0].read_text("utf-8").splitlines()]
+        words = [line.split() for line in _read_lines(files[0])]
         stems = [line[0] for line in words if line]
     elif split == "train":
         stems = sorted(file.stem for file in (folder / "Annotations").glob("*.xml"))

@@ -168,6 +168,9 @@ def test_bad_yolo_lines_are_skipped_and_counted(tmp_path):
     errors = RowErrors()
     assert len(read_yolo(tmp_path, errors=errors)[0].annotations) == 60
     assert errors.count == len(bad) and errors.first[0].line == 61
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(FileProblemError):
+        read_yolo(tmp_path)
     (tmp_path / "classes.txt").unlink()
     with pytest.raises(MissingValueError):
         read_yolo(tmp_path)
