@@ -143,6 +143,28 @@ def test_training_finds_colored_shapes(preset: str, tmp_path: Path) -> None:
     assert again.spec == pipeline.spec
 
 
+@pytest.mark.parametrize("preset", ["clip", "siglip"])
+def test_resume_within_an_epoch_is_bit_identical(preset: str, tmp_path: Path) -> None:
+    tower = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1}
+    augment = {"flip_prob": 0.5, "max_shift": 2, "erase_prob": 0.3}
+    long: dict[str, Any] = {
+        "job": "contrastive",
+        "data": {"train": [str(make_shapes(tmp_path))], "valid": 0.25, "image_size": [16, 16], **augment},
+        "tokenizer": {"kind": "word", "vocab_size": 40},
+        "model": {"preset": preset, "patch_size": 4, **tower, **{f"text_{k}": v for k, v in tower.items()}},
+        "training": {
+            **{"max_steps": 12, "batch_size": 16, "lr": 0.004, "lr_scheduler": "constant", "ema": 0.9},
+            **{"eval_steps": 3, "logging_steps": 3, "warmup_steps": 2, "device": "cpu", "report_to": []},
+        },
+    }
+    short = {**long, "training": {**long["training"], "max_steps": 6}}
+    glassformer.train(short, tmp_path / "resumed", log=lambda _: None)
+    resumed = glassformer.train(long, tmp_path / "resumed", log=lambda _: None)
+    straight = glassformer.train(long, tmp_path / "straight", log=lambda _: None)
+    pairs = zip(resumed.model.state_dict().items(), straight.model.state_dict().items(), strict=True)
+    assert all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
+
+
 def test_other_models_are_rejected(tmp_path: Path) -> None:
     table = make_shapes(tmp_path, 8)
     recipe = {"job": "contrastive", "data": {"train": [str(table)], "valid": [str(table)]}}

@@ -76,8 +76,8 @@ def test_training_learns_and_evaluation_agrees(scenes, tmp_path, case):
     assert metrics["loss"] < 0.97 * untrained.validation.metrics["loss"]
 
 
-@pytest.mark.parametrize("case", ["detect-yolos", "segment-pixels"])
-def test_resume_is_bit_identical(scenes, tmp_path, case):
+@pytest.mark.parametrize("case", MODELS)
+def test_resume_within_an_epoch_is_bit_identical(scenes, tmp_path, case):
     long = recipe(
         scenes, case, ema=0.9, lr_scheduler="constant", warmup_steps=2, eval_steps=3, logging_steps=3
     )
