@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,8 +127,10 @@ def extract(workspace: Workspace, row: str, archive: str) -> Path:
     folder = workspace.prepared(row)
     target = folder / Path(archive).name.split(".")[0]
     if not target.exists():
-        with tarfile.open(workspace.data / archive) as file:
-            file.extractall(folder, filter="data")
+        with tempfile.TemporaryDirectory(dir=folder) as part, tarfile.open(workspace.data / archive) as file:
+            file.extractall(part, filter="data")
+            with suppress(OSError):  # a concurrent run was faster
+                Path(part, target.name).rename(target)
     return target
 
 
