@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from os import PathLike
+from os.path import isdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
@@ -194,8 +195,9 @@ class Pipeline(Bundle):
         templates: str | Sequence[str] | None = None,
         **options: Unpack[EncoderTaskOptions],
     ) -> list[Label] | list[list[Label]]:
-        """Classify texts, images (paths, bytes or PIL images) or time series: labels with probabilities.
+        """Classify texts, images or time series: labels with probabilities.
 
+        An image is a path, bytes, a PIL image or an array; a folder stands for its images.
         For a model of time series, `inputs` is an array (B, T, C), a list of arrays (T, C), one such array,
         or a file.
 
@@ -204,6 +206,7 @@ class Pipeline(Bundle):
         labels: names of the classes, for a model with an image and a text tower (zero-shot classification).
         templates: texts with {} in place of a label, by default "a photo of a {}"; several are averaged.
         """
+        from glassformer.tasks.base import input_kind
         from glassformer.tasks.classification import Classifier
         from glassformer.tasks.series_classification import SeriesClassifier, reads_series, series_inputs
 
@@ -220,6 +223,7 @@ class Pipeline(Bundle):
             task = ZeroShotClassifier(self, labels or (), templates=templates or TEMPLATE, top=top, **options)
         else:
             task = Classifier(self, top=top, **options)
+        inputs = _expand_folder(inputs, or_text=input_kind(self.spec) == "text")
         single = task.is_single(inputs)
         if text_pair is not None:
             firsts, seconds = ([inputs], [text_pair]) if single else (list(inputs), list(text_pair))
@@ -289,13 +293,10 @@ class Pipeline(Bundle):
         threshold: minimum score of an object, from 0 to 1
         batch_size: largest number of images per batch
         """
-        from glassformer.data.image_files import list_images
         from glassformer.tasks.detection import Detector
 
         task = Detector(self, threshold=threshold, batch_size=batch_size)
-        if isinstance(images, str | PathLike) and Path(images).is_dir():
-            images = list_images([images])
-        return task(images)
+        return task(_expand_folder(images))
 
     @overload
     def segment(
@@ -357,7 +358,6 @@ class Pipeline(Bundle):
         threshold: minimum score of an object or region, without prompts
         stuff_classes: classes whose segments are merged into one in panoptic mode, such as sky
         """
-        from glassformer.data.image_files import list_images
         from glassformer.tasks.image_segmentation import make_segmenter
         from glassformer.tasks.segmentation import MaskGeneration, make_prompts
 
@@ -370,20 +370,22 @@ class Pipeline(Bundle):
             threshold=threshold,
             stuff_classes=stuff_classes,
         )
-        if isinstance(images, str | PathLike) and Path(images).is_dir():
-            images = list_images([images])
-        return task(images)
+        return task(_expand_folder(images))
 
     def embed(
         self, inputs: Any, *, prompt: str | None = None, **options: Unpack[EncoderTaskOptions]
     ) -> Tensor:
         """Embed a text or image as a vector (D,), several as a matrix (N, D); float32, on the CPU.
 
+        A folder stands for its images; for a model that also reads texts, pass it as a `Path`.
+
         prompt: name of a prompt defined in the folder of a sentence encoder.
         """
+        from glassformer.tasks.base import input_kind
         from glassformer.tasks.embedding import Embedder, embedding_size
 
         task = Embedder(self, prompt=prompt, **options)
+        inputs = _expand_folder(inputs, or_text=input_kind(self.spec) != "images")
         if task.is_single(inputs):
             vector: Tensor = task(inputs)
             return vector
@@ -415,12 +417,17 @@ class Pipeline(Bundle):
     ) -> list[Match] | list[list[Match]]:
         """Rank candidates by the cosine similarity of their embeddings to each query, the nearest first.
 
-        queries: one text or image file, or several
-        candidates: texts or image files to rank
+        Folders stand for their images as in `embed`.
+
+        queries: one text or image, or several
+        candidates: texts or images to rank
         """
+        from glassformer.tasks.base import input_kind
         from glassformer.tasks.embedding import SimilaritySearch
 
-        return SimilaritySearch(self, candidates, top=top, **options)(queries)
+        or_text = input_kind(self.spec) != "images"
+        task = SimilaritySearch(self, _expand_folder(candidates, or_text=or_text), top=top, **options)
+        return task(_expand_folder(queries, or_text=or_text))
 
     @overload
     def fill(self, texts: str, *, top: int = 5, batch_tokens: int = ...) -> FilledText: ...
@@ -493,6 +500,16 @@ class Pipeline(Bundle):
             quantile_levels=quantile_levels or LEVELS,
             encoding=encoding,
         )(series)
+
+
+def _expand_folder(inputs: Any, *, or_text: bool = False) -> Any:
+    """Return the images of a folder, and anything else unchanged. or_text: a str is a text, not a folder."""
+    is_path = isinstance(inputs, PathLike) or (isinstance(inputs, str) and not or_text)
+    if not is_path or not isdir(inputs):
+        return inputs
+    from glassformer.data.image_files import list_images
+
+    return list_images([inputs])
 
 
 def _texts(task: TextGenerationTask[str], texts: Texts) -> Texts:

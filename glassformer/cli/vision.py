@@ -20,7 +20,6 @@ from glassformer.errors import (
     ConflictError,
     FileProblemError,
     GlassformerError,
-    InvalidValueError,
     UnsupportedError,
 )
 
@@ -183,9 +182,7 @@ def segment(
     from glassformer.tasks.segmentation import MaskGeneration, make_prompts
 
     prompts = make_prompts(
-        [_parse_numbers("points", text, 2) for text in points or ()],
-        [_parse_numbers("background_points", text, 2) for text in background_points or ()],
-        [_parse_numbers("boxes", text, 4) for text in boxes or ()],
+        *([text.split(",") for text in texts or ()] for texts in (points, background_points, boxes))
     )
     grid = MaskGeneration(points_per_side=points_per_side) if everything else None
     bundle = options.load(model)
@@ -414,15 +411,3 @@ def write_objects(
     if interrupted:
         raise KeyboardInterrupt
     errors.raise_if_any()
-
-
-def _parse_numbers(name: str, text: str, count: int) -> Any:
-    """Parse numbers separated by commas."""
-    try:
-        numbers = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        numbers = ()
-    if len(numbers) != count:
-        expected = "x,y in pixels, e.g. 120,80" if count == 2 else "x_min,y_min,x_max,y_max in pixels"
-        raise InvalidValueError(name, text, expected)
-    return numbers

@@ -269,11 +269,7 @@ def _detect(model: str, bundle: Bundle, images: list[bytes], body: DetectRequest
 def _segment(model: str, bundle: Bundle, image: bytes, body: SegmentRequest) -> SegmentResponse:
     task = make_segmenter(
         bundle,
-        prompts=make_prompts(
-            [(x, y) for x, y in body.points],
-            [(x, y) for x, y in body.background_points],
-            [(left, top, right, bottom) for left, top, right, bottom in body.boxes],
-        ),
+        prompts=make_prompts(body.points, body.background_points, body.boxes),
         everything=MaskGeneration(points_per_side=body.points_per_side) if body.everything else None,
         multimask_output=body.multimask_output,
         mode=body.mode,

@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from os import PathLike
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
@@ -173,7 +174,7 @@ def check_at_least(name: str, value: int | None, least: int = 1, most: int | Non
 
 def check_probability(name: str, value: float) -> None:
     """Raise unless an option is a number from 0 to 1."""
-    if not 0 <= value <= 1:
+    if not isinstance(value, Real) or not 0 <= value <= 1:
         raise InvalidValueError(name, value, "a number from 0 to 1")
 
 

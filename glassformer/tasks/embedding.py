@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -167,7 +168,7 @@ def text_vectors(bundle: Bundle, batch: TokenBatch) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """A candidate, its index, and its cosine similarity to the query."""
+    """A candidate, its index, and its cosine similarity to the query. text: empty for pixels and bytes."""
 
     index: int
     text: str
@@ -201,7 +202,8 @@ class SimilaritySearch(Task[Any, list[Match]]):
         self.indices = (~vectors.isnan().all(-1)).nonzero()[:, 0].tolist()
         if not self.indices:
             raise EmptyInputError("list of candidates that can be embedded")
-        self.texts = [str(texts[n]) for n in self.indices]
+        named = (texts[n] if isinstance(texts[n], str | PathLike) else "" for n in self.indices)
+        self.texts = list(map(str, named))
         self.vectors = F.normalize(vectors[self.indices], dim=-1)
 
     def is_single(self, inputs: Any) -> bool:

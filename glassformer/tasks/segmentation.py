@@ -54,20 +54,35 @@ class Prompt:
     box: Box | None = None
 
 
-def make_prompts(
-    points: Sequence[Point] = (), background_points: Sequence[Point] = (), boxes: Sequence[Box] = ()
-) -> list[Prompt]:
+def make_prompts(points: Any = (), background_points: Any = (), boxes: Any = ()) -> list[Prompt]:
     """Return one prompt of the points, with the box if there is one; without points, a prompt for each box.
+
+    The arguments are lists or arrays, of points (x, y) and of boxes (x_min, y_min, x_max, y_max).
 
     >>> len(make_prompts([(5, 5), (9, 9)])), len(make_prompts(boxes=[(0, 0, 9, 9), (5, 5, 20, 20)]))
     (1, 2)
     """
-    if not points and not background_points:
-        return [Prompt(box=box) for box in boxes]
-    if len(boxes) > 1:
+    inside = _parse_rows("points", points, "x, y")
+    outside = _parse_rows("background_points", background_points, "x, y")
+    around = _parse_rows("boxes", boxes, "x_min, y_min, x_max, y_max")
+    if not inside and not outside:
+        return [Prompt(box=box) for box in around]
+    if len(around) > 1:
         raise ConflictError(("points", "several boxes"), "the points may belong to any of them")
-    box = boxes[0] if boxes else None
-    return [Prompt(points=points, background_points=background_points, box=box)]
+    return [Prompt(points=inside, background_points=outside, box=around[0] if around else None)]
+
+
+def _parse_rows(name: str, values: Any, expected: str) -> list[Any]:
+    """Return points or boxes as tuples of floats. expected: names of their coordinates."""
+    rows: list[Any] = []
+    for row in values:
+        try:
+            rows.append(() if isinstance(row, str) else tuple(map(float, row)))
+        except (TypeError, ValueError):
+            rows.append(())
+        if len(rows[-1]) != len(expected.split(",")):
+            raise InvalidValueError(name, row, f"{expected} in pixels")
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -171,6 +171,17 @@ def test_sigmoid_model_pads_texts_and_scores_labels_independently(
         assert torch.tensor([scores[name] for name in texts]).sub(row).abs().max() < 1e-5
 
 
+def test_folders_stand_for_their_images(clip: Any, pictures: list[Path]) -> None:
+    pipeline, folder = clip[3], pictures[0].parent
+    files = sorted(pictures)
+    assert pipeline.classify(str(folder), labels=LABELS) == pipeline.classify(files, labels=LABELS)
+    assert (pipeline.embed(folder) == pipeline.embed(files)).all()
+    assert pipeline.embed("a cat").ndim == 1
+    assert pipeline.similar("a cat", folder) == pipeline.similar("a cat", files)
+    matches = pipeline.similar("a cat", [files[0].read_bytes(), "a dog"])
+    assert sorted(match.text for match in matches) == ["", "a dog"]  # no text for the content of a file
+
+
 def test_rejected_inputs_are_numbered_among_all_inputs(clip: Any, pictures: list[Path]) -> None:
     with pytest.raises(RejectedInputError) as error:
         Embedder(clip[3])(["a cat", pictures[0], "missing.png"])

@@ -153,6 +153,11 @@ def test_image_is_encoded_once(pair: Any, tmp_path: Path, monkeypatch: pytest.Mo
         ({"points": [(3, 3)], "background_points": [(3, 99)]}, "background_points"),
         ({"boxes": [(5, 5, 5, 9)]}, "boxes"),
         ({"boxes": [(5, 5, 99, 9)]}, "boxes"),
+        ({"boxes": [(9, 5, 3, 9)]}, "boxes"),
+        ({"boxes": (1, 1, 9, 9)}, "boxes"),
+        ({"points": [(float("nan"), 3)]}, "points"),
+        ({"points": (5, 5)}, "points"),
+        ({"points": ["12"]}, "points"),
         ({"everything": MaskGeneration, "points_per_side": 0}, "points_per_side"),
     ],
 )
@@ -164,11 +169,20 @@ def test_bad_prompts_are_refused(pair: Any, given: dict[str, Any], name: str) ->
     assert caught.value.name == name
 
 
+def test_prompts_may_be_arrays(pair: Any) -> None:
+    image = picture(30, 20)
+    for name, rows in (("points", [[5, 9], [6, 8]]), ("boxes", [[1, 2, 9, 9], [3, 3, 12, 20]])):
+        array, plain = (pair[2].segment(image, **{name: given}) for given in (np.array(rows), rows))
+        assert [mask.score for mask in array] == [mask.score for mask in plain]
+
+
 def test_missing_and_conflicting_prompts_are_refused(pair: Any) -> None:
     with pytest.raises(MissingValueError):
         pair[2].segment(picture(30, 20))
     with pytest.raises(ConflictError):
         make_prompts([(3, 3)], boxes=[(1, 1, 9, 9), (2, 2, 8, 8)])
+    with pytest.raises(ConflictError):
+        pair[2].segment(picture(30, 20), points=[(3, 3)], stuff_classes=["sky"])
     with pytest.raises(ConflictError):
         PromptSegmenter(pair[2], prompts=[Prompt(points=[(3, 3)])], everything=MaskGeneration())
     with pytest.raises(UnsupportedError):
