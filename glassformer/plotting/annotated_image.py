@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
+from typing import cast
 
 import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFilter, ImageFont
 
-from glassformer.data.annotations import Annotation, mask_to_box
+from glassformer.data.annotations import Annotation, Box, mask_to_box
 from glassformer.plotting.fonts import find_font
 
 # distinct on light and dark images, also for color-blind readers; neighbors in the list differ most
@@ -17,16 +20,24 @@ COLORS = (
     *("#b388ff", "#ff8a80", "#00e5ff", "#a1887f"),
 )
 MASK_OPACITY = 0.45
+MIN_SIDE = 256  # pixels of the longer side; on a smaller picture, labels would hide the objects
 Rectangle = tuple[int, int, int, int]
 
 
 def draw_annotations(image: Image.Image, annotations: Sequence[Annotation]) -> Image.Image:
     """Return a copy of an image with translucent masks, boxes, and labels with scores.
 
-    Each label has its own color; if there is only one label, each object has.
+    Each label has its own color; if there is only one label, each object has. A small image is enlarged by a
+    whole number, so that its labels are readable.
+
     annotations: with boxes and masks for the size of the image.
     """
-    picture = image.convert("RGB")
+    factor = math.ceil(MIN_SIDE / max(image.size))
+    image = image.convert("RGB").resize(
+        (image.width * factor, image.height * factor), Image.Resampling.BICUBIC
+    )
+    annotations = [_enlarge(thing, factor) for thing in annotations]
+    picture = image
     labels = list(dict.fromkeys(thing.label for thing in annotations))
     by_label = len(labels) > 1
     colors = [
@@ -57,6 +68,13 @@ def draw_annotations(image: Image.Image, annotations: Sequence[Annotation]) -> I
     for n in order:
         _tag(draw, annotations[n], colors[n], size, used, picture.size)
     return picture
+
+
+def _enlarge(thing: Annotation, factor: int) -> Annotation:
+    """Multiply the coordinates of an annotation."""
+    box = None if thing.box is None else cast(Box, tuple(side * factor for side in thing.box))
+    mask = None if thing.mask is None else thing.mask.repeat(factor, 0).repeat(factor, 1)
+    return replace(thing, box=box, mask=mask)
 
 
 def _fill(picture: Image.Image, mask: np.ndarray, color: str, line: int) -> Image.Image:
