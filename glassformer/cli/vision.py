@@ -245,11 +245,11 @@ def run_on_images(
     def on_done(count: int) -> None:
         nonlocal done, last
         done += count
-        if monotonic() - last >= PROGRESS_SECONDS:
+        if 0 < done < len(files) and monotonic() - last >= PROGRESS_SECONDS:
             last = monotonic()
-            rate = done / (last - start)
-            left = f", {(len(files) - done) / rate:,.0f} s left" if rate else ""
-            message(f"{done:,} of {len(files):,} images, {rate:,.1f} images/s{left}")
+            each = (last - start) / done
+            speed = f"{1 / each:,.1f} images/s" if each < 1 else f"{each:,.1f} s per image"
+            message(f"{done:,} of {len(files):,} images, {speed}, {each * (len(files) - done):,.0f} s left")
 
     results = task.run(files, Callbacks(on_done=on_done, on_reject=on_reject))
     for number, (file, objects) in enumerate(zip(files, results, strict=True), 1):

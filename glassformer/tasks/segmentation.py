@@ -304,7 +304,7 @@ def _check_prompt(prompt: Prompt, size: Size) -> None:
         left, top, right, bottom = prompt.box
         if not (0 <= left < right <= width and 0 <= top < bottom <= height):
             given = ",".join(f"{side:g}" for side in prompt.box)
-            raise InvalidValueError("boxes", given, f"x_min,y_min,x_max,y_max {inside}")
+            raise InvalidValueError("boxes", given, f"x_min < x_max and y_min < y_max {inside}")
 
 
 def _image_key(image: ImageLike) -> bytes | None:
