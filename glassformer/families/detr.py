@@ -20,6 +20,7 @@ from glassformer.families.family import (
     rename_modules,
     write_options,
 )
+from glassformer.families.image_encoder import layer_ops
 from glassformer.families.resnet_backbone import (
     read_resnet,
     read_timm,
@@ -29,7 +30,7 @@ from glassformer.families.resnet_backbone import (
     write_timm,
 )
 from glassformer.weights.convert import WeightTable
-from glassformer.weights.ops import Rename, Tied, expand
+from glassformer.weights.ops import Op, Rename, Tied, expand
 
 KEYS = (
     Key("d_model", default=256, aliases=("hidden_size",)),
@@ -126,9 +127,8 @@ def from_config(config: Config) -> spec.EncoderDecoderSpec:
 
 def _read_backbone(config: Config) -> spec.ResNetSpec:
     """Read the backbone: a ResNet of transformers, or of timm by its name, in two spellings."""
-    values: dict[str, Any] = config.get("backbone_config", {})
-    dilated = config.get("dilation", False)
-    nested = Config(values, f"{config.where}: backbone_config")
+    nested, dilated = config.nested("backbone_config"), config.get("dilation", False)
+    values = nested.values
     stages: list[str] = nested.get("out_features", [])
     last = f"stage{len(nested.get('depths', [0] * 4))}"
     if stages and stages[-1] != last:
@@ -162,7 +162,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
 
 
 # published module names of a layer, in two spellings, and Glassformer's
-_LAYER = (
+ENCODER_LAYER = (
     *((f"self_attn.{p}_proj", f"self_attn.{p}_proj", f"self_attn.{p}_proj") for p in "qkv"),
     ("self_attn.out_proj", "self_attn.o_proj", "self_attn.out_proj"),
     ("self_attn_layer_norm", "self_attn_layer_norm", "norm_self"),
@@ -170,7 +170,8 @@ _LAYER = (
     ("fc2", "mlp.fc2", "ffn.down"),
     ("final_layer_norm", "final_layer_norm", "norm_ffn"),
 )
-_CROSS = (
+DECODER_LAYER = (
+    *ENCODER_LAYER,
     *((f"encoder_attn.{p}_proj", f"encoder_attn.{p}_proj", f"cross_attn.{p}_proj") for p in "qkv"),
     ("encoder_attn.out_proj", "encoder_attn.o_proj", "cross_attn.out_proj"),
     ("encoder_attn_layer_norm", "encoder_attn_layer_norm", "norm_cross"),
@@ -180,21 +181,14 @@ _CROSS = (
 def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.EncoderDecoderSpec) and isinstance(model.source, spec.FeatureMapSpec)
     backbone = model.source.backbone
-    rows: list[Any] = []
+    rows: list[Op] = []
     for name, stack, modules in (
-        ("encoder", model.encoder, _LAYER),
-        ("decoder", model.decoder, (*_LAYER, *_CROSS)),
+        ("encoder", model.encoder, ENCODER_LAYER),
+        ("decoder", model.decoder, DECODER_LAYER),
     ):
-        layers = tuple(
-            Tied(
-                (f"{{base}}{name}.layers.{{i}}.{old}.{{p}}", f"{{base}}{name}.layers.{{i}}.{new}.{{p}}"),
-                f"{name}.blocks.{{i}}.{ours}.{{p}}",
-            )
-            if old != new
-            else Rename(f"{{base}}{name}.layers.{{i}}.{old}.{{p}}", f"{name}.blocks.{{i}}.{ours}.{{p}}")
-            for old, new, ours in modules
-        )
-        rows += expand(layers, i=stack.num_layers, p=("weight", "bias"))
+        layer = f"{{base}}{name}.layers.{{i}}"
+        ops = layer_ops(modules, old=layer, new=layer, ours=f"{name}.blocks.{{i}}")
+        rows += expand(ops, i=stack.num_layers)
     rows += rename_modules(
         ("{base}input_projection", "src_embed.project"), ("{base}decoder.layernorm", "decoder.final_norm")
     )

@@ -69,6 +69,13 @@ def ffn_width(d_model: int, ratio: int, swiglu: bool) -> int:
     return (int(d_model * ratio * 2 / 3) + 7) // 8 * 8 if swiglu else d_model * ratio
 
 
+def mlp_ratio_of(stack: spec.StackSpec) -> int:
+    """Return the ratio that gives the feed-forward layers of a stack, see `ffn_width`; 0 if there is none."""
+    ffn = stack.block.feed_forward
+    swiglu = isinstance(ffn, spec.GatedFeedForwardSpec)
+    return next((n for n in range(1, 65) if ffn_width(stack.d_model, n, swiglu) == ffn.d_ff), 0)
+
+
 def from_config(config: Config) -> spec.EncoderOnlySpec:
     with_registers = config.values.get("model_type") == TYPES[1]
     options = read_options(config, KEYS)
@@ -104,15 +111,14 @@ def from_config(config: Config) -> spec.EncoderOnlySpec:
 def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.ImagePatchesSpec)
     assert isinstance(model.encoder, spec.StackSpec)
-    with_registers, head, ffn = model.input.antialias, model.head, model.encoder.block.feed_forward
-    swiglu, width = isinstance(ffn, spec.GatedFeedForwardSpec), model.encoder.d_model
-    ratio = next((n for n in range(1, 65) if ffn_width(width, n, swiglu) == ffn.d_ff), 0)
+    with_registers, head = model.input.antialias, model.head
+    swiglu = isinstance(model.encoder.block.feed_forward, spec.GatedFeedForwardSpec)
     config: dict[str, Any] = {
         "model_type": TYPES[with_registers],
         "architectures": [PREFIXES[with_registers] + TASKS[type(head)]],
         **write_sizes(model.input),
         **write_options(model, KEYS),
-        "mlp_ratio": ratio,
+        "mlp_ratio": mlp_ratio_of(model.encoder),
         "use_swiglu_ffn": swiglu,
         "layerscale_value": model.encoder.block.layer_scale,
         "drop_path_rate": model.encoder.drop_path[0],

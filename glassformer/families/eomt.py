@@ -15,19 +15,19 @@ from glassformer.core.embeddings import ImageInput
 from glassformer.core.mask_classifier import EncoderMaskClassifier
 from glassformer.core.model import EncoderOnly
 from glassformer.errors import UnsupportedError
-from glassformer.families.dinov2 import ffn_width
+from glassformer.families.dinov2 import ffn_width, mlp_ratio_of
 from glassformer.families.family import (
     ACTIVATION_NAMES,
     Config,
     Family,
     Key,
+    label_config,
     layer_rows,
-    named_label_config,
     read_options,
     rename_modules,
     write_options,
 )
-from glassformer.families.image_encoder import Size
+from glassformer.families.image_encoder import Size, as_pair
 from glassformer.families.mask_classifiers import LOSS_KEYS
 from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Computed, Concat, Op, Rename, Reshape, expand
@@ -87,8 +87,8 @@ def eomt(
         )
     return spec.EncoderMaskClassifierSpec(
         input=spec.ImagePatchesSpec(
-            image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
-            patch_size=(patch_size, patch_size) if isinstance(patch_size, int) else patch_size,
+            image_size=as_pair(image_size),
+            patch_size=as_pair(patch_size),
             channels=channels,
             prefix=0,
             registers=1 + registers,  # the class token has no position either
@@ -139,25 +139,22 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
         model.input.patch_size,
     )
     assert height == width and rows == columns  # others are saved in Glassformer's own layout
-    swiglu = isinstance(block.feed_forward, spec.GatedFeedForwardSpec)
-    options = write_options(model, KEYS)
-    size, d_ff = model.encoder.d_model, block.feed_forward.d_ff
     return {
         "model_type": "eomt",
         "architectures": ["EomtForUniversalSegmentation"],
-        **options,
+        **write_options(model, KEYS),
         "hidden_act": ACTIVATION_NAMES[model.head.activation],
         "image_size": height,
         "patch_size": rows,
         "num_register_tokens": model.input.registers - 1,
-        "mlp_ratio": next(n for n in range(1, 65) if ffn_width(size, n, swiglu) == d_ff),
-        "use_swiglu_ffn": swiglu,
+        "mlp_ratio": mlp_ratio_of(model.encoder),
+        "use_swiglu_ffn": isinstance(block.feed_forward, spec.GatedFeedForwardSpec),
         "layerscale_value": block.layer_scale,
         "drop_path_rate": model.encoder.drop_path[0],
         "num_queries": model.num_queries,
         "num_blocks": model.query_layers,
         "num_upscale_blocks": model.num_upscale,
-        **named_label_config([f"LABEL_{n}" for n in range(model.head.num_labels)]),
+        **label_config(model.head),
     }
 
 

@@ -125,6 +125,10 @@ class Config:
                 return self._typed(name, self.values[name], default)
         return default
 
+    def nested(self, key: str, **changes: Any) -> Config:
+        """Return the config of a part, an object under `key`, with some changes; empty if it is absent."""
+        return Config({**self.get(key, {}), **changes}, f"{self.where}: {key}")
+
     def maybe(self, key: str, kind: type[Value]) -> Value | None:
         """Return the value of an optional key of type `kind`; None if it is null or absent."""
         self.read.add(key)
@@ -288,8 +292,8 @@ def preset(d_model: int, num_heads: int, num_layers: int, d_ff: int, **options: 
 
 def label_config(head: HeadSpec) -> dict[str, Any]:
     """Return config keys with numbered labels, if the head has labels."""
-    labeled = spec.ClassifySpec | spec.DistilledClassifySpec | spec.TokenClassifySpec | spec.BoxesSpec
-    if not isinstance(head, labeled):
+    labeled = spec.ClassifySpec | spec.DistilledClassifySpec | spec.TokenClassifySpec
+    if not isinstance(head, labeled | spec.BoxesSpec | spec.MasksSpec):
         return {}
     return named_label_config([f"LABEL_{n}" for n in range(head.num_labels)])
 

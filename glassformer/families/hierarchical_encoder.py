@@ -17,7 +17,9 @@ from glassformer.families.family import (
     rename_modules,
 )
 from glassformer.families.image_encoder import (
+    LAYER,
     Size,
+    as_pair,
     feature_map_layers,
     layer_ops,
     read_size,
@@ -93,9 +95,12 @@ def hierarchical_encoder(
     drop_path: stochastic depth rate of the last layer, linear from 0 at the first.
     absolute_positions: add trained positions to the patches.
     """
-    if not depths or len(depths) != len(num_heads):
-        raise ConflictError(("depths", "num_heads"), "they need one number for each stage")
-    sizes = tuple((n, n) if isinstance(n, int) else n for n in (image_size, patch_size))
+    stages, one_each = len(depths), "they need one number for each stage"
+    if not depths or len(num_heads) != stages:
+        raise ConflictError(("depths", "num_heads"), one_each)
+    if len(pretrained_window_sizes) not in (0, stages):
+        raise ConflictError(("depths", "pretrained_window_sizes"), one_each)
+    sizes = as_pair(image_size), as_pair(patch_size)
     (height, _), (patch_height, _) = sizes
     norm = spec.LayerNormSpec(eps=norm_eps)
     feature_maps = isinstance(head, spec.BackboneSpec)
@@ -108,7 +113,7 @@ def hierarchical_encoder(
         windows = [spec.WindowSpec(size=size, shift=n, always=cosine or feature_maps) for n in shifts]
         bias: spec.PositionBiasSpec = spec.RelativeBias2dSpec(grid=(size, size))
         if cosine:
-            pretrained = (pretrained_window_sizes or (0,) * len(depths))[number]
+            pretrained = (pretrained_window_sizes or (0,) * stages)[number]
             bias = spec.LogBias2dSpec(grid=(size, size), pretrained_size=pretrained or None)
         first = sum(depths[:number])
         rates = [drop_path * n / max(1, sum(depths) - 1) for n in (first, first + depths[number] - 1)]
@@ -150,7 +155,7 @@ def hierarchical_encoder(
             pad=True,
         ),
         encoder=spec.StagesSpec(
-            stages=tuple(stage(number) for number in range(len(depths))),
+            stages=tuple(stage(number) for number in range(stages)),
             merging_order="norm_last" if cosine else "norm_first",
             merging_norm=NORM,
             final_norm=None if cosine and feature_maps else norm,
@@ -224,16 +229,6 @@ def write(model: spec.ModelSpec, *, model_type: str, prefix: str) -> dict[str, A
     return config
 
 
-# published module names of a layer, in two spellings, and Glassformer's
-_LAYER = (
-    ("attention.output.dense", "attention.o_proj", "self_attn.out_proj"),
-    ("intermediate.dense", "mlp.fc1", "ffn.up"),
-    ("output.dense", "mlp.fc2", "ffn.down"),
-    ("layernorm_before", "layernorm_before", "norm_self"),
-    ("layernorm_after", "layernorm_after", "norm_ffn"),
-)
-
-
 def _projection(name: str) -> tuple[str, str, str]:
     return f"attention.self.{name}", f"attention.{name[0]}_proj", f"self_attn.{name[0]}_proj"
 
@@ -248,7 +243,7 @@ def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> Wei
         layer, ours = f"{published}.blocks.{{i}}", f"encoder.stages.{number}.blocks.{{i}}"
         prefixes = {"old": layer, "new": layer, "ours": ours}
         attention = stage.block.attention
-        layers = [*layer_ops(_LAYER, **prefixes)]
+        layers = [*layer_ops(LAYER, **prefixes)]
         for name in ("query", "key", "value"):
             parts = ("weight", "bias") if name[0] in attention.biases else ("weight",)
             layers += layer_ops((_projection(name),), parts, **prefixes)

@@ -155,7 +155,7 @@ def read_size(config: Config, key: str, default: Size) -> tuple[int, int]:
     """Read a published size, one number or (height, width)."""
     value: Any = config.get(key, None)
     value = default if value is None else value
-    pair = (value, value) if isinstance(value, int) else value
+    pair = as_pair(value)
     if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(type(n) is int for n in pair):
         raise InvalidValueError(f"{config.where}: {key}", value, "an integer or [height, width]")
     return (pair[0], pair[1])
@@ -172,23 +172,27 @@ BACKBONE_KEYS = ("out_features", "out_indices", "stage_names")  # ignored by oth
 
 def feature_map_layers(config: Config, num_layers: int) -> tuple[int, ...]:
     """Read which layers or stages of a backbone give feature maps: by name, by number, or the last."""
-    names: Any = config.get("out_features", None)
-    numbers: Any = config.get("out_indices", None)
-    known = ["stem", *(f"stage{n}" for n in range(1, num_layers + 1))]
-    if isinstance(names, list) and all(name in known for name in names):
-        return tuple(sorted(known.index(name) for name in names))
-    if isinstance(numbers, list) and all(type(n) is int and abs(n) <= num_layers for n in numbers):
-        return tuple(sorted(n % (num_layers + 1) for n in numbers))
-    if names is None and numbers is None:
-        return (num_layers,)
-    raise InvalidValueError(f"{config.where}: out_features", names or numbers, f"some of {', '.join(known)}")
+    names = _stage_names(num_layers)
+    numbers: dict[Any, int] = {name: n for n, name in enumerate(names)}
+    numbers |= {n: n % len(names) for n in range(-len(names), len(names))}
+    for key in ("out_features", "out_indices"):
+        wanted: Any = config.get(key, None)
+        if isinstance(wanted, list) and all(type(n) in (int, str) and n in numbers for n in wanted):
+            return tuple(sorted(numbers[n] for n in wanted))
+        if wanted is not None:
+            raise InvalidValueError(f"{config.where}: {key}", wanted, f"some of {', '.join(names)}")
+    return (num_layers,)
 
 
 def write_feature_maps(head: spec.BackboneSpec, num_layers: int) -> dict[str, Any]:
     """Return the config keys of a backbone; the inverse of `feature_map_layers`."""
-    known = ["stem", *(f"stage{n}" for n in range(1, num_layers + 1))]
-    features = [known[n] for n in head.layers]
-    return {"out_features": features, "out_indices": list(head.layers), "stage_names": known}
+    names = _stage_names(num_layers)
+    features = [names[n] for n in head.layers]
+    return {"out_features": features, "out_indices": list(head.layers), "stage_names": names}
+
+
+def _stage_names(num_layers: int) -> list[str]:
+    return ["stem", *(f"stage{n}" for n in range(1, num_layers + 1))]
 
 
 def _features(config: Config) -> spec.FeaturesSpec:
@@ -229,7 +233,7 @@ def write(
 
 
 # published module names of a layer, in two spellings, and Glassformer's
-_LAYER = (
+LAYER = (
     ("attention.output.dense", "attention.o_proj", "self_attn.out_proj"),
     ("intermediate.dense", "mlp.fc1", "ffn.up"),
     ("output.dense", "mlp.fc2", "ffn.down"),
@@ -279,7 +283,7 @@ def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> Wei
     pooled = getattr(model.head, "pooler", False)
     rows = (
         *tied(QUERIES, both if biased else ("weight",)),
-        *tied(_LAYER, both),
+        *tied(LAYER, both),
         *rename_modules(
             ("{base}embeddings.patch_embeddings.projection", "embed.patch"),
             ("{base}layernorm", "encoder.final_norm"),

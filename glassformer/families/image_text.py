@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.errors import FileProblemError
 from glassformer.families.family import (
     Config,
     Key,
@@ -79,10 +78,7 @@ def text_tower(
 
 def sub_config(config: Config, name: str) -> Config:
     """Return the config of a tower; the older key with the suffix _dict replaces it."""
-    values: Any = config.get(f"{name}_dict", None) or config.get(name, None) or {}
-    if not isinstance(values, dict):
-        raise FileProblemError(config.where, f"has a {name} that is not an object")
-    return Config(values, f"{config.where}: {name}")
+    return config.nested(f"{name}_dict" if config.get(f"{name}_dict", {}) else name)
 
 
 def read_image_options(config: Config, patch_size: int, **defaults: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from typing import Any
 
@@ -12,7 +11,7 @@ from glassformer.families.family import (
     ACTIVATIONS,
     Config,
     Family,
-    UnsupportedConfigError,
+    label_config,
     layer_rows,
     rename_modules,
 )
@@ -25,7 +24,6 @@ from glassformer.families.mask_classifiers import (
     Backbone,
     backbone_rows,
     head_rows,
-    mask_labels,
     query_decoder,
     read_backbone,
     write_backbone,
@@ -92,16 +90,13 @@ def mask2former(
 
 
 def from_config(config: Config) -> spec.MaskClassifierSpec:
-    strides = list(config.get("feature_strides", [4, 8, 16, 32]))
-    finer = math.log2(min(strides[-3:]) / config.get("common_stride", 4))
-    if finer not in (0, 1):
-        raise UnsupportedConfigError(config.where, "common_stride", config.values["common_stride"], "4 or 8")
+    config.only("feature_strides", [4, 8, 16, 32], default=[4, 8, 16, 32])
     return mask2former(
         backbone=read_backbone(config),
         width=config.get("feature_size", 256),
         encoder_layers=config.get("encoder_layers", 6),
         encoder_ff=config.get("encoder_feedforward_dim", 1024),
-        num_finer=int(finer),
+        num_finer=config.choose("common_stride", {4: 1, 8: 0}, 4),
         d_model=config.get("hidden_dim", 256),
         num_heads=config.get("num_attention_heads", 8),
         num_layers=config.get("decoder_layers", 10) - 1,  # it counts the prediction before the first layer
@@ -139,7 +134,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
         "feature_strides": [4, 8, 16, 32],
         "common_stride": 8 // 2**source.num_finer,
         "num_queries": model.target.num_queries,
-        **mask_labels(model),
+        **label_config(model.head),
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from glassformer.core import spec
 from glassformer.core.spatial import offset_index
 from glassformer.families import hierarchical_encoder
-from glassformer.families.family import Config, UnsupportedConfigError, named_label_config, rename_modules
+from glassformer.families.family import Config, rename_modules
 from glassformer.families.resnet_backbone import read_resnet, resnet_rows, write_resnet
 from glassformer.families.swin import size_options, swin
 from glassformer.weights.ops import Computed, Constant, Op, Rename, add_prefix, expand
@@ -83,15 +83,14 @@ def query_decoder(
 
 def read_backbone(config: Config) -> Backbone:
     """Read the backbone of a published config; all its stages give feature maps."""
-    values = config.need("backbone_config", dict)
-    where, kind = f"{config.where}: backbone_config", values.get("model_type")
+    backbone = config.nested("backbone_config")
+    kind = backbone.only("model_type", "resnet", "swin", "maskformer-swin")
+    stages = [f"stage{n + 1}" for n in range(len(backbone.get("depths", [0] * 4)))]
+    if (config.values.get("model_type"), kind) != ("maskformer", "swin"):  # which reads all stages anyway
+        backbone.only("out_features", stages, default=stages)
     if kind == "resnet":
-        return replace(read_resnet(Config(values, where)), norm="batch")
-    if kind not in ("swin", "maskformer-swin"):
-        raise UnsupportedConfigError(where, "model_type", kind, "resnet, swin, maskformer-swin")
-    stages = [f"stage{n + 1}" for n in range(len(values.get("depths") or range(4)))]
-    values = {**values, "architectures": ["SwinBackbone"], "out_features": stages}
-    backbone = Config(values, where)
+        return replace(read_resnet(backbone), norm="batch")
+    backbone = config.nested("backbone_config", architectures=["SwinBackbone"], out_features=stages)
     backbone.only("use_absolute_embeddings", False, None, default=False)
     return swin(**hierarchical_encoder.read(backbone, "Swin"))
 
@@ -144,9 +143,3 @@ def head_rows(mask_embedder: str) -> tuple[Op, ...]:
         Computed("criterion.empty_weight", "head.class_weights", persistent=True),
         Rename(f"{TRANSFORMER}queries_embedder.weight", "queries.position"),
     )
-
-
-def mask_labels(model: spec.MaskClassifierSpec) -> dict[str, Any]:
-    """Return config keys with numbered labels."""
-    assert isinstance(model.head, spec.MasksSpec)
-    return named_label_config([f"LABEL_{n}" for n in range(model.head.num_labels)])

@@ -6,14 +6,16 @@ from collections.abc import Collection
 from typing import Any
 
 from glassformer.core import spec
+from glassformer.families.detr import DECODER_LAYER
 from glassformer.families.family import (
     ACTIVATION_NAMES,
     ACTIVATIONS,
     Config,
     Family,
-    layer_rows,
+    label_config,
     rename_modules,
 )
+from glassformer.families.image_encoder import layer_ops
 from glassformer.families.mask_classifiers import (
     LOSS_KEYS,
     PIXELS,
@@ -22,14 +24,13 @@ from glassformer.families.mask_classifiers import (
     TRANSFORMER,
     Backbone,
     head_rows,
-    mask_labels,
     nested_backbone_rows,
     query_decoder,
     read_backbone,
     write_backbone,
 )
 from glassformer.weights.convert import WeightTable
-from glassformer.weights.ops import Op, Rename, Tied, expand
+from glassformer.weights.ops import Op, Rename, expand
 
 
 def maskformer(
@@ -73,7 +74,7 @@ def maskformer(
 
 
 def from_config(config: Config) -> spec.MaskClassifierSpec:
-    decoder = Config(config.need("decoder_config", dict), f"{config.where}: decoder_config")
+    decoder = config.nested("decoder_config")
     decoder.only("model_type", "detr", default="detr")
     decoder.only("auxiliary_loss", False, None, default=False)
     return maskformer(
@@ -116,32 +117,14 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
             "activation_dropout": ffn.dropout,
             "num_queries": model.target.num_queries,
         },
-        **mask_labels(model),
+        **label_config(model.head),
     }
-
-
-_LAYER = {
-    **{f"self_attn.{p}_proj": f"self_attn.{p}_proj" for p in ("q", "k", "v")},
-    **{f"encoder_attn.{p}_proj": f"cross_attn.{p}_proj" for p in ("q", "k", "v")},
-    "self_attn_layer_norm": "norm_self",
-    "encoder_attn_layer_norm": "norm_cross",
-    "final_layer_norm": "norm_ffn",
-}
-# module names in two spellings, and Glassformer's
-_RENAMED = (
-    ("self_attn.out_proj", "self_attn.o_proj", "self_attn.out_proj"),
-    ("encoder_attn.out_proj", "encoder_attn.o_proj", "cross_attn.out_proj"),
-    ("fc1", "mlp.fc1", "ffn.up"),
-    ("fc2", "mlp.fc2", "ffn.down"),
-)
 
 
 def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.MaskClassifierSpec) and isinstance(model.input, spec.FeaturePyramidSpec)
-    layer, ours, count = f"{TRANSFORMER}decoder.layers.{{i}}", "decoder.blocks.{i}", model.decoder.num_layers
-    tied = tuple(
-        Tied((f"{layer}.{a}.{{p}}", f"{layer}.{b}.{{p}}"), f"{ours}.{c}.{{p}}") for a, b, c in _RENAMED
-    )
+    layer = f"{TRANSFORMER}decoder.layers.{{i}}"
+    decoder = layer_ops(DECODER_LAYER, old=layer, new=layer, ours="decoder.blocks.{i}")
     fpn, channels = f"{PIXELS}decoder.fpn.", spec.feature_channels(model.input.backbone)
     pairs = [("stem", "stem")]
     for n in range(len(channels) - 1):
@@ -156,8 +139,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
             *((f"{fpn}{a}.1", f"embed.pyramid.{b}.norm") for a, b in pairs),
             (f"{PIXELS}decoder.mask_projection", "embed.pyramid.project"),
         ),
-        *layer_rows(layer, ours, count, _LAYER),
-        *expand(tied, i=count, p=("weight", "bias")),
+        *expand(decoder, i=model.decoder.num_layers),
         *head_rows("mask_embedder"),
     ]
     if channels[-1] != model.decoder.d_model:

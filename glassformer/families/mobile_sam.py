@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from glassformer.core import spec
+from glassformer.errors import ConflictError
 from glassformer.families.family import Config, Family, rename_modules
 from glassformer.families.sam import mask_decoder, prompt_rows, two_way_rows
 from glassformer.weights.convert import WeightTable
@@ -53,6 +54,9 @@ def mobile_sam(
         block = spec.BlockSpec(attention=attention, feed_forward=ffn, wiring="pre", local_conv=3)
         return spec.StackSpec(d_model=width, num_layers=depth, block=block)
 
+    if not len(widths) == len(depths) == len(heads) + 1 == len(windows) + 1:
+        names = ("widths", "depths", "heads", "windows")
+        raise ConflictError(names, "they need one number for each stage, or each stage with attention")
     stacks = zip(widths[1:], depths[1:], heads, windows, strict=True)
     first = spec.ConvolutionStageSpec(d_model=widths[0], num_layers=depths[0])
     return spec.PromptedSegmenterSpec(

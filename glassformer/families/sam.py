@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from glassformer.core import spec
@@ -29,12 +30,12 @@ def mask_decoder(
     norm_eps: float = 1e-6,
 ) -> spec.TwoWayStackSpec:
     """Create the spec of the two-way decoder, whose cross-attention has half the width."""
-    half = spec.AttentionSpec(num_heads=num_heads, head_dim=d_model // 2 // num_heads)
+    attention = spec.AttentionSpec(num_heads=num_heads)
     return spec.TwoWayStackSpec(
         d_model=d_model,
         num_layers=num_layers,
-        attention=spec.AttentionSpec(num_heads=num_heads),
-        cross_attention=half,
+        attention=attention,
+        cross_attention=replace(attention, head_dim=d_model // 2 // num_heads),
         feed_forward=spec.FeedForwardSpec(d_ff=d_ff, activation=activation),
         norm=spec.LayerNormSpec(eps=norm_eps),
         final_norm=spec.LayerNormSpec(),
@@ -98,7 +99,7 @@ def sam(
     period = next(
         (p for p in range(1, num_layers) if all(layers[n] == layers[n % p] for n in range(num_layers))), 0
     )
-    pattern = layers[:period] if period else layers
+    pattern = layers[:period] if period else layers or (block(None),)
     return spec.PromptedSegmenterSpec(
         input=spec.ImagePatchesSpec(
             image_size=(image_size, image_size),
@@ -132,15 +133,9 @@ def sam(
 # ---- config -----------------------------------------------------------------------------------------------
 
 
-def sub_config(config: Config, key: str) -> Config:
-    """Return a nested config; empty if it is absent."""
-    values: dict[str, Any] = config.get(key, {})
-    return Config(values, f"{config.where}: {key}")
-
-
 def from_config(config: Config) -> spec.PromptedSegmenterSpec:
     vision, prompt, decoder = (
-        sub_config(config, f"{name}_config") for name in ("vision", "prompt_encoder", "mask_decoder")
+        config.nested(f"{name}_config") for name in ("vision", "prompt_encoder", "mask_decoder")
     )
     d_model = vision.get("hidden_size", 768)
     d_ff = vision.maybe("mlp_dim", int) or int(d_model * vision.get("mlp_ratio", 4.0))

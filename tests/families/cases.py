@@ -624,6 +624,7 @@ SAM: list[Case] = [
         decoder={"num_hidden_layers": 3, "hidden_act": "gelu", "layer_norm_eps": 1e-2, "iou_head_depth": 4},
         prompt={"hidden_act": "silu", "layer_norm_eps": 1e-2},
     ),
+    _sam(size=23, patch=3),  # incomplete patches are cut off
 ]
 
 _FOUR = {**_RESNET, "hidden_sizes": [8, 12, 16, 24], "depths": [1, 2, 1, 1]}

@@ -14,21 +14,37 @@ from tests.families.cases import (
     ALBERT,
     BART,
     BERT,
+    CLIP,
     DEBERTA,
+    DETR,
+    DINOV2,
     ELECTRA,
+    EOMT,
     FALCON,
     GPT_NEOX,
     LLAMA,
     MARIAN,
+    MASK2FORMER,
+    MASKFORMER,
     MISTRAL,
     MODERNBERT,
     PALM,
     PATCHTST,
+    SAM,
+    SIGLIP,
+    SWIN,
+    SWINV2,
     T5,
     VIT,
+    YOLOS,
 )
 
 NEW = {"new_decoder_architecture": True}
+
+
+def part(case: tuple[str, dict[str, Any]], key: str, **changes: Any) -> dict[str, Any]:
+    """Return a change of settings in the config of a part of a model."""
+    return {key: {**case[1][key], **changes}}
 
 
 def read(case: tuple[str, dict[str, Any]], change: dict[str, Any]) -> None:
@@ -96,6 +112,45 @@ def read(case: tuple[str, dict[str, Any]], change: dict[str, Any]) -> None:
         (VIT[0], {"image_size": "big"}, "image_size"),
         (VIT[0], {"patch_size": 50}, ""),
         (VIT[0], {"architectures": ["ViTForMaskedImageModeling"]}, "ViTForMaskedImageModeling"),
+        (SWIN[0], {"depths": [2, 3, 1]}, "depths"),
+        (SWIN[0], {"window_size": [3, 3]}, "window_size"),
+        (SWIN[6], {"out_features": ["stage9"]}, "stage9"),
+        (SWINV2[0], {"use_absolute_embeddings": True}, "use_absolute_embeddings"),
+        (SWINV2[0], {"pretrained_window_sizes": [6]}, "pretrained_window_sizes"),
+        (DINOV2[6], {"reshape_hidden_states": False}, "reshape_hidden_states"),
+        (DINOV2[0], {"mlp_ratio": 2.5}, "mlp_ratio"),
+        (CLIP[0], {"text_config": "small"}, "text_config"),
+        (CLIP[0], part(CLIP[0], "vision_config", image_size=[12, 16]), "image_size"),
+        (CLIP[0], part(CLIP[0], "text_config", hidden_act="mish"), "hidden_act"),
+        (SIGLIP[0], part(SIGLIP[0], "text_config", projection_size=7), "embeddings"),
+        (YOLOS[0], {"image_size": "big"}, "image_size"),
+        (DETR[0], {"auxiliary_loss": True}, "auxiliary_loss"),
+        (DETR[0], {"position_embedding_type": "random"}, "position_embedding_type"),
+        (DETR[0], {"backbone_config": {"model_type": "convnext"}}, "convnext"),
+        (DETR[0], {"backbone_config": None, "backbone": "convnext_tiny"}, "convnext_tiny"),
+        (DETR[0], part(DETR[0], "backbone_config", out_features=["stage1"]), "out_features"),
+        (DETR[0], part(DETR[0], "backbone_config", hidden_act="gelu"), "hidden_act"),
+        (SAM[0], part(SAM[0], "prompt_encoder_config", image_size=48), "image_size"),
+        (SAM[0], part(SAM[0], "prompt_encoder_config", num_point_embeddings=5), "num_point_embeddings"),
+        (SAM[0], part(SAM[0], "mask_decoder_config", hidden_size=32), "hidden_size"),
+        (
+            SAM[0],
+            part(SAM[0], "mask_decoder_config", attention_downsample_rate=4),
+            "attention_downsample_rate",
+        ),
+        (SAM[0], part(SAM[0], "mask_decoder_config", num_attention_heads=0), "num_heads"),
+        (SAM[0], part(SAM[0], "vision_config", num_pos_feats=9), "num_pos_feats"),
+        (SAM[0], part(SAM[0], "vision_config", image_size=[40, 48]), "image_size"),
+        (MASKFORMER[0], part(MASKFORMER[0], "decoder_config", auxiliary_loss=True), "auxiliary_loss"),
+        (MASKFORMER[0], part(MASKFORMER[0], "decoder_config", model_type="maskformer"), "model_type"),
+        (MASKFORMER[0], {"backbone_config": {"model_type": "convnext"}}, "convnext"),
+        (MASKFORMER[0], {"fpn_feature_size": 40}, "width"),
+        (MASKFORMER[2], part(MASKFORMER[2], "backbone_config", use_absolute_embeddings=True), "embeddings"),
+        (MASK2FORMER[0], part(MASK2FORMER[0], "backbone_config", out_features=["stage4"]), "out_features"),
+        (MASK2FORMER[0], {"common_stride": 16}, "common_stride"),
+        (MASK2FORMER[0], {"feature_strides": [2, 4, 8, 16]}, "feature_strides"),
+        (EOMT[0], {"image_size": [24, 32]}, "image_size"),
+        (EOMT[0], {"num_blocks": 9}, "query_layers"),
     ],
 )
 def test_unsupported_config_is_rejected(case: Any, change: dict[str, Any], fact: str) -> None:
