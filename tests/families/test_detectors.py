@@ -17,7 +17,6 @@ import glassformer
 from glassformer.core import spec
 from glassformer.core.build import build_model
 from glassformer.core.heads import BoxOutput
-from glassformer.families.family import UnsupportedConfigError
 from glassformer.families.registry import preset_spec
 from tests.families import harness
 from tests.families.cases import DETR, YOLOS
@@ -90,6 +89,39 @@ def test_padding_and_positions_change_the_result(tmp_path: Path) -> None:
             (embedded.x + positions, positions, positions, right),
         ):
             assert gap(detect(*wrong), theirs) > 1e-3
+
+
+def _other_box_activation(head: Any) -> None:
+    head.box.activation = "tanh"
+
+
+def _unbounded_boxes(head: Any) -> None:
+    head._predict = lambda x, predict=head._predict: (predict(x)[0], predict(x)[1].logit())
+
+
+def _other_tokens(head: Any) -> None:
+    head._predict = lambda x, predict=head._predict: predict(x[:, : x.shape[1] - 1])
+
+
+def _other_class_activation(head: Any) -> None:
+    head.out.activation = "tanh"
+
+
+WRONG_HEADS = [
+    *((DETR[0], change) for change in (_other_box_activation, _unbounded_boxes)),
+    *((YOLOS[0], change) for change in (_other_box_activation, _other_class_activation, _other_tokens)),
+]
+
+
+@pytest.mark.parametrize(("case", "change"), WRONG_HEADS, ids=lambda value: getattr(value, "__name__", ""))
+def test_wrong_box_head_changes_the_result(case: Any, change: Any, tmp_path: Path) -> None:
+    reference, model = loaded(case, tmp_path)
+    pixels = torch.randn(2, 3, 40, 56)
+    with torch.no_grad():
+        theirs = reference(pixels)
+        assert gap(model(pixels), theirs) < 1e-5
+        change(model.head)
+        assert gap(model(pixels), theirs) > 1e-3
 
 
 def test_training_returns_the_outputs_of_earlier_layers(tmp_path: Path) -> None:
@@ -198,15 +230,6 @@ def test_trained_batch_norm_is_saved_as_frozen_statistics(tmp_path: Path) -> Non
         assert gap(model.eval()(pixels), theirs) < 1e-5
         assert gap(again.model(pixels), theirs) < 1e-5
         assert gap(model.train()(pixels), theirs) > 1e-3
-
-
-def test_auxiliary_loss_is_refused(tmp_path: Path) -> None:
-    harness.save_reference(harness.reference(*DETR[0]), tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "auxiliary_loss": True}))
-    with pytest.raises(UnsupportedConfigError) as caught:
-        glassformer.load(tmp_path)
-    assert caught.value.key == "auxiliary_loss" and caught.value.value is True
 
 
 def test_presets_have_the_shapes_of_transformers() -> None:

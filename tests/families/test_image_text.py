@@ -18,7 +18,7 @@ SIZES = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "i
 TEXT = {"vocab_size": 61, **SIZES, "max_position_embeddings": 19, "eos_token_id": 60}
 IMAGE = {"image_size": 12, "patch_size": 4, **SIZES}
 CONFIGS: dict[str, dict[str, Any]] = {
-    "CLIPModel": {"text_config": TEXT, "vision_config": IMAGE},
+    "CLIPModel": {"text_config": TEXT, "vision_config": IMAGE, "projection_dim": 9},
     "SiglipModel": {"text_config": {**TEXT, "projection_size": 24}, "vision_config": IMAGE},
 }
 
@@ -57,13 +57,23 @@ def test_wrong_variants_fail(pair: Any) -> None:
     def other_temperature(model: Any) -> None:
         model.head.scale.data.add_(0.1)
 
+    def other_bias(model: Any) -> None:
+        if sigmoid:
+            model.head.bias.data.add_(0.1)
+        else:
+            model.text.head.projection.bias = torch.nn.Parameter(torch.full((9,), 0.1))
+
+    def embeddings_of_any_length(model: Any) -> None:
+        model._embed = lambda tower, name, inputs, mask, options: tower(inputs, mask).pooled
+
     def other_probe(model: Any) -> None:
         if sigmoid:
             model.image.head.probe.data.add_(1.0)
         else:
             model.image.head.norm = None
 
-    for change in (without_norm, other_pool, other_direction, other_temperature, other_probe):
+    changes = (without_norm, other_pool, other_direction, other_temperature, other_probe, other_bias)
+    for change in (*changes, embeddings_of_any_length):
         model = glassformer.load(folder, mmap=False).model
         change(model)
         assert gap(reference, model) > 1e-3, change.__name__

@@ -167,10 +167,33 @@ def _one_norm(model: Any) -> None:
     model.upscale[0].norm.weight.data.fill_(1.0)
 
 
+def _more_groups(model: Any) -> None:
+    for module in model.embed.modules():
+        if isinstance(module, nn.GroupNorm):
+            module.num_groups = 16
+
+
+def _other_activation(model: Any) -> None:
+    model.head.mask.activation = "tanh"
+
+
+def _content_is_position(model: Any) -> None:
+    model.queries.content = model.queries.position
+
+
+def _equal_samples(model: Any) -> None:
+    for module in model.modules():
+        if isinstance(module, DeformableAttention):
+            nn.init.zeros_(module.weight_proj.weight)
+            nn.init.zeros_(module.weight_proj.bias)
+
+
 WRONG: list[tuple[Any, Callable[[Any], None]]] = [
     *((MASK2FORMER[0], change) for change in (_self_first, _unmasked, _swap_axes, _one_level, _nearest)),
+    *((MASK2FORMER[0], change) for change in (_more_groups, _equal_samples, _other_activation)),
     *((MASKFORMER[2], change) for change in (_bilinear, _no_positions, _unshifted)),
-    *((EOMT[0], change) for change in (_no_masks, _unscaled, _one_norm)),
+    *((MASKFORMER[2], change) for change in (_more_groups, _content_is_position, _other_activation)),
+    *((EOMT[0], change) for change in (_no_masks, _unscaled, _one_norm, _other_activation)),
 ]
 
 
