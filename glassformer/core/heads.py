@@ -285,7 +285,7 @@ def find_ends(x: Tensor, ids: Tensor | None, end_id: int) -> Tensor:
 
 
 class DistilledClassifyHead(nn.Module):
-    """Logits of the class token and of the distillation token, and their mean (DeiT)."""
+    """Logits of the class token and of the distillation token, and their mean."""
 
     def __init__(self, d_model: int, spec: specs.DistilledClassifySpec) -> None:
         super().__init__()

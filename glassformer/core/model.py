@@ -468,10 +468,15 @@ class TwoTower(nn.Module):
     image, text: the towers, encoder-only models whose head gives one vector per input
     head: computes the similarity
 
-    >>> from glassformer import tiny
-    >>> model = tiny("clip")
-    >>> size = model.spec.image.input.image_size
-    >>> model(torch.randn(2, 3, *size), torch.tensor([[5, 7, 100]] * 4)).logits_per_image.shape
+    >>> from glassformer.core.build import build_model
+    >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
+    >>> block = specs.BlockSpec(attention=attention, feed_forward=ffn)
+    >>> stack = specs.StackSpec(d_model=16, num_layers=1, block=block)
+    >>> patches = specs.ImagePatchesSpec(image_size=(16, 16), patch_size=(4, 4))
+    >>> image, text = (specs.EncoderOnlySpec(input=read, encoder=stack, head=specs.ProjectionSpec())
+    ...                for read in (patches, specs.TokensSpec(vocab_size=50)))
+    >>> model = build_model(specs.TwoTowerSpec(image=image, text=text))
+    >>> model(torch.randn(2, 3, 16, 16), torch.ones(4, 7).long()).logits_per_image.shape
     torch.Size([2, 4])
     """
 

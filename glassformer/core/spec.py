@@ -90,7 +90,7 @@ class LinearScalingSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class BandScalingSpec(Spec):
-    """LLaMA 3's RoPE scaling: low frequencies are divided by `factor`, high ones are unchanged.
+    """RoPE scaling by frequency: low frequencies are divided by `factor`, high ones are unchanged.
 
     Wavelengths below `original_max_len / high_freq_factor` are unchanged, those above
     `original_max_len / low_freq_factor` are scaled, those between are interpolated.
@@ -784,7 +784,7 @@ class ClassifySpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class DistilledClassifySpec(Spec):
-    """Classify by class token and distillation token, and by the mean of their logits (DeiT)."""
+    """Classify by class token and distillation token, and by the mean of their logits."""
 
     num_labels: int
 

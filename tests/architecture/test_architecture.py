@@ -52,7 +52,8 @@ LAZY = {"matplotlib", "ray"}  # slow to import: inside functions only
 VAGUE = {"utils", "helpers", "common", "misc"}
 FAMILY = re.compile(
     r"(?<![a-z])(?:distil[ _-]?bert|roberta|bert|patch[ _-]?tst|mini[ _-]?lm|hugging[ _-]?face|mistral|falcon"
-    r"|qwen\d*|gemma\d*|cohere|marian|bart|palm|deit|vit|t5|(?:llama|gpt)\d*)(?![a-z])",
+    r"|qwen\d*|gemma\d*|cohere|marian|bart|palm|deit|vit|t5|(?:llama|gpt)\d*|swin(?:v2)?|dino(?:v\d)?|siglip"
+    r"|clip|yolos|detr|(?:mobile[ _-]?)?sam|mask2?[ _-]?former|eomt)(?![a-z])",
     re.IGNORECASE,
 )
 UNPICKLERS = {"pickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
@@ -153,7 +154,7 @@ def core_names_no_family(sources: Sources) -> Iterator[str]:
                 words.append((token.start[0], token.string))
         for line, word in words:
             spaced = re.sub(r"_|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", word)
-            for match in FAMILY.finditer(spaced):
+            if match := FAMILY.search(spaced) or FAMILY.search(word):
                 yield f"{path}:{line}: core names a family: {match.group()}"
 
 
@@ -242,6 +243,7 @@ def test_repository_keeps(rule):
         (heavy_imports_are_lazy, "batch/__init__.py", "from ray import data"),
         (core_names_no_family, "core/block.py", "# as in BERT"),
         (core_names_no_family, "core/block.py", "x.from_gpt2()"),
+        (core_names_no_family, "core/block.py", "# the windows of Swin"),
         (file_names_are_specific, "core/utils.py", ""),
         (class_names_are_unique, "core/block.py", "class Block: ...\nclass Block: ..."),
         (file_names_differ_by_more_than_an_ending, "core/weight.py", ""),
@@ -262,6 +264,7 @@ def test_rule_finds_a_violation(rule, path, text):
         (imports_point_one_way, "import math, torch\nfrom glassformer.errors import GlassformerError"),
         (heavy_imports_are_lazy, "if TYPE_CHECKING:\n    from matplotlib.figure import Figure"),
         (core_names_no_family, "invite = activity = st5 = 1  # vital, BARTER, llamas, best at T = 5"),
+        (core_names_no_family, "sample = clipped = 1  # the same, a swing, Samuel"),
         (untrusted_code_never_runs, "model.eval()\nimport yaml\nyaml.safe_load(f)\nrun(x, shell=False)"),
     ],
 )
