@@ -28,7 +28,8 @@ def create_workspace(folder: Path, page: str) -> None:
         if data.is_dir() and f"{data.name}/" not in page:
             shutil.rmtree(data)
     Image.new("L", (28, 28)).save(folder / "digit.png")
-    Image.new("RGB", (160, 120)).save(folder / "photo.jpg")
+    for name in ("photo.jpg", "scene.png"):
+        Image.new("RGB", (160, 120)).save(folder / name)
     if not re.search(r"--out runs/mine(\s|$)", page, re.MULTILINE):
         shutil.copytree(reversal_model().parent, folder / "runs/mine")
     save_language_model(folder / "runs/text/model", max_len=64)
