@@ -346,6 +346,7 @@ HTTP_FIELDS = {
     "background_points": "Points `[x, y]` in pixels, outside of the object.",
     "best_of": "Must equal `n`.",
     "bias": "Added to the scaled cosines in the logits.",
+    "box": "A box `[x_min, y_min, x_max, y_max]` in pixels.",
     "boxes": "Boxes `[x_min, y_min, x_max, y_max]` in pixels, each around an object.",
     "candidate_images": "PNG or JPEG files to rank, as data URLs or base64.",
     "candidate_texts": "Texts to rank.",
