@@ -58,7 +58,8 @@ BAD = [
     ("byte-level", write_bytes("merges.txt", b"#version: 0.2\na b c\n"), FileProblemError),
     ("byte-level", change_json("vocab.json", pop("a")), FileProblemError),
     ("byte-level", change_json("vocab.json", lambda v: v.update(a=v["b"])), FileProblemError),
-    ("byte-level", setting(tokenizer_class="CLIPTokenizer"), FileMissingError),
+    ("byte-level", setting(tokenizer_class="CTRLTokenizer"), FileMissingError),
+    ("byte-level", setting(tokenizer_class="CLIPTokenizer"), FileProblemError),  # no <|startoftext|>
     ("byte-level-roberta", setting(sep_token=None), FileProblemError),
     ("unigram", write_bytes("spiece.model", b"not a model" * 9), FileProblemError),
     ("unigram", setting(tokenizer_class="XLNetTokenizer"), FileMissingError),
