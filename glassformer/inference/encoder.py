@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.core import spec as specs
 from glassformer.core.embeddings import ImageInput, TokenInput
-from glassformer.core.heads import HeadContext
+from glassformer.core.heads import BackboneHead, HeadContext
 from glassformer.core.inputs import MaskLike, embed_inputs, infer_mask, position_ids
 from glassformer.core.masks import Mask
 from glassformer.core.model import EncoderOnly
@@ -31,9 +31,13 @@ from glassformer.inference.prepare import (
 
 
 def supports(model: nn.Module) -> TypeGuard[EncoderOnly]:
-    """Whether `InferenceEncoder` supports a model: a text or image encoder, without attention over a grid."""
+    """Whether `InferenceEncoder` supports a model: a text or image encoder, without attention over a grid.
+
+    Its head must not read the outputs of all layers.
+    """
     return (
         isinstance(model, EncoderOnly)
+        and not isinstance(model.head, BackboneHead)
         and isinstance(model.embed, TokenInput | ImageInput)
         and getattr(model.embed, "layer_positions", None) is None
         and isinstance(model.encoder, Stack)

@@ -30,7 +30,7 @@ from glassformer.verify.inputs import (
     drop_padding,
     has_tokens,
     is_per_token,
-    pools_first_token,
+    pools_padding,
     random_inputs,
 )
 
@@ -48,7 +48,7 @@ def batched_equals_single(bundle: Bundle, name: str, side: Side = "none") -> Che
     mask = sample.masks[-1]
     with torch.no_grad():
         batched = sample.run(model)
-        compared = [key for key in batched if side != "left" or not pools_first_token(head, key)]
+        compared = [key for key in batched if not pools_padding(head, key, side)]
         if isinstance(model, TwoTower):  # a row's logits compare it with all other rows
             compared = [key for key in compared if not key.startswith("logits_per_")]
         if not compared:

@@ -21,11 +21,13 @@ from glassformer.inference.linear import WeightFormat
 from glassformer.verify.comparison import CheckResult, check_result, dtype_tolerance, relative_error, skipped
 from glassformer.verify.inputs import (
     RandomInputs,
+    Side,
     drop_padding,
     fitting_length,
     has_tokens,
     is_per_token,
     named_outputs,
+    pools_padding,
     random_inputs,
 )
 
@@ -207,14 +209,21 @@ def _loaded_and_prepared(
     model = bundle.model
     with torch.inference_mode():
         if supports(model):
-            sample = random_inputs(model, "right" if has_tokens(model) else "none")
-            runs = (model, InferenceEncoder(model, weights))
-            loaded, prepared = (drop_padding(model, sample, sample.run(run)) for run in runs)  # type: ignore[arg-type]
+            side: Side = "right" if has_tokens(model) else "none"
+            sample = random_inputs(model, side)
+            loaded, prepared = (
+                {
+                    key: tensor
+                    for key, tensor in drop_padding(model, sample, sample.run(run)).items()  # type: ignore[arg-type]
+                    if not pools_padding(model.spec.head, key, side)
+                }
+                for run in (model, InferenceEncoder(model, weights))
+            )
             return loaded, prepared
         if not isinstance(model.spec.head, spec.LanguageModelSpec):
             sample = random_inputs(model)
-            prepared = PackedModel(model, weights)(*sample.arguments(model))
-            return sample.run(model), named_outputs(prepared)
+            packed = PackedModel(model, weights)(*sample.arguments(model))
+            return sample.run(model), named_outputs(packed)
         if not has_tokens(model):
             return "only tokens are generated step by step"
         ids = _text(bundle)

@@ -60,20 +60,28 @@ class RandomInputs:
 
 
 def named_outputs(result: Any) -> dict[str, Tensor]:
-    """Return the tensors of a head's output by name."""
+    """Return the tensors of a head's output by name; of several tensors, by name and number."""
     if isinstance(result, Tensor):
         return {"output": result}
-    return {name: value for name, value in result._asdict().items() if isinstance(value, Tensor)}
+    named: dict[str, Tensor] = {}
+    for name, value in result._asdict().items():
+        parts = {f"{name}.{n}": t for n, t in enumerate(value)} if isinstance(value, tuple) else {name: value}
+        named |= {key: tensor for key, tensor in parts.items() if isinstance(tensor, Tensor)}
+    return named
 
 
 def is_per_token(head: spec.HeadSpec, name: str) -> bool:
     """Whether an output has one entry for every (target) token."""
-    return isinstance(head, PER_TOKEN) and name != "pooled"
+    return name == "hidden" or (isinstance(head, PER_TOKEN) and name != "pooled")
 
 
-def pools_first_token(head: spec.HeadSpec, name: str) -> bool:
-    """Whether an output is computed from column 0, which is padding in a row padded on the left."""
-    return name == "pooled" or (isinstance(head, spec.ClassifySpec) and head.pool == "first")
+def pools_padding(head: spec.HeadSpec, name: str, side: Side) -> bool:
+    """Whether an output is computed from the first or last column, which is padding on this side."""
+    if isinstance(head, spec.ProjectionSpec):
+        padded = {"left": "first", "right": "last_position"}
+        return name == "pooled" and head.pool == padded.get(side)
+    first = isinstance(head, spec.ClassifySpec) and head.pool == "first"
+    return side == "left" and (name == "pooled" or first)
 
 
 def drop_padding(model: AnyModel, sample: RandomInputs, outputs: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -39,7 +39,7 @@ _MAIN = "logits prediction_outputs prediction_logits regression_outputs predicti
 REFERENCE_NAMES = {
     "output": _MAIN,
     "hidden": "last_hidden_state",
-    "pooled": "pooler_output",
+    "pooled": "pooler_output text_embeds image_embeds",
     "first": "cls_logits",
     "second": "distillation_logits",
     "start": "start_logits",
@@ -162,6 +162,9 @@ def _named_inputs(model_spec: spec.ModelSpec, sample: RandomInputs) -> dict[str,
 
 def _reference_output(result: Any, key: str) -> Tensor:
     """Look up the reference's output for the output `key` of this package."""
+    if key.startswith("feature_maps."):
+        feature_map: Tensor = result["feature_maps"][int(key.removeprefix("feature_maps."))]
+        return feature_map
     for name in REFERENCE_NAMES.get(key, key).split():
         output = result.get(name)
         if isinstance(output, Tensor):

@@ -19,6 +19,8 @@ from glassformer.inference.linear import Int8Linear, PackedLinear
 from glassformer.inference.slot_cache import SlotKVCache
 from glassformer.verify import all_checks, perturb_parameters, reference, verify
 from glassformer.verify.comparison import bitwise_difference, check_result, relative_error
+from tests.families import harness
+from tests.families.cases import CASES
 
 
 def perturbed_bundle(family: str, **options: int) -> Bundle:
@@ -35,6 +37,20 @@ def test_every_family_passes(family):
     assert sum(c.status == "passed" for c in results) >= 7
     has_reference = family not in ("original", "mobile_sam")  # which transformers does not have
     assert (results[0].status == "passed") == has_reference, results[0]
+
+
+HEADS = """Dinov2Backbone SwinBackbone SwinModel DetrModel CLIPTextModel CLIPTextModelWithProjection
+    CLIPVisionModelWithProjection SiglipTextModel SiglipVisionModel""".split()
+
+
+@pytest.mark.parametrize("architecture", HEADS)
+def test_every_kind_of_vision_head_passes(architecture, tmp_path):
+    """Heads that the tiny models of the families do not have."""
+    settings = next(settings for _, _, name, settings in CASES if name == architecture)
+    model = harness.reference(architecture, settings)
+    results = list(verify(glassformer.load(harness.save_reference(model, tmp_path))))
+    assert [c for c in results if c.status == "failed"] == []
+    assert {"reference = ours", "prepared = loaded"} <= {c.name for c in results if c.status == "passed"}
 
 
 def wrap(monkeypatch, owner, name, change):
