@@ -7,7 +7,7 @@ import gzip
 import hashlib
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from glassformer.errors import FileMissingError, UnsupportedError
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
-    from glassformer.interpret.schema import ModelInfo, TraceInfo, TraceInput
+    from glassformer.interpret.schema import AttentionInfo, ModelInfo, TraceInfo, TraceInput
     from glassformer.interpret.trace import Trace
 
 FOLDER = Path(__file__).parent / "page"
@@ -95,9 +95,10 @@ def _page_data(bundle: Bundle, trace: Trace, model: ModelInfo) -> dict[str, Any]
     from glassformer.interpret.tensors import read_tensor
 
     info = trace.info()
+    scales = {one.name: one.scale for one in info.attentions if _only_scaled(trace, one)}
     tensors: dict[str, dict[str, Any]] = {}
     size = 0
-    for name in dict.fromkeys((*_tensor_names(info, model), *trace.derived)):
+    for name in dict.fromkeys((*_tensor_names(info, model, scales), *trace.derived)):
         try:
             part = read_tensor(trace, name)
         except (ItemNotFoundError, UnsupportedError):
@@ -119,16 +120,28 @@ def _page_data(bundle: Bundle, trace: Trace, model: ModelInfo) -> dict[str, Any]
         search = search_tree(bundle, text=input.text or "", to=input.to)
     return {
         **{"model": model, "trace": info, "heads": describe_heads(trace), "lens": lens, "next": following},
-        **{"search": search, "tensors": tensors},
+        **{"search": search, "scales": scales, "tensors": tensors},
     }
 
 
-def _tensor_names(info: TraceInfo, model: ModelInfo) -> Iterator[str]:
+def _only_scaled(trace: Trace, attention: AttentionInfo) -> bool:
+    """Whether the page can compute the weights of an attention layer from queries, keys and scale alone."""
+    context = trace.record.attention_contexts[attention.name]
+    if context.bias is not None or context.softcap is not None or context.windows is not None:
+        return False
+    q, k = (trace.record[f"{attention.name}.{part}"] for part in "qk")
+    allowed = context.mask.to_dense(q.shape[2], k.shape[2], q.device)
+    return allowed is None or bool(allowed.all())
+
+
+def _tensor_names(info: TraceInfo, model: ModelInfo, computed: Container[str]) -> Iterator[str]:
+    """List the tensors to store. computed: attention layers whose matrices the page computes."""
     yield from info.tensors
     yield "head.confidence"
     for attention in info.attentions:
-        for tail in ("dot", "scaled", "masked", "weights", "thumbnails"):
-            yield f"{attention.name}.{tail}"
+        yield f"{attention.name}.thumbnails"
+        if attention.name not in computed:
+            yield from (f"{attention.name}.{tail}" for tail in ("dot", "scaled", "masked", "weights"))
         if attention.bias_table is not None:
             yield attention.bias_table
     for stack in model.outline.stacks:

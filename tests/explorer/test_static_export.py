@@ -19,7 +19,7 @@ from glassformer.cli.main import app
 from glassformer.errors import GlassformerError
 from tests.explorer.conftest import OpenPage, wait_until_idle
 
-KINDS = ("translator", "masked", "pictures", "windows", "pairs", "series")
+KINDS = ("translator", "masked", "pictures", "windows", "pairs", "detector", "queries", "series")
 
 
 @pytest.fixture(scope="module")
