@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
+from glassformer.core.mask_classifier import EncoderMaskClassifier, MaskClassifier
 from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly, TwoTower
 from glassformer.core.observe import Record
 from glassformer.core.segmenter import PromptedSegmenter
@@ -35,8 +36,9 @@ def model_kind(bundle: Bundle) -> schema.Kind:
     if isinstance(bundle.model, PromptedSegmenter):
         return "segment"
     if not isinstance(bundle.model, EncoderDecoder | EncoderOnly | DecoderOnly):
-        kind = bundle.spec.kind
-        raise UnsupportedError(bundle.display_name, f"tracing: it is a baseline without attention ({kind})")
+        masks = isinstance(bundle.model, EncoderMaskClassifier | MaskClassifier)
+        reason = "a mask classifier" if masks else "a baseline without attention"
+        raise UnsupportedError(bundle.display_name, f"tracing: it is {reason} ({bundle.spec.kind})")
     spec, head = bundle.model.spec, bundle.spec.head
     read = spec.source if isinstance(spec, specs.EncoderDecoderSpec) else spec.input
     match read, head:
