@@ -38,6 +38,7 @@ INPUTS: dict[str, dict[str, Any]] = {  # empty: the default example
     "pairs": {},
     "detector": {},
     "queries": {},
+    "prompts": {},
     "series": {},
 }
 
