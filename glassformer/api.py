@@ -28,7 +28,7 @@ from glassformer.errors import InvalidValueError
 from glassformer.families.registry import preset_spec, tiny_spec
 
 if TYPE_CHECKING:
-    from glassformer.data.annotations import Annotation, Box
+    from glassformer.data.annotations import Annotation
     from glassformer.data.image_files import ImageLike
     from glassformer.data.series import Fill
     from glassformer.tasks.chat import Conversation
@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from glassformer.tasks.encoder import EncoderTaskOptions
     from glassformer.tasks.fill_mask import FilledText
     from glassformer.tasks.forecasting import Forecast
-    from glassformer.tasks.mask_postprocessing import SegmentationMode
+    from glassformer.tasks.image_segmentation import SegmentationOptions
     from glassformer.tasks.question_answering import Answer
-    from glassformer.tasks.segmentation import MaskGeneration, Point
     from glassformer.tasks.streaming import TextStream
     from glassformer.tasks.text_generation import TextGenerationTask, TextOptions
     from glassformer.tasks.token_classification import AggregationStrategy, Entity
@@ -299,47 +298,15 @@ class Pipeline(Bundle):
         return task(_expand_folder(images))
 
     @overload
-    def segment(
-        self,
-        images: ImageLike,
-        *,
-        points: Sequence[Point] = (),
-        background_points: Sequence[Point] = (),
-        boxes: Sequence[Box] = (),
-        everything: bool | MaskGeneration = False,
-        multimask_output: bool | None = None,
-        mode: SegmentationMode | None = None,
-        threshold: float = 0.5,
-        stuff_classes: Sequence[str] = (),
-    ) -> list[Annotation]: ...
+    def segment(self, images: ImageLike, **options: Unpack[SegmentationOptions]) -> list[Annotation]: ...
 
     @overload
     def segment(
-        self,
-        images: Iterable[ImageLike],
-        *,
-        points: Sequence[Point] = (),
-        background_points: Sequence[Point] = (),
-        boxes: Sequence[Box] = (),
-        everything: bool | MaskGeneration = False,
-        multimask_output: bool | None = None,
-        mode: SegmentationMode | None = None,
-        threshold: float = 0.5,
-        stuff_classes: Sequence[str] = (),
+        self, images: Iterable[ImageLike], **options: Unpack[SegmentationOptions]
     ) -> list[list[Annotation]]: ...
 
     def segment(
-        self,
-        images: Any,
-        *,
-        points: Sequence[Point] = (),
-        background_points: Sequence[Point] = (),
-        boxes: Sequence[Box] = (),
-        everything: bool | MaskGeneration = False,
-        multimask_output: bool | None = None,
-        mode: SegmentationMode | None = None,
-        threshold: float = 0.5,
-        stuff_classes: Sequence[str] = (),
+        self, images: Any, **options: Unpack[SegmentationOptions]
     ) -> list[Annotation] | list[list[Annotation]]:
         """Segment images: masks of objects and regions, with labels, boxes and scores.
 
@@ -359,18 +326,8 @@ class Pipeline(Bundle):
         stuff_classes: classes whose segments are merged into one in panoptic mode, such as sky
         """
         from glassformer.tasks.image_segmentation import make_segmenter
-        from glassformer.tasks.segmentation import MaskGeneration, make_prompts
 
-        task = make_segmenter(
-            self,
-            prompts=make_prompts(points, background_points, boxes),
-            everything=MaskGeneration() if everything is True else everything or None,
-            multimask_output=multimask_output,
-            mode=mode,
-            threshold=threshold,
-            stuff_classes=stuff_classes,
-        )
-        return task(_expand_folder(images))
+        return make_segmenter(self, **options)(_expand_folder(images))
 
     def embed(
         self, inputs: Any, *, prompt: str | None = None, **options: Unpack[EncoderTaskOptions]

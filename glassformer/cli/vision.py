@@ -179,28 +179,26 @@ def segment(
     maps = (
         {} if class_map is None else output_paths(files, class_map, overwrite=overwrite, suffixes=(".png",))
     )
-    from glassformer.tasks.segmentation import MaskGeneration, make_prompts
-
-    prompts = make_prompts(
-        *([text.split(",") for text in texts or ()] for texts in (points, background_points, boxes))
-    )
-    grid = MaskGeneration(points_per_side=points_per_side) if everything else None
     bundle = options.load(model)
     from glassformer.data.annotations import ONE_CLASS
     from glassformer.tasks.image_segmentation import ImageSegmenter, make_segmenter
+    from glassformer.tasks.segmentation import MaskGeneration
 
     task = make_segmenter(
         bundle,
-        prompts=prompts,
-        everything=grid,
+        points=_split(points),
+        background_points=_split(background_points),
+        boxes=_split(boxes),
+        everything=everything and MaskGeneration(points_per_side=points_per_side),
         mode=mode,
         threshold=threshold,
         stuff_classes=stuff_classes or (),
     )
     labels = task.labels if isinstance(task, ImageSegmenter) else None
+    one_prompt = not isinstance(task, ImageSegmenter) and len(task.prompts) == 1
     if maps and labels is None:
         raise UnsupportedError(bundle.display_name, "class maps", hint="its masks have no classes")
-    if grid is not None:
+    if everything:
         message(f"segmenting everything with {points_per_side**2:,} points; fewer are faster")
 
     def found() -> Iterator[AnnotatedImage]:
@@ -209,8 +207,8 @@ def segment(
                 save_masks(image, mask_files[image.path])
             if maps:
                 save_class_map(image, labels or (), maps[image.path])
-            if pictures:  # of the alternatives for one prompt, only the best
-                shown = image.annotations[:1] if len(prompts) == 1 else image.annotations
+            if pictures:
+                shown = image.annotations[:1] if one_prompt else image.annotations  # the best of alternatives
                 save_drawing(image, shown, pictures[image.path])
             yield image
 
@@ -219,6 +217,11 @@ def segment(
     folder = common_folder(files)
     others = (masks, class_map)
     write_objects(found(), classes, options, errors, folder=folder, threshold=limit, others=others)
+
+
+def _split(texts: list[str] | None) -> list[Any]:
+    """Split coordinates at commas; the task checks and converts them."""
+    return [text.split(",") for text in texts or ()]
 
 
 def run_on_images(

@@ -29,6 +29,7 @@ Stops = Stop | Annotated[list[Stop], Field(max_length=4)]
 Language = Annotated[str, Field(min_length=1, max_length=32)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Image = Annotated[str, Field(min_length=1, max_length=MAX_IMAGE)]
+Images = Annotated[list[Image], Field(min_length=1, max_length=32)]
 ColumnName = Annotated[str, Field(min_length=1, max_length=200)]
 Column = Annotated[
     list[Annotated[float, Field(ge=-1e30, le=1e30)]], Field(min_length=1, max_length=MAX_STEPS)
@@ -406,7 +407,7 @@ class ClassifyRequest(RequestModel):
     model: ModelName | None = None
     texts: Texts | None = None
     text_pairs: Texts | None = None
-    images: Annotated[list[Image], Field(min_length=1, max_length=32)] | None = None
+    images: Images | None = None
     labels: Texts | None = None
     templates: Annotated[list[Text], Field(min_length=1, max_length=100)] | None = None
     top: Annotated[int, Field(ge=1, le=100_000)] | None = None
@@ -431,7 +432,7 @@ class EmbedRequest(RequestModel):
 
     model: ModelName | None = None
     texts: Texts | None = None
-    images: Annotated[list[Image], Field(min_length=1, max_length=32)] | None = None
+    images: Images | None = None
     truncate: bool = False
 
 
@@ -451,9 +452,9 @@ class SimilarRequest(RequestModel):
 
     model: ModelName | None = None
     texts: Texts | None = None
-    images: Annotated[list[Image], Field(min_length=1, max_length=32)] | None = None
+    images: Images | None = None
     candidate_texts: Texts | None = None
-    candidate_images: Annotated[list[Image], Field(min_length=1, max_length=32)] | None = None
+    candidate_images: Images | None = None
     top: Annotated[int, Field(ge=1, le=100_000)] | None = None
     truncate: bool = False
 
@@ -479,7 +480,7 @@ class DetectRequest(RequestModel):
     """
 
     model: ModelName | None = None
-    images: Annotated[list[Image], Field(min_length=1, max_length=32)]
+    images: Images
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
 
 

@@ -59,7 +59,7 @@ from glassformer.tasks.embedding import Embedder, rank_vectors
 from glassformer.tasks.forecasting import LEVELS, Forecaster, forecast_steps
 from glassformer.tasks.image_segmentation import make_segmenter
 from glassformer.tasks.images import ImageWarning, image_warning_message, reads_images
-from glassformer.tasks.segmentation import MaskGeneration, make_prompts
+from glassformer.tasks.segmentation import MaskGeneration
 from glassformer.tasks.text_generation import Document, segments_of
 from glassformer.tasks.token_classification import TokenClassifier
 from glassformer.tasks.translation import Translator
@@ -269,8 +269,10 @@ def _detect(model: str, bundle: Bundle, images: list[bytes], body: DetectRequest
 def _segment(model: str, bundle: Bundle, image: bytes, body: SegmentRequest) -> SegmentResponse:
     task = make_segmenter(
         bundle,
-        prompts=make_prompts(body.points, body.background_points, body.boxes),
-        everything=MaskGeneration(points_per_side=body.points_per_side) if body.everything else None,
+        points=[(x, y) for x, y in body.points],
+        background_points=[(x, y) for x, y in body.background_points],
+        boxes=[(left, top, right, bottom) for left, top, right, bottom in body.boxes],
+        everything=body.everything and MaskGeneration(points_per_side=body.points_per_side),
         multimask_output=body.multimask_output,
         mode=body.mode,
         threshold=body.threshold,

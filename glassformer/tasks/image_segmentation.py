@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.data.annotations import Annotation
+from glassformer.data.annotations import Annotation, Box
 from glassformer.data.image_processing import ImageBatch, Pixels, Size
 from glassformer.errors import ConflictError, UnknownNameError, UnsupportedError
 from glassformer.tasks.base import check_at_least, check_finite, check_probability
@@ -26,7 +26,7 @@ from glassformer.tasks.mask_postprocessing import (
     segment_annotations,
 )
 from glassformer.tasks.pixel_postprocessing import pixel_classes, pixel_instances
-from glassformer.tasks.segmentation import MaskGeneration, Prompt, PromptSegmenter
+from glassformer.tasks.segmentation import MaskGeneration, Point, PromptSegmenter, make_prompts
 
 MODES: tuple[SegmentationMode, ...] = ("semantic", "instance", "panoptic")
 
@@ -117,25 +117,44 @@ class ImageSegmenter(ImageTask):
         ]
 
 
+class SegmentationOptions(TypedDict, total=False):
+    """Options of `make_segmenter`."""
+
+    points: Sequence[Point]
+    background_points: Sequence[Point]
+    boxes: Sequence[Box]
+    everything: bool | MaskGeneration
+    multimask_output: bool | None
+    mode: SegmentationMode | None
+    threshold: float
+    stuff_classes: Sequence[str]
+
+
 def make_segmenter(
     bundle: Bundle,
     *,
-    prompts: Sequence[Prompt] = (),
-    everything: MaskGeneration | None = None,
+    points: Sequence[Point] = (),
+    background_points: Sequence[Point] = (),
+    boxes: Sequence[Box] = (),
+    everything: bool | MaskGeneration = False,
     multimask_output: bool | None = None,
     mode: SegmentationMode | None = None,
     threshold: float = 0.5,
     stuff_classes: Sequence[str] = (),
 ) -> PromptSegmenter | ImageSegmenter:
-    """Return the segmenter of a model: by prompts, or of whole images. The options are those of the two."""
-    prompted = bool(prompts) or everything is not None
+    """Return the segmenter of a model: by prompts (see `PromptSegmenter`), or of whole images.
+
+    points, background_points, boxes: the prompts, see `make_prompts`. everything: True for the default grid
+    of points. The other options are those of the two segmenters.
+    """
+    prompts = make_prompts(points, background_points, boxes)
+    grid = MaskGeneration() if everything is True else everything or None
+    prompted = bool(prompts) or grid is not None
     if prompted and (mode is not None or stuff_classes):
         option = "mode" if mode is not None else "stuff_classes"
         raise ConflictError((option, "points and boxes"), "it is an option of segmentation without prompts")
     if prompted or (isinstance(bundle.spec, specs.PromptedSegmenterSpec) and mode is None):
-        return PromptSegmenter(
-            bundle, prompts=prompts, everything=everything, multimask_output=multimask_output
-        )
+        return PromptSegmenter(bundle, prompts=prompts, everything=grid, multimask_output=multimask_output)
     return ImageSegmenter(bundle, mode=mode, threshold=threshold, stuff_classes=stuff_classes)
 
 

@@ -318,5 +318,5 @@ def _image_key(image: ImageLike) -> bytes | None:
         return hashlib.sha256(content).digest()
     if isinstance(image, bytes):
         return hashlib.sha256(image).digest()
-    pixels = np.ascontiguousarray(np.asarray(image))
+    pixels = np.ascontiguousarray(image.detach().cpu() if isinstance(image, Tensor) else image)
     return hashlib.sha256(repr((pixels.shape, pixels.dtype)).encode() + pixels.tobytes()).digest()

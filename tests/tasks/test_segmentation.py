@@ -141,6 +141,10 @@ def test_image_is_encoded_once(pair: Any, tmp_path: Path, monkeypatch: pytest.Mo
         pipeline.model.neck.norm2.weight.mul_(-1)
     changed = pipeline.segment(path, points=[(5, 5)])
     assert len(calls) == 2 and any((a.mask != b.mask).any() for a, b in zip(first, changed, strict=True))
+    pixels = torch.rand(3, 30, 20, requires_grad=True)
+    for given in (pixels, pixels, pixels.detach().numpy()):
+        pipeline.segment(given, points=[(5, 5)])
+    assert len(calls) == 3
     for n in range(12):  # old embeddings are dropped
         pipeline.segment(picture(20 + n, 20), points=[(5, 5)])
     assert len(pipeline.image_embeddings()) == 8
