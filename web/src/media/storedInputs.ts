@@ -16,8 +16,8 @@ function named(text: string): string {
   return (hash >>> 0).toString(36);
 }
 
-/** Have the model read this. */
-export function storeInput(input: StoredInput, suffix: Suffix = ''): void {
+/** Have the model read this. params: further changes of the URL. */
+export function storeInput(input: StoredInput, suffix: Suffix = '', params: Record<string, string> = {}): void {
   const text = JSON.stringify(input);
   const name = named(text);
   storedInputs.set(name, input);
@@ -26,7 +26,7 @@ export function storeInput(input: StoredInput, suffix: Suffix = ''): void {
   } catch {
     // no room, or not allowed: it lives until the page is left
   }
-  router.go({ params: { [`held${suffix}`]: name, ...NO_PROMPT } });
+  router.go({ params: { [`held${suffix}`]: name, ...NO_PROMPT, ...params } });
   session.turn++; // also where it is the same as before
 }
 
