@@ -14,7 +14,7 @@ const woff2Only: Plugin = {
 
 // Two builds of one page. The served one comes in pieces, each fetched when its view is opened, under a policy that
 // allows no inline script. The single one is all in one script and one style, to be written into a file that works
-// from disk (glassformer/explorer/frozen.py).
+// from disk (glassformer/explorer).
 export default defineConfig(({ mode }) => {
   const single = mode === 'single';
   return {

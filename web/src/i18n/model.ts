@@ -99,6 +99,7 @@ export default {
     ko: '디코더 모델입니다. 각 토큰은 자신과 앞선 토큰을 참조해 다음 토큰을 예측합니다.',
   },
   'overview.parameters': { en: 'Parameters', ko: '파라미터' },
+  'overview.image': { en: 'Image size', ko: '이미지 크기' },
   'overview.width': { en: 'Model dimension', ko: '모델 차원' },
   'overview.layers': { en: 'Layers', ko: '레이어' },
   'overview.heads': { en: 'Heads', ko: '헤드' },

@@ -12,10 +12,11 @@ export class Resource<T> {
 
 /**
  * Run `load` whenever what it reads changes, and when the server is back; it returns null if there is nothing to load.
- * The last value stays until the next one arrives, but never longer than the traces it was loaded for. Late answers to
- * earlier requests are ignored. Call it while a component is set up.
+ * The last value stays until the next one arrives, but never longer than the traces it was loaded for, except with
+ * `keep`, which avoids flicker between similar traces. Late answers to earlier requests are ignored. Call it while a
+ * component is set up.
  */
-export function resource<T>(load: () => Promise<T> | null): Resource<T> {
+export function resource<T>(load: () => Promise<T> | null, { keep = false } = {}): Resource<T> {
   const result = new Resource<T>();
   let latest = 0;
   let traces = '';
@@ -23,7 +24,7 @@ export function resource<T>(load: () => Promise<T> | null): Resource<T> {
     const request = ++latest;
     void connection.restored;
     const current = `${session.trace?.id} ${session.comparison?.id}`;
-    if (current !== traces) result.value = null;
+    if (current !== traces && !keep) result.value = null;
     traces = current;
     const promise = load();
     if (!promise) {

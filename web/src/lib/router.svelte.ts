@@ -59,6 +59,11 @@ class Router {
     return Number.isFinite(n) ? n : fallback;
   }
 
+  /** A parameter that counts from 0 to `count` - 1. */
+  index(name: string, count: number, fallback = 0): number {
+    return Math.max(0, Math.min(count - 1, Math.trunc(this.number(name, fallback))));
+  }
+
   /** The URL with these changes; null removes a parameter. */
   href(change: { model?: string; view?: View; params?: Record<string, string | number | null> }): string {
     const params = { ...this.params };

@@ -96,6 +96,9 @@ class Session {
       INPUT_PARAMS.some((name) => (router.params[name] ?? null) !== (this.inputParams[name] ?? null)),
   );
 
+  /** Whether the current image or series is another one than that of the trace on show. */
+  newInput: boolean = $derived((router.params.held ?? null) !== (this.inputParams.held ?? null));
+
   async begin(): Promise<void> {
     await this.#load(this.source.models(), ({ models, runs }) => {
       this.models = models;

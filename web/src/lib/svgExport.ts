@@ -232,11 +232,13 @@ function drawPicture(
   frame: Frame,
 ): void {
   let canvas = element as HTMLCanvasElement;
-  if (element instanceof HTMLImageElement) {
+  if (element instanceof HTMLImageElement || style.filter !== 'none') {
     canvas = document.createElement('canvas');
-    canvas.width = element.naturalWidth;
-    canvas.height = element.naturalHeight;
-    canvas.getContext('2d')!.drawImage(element, 0, 0);
+    canvas.width = element instanceof HTMLImageElement ? element.naturalWidth : element.width;
+    canvas.height = element instanceof HTMLImageElement ? element.naturalHeight : element.height;
+    const context = canvas.getContext('2d')!;
+    context.filter = style.filter;
+    if (canvas.width && canvas.height) context.drawImage(element, 0, 0);
   }
   if (!canvas.width || !canvas.height || !box.width || !box.height) return;
   const sharp = style.imageRendering === 'pixelated' || style.imageRendering === 'crisp-edges';

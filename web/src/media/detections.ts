@@ -29,5 +29,8 @@ export function queryAttentions(trace: TraceInfo): AttentionInfo[] {
   return cross.length ? cross : trace.attentions.filter((one) => one.kind === 'self');
 }
 
+/** The center of a box: x, y. */
+export const centerOf = ({ box }: QueryBox): [number, number] => [(box[0] + box[2]) / 2, (box[1] + box[3]) / 2];
+
 /** Distinct colors of classes. */
 export const classColor = (label: number): string => `hsl(${(label * 137.5 + 340) % 360} 85% 48%)`;

@@ -48,10 +48,9 @@ export function attentionChoice(trace: TraceInfo): AttentionChoice {
   const last = layers.length - 1;
   const asked = router.param('look');
   const by = router.param('by', 'mean');
-  const layer =
-    asked === 'roll' && canRoll(trace) ? 'roll' : Math.max(0, Math.min(last, Math.trunc(router.number('look', last))));
+  const layer = asked === 'roll' && canRoll(trace) ? 'roll' : router.index('look', layers.length, last);
   const heads = layers[layer === 'roll' ? last : layer]?.heads ?? 1;
-  return { layer, head: by === 'mean' ? 'mean' : Math.max(0, Math.min(heads - 1, Math.trunc(router.number('by', 0)))) };
+  return { layer, head: by === 'mean' ? 'mean' : router.index('by', heads) };
 }
 
 /** The attention of all heads of a layer from one query position, (H, S). */

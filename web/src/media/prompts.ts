@@ -2,11 +2,15 @@
 
 import type { TraceInput } from '../lib/types';
 
+export type Point = [number, number]; // x, y in pixels of the image
+
 export interface Prompt {
-  points: [number, number][];
-  background_points: [number, number][];
+  points: Point[];
+  background_points: Point[];
   box: [number, number, number, number] | null;
 }
+
+export const NO_PROMPT: Prompt = { points: [], background_points: [], box: null };
 
 export const promptOf = (input: TraceInput): Prompt => ({
   points: input.points ?? [],
@@ -26,7 +30,7 @@ export function writePrompt(prompt: Prompt): { points: string | null; box: strin
 
 export function readPrompt(params: Record<string, string>): Prompt | null {
   if (params.points === undefined && params.box === undefined) return null;
-  const prompt: Prompt = { points: [], background_points: [], box: null };
+  const prompt: Prompt = { ...NO_PROMPT, points: [], background_points: [] };
   for (const one of (params.points ?? '').split(';')) {
     const [x, y, label] = one.split(',').map(Number);
     if (Number.isFinite(x) && Number.isFinite(y)) prompt[label === 0 ? 'background_points' : 'points'].push([x, y]);
