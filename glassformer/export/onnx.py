@@ -24,12 +24,13 @@ from torch import Tensor, nn
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec
+from glassformer.core.convolution.pixel_head import PixelOutput
 from glassformer.core.distributions import DISTRIBUTIONS
-from glassformer.core.heads import DistilledLogits, PooledOutput, SpanLogits
+from glassformer.core.heads import BackboneOutput, DistilledLogits, PooledOutput, SpanLogits
 from glassformer.core.kernels import Kernel
 from glassformer.core.kv_cache import KVCache, LayerCache
 from glassformer.core.masks import Mask
-from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
+from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly, TwoTower
 from glassformer.core.positions import (
     DisentangledPositions,
     PositionTerms,
@@ -266,7 +267,8 @@ def graphs_of(model: AnyModel) -> list[Graph]:
         return [_decode_step_graph(model, model.spec.input)]
     if isinstance(model, EncoderDecoder | DecoderOnly | EncoderOnly):
         return [_forward_graph(model)]
-    raise UnsupportedError("export to ONNX", f"a {type(model).__name__}")
+    hint = "export each tower" if isinstance(model, TwoTower) else ""
+    raise UnsupportedError("export to ONNX", f"a {type(model).__name__}", hint=hint)
 
 
 # ---- decode steps ------------------------------------------------------------------------
@@ -398,15 +400,13 @@ class FullForward(nn.Module):
         ids = [inputs[0], named["target"]] if isinstance(self.model, EncoderDecoder) else [inputs[0]]
         more = {name: named[name] for name in ("types", "observed", "masked_patches") if name in named}
         output = self.model(*ids, *masks, kernel=KERNEL, **more)
+        if isinstance(output, BackboneOutput):
+            return output.feature_maps
         return (output,) if isinstance(output, Tensor) else tuple(t for t in output if isinstance(t, Tensor))
 
 
-def _forward_graph(model: AnyModel) -> Graph:
+def _forward_graph(model: EncoderDecoder | DecoderOnly | EncoderOnly) -> Graph:
     model_spec = model.spec
-    if isinstance(model_spec, spec.TwoTowerSpec):
-        raise UnsupportedError("ONNX export", "a model with two towers", hint="export each tower by itself")
-    if isinstance(model_spec, spec.EncoderDecoderSpec) and isinstance(model_spec.source, spec.FeatureMapSpec):
-        raise UnsupportedError("ONNX export", "a model with a convolutional backbone")
     if isinstance(model_spec, spec.EncoderDecoderSpec):
         inputs = _input_ports(model_spec.source, "source")
         same = "length" if isinstance(model_spec.head, spec.FeaturesSpec) else "source"
@@ -421,8 +421,14 @@ def _forward_graph(model: AnyModel) -> Graph:
 def _output_names(head: spec.HeadSpec) -> tuple[str, ...]:
     """Return the names of a head's outputs."""
     match head:
-        case spec.FeaturesSpec(pooler=True):
+        case spec.ProjectionSpec() | spec.AttentionPoolSpec():
             return PooledOutput._fields
+        case spec.FeaturesSpec() if head.pooler or head.pool is not None:
+            return PooledOutput._fields
+        case spec.BackboneSpec():
+            return tuple(f"feature_maps.{n}" for n in range(len(head.layers)))
+        case spec.PixelsSpec(instances=True):
+            return PixelOutput._fields
         case spec.DistilledClassifySpec():
             return DistilledLogits._fields
         case spec.AnswerSpec():
@@ -453,4 +459,4 @@ def _input_ports(
                     Port("masked_patches", "bool", ("batch", input_spec.channels, input_spec.num_patches)),
                 )
             return ports
-    raise UnsupportedError("export to ONNX", "models that read vectors")
+    raise UnsupportedError("export to ONNX", f"{input_spec.kind} inputs")

@@ -18,6 +18,7 @@ from glassformer.export import onnx
 from glassformer.export.onnx import export_onnx
 from glassformer.generation import GenerationConfig, GenerationParams, generate
 from glassformer.tokenization import load_tokenizer
+from glassformer.verify.inputs import named_outputs
 from tests.cli.conftest import run  # noqa: F401 (a fixture)
 from tests.export.randomized import randomize_parameters
 from tests.tasks.tiny_models import ROWS, reversal_model
@@ -214,11 +215,11 @@ def check_forward(model, folder):
         first, *names = inputs
         plain = [inputs[name] for name in names if name == "mask"]
         ours = model(inputs[first], *plain, **{name: inputs[name] for name in names if name != "mask"})
-        ours = ours._asdict() if hasattr(ours, "_asdict") else {None: ours}
+        ours = named_outputs(ours)
         outputs = forward(**inputs)
         assert len(outputs) == len(ours)
         for name, theirs in outputs.items():
-            expected = ours[name] if len(ours) > 1 else ours[None]
+            expected = ours[name] if len(ours) > 1 else next(iter(ours.values()))
             if expected.shape[:2] == inputs.get("mask", torch.empty(0)).shape:
                 expected, theirs = expected[inputs["mask"]], theirs[inputs["mask"]]
             torch.testing.assert_close(theirs, expected.detach(), **TOLERANCE)
@@ -237,6 +238,16 @@ def check_forward(model, folder):
         ("sentence", {"pool": "last", **ONE}),
         ("vit", ONE),
         ("deit", ONE),
+        ("dinov2", {"head": spec.FeaturesSpec(pool="first"), **ONE}),
+        ("dinov2", {"head": spec.BackboneSpec(layers=(1,), norm=spec.LayerNormSpec(), shared_norm=True)}),
+        ("swin", {}),
+        ("swinv2", {}),
+        ("swin", {"head": spec.BackboneSpec(layers=(0, 2), norm=spec.LayerNormSpec())}),
+        ("yolos", ONE),
+        ("clip", {"tower": "image"}),
+        ("clip", {"tower": "text", "max_len": 40}),
+        ("siglip", {"tower": "image"}),
+        ("siglip", {"tower": "text", "max_len": 40}),
         ("patchtst", {"norm": "layer", **ONE}),
         (
             "patchtst",
