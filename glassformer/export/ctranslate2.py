@@ -125,8 +125,8 @@ def _encoder_spec(
 ) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
     """Return CTranslate2's spec of an encoder with its vocabulary, the weights of its head, and notes."""
     model: Any = bundle.model
-    if not isinstance(model_spec.encoder, spec.StackSpec):
-        _raise_unsupported("a hierarchical encoder")
+    if not isinstance(model_spec.encoder, spec.StackSpec) or model_spec.encoder.causal:
+        _raise_unsupported("a hierarchical or causal encoder")
     encoder = encoder_of(model_spec.encoder, model_spec.input, model.embed, model.encoder)
     ct2_spec = pooled_of(encoder, model_spec.head, model.head)
     vocabulary = vocabulary_of(bundle, model_spec.input, "source")

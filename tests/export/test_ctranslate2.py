@@ -228,6 +228,8 @@ def test_notes_list_options_for_the_runtime(tmp_path):
     ("family", "options", "error"),
     [
         ("vit", {}, UnsupportedError),
+        ("sam", {}, UnsupportedError),
+        ("clip", {"tower": "text"}, UnsupportedError),  # its encoder is causal
         ("bart", {"head": spec.ClassifySpec(num_labels=2)}, UnsupportedError),
         ("mistral", {}, UnsupportedError),
         ("falcon", {}, UnsupportedError),
