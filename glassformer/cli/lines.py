@@ -295,14 +295,38 @@ class LineWriter:
             self.print_progress()
 
     def print_progress(self) -> None:
-        seconds, total = max(time.monotonic() - self._start, 1e-9), self._inputs.total
+        seconds, inputs = time.monotonic() - self._start, self._inputs
         done = max(self.written, self._processed)
-        rate = (done - self._inputs.first) / seconds
-        of_total = f" of {total:,}" if total is not None else ""
-        left = (total - done) / rate if total is not None and rate else 0
-        eta = f", {left:,.0f} s left" if left >= 1 else ""
-        unit = f"{self._inputs.errors.unit}s"
-        message(f"{done:,}{of_total} {unit} in {seconds:,.1f} s, {rate:,.1f} {unit}/s{eta}")
+        message(format_progress(done, inputs.total, seconds, inputs.errors.unit, skipped=inputs.first))
+
+
+def format_progress(done: int, total: int | None, seconds: float, unit: str, *, skipped: int = 0) -> str:
+    """Return a line about progress. unit: of inputs, in the singular. skipped: done by an earlier run.
+
+    >>> format_progress(30, 90, 6, "line"), format_progress(2, 5, 8, "image")
+    ('30 of 90 lines in 6.0 s, 5.0 lines/s, 12 s left', '2 of 5 images in 8.0 s, 4.0 s per image, 12 s left')
+    """
+    each = max(seconds, 1e-9) / max(done - skipped, 1)
+    of_total = f" of {total:,}" if total is not None else ""
+    speed = f"{1 / each:,.1f} {unit}s/s" if each <= 1 else f"{each:,.1f} s per {unit}"
+    left = (total - done) * each if total is not None else 0
+    eta = f", {left:,.0f} s left" if left >= 1 else ""
+    return f"{done:,}{of_total} {unit}s in {seconds:,.1f} s, {speed}{eta}"
+
+
+def progress_callback(total: int, unit: str) -> Callable[[int], None]:
+    """Return a function that counts processed inputs, and prints progress on stderr at intervals."""
+    done, start = 0, time.monotonic()
+    last = start
+
+    def advance(count: int) -> None:
+        nonlocal done, last
+        done += count
+        if 0 < done < total and time.monotonic() - last >= PROGRESS_SECONDS:
+            last = time.monotonic()
+            message(format_progress(done, total, last - start, unit))
+
+    return advance
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from glassformer.cli.lines import (
     check_line_output,
     check_output_file,
     open_output,
+    progress_callback,
     read_lines,
 )
 from glassformer.cli.options import (
@@ -358,7 +359,9 @@ def similar(
             lines,
             top=top,
             truncate=truncate,
-            on_candidates=Callbacks(on_reject=errors.add, skip_blank=True),
+            on_candidates=Callbacks(
+                on_done=progress_callback(len(lines), errors.unit), on_reject=errors.add, skip_blank=True
+            ),
             **options.task_kwargs(),
         )
     finally:

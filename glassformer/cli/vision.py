@@ -8,13 +8,12 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from glassformer.cli.console import message
-from glassformer.cli.lines import PROGRESS_SECONDS, LineErrors, check_output_file, check_output_folder
+from glassformer.cli.lines import LineErrors, check_output_file, check_output_folder, progress_callback
 from glassformer.cli.options import OUTPUT_PANEL, DeviceOptions, Model, Overwrite, with_options
 from glassformer.errors import (
     ConflictError,
@@ -236,8 +235,6 @@ def run_on_images(
     from glassformer.tasks.base import Callbacks
 
     rejected: set[int] = set()
-    done, start = 0, monotonic()
-    last = start
 
     def on_reject(number: int, reason: GlassformerError) -> None:
         if len(files) == 1:
@@ -245,15 +242,7 @@ def run_on_images(
         rejected.add(number)
         errors.add(number, reason)
 
-    def on_done(count: int) -> None:
-        nonlocal done, last
-        done += count
-        if 0 < done < len(files) and monotonic() - last >= PROGRESS_SECONDS:
-            last = monotonic()
-            each = (last - start) / done
-            speed = f"{1 / each:,.1f} images/s" if each < 1 else f"{each:,.1f} s per image"
-            message(f"{done:,} of {len(files):,} images, {speed}, {each * (len(files) - done):,.0f} s left")
-
+    on_done = progress_callback(len(files), "image")
     results = task.run(files, Callbacks(on_done=on_done, on_reject=on_reject))
     for number, (file, objects) in enumerate(zip(files, results, strict=True), 1):
         if number not in rejected:
