@@ -37,7 +37,7 @@ LOCAL: Final = 2  # tokens to either side that count as local; on an image, adja
 BAND: Final = 8  # alignment: within 1/8 of the source length from the diagonal, at least one token
 NARROW: Final = (
     *("previous", "next", "self", "alignment", "same", "separator", "first", "last", "punctuation"),
-    *("row", "column"),
+    *("row", "column", "queries"),
 )
 BROAD: Final = ("local", "spread")
 
@@ -70,7 +70,8 @@ def self_patterns(tokens: TokenSequence) -> dict[str, Tensor]:
 
     previous, next, self: relative to the query. first, last: ends of the sequence. same: the same text
     elsewhere. separator: special tokens other than the first. local: at most two tokens away. Images
-    also have row and column, without the patch itself; local then means adjacent patches.
+    also have row and column, without the patch itself; local then means adjacent patches. queries: the object
+    queries of a detector.
     """
     length = len(tokens)
     at = torch.arange(length)
@@ -121,10 +122,15 @@ def _off_diagonal(queries: TokenSequence, keys: TokenSequence) -> Tensor:
 
 def _key_patterns(keys: TokenSequence, queries: int) -> dict[str, Tensor]:
     at = torch.arange(len(keys))
+    object_queries = at >= (0 if keys.kind == "queries" else len(keys))
+    if keys.grid is not None:
+        object_queries = at >= keys.prefix + keys.grid[0] * keys.grid[1]
+    special = torch.tensor([token.special for token in keys.tokens])
     marked = {
         "first": at == 0,
         "last": at == len(keys) - 1,
-        "separator": torch.tensor([token.special for token in keys.tokens]) & (at != 0),
+        "separator": special & (at != 0) & ~object_queries,
+        "queries": object_queries,
         "punctuation": torch.tensor([is_punctuation(text) for text in _texts(keys)]),
     }
     return {name: mask.expand(queries, -1) for name, mask in marked.items()}

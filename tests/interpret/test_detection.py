@@ -9,7 +9,7 @@ from glassformer.core.heads import HeadContext
 from glassformer.data.image_files import decode_base64
 from glassformer.errors import UnsupportedError
 from glassformer.interpret.catalog import describe_model
-from glassformer.interpret.head_patterns import describe_heads
+from glassformer.interpret.head_patterns import describe_heads, self_patterns
 from glassformer.interpret.schema import DetectOutcome
 from glassformer.interpret.tensors import read_tensor
 from tests.interpret.models import picture, tiny_bundle, trace_of, url
@@ -64,3 +64,11 @@ def test_sequences_cover_patches_and_queries(family: str) -> None:
     with pytest.raises(UnsupportedError):
         swap = {"kind": "swap_tokens", "sequence": trace.sequences[0].name, "positions": [1, 2]}
         trace_of(bundle, {"image": trace.prepared.input.image}, [swap])
+
+
+def test_attention_to_object_queries_is_a_role_of_its_own() -> None:
+    bundle = tiny_bundle("yolos")
+    tokens = trace_of(bundle, {"image": url(picture())}).sequences[0]
+    patterns, queries = self_patterns(tokens), bundle.spec.input.suffix
+    assert queries and patterns["queries"][0].tolist() == [False] * (len(tokens) - queries) + [True] * queries
+    assert not patterns["separator"].any()

@@ -31,6 +31,7 @@ export default {
   'heads.role_first': { en: 'first token', ko: '첫 토큰' },
   'heads.role_last': { en: 'last token', ko: '마지막 토큰' },
   'heads.role_same': { en: 'same token', ko: '같은 토큰' },
+  'heads.role_queries': { en: 'object queries', ko: '물체 쿼리' },
   'heads.role_separator': { en: 'separators', ko: '구분 토큰' },
   'heads.role_punctuation': { en: 'punctuation', ko: '문장 부호' },
   'heads.role_local': { en: 'nearby tokens', ko: '주변 토큰' },
