@@ -62,12 +62,14 @@ def build_optimizer(parameters: Mapping[str, nn.Parameter], options: TrainingOpt
     """
     lr, betas, eps = options.lr or 0.0, (options.betas[0], options.betas[1]), options.eps
     scales = layer_lr_scales(parameters, options.layer_lr_decay)
-    for prefix, factor in (options.lr_factors or {}).items():
+    factors: dict[str, float] = {}
+    for prefix, factor in sorted((options.lr_factors or {}).items()):  # of two, the longer one counts
         matching = [name for name in parameters if f"{name}.".startswith(f"{prefix}.")]
         if not matching:
             known = {".".join(name.split(".")[:depth]) for name in parameters for depth in (1, 2, 3)}
             raise UnknownNameError("parameter", prefix, known, where="training.lr_factors")
-        scales |= {name: factor * scales[name] for name in matching}
+        factors |= dict.fromkeys(matching, factor)
+    scales = {name: scale * factors.get(name, 1.0) for name, scale in scales.items()}
     groups: dict[tuple[bool, float], dict[str, Any]] = {}
     for name, parameter in parameters.items():
         decays = parameter.dim() >= 2 and options.optimizer == "adamw"

@@ -711,7 +711,8 @@ class TrainingOptions(Section):
     )
     lr_factors: Mapping[str, float] | None = setting(
         None,
-        "factors of the learning rate by prefixes of parameter names, e.g. {embed.backbone: 0.1}",
+        "factors of the learning rate by prefixes of parameter names, e.g. {embed.backbone: 0.1}; the "
+        "longest prefix counts",
         interval="[0, inf)",
     )
     drop_path_rate: float | None = setting(

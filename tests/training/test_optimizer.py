@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from glassformer.data import DataPosition
 from glassformer.data.examples import IGNORE_INDEX
-from glassformer.training.optimizer import LRSchedule
+from glassformer.training.optimizer import LRSchedule, build_optimizer
 from glassformer.training.trainer import Trainer
 from tests.training.reverse_task import OPTIONS, PAD, trainer_in, weights
 
@@ -97,3 +97,13 @@ def test_schedules_peak_after_the_warmup_and_end_at_min_lr_ratio(kind: Any) -> N
     assert all(a < b for a, b in pairwise(rates[:10]))
     assert all(a > b for a, b in pairwise(rates[9:99]))
     assert rates[99:] == pytest.approx([0.05] * 50)
+
+
+def test_the_longest_prefix_sets_the_learning_rate():
+    parameters = {
+        name: nn.Parameter(torch.ones(2, 2)) for name in ("embed.a", "embed.b", "embedding", "head")
+    }
+    options = replace(OPTIONS, lr=1.0, lr_factors={"embed.b": 0.5, "embed": 0.1}, layer_lr_decay=1.0)
+    groups = build_optimizer(parameters, options).param_groups
+    rates = {id(parameter): group["lr"] for group in groups for parameter in group["params"]}
+    assert [rates[id(parameter)] for parameter in parameters.values()] == [0.1, 0.5, 1.0, 1.0]
