@@ -65,13 +65,14 @@ class ContrastiveLearner(Learner):
     def forward(self, images: Tensor, ids: Tensor, numbers: Tensor) -> Tensor:
         with torch.no_grad():
             self.model.head.scale.clamp_(max=MAX_SCALE)
-        output = self.model(images, ids)
+        pictures, texts = self.model.embed_images(images), self.model.embed_texts(ids)
+        with torch.autocast(ids.device.type, enabled=False):  # a scale of 100 would magnify rounding errors
+            logits = self.model.head(pictures.float(), texts.float())
         same = (ids[:, None] == ids).all(-1) | (numbers[:, None] == numbers)
         targets = torch.arange(len(ids), device=ids.device)
         if isinstance(self.model.spec.head, specs.SigmoidSimilaritySpec):
-            return contrastive_loss(output.logits_per_image, targets, same, sigmoid=True)
-        loss = contrastive_loss(output.logits_per_image, targets, same)
-        return (loss + contrastive_loss(output.logits_per_text, targets, same)) / 2
+            return contrastive_loss(logits, targets, same, sigmoid=True)
+        return (contrastive_loss(logits, targets, same) + contrastive_loss(logits.T, targets, same)) / 2
 
 
 class ContrastiveJob(Job[CaptionData]):
