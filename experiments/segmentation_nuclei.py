@@ -22,7 +22,7 @@ def run(workspace: Workspace, name: str) -> None:
             "train": [str(folder)],
             "valid": [str(folder)],
             "segmentation": "instance",
-            "image_size": [256, 256],
+            "image_size": [320, 320],  # the largest side; smaller images would lose the smallest nuclei
             "vertical_flip_prob": 0.5,
             "scale_jitter": 0.5,
             "color_jitter": 0.3,

@@ -120,7 +120,8 @@ class SegmentJob(ObjectJob[SegmentData]):
         if isinstance(spec.head, specs.PixelsSpec):
             head = replace(spec.head, num_labels=labels)
         else:
-            stride: Any = 1 if self.instances else 4
+            # thin objects such as poles are lost at a stride of 4
+            stride: Any = 1 if self.instances else 2
             head = specs.PixelsSpec(num_labels=labels, stride=stride, instances=self.instances)
         interpolate = source.interpolate or source.image_size != self.size
         return replace(spec, head=head, tied=(), input=replace(source, interpolate=interpolate))
