@@ -154,7 +154,7 @@ ROWS: dict[str, Row] = {
     "detection-bccd": Row(
         title="BCCD: blood cells, 205 training images",
         module="detection_bccd",
-        runs=seeds("dinov2", "detr"),
+        runs=seeds("scenes", "dinov2", "detr"),
         takes=("seconds",),
     ),
     "segmentation-nuclei": Row(
@@ -167,6 +167,12 @@ ROWS: dict[str, Row] = {
         title="CamVid: 11 classes of pixels, 367 training images",
         module="segmentation_camvid",
         runs=seeds(),
+        takes=("seconds",),
+    ),
+    "contrastive-emoji": Row(
+        title="Emoji and their names in English and Korean: 300 emoji that training never saw",
+        module="contrastive_emoji",
+        runs=seeds("scratch", "dinov2"),
         takes=("seconds",),
     ),
     "fashion": Row(

@@ -34,6 +34,7 @@ def run(workspace: Workspace, name: str) -> None:
             "batch_size": 8,
             "lr_factors": {"embed": 0.1, "encoder": 0.1},
             "weight_decay": 0.05,
+            "drop_path_rate": 0.1,
             "ema": 0.999,
         },
     }

@@ -25,6 +25,7 @@ from glassformer.training.data_loader import DataLoader
 from glassformer.training.datasets import to_device
 from glassformer.training.hardware import Hardware, device_for
 from glassformer.training.jobs import JOBS
+from glassformer.training.model_setup import select_trainable
 from glassformer.training.optimizer import ExponentialMovingAverage, build_optimizer
 from glassformer.training.recipe import TrainingOptions, parse_recipe, with_overrides
 from glassformer.training.task import LearnerTask
@@ -50,13 +51,15 @@ def train_for(
 ) -> TimedRun:
     """Train for a time; the learner ends with the averaged weights.
 
-    options: lr, weight_decay, betas, eps, ema, max_grad_norm, batch_size, lr_factors and compile are used.
+    options: lr, weight_decay, betas, eps, ema, max_grad_norm, batch_size, lr_factors, freeze, drop_path_rate
+    and compile are used.
     of: the metric of the curve.
     """
     assert options.batch_size and task.count and task.validate and not hasattr(task.train, "dataset")
     torch.manual_seed(seed)
     torch.set_float32_matmul_precision("high")
     learner = task.learner.to(device)
+    select_trainable(learner.model, options)
     on_gpu = device.type == "cuda"
     if on_gpu and options.compile != "off":
         learner.model.compile()
