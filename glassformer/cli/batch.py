@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from glassformer.cli.console import message
+from glassformer.cli.lines import PROGRESS_SECONDS, format_progress
 from glassformer.cli.options import (
     OUTPUT_PANEL,
     BatchTokens,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 WORKER_PANEL = "Workers"
 _task = partial(typer.Option, rich_help_panel="Task", show_default=False)
-PROGRESS_SECONDS = 5.0
 TaskName = Literal[
     "translate", "summarize", "restore", "generate", "classify", "ner", "embed", "fill", "answer"
 ]
@@ -193,8 +193,5 @@ class _ProgressMessages:
 
     def print(self, progress: BatchProgress) -> None:
         self._last = time.monotonic()
-        seconds = max(self._last - self._start, 1e-9)
-        rate = (progress.rows - progress.resumed) / seconds
-        left = (progress.total - progress.rows) / rate if rate else 0
-        eta = f", {left:,.0f} s left" if left >= 1 else ""
-        message(f"{progress.rows:,} of {progress.total:,} rows in {seconds:,.1f} s, {rate:,.1f} rows/s{eta}")
+        seconds = self._last - self._start
+        message(format_progress(progress.rows, progress.total, seconds, "row", skipped=progress.resumed))
