@@ -193,8 +193,6 @@ def _build_mask_head(spec: specs.HeadSpec, d_model: int) -> heads.MaskHead:
 
 def _build_mask_classifier(spec: specs.MaskClassifierSpec) -> MaskClassifier:
     head, source = _build_mask_head(spec.head, spec.decoder.d_model), spec.input
-    if not isinstance(source, specs.FeaturePyramidSpec | specs.DeformablePixelDecoderSpec):
-        raise UnsupportedError("a mask classifier", f"{source.kind} inputs")
     backbone: nn.Module
     if isinstance(source.backbone, specs.ResNetSpec):
         backbone = ResNet(source.backbone)

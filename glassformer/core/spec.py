@@ -1210,7 +1210,7 @@ class EncoderMaskClassifierSpec(Spec):
     num_upscale: how often the resolution of the patches is doubled for the masks.
     """
 
-    input: InputSpec
+    input: ImagePatchesSpec
     encoder: StackSpec
     head: HeadSpec
     num_queries: int
@@ -1237,7 +1237,7 @@ class MaskClassifierSpec(Spec):
     project_memory: project the maps that the decoder reads even if they have its width.
     """
 
-    input: InputSpec
+    input: FeaturePyramidSpec | DeformablePixelDecoderSpec
     target: ObjectQueriesSpec
     decoder: StackSpec
     head: HeadSpec

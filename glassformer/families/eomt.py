@@ -132,7 +132,6 @@ def from_config(config: Config) -> spec.EncoderMaskClassifierSpec:
 
 def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     assert isinstance(model, spec.EncoderMaskClassifierSpec) and isinstance(model.head, spec.MasksSpec)
-    assert isinstance(model.input, spec.ImagePatchesSpec)
     block, (height, width), (rows, columns) = (
         model.encoder.block,
         model.input.image_size,
@@ -169,7 +168,6 @@ _SWIGLU = {f"mlp.{p}_proj": f"ffn.{p}" for p in ("gate", "up", "down")}
 
 def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.EncoderMaskClassifierSpec)
-    assert isinstance(model.input, spec.ImagePatchesSpec)
     width, count, patches = model.encoder.d_model, model.encoder.num_layers, model.input.num_patches
     gated = isinstance(model.encoder.block.feed_forward, spec.GatedFeedForwardSpec)
     layer, ours = "layers.{i}", "encoder.blocks.{i}"

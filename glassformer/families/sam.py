@@ -187,7 +187,7 @@ def from_config(config: Config) -> spec.PromptedSegmenterSpec:
 
 def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     assert isinstance(model, spec.PromptedSegmenterSpec) and isinstance(model.input, spec.ImagePatchesSpec)
-    assert isinstance(model.head, spec.PromptedMasksSpec) and isinstance(model.encoder, spec.StackSpec)
+    assert isinstance(model.encoder, spec.StackSpec)
     stack, decoder, prompt = model.encoder, model.decoder, model.prompt
     attention, ffn = stack.block.attention, stack.block.feed_forward
     windows = [stack.block_at(n).attention.spatial_window for n in range(stack.num_layers)]
@@ -289,7 +289,7 @@ def mlp_names(layers: int) -> list[str]:
 
 def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.PromptedSegmenterSpec) and isinstance(model.input, spec.ImagePatchesSpec)
-    assert isinstance(model.head, spec.PromptedMasksSpec) and isinstance(model.encoder, spec.StackSpec)
+    assert isinstance(model.encoder, spec.StackSpec)
     stack, head, count = model.encoder, model.head, model.head.num_masks + 1
     attention, width = stack.block.attention, stack.d_model
     fused = "vision_encoder.layers.{i}.attn.qkv.{p}"
