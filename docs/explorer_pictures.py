@@ -1,6 +1,6 @@
 """Take the screenshots of the explorer for the README and the guides: `python docs/explorer_pictures.py`.
 
-Those of image models show two small models that are trained first, on drawings of colored shapes.
+Those of Swin and CLIP show two small models that are trained first, on drawings of colored shapes.
 """
 
 from __future__ import annotations
@@ -19,18 +19,24 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from PIL import Image, ImageDraw
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 import glassformer
+from glassformer.data.image_files import decode_base64, load_image
+from glassformer.interpret.examples import example_input
 
 FOLDER = Path(__file__).parent / "pictures"
-MODELS = ("pocket", "pocket-digits", "pocket-series")
+MODELS = ("pocket", "pocket-digits", "pocket-series", "pocket-detector", "pocket-sam")
 INPUT = f"in={quote('My brother bought a new car yesterday.')}&to=ko"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 
 
 class Shot(NamedTuple):
-    """A view of a model, and the browser settings to show it with."""
+    """A view of a model, and the browser settings to show it with.
+
+    part: the element to show instead of the page. click: where to click the image of a segmenter, in shares
+    of its width and height; it is the example of pocket-detector, enlarged.
+    """
 
     name: str
     model: str
@@ -38,6 +44,8 @@ class Shot(NamedTuple):
     language: str = "en-US"
     theme: str = "light"
     size: tuple[int, int] = (1320, 860)
+    part: str = ""
+    click: tuple[float, float] | None = None
 
 
 SHOTS = (
@@ -54,6 +62,10 @@ SHOTS = (
     Shot("explorer-series", "pocket-series", "model", "ko-KR", "light", (1320, 1000)),
     Shot("explorer-windows", "swin", "model?look=1&by=0&pos=119", size=(1320, 1500)),
     Shot("explorer-pairs", "clip", "model?pair=0.0", size=(1320, 1240)),
+    Shot("explorer-detection", "pocket-detector", "model", size=(1440, 900), part="[data-detection]"),
+    Shot(
+        "explorer-segment", "pocket-sam", "model", size=(1100, 800), part="[data-segment]", click=(0.2, 0.7)
+    ),
 )
 COLORS = ("red", "blue", "green", "orange", "purple", "black")
 SHAPES = ("circle", "square", "triangle")
@@ -123,6 +135,23 @@ def main() -> None:
         take_screenshots([*MODELS, *train_models(Path(folder))])
 
 
+def click_scene(page: Page, x: float, y: float) -> None:
+    """Upload the example of pocket-detector, and click it once it is encoded."""
+    example = example_input(glassformer.load("pocket-detector")).image or ""
+    file = BytesIO()
+    load_image(decode_base64(example)).resize((512, 512), Image.Resampling.LANCZOS).save(file, "PNG")
+    upload = {"name": "scene.png", "mimeType": "image/png", "buffer": file.getvalue()}
+    with page.expect_response(lambda response: response.url.endswith("/trace"), timeout=120_000):
+        page.set_input_files("input[type=file]", upload)
+    page.wait_for_timeout(1500)
+    surface = page.locator("[data-surface]")
+    box = surface.bounding_box()
+    assert box is not None
+    with page.expect_response(lambda response: response.url.endswith("/trace"), timeout=120_000):
+        surface.click(position={"x": x * box["width"], "y": y * box["height"]})
+    page.wait_for_timeout(1500)
+
+
 def take_screenshots(models: list[str]) -> None:
     command = [sys.executable, "-m", "glassformer", "serve", *models, "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -143,7 +172,10 @@ def take_screenshots(models: list[str]) -> None:
                 page.goto(f"{url}/#/{shot.model}/{shot.view}")
                 page.wait_for_load_state("networkidle")
                 page.wait_for_timeout(1500)
-                reduce_colors(page.screenshot()).save(FOLDER / f"{shot.name}.png", optimize=True)
+                if shot.click is not None:
+                    click_scene(page, *shot.click)
+                picture = page.locator(shot.part).screenshot() if shot.part else page.screenshot()
+                reduce_colors(picture).save(FOLDER / f"{shot.name}.png", optimize=True)
                 page.close()
             browser.close()
     finally:
