@@ -87,7 +87,7 @@ def read_backbone(config: Config) -> Backbone:
     kind = backbone.only("model_type", "resnet", "swin", "maskformer-swin")
     stages = [f"stage{n + 1}" for n in range(len(backbone.get("depths", [0] * 4)))]
     if (config.values.get("model_type"), kind) != ("maskformer", "swin"):  # which reads all stages anyway
-        backbone.only("out_features", stages, default=stages)
+        backbone.only("out_features", stages, None)
     if kind == "resnet":
         return replace(read_resnet(backbone), norm="batch")
     backbone = config.nested("backbone_config", architectures=["SwinBackbone"], out_features=stages)

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 import glassformer
 from glassformer.core.build import unique_state_dict
 from glassformer.families.mobile_sam import FAMILY
+from glassformer.weights.convert import to_theirs
 
 # sizes of the image, with and without padded windows, and odd ones
 CASES: list[dict[str, Any]] = [
@@ -145,13 +146,24 @@ def close(ours: Tensor, theirs: Tensor, tolerance: float = 1e-5) -> bool:
 
 def test_image_embedding_and_gradients_match_the_plain_encoder(case: Any) -> None:
     bundle, tensors, config, pixels = case
+    trained = {
+        name: tensor.clone().requires_grad_()
+        for name, tensor in tensors.items()
+        if name.startswith("image_encoder.") and tensor.is_floating_point() and "running_" not in name
+    }
+    bundle.model.zero_grad()
     ours, theirs = (pixels.clone().requires_grad_() for _ in range(2))
-    embedding, expected = bundle.model.encode_image(ours), encode(tensors, config, theirs)
+    embedding, expected = bundle.model.encode_image(ours), encode({**tensors, **trained}, config, theirs)
     assert embedding.shape == expected.shape and close(embedding, expected)
     for x, given in ((embedding, ours), (expected, theirs)):
         (x * torch.linspace(-1, 1, x.shape[-1])).sum().backward()
         assert given.grad is not None
     assert close(ours.grad, theirs.grad, 1e-4)
+    state = unique_state_dict(bundle.model)
+    gradients = {name: torch.zeros_like(t) if t.grad is None else t.grad for name, t in state.items()}
+    for name, gradient in to_theirs(gradients, FAMILY.table(bundle.spec, ())).items():
+        if name in trained:
+            assert trained[name].grad is not None and close(gradient, trained[name].grad, 1e-4), name
     with torch.no_grad():
         prepared = bundle.inference_model().packed.encode_image(pixels)
     assert close(prepared, expected)
