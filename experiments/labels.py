@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from experiments.why_attention import NAMES
@@ -38,6 +39,30 @@ RUN_LABELS: Mapping[str, Mapping[str, str]] = {
     "cifar": {"vit": "ViT", "convolution": "ResNet"},
     "fashion": {"swin": "Swin", "vit": "ViT"},
     "detection-scenes": {"yolos": "YOLOS", "detr": "DETR"},
+    "detection-bccd": {"scenes": "pocket-detector, fine-tuned", "dinov2": "DINOv2-S", "detr": "DETR"},
+    "segmentation-nuclei": {"": "ViT"},
+    "segmentation-camvid": {"": "DINOv2-S"},
+    "contrastive-emoji": {"scratch": "CLIP", "dinov2": "CLIP with DINOv2-S"},
+}
+# rows of vision: the data, and the name and target of each figure (infinite if there is none)
+VISION: Mapping[str, tuple[str, Mapping[str, tuple[str, float]]]] = {
+    "detection-scenes": (
+        "composed scenes",
+        {"ap": ("AP", 0.75), "ap50": ("AP50", 0.95), "ap75": ("AP75", math.inf)},
+    ),
+    "detection-bccd": ("blood cells (BCCD)", {"ap50": ("AP50", 0.85), "ap": ("AP", math.inf)}),
+    "segmentation-nuclei": (
+        "cell nuclei",
+        {"ap50": ("mask AP50", 0.75), "ap": ("mask AP", math.inf), "pq": ("PQ", math.inf)},
+    ),
+    "segmentation-camvid": (
+        "street scenes (CamVid)",
+        {"miou": ("mIoU", 0.7), "pixel_accuracy": ("pixel accuracy", math.inf)},
+    ),
+    "contrastive-emoji": (
+        "unseen emoji",
+        {"en emoji to name": ("recall@1 English", 0.4), "ko emoji to name": ("Korean", 0.4)},
+    ),
 }
 # experiments/fine_tuning.py: the task and the model of each row, in the order of the table
 TEXT_JOBS = {

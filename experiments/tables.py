@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 
 from experiments import ucr_baselines
-from experiments.labels import RUN_LABELS, TEXT_JOBS, TEXT_JOBS_IN_PERCENT, TEXT_METRICS, WAYS
+from experiments.labels import RUN_LABELS, TEXT_JOBS, TEXT_JOBS_IN_PERCENT, TEXT_METRICS, VISION, WAYS
 from experiments.records import RunRecord, runs_of
 from experiments.summary import bold_if, by_kind, format_mean, of, seconds, size, table
 from experiments.why_attention import NAMES
@@ -151,23 +151,19 @@ def labels(figures: Path) -> str:
     return table(("", "parameters", "training", "accuracy"), rows)
 
 
-def detection(figures: Path) -> str:
-    """Average precision on composed scenes."""
-    kinds = by_kind(runs_of("detection-scenes", figures))
-    rows = [
-        [
-            f"{name}, {_seeds(runs)}",
-            size(runs),
-            seconds(runs),
-            *(
-                bold_if(format_mean(of(runs, figure), 3), mean(of(runs, figure)) >= least)
-                for figure, least in (("ap", 0.75), ("ap50", 0.95), ("ap75", 1.0))
-            ),
-        ]
-        for kind, name in RUN_LABELS["detection-scenes"].items()
-        if (runs := kinds.get(kind, []))
-    ]
-    return table(("", "parameters", "training", "AP", "AP50", "AP75"), rows)
+def vision(figures: Path) -> str:
+    """Detection, segmentation and retrieval: the rows that were run."""
+    rows = []
+    for row, (data, metrics) in VISION.items():
+        kinds = by_kind(runs_of(row, figures))
+        for kind, name in RUN_LABELS[row].items():
+            if runs := kinds.get(kind, []):
+                scores = [
+                    bold_if(f"{label} {format_mean(of(runs, figure), 3)}", mean(of(runs, figure)) >= least)
+                    for figure, (label, least) in metrics.items()
+                ]
+                rows.append([data, f"{name}, {_seeds(runs)}", size(runs), seconds(runs), ", ".join(scores)])
+    return table(("", "model", "parameters", "training", "scores"), rows)
 
 
 def _labelled(
@@ -336,7 +332,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "series": series,
     "archives": archives,
     "labels": labels,
-    "detection": detection,
+    "vision": vision,
     "text-jobs": text_jobs,
     "against-nanogpt": against_nanogpt,
     "copying": copying,

@@ -214,16 +214,6 @@ class AnnotationSet(Sequence[AnnotatedImage]):
             )
         return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
-    @property
-    def has_masks(self) -> bool:
-        """Whether some objects have masks."""
-        return any(
-            isinstance(entry, _MaskEntry)
-            or any(thing.polygons or thing.counts is not None for thing in entry.objects)
-            for entry in self._entries
-            if isinstance(entry, _MaskEntry | _ObjectEntry)
-        )
-
 
 def _file_hash(path: Path) -> int:
     """Hash the length and the beginning of a file, which tell images apart."""

@@ -161,10 +161,6 @@ class CaptionExamples:
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.ones((len(rows), 1), np.int64)
 
-    def image_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of the image of each row."""
-        return self.store.gather(rows)[0][1]
-
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """Return images (B, 3, H, W), normalized, ids (B, T) and the number of each image (B,)."""
         (ids, numbers), lengths = self.store.gather(rows)
