@@ -40,6 +40,7 @@ from glassformer.tasks.images import IMAGE_ERRORS, load_image_processor
 Point = tuple[float, float]  # x, y in pixels
 CACHED_IMAGES = 8  # embeddings per model; one takes 4 MB
 POINTS_PER_BATCH = {"cpu": 16, "cuda": 64}  # prompts of "everything" that are decoded together
+FULL_SIZE_PIXELS = 1 << 26  # of all masks that are resized together; one pixel takes 4 bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,8 +224,10 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
         side, (height, width) = options.points_per_side, image.size
         steps = (torch.arange(side) + 0.5) / side
         grid = torch.stack(torch.meshgrid(steps * width, steps * height, indexing="xy"), -1).view(-1, 1, 2)
-        kept_masks: list[Tensor] = []
+        kept_masks: list[Tensor] = []  # as predicted; in full size, they might not fit into memory
         kept_scores: list[Tensor] = []
+        boxes: list[Box] = []
+        together = max(1, FULL_SIZE_PIXELS // (height * width))
         size = POINTS_PER_BATCH["cpu" if image.embedding.device.type == "cpu" else "cuda"]
         for points in grid.split(size):
             output: PromptedMaskOutput = self.model.decode(
@@ -232,18 +235,18 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
             )
             masks, scores = output.masks.flatten(0, 2), output.iou.flatten()
             good = scores > options.pred_iou_thresh
-            logits, scores = self._full_size(masks[good], image), scores[good]
-            stable = stability_score(logits, options.stability_score_offset) > options.stability_score_thresh
-            kept_masks.append(logits[stable] > 0)
-            kept_scores.append(scores[stable])
+            for part, part_scores in zip(
+                masks[good].split(together), scores[good].split(together), strict=True
+            ):
+                logits = self._full_size(part, image)
+                stability = stability_score(logits, options.stability_score_offset)
+                kept = (stability > options.stability_score_thresh) & (logits > 0).flatten(1).any(1)
+                boxes += [mask_to_box((mask > 0).cpu().numpy()) for mask in logits[kept]]
+                kept_masks.append(part[kept])
+                kept_scores.append(part_scores[kept])
         masks, scores = torch.cat(kept_masks), torch.cat(kept_scores)
-        filled = masks.flatten(1).any(1)
-        masks, scores = masks[filled], scores[filled]
-        boxes = torch.tensor([mask_to_box(mask.cpu().numpy()) for mask in masks]).view(-1, 4)
-        return [
-            _annotation(masks[n], float(scores[n]))
-            for n in suppress_boxes(boxes, scores, options.box_nms_thresh)
-        ]
+        order = suppress_boxes(torch.tensor(boxes).view(-1, 4), scores, options.box_nms_thresh)
+        return [_annotation(self._full_size(masks[n : n + 1], image)[0] > 0, float(scores[n])) for n in order]
 
     def _scale(self, points: Tensor, image: EncodedImage) -> Tensor:
         """Scale points (..., 2) of the original image to the resized one."""

@@ -80,8 +80,12 @@ def test_masks_and_scores_match_transformers(pair: Any, kind: str, size: tuple[i
         assert thing.score == pytest.approx(min(max(float(scores[n]), 0), 1), abs=1e-5)
 
 
-def test_everything_keeps_the_masks_that_transformers_keeps(pair: Any) -> None:
+@pytest.mark.parametrize("pixels", [1 << 26, 50 * 31 * 2])
+def test_everything_keeps_the_masks_that_transformers_keeps(
+    pair: Any, pixels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A grid of points through transformers' model and filters, then a plain non-maximum suppression."""
+    monkeypatch.setattr("glassformer.tasks.segmentation.FULL_SIZE_PIXELS", pixels)  # one or many parts
     reference, processor, pipeline = pair
     image, side = picture(50, 31), 5
     options = MaskGeneration(
