@@ -178,6 +178,8 @@ def segment(
     maps = (
         {} if class_map is None else output_paths(files, class_map, overwrite=overwrite, suffixes=(".png",))
     )
+    if maps and class_map == options.draw:
+        raise ConflictError(("draw", "class_map"), "both name the same path")
     bundle = options.load(model)
     from glassformer.data.annotations import ONE_CLASS
     from glassformer.tasks.image_segmentation import ImageSegmenter, make_segmenter
