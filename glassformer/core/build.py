@@ -102,15 +102,10 @@ def build_model(spec: specs.ModelSpec) -> AnyModel:
 
 def _build_segmenter(spec: specs.PromptedSegmenterSpec) -> PromptedSegmenter:
     source, width = spec.input, spec.decoder.d_model
-    encoder: Stack | Stages
-    if isinstance(spec.encoder, specs.HybridStagesSpec):
-        embedding_dim, encoder = spec.encoder.stages[0].d_model, _build_hybrid(spec.encoder)
-    else:
-        embedding_dim, encoder = spec.encoder.d_model, build_stack(spec.encoder)
     return PromptedSegmenter(
         spec,
-        embed=build_embedding(source, embedding_dim),
-        encoder=encoder,
+        embed=build_embedding(source, spec.encoder.widths[0]),
+        encoder=build_stages(spec.encoder),
         neck=Neck(spec.encoder.d_model, spec.neck),
         prompt=PromptEncoder(width, spec.prompt, image_size=source.image_size),
         decoder=TwoWayStack(spec.decoder),
@@ -119,30 +114,11 @@ def _build_segmenter(spec: specs.PromptedSegmenterSpec) -> PromptedSegmenter:
 
 
 def _build_encoder(spec: specs.EncoderOnlySpec) -> EncoderOnly:
-    encoder: Stack | Stages
-    if isinstance(spec.encoder, specs.StagesSpec):
-        encoder = build_stages(spec.encoder)
-    else:
-        encoder = build_stack(spec.encoder)
     return EncoderOnly(
         spec,
         embed=build_embedding(spec.input, spec.encoder.widths[0]),
-        encoder=encoder,
+        encoder=build_stages(spec.encoder),
         head=build_head(spec.head, spec.encoder.d_model, spec.input, widths=spec.encoder.widths),
-    )
-
-
-def _build_hybrid(spec: specs.HybridStagesSpec) -> Stages:
-    activation = spec.activation
-    return Stages(
-        [
-            build_stack(stage) if isinstance(stage, specs.StackSpec) else ConvolutionStage(stage, activation)
-            for stage in spec.stages
-        ],
-        merging=[
-            ConvolutionMerging(a.d_model, d_out=b.d_model, stride=stride, activation=activation)
-            for (a, b), stride in zip(pairwise(spec.stages), spec.strides, strict=True)
-        ],
     )
 
 
@@ -243,16 +219,33 @@ def build_stack(spec: specs.StackSpec, memory_dim: int | None = None) -> Stack:
     )
 
 
-def build_stages(spec: specs.StagesSpec) -> Stages:
-    """Build a hierarchical encoder."""
-    norm, order = spec.merging_norm, spec.merging_order
-    return Stages(
-        [build_stack(stage) for stage in spec.stages],
-        merging=[
-            PatchMerging(a.d_model, d_out=b.d_model, norm=norm, order=order) for a, b in pairwise(spec.stages)
-        ],
-        final_norm=make_norm(spec.final_norm, spec.d_model) if spec.final_norm else None,
-    )
+def build_stages(spec: specs.EncoderSpec | specs.HybridStagesSpec) -> Stack | Stages:
+    """Build an encoder: a stack, or a hierarchy of stages."""
+    match spec:
+        case specs.StackSpec():
+            return build_stack(spec)
+        case specs.StagesSpec(merging_norm=norm, merging_order=order):
+            return Stages(
+                [build_stack(stage) for stage in spec.stages],
+                merging=[
+                    PatchMerging(a.d_model, d_out=b.d_model, norm=norm, order=order)
+                    for a, b in pairwise(spec.stages)
+                ],
+                final_norm=make_norm(spec.final_norm, spec.d_model) if spec.final_norm else None,
+            )
+        case specs.HybridStagesSpec(activation=activation):
+            return Stages(
+                [
+                    build_stack(stage)
+                    if isinstance(stage, specs.StackSpec)
+                    else ConvolutionStage(stage, activation)
+                    for stage in spec.stages
+                ],
+                merging=[
+                    ConvolutionMerging(a.d_model, d_out=b.d_model, stride=stride, activation=activation)
+                    for (a, b), stride in zip(pairwise(spec.stages), spec.strides, strict=True)
+                ],
+            )
 
 
 def build_block(

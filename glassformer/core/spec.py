@@ -1108,8 +1108,13 @@ class HybridStagesSpec(Spec):
 
     @property
     def d_model(self) -> int:
-        """Width of the last stage."""
+        """The width of the output."""
         return self.stages[-1].d_model
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The widths of the input and of every stage."""
+        return (self.stages[0].d_model, *(stage.d_model for stage in self.stages))
 
 
 @dataclass(frozen=True, kw_only=True)

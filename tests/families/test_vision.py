@@ -151,27 +151,6 @@ def test_parity_notices_wrong_specs(changed: str, tmp_path: Path) -> None:
     assert not same or harness.worst(ours, theirs, None) > 1e-3
 
 
-def test_window_attention_equals_masked_full_attention() -> None:
-    """Where nothing is padded, attention in windows is full attention with a mask."""
-    from glassformer.core.attention import MultiHeadAttention
-    from glassformer.core.masks import Mask
-    from glassformer.core.positions import PositionTerms
-    from glassformer.core.spec import WindowSpec
-
-    torch.manual_seed(0)
-    window, grid = WindowSpec(size=3, shift=1), (6, 9)
-    windowed = MultiHeadAttention(16, num_heads=2, spatial_window=window)
-    full = MultiHeadAttention(16, num_heads=2)
-    full.load_state_dict(windowed.state_dict())
-    layout = WindowLayout.of(grid, window)
-    allowed = torch.zeros(54, 54, dtype=torch.bool)
-    for tokens, mask in zip(layout.token_ids(), layout.allowed(1, torch.device("cpu")), strict=True):
-        allowed[tokens[:, None], tokens] = mask[0]
-    x = torch.randn(2, 54, 16)
-    ours = windowed(x, terms=PositionTerms(grid=grid))
-    assert (ours - full(x, mask=Mask(allowed=allowed[None, None]))).abs().max() < 1e-5
-
-
 def test_feature_maps_have_the_widths_and_strides_of_the_stages() -> None:
     spec = preset_spec("swin-mini-patch2-window4-32")
     from glassformer.core.spec import BackboneSpec, LayerNormSpec
