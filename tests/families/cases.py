@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 Case = tuple[str, dict[str, Any]]
-ENOUGH = 4  # configurations a head is held to, at least
+ENOUGH, ENOUGH_PER_FAMILY = 4, 6  # configurations of each head and of each family, at least
 # settings that belong to a head, not to the stack below it; and ids that it may need where the stack has none
 OF_THE_HEAD = ("num_labels", "num_targets", "output_range", "pooling_type", "loss")
 IDS = ("pad_token_id", "eos_token_id")

@@ -17,7 +17,7 @@ import glassformer
 from glassformer.core.embeddings import ImageInput, ObjectQueries
 from glassformer.core.model import DecoderOnly, EncoderDecoder, TwoTower
 from tests.families import harness, values
-from tests.families.cases import CASES, ENOUGH
+from tests.families.cases import CASES, ENOUGH, ENOUGH_PER_FAMILY
 
 LOGITS, GRADIENTS = 1e-5, 1e-4
 
@@ -193,6 +193,7 @@ def test_every_head_of_every_family_has_enough_parity_cases() -> None:
     for name, family in families().items():
         if name in ("original", "sentence", "mobile_sam"):
             continue  # no such class; held to other definitions in tests of their own
+        assert sum(n for (owner, _), n in counted.items() if owner == name) >= ENOUGH_PER_FAMILY, name
         for architecture in family.architectures:
             if architecture == "Gemma3ForConditionalGeneration":
                 continue  # only its language model is read: a test of its own
