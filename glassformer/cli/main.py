@@ -53,7 +53,7 @@ COMMANDS = {
     "segment": Command("vision", INFERENCE, "Segment objects and regions in images."),
     "ner": Command("predict", INFERENCE, "Find named entities in texts."),
     "embed": Command("predict", INFERENCE, "Embed texts or images as vectors."),
-    "similar": Command("predict", INFERENCE, "Find the most similar lines of a file."),
+    "similar": Command("predict", INFERENCE, "Find the most similar lines of a file, or images."),
     "fill": Command("predict", INFERENCE, "Fill [MASK] with the most likely word."),
     "answer": Command("predict", INFERENCE, "Answer questions with a span of a context."),
     "forecast": Command("predict", INFERENCE, "Forecast time series."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -279,13 +280,16 @@ def output_paths(
     paths = {}
     for file in files:
         jpeg = file.suffix.lower() in JPEG and file.suffix.lower() in suffixes and not numbered
-        path = target / file.absolute().relative_to(shared).with_suffix(file.suffix if jpeg else ".png")
-        first = _numbered(path, 1) if numbered else path
+        paths[file] = target / file.absolute().relative_to(shared).with_suffix(
+            file.suffix if jpeg else ".png"
+        )
+    counts = Counter(paths.values())
+    for file, path in paths.items():
+        if counts[path] > 1:  # a.bmp and a.gif become a.bmp.png and a.gif.png
+            paths[file] = path.with_name(f"{file.name}.png")
+        first = _numbered(paths[file], 1) if numbered else paths[file]
         if first.exists():
             check_output_file(first, overwrite=overwrite, inputs=files)
-        paths[file] = path
-    if len(set(paths.values())) < len(paths):
-        raise ConflictError(("IMAGE", str(target)), "two images have the same name")
     return paths
 
 

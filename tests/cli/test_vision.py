@@ -123,6 +123,17 @@ def test_segment_writes_the_masks_of_folders(run, segmenter, images, tmp_path) -
     assert one.read_bytes() == (classes / "a.png").read_bytes()
 
 
+def test_images_with_the_same_name_are_written_to_different_files(run, segmenter, images, tmp_path) -> None:
+    picture(20, 20).save(images / "a.bmp")
+    options = ("--mode", "semantic", "--class-map", tmp_path / "classes", "--masks", tmp_path / "masks")
+    assert run("segment", segmenter, images, *options).code == 0
+    names = [
+        path.relative_to(tmp_path / "classes").as_posix() for path in (tmp_path / "classes").rglob("*.png")
+    ]
+    assert sorted(names) == ["a.bmp.png", "a.png.png", "more/b.png"]
+    assert (tmp_path / "masks/a.bmp-1.png").is_file() and (tmp_path / "masks/a.png-1.png").is_file()
+
+
 def test_ctrl_c_writes_what_was_found(run, model, images, tmp_path, monkeypatch) -> None:
     def interrupt(self: Detector, inputs: Any, callbacks: Any) -> Iterator[Any]:
         yield from detect(self, inputs[:1], callbacks)
