@@ -280,9 +280,8 @@ def output_paths(
     paths = {}
     for file in files:
         jpeg = file.suffix.lower() in JPEG and file.suffix.lower() in suffixes and not numbered
-        paths[file] = target / file.absolute().relative_to(shared).with_suffix(
-            file.suffix if jpeg else ".png"
-        )
+        relative = Path(os.path.relpath(file, shared))
+        paths[file] = target / relative.with_suffix(file.suffix if jpeg else ".png")
     counts = Counter(paths.values())
     for file, path in paths.items():
         if counts[path] > 1:  # a.bmp and a.gif become a.bmp.png and a.gif.png
@@ -295,7 +294,7 @@ def output_paths(
 
 def common_folder(files: Sequence[Path]) -> Path:
     """Return the folder that all files share."""
-    return Path(os.path.commonpath([file.absolute().parent for file in files]))
+    return Path(os.path.commonpath([os.path.abspath(file.parent) for file in files]))
 
 
 def _numbered(path: Path, number: int) -> Path:

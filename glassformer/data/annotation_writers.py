@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,10 +47,8 @@ def to_coco(
     }
     for number, image in enumerate(images, 1):
         size = {"width": image.width, "height": image.height}
-        name = image.path.name
-        if folder is not None:
-            name = image.path.absolute().relative_to(folder.absolute()).as_posix()
-        content["images"].append({"id": number, "file_name": name, **size})
+        name = Path(image.path.name if folder is None else os.path.relpath(image.path, folder))
+        content["images"].append({"id": number, "file_name": name.as_posix(), **size})
         for result in coco_results([(number, image.annotations)], ids):
             row = {"id": len(content["annotations"]) + 1, **result}
             content["annotations"].append(row)

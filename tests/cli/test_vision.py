@@ -134,6 +134,15 @@ def test_images_with_the_same_name_are_written_to_different_files(run, segmenter
     assert (tmp_path / "masks/a.bmp-1.png").is_file() and (tmp_path / "masks/a.png-1.png").is_file()
 
 
+def test_outputs_stay_in_their_folder(run, model, images, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(images / "more")
+    out, drawn = tmp_path / "found.json", tmp_path / "drawn"
+    options = ("--threshold", "0", "--format", "coco", "--out", out, "--draw", drawn)
+    assert run("detect", model, "../a.png", "b.jpg", *options).code == 0
+    assert [image["file_name"] for image in json.loads(out.read_text())["images"]] == ["a.png", "more/b.jpg"]
+    assert sorted(path.name for path in drawn.rglob("*.*")) == ["a.png", "b.jpg"]
+
+
 def test_ctrl_c_writes_what_was_found(run, model, images, tmp_path, monkeypatch) -> None:
     def interrupt(self: Detector, inputs: Any, callbacks: Any) -> Iterator[Any]:
         yield from detect(self, inputs[:1], callbacks)
