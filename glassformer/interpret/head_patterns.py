@@ -98,7 +98,7 @@ def cross_patterns(queries: TokenSequence, keys: TokenSequence) -> dict[str, Ten
     same as in self-attention.
     """
     patterns = _key_patterns(keys, len(queries)) | {"same": _same_text(queries, keys)}
-    if min(len(queries), len(keys)) > BAND // 2:
+    if min(len(queries), len(keys)) > BAND // 2 and keys.kind == "text":
         patterns["alignment"] = _off_diagonal(queries, keys) <= max(1.0, len(keys) / BAND)
     return patterns
 

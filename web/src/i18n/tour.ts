@@ -153,6 +153,10 @@ export default {
     en: 'The decoder has generated “{answer}” token by token. For each token, its queries attend to the encoder’s keys and values: this is cross-attention. Follow the ribbons to see which source words each token attended to.',
     ko: '디코더가 “{answer}”를 생성합니다. 토큰마다 디코더의 쿼리가 인코더의 키와 값을 참조합니다. 이것이 크로스 어텐션입니다. 띠를 따라가면 각 토큰이 원문의 어느 단어를 참조했는지 보입니다.',
   },
+  'tour.cross.detect': {
+    en: 'The decoder has one vector for each object query. Its queries attend to the encoder’s keys and values, which belong to patches of the image: this is cross-attention. Choose another object query to see which patches it reads.',
+    ko: '디코더에는 물체 쿼리마다 벡터가 하나씩 있습니다. 그 쿼리가 이미지 패치에서 온 인코더의 키와 값을 참조합니다. 이것이 크로스 어텐션입니다. 다른 물체 쿼리를 고르면 어느 패치를 읽는지 볼 수 있습니다.',
+  },
   'tour.head.title': { en: 'The output', ko: '출력' },
   'tour.head.translate': {
     en: 'The final-layer vector is projected to a logit for each of {vocab} tokens, and softmax turns the logits into probabilities. Change temperature, top-k and top-p to see the effect.',

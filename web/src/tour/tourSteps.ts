@@ -3,7 +3,7 @@
 import { feedForward, POSITIONS, scores, waves } from '../lib/formulas';
 import type { View } from '../lib/router.svelte';
 import type { ModelInfo, StackInfo, TraceInfo } from '../lib/types';
-import { isGenerative } from '../lib/types';
+import { isGenerative, offers } from '../lib/types';
 
 export interface Step {
   name: string; // its heading is tour.NAME.title
@@ -128,6 +128,7 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] 
     },
     last.cross
       ? at('cross', `${last.name}.${last.layers - 1}.cross`, {
+          told: [model.kind === 'detect' ? 'cross.detect' : 'cross'],
           points: [
             `${live('cross')} ${live('cross')}`,
             live('cross'),
@@ -155,7 +156,7 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] 
               : 'y_t \\sim p(y \\mid y_{<t})',
         }
       : null,
-    able.ask
+    able.ask && offers(model, 'change')
       ? {
           name: 'change',
           told: ['change'],
