@@ -38,7 +38,6 @@ INPUTS: dict[str, dict[str, Any]] = {  # empty: the default example
     "pairs": {},
     "detector": {},
     "queries": {},
-    "prompts": {},
     "series": {},
 }
 

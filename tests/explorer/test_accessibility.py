@@ -52,7 +52,7 @@ UNTIL = "main [data-figure], main pre"
 
 def every(page: Page, name: str, view: str, params: dict[str, Any]) -> str:
     """Go there and say where that is."""
-    to = address(name, view, **INPUTS[name], **params)
+    to = address(name, view, **INPUTS.get(name, {}), **params)
     navigate(page, to, UNTIL)
     return to
 
