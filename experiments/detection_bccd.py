@@ -7,11 +7,8 @@ among the data sets. "detr/1" is a small DETR from scratch.
 
 from __future__ import annotations
 
-from typing import Any
-
 from experiments.paths import Workspace
 from experiments.vision_training import extract, run_recipe
-from glassformer.data.annotations import find_annotations
 from glassformer.pretrained import HERE as PRETRAINED
 
 ROW, SECONDS = "detection-bccd", 420.0
@@ -53,7 +50,4 @@ def run(workspace: Workspace, name: str) -> None:
         },
     }
 
-    def use_test_split(job: Any) -> None:
-        job.valid_set, job.valid_rows = find_annotations(folder, "test"), None
-
-    run_recipe(workspace, ROW, name, recipe, of="ap50", seconds=SECONDS, test=use_test_split)
+    run_recipe(workspace, ROW, name, recipe, of="ap50", seconds=SECONDS)

@@ -5,11 +5,8 @@ The folder dinov2-small, which `experiments.dinov2_small` writes, is expected am
 
 from __future__ import annotations
 
-from typing import Any
-
 from experiments.paths import Workspace
 from experiments.vision_training import extract, run_recipe
-from glassformer.data.annotations import find_annotations
 
 ROW, SECONDS = "segmentation-camvid", 360.0
 
@@ -39,7 +36,4 @@ def run(workspace: Workspace, name: str) -> None:
         },
     }
 
-    def use_test_split(job: Any) -> None:
-        job.valid_set, job.valid_rows = find_annotations(folder, "test"), None
-
-    run_recipe(workspace, ROW, name, recipe, of="miou", seconds=SECONDS, test=use_test_split)
+    run_recipe(workspace, ROW, name, recipe, of="miou", seconds=SECONDS)

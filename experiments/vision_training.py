@@ -10,7 +10,7 @@ import math
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ import torch
 from experiments.paths import Workspace
 from experiments.records import RunRecord, hardware, keep
 from glassformer.data import Batches, DataPosition
+from glassformer.data.annotations import find_annotations
 from glassformer.training.data_loader import DataLoader
 from glassformer.training.datasets import to_device
 from glassformer.training.hardware import Hardware, device_for
@@ -145,12 +146,11 @@ def run_recipe(
     *,
     of: str,
     seconds: float,
-    test: Callable[[Any], None],
+    split: str = "test",
 ) -> None:
-    """Train a recipe of detection or segmentation for a time, then measure its test split.
+    """Train a recipe of detection or segmentation for a time, then measure a split of its data.
 
     recipe: plain data, as in a file. of: the metric of the curve.
-    test: points the job to the test split.
     """
     seed, folder, device = int(name.split("/")[-1]), workspace.run(row, name), device_for(workspace.device)
     parsed = parse_recipe(with_overrides({**recipe, "seed": seed}, workspace.changes))
@@ -165,10 +165,10 @@ def run_recipe(
     finally:
         task.save(folder / "model")
     figures = {f"valid {key}": value for key, value in trained.metrics.items()}
-    test(job)
+    examples = job.examples(find_annotations(parsed.data.train[0], split), None)
     task.learner.eval()
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        scores, _ = job.evaluate(task.learner, job.examples(job.valid_set, job.valid_rows), device, 16)
+        scores, _ = job.evaluate(task.learner, examples, device, 16)
     record(workspace, row, name, trained, of, {**figures, **scores})
 
 
