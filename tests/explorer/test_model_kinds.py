@@ -60,7 +60,8 @@ def test_keyboard_opens_every_stage(open_page: OpenPage, expected_trace: Expecte
 def every_tab(page: Page, stage: str, cross: bool, patches: bool) -> None:
     shown = page.locator(f'[data-open="{stage}"]')
     tabs = shown.locator("[role=tab]").evaluate_all("all => all.map(one => one.dataset.choice)")
-    assert tabs == ["image"] * patches + ["qkv", "scores", "weights", "links", "mix"] + ["alignment"] * cross
+    words = ["alignment"] * (cross and not patches)
+    assert tabs == ["image"] * patches + ["qkv", "scores", "weights", "links", "mix", *words]
     for tab in tabs:
         shown.locator(f'[role=tab][data-choice="{tab}"]').click()
         wait_until_idle(page)
@@ -406,3 +407,7 @@ def test_clicks_segment_the_image(open_page: OpenPage, expected_trace: ExpectedT
         wait_until_idle(page)
         assert surface.locator("circle").count() == 0
         assert "[top left]" in page.locator("[data-figure=tokens-to-image]").inner_text()
+        page.locator("[data-marking=background_points]").click()  # without Shift, e.g. on a touch screen
+        page.mouse.click(box["x"] + 200, box["y"] + 20)
+        assert surface.locator("rect.box").count() == surface.locator("circle.background").count() == 1
+        wait_until_idle(page)
