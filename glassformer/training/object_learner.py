@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from glassformer.core.heads import BoxOutput, MaskOutput
 from glassformer.data.annotated_examples import NO_OBJECT
 from glassformer.data.examples import IGNORE_INDEX
 from glassformer.training.learner import Learner
-from glassformer.training.set_losses import box_set_loss, corners, mask_set_loss
+from glassformer.training.set_losses import SEGMENTATION, box_set_loss, corners, mask_set_loss
 
 VISIBLE = 0.3  # an object stays a target if at least this share of its box is left after cropping
 OFFSET_UNIT = 16.0  # pixels; offsets to centers are compared in this unit
@@ -87,6 +88,7 @@ class ObjectLearner(Learner):
     """Normalize and augment images, and compare the predictions of the model with the annotated objects.
 
     mean, std: of each channel. augment: random augmentation in training mode.
+    mask_loss: of masks of object queries, "cross_entropy" or "focal".
     """
 
     def __init__(
@@ -96,9 +98,10 @@ class ObjectLearner(Learner):
         mean: Sequence[float],
         std: Sequence[float],
         augment: ObjectAugment | None = None,
+        mask_loss: Literal["cross_entropy", "focal"] = "cross_entropy",
     ) -> None:
         super().__init__(model)
-        self.augment = augment
+        self.augment, self.mask_loss = augment, mask_loss
         self._mean: Tensor
         self._std: Tensor
         self.register_buffer("_mean", torch.tensor(mean)[:, None, None], persistent=False)
@@ -149,7 +152,7 @@ class ObjectLearner(Learner):
         assert segments is not None
         if isinstance(output, MaskOutput):
             labels, masks = segment_masks(segments, labels, output.logits.shape[-1] - 1)
-            return mask_set_loss(output, labels, masks)
+            return mask_set_loss(output, labels, masks, SEGMENTATION[self.mask_loss])
         if output.offsets is None:
             return pixel_class_loss(output.logits, segments.long())
         assert labels is not None

@@ -404,6 +404,11 @@ class SegmentData(ObjectData):
         "semantic: a class per pixel; instance: a mask per object; null is instance if an image has several "
         "masks of one class",
     )
+    mask_loss: Literal["cross_entropy", "focal"] = setting(
+        "cross_entropy",
+        "loss of the masks of object queries, added to the dice loss: cross_entropy as in Mask2Former, or "
+        "focal as in MaskFormer",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ class SetLossWeights:
 
     label: of the class. no_object: of the class "no object", relative to the others.
     l1, giou: of boxes. mask, dice: of masks. num_points: points at which the loss of a mask is computed.
+    focal: whether `mask` weighs the focal loss instead of the cross-entropy.
     """
 
     label: float = 1.0
@@ -40,10 +41,15 @@ class SetLossWeights:
     mask: float = 5.0
     dice: float = 5.0
     num_points: int = 4096
+    focal: bool = False
 
 
 DETECTION = SetLossWeights()
-SEGMENTATION = SetLossWeights(label=2.0)
+# by `training.mask_loss`: the weights of Mask2Former and of MaskFormer
+SEGMENTATION = {
+    "cross_entropy": SetLossWeights(label=2.0),
+    "focal": SetLossWeights(mask=20.0, dice=1.0, focal=True),
+}
 
 
 class Matches(NamedTuple):
@@ -101,6 +107,13 @@ def dice_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return 1 - (2 * shared + 1) / (total + 1)
 
 
+def mask_error(logits: Tensor, targets: Tensor, w: SetLossWeights) -> Tensor:
+    """Return the cross-entropy or focal loss of every logit of a mask. targets: 0 or 1."""
+    if w.focal:
+        return sigmoid_focal_loss(logits, targets)
+    return F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+
+
 @torch.no_grad()
 def match(cost: Tensor, labels: Tensor) -> Matches:
     """Assign a query to every object, with the smallest total cost in each layer and image.
@@ -142,12 +155,12 @@ def mask_cost(logits: Tensor, points: Tensor, labels: Tensor, targets: Tensor, w
     logits: (N, B, Q, L + 1). points: predicted logits. targets: annotated masks. w: weights of the terms.
     """
     count, across = points.shape[-1], targets.mT
-    # binary cross-entropy is softplus(x) - x for ones and softplus(x) for zeros
-    entropy = (F.softplus(points).sum(-1, keepdim=True) - points @ across) / count
+    ones, zeros = (mask_error(points, torch.full_like(points, value), w) for value in (1.0, 0.0))
+    error = (zeros.sum(-1, keepdim=True) + (ones - zeros) @ across) / count
     probability = torch.sigmoid(points)
     total = probability.sum(-1, keepdim=True) + targets.sum(-1)[:, None]
     dice = 1 - (2 * probability @ across + 1) / (total + 1)
-    return w.label * _label_cost(logits, labels) + w.mask * entropy + w.dice * dice
+    return w.label * _label_cost(logits, labels) + w.mask * error + w.dice * dice
 
 
 def _label_cost(logits: Tensor, labels: Tensor) -> Tensor:
@@ -190,9 +203,7 @@ def box_set_loss(
 
 
 @torch.compiler.disable
-def mask_set_loss(
-    output: MaskOutput, labels: Tensor, masks: Tensor, weights: SetLossWeights = SEGMENTATION
-) -> Tensor:
+def mask_set_loss(output: MaskOutput, labels: Tensor, masks: Tensor, weights: SetLossWeights) -> Tensor:
     """Return the summed loss of predicted masks after every layer, at random points.
 
     labels: (B, M), NO_OBJECT for padding. masks: (B, M, H, W), of any resolution.
@@ -211,10 +222,10 @@ def mask_set_loss(
             at = uncertain_points(matched, weights.num_points)
             targets = sample_points(annotated[matches.image, matches.target][:, None], at)[:, 0]
         points = sample_points(matched, at)[:, 0]  # (K, P)
-        entropy = F.binary_cross_entropy_with_logits(points, targets, reduction="none").mean(-1).sum()
+        error = mask_error(points, targets, weights).mean(-1).sum()
         dice = dice_loss(points, targets).sum()
         labeled = label_loss(logits, labels, matches, weights)
-        return weights.label * labeled + weights.mask * entropy + weights.dice * dice
+        return weights.label * labeled + weights.mask * error + weights.dice * dice
 
 
 def sample_points(masks: Tensor, at: Tensor) -> Tensor:

@@ -1,18 +1,19 @@
 """Set losses equal those of transformers, in value and gradient, and can be summed over micro-batches."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers.loss import loss_for_object_detection as reference
-from transformers.models.mask2former.modeling_mask2former import Mask2FormerHungarianMatcher, Mask2FormerLoss
+from transformers.models.mask2former import modeling_mask2former as mask2former
+from transformers.models.maskformer import modeling_maskformer as maskformer
 
 from glassformer.core.heads import BoxOutput, MaskOutput
 from glassformer.training.set_losses import (
     DETECTION,
     NO_OBJECT,
     SEGMENTATION,
-    SetLossWeights,
     box_set_loss,
     corners,
     count_objects,
@@ -101,16 +102,22 @@ def test_boxes_and_masks_equal_the_functions_of_transformers():
     torch.testing.assert_close(focal, reference.sigmoid_focal_loss(logits, targets, 1))
 
 
+@pytest.mark.parametrize("mask_loss", SEGMENTATION)
 @pytest.mark.parametrize("objects", [1, 4, 9])  # also more objects than queries
-def test_mask_loss_equals_mask2former(objects):
+def test_mask_loss_equals_mask2former(objects, mask_loss, monkeypatch):
+    """The focal loss equals that of MaskFormer, at the points of Mask2Former."""
+    if mask_loss == "focal":
+        monkeypatch.setattr(mask2former, "sigmoid_cross_entropy_loss", maskformer.sigmoid_focal_loss)
+        pair_wise = maskformer.pair_wise_sigmoid_focal_loss
+        monkeypatch.setattr(mask2former, "pair_wise_sigmoid_cross_entropy_loss", pair_wise)
     torch.manual_seed(3)
-    weights = SetLossWeights(label=2.0, num_points=64)
+    weights = replace(SEGMENTATION[mask_loss], num_points=64)
     logits = torch.randn(1, QUERIES, LABELS + 1, requires_grad=True)
     masks = (3 * torch.randn(1, QUERIES, 6, 8)).requires_grad_()
     labels, targets = torch.randint(LABELS, (1, objects)), torch.rand(1, objects, 24, 32) > 0.5
     torch.manual_seed(4)
     ours = mask_set_loss(MaskOutput(logits, masks), labels, targets, weights)
-    loss = Mask2FormerLoss.__new__(Mask2FormerLoss)
+    loss = mask2former.Mask2FormerLoss.__new__(mask2former.Mask2FormerLoss)
     torch.nn.Module.__init__(loss)
     loss.num_labels, loss.num_points, loss.oversample_ratio, loss.importance_sample_ratio = (
         LABELS,
@@ -119,7 +126,7 @@ def test_mask_loss_equals_mask2former(objects):
         0.75,
     )
     loss.empty_weight = torch.tensor([1.0] * LABELS + [weights.no_object])
-    loss.matcher = Mask2FormerHungarianMatcher(weights.label, weights.mask, weights.dice, 64)
+    loss.matcher = mask2former.Mask2FormerHungarianMatcher(weights.label, weights.mask, weights.dice, 64)
     torch.manual_seed(4)
     parts = loss(masks, logits, [targets[0].float()], [labels[0]])
     matched = min(objects, QUERIES)
@@ -157,5 +164,6 @@ def test_padding_and_missing_objects():
     torch.testing.assert_close(box_set_loss(output, empty, boxes), expected)
     masks = torch.zeros(len(COUNTS), MOST, 8, 8, dtype=torch.bool)
     masked = MaskOutput(output.logits, torch.randn(len(COUNTS), QUERIES, 4, 4))
-    loss = mask_set_loss(masked, empty, masks, SEGMENTATION)
-    torch.testing.assert_close(loss, SEGMENTATION.label * expected)
+    weights = SEGMENTATION["cross_entropy"]
+    loss = mask_set_loss(masked, empty, masks, weights)
+    torch.testing.assert_close(loss, weights.label * expected)

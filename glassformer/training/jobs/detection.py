@@ -214,6 +214,11 @@ class ObjectJob(Job[SectionT]):
         """What the loss is divided by: the number of objects, or of images."""
         return count_objects
 
+    @property
+    def learner(self) -> Callable[..., ObjectLearner]:
+        """The learner, or a function that creates it."""
+        return ObjectLearner
+
     def task(self) -> LearnerTask:
         data, training, bundle = self.data, self.recipe.training, self.build()
         mean, std = self.statistics
@@ -223,7 +228,7 @@ class ObjectJob(Job[SectionT]):
             scale=data.scale_jitter,
             color=data.color_jitter,
         )
-        learner = ObjectLearner(bundle.model, mean=mean, std=std, augment=augment)
+        learner = self.learner(bundle.model, mean=mean, std=std, augment=augment)
         valid = self.examples(self.valid_set, self.valid_rows)
         batch = min(training.batch_size or EVALUATION_BATCH, EVALUATION_BATCH)
 

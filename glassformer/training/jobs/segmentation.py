@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from glassformer.core.heads import MaskOutput
 from glassformer.data.annotated_examples import AnnotatedExamples, Targets
 from glassformer.data.annotations import AnnotatedImage, Annotation
 from glassformer.data.examples import IGNORE_INDEX, Arrays
-from glassformer.errors import MissingValueError
+from glassformer.errors import MissingValueError, UnsupportedError
 from glassformer.metrics.detection import MAX_DETECTIONS, AveragePrecision, Objects, objects_of
 from glassformer.metrics.segmentation import PanopticQuality, PixelConfusion
 from glassformer.tasks.image_segmentation import default_mode, mask_postprocessor
@@ -86,7 +87,14 @@ class SegmentJob(ObjectJob[SegmentData]):
         sizes = {"patch_size": 16, "d_model": 256, "num_heads": 4, "d_ff": 1024, "num_layers": 6}
         return {**sizes, "dropout": 0.0} if self.predicts_pixels else {}
 
+    @property
+    def learner(self) -> Callable[..., ObjectLearner]:
+        return partial(ObjectLearner, mask_loss=self.data.mask_loss)
+
     def build(self) -> Bundle:
+        if self.predicts_pixels and self.data.mask_loss == "focal":
+            hint = "use a model with object queries, e.g. model.preset eomt-tiny"
+            raise UnsupportedError("a model of the classes of pixels", "data.mask_loss focal", hint=hint)
         labels = len(self.classes)
         if self.base is None:
             fixed = {"image_size": self.size, "num_labels": labels, "channels": 3}
