@@ -83,19 +83,6 @@ class EncoderMaskClassifier(nn.Module):
     def tie(self) -> None:
         """Nothing is tied."""
 
-    @torch.no_grad()
-    def anneal_masks(self, progress: float) -> None:
-        """Lower the share of masked attention layer by layer, to 0 at the end of the training.
-
-        A model without masks is faster: it is a plain encoder. Layer n of N is annealed from
-        (n + 1) / (N + 2) to (n + 2) / (N + 2) of the training.
-
-        progress: share of the training that is done, 0 to 1.
-        """
-        steps = len(self.mask_probs) + 2
-        starts = torch.arange(1, steps - 1, device=self.mask_probs.device)
-        self.mask_probs.copy_((1 - (progress * steps - starts).clamp(0, 1)) ** 0.9)
-
     def forward(
         self, pixels: Tensor, *, pixel_mask: Tensor | None = None, **options: Unpack[ForwardOptions]
     ) -> MaskOutput:

@@ -214,16 +214,6 @@ def test_deformable_attention_starts_with_points_around_the_query() -> None:
     assert not attention.weight_proj.weight.any() and not attention.offset_proj.weight.any()
 
 
-def test_masks_are_annealed_layer_by_layer() -> None:
-    model = glassformer.tiny("eomt", num_layers=4, query_layers=2)
-    model.anneal_masks(0.0)
-    assert model.mask_probs.tolist() == [1.0, 1.0]
-    model.anneal_masks(0.6)
-    assert model.mask_probs[0] == 0.0 or model.mask_probs[0] < model.mask_probs[1]
-    model.anneal_masks(1.0)
-    assert model.mask_probs.tolist() == [0.0, 0.0]
-
-
 @pytest.mark.parametrize("family", ["dinov2", "vit"])
 def test_image_encoder_becomes_a_mask_classifier(family: str) -> None:
     """The patches enter the first layer as in the encoder, also at another size; all layers are copied."""
