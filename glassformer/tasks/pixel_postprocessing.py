@@ -17,6 +17,7 @@ from glassformer.tasks.mask_postprocessing import MaskSegment, Size
 WINDOW = 5  # side of the square in which votes for a center are added
 MIN_DISTANCE = 3  # pixels between two centers
 MIN_VOTES = 4  # pixels of the smallest object
+MAX_OBJECTS = 1000  # of an image, those with the most votes
 
 
 def pixel_classes(output: PixelOutput, sizes: Sequence[Size]) -> list[Tensor]:
@@ -72,12 +73,15 @@ def _find_centers(votes: Tensor, size: Size) -> Tensor:
     height, width = size
     y, x = votes.round().long().unbind(1)
     index = y.clamp(0, height - 1) * width + x.clamp(0, width - 1)
-    counts = torch.bincount(index, minlength=height * width).view(1, 1, height, width).float()
-    # two passes of a mean filter; the small slope breaks ties between equal neighbors
+    counts = torch.bincount(index, minlength=height * width).view(1, 1, height, width).double()
+    # two passes of a mean filter; the small slope, below float32's precision, breaks ties between neighbors
     smooth = F.avg_pool2d(counts, WINDOW, 1, WINDOW // 2, divisor_override=1)
     smooth = smooth + 1e-3 * F.avg_pool2d(smooth, WINDOW, 1, WINDOW // 2)
     smooth = smooth + 1e-5 * torch.arange(height * width, device=votes.device).view_as(smooth) / (
         height * width
     )
     peak = F.max_pool2d(smooth, 2 * MIN_DISTANCE + 1, 1, MIN_DISTANCE)
-    return ((smooth == peak) & (smooth >= MIN_VOTES))[0, 0].nonzero()
+    centers = ((smooth == peak) & (smooth >= MIN_VOTES))[0, 0].nonzero()
+    if len(centers) > MAX_OBJECTS:
+        centers = centers[smooth[0, 0][centers.unbind(1)].topk(MAX_OBJECTS).indices]
+    return centers

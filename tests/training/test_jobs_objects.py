@@ -1,5 +1,6 @@
 """Jobs `detect` and `segment`: learning, metrics, exact resumption, fine-tuning and errors."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,21 @@ def test_a_wrong_model_or_data_without_masks_is_an_error(scenes, tmp_path):
     request = recipe(boxes, "segment-pixels", data={"images": str(scenes.parent / "images")})
     with pytest.raises(MissingValueError):
         train(request, tmp_path / "boxes", log=lambda _: None)
+    request = recipe(scenes, "segment-pixels", data={"mask_loss": "focal"})  # it has no object queries
+    with pytest.raises(UnsupportedError):
+        train(request, tmp_path / "focal", log=lambda _: None)
+
+
+def test_focal_loss_of_masks_trains(scenes, tmp_path):
+    """The first step has another loss than with cross-entropy, and the loss falls."""
+    rows = {}
+    for mask_loss in ("cross_entropy", "focal"):
+        request = recipe(scenes, "segment-queries", data={"mask_loss": mask_loss}, lr=2e-3, logging_steps=1)
+        train(request, tmp_path / mask_loss, log=lambda _: None)
+        lines = (tmp_path / mask_loss / "metrics.jsonl").read_text("utf-8").splitlines()
+        rows[mask_loss] = [row["loss"] for row in map(json.loads, lines) if "loss" in row]
+    assert rows["focal"][0] != rows["cross_entropy"][0]
+    assert rows["focal"][-1] < rows["focal"][0]
 
 
 def test_examples_are_resized_exactly(scenes):
@@ -183,3 +199,7 @@ def test_offsets_lead_back_to_the_objects():
         assert max(overlaps) > 0.95
     (classes,) = pixel_classes(PixelOutput(logits), [(64, 64)])
     assert ((classes == 0) == inside).all()
+    # of an untrained model, every pixel votes for itself: equal votes do not make each pixel an object
+    untrained = PixelOutput(torch.tensor([3.0, -3.0])[None, :, None, None].expand(1, 2, 64, 64), 0 * offsets)
+    (found,) = pixel_instances(untrained, [(64, 64)])
+    assert len(found) < 64
