@@ -226,7 +226,7 @@ class Trainer:
     ...     return nn.functional.mse_loss(model(inputs), targets)
     >>> with TemporaryDirectory() as folder:
     ...     trainer = Trainer(
-    ...         nn.Linear(1, 1), loss=loss, train_dataset=examples, folder=folder, max_steps=60, lr=0.1
+    ...         nn.Linear(1, 1), loss=loss, train_dataset=examples, folder=folder, max_steps=120, lr=0.1
     ...     )
     ...     trainer.train().outcome
     'finished'
