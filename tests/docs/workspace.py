@@ -13,6 +13,7 @@ from tests.interpret.models import tiny_bundle
 from tests.recipes.synthetic_data import all_files
 from tests.tasks.tiny_models import reversal_model, save_language_model
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "data"
 RECIPE = """job: translate
 data: {train: [pairs.tsv]}
 model: {d_model: 32, num_heads: 2, d_ff: 64, num_layers: 1}
@@ -28,8 +29,9 @@ def create_workspace(folder: Path, page: str) -> None:
         if data.is_dir() and f"{data.name}/" not in page:
             shutil.rmtree(data)
     Image.new("L", (28, 28)).save(folder / "digit.png")
-    for name in ("photo.jpg", "scene.png"):
-        Image.new("RGB", (160, 120)).save(folder / name)
+    Image.new("RGB", (160, 120)).save(folder / "photo.jpg")
+    if "examples/data/" in page:
+        shutil.copytree(EXAMPLES, folder / "examples/data")
     if not re.search(r"--out runs/mine(\s|$)", page, re.MULTILINE):
         shutil.copytree(reversal_model().parent, folder / "runs/mine")
     save_language_model(folder / "runs/text/model", max_len=64)
