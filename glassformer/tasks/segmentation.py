@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -193,7 +193,7 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
     @torch.inference_mode()
     def decode(self, image: EncodedImage, prompt: Prompt, obs: Observer | None = None) -> PromptedMaskOutput:
         """Decode one prompt to mask logits (1, 1, M, h, w), and their predicted IoU (1, 1, M)."""
-        _check_prompt(prompt, image.size)
+        prompt = _fit_prompt(prompt, image.size)
         points = [*prompt.points, *prompt.background_points]
         labels = [1] * len(prompt.points) + [0] * len(prompt.background_points)
         ambiguous = len(prompt.points) == 1 and len(points) == 1 and prompt.box is None
@@ -295,19 +295,22 @@ def _annotation(mask: Tensor, score: float) -> Annotation:
     return Annotation(ONE_CLASS, box, pixels, min(max(score, 0.0), 1.0))
 
 
-def _check_prompt(prompt: Prompt, size: Size) -> None:
-    """Raise if a point or a box lies outside the image."""
+def _fit_prompt(prompt: Prompt, size: Size) -> Prompt:
+    """Clip the box to the image; raise if a point or the whole box lies outside of it."""
     height, width = size
     inside = f"inside the image of {width} x {height} pixels"
     for name in ("points", "background_points"):
         for x, y in getattr(prompt, name):
             if not (0 <= x <= width and 0 <= y <= height):
                 raise InvalidValueError(name, f"{x:g},{y:g}", f"a point {inside}")
-    if prompt.box is not None:
-        left, top, right, bottom = prompt.box
-        if not (0 <= left < right <= width and 0 <= top < bottom <= height):
-            given = ",".join(f"{side:g}" for side in prompt.box)
-            raise InvalidValueError("boxes", given, f"x_min < x_max and y_min < y_max {inside}")
+    if prompt.box is None:
+        return prompt
+    left, top, right, bottom = prompt.box
+    clipped = max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height))
+    if not (clipped[0] < clipped[2] and clipped[1] < clipped[3]):
+        given = ",".join(f"{side:g}" for side in prompt.box)
+        raise InvalidValueError("boxes", given, f"x_min < x_max and y_min < y_max {inside}")
+    return replace(prompt, box=clipped)
 
 
 def _image_key(image: ImageLike) -> bytes | None:

@@ -160,7 +160,7 @@ def test_image_is_encoded_once(pair: Any, tmp_path: Path, monkeypatch: pytest.Mo
         ({"points": [(-1, 3)]}, "points"),
         ({"points": [(3, 3)], "background_points": [(3, 99)]}, "background_points"),
         ({"boxes": [(5, 5, 5, 9)]}, "boxes"),
-        ({"boxes": [(5, 5, 99, 9)]}, "boxes"),
+        ({"boxes": [(35, 5, 99, 9)]}, "boxes"),
         ({"boxes": [(9, 5, 3, 9)]}, "boxes"),
         ({"boxes": (1, 1, 9, 9)}, "boxes"),
         ({"points": [(float("nan"), 3)]}, "points"),
@@ -182,6 +182,15 @@ def test_prompts_may_be_arrays(pair: Any) -> None:
     for name, rows in (("points", [[5, 9], [6, 8]]), ("boxes", [[1, 2, 9, 9], [3, 3, 12, 20]])):
         array, plain = (pair[2].segment(image, **{name: given}) for given in (np.array(rows), rows))
         assert [mask.score for mask in array] == [mask.score for mask in plain]
+
+
+def test_a_box_is_clipped_to_the_image(pair: Any) -> None:
+    """Detectors predict boxes that leave the image."""
+    image = picture(30, 20)
+    beyond, clipped = (
+        pair[2].segment(image, boxes=[box])[0].score for box in ((-5, -1, 12, 99), (0, 0, 12, image.height))
+    )
+    assert beyond == clipped
 
 
 def test_missing_and_conflicting_prompts_are_refused(pair: Any) -> None:
