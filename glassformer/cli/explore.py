@@ -107,7 +107,7 @@ def _export_page(
     from glassformer.weights.atomic_write import atomic_write
 
     kind = model_kind(bundle)
-    reads_images = reads_image_files(bundle) or kind == "similarity"
+    reads_images = reads_image_files(bundle) or kind in ("detect", "segment", "similarity")
     reads_texts = not reads_images or kind == "similarity"
     if (image is not None and not reads_images) or (text is not None and not reads_texts):
         raise UnsupportedError(subject=f"the model {name!r}", feature="text" if reads_images else "images")

@@ -68,8 +68,8 @@ def export_page(bundle: Bundle, input: TraceInput | None = None, *, name: str = 
 
     script, style = single_page()
     model = describe_model(bundle, name)
-    model = replace(model, example=input or model.example, examples=())  # what the page shows
-    trace = trace_model(bundle, model.example, model=name)
+    trace = trace_model(bundle, input or model.example, model=name)
+    model = replace(model, example=trace.prepared.input, examples=())  # what the page shows
     data = json.dumps(to_json(_page_data(bundle, trace, model)), ensure_ascii=False, allow_nan=False)
     script = script.replace("</script", "<\\/script")  # only a string literal can contain it
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

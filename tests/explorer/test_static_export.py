@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 import glassformer
@@ -77,6 +78,20 @@ def test_export_takes_the_first_sentence_of_a_paragraph(folders: dict[str, Path]
         result = CliRunner().invoke(app(words), words)
         assert result.exit_code == 0 and bool(result.stderr) == (len(parts) == 2)
         assert _trace_data(out)["trace"]["input"]["text"] == "the cat sat"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("queries", "detect"), ("prompts", "segment")])
+def test_export_reads_an_image_file(folders: dict[str, Path], tmp_path: Path, name: str, kind: str) -> None:
+    image, out = tmp_path / "image.png", tmp_path / "page.html"
+    Image.new("RGB", (60, 40), "red").save(image)
+    words = ["explore", str(folders[name]), "--image", str(image), "--export", str(out)]
+    result = CliRunner().invoke(app(words), words)
+    assert result.exit_code == 0, result.output
+    data = _trace_data(out)
+    assert base64.b64decode(data["model"]["example"]["image"]) == image.read_bytes()
+    assert data["trace"]["outcome"]["kind"] == kind
+    if kind == "segment":  # by default, the prompt is the center of the image
+        assert data["model"]["example"]["points"] == [[30, 20]]
 
 
 def _trace_data(page: Path) -> dict[str, Any]:
