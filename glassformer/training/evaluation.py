@@ -104,13 +104,15 @@ def evaluate_files(
         created.adopt_base_settings()
         created.prepare_data()
         for fact, value in created.facts.items():
-            if fact == "skipped rows" or fact.endswith("over max_len"):
+            if fact in ("evaluated split", "skipped rows") or fact.endswith("over max_len"):
                 log(f"{fact}: {value}")
         task = created.task()
         assert task.validate is not None
         task.learner.to(where).eval()
         with torch.no_grad():
             validation = task.validate(where)
+        if "unknown classes" in created.facts:  # counted while the images are read
+            log(f"unknown classes: {created.facts['unknown classes']}")
     if any(math.isnan(value) for value in validation.metrics.values()):
         raise NonFiniteError(
             f"the evaluation of '{folder}'", "check the weights, and that the files have rows"

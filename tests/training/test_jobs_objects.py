@@ -11,7 +11,7 @@ import torch
 
 from glassformer.bundle import Bundle, load, save
 from glassformer.core.convolution.pixel_head import PixelOutput
-from glassformer.data.annotated_examples import NO_OBJECT, AnnotatedExamples
+from glassformer.data.annotated_examples import NO_OBJECT, AnnotatedExamples, fractional_boxes
 from glassformer.data.annotations import read_coco
 from glassformer.data.examples import IGNORE_INDEX
 from glassformer.data.scenes import LANGUAGES, CutOuts, SceneComposer, SceneOptions, write_scenes
@@ -126,6 +126,96 @@ def test_a_wrong_model_or_data_without_masks_is_an_error(scenes, tmp_path):
     request = recipe(scenes, "segment-pixels", data={"mask_loss": "focal"})  # it has no object queries
     with pytest.raises(UnsupportedError):
         train(request, tmp_path / "focal", log=lambda _: None)
+
+
+def rename_classes(scenes: Path, out: Path, **names: str) -> Path:
+    """Write the scenes with other names of classes."""
+    text = scenes.read_text("utf-8")
+    for old, new in names.items():
+        text = text.replace(f'"name": "{old}"', f'"name": "{new}"').replace(
+            f'"name":"{old}"', f'"name":"{new}"'
+        )
+    out.write_text(text, "utf-8")
+    return out
+
+
+@pytest.mark.parametrize("segmentation", [None, "semantic", "instance"])
+def test_evaluation_reports_classes_that_the_model_does_not_know(scenes, tmp_path, segmentation):
+    case = "segment-pixels" if segmentation else "detect-yolos"
+    data = {"segmentation": segmentation} if segmentation else {}
+    train(recipe(scenes, case, steps=1, data=data), tmp_path / "run", log=lambda _: None)
+    images = [f"data.images={scenes.parent / 'images'}"]
+    some = rename_classes(scenes, tmp_path / "some.json", bar="pole")
+    lines: list[str] = []
+    evaluation = evaluate_files(tmp_path / "run/model", [str(some)], overrides=images, log=lines.append)
+    poles = sum(
+        note.label == "pole"
+        for image in read_coco(some, scenes.parent / "images")
+        for note in image.annotations
+    )
+    (line,) = lines
+    assert "pole" in line and "square" not in line and f" {poles} " in line
+    assert evaluation.validation.metrics["miou" if segmentation == "semantic" else "ap"] >= 0
+    none = rename_classes(scenes, tmp_path / "none.json", bar="pole", square="sign")
+    with pytest.raises(UnknownNameError) as caught:
+        evaluate_files(tmp_path / "run/model", [str(none)], overrides=images, log=lines.append)
+    assert {"pole", "sign"} == set(caught.value.name.split(", ")) and "square" in caught.value.hint
+    # the file lists a known class, but has no object of it
+    content = json.loads(some.read_text("utf-8"))
+    (pole,) = (entry["id"] for entry in content["categories"] if entry["name"] == "pole")
+    content["annotations"] = [note for note in content["annotations"] if note["category_id"] == pole]
+    some.write_text(json.dumps(content), "utf-8")
+    with pytest.raises(UnknownNameError):
+        evaluate_files(tmp_path / "run/model", [str(some)], overrides=images, log=lines.append)
+    if segmentation:
+        boxes = tmp_path / "boxes.json"
+        boxes.write_text(scenes.read_text("utf-8").replace('"segmentation"', '"unused"'), "utf-8")
+        with pytest.raises(MissingValueError) as missing:
+            evaluate_files(tmp_path / "run/model", [str(boxes)], overrides=images, log=lines.append)
+        assert "evaluate" in missing.value.needed_for
+
+
+def write_splits(scenes: Path, folder: Path, layout: str) -> Path:
+    """Write 16 scenes for training and 8 for validation as YOLO or Pascal VOC."""
+    images = read_coco(scenes)
+    for n, image in enumerate(images):
+        split = "train" if n < 16 else "val"
+        home = folder / ("JPEGImages" if layout == "voc" else f"images/{split}")
+        notes = folder / ("Annotations" if layout == "voc" else f"labels/{split}")
+        lists = folder / "ImageSets/Main"
+        for parent in (home, notes, lists):
+            parent.mkdir(parents=True, exist_ok=True)
+        image.load().save(home / f"{n}.png")
+        if layout == "voc":
+            objects = ""
+            for note in image.annotations:
+                left, top, right, bottom = note.box
+                sides = {"xmin": left + 1, "ymin": top + 1, "xmax": right, "ymax": bottom}
+                box = "".join(f"<{name}>{side}</{name}>" for name, side in sides.items())
+                objects += f"<object><name>{note.label}</name><bndbox>{box}</bndbox></object>"
+            text = f"<annotation><filename>{n}.png</filename>{objects}</annotation>"
+            (notes / f"{n}.xml").write_text(text)
+            with (lists / f"{split}.txt").open("a") as file:
+                file.write(f"{n}\n")
+        else:
+            rows = []
+            for note in image.annotations:
+                x, y, wide, high = fractional_boxes([note], image.width, image.height)[0].tolist()
+                rows.append(f"{images.classes.index(note.label)} {x} {y} {wide} {high}")
+            (notes / f"{n}.txt").write_text("\n".join(rows))
+    if layout == "yolo":
+        names = ", ".join(images.classes)
+        (folder / "data.yaml").write_text(f"train: images/train\nval: images/val\nnames: [{names}]\n")
+    return folder
+
+
+@pytest.mark.parametrize("layout", ["yolo", "voc"])
+def test_evaluation_without_a_test_split_reads_the_validation_split(scenes, tmp_path, layout):
+    data = write_splits(scenes, tmp_path / "data", layout)
+    train(recipe(data, "detect-yolos", steps=1), tmp_path / "run", log=lambda _: None)
+    lines: list[str] = []
+    evaluation = evaluate_files(tmp_path / "run/model", [str(data)], log=lines.append)
+    assert "val" in lines[0] and "8" in lines[0] and evaluation.validation.metrics["loss"] > 0
 
 
 def test_focal_loss_of_masks_trains(scenes, tmp_path):

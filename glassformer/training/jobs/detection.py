@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,13 @@ from glassformer.data.examples import Arrays
 from glassformer.data.image_files import single_path
 from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.row_errors import RowErrors
-from glassformer.errors import EmptyInputError, FileMissingError, FileProblemError
+from glassformer.errors import (
+    EmptyInputError,
+    FileMissingError,
+    FileProblemError,
+    MissingValueError,
+    UnknownNameError,
+)
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
 from glassformer.metrics.detection import AveragePrecision, Objects, objects_of
 from glassformer.training.hardware import Hardware
@@ -42,6 +49,7 @@ MIN_QUERIES, MAX_QUERIES = 25, 300
 EVALUATION_BATCH = 16
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SPLITS = ("test", "val", "train")  # in the order in which an evaluation looks for them
+LISTED_CLASSES = 5  # names in a message
 
 SectionT = TypeVar("SectionT", bound=ObjectData)
 
@@ -54,6 +62,7 @@ class ObjectJob(Job[SectionT]):
     train_rows: NDArray[np.int64] | None = None  # None means all
     valid_rows: NDArray[np.int64] | None = None
     base_classes: Sequence[str] | None = None  # classes of the model to evaluate
+    evaluated_split: str | None = None  # None in training, and for data without splits
     most_objects: int  # of the sampled training images
 
     @property
@@ -68,6 +77,8 @@ class ObjectJob(Job[SectionT]):
         train = single_path(data.train)
         if self.base_classes is not None:
             self.train_set = self.valid_set = self._open_any(train, problems)
+            if not set(self.valid_set.classes) & set(self.base_classes):
+                raise self._no_known_class(self.valid_set.classes)
         else:
             self.train_set = self._open(train, "train", problems)
             if isinstance(data.valid, float):
@@ -89,13 +100,22 @@ class ObjectJob(Job[SectionT]):
         return find_annotations(path, split, images=self.data.images, errors=problems)
 
     def _open_any(self, path: Path, problems: RowErrors) -> AnnotationSet:
-        """Open the first split that a folder has."""
+        """Open the first split that a folder or a data.yaml has; note which one it is."""
         for split in SPLITS[:-1]:
             try:
-                return self._open(path, split, problems)
-            except (FileProblemError, FileMissingError):
+                images = self._open(path, split, problems)
+            except (FileProblemError, FileMissingError, MissingValueError):
                 continue
+            if path.suffix != ".json":
+                self.evaluated_split = split
+            return images
+        self.evaluated_split = SPLITS[-1]
         return self._open(path, SPLITS[-1], problems)
+
+    def _no_known_class(self, names: Sequence[str]) -> UnknownNameError:
+        """Return the error for data without a class of the evaluated model."""
+        where, hint = str(single_path(self.data.train)), f"the model knows {list_some(self.classes)}"
+        return UnknownNameError("classes", list_some(names), hint=hint, where=where)
 
     def _prepare_sample(self, sample: Sequence[AnnotatedImage]) -> None:
         """Check the first training images, and choose settings that depend on them."""
@@ -156,8 +176,13 @@ class ObjectJob(Job[SectionT]):
             "image size": f"{height} x {width}",
             "classes": list(self.classes),
         }
-        splits = f"{counts[0]:,} images for training, {counts[1]:,} for validation"
-        self.log(f"{splits}, resized to {height} x {width}, in {len(self.classes)} classes")
+        if self.evaluated_split is not None:
+            self.facts["evaluated split"] = (
+                f"{self.evaluated_split}, {counts[1]:,} {plural('image', counts[1])}"
+            )
+        classes = plural("class", len(self.classes))
+        splits = f"{counts[0]:,} {plural('image', counts[0])} for training, {counts[1]:,} for validation"
+        self.log(f"{splits}, resized to {height} x {width}, in {len(self.classes)} {classes}")
         if skipped:
             self.facts["skipped rows"] = skipped
             self.log(skipped)
@@ -258,11 +283,51 @@ class ObjectJob(Job[SectionT]):
         self, learner: ObjectLearner, examples: AnnotatedExamples, device: torch.device, batch: int
     ) -> Iterator[tuple[list[AnnotatedImage], Any, float, int]]:
         """Yield the images of each batch, the output of the model, its summed loss, and its count."""
+        ignored, known = Counter[str](), 0
         for rows, arrays, tensors in evaluation_batches(examples, device, batch):
             output = learner.predict(tensors["images"])
             parts = (tensors.get(name) for name in ("labels", "boxes", "segments"))
             loss = float(learner.loss(output, *parts))
-            yield [examples.images[int(row)] for row in rows], output, loss, self.count(arrays)
+            images = [examples.images[int(row)] for row in rows]
+            for label in (note.label for image in images for note in image.annotations):
+                if label in self.classes:
+                    known += 1
+                else:
+                    ignored[label] += 1
+            yield images, output, loss, self.count(arrays)
+        if self.base_classes is not None and ignored:
+            self._note_ignored(ignored, known)
+
+    def _note_ignored(self, ignored: Counter[str], known: int) -> None:
+        """Note the number of objects whose class the evaluated model does not know; raise if these are all.
+
+        ignored: number of objects by unknown class. known: number of the other objects.
+        """
+        if not known:
+            raise self._no_known_class(list(ignored))
+        total, count = len(self.valid_set.classes), ignored.total()
+        unknown = [name for name in self.valid_set.classes if name not in self.classes]
+        listed = f"{len(unknown):,} of {total:,} {plural('class', total)} of the data ({list_some(unknown)})"
+        objects = plural("region" if self.targets == "classes" else "object", count)
+        self.facts["unknown classes"] = f"{listed}: {count:,} {objects} ignored"
+
+
+def plural(noun: str, count: int) -> str:
+    """Return a noun in the number that fits the count.
+
+    >>> plural("class", 1), plural("class", 2), plural("image", 0)
+    ('class', 'classes', 'images')
+    """
+    return noun if count == 1 else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+
+
+def list_some(names: Sequence[str]) -> str:
+    """List the first few names.
+
+    >>> list_some(["a", "b"]), list_some("abcdefg")
+    ('a, b', 'a, b, c, d, e, ...')
+    """
+    return ", ".join(names[:LISTED_CLASSES]) + (", ..." if len(names) > LISTED_CLASSES else "")
 
 
 class _Subset(Sequence[AnnotatedImage]):
