@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytest.importorskip("mkdocstrings", reason="the extra `docs` is not installed")
+pytestmark = pytest.mark.slow
 
 RESOURCES = {"script": "src", "link": "href", "img": "src", "source": "src", "iframe": "src", "video": "src"}
 
