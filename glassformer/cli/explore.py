@@ -122,7 +122,12 @@ def _export_page(
         if others:
             message(f"note: the text is split into {len(others) + 1} parts; the page shows the first")
         inputs = {"text": first, "to": language}
-    page = export_page(bundle, TraceInput(**inputs) if inputs else None, name=name).encode()
+    page = export_page(
+        bundle,
+        TraceInput(**inputs) if inputs else None,
+        name=name,
+        log=lambda text: message(f"note: {text}"),
+    ).encode()
     with atomic_write(out) as file:
         file.write(page)
     typer.echo(f"wrote {out}, {len(page) / 2**20:.1f} MB; open it in any browser")

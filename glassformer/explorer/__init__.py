@@ -7,7 +7,8 @@ import gzip
 import hashlib
 import html
 import json
-from collections.abc import Container, Iterator
+import math
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ FOLDER = Path(__file__).parent / "page"
 SINGLE = "single"  # the page as one script and one style, for exports
 MAX_BYTES = 96 * 2**20  # of tensors in one page; browsers can open twice as much
 NEXT_TOKENS = 50
+SCORES = ("dot", "scaled", "masked")  # of attention, before the softmax
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -60,8 +62,17 @@ def single_page() -> tuple[str, str]:
     return script.read_text("utf-8"), style.read_text("utf-8")
 
 
-def export_page(bundle: Bundle, input: TraceInput | None = None, *, name: str = "model") -> str:
-    """Return a page that contains a trace of the input, by default of the model's example."""
+def export_page(
+    bundle: Bundle,
+    input: TraceInput | None = None,
+    *,
+    name: str = "model",
+    log: Callable[[str], None] = lambda text: None,
+) -> str:
+    """Return a page that contains a trace of the input, by default of the model's example.
+
+    log: called with a note if the page is too small for all tensors, and the largest are left out.
+    """
     from glassformer.interpret.catalog import describe_model
     from glassformer.interpret.schema import to_json
     from glassformer.interpret.trace import trace_model
@@ -70,7 +81,8 @@ def export_page(bundle: Bundle, input: TraceInput | None = None, *, name: str = 
     model = describe_model(bundle, name)
     trace = trace_model(bundle, input or model.example, model=name)
     model = replace(model, example=trace.prepared.input, examples=())  # what the page shows
-    data = json.dumps(to_json(_page_data(bundle, trace, model)), ensure_ascii=False, allow_nan=False)
+    content = to_json(_page_data(bundle, trace, model, log))
+    data = json.dumps(content, ensure_ascii=False, allow_nan=False)
     script = script.replace("</script", "<\\/script")  # only a string literal can contain it
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
@@ -86,29 +98,18 @@ def export_page(bundle: Bundle, input: TraceInput | None = None, *, name: str = 
     )
 
 
-def _page_data(bundle: Bundle, trace: Trace, model: ModelInfo) -> dict[str, Any]:
+def _page_data(bundle: Bundle, trace: Trace, model: ModelInfo, log: Callable[[str], None]) -> dict[str, Any]:
     """Collect all data that the page may request about this trace."""
     from glassformer.interpret.head_patterns import describe_heads
     from glassformer.interpret.logit_lens import logit_lens, next_tokens
-    from glassformer.interpret.schema import ItemNotFoundError, TooLargeError
     from glassformer.interpret.search_view import search_tree
-    from glassformer.interpret.tensors import read_tensor
 
     info = trace.info()
     scales = {one.name: one.scale for one in info.attentions if _only_scaled(trace, one)}
-    tensors: dict[str, dict[str, Any]] = {}
-    size = 0
-    for name in dict.fromkeys((*_tensor_names(info, model, scales), *trace.derived)):
-        try:
-            part = read_tensor(trace, name)
-        except (ItemNotFoundError, UnsupportedError):
-            continue  # this model has no such tensor
-        size += len(data := part.data())
-        if size > MAX_BYTES:
-            hint = "export a shorter text or a smaller model"
-            raise TooLargeError("the page", size, MAX_BYTES, "bytes of tensors", hint=hint)
-        encoded = base64.b64encode(data).decode()
-        tensors[name] = {"shape": part.shape, "dtype": part.dtype, "data": encoded}
+    names = dict.fromkeys((*_tensor_names(info, model, scales), *trace.derived))
+    tensors, left_out = _stored_tensors(trace, info, names)
+    if left_out:
+        log(f"the page leaves out the {left_out} largest tensors, which the server shows")
     lens: list[Any] = []
     following: list[Any] = []
     with suppress(UnsupportedError):  # a model that predicts neither tokens nor labels
@@ -122,6 +123,42 @@ def _page_data(bundle: Bundle, trace: Trace, model: ModelInfo) -> dict[str, Any]
         **{"model": model, "trace": info, "heads": describe_heads(trace), "lens": lens, "next": following},
         **{"search": search, "scales": scales, "tensors": tensors},
     }
+
+
+def _stored_tensors(
+    trace: Trace, info: TraceInfo, names: Iterable[str]
+) -> tuple[dict[str, dict[str, Any]], int]:
+    """Return the tensors that fit into the page, and how many do not.
+
+    Small tensors are stored first, and attention scores last, because few figures show them.
+    """
+    from glassformer.interpret.schema import ItemNotFoundError, TooLargeError
+    from glassformer.interpret.tensors import read_tensor
+
+    sizes = {name: 4 * math.prod(shape) for name, shape in info.tensors.items()}
+    matrices: dict[str, int] = {}
+    for one in info.attentions:
+        q, k = (info.tensors[f"{one.name}.{part}"] for part in "qk")
+        matrices |= {f"{one.name}.{tail}": 4 * math.prod(q[:3]) * k[2] for tail in (*SCORES, "weights")}
+    sizes |= matrices
+    tensors: dict[str, dict[str, Any]] = {}
+    left_out, space = 0, MAX_BYTES
+    for name in sorted(names, key=lambda name: (name.endswith(SCORES), sizes.get(name, 0))):
+        try:
+            if matrices.get(name, 0) > space:  # saves the time to compute it
+                raise TooLargeError(name, matrices[name], space, "bytes")
+            part = read_tensor(trace, name)
+            if (size := part.values.nbytes) > space:
+                raise TooLargeError(name, size, space, "bytes")
+        except TooLargeError:
+            left_out += 1
+            continue
+        except (ItemNotFoundError, UnsupportedError):
+            continue  # this model has no such tensor
+        space -= size
+        encoded = base64.b64encode(part.data()).decode()
+        tensors[name] = {"shape": part.shape, "dtype": part.dtype, "data": encoded}
+    return tensors, left_out
 
 
 def _only_scaled(trace: Trace, attention: AttentionInfo) -> bool:
@@ -141,7 +178,7 @@ def _tensor_names(info: TraceInfo, model: ModelInfo, computed: Container[str]) -
     for attention in info.attentions:
         yield f"{attention.name}.thumbnails"
         if attention.name not in computed:
-            yield from (f"{attention.name}.{tail}" for tail in ("dot", "scaled", "masked", "weights"))
+            yield from (f"{attention.name}.{tail}" for tail in (*SCORES, "weights"))
         if attention.bias_table is not None:
             yield attention.bias_table
     for stack in model.outline.stacks:

@@ -14,7 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import glassformer
-from glassformer import baselines
+from glassformer import baselines, explorer
 from glassformer.bundle import Bundle
 from glassformer.cli.main import app
 from glassformer.errors import GlassformerError
@@ -92,6 +92,32 @@ def test_export_reads_an_image_file(folders: dict[str, Path], tmp_path: Path, na
     assert data["trace"]["outcome"]["kind"] == kind
     if kind == "segment":  # by default, the prompt is the center of the image
         assert data["model"]["example"]["points"] == [[30, 20]]
+
+
+def test_export_leaves_out_the_largest_tensors(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def export(name: str) -> tuple[dict[str, int], str]:
+        out = tmp_path / f"{name}.html"
+        words = ["explore", str(folders["windows"]), "--export", str(out)]
+        result = CliRunner().invoke(app(words), words)
+        assert result.exit_code == 0, result.output
+        tensors = _trace_data(out)["tensors"]
+        return {key: len(base64.b64decode(one["data"])) for key, one in tensors.items()}, result.stderr
+
+    whole, note = export("whole")
+    assert not note
+    limit = sum(whole.values()) // 2
+    monkeypatch.setattr(explorer, "MAX_BYTES", limit)
+    part, note = export("part")
+    missing = whole.keys() - part.keys()
+    assert part.items() <= whole.items() and sum(part.values()) <= limit
+    assert f"{len(missing)} largest tensors" in note
+    scores = {name for name in whole if name.endswith(explorer.SCORES)}
+    assert scores & missing and min(whole[name] for name in missing) > limit - sum(part.values())
+    largest = max((name for name in whole if name.endswith(".weights")), key=lambda name: whole[name])
+    monkeypatch.setattr("glassformer.interpret.tensors.MAX_BYTES", whole[largest] - 1)
+    assert largest not in export("limited")[0]
 
 
 def _trace_data(page: Path) -> dict[str, Any]:
