@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from glassformer.data.annotations import AnnotatedImage, Annotation, mask_to_box
+from glassformer.data.annotations import AnnotatedImage, Annotation, mask_to_box, warn_once
 from glassformer.data.examples import IGNORE_INDEX, Arrays
+from glassformer.errors import FileProblemError
 
 NO_OBJECT = -1  # padding in labels (B, M), and pixels without an object in segments (B, H, W)
 CACHE_BYTES = 2 << 30  # resized images kept in memory; the others are read again in each epoch
@@ -37,7 +38,8 @@ class AnnotatedExamples:
     images: with their annotations. classes: names of the labels 0, 1, ...; other labels are left out.
     size: height and width. targets: "boxes"; or "instances", also a map with the number of the object of each
     pixel (the smaller of two that overlap); or "classes", a map of class numbers, IGNORE_INDEX if unlabeled.
-    Regions with crowds of objects are no targets.
+    Regions with crowds of objects are no targets. An image that cannot be decoded, e.g. a truncated file, is
+    black and has no targets; a warning names it.
     """
 
     def __init__(
@@ -98,8 +100,12 @@ class AnnotatedExamples:
 
     def _read(self, row: int) -> _Example:
         image, (height, width) = self.images[row], self.size
-        pixels = image.load().resize((width, height), Image.Resampling.BILINEAR)
         notes = [note for note in image.annotations if note.label in self._numbers and not note.iscrowd]
+        try:
+            pixels = image.load().resize((width, height), Image.Resampling.BILINEAR)
+        except FileProblemError as error:
+            warn_once(f"{error}; it is replaced by a black image without objects")
+            pixels, notes = Image.new("RGB", (width, height)), []
         labels = np.array([self._numbers[note.label] for note in notes], np.int64)
         return _Example(
             pixels=np.ascontiguousarray(np.asarray(pixels).transpose(2, 0, 1)),

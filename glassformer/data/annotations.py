@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 from xml.etree import ElementTree
@@ -23,11 +26,11 @@ from numpy.typing import NDArray
 
 from glassformer.data.image_files import (
     BadImageError,
-    has_16_bits,
     is_image_name,
     list_images,
     load_image,
     read_image_shape,
+    read_mask_header,
     read_numbers,
 )
 from glassformer.data.mask_encoding import Mask, counts_to_mask, polygons_to_mask, rle_counts
@@ -48,9 +51,11 @@ Box = tuple[float, float, float, float]  # x_min, y_min, x_max, y_max in pixels
 IGNORE_INDEX = 255  # default number of the pixels in a semantic mask that have no class
 IGNORED_NAMES = ("unlabelled", "unlabeled", "void", "ignore", "ignored")  # of classes that are left out
 ONE_CLASS = "object"  # label of instances without a classes file
+MAX_COORDINATE = 1e6  # of a polygon; every pixel of its outline is traced
 _CLASS_FILES = ("classes.txt", "classes.tsv", "labels.txt", "obj.names", "classes.names")
 _MASK_FOLDERS = ("masks", "mask", "labels", "annotations", "SegmentationClass")
 _SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}
+_log = logging.getLogger("glassformer.data")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +87,25 @@ class AnnotatedImage:
     def load(self) -> Image.Image:
         """Open the image, upright and in RGB; its size must be that of the annotations."""
         image = load_image(self.path)
-        if image.size != (self.width, self.height):
-            expected = f"{self.width} x {self.height}"
-            problem = f"is {image.width} x {image.height}, but its annotations are for {expected}"
-            raise FileProblemError(self.path, problem, hint="annotate the image again or remove it")
+        try:
+            _check_size((image.height, image.width), (self.height, self.width))
+        except ValueError as error:
+            hint = "annotate the image again or remove it"
+            raise FileProblemError(self.path, str(error), hint=hint) from None
         return image
+
+
+def _check_size(size: tuple[int, int], annotated: tuple[int, int]) -> None:
+    """Raise ValueError unless an image has the height and width of its annotations."""
+    if size != annotated:
+        expected = f"{annotated[1]} x {annotated[0]}"
+        raise ValueError(f"is {size[1]} x {size[0]}, but its annotations are for {expected}")
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Log a warning, unless it was logged before."""
+    _log.warning("%s", message)
 
 
 def mask_to_box(mask: Mask) -> Box:
@@ -153,10 +172,11 @@ class _MaskEntry(_Entry):
     instances: str | None
 
     def decode(self) -> AnnotatedImage:
-        numbers = read_numbers(self.mask)
-        if numbers.shape != (self.height, self.width):
-            size = f"{numbers.shape[1]} x {numbers.shape[0]}"
-            raise FileProblemError(self.mask, f"is {size}, but its image is {self.width} x {self.height}")
+        try:
+            numbers = read_numbers(self.mask)
+        except FileProblemError as error:  # e.g. truncated; the header was valid when the set was read
+            warn_once(f"{error}; its image is used without annotations")
+            return AnnotatedImage(self.path, self.width, self.height)
         annotations = []
         for number in np.unique(numbers).tolist():
             if number in self.ignored:
@@ -292,7 +312,8 @@ def read_coco(
 
     images: folder of the images; by default they are looked up beside the file, in its folder `images` and in
     the folder above. Boxes are clipped to the image. Annotations that cannot be used are skipped and counted
-    in `errors`, as are images whose file is missing. Classes are ordered by category id; ids may have gaps.
+    in `errors`, as are images whose file is missing, unreadable or of another size. Classes are ordered by
+    category id; ids may have gaps.
     """
     path = Path(path)
     content = _read_json(path)
@@ -311,7 +332,8 @@ def read_coco(
         except (KeyError, TypeError, ValueError) as error:
             file = str(record.get("file_name", path)) if isinstance(record, dict) else path
             counter.add_error(None, _reason(error), file=file)
-            unusable.add(record.get("id") if isinstance(record, dict) else None)
+            with suppress(TypeError):  # an id that is not hashable
+                unusable.add(record.get("id") if isinstance(record, dict) else None)
     objects: dict[Any, list[_Object]] = {key: [] for key in entries}
     captions: dict[Any, list[str]] = {key: list(entry.captions) for key, entry in entries.items()}
     known_ids: set[Any] = set()
@@ -397,9 +419,10 @@ def _coco_image(record: Mapping[str, Any], folders: Sequence[Path]) -> _ObjectEn
         file = next((file for file in candidates if file.is_file()), None)
     if file is None:
         raise ValueError("image file not found")
-    height, width = record.get("height"), record.get("width")
-    if not (type(height) is int and type(width) is int and height > 0 and width > 0):
-        height, width = _image_size(file)
+    height, width = _image_size(file)
+    high, wide = record.get("height"), record.get("width")
+    if type(high) is int and type(wide) is int and high > 0 and wide > 0:
+        _check_size((height, width), (high, wide))  # before a mask of that size is decoded
     captions = record.get("captions", [])
     texts = tuple(text.strip() for text in captions if isinstance(text, str))
     return _ObjectEntry(file, width, height, captions=texts)
@@ -428,7 +451,7 @@ def _coco_object(record: Mapping[str, Any], names: Mapping[int, str], height: in
         polygons = tuple(_check_polygon(polygon) for polygon in segmentation)
     box: Box | None = None
     if record.get("bbox") is not None:
-        x, y, wide, high = map(float, record["bbox"])
+        x, y, wide, high = _box_numbers(record["bbox"])
         box = _clip((x, y, x + wide, y + high), height, width)
     elif polygons:
         box = _clip(_polygon_box(polygons), height, width)
@@ -437,10 +460,26 @@ def _coco_object(record: Mapping[str, Any], names: Mapping[int, str], height: in
     return _Object(label, box, polygons, counts, bool(record.get("iscrowd")))
 
 
+def _box_numbers(values: Iterable[Any]) -> Box:
+    """Convert the four numbers of a box; raise ValueError if they are not."""
+    try:
+        first, second, third, fourth = map(float, values)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError("has a box that is not four numbers") from None
+    return first, second, third, fourth
+
+
 def _check_polygon(polygon: Any) -> tuple[float, ...]:
-    points = tuple(map(float, polygon))
-    if len(points) < 6 or len(points) % 2 or not all(map(math.isfinite, points)):
+    try:
+        points = tuple(map(float, polygon))
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError("has a polygon that is not a list of numbers") from None
+    if len(points) < 6:
         raise ValueError("has a polygon without three points")
+    if len(points) % 2:
+        raise ValueError("has a polygon with an x without a y")
+    if wrong := [point for point in points if not abs(point) <= MAX_COORDINATE]:  # also if it is NaN
+        raise ValueError(f"has a polygon with the coordinate {wrong[0]:g}")
     return points
 
 
@@ -453,7 +492,9 @@ def _polygon_box(polygons: Sequence[Sequence[float]]) -> Box:
 def _clip(box: Box, height: int, width: int) -> Box:
     """Clip a box to the image; raise ValueError if nothing is left."""
     x_min, y_min, x_max, y_max = box
-    if not (x_min < x_max and y_min < y_max):  # also if a number is NaN
+    if not all(map(math.isfinite, box)):
+        raise ValueError("has a box with a number that is not finite")
+    if not (x_min < x_max and y_min < y_max):
         raise ValueError(f"has an empty box, {_format(box)}")
     clipped = (max(0.0, x_min), max(0.0, y_min), min(float(width), x_max), min(float(height), y_max))
     if not (clipped[0] < clipped[2] and clipped[1] < clipped[3]):
@@ -611,6 +652,7 @@ def read_voc(folder: str | Path, split: str = "train", *, errors: RowErrors | No
     """Read Pascal VOC: Annotations/x.xml for JPEGImages/x.jpg.
 
     split: the images listed in ImageSets/Main/<split>.txt; all images if there are no lists.
+    Images that are missing, unreadable or of another size than in the XML are counted in `errors`.
     Pixels count from 1 and boxes include their last pixel, so 1 is subtracted from x_min and y_min.
     """
     folder = Path(folder)
@@ -656,14 +698,17 @@ def _voc_image(path: Path, images: Path, counter: RowCounter) -> _ObjectEntry:
     image = next((file for file in candidates if file.is_file() and is_image_name(file)), None)
     if image is None:
         raise ValueError("image file not found")
-    height, width = _image_size(image)
+    try:
+        height, width = _image_size(image)
+        annotated = [root.findtext(f"size/{side}", "").strip() for side in ("height", "width")]
+        if all(side.isdecimal() and int(side) for side in annotated):  # some programs write 0
+            _check_size((height, width), (int(annotated[0]), int(annotated[1])))
+    except ValueError as error:
+        raise ValueError(f"image {image.name} {error}") from None
     objects = []
     for number, element in enumerate(root.iter("object"), 1):
         try:
-            sides = [
-                float(element.findtext(f"bndbox/{side}") or "nan")
-                for side in ("xmin", "ymin", "xmax", "ymax")
-            ]
+            sides = _box_numbers(element.findtext(f"bndbox/{s}") for s in ("xmin", "ymin", "xmax", "ymax"))
             box = _clip((sides[0] - 1, sides[1] - 1, sides[2], sides[3]), height, width)
             label = (element.findtext("name") or "").strip()
             if not label:
@@ -692,7 +737,8 @@ def read_masks(
     classes: names of the classes; by default of a classes file (classes.txt or .tsv) near the folders.
     ignore_index: number of the pixels without a class; a class named "unlabeled" or "void" is ignored, too.
     instances: whether pixels number the instances, 0 being the background; by default True for 16-bit masks.
-    All instances have the first class, or the label "object".
+    All instances have the first class, or the label "object". Images without a mask of their size are skipped
+    and counted in `errors`.
     """
     images, masks = Path(images), Path(masks)
     if classes is None:
@@ -711,9 +757,10 @@ def read_masks(
             if mask is None:
                 raise ValueError(f"has no mask in {masks}")
             height, width = _image_size(image)
+            has_16_bits = _check_mask(mask, height, width)
             if instances is None:
-                instances = has_16_bits(mask)
-        except (ValueError, BadImageError) as error:
+                instances = has_16_bits
+        except ValueError as error:
             counter.add_error(None, str(error), file=image)
             continue
         if not instances and not names:
@@ -726,3 +773,14 @@ def read_masks(
         entries.append(entry)
     counter.finish()
     return AnnotationSet(entries, [label] if instances else list(names.values()))
+
+
+def _check_mask(path: Path, height: int, width: int) -> bool:
+    """Return whether a mask has 16 bits; raise ValueError unless it is readable and of this size."""
+    try:
+        *size, has_16_bits = read_mask_header(path)
+    except BadImageError as error:
+        raise ValueError(f"has the mask {path.name}, which {error}") from None
+    if size != [height, width]:
+        raise ValueError(f"is {width} x {height}, but its mask is {size[1]} x {size[0]}")
+    return has_16_bits

@@ -162,17 +162,22 @@ def read_numbers(path: Path) -> NDArray[np.int64]:
     """Return the class or instance numbers of a mask, (H, W): its gray values or palette indices."""
     try:
         with _open_image(path) as image:
-            if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
-                raise BadImageError(f"has the mode {image.mode}; a mask has one number per pixel")
+            _check_mask_mode(image)
             return np.asarray(image).astype(np.int64)
     except BadImageError as error:
         raise FileProblemError(path, str(error)) from None
 
 
-def has_16_bits(path: Path) -> bool:
-    """Whether an image has more than 8 bits per pixel in one channel."""
+def read_mask_header(path: Path) -> tuple[int, int, bool]:
+    """Return height and width of a mask, and whether it has more than 8 bits, without decoding it."""
     with _open_image(path) as image:
-        return image.mode.startswith("I")
+        _check_mask_mode(image)
+        return image.height, image.width, image.mode.startswith("I")
+
+
+def _check_mask_mode(image: Image.Image) -> None:
+    if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
+        raise BadImageError(f"has the mode {image.mode}; a mask has one number per pixel")
 
 
 def is_pillow_image(value: object) -> bool:

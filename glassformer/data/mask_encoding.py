@@ -87,14 +87,22 @@ def rle_counts(rle: Any, height: int, width: int) -> Counts:
     Raises ValueError, with a predicate as message, unless it is valid and of an image of this size.
     """
     counts = rle.get("counts")
-    if isinstance(counts, str):
-        runs = decode_counts(counts)
-    elif isinstance(counts, list) and all(type(count) is int for count in counts):
-        runs = np.array(counts, np.int64)
-    else:
-        raise ValueError("has a mask without counts")
-    if rle.get("size") != [height, width] or runs.sum() != height * width or (runs < 0).any():
+    if rle.get("size") != [height, width]:
         raise ValueError(f"has a mask of another size than the image, {width} x {height}")
+    wrong_sum = f"has a mask whose run lengths do not add up to {height * width:,} pixels, {width} x {height}"
+    try:
+        if isinstance(counts, str):
+            runs = decode_counts(counts)
+        elif isinstance(counts, list) and all(type(count) is int for count in counts):
+            runs = np.array(counts, np.int64)
+        else:
+            raise ValueError("has a mask whose counts are neither integers nor a string")
+    except OverflowError:
+        raise ValueError(wrong_sum) from None
+    if (runs < 0).any():
+        raise ValueError("has a mask with a negative run length")
+    if (runs > height * width).any() or runs.sum() != height * width:  # the sum alone could overflow
+        raise ValueError(wrong_sum)
     return runs
 
 

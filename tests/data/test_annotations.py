@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from glassformer.data.annotated_examples import AnnotatedExamples
 from glassformer.data.annotations import find_annotations, read_coco, read_masks, read_yolo
 from glassformer.data.mask_encoding import encode_rle, mask_to_counts
 from glassformer.data.row_errors import RowErrors, TooManyBadRowsError
@@ -88,9 +89,20 @@ BAD_ANNOTATIONS = [
     {"image_id": 11, "category_id": 7, "bbox": [50, 1, 3, 2]},
     {"image_id": 11, "category_id": 7, "bbox": [1, float("nan"), 3, 2]},
     {"image_id": 11, "category_id": 7, "bbox": [1, 2]},
+    {"image_id": 11, "category_id": 7, "bbox": [1, 1, 10**400, 2]},
+    {"image_id": 11, "category_id": 7, "bbox": [1, 1, "a", 2]},
+    {"image_id": 11, "category_id": 7, "bbox": [1, 1, float("inf"), 2]},
     {"image_id": 11, "category_id": 7},
     {"image_id": 11, "category_id": 7, "segmentation": [[1, 2, 3, 4]]},
+    {"image_id": 11, "category_id": 7, "segmentation": [[1, 2, 3, 4, 5, 6, 7]]},
+    {"image_id": 11, "category_id": 7, "segmentation": [[1, 2, 3, 4, 5, "a"]]},
+    {"image_id": 11, "category_id": 7, "segmentation": [1, 2, 3, 4, 5, 6]},
+    {"image_id": 11, "category_id": 7, "segmentation": [[0, 0, 1e12, 0, 1e12, 1e12]]},
     {"image_id": 11, "category_id": 7, "segmentation": {"size": [40, 30], "counts": "01"}},
+    {"image_id": 11, "category_id": 7, "segmentation": {"size": [30, 40], "counts": [5, 5]}},
+    {"image_id": 11, "category_id": 7, "segmentation": {"size": [30, 40], "counts": [1300, -100]}},
+    {"image_id": 11, "category_id": 7, "segmentation": {"size": [30, 40], "counts": [2**80]}},
+    {"image_id": 11, "category_id": 7, "segmentation": {"size": [30, 40], "counts": ["a"]}},
     {"image_id": 11, "bbox": [1, 1, 2, 2]},
     "text",
 ]
@@ -115,6 +127,57 @@ def test_missing_and_repeated_images_are_skipped_with_their_annotations(tmp_path
     data = read_coco(coco(tmp_path, images=lost, annotations=objects), errors=errors)
     assert [path.name for path in data.paths] == ["a.png", "b.png"] and errors.count == 2
     assert errors.first[0].file == "lost.png"
+
+
+def unreadable_files(folder: Path) -> list[str]:
+    """Write an empty file, a text file and an image without its header."""
+    contents = {
+        "empty.jpg": b"",
+        "text.png": b"text",
+        "header.jpg": image(folder / "x.jpg").read_bytes()[:20],
+    }
+    (folder / "x.jpg").unlink()
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    return list(contents)
+
+
+def test_unreadable_images_and_images_of_another_size_are_skipped(tmp_path):
+    names = unreadable_files(tmp_path / "images")
+    upright = Image.Exif()
+    upright[0x0112] = 6  # rotated by 90 degrees
+    Image.new("RGB", (30, 40)).save(tmp_path / "images" / "upright.jpg", exif=upright)
+    images = [{"id": name, "file_name": name, "width": 40, "height": 30} for name in [*names, "upright.jpg"]]
+    huge = {"size": [100_000, 100_000], "counts": [10**10]}
+    images += [{"id": "huge", "file_name": "a.png", "width": 100_000, "height": 100_000}]
+    images += [{"id": ["no id"], "file_name": "a.png"}]
+    objects = [{"image_id": record["id"], "category_id": 7, "segmentation": huge} for record in images[:3]]
+    objects += [{"image_id": "huge", "category_id": 7, "segmentation": huge}]
+    objects += [{"image_id": 11, "category_id": 7, "bbox": [1, 1, 2, 2]}] * 60
+    errors = RowErrors()
+    data = read_coco(coco(tmp_path, images=images, annotations=objects), errors=errors)
+    assert [path.name for path in data.paths] == ["a.png", "b.png", "upright.jpg"] and errors.count == 5
+    assert [error.file for error in errors.first] == names
+    assert data[2].load().size == (40, 30)
+
+
+def test_truncated_images_become_black_images_without_objects(tmp_path, caplog):
+    path = coco(tmp_path)
+    noise = np.random.default_rng(0).integers(0, 256, (30, 40, 3), np.uint8)
+    Image.fromarray(noise).save(tmp_path / "images" / "a.png")
+    content = (tmp_path / "images" / "a.png").read_bytes()
+    (tmp_path / "images" / "a.png").write_bytes(content[: len(content) // 2])
+    errors = RowErrors()
+    data = read_coco(path, errors=errors)
+    assert len(data) == 2 and errors.count == 0
+    examples = AnnotatedExamples(data, data.classes, size=(15, 20), targets="instances")
+    for epoch in range(2):
+        batch = examples.batch(np.arange(2), epoch=epoch)
+        assert not batch["images"][0].any() and batch["images"][1].any()
+        assert (batch["labels"][0] == -1).all() and (batch["segments"][0] == -1).all()
+        assert 2 in batch["labels"][1]
+        examples._cache.clear()
+    assert [("a.png" in record.getMessage()) for record in caplog.records] == [True]
 
 
 def test_bad_coco_files_are_refused(tmp_path):
@@ -193,6 +256,48 @@ def test_voc_boxes_count_from_one(tmp_path):
     assert len(find_annotations(tmp_path, "val")) == 1
     with pytest.raises(FileMissingError):
         find_annotations(tmp_path, "train")
+
+
+def test_voc_images_must_be_readable_and_of_the_annotated_size(tmp_path):
+    box = "<bndbox><xmin>1</xmin><ymin>3</ymin><xmax>{}</xmax><ymax>9</ymax></bndbox>"
+    objects = f"<object><name>cell</name>{box.format(9)}</object>" * 9
+    objects += f"<object><name>cell</name>{box.format('a')}</object>"
+    sizes = {f"{n:02}": (40, 30) for n in range(8)} | {"08": (0, 0), "09": (30, 40)}
+    (tmp_path / "Annotations").mkdir()
+    for name, (width, height) in sizes.items():
+        image(tmp_path / "JPEGImages" / f"{name}.jpg")
+        size = f"<size><width>{width}</width><height>{height}</height></size>"
+        text = (
+            f"<annotation><filename>{name}.jpg</filename>{size}{objects if name == '00' else ''}</annotation>"
+        )
+        (tmp_path / "Annotations" / f"{name}.xml").write_text(text)
+    errors = RowErrors()
+    assert len(find_annotations(tmp_path, errors=errors)) == 9 and errors.count == 2
+    assert [(Path(error.file).stem, error.line) for error in errors.first] == [("00", 10), ("09", None)]
+    (tmp_path / "JPEGImages" / "09.jpg").write_bytes(b"")
+    assert len(find_annotations(tmp_path)) == 9
+
+
+def test_masks_must_be_readable_and_of_the_size_of_the_image(tmp_path, caplog):
+    (tmp_path / "classes.txt").write_text("sky\n")
+    (tmp_path / "masks").mkdir()
+    for n in range(40):
+        image(tmp_path / "images" / f"{n:02}.png")
+        Image.new("RGB" if n == 1 else "L", (30, 40) if n == 2 else (40, 30)).save(
+            tmp_path / f"masks/{n:02}.png"
+        )
+    (tmp_path / "masks" / "00.png").write_bytes(b"")
+    (tmp_path / "images" / "03.png").write_bytes(b"")
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 2, (30, 40), np.uint8))
+    noise.save(tmp_path / "masks" / "04.png")
+    content = (tmp_path / "masks" / "04.png").read_bytes()
+    (tmp_path / "masks" / "04.png").write_bytes(content[: len(content) // 2])
+    errors = RowErrors()
+    data = find_annotations(tmp_path, errors=errors)
+    assert len(data) == 36 and errors.count == 4 and data.classes == ("sky",)
+    for _ in range(2):
+        assert data[0].annotations == () and len(data[1].annotations) == 1  # the first is truncated
+    assert [("04.png" in record.getMessage()) for record in caplog.records] == [True]
 
 
 def test_semantic_masks_leave_out_unlabeled_pixels(tmp_path):
