@@ -52,6 +52,8 @@ def model_kind(bundle: Bundle) -> schema.Kind:
             return "image"
         case specs.ImagePatchesSpec() | specs.FeatureMapSpec(), specs.BoxesSpec():
             return "detect"
+        case specs.ImagePatchesSpec(), specs.PixelsSpec():
+            raise UnsupportedError(bundle.display_name, "tracing: it predicts the class of every pixel")
         case specs.ImagePatchesSpec(suffix=0), _:
             return "embed"
         case specs.TokensSpec(), specs.LanguageModelSpec():

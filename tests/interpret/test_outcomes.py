@@ -299,6 +299,7 @@ def test_unusable_inputs_are_rejected() -> None:
         (gpt2, {"text": "a", "txet": "b"}, UnknownNameError),
         (Bundle(model=gpt2.model), {"text": "a"}, GlassformerError),
         (tiny_bundle("patchtst", head=spec.SeriesRegressSpec(num_targets=2)), {}, UnsupportedError),
+        (tiny_bundle("vit", head=spec.PixelsSpec(num_labels=3)), {}, UnsupportedError),
     ]
     for bundle, values, error in cases:
         with pytest.raises(error):
