@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,6 +55,10 @@ def evaluate(
             help="Job the model was trained for, e.g. translate or lm (default: read from the model folder)."
         ),
     ] = None,
+    images: Annotated[
+        str | None,
+        typer.Option(help="Folder of the images, for detect, segment and contrastive."),
+    ] = None,
     columns: Columns = None,
     encoding: Encoding = "utf-8",
     to: To = None,
@@ -98,6 +103,8 @@ def evaluate(
         section, _, name = setting.partition("=")[0].strip().partition(".")
         if section == "data" and name in TRAINING_SETTINGS:
             raise UnsupportedError(subject="evaluation", feature=f"the training setting data.{name}")
+    if images is not None:
+        settings = [f"data.images={json.dumps(images)}", *settings]
     folder = locate_model(model)
     names = [name.strip() for name in columns.split(",")] if columns else []
     with Console(stderr=True).status(f"evaluating {model} …"), TemporaryDirectory() as temporary:

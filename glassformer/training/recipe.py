@@ -368,7 +368,13 @@ class ObjectData(DataSection):
         "COCO JSON, a YOLO data.yaml, a Pascal VOC folder, or a folder with `train` and `train_mask`",
         unit="file or folder",
     )
-    valid: Paths | float = _valid_split(0.1)
+    valid: Paths | float | None = setting(
+        None,
+        "validation split: a path like `train`, or the fraction of the training images to hold out; "
+        "null is the val split of the training data, or 0.1",
+        interval="(0, 1)",
+        unit="file, folder or fraction",
+    )
     images: str | None = setting(
         None, "folder of the images of COCO JSON; null looks beside the file", unit="folder"
     )

@@ -6,6 +6,7 @@ import shutil
 import pytest
 import sacrebleu
 import torch
+from PIL import Image
 
 import glassformer
 from glassformer.weights.store import open_weights
@@ -85,3 +86,27 @@ def test_average_is_the_mean_of_the_weights(run, trained, place):
         model = glassformer.load(place / out).model
         ids = torch.tensor([[5, 6, 7]])
         assert torch.equal(model(ids, ids), glassformer.load(trained / "model").model(ids, ids))
+
+
+def test_images_of_a_detector_are_read_from_another_folder(run, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    images = [{"id": n, "file_name": f"{n}.png", "width": 32, "height": 32} for n in range(4)]
+    for entry in images:
+        Image.new("RGB", (32, 32), (60 * entry["id"], 0, 0)).save(tmp_path / "pictures" / entry["file_name"])
+    notes = [{"id": n, "image_id": n, "category_id": 1, "bbox": [4, 4, 9, 9]} for n in range(4)]
+    data = tmp_path / "notes" / "boxes.json"
+    data.parent.mkdir()
+    categories = [{"id": 1, "name": "cat"}]
+    data.write_text(json.dumps({"images": images, "annotations": notes, "categories": categories}))
+    recipe = {
+        "job": "detect",
+        "data": {"train": [str(data)], "images": str(tmp_path / "pictures")},
+        "model": {"preset": "yolos-tiny", "patch_size": 8, "d_model": 16, "num_heads": 2, "d_ff": 16}
+        | {"num_layers": 1, "num_queries": 4},
+        "training": {"max_steps": 1, "report_to": [], "device": "cpu"},
+    }
+    glassformer.train(recipe, tmp_path / "run", log=lambda _: None)
+    found = document(run("evaluate", tmp_path / "run", data, "--images", tmp_path / "pictures", "--json"))
+    assert found["job"] == "detect" and "ap" in found["metrics"]
+    done = run("evaluate", tmp_path / "run", data, "--images", tmp_path / "absent")
+    assert done.code == 2 and str(tmp_path / "absent") in " ".join(done.err.split())

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from glassformer.bundle import Bundle, load, save
 from glassformer.core.convolution.pixel_head import PixelOutput
@@ -15,10 +16,11 @@ from glassformer.data.annotated_examples import NO_OBJECT, AnnotatedExamples, fr
 from glassformer.data.annotations import read_coco
 from glassformer.data.examples import IGNORE_INDEX
 from glassformer.data.scenes import LANGUAGES, CutOuts, SceneComposer, SceneOptions, write_scenes
-from glassformer.errors import MissingValueError, UnknownNameError, UnsupportedError
+from glassformer.errors import FileMissingError, MissingValueError, UnknownNameError, UnsupportedError
 from glassformer.families.registry import preset_spec
 from glassformer.tasks.pixel_postprocessing import pixel_classes, pixel_instances
 from glassformer.training.evaluation import evaluate_files
+from glassformer.training.jobs import JOBS
 from glassformer.training.model_setup import build_initialized
 from glassformer.training.object_learner import (
     ObjectAugment,
@@ -27,6 +29,7 @@ from glassformer.training.object_learner import (
     move_images,
     segment_masks,
 )
+from glassformer.training.recipe import parse_recipe
 from glassformer.training.run import train
 
 TINY = {"patch_size": 8, "d_model": 32, "num_heads": 2, "d_ff": 64, "num_layers": 2}
@@ -216,6 +219,59 @@ def test_evaluation_without_a_test_split_reads_the_validation_split(scenes, tmp_
     lines: list[str] = []
     evaluation = evaluate_files(tmp_path / "run/model", [str(data)], log=lines.append)
     assert "val" in lines[0] and "8" in lines[0] and evaluation.validation.metrics["loss"] > 0
+
+
+@pytest.mark.parametrize("layout", ["yolo", "voc"])
+def test_training_uses_the_validation_split_of_the_data(scenes, tmp_path, layout):
+    data = write_splits(scenes, tmp_path / "data", layout)
+    assert count_images(data) == (16, 8)
+    assert count_images(data, valid=0.25)[0] < 16  # a fraction is held out of the training images
+    if layout == "yolo":  # validation images that are also for training
+        config = data / "data.yaml"
+        config.write_text(config.read_text().replace("images/val", "images/train"))
+    else:
+        (data / "ImageSets/Main/val.txt").unlink()
+    assert sum(count_images(data)) == 16
+    assert sum(count_images(scenes)) == 24
+
+
+def count_images(data: Path, job: str = "detect", **section: Any) -> tuple[int, int]:
+    """Return the number of images for training and for validation; the filled-in recipe gives the same."""
+    request = parse_recipe({"job": job, "data": {"train": [str(data)], **section}})
+    counts = []
+    for _ in range(2):
+        prepared = JOBS[job](request, data, lambda _: None)
+        prepared.prepare_data()
+        counts.append((prepared.facts["training images"], prepared.facts["validation images"]))
+        request = prepared.recipe
+    assert counts[0] == counts[1]
+    return counts[0]
+
+
+def test_masks_of_classes_do_not_train_a_detector(scenes, tmp_path):
+    for split, rows in (("train", range(6)), ("val", range(6, 9))):
+        for bits, dtype in ((8, np.uint8), (16, np.uint16)):
+            folder = tmp_path / f"bits{bits}"
+            (folder / split).mkdir(parents=True)
+            (folder / f"{split}_mask").mkdir()
+            (folder / "classes.txt").write_text("background\nshape\n")
+            for n in rows:
+                image = read_coco(scenes)[n]
+                image.load().save(folder / split / f"{n}.png")
+                numbers = np.zeros((image.height, image.width), dtype)
+                for number, note in enumerate(image.annotations, 1):
+                    numbers[note.mask] = number if bits == 16 else 1
+                Image.fromarray(numbers).save(folder / f"{split}_mask" / f"{n}.png")
+    with pytest.raises(UnsupportedError):
+        count_images(tmp_path / "bits8")
+    assert count_images(tmp_path / "bits8", "segment") == (6, 3)
+    assert count_images(tmp_path / "bits16") == (6, 3)
+
+
+def test_a_missing_folder_of_images_is_an_error(scenes, tmp_path):
+    with pytest.raises(FileMissingError) as caught:
+        count_images(scenes, images=str(tmp_path / "absent"))
+    assert caught.value.path == str(tmp_path / "absent")
 
 
 def test_focal_loss_of_masks_trains(scenes, tmp_path):

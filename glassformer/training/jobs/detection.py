@@ -19,7 +19,7 @@ from glassformer.core import spec as specs
 from glassformer.core.build import build_model, unique_state_dict
 from glassformer.core.heads import BoxOutput
 from glassformer.data.annotated_examples import AnnotatedExamples, Targets
-from glassformer.data.annotations import AnnotatedImage, AnnotationSet, find_annotations
+from glassformer.data.annotations import AnnotatedImage, AnnotationSet, _MaskEntry, find_annotations
 from glassformer.data.examples import Arrays
 from glassformer.data.image_files import single_path
 from glassformer.data.image_processing import ImageProcessor
@@ -30,6 +30,7 @@ from glassformer.errors import (
     FileProblemError,
     MissingValueError,
     UnknownNameError,
+    UnsupportedError,
 )
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
 from glassformer.metrics.detection import AveragePrecision, Objects, objects_of
@@ -49,6 +50,7 @@ MIN_QUERIES, MAX_QUERIES = 25, 300
 EVALUATION_BATCH = 16
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SPLITS = ("test", "val", "train")  # in the order in which an evaluation looks for them
+DEFAULT_VALID_FRACTION = 0.1  # of the images, if the data has no validation split
 LISTED_CLASSES = 5  # names in a message
 
 SectionT = TypeVar("SectionT", bound=ObjectData)
@@ -75,17 +77,24 @@ class ObjectJob(Job[SectionT]):
     def prepare_data(self) -> None:
         data, problems = self.data, RowErrors()
         train = single_path(data.train)
+        if data.images is not None and not Path(data.images).is_dir():
+            raise FileMissingError(data.images, "folder of images")
         if self.base_classes is not None:
             self.train_set = self.valid_set = self._open_any(train, problems)
             if not set(self.valid_set.classes) & set(self.base_classes):
                 raise self._no_known_class(self.valid_set.classes)
         else:
             self.train_set = self._open(train, "train", problems)
-            if isinstance(data.valid, float):
+            if data.valid is None:
+                own = self._has_val_split(train)
+                self.update_data(valid=(str(train),) if own else DEFAULT_VALID_FRACTION)
+            valid = self.data.valid
+            assert valid is not None
+            if isinstance(valid, float):
                 self.valid_set = self.train_set
-                self.train_rows, self.valid_rows = self.train_set.split(data.valid, seed=self.recipe.seed)
+                self.train_rows, self.valid_rows = self.train_set.split(valid, seed=self.recipe.seed)
             else:
-                self.valid_set = self._open(single_path(data.valid), "val", problems)
+                self.valid_set = self._open(single_path(valid), "val", problems)
         if not len(self._rows(self.train_set, self.train_rows)):
             raise EmptyInputError("set of training images", "add images, or hold out fewer")
         sample = [self.train_set[n] for n in range(min(SAMPLED_IMAGES, len(self.train_set)))]
@@ -98,6 +107,20 @@ class ObjectJob(Job[SectionT]):
 
     def _open(self, path: Path, split: str, problems: RowErrors) -> AnnotationSet:
         return find_annotations(path, split, images=self.data.images, errors=problems)
+
+    @property
+    def _one_file(self) -> bool:
+        return single_path(self.data.train).suffix == ".json"
+
+    def _has_val_split(self, path: Path) -> bool:
+        """Check if the training data has a validation split of its own, without training images."""
+        if self._one_file:
+            return False
+        try:
+            images = self._open(path, "val", RowErrors())
+        except (FileProblemError, FileMissingError, MissingValueError, EmptyInputError):
+            return False
+        return not set(images.paths) & set(self.train_set.paths)
 
     def _open_any(self, path: Path, problems: RowErrors) -> AnnotationSet:
         """Open the first split that a folder or a data.yaml has; note which one it is."""
@@ -182,6 +205,8 @@ class ObjectJob(Job[SectionT]):
             )
         classes = plural("class", len(self.classes))
         splits = f"{counts[0]:,} {plural('image', counts[0])} for training, {counts[1]:,} for validation"
+        if self.base_classes is None and self.data.valid == self.data.train and not self._one_file:
+            splits += f" (the val split of {self.data.train[0]})"
         self.log(f"{splits}, resized to {height} x {width}, in {len(self.classes)} {classes}")
         if skipped:
             self.facts["skipped rows"] = skipped
@@ -365,6 +390,13 @@ class DetectJob(ObjectJob[ObjectData]):
 
     default_preset = "detr-tiny"
 
+    def _prepare_sample(self, sample: Sequence[AnnotatedImage]) -> None:
+        if has_class_masks(self.train_set):
+            hint = (
+                "use the job segment, or annotations of objects, e.g. COCO JSON or 16-bit masks of instances"
+            )
+            raise UnsupportedError("the job detect", "8-bit masks of classes", hint)
+
     @property
     def targets(self) -> Targets:
         return "boxes"
@@ -416,6 +448,11 @@ class DetectJob(ObjectJob[ObjectData]):
         rows = zip(self.classes, precision.per_class(), strict=True)
         known = {name: value for name, value in precision.scores().items() if not math.isnan(value)}
         return {"loss": total / count, **known}, {"classes": [{"name": n, **row} for n, row in rows]}
+
+
+def has_class_masks(images: AnnotationSet) -> bool:
+    """Check if the annotations are PNG masks of classes, which do not separate objects."""
+    return any(isinstance(entry, _MaskEntry) and entry.instances is None for entry in images._entries)
 
 
 def keep_positions(base: Bundle, bundle: Bundle) -> None:
