@@ -58,6 +58,8 @@ class CaptionSource(Source):
         self.paths, self.images, self._columns = list_paths(paths), images, columns
         if columns is not None and len(columns) != 2:
             raise InvalidValueError("columns", list(columns), "the image and the caption column")
+        if images is not None and not Path(images).is_dir():
+            raise FileMissingError(images, "folder of images")
         self._parts: list[tuple[Path, TableSource | list[tuple[str, str]]]] = []
         for path in self.paths:
             part = _read_coco(path) if path.suffix.lower() == ".json" else self._table(path, encoding)

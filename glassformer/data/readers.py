@@ -84,6 +84,7 @@ _COMMON_NAMES = {
     *LABEL_NAMES,
     *LANGUAGE_NAMES,
     *"id idx index no number package reference".split(),
+    *"image image_path file_name filename caption".split(),
     LANGUAGE_COLUMN,
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,16 @@ def split_source(source: Source, fraction: float, *, seed: int) -> tuple[Source,
     return sides
 
 
+def fraction_with_a_row(source: Source, fraction: float, *, seed: int) -> float:
+    """Return the fraction, or a larger one with which `split_source` holds out one row of a small source."""
+    side, least = _Side(seed=seed, fraction=fraction, held_out=True), 1.0
+    for row in source.rows(RowErrors()):
+        if side.has(row[0]):
+            return fraction
+        least = min(least, side.draw(row[0]) / 2**64)
+    return min(math.nextafter(least, 1), math.nextafter(1, 0))
+
+
 def splits_documents(source: Source) -> bool:
     """Check if `split_source` holds out the end of each document, rather than complete documents.
 
@@ -67,11 +78,15 @@ class _Side:
     held_out: bool
 
     def has(self, text: str) -> bool:
+        return (self.draw(text) < self.fraction * 2**64) is self.held_out
+
+    def draw(self, text: str) -> int:
+        """Return a hash of the text, from 0 to 2**64 - 1."""
         composed = text if text.isascii() else unicodedata.normalize("NFKC", text)
         normalized = " ".join(composed.casefold().split())
         key = str(self.seed).encode()[:64]
         digest = hashlib.blake2b(normalized.encode(), digest_size=8, key=key).digest()
-        return (int.from_bytes(digest, "big") < self.fraction * 2**64) is self.held_out
+        return int.from_bytes(digest, "big")
 
 
 class _Cache:

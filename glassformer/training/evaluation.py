@@ -139,7 +139,8 @@ def remembered_columns(
         header = table.head().header()
         by_name = any(isinstance(column, str) for column in columns)
         same_width = isinstance(table, TsvReader) and len(header) == len(columns)
-        if by_name and same_width and not looks_like_header(header):
+        has_header = looks_like_header(header) or set(columns) <= set(header)
+        if by_name and same_width and not has_header:
             order = ", ".join(f"column {number} as '{name}'" for number, name in enumerate(columns, 1))
             log(f"{file} has no header: {order}")
             return []

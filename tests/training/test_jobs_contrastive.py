@@ -14,8 +14,10 @@ from PIL import Image, ImageDraw
 import glassformer
 from glassformer.data.captions import CaptionSource
 from glassformer.data.row_errors import RowErrors
-from glassformer.errors import FileProblemError, UnsupportedError
+from glassformer.data.split import fraction_with_a_row, split_source
+from glassformer.errors import FileMissingError, FileProblemError, UnsupportedError
 from glassformer.metrics.embedding import retrieval_recall
+from glassformer.training.evaluation import evaluate_files, remembered_columns
 from glassformer.training.jobs.contrastive import ContrastiveLearner
 from glassformer.training.losses import contrastive_loss
 from tests.families import harness
@@ -163,6 +165,39 @@ def test_resume_within_an_epoch_is_bit_identical(preset: str, tmp_path: Path) ->
     straight = glassformer.train(long, tmp_path / "straight", log=lambda _: None)
     pairs = zip(resumed.model.state_dict().items(), straight.model.state_dict().items(), strict=True)
     assert all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
+
+
+def test_a_small_set_holds_out_a_pair(tmp_path: Path) -> None:
+    """Whatever the seed, and also with the fraction that the first preparation saves in the recipe."""
+    table = make_shapes(tmp_path, 15)
+    source = CaptionSource(table)
+    for seed in range(20):
+        fraction = fraction_with_a_row(source, 0.01, seed=seed)
+        train, valid = (
+            len(list(side.rows(RowErrors()))) for side in split_source(source, fraction, seed=seed)
+        )
+        assert train + valid == 15 and valid >= 1 and fraction >= 0.01
+        assert fraction_with_a_row(source, fraction, seed=seed) == fraction
+        assert valid == 1 or fraction == 0.01
+
+
+def test_evaluation_reads_the_header_of_captions(tmp_path: Path) -> None:
+    table = make_shapes(tmp_path, 15)
+    tower = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1}
+    recipe: dict[str, Any] = {
+        "job": "contrastive",
+        "data": {"train": [str(table)], "image_size": [16, 16]},
+        "tokenizer": {"kind": "word", "vocab_size": 40},
+        "model": {"preset": "clip", "patch_size": 4, **tower, **{f"text_{k}": v for k, v in tower.items()}},
+        "training": {"max_steps": 1, "device": "cpu", "report_to": []},
+    }
+    glassformer.train(recipe, tmp_path / "run", log=lambda _: None)
+    lines: list[str] = []
+    evaluate_files(tmp_path / "run", [str(table)], device="cpu", log=lines.append)
+    assert lines == []
+    assert remembered_columns(tmp_path / "run/model", "contrastive", [str(table)]) == ["image", "caption"]
+    with pytest.raises(FileMissingError):
+        CaptionSource(table, images=tmp_path / "absent")
 
 
 def test_other_models_are_rejected(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.images import Augment
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source
+from glassformer.data.split import fraction_with_a_row
 from glassformer.data.store import Ragged, Store
 from glassformer.errors import EmptyInputError
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE, JobInfo
@@ -108,6 +109,9 @@ class ContrastiveJob(Job[CaptionData]):
         self.fill_max_len()
         self.processor = self._image_processor()
         size = self.processor.size
+        if isinstance(self.data.valid, float):
+            source, seed = self._read(self.data.train), self.recipe.seed
+            self.update_data(valid=fraction_with_a_row(source, self.data.valid, seed=seed))
         self.corpus = corpus = prepare_corpus(
             self,
             self._read,
