@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +37,7 @@ from glassformer.export.folder import (
     suppressed_tokens,
     write_sidecars,
 )
+from glassformer.export.onnx import graphs_of
 from glassformer.tokenization.tokenizer import Side
 
 Dtype = Literal["float32", "float16", "int8"]
@@ -70,7 +72,13 @@ def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float
         ct2_spec, notes = _generation_spec(bundle, model_spec)
         runtime = "Translator" if isinstance(model_spec, spec.EncoderDecoderSpec) else "Generator"
     else:
-        raise UnsupportedError("CTranslate2", f"a {model_spec.kind} of this kind", hint="export to ONNX")
+        hint = ""
+        with suppress(UnsupportedError):
+            graphs_of(bundle.model)
+            hint = "export it to ONNX"
+        raise UnsupportedError(
+            "CTranslate2", "this model: it runs text encoders and models that generate text", hint=hint
+        )
     ct2_spec.config.layer_norm_epsilon = epsilon_of(model_spec)
     ct2_spec.validate()
     ct2_spec.optimize(quantization=dtype)

@@ -29,6 +29,7 @@ from glassformer.core.distributions import DISTRIBUTIONS
 from glassformer.core.heads import BackboneOutput, DistilledLogits, PooledOutput, SpanLogits
 from glassformer.core.kernels import Kernel
 from glassformer.core.kv_cache import KVCache, LayerCache
+from glassformer.core.mask_classifier import EncoderMaskClassifier, MaskClassifier
 from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly, TwoTower
 from glassformer.core.positions import (
@@ -37,6 +38,7 @@ from glassformer.core.positions import (
     RelativeBias,
     relative_position_bucket,
 )
+from glassformer.core.segmenter import PromptedSegmenter
 from glassformer.core.stack import Stack
 from glassformer.errors import MissingDependencyError, UnsupportedError
 from glassformer.export.folder import (
@@ -66,7 +68,7 @@ OUTPUT_NAMES: dict[type, str] = {
     spec.PatchReconstructSpec: "patches",
 }
 # example sizes to trace a graph with: all different, and none 0 or 1, which would be treated as constants
-SIZES = {"batch": 2, "length": 3, "past": 4, "source": 5, "keys": 7}
+SIZES = {"batch": 2, "length": 3, "past": 4, "source": 5, "keys": 7, "height": 160, "width": 224}
 
 
 def _require_exporter() -> None:
@@ -267,8 +269,15 @@ def graphs_of(model: AnyModel) -> list[Graph]:
         return [_decode_step_graph(model, model.spec.input)]
     if isinstance(model, EncoderDecoder | DecoderOnly | EncoderOnly):
         return [_forward_graph(model)]
-    hint = "export each tower" if isinstance(model, TwoTower) else ""
-    raise UnsupportedError("export to ONNX", f"a {type(model).__name__}", hint=hint)
+    feature, hint = "baselines without attention", ""
+    if isinstance(model, TwoTower):
+        feature = "pairs of an image and a text encoder"
+        hint = 'in Python, export one of them: export_onnx(pipeline.tower("image"), folder), or "text"'
+    elif isinstance(model, EncoderMaskClassifier | MaskClassifier):
+        feature = "mask classifiers, e.g. MaskFormer and EoMT"
+    elif isinstance(model, PromptedSegmenter):
+        feature = "segmenters with prompts, e.g. SAM"
+    raise UnsupportedError("export to ONNX", feature, hint=hint)
 
 
 # ---- decode steps ------------------------------------------------------------------------
@@ -397,7 +406,7 @@ class FullForward(nn.Module):
         named = dict(zip(self.names, inputs, strict=True))
         # with an offset, or tracing would make the query positions constants
         masks = [Mask(padding=named[n], offset=0) for n in ("mask", "target_mask") if n in named]
-        ids = [inputs[0], named["target"]] if isinstance(self.model, EncoderDecoder) else [inputs[0]]
+        ids = [inputs[0], named["target"]] if "target" in named else [inputs[0]]
         more = {name: named[name] for name in ("types", "observed", "masked_patches") if name in named}
         output = self.model(*ids, *masks, kernel=KERNEL, **more)
         if isinstance(output, BackboneOutput):
@@ -451,6 +460,10 @@ def _input_ports(
             return ports if input_spec.types is None else (*ports, Port("types", "int64", ("batch", length)))
         case spec.ImagePatchesSpec():
             return (Port("images", "float32", ("batch", input_spec.channels, *input_spec.image_size)),)
+        case spec.FeatureMapSpec():
+            return (Port("images", "float32", ("batch", input_spec.backbone.channels, "height", "width")),)
+        case spec.ObjectQueriesSpec():
+            return ()
         case spec.SeriesPatchesSpec():
             size = ("batch", input_spec.context_length, input_spec.channels)
             ports = (Port("values", "float32", size), Port("observed", "bool", size))
@@ -459,4 +472,4 @@ def _input_ports(
                     Port("masked_patches", "bool", ("batch", input_spec.channels, input_spec.num_patches)),
                 )
             return ports
-    raise UnsupportedError("export to ONNX", f"{input_spec.kind} inputs")
+    raise UnsupportedError("export to ONNX", f"models that read {input_spec.kind}")

@@ -244,6 +244,14 @@ def test_unsupported_model_raises(tmp_path, family, options, error):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_onnx_is_suggested_only_if_it_supports_the_model(tmp_path):
+    for family, supported in (("detr", True), ("sam", False)):
+        bundle = glassformer.Pipeline(model=glassformer.tiny(family))
+        with pytest.raises(UnsupportedError) as error:
+            export_ctranslate2(bundle, tmp_path / "out")
+        assert ("ONNX" in error.value.hint) == supported
+
+
 def test_missing_eos_token_existing_folder_and_missing_package(tmp_path, run, monkeypatch):  # noqa: F811
     model = tmp_path / "model"
     glassformer.save(glassformer.tiny("gpt2"), model)

@@ -195,6 +195,9 @@ def random_inputs(model, batch, generator):
             return {
                 "images": torch.randn(batch, input_spec.channels, *input_spec.image_size, generator=generator)
             }
+        case spec.FeatureMapSpec():  # reads images of any size
+            size = (batch, input_spec.backbone.channels, 64 + 37 * batch, 90)
+            return {"images": torch.randn(size, generator=generator)}
         case spec.SeriesPatchesSpec():
             size = (batch, input_spec.context_length, input_spec.channels)
             inputs = {"values": 50 * torch.randn(size, generator=generator).cumsum(1) + 300}
@@ -243,7 +246,10 @@ def check_forward(model, folder):
         ("swin", {}),
         ("swinv2", {}),
         ("swin", {"head": spec.BackboneSpec(layers=(0, 2), norm=spec.LayerNormSpec())}),
+        ("vit", {"head": spec.PixelsSpec(num_labels=3), **ONE}),
         ("yolos", ONE),
+        ("detr", {}),
+        ("detr", {"position": "learned"}),
         ("clip", {"tower": "image"}),
         ("clip", {"tower": "text", "max_len": 40}),
         ("siglip", {"tower": "image"}),
@@ -302,6 +308,27 @@ def test_shared_weights_are_stored_once_and_large_ones_externally(tmp_path, monk
     graph = (out / "model.onnx").read_bytes()
     assert len(graph) < 50_000 and b"decoder.blocks.1.self_attn.q_proj.weight" in graph
     assert str(tmp_path.home()).encode() not in graph and b"site-packages" not in graph
+
+
+def test_towers_of_a_pair_are_exported_one_by_one(tmp_path):
+    pair = glassformer.Pipeline(model=randomize_parameters(glassformer.tiny("clip")))
+    with pytest.raises(UnsupportedError, match=r"pipeline\.tower"):
+        export_onnx(pair, tmp_path / "pair")
+    image = pair.tower("image")
+    forward = Runtime(export_onnx(image, tmp_path / "image").folder, "model.onnx")
+    inputs = random_inputs(image.model, 2, torch.Generator().manual_seed(1))
+    expected = named_outputs(image.model(inputs["images"]))
+    for name, theirs in forward(**inputs).items():
+        torch.testing.assert_close(theirs, expected[name].detach(), **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("family", "named"),
+    [("maskformer", "mask classifiers"), ("eomt", "mask classifiers"), ("sam", "prompts")],
+)
+def test_unsupported_segmenters_are_named(tmp_path, family, named):
+    with pytest.raises(UnsupportedError, match=named):
+        export_onnx(glassformer.Pipeline(model=glassformer.tiny(family)), tmp_path / "out")
 
 
 def test_unsupported_model_dtype_and_missing_package(tmp_path, run, monkeypatch):  # noqa: F811
