@@ -57,7 +57,9 @@ def evaluate(
     ] = None,
     images: Annotated[
         str | None,
-        typer.Option(help="Folder of the images, for detect, segment and contrastive."),
+        typer.Option(
+            help="Folder of the images, for contrastive, and for detect and segment with COCO JSON."
+        ),
     ] = None,
     columns: Columns = None,
     encoding: Encoding = "utf-8",

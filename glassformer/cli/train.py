@@ -35,10 +35,17 @@ def train(
     files: Annotated[list[str] | None, typer.Option("--train", help="Training file. Repeatable.")] = None,
     valid: Annotated[
         list[str] | None,
-        typer.Option("--valid", help="Validation file, or the fraction to hold out, e.g. 0.01. Repeatable."),
+        typer.Option(
+            "--valid",
+            help="Validation file, or the fraction to hold out, e.g. 0.01. Repeatable. "
+            "(default: the val split of annotated images, or a fraction)",
+        ),
     ] = None,
     images: Annotated[
-        str | None, typer.Option(help="Folder of the images, for detect and segment with COCO JSON.")
+        str | None,
+        typer.Option(
+            help="Folder of the images, for contrastive, and for detect and segment with COCO JSON."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Run folder (default: runs/ and the name of the recipe or file).")

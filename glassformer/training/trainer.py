@@ -471,7 +471,8 @@ class Trainer:
             if trainable:
                 log.message(trainable)
             if checkpoint is None:
-                log.message(f"{weights:,} parameters, {self.max_steps:,} steps on {parallel.device}")
+                steps = "step" if self.max_steps == 1 else "steps"
+                log.message(f"{weights:,} parameters, {self.max_steps:,} {steps} on {parallel.device}")
             else:
                 for reason in checkpoint.damaged:
                     log.message(f"skipped a damaged checkpoint: {reason}")
