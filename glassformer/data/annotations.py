@@ -216,6 +216,11 @@ class AnnotationSet(Sequence[AnnotatedImage]):
         """The paths of the images."""
         return [entry.path for entry in self._entries]
 
+    @property
+    def has_class_masks(self) -> bool:
+        """Whether annotations are PNG masks of classes, which do not separate objects."""
+        return any(isinstance(entry, _MaskEntry) and entry.instances is None for entry in self._entries)
+
     def split(self, fraction: float, *, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the row numbers of a training and a validation split; validation gets about `fraction`.
 

@@ -19,7 +19,7 @@ from glassformer.core import spec as specs
 from glassformer.core.build import build_model, unique_state_dict
 from glassformer.core.heads import BoxOutput
 from glassformer.data.annotated_examples import AnnotatedExamples, Targets
-from glassformer.data.annotations import AnnotatedImage, AnnotationSet, _MaskEntry, find_annotations
+from glassformer.data.annotations import AnnotatedImage, AnnotationSet, find_annotations
 from glassformer.data.examples import Arrays
 from glassformer.data.image_files import single_path
 from glassformer.data.image_processing import ImageProcessor
@@ -391,7 +391,7 @@ class DetectJob(ObjectJob[ObjectData]):
     default_preset = "detr-tiny"
 
     def _prepare_sample(self, sample: Sequence[AnnotatedImage]) -> None:
-        if has_class_masks(self.train_set):
+        if self.train_set.has_class_masks:
             hint = (
                 "use the job segment, or annotations of objects, e.g. COCO JSON or 16-bit masks of instances"
             )
@@ -448,11 +448,6 @@ class DetectJob(ObjectJob[ObjectData]):
         rows = zip(self.classes, precision.per_class(), strict=True)
         known = {name: value for name, value in precision.scores().items() if not math.isnan(value)}
         return {"loss": total / count, **known}, {"classes": [{"name": n, **row} for n, row in rows]}
-
-
-def has_class_masks(images: AnnotationSet) -> bool:
-    """Check if the annotations are PNG masks of classes, which do not separate objects."""
-    return any(isinstance(entry, _MaskEntry) and entry.instances is None for entry in images._entries)
 
 
 def keep_positions(base: Bundle, bundle: Bundle) -> None:
