@@ -71,7 +71,7 @@ def export_page(
 ) -> str:
     """Return a page that contains a trace of the input, by default of the model's example.
 
-    log: called with a note if the page is too small for all tensors, and the largest are left out.
+    log: called with a note if large tensors are left out to limit the size of the page.
     """
     from glassformer.interpret.catalog import describe_model
     from glassformer.interpret.schema import to_json
@@ -109,7 +109,7 @@ def _page_data(bundle: Bundle, trace: Trace, model: ModelInfo, log: Callable[[st
     names = dict.fromkeys((*_tensor_names(info, model, scales), *trace.derived))
     tensors, left_out = _stored_tensors(trace, info, names)
     if left_out:
-        log(f"the page leaves out the {left_out} largest tensors, which the server shows")
+        log(f"tensors left out to limit the page's size: {left_out}; without --export, all are shown")
     lens: list[Any] = []
     following: list[Any] = []
     with suppress(UnsupportedError):  # a model that predicts neither tokens nor labels
