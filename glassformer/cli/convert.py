@@ -71,7 +71,9 @@ def export(
 ) -> None:
     """Export a model to ONNX or CTranslate2, with its tokenizer files.
 
-    onnx: every family, in float32, with dynamic batch size and length.
+    onnx: models of text, images and series, in float32, with dynamic batch size and
+    length, except mask classifiers, SAM and baselines. Export the encoders of CLIP and
+    SigLIP one by one, in Python.
     export.json in the output folder lists the inputs and outputs of each file.
 
     ctranslate2: encoder-decoders, language models and text encoders.
