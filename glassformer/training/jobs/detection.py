@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -265,9 +265,9 @@ class ObjectJob(Job[SectionT]):
         return count_objects
 
     @property
-    def learner(self) -> Callable[..., ObjectLearner]:
-        """The learner, or a function that creates it."""
-        return ObjectLearner
+    def mask_loss(self) -> Literal["cross_entropy", "focal"]:
+        """The loss of masks of object queries; detectors have none."""
+        return "cross_entropy"
 
     def task(self) -> LearnerTask:
         data, training, bundle = self.data, self.recipe.training, self.build()
@@ -278,7 +278,7 @@ class ObjectJob(Job[SectionT]):
             scale=data.scale_jitter,
             color=data.color_jitter,
         )
-        learner = self.learner(bundle.model, mean=mean, std=std, augment=augment)
+        learner = ObjectLearner(bundle.model, mean=mean, std=std, augment=augment, mask_loss=self.mask_loss)
         valid = self.examples(self.valid_set, self.valid_rows)
         batch = min(training.batch_size or EVALUATION_BATCH, EVALUATION_BATCH)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -90,8 +89,8 @@ class SegmentJob(ObjectJob[SegmentData]):
         return {**sizes, "dropout": 0.0} if self.predicts_pixels else {}
 
     @property
-    def learner(self) -> Callable[..., ObjectLearner]:
-        return partial(ObjectLearner, mask_loss=self.data.mask_loss)
+    def mask_loss(self) -> Literal["cross_entropy", "focal"]:
+        return self.data.mask_loss
 
     def build(self) -> Bundle:
         if self.predicts_pixels and self.data.mask_loss == "focal":
