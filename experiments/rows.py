@@ -172,7 +172,7 @@ ROWS: dict[str, Row] = {
     "contrastive-emoji": Row(
         title="Emoji and their names in English and Korean: 300 emoji that training never saw",
         module="contrastive_emoji",
-        runs=seeds("scratch", "dinov2"),
+        runs=seeds("pocket", "minilm"),
         takes=("seconds",),
     ),
     "fashion": Row(

@@ -15,6 +15,7 @@ from experiments.__main__ import main
 from experiments.rows import ROWS
 from glassformer import tiny
 from glassformer.bundle import Bundle, save
+from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 from tests.recipes.synthetic_data import object_files
 
 NUCLEI = ["data.image_size=[32,32]", "model.d_model=16", "model.num_heads=2", "model.num_layers=1"]
@@ -22,7 +23,7 @@ NUCLEI = ["data.image_size=[32,32]", "model.d_model=16", "model.num_heads=2", "m
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    """Archives and emoji with the names of the data sets, and a tiny image encoder."""
+    """Archives and emoji with the names of the data sets, and tiny encoders of images and texts."""
     folder = tmp_path_factory.mktemp("data")
     object_files(folder)
     shutil.copy(folder / "BCCD/ImageSets/Main/val.txt", folder / "BCCD/ImageSets/Main/test.txt")
@@ -37,6 +38,8 @@ def data(tmp_path_factory) -> Path:
         with tarfile.open(folder / archive, "w:gz" if archive.endswith("gz") else "w") as file:
             file.add(folder / inner, inner)
     save(Bundle(model=tiny("dinov2")), folder / "dinov2-small")
+    tokenizer = train_tokenizer(["face head"], TokenizerPlan(kind="char", vocab_size=40))
+    save(Bundle(model=tiny("sentence"), tokenizer=tokenizer), folder / "minilm")
     emoji = folder / "emoji-captions"
     emoji.mkdir()
     fields = ["name_en", "name_ko", "keywords_en", "keywords_ko"]
@@ -66,16 +69,12 @@ def run(data: Path, work: Path, row: str, name: str, *changes: str) -> dict[str,
         ("detection-bccd", "detr/1", {"ap50"}, ["data.image_size=[32,32]"]),
         ("segmentation-nuclei", "1", {"ap50", "pq"}, NUCLEI),
         ("segmentation-camvid", "1", {"miou", "pixel_accuracy"}, ["data.image_size=[28,28]"]),
-        (
-            "contrastive-emoji",
-            "scratch/1",
-            {"en emoji to name", "ko picture to name"},
-            ["model.num_layers=1"],
-        ),
-        ("contrastive-emoji", "dinov2/1", {"en name to emoji"}, ["model.text_num_layers=1"]),
+        ("contrastive-emoji", "pocket/1", {"en emoji to name", "ko picture to name"}, []),
+        ("contrastive-emoji", "minilm/1", {"en name to emoji", "seen en emoji to name"}, ["data.inner=true"]),
     ],
 )
 def test_experiment_trains_and_records(data, tmp_path, monkeypatch, row, name, metrics, changes):
-    monkeypatch.setattr(contrastive_emoji, "HELD_OUT", 4)
+    for constant in ("HELD_OUT", "INNER"):
+        monkeypatch.setattr(contrastive_emoji, constant, 4)
     assert name in ROWS[row].runs
     assert metrics <= set(run(data, tmp_path, row, name, *changes))

@@ -357,17 +357,20 @@ class ProjectionHead(nn.Module):
         self.projection = nn.Linear(d_model, width, bias=spec.bias) if width else None
 
     def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> PooledOutput:
-        vector = tap(obs, "pooled", self._pool(x, context.ids))  # (B, D)
+        vector = tap(obs, "pooled", self._pool(x, context))  # (B, D)
         vector = vector if self.norm is None else tap(obs, "norm", self.norm(vector))
         vector = vector if self.projection is None else self.projection(vector)  # (B, E)
         return PooledOutput(x, tap(obs, "embedding", vector))
 
-    def _pool(self, x: Tensor, ids: Tensor | None) -> Tensor:
+    def _pool(self, x: Tensor, context: HeadContext) -> Tensor:
+        ids = context.ids
         match self.pool:
             case "first":
                 return x[:, 0]
             case "last_position":
                 return x[:, -1]
+            case "mean":
+                return pool(x, context.padding, "mean")
             case "first_end":
                 return pool(x, find_ends(x, ids, self.end_id), "first")
         if ids is None:

@@ -874,11 +874,11 @@ class ProjectionSpec(Spec):
     """One vector per sequence or image: a pooled hidden state, then optional norm and dense layer.
 
     pool: hidden state of the "first" token, of the first `end_id` ("first_end"), of the largest token id
-    ("largest_id"), or at the "last_position", even if it is padding.
+    ("largest_id"), or at the "last_position", even if it is padding; or the "mean" of all real tokens.
     projection_dim: width of the dense layer; None: no dense layer.
     """
 
-    pool: Literal["first", "first_end", "largest_id", "last_position"] = "first"
+    pool: Literal["first", "first_end", "largest_id", "last_position", "mean"] = "first"
     end_id: int = -1
     norm: NormSpec | None = None
     projection_dim: int | None = None
