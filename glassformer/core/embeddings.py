@@ -188,9 +188,8 @@ class ImageInput(nn.Module):
                 -side % patch for side, patch in zip(images.shape[2:], self.patch_size, strict=True)
             )
             images = nn.functional.pad(images, (0, width, 0, height))
-        patches = self.patch(images.to(self.patch.weight.dtype))  # (B, D, rows, columns)
-        grid: tuple[int, int] = (patches.shape[2], patches.shape[3])
-        x = tap(obs, "patch", map_to_cells(patches))  # (B, patches, D)
+        x, grid = self._project_patches(images.to(self.patch.weight.dtype))
+        x = tap(obs, "patch", x)  # (B, patches, D)
         if self.patch_norm is not None:
             x = tap(obs, "patch_norm", self.patch_norm(x))
         if masked_patches is not None:
@@ -221,6 +220,22 @@ class ImageInput(nn.Module):
         elif not fits or tuple(images.shape[2:]) != self.image_size:
             expected = f"(B, {self.channels}, {self.image_size[0]}, {self.image_size[1]})"
             raise ShapeError("images", images.shape, expected, hint="resize or crop them")
+
+    def _project_patches(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Project the patches of images (B, C, height, width) -> (B, patches, D), and their grid."""
+        if not images.is_cuda:
+            maps = self.patch(images)  # (B, D, rows, columns)
+            return map_to_cells(maps), (maps.shape[2], maps.shape[3])
+        # cuDNN has no fast kernel for a convolution with such a stride
+        high, wide = self.patch_size
+        rows, columns = images.shape[2] // high, images.shape[3] // wide
+        cells = (
+            images[:, :, : rows * high, : columns * wide]
+            .unflatten(2, (rows, high))
+            .unflatten(4, (columns, wide))
+        )
+        cells = cells.permute(0, 2, 4, 1, 3, 5).reshape(len(images), rows * columns, -1)
+        return nn.functional.linear(cells, self.patch.weight.flatten(1), self.patch.bias), (rows, columns)
 
     def _positions(self, tables: Tensor, grid: tuple[int, int]) -> Tensor:
         """Interpolate tables of trained positions (N, T, D) to another grid of patches (bicubic)."""

@@ -218,6 +218,8 @@ def attend(
         in_blocks = mask.kernel == "sdpa" and mask.allowed is None and not torch.is_grad_enabled()
         if edit is None and in_blocks and q.is_cpu:
             return _sdpa_in_blocks(q, k, v, bias, scale)
+        if edit is None and in_blocks and q.is_cuda:
+            return sdpa(*_with_grid_features(q, k, bias, scale), v, mask, scale)
         bias = bias.dense()
         mask = with_bias(mask, bias, batch=q.shape[0])
     if edit is not None or mask.kernel == "explicit":
@@ -364,6 +366,22 @@ def _sdpa_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: GridBias, scale: floa
                     scale=scale,
                 )
     return result
+
+
+def _with_grid_features(q: Tensor, k: Tensor, bias: GridBias, scale: float) -> tuple[Tensor, Tensor]:
+    """Append features to q and k whose products, times the scale, are the bias.
+
+    Those of a key are 1 for its row and for its column. The bias (B, H, T, T) then never exists, and the
+    fastest kernels apply, which take none.
+    """
+    down, across = bias
+    rows, columns = down.shape[-1], across.shape[-1]
+    row = torch.eye(rows, dtype=k.dtype, device=k.device).repeat_interleave(columns, 0)
+    column = torch.eye(columns, dtype=k.dtype, device=k.device).repeat(rows, 1)
+    padding = -(q.shape[-1] + rows + columns) % 8  # kernels need a multiple of 8
+    indicators = F.pad(torch.cat((row, column), -1), (0, padding)).expand(*k.shape[:2], -1, -1)
+    terms = F.pad(torch.cat((down, across), -1) / scale, (0, padding))
+    return torch.cat((q, terms), -1), torch.cat((k, indicators), -1)
 
 
 # ---- torch's block-sparse attention ---------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from glassformer.core.kernels import KERNELS, Kernel, attend, choose_kernel
+from glassformer.core.kernels import KERNELS, GridBias, Kernel, _with_grid_features, attend, choose_kernel
 from glassformer.core.masks import Mask
 from glassformer.errors import ShapeError, UnsupportedError
 from tests.core.attention_cases import Case, cases, may_attend, naive
@@ -124,3 +124,12 @@ def test_softcap_is_never_silently_dropped_by_the_fused_kernel() -> None:
     long = {"queries": 4096, "keys": 4096, "device": "cuda", "softcap": 50.0}
     assert choose_kernel(mask=Mask(causal=True), **long) == "flex"
     assert choose_kernel(mask=Mask(causal=True), **long, dropout=0.1) == "explicit"
+
+
+def test_features_of_rows_and_columns_equal_the_bias_of_a_grid() -> None:
+    rows, columns = 3, 5
+    q, k, v = torch.randn(3, 2, 2, rows * columns, 16)
+    bias = GridBias(torch.randn(2, 2, rows * columns, rows), torch.randn(2, 2, rows * columns, columns))
+    expected = attend(q, k, v, bias=bias.dense(), scale=0.2, kernel="explicit")
+    actual = attend(*_with_grid_features(q, k, bias, 0.2), v, scale=0.2)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
