@@ -13,7 +13,7 @@ B batch, T queries, S keys, D d_model, H query heads, G key/value heads, K head 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
@@ -51,6 +51,10 @@ class AttentionBackend(Protocol):
         ...
 
 
+# qkv (B, T, 3 * D), bias (H, W, W), layout of the windows, scale of the scores -> (B, T, D)
+WindowKernel = Callable[[Tensor, Tensor, WindowLayout, float], Tensor]
+
+
 class MultiHeadAttention(nn.Module):
     """Multi-head attention: project, split into heads, attend, join, project out.
 
@@ -75,7 +79,9 @@ class MultiHeadAttention(nn.Module):
     torch.Size([2, 5, 16])
     """
 
-    fused: Fused | None = None  # set on copies that are prepared for inference
+    # set on copies that are prepared for inference
+    fused: Fused | None = None
+    window_kernel: WindowKernel | None = None
 
     def __init__(
         self,
@@ -167,6 +173,11 @@ class MultiHeadAttention(nn.Module):
         if attend is None:
             attend = self._dense(x, memory, mask, terms, kernel)
         windows = attend.windows if isinstance(attend, DenseAttention) else None
+        if windows is not None and self.window_kernel is not None and windows.padded == windows.grid:
+            assert self.fused is not None and isinstance(self.position_bias, RelativeBias2d)
+            qkv = self.fused["qkv"](x, norm=norm)
+            joined = self.window_kernel(qkv, self.position_bias(x, windows.grid)[0], windows, self.scale)
+            return self.fused["out"](joined, residual=residual)
         if windows is not None:
             if norm is not None and not self.pads_before_norm:
                 x, norm = norm(x), None

@@ -25,6 +25,7 @@ from glassformer.core.convolution.layers import ConvNorm
 from glassformer.core.feedforward import FeedForward, GatedFeedForward
 from glassformer.core.heads import VocabularyHead
 from glassformer.core.norms import LayerScale
+from glassformer.core.spatial import RelativeBias2d
 from glassformer.core.spec import Activation
 from glassformer.core.stack import Stack
 from glassformer.errors import GlassformerError
@@ -79,7 +80,20 @@ def _fused_attention(
         q, k, v = attention.q_proj, attention.k_proj, attention.v_proj
         inputs = {"q": _fused(make, q), "kv": _fused(make, k, v)} if cross else {"qkv": _fused(make, q, k, v)}
         result.fused = {**inputs, "out": _fused(make, attention.out_proj, scale=scale)}
+        if attention.q_proj.weight.is_cuda and has_triton() and _fits_window_kernel(attention):
+            from glassformer.inference.gpu.window_attention import window_attention
+
+            result.window_kernel = window_attention
     return result
+
+
+def _fits_window_kernel(attention: MultiHeadAttention) -> bool:
+    """Whether one kernel can compute this attention: small windows and a bias that does not depend on q."""
+    window, bias = attention.spatial_window, attention.position_bias
+    plain = attention.q_norm is None and attention.softcap is None
+    plain = plain and attention.num_heads == attention.num_kv_heads
+    plain = plain and attention.head_dim == attention.value_dim <= 64
+    return plain and window is not None and window.size <= 8 and isinstance(bias, RelativeBias2d)
 
 
 def _fused_feed_forward(

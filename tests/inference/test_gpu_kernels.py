@@ -15,12 +15,16 @@ if not HAS_GPU:
 pytest.importorskip("triton", reason="not installed: triton")
 
 from glassformer.core.backend import ACTIVATIONS  # noqa: E402
+from glassformer.core.kernels import attend  # noqa: E402
+from glassformer.core.masks import Mask  # noqa: E402
 from glassformer.core.positions import rotate  # noqa: E402
+from glassformer.core.spatial import WindowLayout  # noqa: E402
 from glassformer.inference.gpu.decode_attention import decode_attention  # noqa: E402
 from glassformer.inference.gpu.launch import num_sms  # noqa: E402
 from glassformer.inference.gpu.linear import fused_linear  # noqa: E402
 from glassformer.inference.gpu.linear_kernels import NormWeights, normalize  # noqa: E402
 from glassformer.inference.gpu.top_k import top_k  # noqa: E402
+from glassformer.inference.gpu.window_attention import window_attention  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
 LOW = torch.bfloat16 if HAS_GPU else torch.float16  # the interpreter has no bfloat16
@@ -233,3 +237,22 @@ def test_top_k_matches_a_stable_sort(rows: int, options: int, count: int, dtype:
     expected, order = logits.float().sort(stable=True, dim=-1, descending=True)
     assert torch.equal(values, expected[:, :count]) and torch.equal(tokens, order[:, :count])
     assert error(sums, logits.double().logsumexp(-1)) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, LOW])
+@pytest.mark.parametrize(
+    ("grid", "size", "shift", "heads", "head_dim"),
+    [((14, 14), 7, 3, 2, 32), ((14, 21), 7, 0, 3, 16), ((8, 12), 4, 2, 1, 24)],
+)
+def test_window_attention_matches_the_reference(
+    grid: tuple[int, int], size: int, shift: int, heads: int, head_dim: int, dtype: torch.dtype
+) -> None:
+    layout, batch = WindowLayout(grid, size, shift), 3  # the last program has fewer windows than the others
+    qkv = random_tensor(batch, grid[0] * grid[1], 3 * heads * head_dim, dtype=dtype)
+    bias = random_tensor(heads, size**2, size**2, dtype=dtype)
+    q, k, v = layout.partition(qkv).view(-1, size**2, 3, heads, head_dim).permute(2, 0, 3, 1, 4).double()
+    allowed = layout.allowed(batch, qkv.device)
+    mask = None if allowed is None else Mask(allowed=allowed)
+    expected = attend(q, k, v, mask=mask, bias=bias[None].double(), scale=0.2, kernel="explicit")
+    actual = window_attention(qkv, bias, layout, 0.2)
+    assert error(actual, layout.merge(expected.transpose(1, 2).flatten(2))) < bound(dtype)
