@@ -79,9 +79,13 @@ def test_resnet_matches_transformers(settings: dict[str, Any]) -> None:
 def test_folded_convolution_equals_convolution_and_norm(norm: Any) -> None:
     layer = ConvNorm(4, 6, 3, stride=2, dilation=2, groups=2, norm=norm).eval()
     redraw(layer)
-    images = torch.randn(2, 4, 17, 14)
+    images, residual = torch.randn(2, 4, 17, 14), torch.randn(2, 6, 9, 7)
     with torch.no_grad():
-        assert (layer.fold()(images) - layer(images)).abs().max() < 1e-5
+        normed = layer(images)
+        assert (layer.fold()(images) - normed).abs().max() < 1e-5
+        for conv in (layer, layer.fold()):
+            out = conv(images, residual=residual, relu=True)
+            assert (out - (normed + residual).relu()).abs().max() < 1e-5
 
 
 def test_dilation_replaces_the_stride_of_the_last_stage() -> None:

@@ -86,18 +86,20 @@ class ConvNorm(nn.Module):
         """Initialize the convolution for a following ReLU (He)."""
         nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x (B, in_channels, H, W) -> (B, out_channels, H / stride, W / stride), rounded up."""
-        out: Tensor = self.norm(self.conv(x))
-        return out
+    def forward(self, x: Tensor, *, residual: Tensor | None = None, relu: bool = False) -> Tensor:
+        """x (B, in_channels, H, W) -> (B, out_channels, H / stride, W / stride), rounded up.
 
-    def fold(self) -> nn.Conv2d:
+        residual: added to the output; relu: whether ReLU is applied at the end.
+        """
+        return _add_and_activate(self.norm(self.conv(x)), residual, relu)
+
+    def fold(self) -> FoldedConv:
         """Return one convolution with bias that equals convolution and norm in evaluation."""
         conv, norm = self.conv, self.norm
         assert norm.running_mean is not None and norm.running_var is not None
         scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
         with torch.device("meta"):
-            folded = nn.Conv2d(
+            folded = FoldedConv(
                 conv.in_channels,
                 conv.out_channels,
                 conv.kernel_size,  # type: ignore[arg-type]
@@ -106,9 +108,63 @@ class ConvNorm(nn.Module):
                 dilation=conv.dilation,  # type: ignore[arg-type]
                 groups=conv.groups,
             )
-        folded.weight = nn.Parameter((conv.weight * scale[:, None, None, None]).detach())
+        weight = (conv.weight * scale[:, None, None, None]).detach()
+        if weight.is_cuda:
+            weight = weight.contiguous(memory_format=torch.channels_last)  # the faster layout there
+        folded.weight = nn.Parameter(weight)
         folded.bias = nn.Parameter((norm.bias - norm.running_mean * scale).detach())
         return folded
+
+
+class FoldedConv(nn.Conv2d):
+    """Convolution and batch norm as one convolution, for inference; see `ConvNorm.fold`."""
+
+    def forward(self, x: Tensor, *, residual: Tensor | None = None, relu: bool = False) -> Tensor:
+        """The same as `ConvNorm.forward`."""
+        if relu and x.is_cuda and x.dtype in (torch.bfloat16, torch.float16):
+            assert self.bias is not None
+            geometry = (list(self.stride), list(self.padding), list(self.dilation), self.groups)
+            out: Tensor = conv_add_relu(x, self.weight, self.bias, residual, *geometry)
+            return out
+        return _add_and_activate(super().forward(x), residual, relu)
+
+
+def _add_and_activate(x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:
+    x = x if residual is None else x + residual
+    return F.relu(x, inplace=True) if relu else x
+
+
+@torch.library.custom_op("glassformer::conv_add_relu", mutates_args=())
+def conv_add_relu(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    residual: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+) -> Tensor:
+    """Compute relu(conv(x) + bias + residual) in one kernel of cuDNN."""
+    geometry = (stride, padding, dilation, groups)
+    if residual is None:
+        return torch.cudnn_convolution_relu(x, weight, bias, *geometry)
+    return torch.cudnn_convolution_add_relu(x, weight, residual, 1.0, bias, *geometry)
+
+
+@conv_add_relu.register_fake
+def _(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    residual: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+) -> Tensor:
+    out = F.conv2d(x, weight, bias, stride, padding, dilation, groups)
+    return torch.empty_like(out, memory_format=torch.channels_last)
 
 
 class ChannelLayerNorm(LayerNorm):

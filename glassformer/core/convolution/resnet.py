@@ -54,12 +54,12 @@ class ResidualLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, in_channels, H, W) -> (B, out_channels, H / stride, W / stride)."""
-        out = x
+        out: Tensor = x
         for conv in self.convs[:-1]:
-            out = F.relu(conv(out), inplace=True)
-        out = self.convs[-1](out)
-        out = out + (x if self.shortcut is None else self.shortcut(x))
-        return F.relu(out, inplace=True)
+            out = conv(out, relu=True)
+        residual = x if self.shortcut is None else self.shortcut(x)
+        out = self.convs[-1](out, residual=residual, relu=True)
+        return out
 
 
 class ResNet(nn.Module):
@@ -91,7 +91,7 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor, *, obs: Observer | None = None) -> tuple[Tensor, ...]:
         """images (B, C, H, W) -> the feature map (B, width, h, w) of every stage."""
-        x = F.relu(self.stem(images), inplace=True)
+        x = self.stem(images, relu=True)
         x = tap(obs, "stem", F.max_pool2d(x, 3, stride=2, padding=1))
         maps = []
         for n, stage in enumerate(self.stages):
