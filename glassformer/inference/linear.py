@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from glassformer.core.backend import ACTIVATIONS, FusedLinear, Norm
 from glassformer.core.spec import Activation
@@ -138,6 +139,8 @@ class PackedLinear:
         residual: Tensor | None = None,
     ) -> Tensor:
         x = x if norm is None else norm(x)
+        if torch.compiler.is_compiling():  # which does not know oneDNN's layout
+            return apply_epilogue(F.linear(x, *concatenate(self.parts)), activation, gated, residual)
         if len(x) == 1 and torch.get_num_threads() == 1 and self.tall:
             return apply_epilogue(self._one_row(x), activation, gated, residual)
         run: Any = _onednn()._linear_pointwise
