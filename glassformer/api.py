@@ -311,7 +311,9 @@ class Pipeline(Bundle):
         """Segment images: masks of objects and regions, with labels, boxes and scores.
 
         A promptable model (SAM) segments the objects that points and boxes name, or everything; scores are
-        predicted IoUs. An image is encoded once; a second prompt for the same image only runs the decoder.
+        predicted IoUs. The best mask comes first; after a single point, it is the largest whose predicted IoU
+        is within 0.05 of the highest.
+        An image is encoded once; a second prompt for the same image only runs the decoder.
         The other models (EoMT, MaskFormer, Mask2Former, models of the job `segment`) segment whole images.
 
         images: a path, bytes, a PIL image or an array, or several; a folder stands for its images

@@ -166,7 +166,7 @@ def segment(
     separated by tabs. A box is x_min, y_min, x_max, y_max.
     With prompts (SAM), the score is the predicted IoU. A single point is
     ambiguous and gives three masks, e.g. of a shirt, a person and a group;
-    the best comes first.
+    the largest whose predicted IoU is within 0.05 of the highest comes first.
     Other models (EoMT, Mask2Former, ...) segment whole images into classes,
     objects or regions.
     """

@@ -6,7 +6,6 @@ H heads, M masks, S cells of the image, T tokens, h and w rows and columns of a 
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from glassformer.errors import MissingValueError
 from glassformer.interpret import schema
 from glassformer.interpret.inputs import PreparedInput
 from glassformer.interpret.tokens import prompt_sequences
-from glassformer.tasks.segmentation import EncodedImage, Prompt, PromptSegmenter
+from glassformer.tasks.segmentation import Prompt, PromptSegmenter
 
 _KINDS: dict[str, Any] = {
     "self_attn": "tokens",
@@ -51,7 +50,7 @@ def segment_by_prompt(
     observer = Observer(("decoder.*.q", "decoder.*.k"))
     output = task.decode(image, prompt, observer)
     record, whole = observer.record, image.embedding.shape[-2:]
-    grid = _real_part(image, task.image_size, whole)
+    grid = task.unpadded(whole, image)
     tensors: dict[str, Tensor] = {}
     attentions = []
     for name in record.attentions():
@@ -68,8 +67,8 @@ def segment_by_prompt(
             schema.TwoWayAttention(weights=f"{name}.weights", layer=layer, kind=kind, heads=weights.shape[0])
         )
     masks, iou = output.masks[0, 0].float(), output.iou[0, 0].float()
-    order = iou.argsort(descending=True, stable=True)
-    rows, columns = _real_part(image, task.image_size, masks.shape[-2:])
+    order = task.rank(output, image, prompt)
+    rows, columns = task.unpadded(masks.shape[-2:], image)
     tensors["segment.masks"] = masks[order, :rows, :columns]
     labels = [1] * len(prompt.points) + [0] * len(prompt.background_points)
     prepared = PreparedInput(
@@ -83,9 +82,3 @@ def segment_by_prompt(
         iou=tuple(iou[order].tolist()), masks="segment.masks", size=image.size, attentions=tuple(attentions)
     )
     return prepared, outcome, tensors
-
-
-def _real_part(image: EncodedImage, padded: tuple[int, int], grid: tuple[int, ...]) -> tuple[int, int]:
-    """Return the rows and columns of a grid over the padded image that have a part of the image."""
-    (high, wide), (rows, columns) = image.scaled_size, grid
-    return math.ceil(high * rows / padded[0]), math.ceil(wide * columns / padded[1])

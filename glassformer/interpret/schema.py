@@ -485,7 +485,7 @@ class TwoWayAttention(Schema):
 
 
 class SegmentOutcome(Schema):
-    """The masks of a prompt, best first.
+    """The masks of a prompt, in the order of the task `segment`.
 
     iou: their predicted IoU. masks: name of the tensor of their logits, (masks, rows, columns), which cover
     the image. size: height, width of the image. attentions: in the order of the data flow; the cells of the

@@ -546,7 +546,10 @@ class SegmentedObject(BaseModel):
 
 
 class SegmentResponse(BaseModel):
-    """The masks of the first prompt, the best first, then those of the next one; or all segments."""
+    """The masks of the first prompt, the best first, then those of the next one; or all segments.
+
+    After a single point, the best mask is the largest whose predicted IoU is within 0.05 of the highest.
+    """
 
     model: str
     results: list[SegmentedObject]

@@ -8,6 +8,7 @@ N prompts, P points per prompt, M masks per prompt, h and w rows and columns of 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -39,6 +40,7 @@ from glassformer.tasks.images import IMAGE_ERRORS, load_image_processor
 
 Point = tuple[float, float]  # x, y in pixels
 CACHED_IMAGES = 8  # embeddings per model; one takes 4 MB
+WHOLE_OBJECT_MARGIN = 0.05  # of predicted IoU; see the card of pocket-sam
 POINTS_PER_BATCH = {"cpu": 16, "cuda": 64}  # prompts of "everything" that are decoded together
 FULL_SIZE_PIXELS = 1 << 26  # of all masks that are resized together; one pixel takes 4 bytes
 
@@ -53,6 +55,11 @@ class Prompt:
     points: Sequence[Point] = ()
     background_points: Sequence[Point] = ()
     box: Box | None = None
+
+    @property
+    def is_single_click(self) -> bool:
+        """Whether the prompt is one point inside the object, which may mean a part, the whole or a group."""
+        return len(self.points) == 1 and not self.background_points and self.box is None
 
 
 def make_prompts(points: Any = (), background_points: Any = (), boxes: Any = ()) -> list[Prompt]:
@@ -122,7 +129,8 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
     """Segment images by prompts: paths, file contents (bytes), PIL images or arrays.
 
     The result is one list of masks per image, with their predicted IoU as score: those of the first prompt,
-    the best first, then those of the next one.
+    the best first, then those of the next one. The best mask of a single point is the largest whose predicted
+    IoU is within 0.05 of the highest, see `rank_masks`; of other prompts, it has the highest predicted IoU.
 
     prompts: the objects to segment
     everything: segment everything in the image, without prompts
@@ -196,7 +204,6 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
         prompt = _fit_prompt(prompt, image.size)
         points = [*prompt.points, *prompt.background_points]
         labels = [1] * len(prompt.points) + [0] * len(prompt.background_points)
-        ambiguous = len(prompt.points) == 1 and len(points) == 1 and prompt.box is None
         output: PromptedMaskOutput = self.model.decode(
             image.embedding,
             points=self._scale(torch.tensor(points)[None, None], image) if points else None,
@@ -204,7 +211,9 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
             boxes=self._scale(torch.tensor(prompt.box).view(1, 1, 2, 2), image).flatten(2)
             if prompt.box
             else None,
-            multimask_output=ambiguous if self.multimask_output is None else self.multimask_output,
+            multimask_output=prompt.is_single_click
+            if self.multimask_output is None
+            else self.multimask_output,
             obs=obs,
         )
         return output
@@ -214,9 +223,19 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
         """Return the masks of one prompt, the best first."""
         output = self.decode(image, prompt)
         masks = self._full_size(output.masks[0, 0], image) > 0
-        scores = output.iou[0, 0]
-        order = scores.argsort(descending=True, stable=True)
-        return [_annotation(masks[n], float(scores[n])) for n in order]
+        return [_annotation(masks[n], float(output.iou[0, 0, n])) for n in self.rank(output, image, prompt)]
+
+    def rank(self, output: PromptedMaskOutput, image: EncodedImage, prompt: Prompt) -> list[int]:
+        """Return the indices of the masks that `decode` returned for a prompt, the best first."""
+        rows, columns = self.unpadded(output.masks.shape[-2:], image)
+        areas = (output.masks[0, 0, :, :rows, :columns] > 0).flatten(1).sum(1)
+        margin = WHOLE_OBJECT_MARGIN if prompt.is_single_click else 0.0
+        return rank_masks(output.iou[0, 0].tolist(), areas.tolist(), margin)
+
+    def unpadded(self, grid: Sequence[int], image: EncodedImage) -> Size:
+        """Return how many rows and columns of a grid over the padded image have a part of the image."""
+        (high, wide), (rows, columns) = image.scaled_size, grid
+        return math.ceil(high * rows / self.image_size[0]), math.ceil(wide * columns / self.image_size[1])
 
     @torch.inference_mode()
     def _segment_everything(self, image: EncodedImage, options: MaskGeneration) -> list[Annotation]:
@@ -260,6 +279,22 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
         high, wide = image.scaled_size
         padded = F.interpolate(masks[None].float(), self.image_size, mode="bilinear")[..., :high, :wide]
         return F.interpolate(padded, image.size, mode="bilinear")[0]
+
+
+def rank_masks(iou: Sequence[float], areas: Sequence[int], margin: float) -> list[int]:
+    """Return the indices of masks: the largest within `margin` of the highest predicted IoU, then by IoU.
+
+    After one click, the mask with the highest predicted IoU is often a part of the object, and the mask of
+    the whole object is rated almost as high.
+
+    iou: as the model predicts it, which may exceed 1; scores of annotations are clipped.
+
+    >>> rank_masks([0.95, 0.92, 0.6], [100, 900, 5000], margin=0.05)
+    [1, 0, 2]
+    """
+    order = sorted(range(len(iou)), key=lambda n: -iou[n])
+    best = max(order, key=lambda n: areas[n] if iou[n] >= iou[order[0]] - margin else -1)
+    return [best, *(n for n in order if n != best)]
 
 
 def stability_score(logits: Tensor, offset: float) -> Tensor:

@@ -12,6 +12,7 @@ import transformers
 from PIL import Image
 
 import glassformer
+from glassformer.core.segmenter import PromptedMaskOutput
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.tasks.segmentation import (
     MaskGeneration,
@@ -71,13 +72,42 @@ def test_masks_and_scores_match_transformers(pair: Any, kind: str, size: tuple[i
         output = reference(**inputs, multimask_output=kind == "point")
     (masks,) = processor.image_processor.post_process_masks([output.pred_masks[0]], *sizes)
     scores = output.iou_scores[0, 0]
-    order = scores.argsort(descending=True)
+    order = scores.argsort(descending=True).tolist()
+    if kind == "point":  # ambiguous: the largest of the masks that are rated almost as high as the best
+        close = [n for n in order if scores[n] >= scores.max() - 0.05]
+        whole = max(close, key=lambda n: int(masks[0, n].sum()))
+        order = [whole, *(n for n in order if n != whole)]
     found = pipeline.segment(image, **given)
     assert len(found) == len(order) == (3 if kind == "point" else 1)
     for thing, n in zip(found, order, strict=True):
         assert thing.mask.shape == size[::-1]
         assert (thing.mask != masks[0, n].numpy()).mean() < 1e-3  # a logit of nearly 0 may round either way
         assert thing.score == pytest.approx(min(max(float(scores[n]), 0), 1), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        (Prompt(points=[(5, 5)]), [0.91, 0.95, 0.6]),
+        (Prompt(points=[(5, 5), (6, 6)]), [0.95, 0.91, 0.6]),
+        (Prompt(points=[(5, 5)], background_points=[(19, 1)]), [0.95, 0.91, 0.6]),
+        (Prompt(points=[(5, 5)], box=(0, 0, 20, 20)), [0.95, 0.91, 0.6]),
+        (Prompt(box=(0, 0, 20, 20)), [0.95, 0.91, 0.6]),
+    ],
+)
+def test_one_click_prefers_the_whole_object(
+    pair: Any, prompt: Prompt, expected: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part is rated 0.95, the whole 0.91, the background 0.6; scores stay with their masks."""
+    sides = {0.95: 4, 0.91: 12, 0.6: 40}  # of squares, in cells of the mask logits
+    logits = torch.full((1, 1, 3, SIZE, SIZE), -5.0)
+    for n, side in enumerate(sides.values()):
+        logits[0, 0, n, :side, :side] = 5.0
+    output = PromptedMaskOutput(logits, torch.tensor([[list(sides)]]))
+    monkeypatch.setattr(PromptSegmenter, "decode", lambda *_: output)
+    (found,) = PromptSegmenter(pair[2], prompts=[prompt], multimask_output=True)([picture(SIZE, SIZE)])
+    assert [thing.score for thing in found] == pytest.approx(expected)
+    assert [thing.mask.sum() for thing in found] == [sides[score] ** 2 for score in expected]
 
 
 @pytest.mark.parametrize("pixels", [1 << 26, 50 * 31 * 2])

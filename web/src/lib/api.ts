@@ -692,7 +692,7 @@ export interface SearchResult {
   reason: string;
 }
 
-/** The masks of a prompt, best first. iou: their predicted IoU. masks: name of the tensor of their logits, (masks, rows, columns), which cover the image. size: height, width of the image. attentions: in the order of the data flow; the cells of the image have the grid of the sequence "image". */
+/** The masks of a prompt, in the order of the task `segment`. iou: their predicted IoU. masks: name of the tensor of their logits, (masks, rows, columns), which cover the image. size: height, width of the image. attentions: in the order of the data flow; the cells of the image have the grid of the sequence "image". */
 export interface SegmentOutcome {
   kind: "segment";
   iou: number[];
@@ -716,7 +716,7 @@ export interface SegmentRequest {
   stuff_classes?: string[];
 }
 
-/** The masks of the first prompt, the best first, then those of the next one; or all segments. */
+/** The masks of the first prompt, the best first, then those of the next one; or all segments. After a single point, the best mask is the largest whose predicted IoU is within 0.05 of the highest. */
 export interface SegmentResponse {
   model: string;
   results: SegmentedObject[];
