@@ -186,11 +186,14 @@ def segment(
     from glassformer.tasks.image_segmentation import ImageSegmenter, make_segmenter
     from glassformer.tasks.segmentation import MaskGeneration
 
+    prompts: dict[str, Any] = {  # texts such as "120,80", which the task converts
+        "points": points or (),
+        "background_points": background_points or (),
+        "boxes": boxes or (),
+    }
     task = make_segmenter(
         bundle,
-        points=_split(points),
-        background_points=_split(background_points),
-        boxes=_split(boxes),
+        **prompts,
         everything=everything and MaskGeneration(points_per_side=points_per_side),
         mode=mode,
         threshold=threshold,
@@ -219,11 +222,6 @@ def segment(
     folder = common_folder(files)
     others = (masks, class_map)
     write_objects(found(), classes, options, errors, folder=folder, threshold=limit, others=others)
-
-
-def _split(texts: list[str] | None) -> list[Any]:
-    """Split coordinates at commas; the task checks and converts them."""
-    return [text.split(",") for text in texts or ()]
 
 
 def run_on_images(

@@ -65,14 +65,15 @@ class Prompt:
 def make_prompts(points: Any = (), background_points: Any = (), boxes: Any = ()) -> list[Prompt]:
     """Return one prompt of the points, with the box if there is one; without points, a prompt for each box.
 
-    The arguments are lists or arrays, of points (x, y) and of boxes (x_min, y_min, x_max, y_max).
+    The arguments are lists or arrays, of points (x, y) and of boxes (x_min, y_min, x_max, y_max). Each may
+    also be a text with commas, e.g. "120,80".
 
     >>> len(make_prompts([(5, 5), (9, 9)])), len(make_prompts(boxes=[(0, 0, 9, 9), (5, 5, 20, 20)]))
     (1, 2)
     """
-    inside = _parse_rows("points", points, "x, y")
-    outside = _parse_rows("background_points", background_points, "x, y")
-    around = _parse_rows("boxes", boxes, "x_min, y_min, x_max, y_max")
+    inside = _parse_rows("points", points, "x,y", "120,80")
+    outside = _parse_rows("background_points", background_points, "x,y", "120,80")
+    around = _parse_rows("boxes", boxes, "x_min,y_min,x_max,y_max", "40,20,200,160")
     if not inside and not outside:
         return [Prompt(box=box) for box in around]
     if len(around) > 1:
@@ -80,16 +81,17 @@ def make_prompts(points: Any = (), background_points: Any = (), boxes: Any = ())
     return [Prompt(points=inside, background_points=outside, box=around[0] if around else None)]
 
 
-def _parse_rows(name: str, values: Any, expected: str) -> list[Any]:
-    """Return points or boxes as tuples of floats. expected: names of their coordinates."""
+def _parse_rows(name: str, values: Any, form: str, example: str) -> list[Any]:
+    """Return points or boxes as tuples of floats. form: names of their coordinates."""
     rows: list[Any] = []
-    for row in values:
+    for value in values:
         try:
-            rows.append(() if isinstance(row, str) else tuple(map(float, row)))
+            row = tuple(map(float, value.split(",") if isinstance(value, str) else value))
         except (TypeError, ValueError):
-            rows.append(())
-        if len(rows[-1]) != len(expected.split(",")):
-            raise InvalidValueError(name, row, f"{expected} in pixels")
+            row = ()
+        if len(row) != len(form.split(",")):
+            raise InvalidValueError(name, value, f"{form} in pixels, e.g. {example}")
+        rows.append(row)
     return rows
 
 
@@ -151,8 +153,11 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
             raise UnsupportedError(bundle.display_name, "prompts of points and boxes", hint=hint)
         if everything is not None and prompts:
             raise ConflictError(("everything", "points and boxes"), "a grid of points is used")
-        if everything is None and not any(p.points or p.background_points or p.box for p in prompts):
-            raise MissingValueError("a point or a box", "to segment an object", hint="or segment everything")
+        if everything is None and not (prompts and all(p.points or p.box for p in prompts)):
+            hint = "or segment everything"
+            if any(p.background_points for p in prompts):
+                hint = "background points only say what is outside of it"
+            raise MissingValueError("a point or a box", "to segment an object", hint)
         self.bundle, self.prompts, self.everything = bundle, prompts, everything
         self.multimask_output = multimask_output
         self.image_size = bundle.spec.input.image_size

@@ -207,11 +207,12 @@ def test_bad_prompts_are_refused(pair: Any, given: dict[str, Any], name: str) ->
     assert caught.value.name == name
 
 
-def test_prompts_may_be_arrays(pair: Any) -> None:
+def test_prompts_may_be_arrays_or_texts(pair: Any) -> None:
     image = picture(30, 20)
     for name, rows in (("points", [[5, 9], [6, 8]]), ("boxes", [[1, 2, 9, 9], [3, 3, 12, 20]])):
-        array, plain = (pair[2].segment(image, **{name: given}) for given in (np.array(rows), rows))
-        assert [mask.score for mask in array] == [mask.score for mask in plain]
+        forms = (rows, np.array(rows), [",".join(map(str, row)) for row in rows])
+        plain, *others = ([m.score for m in pair[2].segment(image, **{name: form})] for form in forms)
+        assert others == [plain, plain]
 
 
 def test_a_box_is_clipped_to_the_image(pair: Any) -> None:
@@ -226,6 +227,8 @@ def test_a_box_is_clipped_to_the_image(pair: Any) -> None:
 def test_missing_and_conflicting_prompts_are_refused(pair: Any) -> None:
     with pytest.raises(MissingValueError):
         pair[2].segment(picture(30, 20))
+    with pytest.raises(MissingValueError):
+        pair[2].segment(picture(30, 20), background_points=[(3, 3)])
     with pytest.raises(ConflictError):
         make_prompts([(3, 3)], boxes=[(1, 1, 9, 9), (2, 2, 8, 8)])
     with pytest.raises(ConflictError):
