@@ -71,7 +71,7 @@ def coco_results(
             if thing.label not in category_ids:
                 raise UnknownNameError("label", thing.label, category_ids)
             row: dict[str, Any] = {"image_id": image_id, "category_id": category_ids[thing.label]}
-            area = None
+            area = 0.0
             if thing.box is not None:
                 x_min, y_min, x_max, y_max = thing.box
                 row["bbox"] = [round(side, 2) for side in (x_min, y_min, x_max - x_min, y_max - y_min)]
@@ -79,9 +79,8 @@ def coco_results(
             if thing.mask is not None:
                 row["segmentation"] = encode_rle(thing.mask)
                 area = float(thing.mask.sum())
-            if thing.score is None:  # ground truth
-                row |= {"area": area, "iscrowd": int(thing.iscrowd)}
-            else:
+            row |= {"area": round(area, 2), "iscrowd": int(thing.iscrowd)}
+            if thing.score is not None:
                 row["score"] = round(thing.score, 5)
             rows.append(row)
     return rows

@@ -49,6 +49,22 @@ def test_results_are_read_by_pycocotools(tmp_path):
         coco_results([(1, GUESSES)], {"dog": 1})
 
 
+def test_predictions_are_a_valid_ground_truth_for_pycocotools(tmp_path):
+    """Annotation tools and evaluations expect area and iscrowd also of predicted objects."""
+    reference = pytest.importorskip("pycocotools.coco")
+    evaluation = pytest.importorskip("pycocotools.cocoeval")
+    boxes = tuple(Annotation(thing.label, thing.box, score=thing.score) for thing in GUESSES)
+    for things, kind in ((GUESSES, "segm"), (boxes, "bbox")):
+        content = to_coco([AnnotatedImage(Path("a.png"), 30, 20, things)], ["dog", "cat"])
+        (tmp_path / "found.json").write_text(json.dumps(content))
+        truth = reference.COCO(tmp_path / "found.json")
+        scores = evaluation.COCOeval(truth, truth.loadRes(content["annotations"]), kind)
+        scores.evaluate()
+        scores.accumulate()
+        scores.summarize()
+        assert scores.stats[0] == pytest.approx(1)
+
+
 def test_json_has_box_score_and_mask():
     values = json.loads(json.dumps(annotation_to_dict(GUESSES[0])))
     assert (values["label"], values["score"], values["box"]) == ("cat", 0.9, [3, 2, 18, 12])
