@@ -25,6 +25,7 @@ from glassformer.errors import (
     GlassformerError,
     MissingValueError,
 )
+from glassformer.messages import plural
 
 if TYPE_CHECKING:
     from glassformer.data.row_errors import Invalid
@@ -46,9 +47,8 @@ class BadLinesError(GlassformerError):
     unit: str = "line"
 
     def message(self) -> str:
-        lines = f"1 {self.unit}" if self.count == 1 else f"{self.count:,} {self.unit}s"
         where = f" of {self.file}" if self.file else ""
-        return f"{lines}{where} could not be processed"
+        return f"{self.count:,} {plural(self.unit, self.count)}{where} could not be processed"
 
 
 class LineErrors:
@@ -204,7 +204,7 @@ def _read_table(
     inputs = Inputs(source="file", table=table, total=table.count(), errors=LineErrors(unit="row"))
     if not columns:
         names = " and ".join(f"'{n}'" if isinstance(n, str) else f"number {n}" for n in table.columns)
-        message(f"reading column{'s' * (len(table.columns) > 1)} {names} of {file}")
+        message(f"reading {plural('column', len(table.columns))} {names} of {file}")
 
     def lines() -> Iterator[Any]:
         for number, row in enumerate(table.rows(), 1):
@@ -357,7 +357,7 @@ def open_output(
             inputs.skip(_truncate_partial_line(out) if resume else 0)
         if inputs.first:
             unit = "row" if table is not None else "line"
-            message(f"resuming {out} after {inputs.first:,} {unit}{'s' * (inputs.first != 1)}")
+            message(f"resuming {out} after {inputs.first:,} {plural(unit, inputs.first)}")
         writer = LineWriter(file, inputs, table=table)
         try:
             yield writer

@@ -33,6 +33,7 @@ from glassformer.errors import (
     InvalidValueError,
     UnknownNameError,
 )
+from glassformer.messages import plural
 
 CHUNK_BYTES = 1 << 18
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # surrogateescape decodes invalid bytes to these
@@ -402,7 +403,7 @@ class DelimitedReader(TableReader):
         has_header = by_name or looks_like_header(names)
         for line, row in rows if has_header else chain([first], rows):
             if len(row) < needed:
-                counter.add_error(line, f"has {len(row)} column{'s' * (len(row) != 1)}, needs {needed}")
+                counter.add_error(line, f"has {len(row)} {plural('column', len(row))}, needs {needed}")
             else:
                 yield line, [row[index] for index in indices]
 

@@ -31,6 +31,7 @@ from glassformer.data.sources import (
     stamp_by_time,
 )
 from glassformer.errors import FileProblemError, InvalidValueError
+from glassformer.messages import plural
 
 WORD_SEPARATOR = "\x1f"
 WORD_NAMES = "tokens words text".split()
@@ -99,7 +100,7 @@ class TaggedSource(Source):
                 cells = line.split("\t") if "\t" in line else line.split()
                 word, tag = self._cells(cells)
                 if word is None or tag is None:
-                    reason = reason or f"line {number:,} has {len(cells)} column{'s' * (len(cells) != 1)}"
+                    reason = reason or f"line {number:,} has {len(cells)} {plural('column', len(cells))}"
                 elif word != _DOCUMENT_START:
                     words.append(word)
                     tags.append(tag)

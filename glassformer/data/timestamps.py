@@ -15,6 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from glassformer.messages import plural
+
 Integers = NDArray[np.int64]
 _CLOCK = r"(?:[T ]+(?P<hour>\d{1,2})(?P<rest>\D.*)?)?"
 _YEAR_FIRST = re.compile(r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})(?:[-/.](?P<day>\d{1,2}))?" + _CLOCK)
@@ -95,7 +97,7 @@ class TimeStep:
             return f"{size} {self.kind if size != 1 else self.kind.removesuffix('s')}"
         for name, unit in _UNITS:
             if size % unit == 0:
-                return f"{size // unit:,} {name}{'s' * (size != unit)}"
+                return f"{size // unit:,} {plural(name, size // unit)}"
         return f"{size / 1e6:g} seconds"
 
 

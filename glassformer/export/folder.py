@@ -15,6 +15,7 @@ from glassformer.bundle import Bundle, sidecar_files
 from glassformer.core import spec
 from glassformer.errors import FileExistsAlreadyError, FileMissingError, FileProblemError
 from glassformer.families.sidecars import read_object
+from glassformer.messages import list_some
 from glassformer.tokenization import code_languages, tag_ids, tag_languages, tag_position
 
 METADATA_FILE = "export.json"
@@ -81,8 +82,6 @@ def read_metadata(folder: str | Path) -> dict[str, Any]:
 
 # ---- generation -------------------------------------------------------------------------------------------
 
-MAX_LISTED = 8  # languages in the note
-
 
 def config_values(bundle: Bundle, name: str) -> list[Any]:
     """Return the value of a key as a list, from generation_config.json, else config.json."""
@@ -140,10 +139,7 @@ def language_note(bundle: Bundle) -> tuple[str, ...]:
     tokens = language_tokens(bundle)
     if not tokens:
         return ()
-    names = list(tokens["ids"])
-    listed = ", ".join(names[:MAX_LISTED]) + (
-        f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    )
+    listed = list_some(list(tokens["ids"]))
     how = "a token in the source" if tokens["in"] == "source" else "the first token of the target"
     return (
         f"it translates into several languages ({listed}), chosen by {how}: "

@@ -29,6 +29,7 @@ from glassformer.errors import (
     UnsupportedError,
 )
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
+from glassformer.messages import plural
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks, Task, batches, chunks, input_kind
 
 IMAGE_ERRORS = (FileMissingError, FileProblemError, InvalidValueError)  # that concern a single image
@@ -181,7 +182,7 @@ class ImageCollator:
 
 def image_warning_message(bundle: Bundle, warning: ImageWarning, images: int) -> str:
     """Return the message of a warning that concerns `images` images."""
-    subject, name = f"{images:,} image{'s' if images > 1 else ''}", bundle.display_name
+    subject, name = f"{images:,} {plural('image', images)}", bundle.display_name
     brightness = f"much {warning}er than the training data of {name}; invert the brightness if needed"
     problems = {
         "blank": "of one shade, without anything to recognize; the label is a guess",

@@ -29,6 +29,7 @@ from glassformer.generation.engine import generate_batched
 from glassformer.generation.params import GenerationOutput, GenerationParams
 from glassformer.generation.search_tree import SearchTree
 from glassformer.generation.stopping_criteria import FinishReason, truncate_at_stop
+from glassformer.messages import plural
 from glassformer.tasks.base import (
     NO_CALLBACKS,
     Callbacks,
@@ -593,7 +594,7 @@ def common_prefix(first: str, second: str) -> int:
 
 def warning_message(bundle: Bundle, warning: InputWarning, texts: int) -> str:
     """Return the message of a warning that concerns `texts` texts."""
-    name, subject = bundle.display_name, f"{texts:,} text{'s' if texts > 1 else ''}"
+    name, subject = bundle.display_name, f"{texts:,} {plural('text', texts)}"
     problems = {
         "longer_than_trained": f"longer than the {bundle.job.usual_len} tokens {name} was trained on",
         "split_word": f"with a word longer than {name} reads at once; it was split into parts",

@@ -8,9 +8,8 @@ from pathlib import Path
 from torch import Tensor
 
 from glassformer.errors import GlassformerError
+from glassformer.messages import list_some, plural
 from glassformer.weights.ops import BASE, Ignored, Op, Tied, fill_placeholder
-
-MAX_NAMES = 3  # names in an error message; the rest are counted
 
 # suffixes of norm parameters in old checkpoints
 _OLD_SUFFIXES = {".gamma": ".weight", ".beta": ".bias"}
@@ -31,7 +30,7 @@ class WeightsMismatchError(GlassformerError):
 
     def message(self) -> str:
         parts = [
-            f"{len(names)} tensor{'s' * (len(names) != 1)} {problem}: {_shorten(names)}"
+            f"{len(names)} {plural('tensor', len(names))} {problem}: {list_some(names, 3)}"
             for names, problem in (
                 (self.missing, "missing"),
                 (self.unexpected, "not in the model"),
@@ -40,11 +39,6 @@ class WeightsMismatchError(GlassformerError):
             if names
         ]
         return f"{self.path}: {'; '.join(parts)}; check that {self.config_file} belongs to these weights"
-
-
-def _shorten(names: list[str]) -> str:
-    rest = len(names) - MAX_NAMES
-    return ", ".join(names[:MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from glassformer.data.sources import (
 from glassformer.data.store import Ragged, Store
 from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError, UnsupportedError
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
+from glassformer.messages import plural
 from glassformer.metrics.labels import ConfusionMatrix, multi_label_scores
 from glassformer.metrics.regression import regression_scores
 from glassformer.tasks.base import truncate_longest_first
@@ -574,7 +575,7 @@ class ImagesJob(Job[ImageData]):
         self.facts = {
             "training images": train,
             "validation images": valid,
-            "image size": f"{height} x {width}, {channels} channel{'s' * (channels > 1)}",
+            "image size": f"{height} x {width}, {channels} {plural('channel', channels)}",
             "classes": list(classes),
         }
         self.log(

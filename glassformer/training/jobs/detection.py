@@ -33,6 +33,7 @@ from glassformer.errors import (
     UnsupportedError,
 )
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
+from glassformer.messages import list_some, plural
 from glassformer.metrics.detection import AveragePrecision, Objects, objects_of
 from glassformer.training.hardware import Hardware
 from glassformer.training.jobs.base import Job
@@ -51,7 +52,6 @@ EVALUATION_BATCH = 16
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SPLITS = ("test", "val", "train")  # in the order in which an evaluation looks for them
 DEFAULT_VALID_FRACTION = 0.1  # of the images, if the data has no validation split
-LISTED_CLASSES = 5  # names in a message
 
 SectionT = TypeVar("SectionT", bound=ObjectData)
 
@@ -335,24 +335,6 @@ class ObjectJob(Job[SectionT]):
         listed = f"{len(unknown):,} of {total:,} {plural('class', total)} of the data ({list_some(unknown)})"
         objects = plural("region" if self.targets == "classes" else "object", count)
         self.facts["unknown classes"] = f"{listed}: {count:,} {objects} ignored"
-
-
-def plural(noun: str, count: int) -> str:
-    """Return a noun in the number that fits the count.
-
-    >>> plural("class", 1), plural("class", 2), plural("image", 0)
-    ('class', 'classes', 'images')
-    """
-    return noun if count == 1 else f"{noun}es" if noun.endswith("s") else f"{noun}s"
-
-
-def list_some(names: Sequence[str]) -> str:
-    """List the first few names.
-
-    >>> list_some(["a", "b"]), list_some("abcdefg")
-    ('a, b', 'a, b, c, d, e, ...')
-    """
-    return ", ".join(names[:LISTED_CLASSES]) + (", ..." if len(names) > LISTED_CLASSES else "")
 
 
 class _Subset(Sequence[AnnotatedImage]):

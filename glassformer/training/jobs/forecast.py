@@ -31,6 +31,7 @@ from glassformer.data.windows import (
 )
 from glassformer.errors import ConflictError, InvalidValueError, UnsupportedError
 from glassformer.families.sidecars import JobInfo
+from glassformer.messages import list_some
 from glassformer.training.data_cache import DataCache, no_log
 from glassformer.training.hardware import Hardware
 from glassformer.training.jobs.base import Job
@@ -44,7 +45,6 @@ CONTEXTS = (336, 192, 96, 64, 48, 32, 24, 16, 12, 8)
 SMALL_DATA = 1_000_000  # training values below which a small model does better
 SATURATING_WIDTH = 128  # model width from which the hardware is fully used
 SAMPLE_STEPS, SAMPLE_DIGITS = 6, 4
-LISTED_COLUMNS = 8
 
 
 class ForecastJob(Job[SeriesData]):
@@ -115,10 +115,8 @@ class ForecastJob(Job[SeriesData]):
                 f"{len(weak):,} of {len(series):,} series, e.g. '{weak[0]}', have less than a hundredth of "
                 "the overall variance and will hardly be learned; rescale them or train them separately"
             )
-        names = ", ".join(series.names[:LISTED_COLUMNS]) + ", ..." * (len(series.names) > LISTED_COLUMNS)
-        self.log(
-            f"{len(series):,} series of {names} with a step of {series.step}: {len(series.values):,} rows"
-        )
+        names, rows = list_some(series.names), f"{len(series.values):,} rows"
+        self.log(f"{len(series):,} series of {names} with a step of {series.step}: {rows}")
 
     def _split(self) -> None:
         """Split the series in time and fit the scaler; in an evaluation, use the scaler of the model."""

@@ -22,6 +22,7 @@ from glassformer.data.store import Chunk, Store, write_chunks
 from glassformer.errors import EmptyInputError, InvalidValueError
 from glassformer.generation import GenerationParams, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
+from glassformer.messages import plural
 from glassformer.metrics.text import Perplexity
 from glassformer.tokenization import Tokenizer
 from glassformer.training.hardware import Hardware
@@ -71,7 +72,7 @@ class LanguageModelingJob(Job[TextData]):
         for split, counts in (("training", corpus.train_notes), ("validation", corpus.notes["valid"])):
             tokens, documents = counts["tokens"], counts["documents"]
             self.facts |= {f"{split} documents": documents, f"{split} tokens": tokens}
-            self.log(f"{tokens:,} tokens in {documents:,} document{'s' * (documents > 1)} for {split}")
+            self.log(f"{tokens:,} tokens in {documents:,} {plural('document', documents)} for {split}")
         if isinstance(data.valid, float) and splits_documents(read(data.train)):
             self.log(f"the last {data.valid:.1%} of the text is held out")
 

@@ -22,6 +22,7 @@ from glassformer.data.labeled_series import (
 from glassformer.data.readers import require_file
 from glassformer.data.sources import fingerprint_files
 from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError
+from glassformer.messages import plural
 from glassformer.training.data_cache import DataCache, no_log
 from glassformer.training.hardware import Hardware
 from glassformer.training.jobs.base import Job
@@ -144,7 +145,7 @@ class ClassifySeriesJob(Job[LabeledSeriesData]):
         }
         self.log(
             f"{len(self.train_series):,} series of {steps} steps and {self.preparation.channels} "
-            f"channel{'s' * (self.preparation.channels > 1)} in {len(self.classes)} classes for training, "
+            f"{plural('channel', self.preparation.channels)} in {len(self.classes)} classes for training, "
             f"{len(self.valid_series):,} for validation"
         )
         if shortest != longest or longest != self.preparation.length:

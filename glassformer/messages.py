@@ -1,0 +1,24 @@
+"""Parts of messages: nouns in the number that fits a count, and shortened lists of names."""
+
+from collections.abc import Sequence
+
+MAX_NAMES = 5
+
+
+def plural(noun: str, count: int) -> str:
+    """Return a noun in the number that fits the count.
+
+    >>> plural("class", 1), plural("class", 2), plural("image", 0)
+    ('class', 'classes', 'images')
+    """
+    return noun if count == 1 else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+
+
+def list_some(names: Sequence[str], most: int = MAX_NAMES) -> str:
+    """List the first names, and say how many follow.
+
+    >>> list_some(["a", "b"]), list_some("abcdefg")
+    ('a, b', 'a, b, c, d, e and 2 more')
+    """
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
