@@ -22,6 +22,7 @@ from glassformer.errors import (
     GlassformerError,
     UnsupportedError,
 )
+from glassformer.messages import plural
 
 if TYPE_CHECKING:
     from glassformer.data.annotations import AnnotatedImage, Annotation
@@ -219,9 +220,17 @@ def segment(
 
     errors = LineErrors(unit="image")
     classes, limit = ([ONE_CLASS], None) if labels is None else (labels, threshold)
-    folder = common_folder(files)
-    others = (masks, class_map)
-    write_objects(found(), classes, options, errors, folder=folder, threshold=limit, others=others)
+    write_objects(
+        found(),
+        classes,
+        options,
+        errors,
+        folder=common_folder(files),
+        threshold=limit,
+        drawn="the best mask" if one_prompt else "all masks",
+        masks=masks,
+        class_map=class_map,
+    )
 
 
 def run_on_images(
@@ -346,14 +355,16 @@ def write_objects(
     *,
     folder: Path,
     threshold: float | None = None,
-    others: Sequence[Path | None] = (),
+    drawn: str = "all objects",
+    masks: Path | None = None,
+    class_map: Path | None = None,
 ) -> None:
     """Print the objects of all images, or write them to a file; then fail if an image could not be read.
 
     Ctrl-C ends the images early, and what was found is still written.
 
-    folder: that all images share. threshold: minimum score, to mention if nothing is found. others: further
-    paths that were written.
+    folder: that all images share. threshold: minimum score, to mention if nothing is found. drawn: what the
+    drawn images show. masks, class_map: further paths that were written.
     """
     from glassformer.data.annotation_writers import annotation_to_dict, to_coco
     from glassformer.weights.atomic_write import atomic_write
@@ -398,11 +409,16 @@ def write_objects(
         errors.report_all()
     if num_images and not num_objects and threshold is not None:
         message(f"note: no object scores above {threshold:g}; lower --threshold to see weaker ones")
-    counts = (
-        f"{num_objects:,} object{'s' * (num_objects != 1)} of {num_images:,} image{'s' * (num_images != 1)}"
-    )
-    for path in filter(None, (out, options.draw, *others)):
-        message(f"wrote {counts} to {path}")
+    images_written = f"{num_images:,} {plural('image', num_images)}"
+    objects_written = f"{num_objects:,} {plural('object', num_objects)} of {images_written}"
+    for content, path in (
+        (objects_written, out),
+        (f"{images_written} with {drawn}", options.draw),
+        (f"{num_objects:,} {plural('mask', num_objects)} of {images_written}", masks),
+        (f"{num_images:,} {plural('class map', num_images)}", class_map),
+    ):
+        if path is not None:
+            message(f"wrote {content} to {path}")
     if interrupted:
         raise KeyboardInterrupt
     errors.raise_if_any()
