@@ -448,7 +448,7 @@ HTTP_FIELDS = {
     "suffix": "Not supported.",
     "suppresses": "Tokens whose logits the unit lowers.",
     "target": "Target text or ids; by default the model generates it.",
-    "templates": "Texts with `{}` in place of a label; several are averaged.",
+    "template": "Text with `{}` in place of a label; several are averaged.",
     "tensors": "Names and shapes of the recorded tensors.",
     "text": "One text.",
     "text_pairs": "The second text of each pair, as many as `texts`.",

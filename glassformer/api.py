@@ -168,7 +168,7 @@ class Pipeline(Bundle):
         *,
         top: int | None = None,
         labels: Sequence[str] | None = None,
-        templates: str | Sequence[str] | None = None,
+        template: str | Sequence[str] | None = None,
         **options: Unpack[EncoderTaskOptions],
     ) -> list[Label]: ...
 
@@ -180,7 +180,7 @@ class Pipeline(Bundle):
         *,
         top: int | None = None,
         labels: Sequence[str] | None = None,
-        templates: str | Sequence[str] | None = None,
+        template: str | Sequence[str] | None = None,
         **options: Unpack[EncoderTaskOptions],
     ) -> list[list[Label]]: ...
 
@@ -191,7 +191,7 @@ class Pipeline(Bundle):
         *,
         top: int | None = None,
         labels: Sequence[str] | None = None,
-        templates: str | Sequence[str] | None = None,
+        template: str | Sequence[str] | None = None,
         **options: Unpack[EncoderTaskOptions],
     ) -> list[Label] | list[list[Label]]:
         """Classify texts, images or time series: labels with probabilities.
@@ -203,7 +203,7 @@ class Pipeline(Bundle):
         text_pair: the second text of each pair, e.g. the hypothesis; as many as `inputs`.
         top: number of labels; None: all.
         labels: names of the classes, for a model with an image and a text tower (zero-shot classification).
-        templates: texts with {} in place of a label, by default "a photo of a {}"; several are averaged.
+        template: text with {} in place of a label, by default "a photo of a {}"; several are averaged.
         """
         from glassformer.tasks.base import input_kind
         from glassformer.tasks.classification import Classifier
@@ -219,7 +219,7 @@ class Pipeline(Bundle):
         if labels is not None or isinstance(self.spec, spec.TwoTowerSpec):
             from glassformer.tasks.zero_shot import TEMPLATE, ZeroShotClassifier
 
-            task = ZeroShotClassifier(self, labels or (), templates=templates or TEMPLATE, top=top, **options)
+            task = ZeroShotClassifier(self, labels or (), template=template or TEMPLATE, top=top, **options)
         else:
             task = Classifier(self, top=top, **options)
         inputs = _expand_folder(inputs, or_text=input_kind(self.spec) == "text")

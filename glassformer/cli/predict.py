@@ -87,10 +87,9 @@ def classify(
             show_default=False,
         ),
     ] = None,
-    templates: Annotated[
+    template: Annotated[
         list[str] | None,
         typer.Option(
-            "--template",
             help='Text of a label, with {} in place of its name (default: "a photo of a {}"). Repeatable: '
             "several are averaged.",
             show_default=False,
@@ -123,7 +122,7 @@ def classify(
     from glassformer.tasks.series_classification import reads_series
     from glassformer.tasks.table_columns import classification_columns
 
-    zero_shot = _zero_shot_options(bundle, labels, templates)
+    zero_shot = _zero_shot_options(bundle, labels, template)
     table = classification_columns(bundle, top)
     top_labels = None if options.as_json else table.top
     if reads_series(bundle):
@@ -156,13 +155,13 @@ def classify(
 
 
 def _zero_shot_options(
-    bundle: Bundle, labels: str | None, templates: list[str] | None
+    bundle: Bundle, labels: str | None, template: list[str] | None
 ) -> dict[str, Any] | None:
-    """Return the labels and templates of zero-shot classification; None for a model with its own labels."""
+    """Return the labels and template of zero-shot classification; None for a model with its own labels."""
     from glassformer.core.spec import TwoTowerSpec
 
     if not isinstance(bundle.spec, TwoTowerSpec):
-        if labels is not None or templates:
+        if labels is not None or template:
             raise UnsupportedError(bundle.display_name, "other labels", hint="it has its own labels")
         return None
     if labels is None:
@@ -175,7 +174,7 @@ def _zero_shot_options(
     else:
         names = [name.strip() for name in labels.split(",")]
     names = [name for name in names if name]
-    return {"labels": names, **({"templates": templates} if templates else {})}
+    return {"labels": names, **({"template": template} if template else {})}
 
 
 def _split_pair(line: Any) -> Any:

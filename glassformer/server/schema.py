@@ -401,7 +401,7 @@ class ClassifyRequest(RequestModel):
 
     text_pairs: the second text of each pair, as many as `texts`.
     labels: names of the classes of images, for a model with an image and a text tower (zero-shot).
-    templates: texts with {} in place of a label, by default "a photo of a {}"; several are averaged.
+    template: text with {} in place of a label, by default "a photo of a {}"; several are averaged.
     """
 
     model: ModelName | None = None
@@ -409,7 +409,7 @@ class ClassifyRequest(RequestModel):
     text_pairs: Texts | None = None
     images: Images | None = None
     labels: Texts | None = None
-    templates: Annotated[list[Text], Field(min_length=1, max_length=100)] | None = None
+    template: Text | Annotated[list[Text], Field(min_length=1, max_length=100)] | None = None
     top: Annotated[int, Field(ge=1, le=100_000)] | None = None
     truncate: bool = False
 

@@ -245,9 +245,9 @@ def _classify(model: str, bundle: Bundle, inputs: Any, body: ClassifyRequest) ->
     if body.labels is None:
         task = Classifier(bundle, top=body.top, truncate=body.truncate)
     else:
-        templates = body.templates or TEMPLATE
+        template = body.template or TEMPLATE
         task = ZeroShotClassifier(
-            bundle, body.labels, templates=templates, top=body.top, truncate=body.truncate
+            bundle, body.labels, template=template, top=body.top, truncate=body.truncate
         )
     outputs = task(inputs)
     results = [

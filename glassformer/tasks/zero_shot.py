@@ -24,8 +24,8 @@ TEMPLATE = "a photo of a {}"
 class ZeroShotClassifier(EncoderTask[Tensor, Classification]):
     """Classify images by labels that are given as texts.
 
-    labels: names of the classes. templates: texts with {} in place of a label; the embeddings of several
-    templates are averaged. top: number of labels; None: all.
+    labels: names of the classes. template: text with {} in place of a label; the embeddings of several
+    are averaged. top: number of labels; None: all.
     The probabilities of the labels sum to 1, unless the model was trained with a sigmoid for each pair.
     """
 
@@ -34,17 +34,17 @@ class ZeroShotClassifier(EncoderTask[Tensor, Classification]):
         bundle: Bundle,
         labels: Sequence[str],
         *,
-        templates: str | Sequence[str] = TEMPLATE,
+        template: str | Sequence[str] = TEMPLATE,
         top: int | None = None,
         **options: Unpack[EncoderTaskOptions],
     ) -> None:
         if not isinstance(bundle.model, TwoTower):
             raise UnsupportedError(bundle.display_name, "labels given as texts", hint="it has its own labels")
         check_at_least("top", top)
-        templates = [templates] if isinstance(templates, str) else list(templates)
-        for template in templates:
-            if not isinstance(template, str) or "{}" not in template:
-                raise InvalidValueError("templates", template, "a text with {} in place of the label")
+        templates = [template] if isinstance(template, str) else list(template)
+        for text in templates:
+            if not isinstance(text, str) or "{}" not in text:
+                raise InvalidValueError("template", text, "a text with {} in place of the label")
         if not labels or not templates:
             raise EmptyInputError("list of labels" if templates else "list of templates")
         if isinstance(labels, str) or not all(isinstance(label, str) and label.strip() for label in labels):

@@ -19,7 +19,7 @@ def test_similarities_equal_those_of_the_task_and_of_each_pair(family: str) -> N
     images = [url(picture()), url(picture((16, 40)))]
     texts = ["the cat sat on the mat.", "a dog ran", "where is the glass?"]
     info = compare_images_texts(bundle, images, texts)
-    classes = bundle.classify([decode_base64(image) for image in images], labels=texts, templates="{}")
+    classes = bundle.classify([decode_base64(image) for image in images], labels=texts, template="{}")
     for n, row in enumerate(info.cosines):
         logits = info.scale * torch.tensor(row) + info.bias
         scores = logits.softmax(-1) if info.activation == "softmax" else logits.sigmoid()

@@ -34,10 +34,12 @@ def test_routes_match_the_library(tmp_path: Path) -> None:
     images = [base64.b64encode(file).decode() for file in files]
     texts = ["a cat", "the big red house.png"]  # a text is never opened as a file
     with serving([tmp_path / "clip"]) as server, server.client() as client:
-        found = client.post("/classify", json={"images": images, "labels": LABELS, "top": 1}).json()
-        expected = pipeline.classify(files, labels=LABELS, top=1)
-        assert [row[0]["label"] for row in found["results"]] == [row[0].label for row in expected]
-        assert found["results"][0][0]["score"] == pytest.approx(expected[0][0].score, abs=1e-5)
+        for options in ({}, {"template": "the {}"}, {"template": ["a {}", "{}!"]}):
+            body = {"images": images, "labels": LABELS, "top": 1, **options}
+            found = client.post("/classify", json=body).json()
+            expected = pipeline.classify(files, labels=LABELS, top=1, **options)
+            assert [row[0]["label"] for row in found["results"]] == [row[0].label for row in expected]
+            assert found["results"][0][0]["score"] == pytest.approx(expected[0][0].score, abs=1e-5)
 
         vectors = torch.tensor(client.post("/embed", json={"images": images}).json()["vectors"])
         assert (vectors - pipeline.embed(files)).abs().max() < 1e-5

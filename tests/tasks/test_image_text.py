@@ -129,11 +129,11 @@ def test_zero_shot_classification_averages_templates(
     theirs = reference_embeddings(clip, pictures, texts)
     means = torch.nn.functional.normalize(theirs.text_embeds.unflatten(0, (len(LABELS), -1)).mean(1), dim=-1)
     expected = (clip[0].logit_scale.exp() * theirs.image_embeds @ means.T).softmax(-1)
-    found = clip[3].classify(pictures, labels=LABELS, templates=templates)
+    found = clip[3].classify(pictures, labels=LABELS, template=templates)
     for row, labels in zip(expected, found, strict=True):
         scores = {label.label: label.score for label in labels}
         assert torch.tensor([scores[name] for name in LABELS]).sub(row).abs().max() < 1e-5
-    best = clip[3].classify(pictures[0], labels=LABELS, templates=templates, top=1)
+    best = clip[3].classify(pictures[0], labels=LABELS, template=templates, top=1)
     assert [label.label for label in best] == [found[0][0].label]
 
 
@@ -165,7 +165,7 @@ def test_sigmoid_model_pads_texts_and_scores_labels_independently(
     ids = tokenizer(texts, padding="max_length", max_length=20, return_tensors="pt")["input_ids"]
     with torch.no_grad():
         expected = torch.sigmoid(model(pixel_values=pixels, input_ids=ids).logits_per_image)
-    found = glassformer.load(tmp_path).classify(pictures, labels=texts, templates="{}")
+    found = glassformer.load(tmp_path).classify(pictures, labels=texts, template="{}")
     for row, labels in zip(expected, found, strict=True):
         scores = {label.label: label.score for label in labels}
         assert torch.tensor([scores[name] for name in texts]).sub(row).abs().max() < 1e-5
@@ -187,8 +187,8 @@ def test_rejected_inputs_are_numbered_among_all_inputs(clip: Any, pictures: list
         Embedder(clip[3])(["a cat", pictures[0], "missing.png"])
     assert (error.value.kind, error.value.number) == ("image", 3)
     with pytest.raises(InvalidValueError) as bad:
-        clip[3].classify(pictures[0], labels=LABELS, templates="no place for it")
-    assert bad.value.name == "templates"
+        clip[3].classify(pictures[0], labels=LABELS, template="no place for it")
+    assert bad.value.name == "template"
     with pytest.raises(EmptyInputError):
         clip[3].classify(pictures[0], labels=[])
     for labels in (["cat", " "], ["cat", "cat"], "cat"):

@@ -134,7 +134,7 @@ def test_training_finds_colored_shapes(preset: str, tmp_path: Path) -> None:
     assert pipeline.family == preset
     labels = [f"{color} {shape}" for color in COLORS for shape in SHAPES]
     pictures = [tmp_path / "images" / f"{n}.png" for n in range(16)]
-    found = pipeline.classify(pictures, labels=labels, templates="a {}", top=1)
+    found = pipeline.classify(pictures, labels=labels, template="a {}", top=1)
     right = [row[0].label == f"{COLORS[n % 4]} {SHAPES[n // 4 % 2]}" for n, row in enumerate(found)]
     if preset == "clip":  # a sigmoid learns little in so few steps
         assert np.mean(right) > 0.5  # chance is 1/8

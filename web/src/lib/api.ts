@@ -119,14 +119,14 @@ export interface CheckpointInfo {
   loss: number | null;
 }
 
-/** POST /classify: `texts`, or `images` as data: URLs or base64 of PNG or JPEG files. text_pairs: the second text of each pair, as many as `texts`. labels: names of the classes of images, for a model with an image and a text tower (zero-shot). templates: texts with {} in place of a label, by default "a photo of a {}"; several are averaged. */
+/** POST /classify: `texts`, or `images` as data: URLs or base64 of PNG or JPEG files. text_pairs: the second text of each pair, as many as `texts`. labels: names of the classes of images, for a model with an image and a text tower (zero-shot). template: text with {} in place of a label, by default "a photo of a {}"; several are averaged. */
 export interface ClassifyRequest {
   model?: string | null;
   texts?: string[] | null;
   text_pairs?: string[] | null;
   images?: string[] | null;
   labels?: string[] | null;
-  templates?: string[] | null;
+  template?: string | string[] | null;
   top?: number | null;
   truncate?: boolean;
 }
