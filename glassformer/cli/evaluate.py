@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 # settings of the data section that have no effect on an evaluation
 TRAINING_SETTINGS = frozenset(
     {"train", "valid", "split", "max_len", "horizon"}
-    | {"bpe_dropout", "mask_prob", "mlm_weight", "flip", "shift", "rotate", "erase", "cutmix"}
+    | {"bpe_dropout", "mask_prob", "mlm_weight", "flip_prob", "vertical_flip_prob", "scale_jitter"}
+    | {"color_jitter", "max_shift", "max_rotation", "erase_prob", "cutmix_prob", "mixup_prob"}
 )
-
 
 BleuTokenizer = Literal["13a", "intl", "char", "zh", "none", "ko-mecab", "ja-mecab"]
 
@@ -87,10 +87,13 @@ def evaluate(
     """Evaluate a model on test data.
 
     translate: loss, perplexity, BLEU, chrF. restore: also exact matches.
-    lm: loss, perplexity, bits per character. classify and images: accuracy
-    and per-class F1. detect: average precision of boxes. segment: mean IoU,
-    or average precision of masks and panoptic quality. forecast: MSE and
-    MAE, compared with a baseline that repeats the last value.
+    summarize: ROUGE. lm: loss, perplexity, bits per character. classify,
+    classify-series and images: accuracy and per-class F1. ner: F1 of
+    entities. answer: exact matches and F1. embed: recall@1, or rank
+    correlation. contrastive: recall@1, 5 and 10, from images to texts and
+    back. detect: average precision of boxes. segment: mean IoU, or average
+    precision of masks and panoptic quality. forecast: MSE and MAE, compared
+    with a baseline that repeats the last value.
     """
     from rich.console import Console
 
