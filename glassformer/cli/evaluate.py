@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -152,9 +153,13 @@ def evaluate(
         with atomic_write(out) as file:
             file.write("".join(" ".join(output.split()) + "\n" for output in outputs).encode())
         message(f"wrote {len(outputs):,} lines to {out}")
+    tables = {
+        name: [{key: _number_or_none(value) for key, value in row.items()} for row in rows]
+        for name, rows in validation.tables.items()
+    }
     if as_json:
         document = {"model": model, "job": job, "data": list(data), "metrics": metrics}
-        print_json(document | {"signatures": signatures, **validation.tables})
+        print_json(document | {"signatures": signatures, **tables})
         return
     screen = console()
     screen.print(f"[bold]{model}[/]  {job}", soft_wrap=True)
@@ -162,8 +167,8 @@ def evaluate(
     for name, value in metrics.items():
         line = f"  {name:<{width}}  {value:>10.4f}  {signatures.get(name, '')}"
         screen.print(line.rstrip(), soft_wrap=True)
-    if "classes" in validation.tables:
-        screen.print(_class_table(validation.tables["classes"]))
+    if "classes" in tables:
+        screen.print(_class_table(tables["classes"]))
 
 
 def _add_language(
@@ -198,12 +203,20 @@ def _add_language(
     return [str(table)], list(PAIR_FIELDS), [*settings, f"data.language_column={LANGUAGE_COLUMN}"]
 
 
+def _number_or_none(value: Any) -> Any:
+    """Return None for NaN: the metric of a class that the data does not have."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
 def _class_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return a table of the classes that have metrics."""
     from rich.table import Table
 
-    table = Table(title="classes", title_justify="left", box=None, pad_edge=False)
+    known = [row for row in rows if None not in row.values()]
+    title = "classes" if len(known) == len(rows) else f"classes ({len(known)} of {len(rows)})"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in rows[0]:
         table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
-    for row in rows:
+    for row in known:
         table.add_row(*(f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row.values()))
     return table

@@ -96,7 +96,7 @@ def test_images_of_a_detector_are_read_from_another_folder(run, tmp_path):
     notes = [{"id": n, "image_id": n, "category_id": 1, "bbox": [4, 4, 9, 9]} for n in range(4)]
     data = tmp_path / "notes" / "boxes.json"
     data.parent.mkdir()
-    categories = [{"id": 1, "name": "cat"}]
+    categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
     data.write_text(json.dumps({"images": images, "annotations": notes, "categories": categories}))
     recipe = {
         "job": "detect",
@@ -106,7 +106,12 @@ def test_images_of_a_detector_are_read_from_another_folder(run, tmp_path):
         "training": {"max_steps": 1, "report_to": [], "device": "cpu"},
     }
     glassformer.train(recipe, tmp_path / "run", log=lambda _: None)
-    found = document(run("evaluate", tmp_path / "run", data, "--images", tmp_path / "pictures", "--json"))
+    evaluate = ("evaluate", tmp_path / "run", data, "--images", tmp_path / "pictures")
+    found = document(run(*evaluate, "--json"))
     assert found["job"] == "detect" and "ap" in found["metrics"]
+    assert found["classes"][0]["ap"] is not None
+    assert found["classes"][1] == {"name": "dog", "ap": None, "ap50": None}  # not in the data
+    printed = run(*evaluate).out
+    assert "cat" in printed and "dog" not in printed and "nan" not in printed
     done = run("evaluate", tmp_path / "run", data, "--images", tmp_path / "absent")
     assert done.code == 2 and str(tmp_path / "absent") in " ".join(done.err.split())
