@@ -102,6 +102,11 @@ class Inputs:
     errors: LineErrors = field(default_factory=LineErrors)
     on_processed: Callable[[int], None] = lambda count: None  # called with the number of processed lines
 
+    @property
+    def column(self) -> str:
+        """The column of the inputs in a table that is written, unless they are read from one."""
+        return "image" if self.images else "text"
+
     def skip(self, count: int) -> None:
         """Skip the first `count` lines, which an earlier run processed."""
         skipped = sum(1 for _ in islice(self.lines, count))
@@ -165,11 +170,11 @@ def read_inputs(
         return _read_table(file, columns, encoding, job, max_columns)
     if images:
         inputs = Inputs(source="file", images=images, total=len(images), errors=LineErrors(unit="image"))
-        inputs.lines = _kept_lines(iter(images), inputs)
+        inputs.lines = _recorded_lines(iter(images), inputs)
         return inputs
     if texts:
         inputs = Inputs(source="arguments", total=len(texts))
-        inputs.lines = _kept_lines(iter(texts), inputs)
+        inputs.lines = _recorded_lines(iter(texts), inputs)
         return inputs
     if file is None:
         inputs = Inputs(source="terminal" if sys.stdin.isatty() else "stdin")
@@ -180,15 +185,15 @@ def read_inputs(
     else:
         inputs = Inputs(source="stdin")  # a pipe, which can be read only once
         lines = decode_lines(transcode(file.open("rb"), encoding), encoding=encoding)
-    inputs.lines = _kept_lines(_valid_lines(lines, inputs.errors, warn=True), inputs)
+    inputs.lines = _recorded_lines(_valid_lines(lines, inputs.errors, warn=True), inputs)
     return inputs
 
 
-def _kept_lines(lines: Iterator[str], inputs: Inputs) -> Iterator[str]:
+def _recorded_lines(lines: Iterator[str], inputs: Inputs) -> Iterator[str]:
     """Yield the lines, and keep them for a table that is written."""
     for line in lines:
         if inputs.keeps_records:
-            inputs.records.append({"text": line})
+            inputs.records.append({inputs.column: line})
         yield line
 
 
@@ -348,7 +353,7 @@ def open_output(
     with ExitStack() as stack:
         file: BinaryIO | None = None
         if columns is not None and file_format(out) != "plain":
-            table = TableWriter(out, columns, source=inputs.table, resume=resume)
+            table = TableWriter(out, columns, source=inputs.table, names=(inputs.column,), resume=resume)
             stack.push(table)
             inputs.skip(table.rows)
             inputs.keeps_records = True

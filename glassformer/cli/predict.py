@@ -51,6 +51,7 @@ from glassformer.errors import (
     MissingValueError,
     UnsupportedError,
 )
+from glassformer.messages import plural
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -341,6 +342,11 @@ def similar(
     Prints the lines and their cosine similarities, separated by tabs.
     Empty lines stay empty; empty lines of the corpus are ignored.
     """
+    from glassformer.data.image_files import is_image_name
+
+    if is_image_name(corpus):
+        hint = "name a folder of images, or a file with one text per line"
+        raise FileProblemError(corpus, "is the name of an image", hint=hint)
     folder = corpus.is_dir()
     lines, errors = ([], LineErrors(unit="image")) if folder else read_lines(corpus, options.encoding)
     source, bundle = _open(model, inputs, options)
@@ -599,7 +605,8 @@ def _save_vectors(out: Path, inputs: Inputs, vectors: Iterable[Tensor], width: i
             inputs.errors.pop(number + 1)
     message(f"wrote {inputs.total:,} vectors of {width} values to {out}")
     if empty:
-        message(f"note: {empty:,} {'row is' if empty == 1 else 'rows are'} NaN: empty or invalid lines")
+        source = "bad images" if inputs.images else "empty or invalid lines"
+        message(f"note: {empty:,} {plural('vector', empty)} of {source} {'is' if empty == 1 else 'are'} NaN")
     inputs.errors.raise_if_any()
 
 

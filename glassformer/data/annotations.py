@@ -51,6 +51,7 @@ Box = tuple[float, float, float, float]  # x_min, y_min, x_max, y_max in pixels
 IGNORE_INDEX = 255  # default number of the pixels in a semantic mask that have no class
 IGNORED_NAMES = ("unlabelled", "unlabeled", "void", "ignore", "ignored")  # of classes that are left out
 ONE_CLASS = "object"  # label of instances without a classes file
+ITEMS = "images and annotations"  # that readers count
 MAX_COORDINATE = 1e6  # of a polygon; every pixel of its outline is traced
 _CLASS_FILES = ("classes.txt", "classes.tsv", "labels.txt", "obj.names", "classes.names")
 _MASK_FOLDERS = ("masks", "mask", "labels", "annotations", "SegmentationClass")
@@ -322,7 +323,7 @@ def read_coco(
     """
     path = Path(path)
     content = _read_json(path)
-    counter = (errors or RowErrors()).start_file(path, unit="annotation")
+    counter = (errors or RowErrors()).start_file(path, unit="annotation", items=ITEMS)
     folders = [Path(images)] if images is not None else _image_folders(path)
     names = _coco_classes(path, content["categories"])
     entries: dict[Any, _ObjectEntry] = {}
@@ -537,7 +538,7 @@ def read_yolo(path: str | Path, split: str = "train", *, errors: RowErrors | Non
         if folder is None:
             raise FileMissingError(path, f"{split} split of the images")
         images = list_images([folder])
-    counter = (errors or RowErrors()).start_file(path, unit="line")
+    counter = (errors or RowErrors()).start_file(path, unit="line", items=ITEMS)
     entries = []
     for image in images:
         try:
@@ -672,7 +673,7 @@ def read_voc(folder: str | Path, split: str = "train", *, errors: RowErrors | No
         stems = sorted(file.stem for file in (folder / "Annotations").glob("*.xml"))
     else:
         raise FileMissingError(lists / f"{split}.txt")
-    counter = (errors or RowErrors()).start_file(folder, unit="object")
+    counter = (errors or RowErrors()).start_file(folder, unit="object", items=ITEMS)
     entries, labels = [], set[str]()
     for stem in stems:
         file = folder / "Annotations" / f"{stem}.xml"
@@ -752,7 +753,7 @@ def read_masks(
     names = dict(classes) if isinstance(classes, Mapping) else dict(enumerate(classes or ()))
     ignored = {number for number, name in names.items() if name.lower() in IGNORED_NAMES} | {ignore_index}
     names = {number: name for number, name in names.items() if number not in ignored}
-    counter = (errors or RowErrors()).start_file(images, unit="image")
+    counter = (errors or RowErrors()).start_file(images, unit="image", items="images")
     label = next(iter(names.values()), ONE_CLASS)  # of instances
     entries: list[_MaskEntry] = []
     for image in list_images([images]):

@@ -371,7 +371,7 @@ class ClassFolders(EncodedImages):
         return [entry.name for entry in _entries(self.folder) if entry.is_dir()]
 
     def files(self, errors: RowErrors) -> Iterator[tuple[RowCounter, Iterator[Encoded]]]:
-        yield errors.start_file(self.folder, unit="file"), self._images()
+        yield errors.start_file(self.folder, unit="file", items="images"), self._images()
 
     def _images(self) -> Iterator[Encoded]:
         for name in self.classes():
@@ -398,7 +398,7 @@ class ParquetImages(EncodedImages):
 
     def files(self, errors: RowErrors) -> Iterator[tuple[RowCounter, Iterator[Encoded]]]:
         for path in self.paths:
-            counter = errors.start_file(path, unit="row")
+            counter = errors.start_file(path, unit="row", items="images")
             yield counter, self._images(ParquetReader(path), counter)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Count rows that cannot be used, report them with file and line, and skip them.
+"""Count rows or images that cannot be used, report them with file and line, and skip them.
 
 A few bad rows in a large file are skipped with a warning. A file without a good row, or with more than 10 %
 bad rows, is probably the wrong file or read with the wrong options, so it raises an error.
@@ -40,22 +40,27 @@ class RowError:
 
 @dataclass(eq=False)
 class TooManyBadRowsError(GlassformerError):
-    """Too many rows are bad: most likely the file or the columns are wrong. first: the first bad row."""
+    """Too many rows are bad: most likely the file or the columns are wrong.
+
+    first: the first bad row. items: what the rows are, e.g. "images".
+    """
 
     path: str
     bad: int
     rows: int
     first: str
+    items: str = "rows"
     hint: str = "fix or remove them"
-    template: ClassVar[str] = "{bad:,} of {rows:,} rows of {path} cannot be used: {first}"
+    template: ClassVar[str] = "{bad:,} of {rows:,} {items} of {path} cannot be used: {first}"
 
 
 @dataclass
 class RowCounter:
-    """Count the good and bad rows of one pass over one file."""
+    """Count the good and bad rows of one pass over one file. items: what the rows are, in messages."""
 
     file: str
     unit: str = "line"
+    items: str = "rows"
     good: int = 0
     bad: int = 0
     first: list[RowError] = field(default_factory=list)
@@ -66,14 +71,18 @@ class RowCounter:
         if len(self.first) < SHOWN:
             self.first.append(RowError(self.file if file is None else fspath(file), line, reason, self.unit))
         if not self.good and self.bad >= GIVE_UP_AFTER:
-            raise TooManyBadRowsError(self.file, self.bad, self.bad, str(self.first[0]))
+            raise self._too_many()
 
     def finish(self) -> None:
         """Raise an error if the file has no rows or too many bad ones."""
         if not self.good and not self.bad:
-            raise EmptyInputError(f"file {self.file}", hint="at least one row is required")
+            raise EmptyInputError(f"file {self.file}", hint=f"add {self.items}")
         if self.bad > MAX_BAD_SHARE * (self.good + self.bad):
-            raise TooManyBadRowsError(self.file, self.bad, self.good + self.bad, str(self.first[0]))
+            raise self._too_many()
+
+    def _too_many(self) -> TooManyBadRowsError:
+        rows = self.good + self.bad
+        return TooManyBadRowsError(self.file, self.bad, rows, str(self.first[0]), self.items)
 
 
 class RowErrors:
@@ -90,12 +99,12 @@ class RowErrors:
     def __init__(self) -> None:
         self._counters: dict[str, RowCounter] = {}
 
-    def start_file(self, file: str | PathLike[str], *, unit: str = "line") -> RowCounter:
+    def start_file(self, file: str | PathLike[str], *, unit: str = "line", items: str = "rows") -> RowCounter:
         """Return the counter for a new pass over a file, replacing that of an earlier pass.
 
-        unit: what the numbers of bad rows count, e.g. "line" or "row".
+        unit: what the numbers of bad rows count, e.g. "line" or "row". items: what the rows are, in messages.
         """
-        counter = self._counters[fspath(file)] = RowCounter(fspath(file), unit)
+        counter = self._counters[fspath(file)] = RowCounter(fspath(file), unit, items)
         return counter
 
     @property
@@ -118,4 +127,5 @@ class RowErrors:
         if not self.count:
             return ""
         more = "; ..." if self.count > len(self.first) else ""
-        return f"skipped {self.count:,} of {self.rows:,} rows: {'; '.join(map(str, self.first))}{more}"
+        items = next(iter(self._counters.values())).items
+        return f"skipped {self.count:,} of {self.rows:,} {items}: {'; '.join(map(str, self.first))}{more}"

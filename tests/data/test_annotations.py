@@ -116,8 +116,9 @@ def test_bad_annotations_are_skipped_and_counted(bad, tmp_path):
     data = read_coco(coco(tmp_path, annotations=[*good, bad]), errors=errors)
     assert errors.count == 1 and sum(len(item.annotations) for item in data) == 14
     assert errors.first[0].line == 16
-    with pytest.raises(TooManyBadRowsError):
+    with pytest.raises(TooManyBadRowsError) as caught:
         read_coco(coco(tmp_path, annotations=[bad] * 3))
+    assert caught.value.items == "images and annotations"
 
 
 def test_missing_and_repeated_images_are_skipped_with_their_annotations(tmp_path):

@@ -583,7 +583,7 @@ class ImagesJob(Job[ImageData]):
             f"{valid:,} for validation"
         )
         if skipped:
-            self.facts["skipped rows"] = skipped
+            self.facts["skipped"] = skipped
             self.log(skipped)
 
     def train_examples(self) -> ImageExamples:

@@ -209,7 +209,7 @@ class ObjectJob(Job[SectionT]):
             splits += f" (the val split of {self.data.train[0]})"
         self.log(f"{splits}, resized to {height} x {width}, in {len(self.classes)} {classes}")
         if skipped:
-            self.facts["skipped rows"] = skipped
+            self.facts["skipped"] = skipped
             self.log(skipped)
 
     @property

@@ -171,7 +171,7 @@ def prepare_corpus(
         }
         notes = cache.commit(bad=problems.summary(), **split_notes)
     if notes["bad"]:
-        job.facts["skipped rows"] = notes["bad"]
+        job.facts["skipped"] = notes["bad"]
         job.log(notes["bad"])
     valid_store = Store(cache.folder / "valid")
     return TextCorpus(

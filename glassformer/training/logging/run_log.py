@@ -174,7 +174,7 @@ class RunLog:
             self._message(text)
 
     def facts(self, facts: Mapping[str, Any]) -> None:
-        """Record facts about the run for its report, e.g. parameters, device, skipped rows."""
+        """Record facts about the run for its report, e.g. parameters, device, skipped examples."""
         if self._main:
             self._record("event", self._step, {"facts": facts})
 
