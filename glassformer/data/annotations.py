@@ -538,7 +538,7 @@ def read_yolo(path: str | Path, split: str = "train", *, errors: RowErrors | Non
         if folder is None:
             raise FileMissingError(path, f"{split} split of the images")
         images = list_images([folder])
-    counter = (errors or RowErrors()).start_file(path, unit="line", items=ITEMS)
+    counter = (errors or RowErrors()).start_file(f"{path} ({split} split)", unit="line", items=ITEMS)
     entries = []
     for image in images:
         try:
@@ -673,7 +673,7 @@ def read_voc(folder: str | Path, split: str = "train", *, errors: RowErrors | No
         stems = sorted(file.stem for file in (folder / "Annotations").glob("*.xml"))
     else:
         raise FileMissingError(lists / f"{split}.txt")
-    counter = (errors or RowErrors()).start_file(folder, unit="object", items=ITEMS)
+    counter = (errors or RowErrors()).start_file(f"{folder} ({split} split)", unit="object", items=ITEMS)
     entries, labels = [], set[str]()
     for stem in stems:
         file = folder / "Annotations" / f"{stem}.xml"

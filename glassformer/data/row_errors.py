@@ -107,6 +107,10 @@ class RowErrors:
         counter = self._counters[fspath(file)] = RowCounter(fspath(file), unit, items)
         return counter
 
+    def add(self, other: RowErrors) -> None:
+        """Add the files of another collection."""
+        self._counters |= other._counters
+
     @property
     def count(self) -> int:
         """Number of skipped rows."""

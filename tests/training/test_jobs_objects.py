@@ -13,14 +13,14 @@ from PIL import Image
 from glassformer.bundle import Bundle, load, save
 from glassformer.core.convolution.pixel_head import PixelOutput
 from glassformer.data.annotated_examples import NO_OBJECT, AnnotatedExamples, fractional_boxes
-from glassformer.data.annotations import read_coco
+from glassformer.data.annotations import AnnotationSet, find_annotations, read_coco
 from glassformer.data.examples import IGNORE_INDEX
 from glassformer.data.scenes import LANGUAGES, CutOuts, SceneComposer, SceneOptions, write_scenes
 from glassformer.errors import FileMissingError, MissingValueError, UnknownNameError, UnsupportedError
 from glassformer.families.registry import preset_spec
 from glassformer.tasks.pixel_postprocessing import pixel_classes, pixel_instances
 from glassformer.training.evaluation import evaluate_files
-from glassformer.training.jobs import JOBS
+from glassformer.training.jobs import JOBS, detection
 from glassformer.training.model_setup import build_initialized
 from glassformer.training.object_learner import (
     ObjectAugment,
@@ -233,6 +233,27 @@ def test_training_uses_the_validation_split_of_the_data(scenes, tmp_path, layout
         (data / "ImageSets/Main/val.txt").unlink()
     assert sum(count_images(data)) == 16
     assert sum(count_images(scenes)) == 24
+
+
+@pytest.mark.parametrize("layout", ["yolo", "voc"])
+def test_each_split_is_read_once_and_its_bad_images_are_counted(scenes, tmp_path, monkeypatch, layout):
+    data = write_splits(scenes, tmp_path / "data", layout)
+    for folder, number in (("train", 3), ("val", 20)):
+        home = data / ("JPEGImages" if layout == "voc" else f"images/{folder}")
+        (home / f"{number}.png").write_bytes(b"no image")
+    splits = []
+
+    def read(path: Path, split: str, **options: Any) -> AnnotationSet:
+        splits.append(split)
+        return find_annotations(path, split, **options)
+
+    monkeypatch.setattr(detection, "find_annotations", read)
+    request = parse_recipe({"job": "detect", "data": {"train": [str(data)]}})
+    job = JOBS["detect"](request, tmp_path, lambda _: None)
+    job.prepare_data()
+    assert splits == ["train", "val"]
+    assert (job.facts["training images"], job.facts["validation images"]) == (15, 7)
+    assert all(name in job.facts["skipped"] for name in ("3.", "20."))
 
 
 def count_images(data: Path, job: str = "detect", **section: Any) -> tuple[int, int]:

@@ -85,12 +85,14 @@ class ObjectJob(Job[SectionT]):
                 raise self._no_known_class(self.valid_set.classes)
         else:
             self.train_set = self._open(train, "train", problems)
+            own = self._val_split(train, problems) if data.valid is None else None
             if data.valid is None:
-                own = self._has_val_split(train)
-                self.update_data(valid=(str(train),) if own else DEFAULT_VALID_FRACTION)
+                self.update_data(valid=DEFAULT_VALID_FRACTION if own is None else (str(train),))
             valid = self.data.valid
             assert valid is not None
-            if isinstance(valid, float):
+            if own is not None:
+                self.valid_set = own
+            elif isinstance(valid, float):
                 self.valid_set = self.train_set
                 self.train_rows, self.valid_rows = self.train_set.split(valid, seed=self.recipe.seed)
             else:
@@ -112,15 +114,19 @@ class ObjectJob(Job[SectionT]):
     def _one_file(self) -> bool:
         return single_path(self.data.train).suffix == ".json"
 
-    def _has_val_split(self, path: Path) -> bool:
-        """Check if the training data has a validation split of its own, without training images."""
+    def _val_split(self, path: Path, problems: RowErrors) -> AnnotationSet | None:
+        """Open the validation split of the training data; None if it has none without training images."""
         if self._one_file:
-            return False
+            return None
+        val_problems = RowErrors()
         try:
-            images = self._open(path, "val", RowErrors())
+            images = self._open(path, "val", val_problems)
         except (FileProblemError, FileMissingError, MissingValueError, EmptyInputError):
-            return False
-        return not set(images.paths) & set(self.train_set.paths)
+            return None
+        if set(images.paths) & set(self.train_set.paths):
+            return None
+        problems.add(val_problems)
+        return images
 
     def _open_any(self, path: Path, problems: RowErrors) -> AnnotationSet:
         """Open the first split that a folder or a data.yaml has; note which one it is."""
