@@ -39,7 +39,8 @@ class AnnotatedExamples:
     size: height and width. targets: "boxes"; or "instances", also a map with the number of the object of each
     pixel (the smaller of two that overlap); or "classes", a map of class numbers, IGNORE_INDEX if unlabeled.
     Regions with crowds of objects are no targets. An image that cannot be decoded, e.g. a truncated file, is
-    black and has no targets; a warning names it.
+    replaced by another one of its batch (if there is none, by a black image without targets); a warning names
+    it, and `unreadable` has its row.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class AnnotatedExamples:
         self._numbers = {name: n for n, name in enumerate(classes)}
         self._cache: dict[int, _Example] = {}
         self._cached_bytes = 0
+        self.unreadable: set[int] = set()  # rows, as far as they were read
 
     def __len__(self) -> int:
         return len(self.images)
@@ -92,7 +94,8 @@ class AnnotatedExamples:
             if self._cached_bytes + size <= CACHE_BYTES:
                 self._cache[row] = example
                 self._cached_bytes += size
-        return [known[row] for row in rows]
+        good = [row for row in rows if row not in self.unreadable] or rows
+        return [known[good[0] if row in self.unreadable else row] for row in rows]
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
@@ -104,7 +107,8 @@ class AnnotatedExamples:
         try:
             pixels = image.load().resize((width, height), Image.Resampling.BILINEAR)
         except FileProblemError as error:
-            warn_once(f"{error}; it is replaced by a black image without objects")
+            warn_once(f"{error}; it is left out")
+            self.unreadable.add(row)
             pixels, notes = Image.new("RGB", (width, height)), []
         labels = np.array([self._numbers[note.label] for note in notes], np.int64)
         return _Example(

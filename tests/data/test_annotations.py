@@ -172,7 +172,7 @@ def logged(monkeypatch):
     return messages
 
 
-def test_truncated_images_become_black_images_without_objects(tmp_path, logged):
+def test_truncated_images_are_replaced_in_their_batch(tmp_path, logged):
     path = coco(tmp_path)
     noise = np.random.default_rng(0).integers(0, 256, (30, 40, 3), np.uint8)
     Image.fromarray(noise).save(tmp_path / "images" / "a.png")
@@ -184,10 +184,11 @@ def test_truncated_images_become_black_images_without_objects(tmp_path, logged):
     examples = AnnotatedExamples(data, data.classes, size=(15, 20), targets="instances")
     for epoch in range(2):
         batch = examples.batch(np.arange(2), epoch=epoch)
-        assert not batch["images"][0].any() and batch["images"][1].any()
-        assert (batch["labels"][0] == -1).all() and (batch["segments"][0] == -1).all()
-        assert 2 in batch["labels"][1]
+        assert all((part[0] == part[1]).all() for part in batch.values()) and 2 in batch["labels"][1]
         examples._cache.clear()
+    assert examples.unreadable == {0}
+    alone = examples.batch(np.arange(1), epoch=0)
+    assert not alone["images"].any() and (alone["labels"] == -1).all() and (alone["segments"] == -1).all()
     assert ["a.png" in message for message in logged] == [True]
 
 

@@ -1,6 +1,7 @@
 """Jobs `detect` and `segment`: learning, metrics, exact resumption, fine-tuning and errors."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,26 @@ def test_training_learns_and_evaluation_agrees(scenes, tmp_path, case):
     untrained = evaluate_files(tmp_path / "fresh/model", [str(scenes)], log=losses.append)
     assert fresh.job.name == model.job.name
     assert metrics["loss"] < 0.97 * untrained.validation.metrics["loss"]
+
+
+@pytest.mark.parametrize("case", ["detect-yolos", "segment-pixels", "segment-queries"])
+def test_a_truncated_image_does_not_count_in_an_evaluation(scenes, tmp_path, case):
+    train(recipe(scenes, case, steps=2), tmp_path / "run", log=lambda _: None)
+    folder = tmp_path / "data"
+    shutil.copytree(scenes.parent, folder)
+    content = json.loads(scenes.read_text("utf-8"))
+    first = content["images"].pop(0)
+    content["annotations"] = [note for note in content["annotations"] if note["image_id"] != first["id"]]
+    (folder / "without.json").write_text(json.dumps(content), "utf-8")
+    image = next(folder.rglob(first["file_name"]))
+    image.write_bytes(image.read_bytes()[:-40])
+    metrics = [
+        evaluate_files(tmp_path / "run/model", [str(folder / name)], log=lambda _: None).validation.metrics
+        for name in (scenes.name, "without.json")
+    ]
+    losses = [found.pop("loss") for found in metrics]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2)  # of masks, sampled points are compared
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-4)
 
 
 @pytest.mark.parametrize("case", MODELS)

@@ -313,9 +313,18 @@ class ObjectJob(Job[SectionT]):
     def predictions(
         self, learner: ObjectLearner, examples: AnnotatedExamples, device: torch.device, batch: int
     ) -> Iterator[tuple[list[AnnotatedImage], Any, float, int]]:
-        """Yield the images of each batch, the output of the model, its summed loss, and its count."""
+        """Yield the images of each batch, the output of the model, its summed loss, and its count.
+
+        Images that cannot be decoded are left out.
+        """
         ignored, known = Counter[str](), 0
         for rows, arrays, tensors in evaluation_batches(examples, device, batch):
+            good = [n for n, row in enumerate(rows) if int(row) not in examples.unreadable]
+            if not good:
+                continue
+            rows = rows[good]
+            arrays = {name: array[good] for name, array in arrays.items()}
+            tensors = {name: tensor[good] for name, tensor in tensors.items()}
             output = learner.predict(tensors["images"])
             parts = (tensors.get(name) for name in ("labels", "boxes", "segments"))
             loss = float(learner.loss(output, *parts))
@@ -326,6 +335,8 @@ class ObjectJob(Job[SectionT]):
                 else:
                     ignored[label] += 1
             yield images, output, loss, self.count(arrays)
+        if len(examples.unreadable) == len(examples):
+            raise EmptyInputError("set of validation images that can be read", "replace the broken files")
         if self.base_classes is not None and ignored:
             self._note_ignored(ignored, known)
 
