@@ -194,11 +194,11 @@ class _MaskEntry(_Entry):
 class AnnotationSet(Sequence[AnnotatedImage]):
     """Annotated images, by number. Masks are decoded on access.
 
-    classes: the names of the labels, in the order of the class numbers.
+    classes: the names of the labels, in the order of the class numbers. files: those with the annotations.
     """
 
-    def __init__(self, entries: Sequence[_Entry], classes: Sequence[str]) -> None:
-        self._entries, self.classes = tuple(entries), tuple(classes)
+    def __init__(self, entries: Sequence[_Entry], classes: Sequence[str], files: Iterable[Path]) -> None:
+        self._entries, self.classes, self.files = tuple(entries), tuple(classes), tuple(files)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -209,7 +209,7 @@ class AnnotationSet(Sequence[AnnotatedImage]):
     def __getitem__(self, index: slice) -> AnnotationSet: ...
     def __getitem__(self, index: int | slice) -> AnnotatedImage | AnnotationSet:
         if isinstance(index, slice):
-            return AnnotationSet(self._entries[index], self.classes)
+            return AnnotationSet(self._entries[index], self.classes, self.files)
         return self._entries[index].decode()
 
     @property
@@ -367,7 +367,7 @@ def read_coco(
         _ObjectEntry(entry.path, entry.width, entry.height, tuple(objects[key]), tuple(captions[key]))
         for key, entry in entries.items()
     ]
-    return AnnotationSet(complete, list(dict.fromkeys(names.values())))
+    return AnnotationSet(complete, list(dict.fromkeys(names.values())), [path])
 
 
 def _read_json(path: Path) -> dict[str, list[Any]]:
@@ -550,7 +550,8 @@ def read_yolo(path: str | Path, split: str = "train", *, errors: RowErrors | Non
         objects = tuple(_yolo_objects(_label_file(image), names, height, width, counter))
         entries.append(_ObjectEntry(image, width, height, objects))
     counter.finish()
-    return AnnotationSet(entries, list(names.values()))
+    files = [file for image in images if (file := _label_file(image)).is_file()]
+    return AnnotationSet(entries, list(names.values()), files)
 
 
 def _read_yaml(path: Path, split: str) -> tuple[dict[int, str], list[Path]]:
@@ -686,7 +687,8 @@ def read_voc(folder: str | Path, split: str = "train", *, errors: RowErrors | No
         entries.append(entry)
         labels |= {thing.label for thing in entry.objects}
     counter.finish()
-    return AnnotationSet(entries, sorted(labels))
+    files = [file for stem in stems if (file := folder / "Annotations" / f"{stem}.xml").is_file()]
+    return AnnotationSet(entries, sorted(labels), files)
 
 
 def _voc_image(path: Path, images: Path, counter: RowCounter) -> _ObjectEntry:
@@ -778,7 +780,8 @@ def read_masks(
             entry = _MaskEntry(image, width, height, mask, names, frozenset(ignored), None)
         entries.append(entry)
     counter.finish()
-    return AnnotationSet(entries, [label] if instances else list(names.values()))
+    files = [entry.mask for entry in entries]
+    return AnnotationSet(entries, [label] if instances else list(names.values()), files)
 
 
 def _check_mask(path: Path, height: int, width: int) -> bool:

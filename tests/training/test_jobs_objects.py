@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from glassformer.data.scenes import LANGUAGES, CutOuts, SceneComposer, SceneOpti
 from glassformer.errors import FileMissingError, MissingValueError, UnknownNameError, UnsupportedError
 from glassformer.families.registry import preset_spec
 from glassformer.tasks.pixel_postprocessing import pixel_classes, pixel_instances
+from glassformer.training.data_cache import DataChangedError
 from glassformer.training.evaluation import evaluate_files
 from glassformer.training.jobs import JOBS, detection
 from glassformer.training.model_setup import build_initialized
@@ -112,6 +114,26 @@ def test_resume_within_an_epoch_is_bit_identical(scenes, tmp_path, case):
     straight = train(long, tmp_path / "straight", log=lambda _: None)
     pairs = zip(resumed.model.state_dict().items(), straight.model.state_dict().items(), strict=True)
     assert all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
+
+
+@pytest.mark.parametrize("layout", ["coco", "yolo", "voc"])
+def test_resume_with_other_annotations_is_an_error(scenes, tmp_path, layout):
+    data = tmp_path / "data"
+    if layout == "coco":
+        shutil.copytree(scenes.parent, data)
+        data /= scenes.name
+    else:
+        write_splits(scenes, data, layout)
+    request = recipe(data, "detect-yolos", steps=1)
+    train(request, tmp_path / "run", log=lambda _: None)
+    longer = recipe(data, "detect-yolos", steps=2)
+    notes = {"coco": data, "yolo": data / "labels/train/3.txt", "voc": data / "Annotations/3.xml"}[layout]
+    text = notes.read_text("utf-8")
+    notes.write_text(f"{text}\n", "utf-8")
+    with pytest.raises(DataChangedError):
+        train(longer, tmp_path / "run", log=lambda _: None)
+    notes.write_text(text, "utf-8")  # a new modification time alone does not matter
+    train(longer, tmp_path / "run", log=lambda _: None)
 
 
 def test_an_image_encoder_becomes_a_detector_with_new_classes(scenes, tmp_path):
@@ -282,8 +304,9 @@ def count_images(data: Path, job: str = "detect", **section: Any) -> tuple[int, 
     request = parse_recipe({"job": job, "data": {"train": [str(data)], **section}})
     counts = []
     for _ in range(2):
-        prepared = JOBS[job](request, data, lambda _: None)
-        prepared.prepare_data()
+        with TemporaryDirectory() as folder:
+            prepared = JOBS[job](request, Path(folder), lambda _: None)
+            prepared.prepare_data()
         counts.append((prepared.facts["training images"], prepared.facts["validation images"]))
         request = prepared.recipe
     assert counts[0] == counts[1]

@@ -24,6 +24,7 @@ from glassformer.data.examples import Arrays
 from glassformer.data.image_files import single_path
 from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.row_errors import RowErrors
+from glassformer.data.sources import fingerprint_files
 from glassformer.errors import (
     EmptyInputError,
     FileMissingError,
@@ -35,6 +36,7 @@ from glassformer.errors import (
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
 from glassformer.messages import list_some, plural
 from glassformer.metrics.detection import AveragePrecision, Objects, objects_of
+from glassformer.training.data_cache import DataCache, no_log
 from glassformer.training.hardware import Hardware
 from glassformer.training.jobs.base import Job
 from glassformer.training.jobs.labels import classes_of, with_classes
@@ -97,6 +99,7 @@ class ObjectJob(Job[SectionT]):
                 self.train_rows, self.valid_rows = self.train_set.split(valid, seed=self.recipe.seed)
             else:
                 self.valid_set = self._open(single_path(valid), "val", problems)
+            self._check_unchanged()
         if not len(self._rows(self.train_set, self.train_rows)):
             raise EmptyInputError("set of training images", "add images, or hold out fewer")
         sample = [self.train_set[n] for n in range(min(SAMPLED_IMAGES, len(self.train_set)))]
@@ -106,6 +109,16 @@ class ObjectJob(Job[SectionT]):
         self._prepare_sample(sample)
         self._choose_image_size(sample)
         self._log_counts(problems.summary())
+
+    def _check_unchanged(self) -> None:
+        """Raise if a resumed run would continue with other images or annotations."""
+        sets = (self.train_set, self.valid_set)
+        files = [file for images in sets for file in images.files]
+        content = [([path.name for path in images.paths], images.classes) for images in sets]
+        cache = DataCache(self.folder / "data", lambda s: (fingerprint_files(files, stamp=s), content))
+        if cache.load(no_log) is None:  # only the note is used: the images are read each time
+            cache.start()
+            cache.commit()
 
     def _open(self, path: Path, split: str, problems: RowErrors) -> AnnotationSet:
         return find_annotations(path, split, images=self.data.images, errors=problems)
