@@ -302,30 +302,30 @@ def run(workspace: Workspace, name: str) -> None:
     emoji = read_emoji(workspace.data / "emoji-captions", LANGUAGES[kind])
     total = len(emoji.names["en"])
     held_out = held_out_rows(total)
-    seen = np.setdiff1d(np.arange(total), held_out)
+    train_rows = np.setdiff1d(np.arange(total), held_out)
     if changes.get("data", {}).get("inner"):
-        held_out, seen = map(np.sort, np.split(rng.permutation(seen), [INNER]))
+        held_out, train_rows = map(np.sort, np.split(rng.permutation(train_rows), [INNER]))
     image = load(workspace.data / "dinov2-small", dtype="float32")
     text = load("pocket" if kind == "pocket" else workspace.data / kind, dtype="float32")
     assert text.tokenizer is not None
     model = build(image, text)
 
     number = torch.full((total,), -1)
-    number[torch.from_numpy(seen)] = torch.arange(len(seen))
+    number[torch.from_numpy(train_rows)] = torch.arange(len(train_rows))
     owner = number[emoji.rows]
-    own = [(owner == n).nonzero()[:, 0] for n in range(len(seen))]
+    own = [(owner == n).nonzero()[:, 0] for n in range(len(train_rows))]
     styles = torch.arange(len(STYLES))
     table = torch.stack([pictures[styles % len(pictures)] for pictures in own])
-    texts = Texts(emoji, seen, text.tokenizer, rng)
+    texts = Texts(emoji, train_rows, text.tokenizer, rng)
     texts.ids, texts.spans = texts.ids.to(device), texts.spans.to(device)
     learner = EmojiLearner(model, emoji.images, table, texts)
     held, known = (
         Evaluation(emoji, rows, text.tokenizer)
-        for rows in (held_out, np.sort(rng.permutation(seen)[:HELD_OUT]))
+        for rows in (held_out, np.sort(rng.permutation(train_rows)[:HELD_OUT]))
     )
     task = LearnerTask(
         learner=learner,
-        train=EmojiExamples(len(seen), len(STYLES)),
+        train=EmojiExamples(len(train_rows), len(STYLES)),
         unit="pairs",
         count=count,
         metric=OF,
@@ -337,5 +337,5 @@ def run(workspace: Workspace, name: str) -> None:
     limit = workspace.seconds or SECONDS
     trained = train_for(task, options, seconds=limit, seed=int(seed), device=device, of=OF)
     task.save(workspace.run(ROW, name) / "model")
-    seen_figures = {f"seen {key}": value for key, value in known(learner, device).items()}
-    record(workspace, ROW, name, trained, OF, {**trained.metrics, **seen_figures})
+    train_figures = {f"seen {key}": value for key, value in known(learner, device).items()}
+    record(workspace, ROW, name, trained, OF, {**trained.metrics, **train_figures})

@@ -102,12 +102,12 @@ def train_for(
                     curve.append((step, _validate(task, average, device)[of]))
                     validating += time.monotonic() - start
                     print(f"{elapsed:6.1f} s  step {step:6,}  {of} {curve[-1][1]:.4f}", flush=True)
-    taken = time.monotonic() - began
+    run_time = time.monotonic() - began
     metrics = _validate(task, average, device)
     curve.append((step, metrics[of]))
     average._swap()  # the averaged weights stay in the model
     return TimedRun(
-        seconds=taken,
+        seconds=run_time,
         steps=step,
         parameters=sum(p.numel() for p in learner.parameters()),
         curve=curve,

@@ -196,7 +196,7 @@ class Pipeline(Bundle):
     ) -> list[Label] | list[list[Label]]:
         """Classify texts, images or time series: labels with probabilities.
 
-        An image is a path, bytes, a PIL image or an array; a folder stands for its images.
+        An image is a path, bytes, a PIL image or an array; a folder means all its images.
         For a model of time series, `inputs` is an array (B, T, C), a list of arrays (T, C), one such array,
         or a file.
 
@@ -288,7 +288,7 @@ class Pipeline(Bundle):
 
         Boxes are x_min, y_min, x_max, y_max in pixels of the original image.
 
-        images: a path, bytes, a PIL image or an array, or several; a folder stands for its images
+        images: a path, bytes, a PIL image or an array, or several; a folder means all its images
         threshold: minimum score of an object, from 0 to 1
         batch_size: largest number of images per batch
         """
@@ -316,7 +316,7 @@ class Pipeline(Bundle):
         An image is encoded once; a second prompt for the same image only runs the decoder.
         The other models (EoMT, MaskFormer, Mask2Former, models of the job `segment`) segment whole images.
 
-        images: a path, bytes, a PIL image or an array, or several; a folder stands for its images
+        images: a path, bytes, a PIL image or an array, or several; a folder means all its images
         points: (x, y) in pixels, inside one object
         background_points: (x, y) outside of it
         boxes: (x_min, y_min, x_max, y_max) in pixels, each around an object
@@ -336,7 +336,7 @@ class Pipeline(Bundle):
     ) -> Tensor:
         """Embed a text or image as a vector (D,), several as a matrix (N, D); float32, on the CPU.
 
-        A folder stands for its images; for a model that also reads texts, pass it as a `Path`.
+        A folder means all its images; for a model that also reads texts, pass it as a `Path`.
 
         prompt: name of a prompt defined in the folder of a sentence encoder.
         """
@@ -376,7 +376,7 @@ class Pipeline(Bundle):
     ) -> list[Match] | list[list[Match]]:
         """Rank candidates by the cosine similarity of their embeddings to each query, the nearest first.
 
-        Folders stand for their images as in `embed`.
+        Folders mean all their images, as in `embed`.
 
         queries: one text or image, or several
         candidates: texts or images to rank

@@ -53,9 +53,9 @@ def data(tmp_path_factory) -> Path:
 
 
 def run(data: Path, work: Path, row: str, name: str, *changes: str) -> dict[str, float]:
-    words = [word for change in ("training.batch_size=4", *changes) for word in ("--set", change)]
+    overrides = [word for change in ("training.batch_size=4", *changes) for word in ("--set", change)]
     places = ("--data", data, "--work", work, "--figures", work / "figures", "--device", "cpu")
-    main([row, "--only", name, "--seconds", "2", *map(str, places), *words])
+    main([row, "--only", name, "--seconds", "2", *map(str, places), *overrides])
     record = json.loads((work / "figures" / row / f"{name.replace('/', '-')}.json").read_text())
     assert (work / row / name / "model").is_dir() and record["curve"] and record["parameters"]
     return record["figures"]

@@ -109,7 +109,7 @@ def classify(
     prints its predicted value. A model trained on text pairs reads two texts
     separated by a tab.
     A model with an image and a text tower compares images with --labels.
-    A folder stands for its images; each line then starts with the path.
+    For a folder, all its images are read; each line starts with the path.
     A model of time series reads them from a file: .ts, UCR .tsv or a table.
     Empty lines stay empty. --json prints the probabilities of all labels.
     A table written with --out gets the columns label and score, or labels;
@@ -287,8 +287,8 @@ def embed(
 
     Prints one vector per line, with values separated by spaces.
     A model with an image and a text tower embeds both: names that end like
-    an image file's are images. A folder stands for its images; each line
-    then starts with the path.
+    an image file's are images. For a folder, all its images are read, and
+    each line starts with the path.
     A sentence encoder pools and normalizes as configured; other text
     encoders return the mean over tokens, image encoders their class token,
     if they have one. Empty lines stay empty. --out writes a

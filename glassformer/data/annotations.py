@@ -634,14 +634,14 @@ def _yolo_objects(
             counter.add_error(number, str(error), file=path)
 
 
-def _yolo_object(words: Sequence[str], names: Mapping[int, str], height: int, width: int) -> _Object:
+def _yolo_object(cells: Sequence[str], names: Mapping[int, str], height: int, width: int) -> _Object:
     try:
-        numbers = [float(word) for word in words[1:]]
-        label = names.get(int(words[0]))
+        numbers = [float(cell) for cell in cells[1:]]
+        label = names.get(int(cells[0]))
     except ValueError:
         raise ValueError("is not a class number and coordinates") from None
     if label is None:
-        raise ValueError(f"has the class number {words[0]}, but there are {len(names)} classes")
+        raise ValueError(f"has the class number {cells[0]}, but there are {len(names)} classes")
     if len(numbers) == 4:
         x, y, wide, high = numbers
         corners = ((x - wide / 2) * width, (y - high / 2) * height)
@@ -668,8 +668,7 @@ def read_voc(folder: str | Path, split: str = "train", *, errors: RowErrors | No
         files = [file for name in _SPLITS.get(split, (split,)) if (file := lists / f"{name}.txt").is_file()]
         if not files:
             raise FileMissingError(lists / f"{split}.txt")
-        words = [line.split() for line in _read_lines(files[0])]
-        stems = [line[0] for line in words if line]
+        stems = [line.split()[0] for line in _read_lines(files[0]) if line.strip()]
     elif split == "train":
         stems = sorted(file.stem for file in (folder / "Annotations").glob("*.xml"))
     else:

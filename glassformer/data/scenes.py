@@ -339,14 +339,14 @@ class SceneComposer:
         grid = F.affine_grid(theta, [count * most, 4, size, size], align_corners=False)
         level = torch.log2(side / (scale * size)).floor().long().clamp(0, BLUR_LEVELS - 1)
         pictures = self._pyramid[level, cutout.clamp(min=0)].flatten(0, 1)  # (B M, 4, 64, 64)
-        drawn = F.grid_sample(pictures, grid, align_corners=False).unflatten(0, (count, most))
-        drawn = drawn * present[..., None, None, None]
+        layers = F.grid_sample(pictures, grid, align_corners=False).unflatten(0, (count, most))
+        layers = layers * present[..., None, None, None]
         if self.cutouts.tinted:
-            drawn[:, :, :3] *= self._palette[tensor(layout.color)][..., None, None]
+            layers[:, :, :3] *= self._palette[tensor(layout.color)][..., None, None]
         images = self._background(tensor(layout.background))
         masks = torch.zeros(count, most, size, size, dtype=torch.bool, device=self.device)
         for n in range(most):
-            color, alpha = drawn[:, n, :3], drawn[:, n, 3]
+            color, alpha = layers[:, n, :3], layers[:, n, 3]
             images = color + (1 - alpha[:, None]) * images
             covers = alpha >= 0.5
             masks[:, :n] &= ~covers[:, None]
@@ -412,28 +412,28 @@ class SceneComposer:
         language: str,
     ) -> list[Question]:
         """Return questions with one right answer."""
-        words, names = _QUESTIONS[language], self.cutouts.names
+        phrases, names = _QUESTIONS[language], self.cutouts.names
         counts = Counter(kinds.tolist())
         questions = []
         for kind, n in counts.items():
             name = names[kind][language]
-            questions.append(Question("count", words["count"].format(a=name), str(n)))
-            questions.append(Question("exists", words["exists"].format(a=name), words["yes"]))
+            questions.append(Question("count", phrases["count"].format(a=name), str(n)))
+            questions.append(Question("exists", phrases["exists"].format(a=name), phrases["yes"]))
             if self.cutouts.tinted and n == 1:
                 color = list(COLORS.values())[colors[kinds == kind][0]][1][LANGUAGES.index(language)]
-                questions.append(Question("color", words["color"].format(a=name), color))
+                questions.append(Question("color", phrases["color"].format(a=name), color))
         draws = uniform(self.seed, 1, np.array([index]), 2)[0]
         absent = [kind for kind in range(len(names)) if kind not in counts]
         if absent:
             name = names[absent[int(draws[0] * len(absent))]][language]
-            questions.append(Question("exists", words["exists"].format(a=name), words["no"]))
+            questions.append(Question("exists", phrases["exists"].format(a=name), phrases["no"]))
         single = [kind for kind, n in counts.items() if n == 1]
         if len(single) >= 2:
             pair = single[:2] if draws[1] < 0.5 else single[1::-1]
             x = {kind: center[kinds == kind][0, 0] for kind in pair}
             a, b = (names[kind][language] for kind in pair)
             answer = names[min(pair, key=x.__getitem__)][language]
-            questions.append(Question("left", words["left"].format(a=a, b=b), answer))
+            questions.append(Question("left", phrases["left"].format(a=a, b=b), answer))
         return questions
 
 

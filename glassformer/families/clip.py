@@ -1,4 +1,4 @@
-"""CLIP: an image tower and a causal text tower with a shared embedding space; also each tower by itself."""
+"""CLIP: an image tower and a causal text tower with a shared embedding space; also each tower alone."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ def segment_by_prompt(
     prompt = Prompt(points=input.points or (), background_points=input.background_points or (), box=input.box)
     observer = Observer(("decoder.*.q", "decoder.*.k"))
     output = task.decode(image, prompt, observer)
-    record, whole = observer.record, image.embedding.shape[-2:]
-    grid = task.unpadded(whole, image)
+    record, padded_grid = observer.record, image.embedding.shape[-2:]
+    grid = task.unpadded(padded_grid, image)
     tensors: dict[str, Tensor] = {}
     attentions = []
     for name in record.attentions():
@@ -58,9 +58,9 @@ def segment_by_prompt(
         kind = _KINDS[last]
         weights = record.weights(name)[0].float()  # (H, T, S)
         if kind == "tokens_to_image":
-            weights = weights.unflatten(-1, whole)[..., : grid[0], : grid[1]].flatten(-2)
+            weights = weights.unflatten(-1, padded_grid)[..., : grid[0], : grid[1]].flatten(-2)
         if kind == "image_to_tokens":
-            weights = weights.unflatten(1, whole)[:, : grid[0], : grid[1]].flatten(1, 2)
+            weights = weights.unflatten(1, padded_grid)[:, : grid[0], : grid[1]].flatten(1, 2)
         tensors[f"{name}.weights"] = weights
         layer = int(path.rpartition(".")[2]) if ".blocks." in name else spec.decoder.num_layers
         attentions.append(

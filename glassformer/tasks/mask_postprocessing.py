@@ -78,18 +78,18 @@ class MaskPostprocessor:
         crops: (image, start, end) of each row of the output, along the longer side of the resized image.
         sizes, scaled_sizes: (H, W) of the original and of the resized images.
         """
-        whole = [torch.zeros(output.logits.shape[-1] - 1, *size) for size in scaled_sizes]
+        sums = [torch.zeros(output.logits.shape[-1] - 1, *size) for size in scaled_sizes]
         counts = [torch.zeros(size) for size in scaled_sizes]
         images = self._images(output, [scaled_sizes[n] for n, _, _ in crops], None)
         for (n, start, end), (logits, masks, (high, wide)) in zip(crops, images, strict=True):
             rows, columns = (
                 (slice(start, end), slice(None)) if high > wide else (slice(None), slice(start, end))
             )
-            whole[n][:, rows, columns] += class_scores(logits, masks).cpu()
+            sums[n][:, rows, columns] += class_scores(logits, masks).cpu()
             counts[n][rows, columns] += 1
         return [
             best_classes(scores / count.clamp(min=1), size)
-            for scores, count, size in zip(whole, counts, sizes, strict=True)
+            for scores, count, size in zip(sums, counts, sizes, strict=True)
         ]
 
     def instance(
@@ -160,10 +160,10 @@ class MaskPostprocessor:
         by_label: dict[int, int] = {}
         for n, label_id in enumerate(label_ids.tolist()):
             inside, mask = probabilities[n] >= self.mask_threshold, owner == n
-            area, whole = int(mask.sum()), int(inside.sum())
+            area, full_area = int(mask.sum()), int(inside.sum())
             if self.resize == "logits":
                 mask = mask & inside
-            if not whole or not mask.any() or area / whole <= self.overlap_mask_area_threshold:
+            if not full_area or not mask.any() or area / full_area <= self.overlap_mask_area_threshold:
                 continue
             if label_id in by_label:
                 first = segments[by_label[label_id]]

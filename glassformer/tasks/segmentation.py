@@ -248,8 +248,8 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
         side, (height, width) = options.points_per_side, image.size
         steps = (torch.arange(side) + 0.5) / side
         grid = torch.stack(torch.meshgrid(steps * width, steps * height, indexing="xy"), -1).view(-1, 1, 2)
-        kept_masks: list[Tensor] = []  # as predicted; in full size, they might not fit into memory
-        kept_scores: list[Tensor] = []
+        good_masks: list[Tensor] = []  # as predicted; in full size, they might not fit into memory
+        good_scores: list[Tensor] = []
         boxes: list[Box] = []
         together = max(1, FULL_SIZE_PIXELS // (height * width))
         size = POINTS_PER_BATCH["cpu" if image.embedding.device.type == "cpu" else "cuda"]
@@ -264,11 +264,11 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
             ):
                 logits = self._full_size(part, image)
                 stability = stability_score(logits, options.stability_score_offset)
-                kept = (stability > options.stability_score_thresh) & (logits > 0).flatten(1).any(1)
-                boxes += [mask_to_box((mask > 0).cpu().numpy()) for mask in logits[kept]]
-                kept_masks.append(part[kept])
-                kept_scores.append(part_scores[kept])
-        masks, scores = torch.cat(kept_masks), torch.cat(kept_scores)
+                stable = (stability > options.stability_score_thresh) & (logits > 0).flatten(1).any(1)
+                boxes += [mask_to_box((mask > 0).cpu().numpy()) for mask in logits[stable]]
+                good_masks.append(part[stable])
+                good_scores.append(part_scores[stable])
+        masks, scores = torch.cat(good_masks), torch.cat(good_scores)
         order = suppress_boxes(torch.tensor(boxes).view(-1, 4), scores, options.box_nms_thresh)
         return [_annotation(self._full_size(masks[n : n + 1], image)[0] > 0, float(scores[n])) for n in order]
 
@@ -318,15 +318,15 @@ def suppress_boxes(boxes: Tensor, scores: Tensor, threshold: float) -> list[int]
     order = scores.argsort(descending=True, stable=True).tolist()
     area = (boxes[:, 2:] - boxes[:, :2]).prod(1)
     alive = torch.ones(len(boxes), dtype=torch.bool)
-    kept = []
+    indices = []
     for n in order:
         if not alive[n]:
             continue
-        kept.append(n)
+        indices.append(n)
         overlap = torch.minimum(boxes[n, 2:], boxes[:, 2:]) - torch.maximum(boxes[n, :2], boxes[:, :2])
         shared = overlap.clamp(min=0).prod(1)
         alive &= shared / (area + area[n] - shared) <= threshold
-    return kept
+    return indices
 
 
 def _annotation(mask: Tensor, score: float) -> Annotation:
@@ -348,8 +348,8 @@ def _fit_prompt(prompt: Prompt, size: Size) -> Prompt:
     left, top, right, bottom = prompt.box
     clipped = max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height))
     if not (clipped[0] < clipped[2] and clipped[1] < clipped[3]):
-        given = ",".join(f"{side:g}" for side in prompt.box)
-        raise InvalidValueError("boxes", given, f"x_min < x_max and y_min < y_max {inside}")
+        corners = ",".join(f"{side:g}" for side in prompt.box)
+        raise InvalidValueError("boxes", corners, f"x_min < x_max and y_min < y_max {inside}")
     return replace(prompt, box=clipped)
 
 

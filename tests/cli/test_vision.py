@@ -42,15 +42,15 @@ def test_detect_prints_the_objects_of_the_library(run, model, images) -> None:
 
 
 def test_detect_writes_json_coco_and_drawings(run, model, images, tmp_path) -> None:
-    out, drawn = tmp_path / "found.json", tmp_path / "drawn"
-    done = run("detect", model, images, "--threshold", "0", "--out", out, "--draw", drawn)
+    out, drawings = tmp_path / "found.json", tmp_path / "drawn"
+    done = run("detect", model, images, "--threshold", "0", "--out", out, "--draw", drawings)
     assert done.code == 0, done.err
     rows = json.loads(out.read_text())
     assert [(row["width"], row["height"], len(row["objects"])) for row in rows] == [(90, 60, 5), (50, 50, 5)]
-    with Image.open(drawn / "a.png") as a, Image.open(drawn / "more" / "b.jpg") as b:
+    with Image.open(drawings / "a.png") as a, Image.open(drawings / "more" / "b.jpg") as b:
         assert a.size == (270, 180) and b.size == (300, 300)  # enlarged, to make the labels readable
     run("detect", model, images, "--out", out).error()  # exists
-    run("detect", model, images, "--draw", drawn).error()
+    run("detect", model, images, "--draw", drawings).error()
     one = tmp_path / "one.png"
     assert run("detect", model, images / "a.png", "--draw", one).code == 0 and one.is_file()
     run("detect", model, images, "--draw", tmp_path / "both.png").error()
@@ -100,8 +100,8 @@ def test_segment_prints_the_segments_of_the_library(run, segmenter, images, tmp_
 
 def test_segment_writes_the_masks_of_folders(run, segmenter, images, tmp_path) -> None:
     (images / "broken.png").write_bytes(b"no image")
-    classes, masks, drawn, out = (tmp_path / name for name in ("classes", "masks", "drawn", "found.json"))
-    paths = ("--class-map", classes, "--masks", masks, "--draw", drawn, "--out", out, "--format", "coco")
+    classes, masks, drawings, out = (tmp_path / name for name in ("classes", "masks", "drawn", "found.json"))
+    paths = ("--class-map", classes, "--masks", masks, "--draw", drawings, "--out", out, "--format", "coco")
     done = run("segment", segmenter, images, "--mode", "semantic", *paths)
     assert done.code == 2 and "broken.png" in done.err
     expected = glassformer.load(segmenter).segment([images / "a.png", images / "more/b.jpg"], mode="semantic")
@@ -112,8 +112,8 @@ def test_segment_writes_the_masks_of_folders(run, segmenter, images, tmp_path) -
         with Image.open(classes / f"{name}.png") as numbers, Image.open(masks / f"{name}-1.png") as mask:
             assert (np.asarray(mask) == first.mask).all()
             assert len(set(np.asarray(numbers)[first.mask])) == 1 and np.asarray(numbers).max() < 5
-        assert (drawn / f"{name}{suffix}").is_file()
-    for option, path in (("--class-map", classes), ("--masks", masks), ("--draw", drawn)):
+        assert (drawings / f"{name}{suffix}").is_file()
+    for option, path in (("--class-map", classes), ("--masks", masks), ("--draw", drawings)):
         run("segment", segmenter, images, "--mode", "semantic", option, path).error()  # exists
     for option in ("--class-map", "--masks", "--draw"):
         run("segment", segmenter, images, option, tmp_path / "all.png").error()
@@ -136,11 +136,11 @@ def test_images_with_the_same_name_are_written_to_different_files(run, segmenter
 
 def test_outputs_stay_in_their_folder(run, model, images, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(images / "more")
-    out, drawn = tmp_path / "found.json", tmp_path / "drawn"
-    options = ("--threshold", "0", "--format", "coco", "--out", out, "--draw", drawn)
+    out, drawings = tmp_path / "found.json", tmp_path / "drawn"
+    options = ("--threshold", "0", "--format", "coco", "--out", out, "--draw", drawings)
     assert run("detect", model, "../a.png", "b.jpg", *options).code == 0
     assert [image["file_name"] for image in json.loads(out.read_text())["images"]] == ["a.png", "more/b.jpg"]
-    assert sorted(path.name for path in drawn.rglob("*.*")) == ["a.png", "b.jpg"]
+    assert sorted(path.name for path in drawings.rglob("*.*")) == ["a.png", "b.jpg"]
 
 
 def test_ctrl_c_writes_what_was_found(run, model, images, tmp_path, monkeypatch) -> None:

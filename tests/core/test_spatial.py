@@ -127,7 +127,7 @@ def test_recorded_weights_spread_over_the_grid() -> None:
     torch.testing.assert_close(whole, record.weights("encoder.blocks.0.self_attn", 1)[:, 7])
 
 
-def test_window_attention_without_a_grid_is_refused() -> None:
+def test_window_attention_without_a_grid_is_rejected() -> None:
     attention = MultiHeadAttention(8, num_heads=2, spatial_window=spec.WindowSpec(size=2))
     with pytest.raises(MissingValueError):
         attention(torch.randn(1, 4, 8))

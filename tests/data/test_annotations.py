@@ -192,7 +192,7 @@ def test_truncated_images_are_replaced_in_their_batch(tmp_path, logged):
     assert ["a.png" in message for message in logged] == [True]
 
 
-def test_bad_coco_files_are_refused(tmp_path):
+def test_bad_coco_files_are_rejected(tmp_path):
     path = tmp_path / "x.json"
     for text, error in [("{", FileProblemError), ("[]", FileProblemError), ("{}", EmptyInputError)]:
         path.write_text(text)

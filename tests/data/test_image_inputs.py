@@ -83,7 +83,7 @@ def test_all_modes_become_rgb():
     ],
     ids=lambda value: None if isinstance(value, type) else repr(value)[:20],
 )
-def test_bad_images_are_refused(source, error):
+def test_bad_images_are_rejected(source, error):
     with pytest.raises(error) as caught:
         load_image(source)
     if isinstance(source, bytes) and source.startswith(b"\x89PNG") and len(source) < 80:

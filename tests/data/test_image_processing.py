@@ -138,7 +138,7 @@ def test_old_files_are_read():
         ({"image_mean": [0.1, 0.2]}, InvalidValueError),
     ],
 )
-def test_bad_files_are_refused(config, error):
+def test_bad_files_are_rejected(config, error):
     with pytest.raises(error):
         ImageProcessor.from_dict(config)
 

@@ -56,12 +56,12 @@ def test_polygons_match_pycocotools():
 
 
 @pytest.mark.parametrize("counts", ["0", "P", "\x00", "o" * 20, [1, 2], [-1, 13], None, ["a"]])
-def test_damaged_rle_is_refused(counts):
+def test_damaged_rle_is_rejected(counts):
     with pytest.raises(ValueError):
         rle_counts({"size": [3, 4], "counts": counts}, 3, 4)
 
 
-def test_rle_of_another_size_is_refused():
+def test_rle_of_another_size_is_rejected():
     with pytest.raises(ValueError):
         rle_counts(encode_rle(np.ones((3, 4), bool)), 4, 3)
     assert decode_counts("").tolist() == []

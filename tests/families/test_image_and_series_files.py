@@ -46,11 +46,11 @@ def test_bare_encoder_without_pooler_round_trips(tmp_path: Path) -> None:
     with torch.no_grad():
         ours, theirs = bundle.model(values), reference(values).last_hidden_state
     assert (ours - theirs).abs().max() < 1e-5
-    for name, saved in (("kept", bundle), ("fresh", glassformer.Pipeline(model=bundle.model))):
+    for name, saved in (("published", bundle), ("fresh", glassformer.Pipeline(model=bundle.model))):
         glassformer.save(saved, tmp_path / name)
         assert (tmp_path / name / "config.json").exists()
         assert glassformer.load(tmp_path / name).spec == bundle.spec
-    stored = json.loads((tmp_path / "kept" / "config.json").read_text())
+    stored = json.loads((tmp_path / "published" / "config.json").read_text())
     assert stored.items() >= json.loads((folder / "config.json").read_text()).items()
 
 

@@ -102,14 +102,14 @@ def test_published_spellings_load(tmp_path: Path) -> None:
     with torch.no_grad():
         assert (model(ids).pooled - reference(ids).pooler_output).abs().max() < 1e-5
 
-    whole = harness.reference("CLIPModel", CONFIGS["CLIPModel"])
-    harness.save_reference(whole, tmp_path / "whole")
-    path = tmp_path / "whole" / "config.json"
+    reference = harness.reference("CLIPModel", CONFIGS["CLIPModel"])
+    harness.save_reference(reference, tmp_path / "clip")
+    path = tmp_path / "clip" / "config.json"
     config = json.loads(path.read_text())
     config["text_config_dict"] = {**config["text_config"]}
     config["text_config"]["num_attention_heads"] = 2
     config["vision_config_dict"] = None
     path.write_text(json.dumps(config))
-    again = transformers.CLIPModel.from_pretrained(tmp_path / "whole").eval()
+    again = transformers.CLIPModel.from_pretrained(tmp_path / "clip").eval()
     assert again.config.text_config.num_attention_heads == 4
-    assert gap(again, glassformer.load(tmp_path / "whole").model) < 1e-5
+    assert gap(again, glassformer.load(tmp_path / "clip").model) < 1e-5

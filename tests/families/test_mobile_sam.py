@@ -155,9 +155,9 @@ def test_image_embedding_and_gradients_match_the_plain_encoder(case: Any) -> Non
     ours, theirs = (pixels.clone().requires_grad_() for _ in range(2))
     embedding, expected = bundle.model.encode_image(ours), encode({**tensors, **trained}, config, theirs)
     assert embedding.shape == expected.shape and close(embedding, expected)
-    for x, given in ((embedding, ours), (expected, theirs)):
+    for x, image in ((embedding, ours), (expected, theirs)):
         (x * torch.linspace(-1, 1, x.shape[-1])).sum().backward()
-        assert given.grad is not None
+        assert image.grad is not None
     assert close(ours.grad, theirs.grad, 1e-4)
     state = unique_state_dict(bundle.model)
     gradients = {name: torch.zeros_like(t) if t.grad is None else t.grad for name, t in state.items()}

@@ -51,10 +51,10 @@ def prompts(model: PromptedSegmenter, kinds: str) -> dict[str, Tensor]:
     return {name: value for name, value in every.items() if name[0] in kinds}
 
 
-def difference(model: PromptedSegmenter, reference: Any, given: dict[str, Tensor], **options: Any) -> float:
-    theirs = {f"input_{name}": value for name, value in given.items()}
+def difference(model: PromptedSegmenter, reference: Any, inputs: dict[str, Tensor], **options: Any) -> float:
+    theirs = {f"input_{name}": value for name, value in inputs.items()}
     with torch.no_grad():
-        ours = model(pixels(model), **given, **options)
+        ours = model(pixels(model), **inputs, **options)
         return harness.worst(ours, reference(pixel_values=pixels(model), **theirs, **options), None)
 
 
@@ -69,19 +69,19 @@ def test_image_embeddings_match_transformers(pair: Any) -> None:
 @pytest.mark.parametrize("kinds", ["", "p", "pl", "b", "m", "plb", "bm", "plbm"])
 def test_every_prompt_matches_transformers(pair: Any, kinds: str, multimask_output: bool) -> None:
     reference, model = pair
-    given = prompts(model, kinds)
-    assert difference(model, reference, given, multimask_output=multimask_output) < 1e-5
+    inputs = prompts(model, kinds)
+    assert difference(model, reference, inputs, multimask_output=multimask_output) < 1e-5
 
 
 def test_image_is_encoded_once_for_several_prompts(pair: Any) -> None:
     """Prompts decoded together equal prompts decoded one by one, from one embedding."""
     _, model = pair
-    given = prompts(model, "plb")
+    inputs = prompts(model, "plb")
     with torch.no_grad():
         embedding = model.encode_image(pixels(model))
-        together = model.decode(embedding, **given)
+        together = model.decode(embedding, **inputs)
         for n in range(PROMPTS):
-            alone = model.decode(embedding, **{name: value[:, n : n + 1] for name, value in given.items()})
+            alone = model.decode(embedding, **{name: value[:, n : n + 1] for name, value in inputs.items()})
             assert (alone.masks[:, 0] - together.masks[:, n]).abs().max() < 1e-5
             assert (alone.iou[:, 0] - together.iou[:, n]).abs().max() < 1e-5
 

@@ -45,7 +45,7 @@ def pair(request: pytest.FixtureRequest) -> Any:
     eomt = request.param == "eomt"
 
     def reference(mode: str, output: MaskOutput, **options: Any) -> Any:
-        given = SimpleNamespace(
+        outputs = SimpleNamespace(
             class_queries_logits=output.logits, masks_queries_logits=output.masks.clone(), patch_offsets=None
         )
         if eomt:
@@ -54,7 +54,7 @@ def pair(request: pytest.FixtureRequest) -> Any:
             if "label_ids_to_fuse" in options:
                 options["stuff_classes"] = options.pop("label_ids_to_fuse")
         function = getattr(processor, f"post_process_{mode}_segmentation")
-        return function(given, target_sizes=SIZES, **options)
+        return function(outputs, target_sizes=SIZES, **options)
 
     return reference, ours, eomt
 

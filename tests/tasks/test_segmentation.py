@@ -60,12 +60,12 @@ PROMPTS = {
 def test_masks_and_scores_match_transformers(pair: Any, kind: str, size: tuple[int, int]) -> None:
     """The whole way: resize and pad, scale the prompts, decode, resize the masks, threshold."""
     reference, processor, pipeline = pair
-    given, image = PROMPTS[kind], picture(*size)
-    points = [*given.get("points", ()), *given.get("background_points", ())]
-    labels = [1] * len(given.get("points", ())) + [0] * len(given.get("background_points", ()))
+    prompt, image = PROMPTS[kind], picture(*size)
+    points = [*prompt.get("points", ()), *prompt.get("background_points", ())]
+    labels = [1] * len(prompt.get("points", ())) + [0] * len(prompt.get("background_points", ()))
     prompts: dict[str, Any] = {"input_points": [[points]], "input_labels": [[labels]]} if points else {}
-    if "boxes" in given:
-        prompts["input_boxes"] = [[list(box) for box in given["boxes"]]]
+    if "boxes" in prompt:
+        prompts["input_boxes"] = [[list(box) for box in prompt["boxes"]]]
     inputs = processor(image, **prompts, return_tensors="pt")
     sizes = inputs.pop("original_sizes"), inputs.pop("reshaped_input_sizes")
     with torch.no_grad():
@@ -75,9 +75,9 @@ def test_masks_and_scores_match_transformers(pair: Any, kind: str, size: tuple[i
     order = scores.argsort(descending=True).tolist()
     if kind == "point":  # ambiguous: the largest of the masks that are rated almost as high as the best
         close = [n for n in order if scores[n] >= scores.max() - 0.05]
-        whole = max(close, key=lambda n: int(masks[0, n].sum()))
-        order = [whole, *(n for n in order if n != whole)]
-    found = pipeline.segment(image, **given)
+        largest = max(close, key=lambda n: int(masks[0, n].sum()))
+        order = [largest, *(n for n in order if n != largest)]
+    found = pipeline.segment(image, **prompt)
     assert len(found) == len(order) == (3 if kind == "point" else 1)
     for thing, n in zip(found, order, strict=True):
         assert thing.mask.shape == size[::-1]
@@ -136,14 +136,14 @@ def test_everything_keeps_the_masks_that_transformers_keeps(
         logits, output.iou_scores[0], (31, 50), [0, 0, 50, 31], 0.2, 0.2, 0, 0.02
     )
     boxes = boxes.float() + torch.tensor([0, 0, 1, 1])  # their last row and column are inclusive
-    kept: list[int] = []
+    indices: list[int] = []
     for n in scores.argsort(descending=True).tolist():
-        if all(box_iou(boxes[n].tolist(), boxes[other].tolist()) <= 0.99 for other in kept):
-            kept.append(n)
+        if all(box_iou(boxes[n].tolist(), boxes[other].tolist()) <= 0.99 for other in indices):
+            indices.append(n)
     found = pipeline.segment(image, everything=options)
-    assert 1 < len(found) == len(kept) < len(scores)
-    assert [thing.box for thing in found] == [tuple(boxes[n].tolist()) for n in kept]
-    assert [thing.score for thing in found] == pytest.approx(scores[kept].clamp(0, 1).tolist(), abs=1e-5)
+    assert 1 < len(found) == len(indices) < len(scores)
+    assert [thing.box for thing in found] == [tuple(boxes[n].tolist()) for n in indices]
+    assert [thing.score for thing in found] == pytest.approx(scores[indices].clamp(0, 1).tolist(), abs=1e-5)
 
 
 def box_iou(one: list[float], other: list[float]) -> float:
@@ -176,8 +176,8 @@ def test_image_is_encoded_once(pair: Any, tmp_path: Path, monkeypatch: pytest.Mo
     changed = pipeline.segment(path, points=[(5, 5)])
     assert len(calls) == 2 and any((a.mask != b.mask).any() for a, b in zip(first, changed, strict=True))
     pixels = torch.rand(3, 30, 20, requires_grad=True)
-    for given in (pixels, pixels, pixels.detach().numpy()):
-        pipeline.segment(given, points=[(5, 5)])
+    for form in (pixels, pixels, pixels.detach().numpy()):
+        pipeline.segment(form, points=[(5, 5)])
     assert len(calls) == 3
     for n in range(12):  # old embeddings are dropped
         pipeline.segment(picture(20 + n, 20), points=[(5, 5)])
@@ -185,7 +185,7 @@ def test_image_is_encoded_once(pair: Any, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("given", "name"),
+    ("options", "name"),
     [
         ({"points": [(-1, 3)]}, "points"),
         ({"points": [(3, 3)], "background_points": [(3, 99)]}, "background_points"),
@@ -199,11 +199,11 @@ def test_image_is_encoded_once(pair: Any, tmp_path: Path, monkeypatch: pytest.Mo
         ({"everything": MaskGeneration, "points_per_side": 0}, "points_per_side"),
     ],
 )
-def test_bad_prompts_are_refused(pair: Any, given: dict[str, Any], name: str) -> None:
+def test_bad_prompts_are_rejected(pair: Any, options: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
-        if "everything" in given:
-            MaskGeneration(points_per_side=given["points_per_side"])
-        pair[2].segment(picture(30, 20), **given)
+        if "everything" in options:
+            MaskGeneration(points_per_side=options["points_per_side"])
+        pair[2].segment(picture(30, 20), **options)
     assert caught.value.name == name
 
 
@@ -224,7 +224,7 @@ def test_a_box_is_clipped_to_the_image(pair: Any) -> None:
     assert beyond == clipped
 
 
-def test_missing_and_conflicting_prompts_are_refused(pair: Any) -> None:
+def test_missing_and_conflicting_prompts_are_rejected(pair: Any) -> None:
     with pytest.raises(MissingValueError):
         pair[2].segment(picture(30, 20))
     with pytest.raises(MissingValueError):

@@ -379,9 +379,9 @@ def test_augmented_boxes_enclose_the_augmented_objects():
     moved = move_images((segments[:, None] + 1).float(), factor, shift, "nearest")[:, 0] - 1
     labels, new = move_boxes(torch.zeros(64, 1, dtype=torch.long), boxes, factor, shift)
     visible, masks = segment_masks(moved.long(), torch.zeros(64, 1, dtype=torch.long), 1)
-    kept = labels[:, 0] != NO_OBJECT
-    assert int(kept.sum()) > 40 and (visible[kept] == 0).all()
-    for (x, y, width, height), mask in zip(new[kept][:, 0].tolist(), masks[kept][:, 0], strict=True):
+    present = labels[:, 0] != NO_OBJECT
+    assert int(present.sum()) > 40 and (visible[present] == 0).all()
+    for (x, y, width, height), mask in zip(new[present][:, 0].tolist(), masks[present][:, 0], strict=True):
         rows, columns = mask.any(1).nonzero()[:, 0], mask.any(0).nonzero()[:, 0]
         found = [columns[0], columns[-1] + 1, rows[0], rows[-1] + 1]
         expected = [(x - width / 2) * 64, (x + width / 2) * 64, (y - height / 2) * 48, (y + height / 2) * 48]

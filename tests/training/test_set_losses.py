@@ -75,8 +75,8 @@ def reference_box_loss(output: BoxOutput, labels: torch.Tensor, boxes: torch.Ten
     objects = sum(counts)
     class_weights = objects + w.no_object * (len(counts) * QUERIES - objects)
     factors = {"ce": w.label * class_weights, "bbox": w.l1 * objects, "giou": w.giou * objects}
-    kept = {name: part for name, part in parts.items() if "cardinality" not in name}
-    return sum(factors[name.split("_")[1]] * part for name, part in kept.items())
+    terms = {name: part for name, part in parts.items() if "cardinality" not in name}
+    return sum(factors[name.split("_")[1]] * part for name, part in terms.items())
 
 
 def test_box_loss_equals_transformers_in_value_and_gradient():
