@@ -152,7 +152,8 @@ def make_segmenter(
     prompted = bool(prompts) or grid is not None
     if prompted and (mode is not None or stuff_classes):
         option = "mode" if mode is not None else "stuff_classes"
-        raise ConflictError((option, "points and boxes"), "it is an option of segmentation without prompts")
+        name = "everything" if grid else "boxes" if prompts[0].box else "points"
+        raise ConflictError((option, name), "the first is for models without prompts")
     if prompted or (isinstance(bundle.spec, specs.PromptedSegmenterSpec) and mode is None):
         return PromptSegmenter(bundle, prompts=prompts, everything=grid, multimask_output=multimask_output)
     return ImageSegmenter(bundle, mode=mode, threshold=threshold, stuff_classes=stuff_classes)

@@ -77,7 +77,8 @@ def make_prompts(points: Any = (), background_points: Any = (), boxes: Any = ())
     if not inside and not outside:
         return [Prompt(box=box) for box in around]
     if len(around) > 1:
-        raise ConflictError(("points", "several boxes"), "the points may belong to any of them")
+        names = ("points" if inside else "background_points", "several boxes")
+        raise ConflictError(names, "the points may belong to any of them", "use one box, or no points")
     return [Prompt(points=inside, background_points=outside, box=around[0] if around else None)]
 
 
@@ -152,7 +153,8 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
             hint = "use a SAM model, e.g. pocket-sam"
             raise UnsupportedError(bundle.display_name, "prompts of points and boxes", hint=hint)
         if everything is not None and prompts:
-            raise ConflictError(("everything", "points and boxes"), "a grid of points is used")
+            name = "boxes" if prompts[0].box else "points"
+            raise ConflictError(("everything", name), "everything is segmented with a grid of points")
         if everything is None and not (prompts and all(p.points or p.box for p in prompts)):
             hint = "or segment everything"
             if any(p.background_points for p in prompts):

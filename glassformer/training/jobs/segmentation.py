@@ -44,9 +44,10 @@ class SegmentJob(ObjectJob[SegmentData]):
 
     def _prepare_sample(self, sample: Sequence[AnnotatedImage]) -> None:
         if not any(note.mask is not None for image in sample for note in image.annotations):
+            name = "a mask of each object"
             if self.base_classes is not None:
-                raise MissingValueError("masks", "to evaluate a segmenter", "use a detector for boxes")
-            raise MissingValueError("masks", "to train a segmenter", "use the job detect for boxes")
+                raise MissingValueError(name, "to evaluate a segmenter", "use a detector for boxes")
+            raise MissingValueError(name, "to train a segmenter", "use the job detect for boxes")
         if self.data.segmentation is None:
             labels = [[note.label for note in image.annotations] for image in sample]
             several = any(len(set(names)) < len(names) for names in labels)
