@@ -424,7 +424,7 @@ def _coco_image(record: Mapping[str, Any], folders: Sequence[Path]) -> _ObjectEn
         candidates = (folder / inner / name for folder in folders for inner in _SPLIT_FOLDERS)
         file = next((file for file in candidates if file.is_file()), None)
     if file is None:
-        raise ValueError(f"image file not found in {folders[0]}; check the folder of the images")
+        raise ValueError(f"image file not found in {folders[0]}")
     height, width = _image_size(file)
     high, wide = record.get("height"), record.get("width")
     if type(high) is int and type(wide) is int and high > 0 and wide > 0:
