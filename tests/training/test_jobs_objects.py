@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+import glassformer
 from glassformer.bundle import Bundle, load, save
 from glassformer.core.convolution.pixel_head import PixelOutput
 from glassformer.data.annotated_examples import NO_OBJECT, AnnotatedExamples, fractional_boxes
@@ -150,6 +151,28 @@ def test_an_image_encoder_becomes_a_detector_with_new_classes(scenes, tmp_path):
     request["training"] |= {"lr_factors": {"backbone": 0.1}, "freeze": []}
     with pytest.raises(UnknownNameError):
         train(request, tmp_path / "other", log=lambda _: None)
+
+
+@pytest.mark.parametrize("family", ["yolos", "detr"])
+def test_a_detector_gets_more_queries_if_images_have_more_objects(scenes, tmp_path, family):
+    torch.manual_seed(0)
+    base = Bundle(model=glassformer.tiny(family, num_queries=2))
+    save(base, tmp_path / "base")
+    options = recipe(scenes, "detect-yolos") | {"model": {"folder": str(tmp_path / "base")}}
+    job = JOBS["detect"](parse_recipe(options), tmp_path / "run", lambda _: None)
+    job.prepare_data()
+    assert job.most_objects == 3
+    detector = job.build()
+    assert detection.count_queries(detector.spec) == 5
+    images = torch.randn(1, 3, 32, 32)
+    with torch.no_grad():
+        boxes = detector.model.eval()(images).boxes
+    assert boxes.shape == (1, 5, 4)
+    old, new = (dict(model.named_parameters()) for model in (base.model, detector.model))
+    name = "embed.suffix" if family == "yolos" else "tgt_embed.position"
+    assert torch.equal(new[name][..., :2, :], old[name])
+    assert not torch.equal(new[name][..., 2:4, :], old[name])
+    assert (new[name][..., 2:4, :] - old[name]).abs().max() < old[name].abs().max()
 
 
 def test_semantic_segmentation_is_measured_by_mean_iou(scenes, tmp_path):

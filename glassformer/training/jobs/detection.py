@@ -415,8 +415,13 @@ class DetectJob(ObjectJob[ObjectData]):
 
     @property
     def num_queries(self) -> int:
-        """Number of object queries of a new detector: half as many again as objects in an image."""
-        return min(MAX_QUERIES, max(MIN_QUERIES, math.ceil(1.5 * self.most_objects)))
+        """Number of object queries of a new detector."""
+        return max(MIN_QUERIES, self.required_queries)
+
+    @property
+    def required_queries(self) -> int:
+        """Half as many again as objects in an image."""
+        return min(MAX_QUERIES, math.ceil(1.5 * self.most_objects))
 
     def model_defaults(self) -> dict[str, Any]:
         return {"num_queries": self.num_queries}
@@ -431,11 +436,18 @@ class DetectJob(ObjectJob[ObjectData]):
             return self.finish(Bundle(model=build_initialized(spec)), "DetrImageProcessor")
         spec = self.base.spec
         if isinstance(spec.head, specs.BoxesSpec):
+            bundle = self.base
+            if (queries := count_queries(spec)) < self.required_queries:
+                bundle = add_queries(bundle, self.required_queries - queries)
+                self.log(
+                    f"{self.required_queries} object queries instead of {queries}, as an image has "
+                    f"{self.most_objects} objects"
+                )
             if spec.head.num_labels != labels or classes_of(self.base) != list(self.classes):
-                head = replace(spec.head, num_labels=labels)
-                bundle = keep_fitting_weights(self.base, replace(spec, head=head))
-                return self.finish(bundle, "DetrImageProcessor")
-            return self.finish(self.base, "DetrImageProcessor")
+                own: Any = bundle.spec
+                head = replace(own.head, num_labels=labels)
+                bundle = keep_fitting_weights(bundle, replace(own, head=head))
+            return self.finish(bundle, "DetrImageProcessor")
         source = getattr(spec, "input", None)
         if not isinstance(spec, specs.EncoderOnlySpec) or not isinstance(source, specs.ImagePatchesSpec):
             raise self.unsupported_model("use a detector, or an image encoder such as vit or dinov2")
@@ -460,6 +472,37 @@ class DetectJob(ObjectJob[ObjectData]):
         rows = zip(self.classes, precision.per_class(), strict=True)
         known = {name: value for name, value in precision.scores().items() if not math.isnan(value)}
         return {"loss": total / count, **known}, {"classes": [{"name": n, **row} for n, row in rows]}
+
+
+def count_queries(spec: specs.ModelSpec) -> int:
+    """Return the number of object queries of a detector, the most objects that it finds in an image."""
+    if isinstance(spec, specs.EncoderDecoderSpec):
+        assert isinstance(spec.target, specs.ObjectQueriesSpec)
+        return spec.target.num_queries
+    assert isinstance(spec.head, specs.BoxesSpec) and spec.head.num_queries is not None
+    return spec.head.num_queries
+
+
+def add_queries(detector: Bundle, number: int) -> Bundle:
+    """Return a detector with more object queries; the new ones are copies of the others with some noise."""
+    spec: Any = detector.spec
+    count = count_queries(spec)
+    if spec.head.num_queries is None:  # they are the input of a decoder
+        extended = replace(spec, target=replace(spec.target, num_queries=count + number))
+    else:
+        tokens = replace(spec.input, suffix=count + number)
+        extended = replace(spec, input=tokens, head=replace(spec.head, num_queries=count + number))
+    result = keep_fitting_weights(detector, extended)
+    sources = dict(detector.model.named_parameters())
+    with torch.no_grad():
+        for name, parameter in result.model.named_parameters():
+            source = sources[name]
+            if parameter.shape != source.shape:  # (..., tokens, D), with the queries at the end
+                queries = source[..., -count:, :]
+                copies = queries[..., torch.arange(number, device=source.device) % count, :]
+                noise = torch.randn_like(copies) * (0.1 * queries.std())
+                parameter.copy_(torch.cat((source, copies + noise), -2))
+    return result
 
 
 def keep_positions(base: Bundle, bundle: Bundle) -> None:
