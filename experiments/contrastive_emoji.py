@@ -44,7 +44,7 @@ from glassformer.training.model_setup import build_initialized
 from glassformer.training.recipe import TrainingOptions, parse_section, with_overrides
 from glassformer.training.task import LearnerTask, ValidationResult
 
-ROW, SECONDS, OF = "contrastive-emoji", 360.0, "en emoji to name"
+ROW, SECONDS, OF = "contrastive-emoji", 560.0, "en emoji to name"
 STYLES = ("noto", "twemoji", "openmoji", "fluent-flat", "emojione", "noto-blob")
 LANGUAGES = {"pocket": ("en", "ko"), "minilm": ("en",)}  # of each text tower
 TAGS = {"en": ">>ko<<", "ko": ">>en<<"}  # the translation model reads the target language first

@@ -11,8 +11,8 @@ from experiments.paths import Workspace
 from experiments.vision_training import extract, run_recipe
 from glassformer.pretrained import HERE as PRETRAINED
 
-ROW, SECONDS = "detection-bccd", 420.0
-SIZES = {"scenes": [288, 384], "dinov2": [420, 560], "detr": [480, 640]}
+ROW, SECONDS = "detection-bccd", 900.0
+SIZES = {"scenes": [384, 512], "dinov2": [420, 560], "detr": [480, 640]}
 # pretrained parts learn more slowly than new ones; the object queries of DINOv2 are new
 LR_FACTORS: dict[str, dict[str, float]] = {
     "scenes": {},
@@ -41,7 +41,7 @@ def run(workspace: Workspace, name: str) -> None:
         },
         "model": models[kind],
         "training": {
-            "lr": 3e-4,
+            "lr": 2e-4,
             "batch_size": 16,
             "lr_factors": LR_FACTORS[kind],
             "compile": "off",

@@ -42,7 +42,7 @@ RUN_LABELS: Mapping[str, Mapping[str, str]] = {
     "detection-bccd": {"scenes": "pocket-detector, fine-tuned", "dinov2": "DINOv2-S", "detr": "DETR"},
     "segmentation-nuclei": {"": "ViT"},
     "segmentation-camvid": {"": "DINOv2-S"},
-    "contrastive-emoji": {"scratch": "CLIP", "dinov2": "CLIP with DINOv2-S"},
+    "contrastive-emoji": {"pocket": "DINOv2-S and pocket", "minilm": "DINOv2-S and MiniLM"},
 }
 # rows of vision: the data, and the name and target of each figure (infinite if there is none)
 VISION: Mapping[str, tuple[str, Mapping[str, tuple[str, float]]]] = {

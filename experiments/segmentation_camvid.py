@@ -8,7 +8,7 @@ from __future__ import annotations
 from experiments.paths import Workspace
 from experiments.vision_training import extract, run_recipe
 
-ROW, SECONDS = "segmentation-camvid", 360.0
+ROW, SECONDS = "segmentation-camvid", 900.0
 
 
 def run(workspace: Workspace, name: str) -> None:
@@ -20,7 +20,7 @@ def run(workspace: Workspace, name: str) -> None:
             "train": [str(folder)],
             "valid": [str(folder)],
             "segmentation": "semantic",
-            "image_size": [420, 560],
+            "image_size": [504, 672],
             "scale_jitter": 0.5,
             "color_jitter": 0.3,
         },

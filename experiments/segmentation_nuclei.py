@@ -9,7 +9,7 @@ from __future__ import annotations
 from experiments.paths import Workspace
 from experiments.vision_training import extract, run_recipe
 
-ROW, SECONDS = "segmentation-nuclei", 420.0
+ROW, SECONDS = "segmentation-nuclei", 400.0
 
 
 def run(workspace: Workspace, name: str) -> None:
