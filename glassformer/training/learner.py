@@ -396,8 +396,8 @@ def batch_norm_buffers(module: nn.Module) -> list[Tensor]:
     return [buffer for norm in norms for buffer in norm.buffers(recurse=False)]
 
 
-def flops_per_unit(learner: nn.Module) -> float:
-    """Estimate the FLOPs of forward and backward per unit: six per parameter, without embedding lookups."""
+def flops_per_token(learner: nn.Module) -> float:
+    """Estimate the FLOPs of forward and backward per token: six per parameter, without embedding lookups."""
     tables = {id(m.weight): m.weight.numel() for m in learner.modules() if isinstance(m, nn.Embedding)}
     heads = {id(m.weight) for m in learner.modules() if isinstance(m, LanguageModelHead)}
     lookups = sum(count for table, count in tables.items() if table not in heads)

@@ -74,7 +74,7 @@ from glassformer.training.learner import (
     BatchNormState,
     Learner,
     enable_gradient_checkpointing,
-    flops_per_unit,
+    flops_per_token,
     model_parameters,
 )
 from glassformer.training.logging.console import format_number
@@ -370,7 +370,8 @@ class Trainer:
         )
         self.snapshots = snapshot_steps(options.snapshots, self.max_steps)
         self.loader = self._make_loader()
-        self.flops_per_unit = flops_per_unit(self.learner)
+        tokens = self.task.unit == "tokens"  # an image or a series has an unknown number of them
+        self.flops_per_unit = flops_per_token(self.learner) if tokens else 0.0
         self.data_seconds = 0.0  # spent waiting for data
         self._compiled = False  # whether a compiled step succeeded
         self._pending: deque[tuple[int, Tensor, str]] = deque()  # steps whose loss is not yet checked
