@@ -20,9 +20,14 @@ from tests.families import harness, values
 from tests.families.cases import CASES, ENOUGH, ENOUGH_PER_FAMILY
 
 LOGITS, GRADIENTS = 1e-5, 1e-4
+FAST = 2  # cases of a family in the fast tier
+PARAMS = [
+    pytest.param(case, id=f"{case[0]}-{case[1]}-{case[2]}", marks=[pytest.mark.slow] * (case[1] >= FAST))
+    for case in CASES
+]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1]}-{case[2]}")
+@pytest.fixture(scope="module", params=PARAMS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The reference model, the bundle loaded from its folder, and the folder."""
     _, number, name, settings = request.param
