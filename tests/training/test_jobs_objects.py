@@ -154,7 +154,8 @@ def test_an_image_encoder_becomes_a_detector_with_new_classes(scenes, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["yolos", "detr"])
-def test_a_detector_gets_more_queries_if_images_have_more_objects(scenes, tmp_path, family):
+def test_a_detector_gets_more_queries_if_images_have_more_objects(scenes, tmp_path, family, monkeypatch):
+    monkeypatch.setattr(detection, "SAMPLED_IMAGES", 1)  # all images count, not only sampled ones
     torch.manual_seed(0)
     base = Bundle(model=glassformer.tiny(family, num_queries=2))
     save(base, tmp_path / "base")

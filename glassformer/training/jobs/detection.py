@@ -48,7 +48,7 @@ from glassformer.training.task import LearnerTask, ValidationResult, evaluation_
 
 MAX_IMAGE_SIDE = 512  # of images resized by default
 SIDE_MULTIPLE = 32
-SAMPLED_IMAGES = 100  # whose size and number of objects choose the defaults
+SAMPLED_IMAGES = 100  # whose size chooses the default
 MIN_QUERIES, MAX_QUERIES = 25, 300
 EVALUATION_BATCH = 16
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -67,7 +67,6 @@ class ObjectJob(Job[SectionT]):
     valid_rows: NDArray[np.int64] | None = None
     base_classes: Sequence[str] | None = None  # classes of the model to evaluate
     evaluated_split: str | None = None  # None in training, and for data without splits
-    most_objects: int  # of the sampled training images
 
     @property
     def classes(self) -> Sequence[str]:
@@ -103,8 +102,7 @@ class ObjectJob(Job[SectionT]):
         if not len(self._rows(self.train_set, self.train_rows)):
             raise EmptyInputError("set of training images", "add images, or hold out fewer")
         sample = [self.train_set[n] for n in range(min(SAMPLED_IMAGES, len(self.train_set)))]
-        self.most_objects = max(len(image.annotations) for image in sample)
-        if not (self.most_objects or any(image.annotations for image in self.train_set)):
+        if not any(image.annotations for image in self.train_set):
             raise EmptyInputError(f"set of annotations in {train}", "annotate objects in the images")
         self._prepare_sample(sample)
         self._choose_image_size(sample)
@@ -401,6 +399,7 @@ class DetectJob(ObjectJob[ObjectData]):
     """Train an object detector; evaluated with average precision at several IoU thresholds and sizes."""
 
     default_preset = "detr-tiny"
+    most_objects: int  # in a training image
 
     def _prepare_sample(self, sample: Sequence[AnnotatedImage]) -> None:
         if self.train_set.has_class_masks:
@@ -408,6 +407,7 @@ class DetectJob(ObjectJob[ObjectData]):
                 "use the job segment, or annotations of objects, e.g. COCO JSON or 16-bit masks of instances"
             )
             raise UnsupportedError("the job detect", "8-bit masks of classes", hint)
+        self.most_objects = max(len(image.annotations) for image in self.train_set)
 
     @property
     def targets(self) -> Targets:
