@@ -227,7 +227,7 @@ def segment(
         errors,
         folder=common_folder(files),
         threshold=limit,
-        drawn_objects="the best mask" if one_prompt else "all masks",
+        drawn_objects="the first mask" if one_prompt else "all masks",
         masks=masks,
         class_map=class_map,
     )
