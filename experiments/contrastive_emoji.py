@@ -198,9 +198,9 @@ def build(image: Bundle, text: Bundle) -> TwoTower:
     assert isinstance(image.spec, spec.EncoderOnlySpec) and isinstance(image.spec.encoder, spec.StackSpec)
     stack = replace(image.spec.encoder, drop_path=(0.0, 0.2))
     pictures = replace(image.spec, encoder=stack, head=spec.ProjectionSpec(projection_dim=EMBEDDING))
-    words, weights = text_encoder(text)
-    words = replace(words, head=spec.ProjectionSpec(pool="mean", projection_dim=EMBEDDING), tied=())
-    model = build_initialized(spec.TwoTowerSpec(image=pictures, text=words))
+    names, weights = text_encoder(text)
+    names = replace(names, head=spec.ProjectionSpec(pool="mean", projection_dim=EMBEDDING), tied=())
+    model = build_initialized(spec.TwoTowerSpec(image=pictures, text=names))
     assert isinstance(model, TwoTower)
     for tower, state in ((model.image, image.model.state_dict()), (model.text, weights)):
         missing = tower.load_state_dict(state, strict=False).missing_keys

@@ -215,10 +215,11 @@ def attend(
         )
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     if isinstance(bias, GridBias):
-        in_blocks = mask.kernel == "sdpa" and mask.allowed is None and not torch.is_grad_enabled()
-        if edit is None and in_blocks and q.is_cpu:
+        unmasked = mask.kernel == "sdpa" and mask.allowed is None
+        for_inference = unmasked and edit is None and not torch.is_grad_enabled()
+        if for_inference and q.is_cpu:
             return _sdpa_in_blocks(q, k, v, bias, scale)
-        if edit is None and in_blocks and q.is_cuda:
+        if for_inference and q.is_cuda:
             return sdpa(*_with_grid_features(q, k, bias, scale), v, mask, scale)
         bias = bias.dense()
         mask = with_bias(mask, bias, batch=q.shape[0])

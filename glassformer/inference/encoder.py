@@ -152,7 +152,7 @@ class PackedModel(nn.Module):
         return type(self), (self.model, self.weights)  # a copy packs its own weights
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():  # with the weights as they were packed last
             return self._packed[0].forward(*args, **kwargs)
         with evaluation_mode(self.model):
             return self.packed.forward(*args, **kwargs)

@@ -74,9 +74,9 @@ def _window_kernel(
         window = tl.program_id(1) * WINDOWS + n
         exists = window < windows
         image = window // (ROWS // SIZE * across)
-        place = window % (ROWS // SIZE * across)
-        row = place // across * SIZE + token // SIZE
-        column = place % across * SIZE + token % SIZE
+        index = window % (ROWS // SIZE * across)
+        row = index // across * SIZE + token // SIZE
+        column = index % across * SIZE + token % SIZE
         cell = (
             image.to(tl.int64) * ROWS * COLUMNS + (row + SHIFT) % ROWS * COLUMNS + (column + SHIFT) % COLUMNS
         )
