@@ -11,7 +11,7 @@ import transformers
 from torch import nn
 
 from glassformer.core import spec
-from glassformer.core.convolution.layers import ConvNorm
+from glassformer.core.convolution.layers import ConvNorm, FoldedStem
 from glassformer.core.convolution.resnet import ResNet
 from glassformer.families.family import Config
 from glassformer.families.resnet_backbone import read_resnet, resnet_rows, timm_resnet, write_resnet
@@ -86,6 +86,15 @@ def test_folded_convolution_equals_convolution_and_norm(norm: Any) -> None:
         for conv in (layer, layer.fold()):
             out = conv(images, residual=residual, relu=True)
             assert (out - (normed + residual).relu()).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("size", [(32, 32), (33, 40), (40, 31), (1, 2)])
+def test_folded_stem_equals_the_strided_convolution(size: tuple[int, int]) -> None:
+    weight, bias, images = torch.randn(8, 3, 7, 7), torch.randn(8), torch.randn(2, 3, *size)
+    expected = nn.functional.conv2d(images, weight, bias, stride=2, padding=3)
+    stem = FoldedStem(weight, bias)
+    assert stem(images).shape == expected.shape
+    assert (stem(images, relu=True) - expected.relu()).abs().max() < 1e-4
 
 
 def test_dilation_replaces_the_stride_of_the_last_stage() -> None:
