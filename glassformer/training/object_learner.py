@@ -20,8 +20,11 @@ from glassformer.data.examples import IGNORE_INDEX
 from glassformer.training.learner import Learner
 from glassformer.training.set_losses import SEGMENTATION, box_set_loss, corners, mask_set_loss
 
+MaskLoss = Literal["cross_entropy", "focal", "lovasz"]
 VISIBLE = 0.3  # an object stays a target if at least this share of its box is left after cropping
 OFFSET_UNIT = 16.0  # pixels; offsets to centers are compared in this unit
+PASTED = 0.5  # probability that an object of the other image is pasted
+COARSE = 4  # the ellipses of pasted objects are computed at this stride
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +37,14 @@ class ObjectAugment:
     flip: probability of a horizontal flip. vertical_flip: of a vertical one.
     scale: images are zoomed by up to exp(scale) in or out, at a random position.
     color: largest change of brightness, contrast and saturation, as a fraction.
+    copy_paste: probability that objects of another image of the batch are pasted into an image.
     """
 
     flip: float = 0.0
     vertical_flip: float = 0.0
     scale: float = 0.0
     color: float = 0.0
+    copy_paste: float = 0.0
 
     def transform(self, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Draw the map from new to old coordinates, both from -1 to 1: factors (B, 2) and shifts (B, 2)."""
@@ -84,11 +89,64 @@ def move_boxes(labels: Tensor, boxes: Tensor, factor: Tensor, shift: Tensor) -> 
     return torch.where(visible, labels, NO_OBJECT), torch.cat(((low + high) / 2, high - low), -1)
 
 
+def choose_pasted(labels: Tensor, probability: float) -> Tensor:
+    """Draw which objects (B, M) are pasted into the next image: half of them, in some of the images."""
+    chosen = torch.rand(labels.shape, device=labels.device) < PASTED
+    chosen &= torch.rand(len(labels), 1, device=labels.device) < probability
+    return chosen & (labels != NO_OBJECT)
+
+
+def paste_boxes(
+    images: Tensor, labels: Tensor, boxes: Tensor, chosen: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Paste the chosen objects (B, M) of each image into the next one: the ellipses in their boxes.
+
+    Objects that are mostly covered lose their label. Returns images (B, C, H, W), labels (B, 2 M) and boxes.
+    """
+    height, width = images.shape[2:]
+    y, x = (
+        (torch.arange(0, side, COARSE, device=images.device) + COARSE / 2) / side for side in (height, width)
+    )
+    distance = [  # from the center of each box, 1 at its sides: (B, M, h, 1) and (B, M, 1, w)
+        (line - boxes[..., axis, None]).abs() / (boxes[..., axis + 2, None] / 2).clamp(min=1e-6)
+        for axis, line in ((1, y), (0, x))
+    ]
+    down, across = distance[0][..., None], distance[1][..., None, :]
+    radius = (down.square() + across.square()).masked_fill(~chosen[..., None, None], 4.0).amin(1).sqrt()
+    covered = (radius.roll(1, 0) < 1)[:, None]  # (B, 1, h, w)
+    inside = (down < 1) & (across < 1)
+    hidden = (inside & covered).flatten(2).sum(-1) > (1 - VISIBLE) * inside.flatten(2).sum(-1)
+    opacity = F.interpolate(
+        ((1 - radius) * COARSE * 2 + 0.5)[:, None], (height, width), mode="bilinear"
+    ).clamp(0, 1)
+    images = torch.lerp(images, images.roll(1, 0), opacity.roll(1, 0))
+    pasted = torch.where(chosen, labels, NO_OBJECT).roll(1, 0)
+    labels = torch.cat((torch.where(hidden, NO_OBJECT, labels), pasted), 1)
+    return images, labels, torch.cat((boxes, boxes.roll(1, 0)), 1)
+
+
+def paste_segments(
+    images: Tensor, labels: Tensor, segments: Tensor, chosen: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Paste the chosen objects (B, M) of each image into the next one, cut out along their masks.
+
+    segments: number of the object of each pixel (B, H, W), NO_OBJECT outside; in the result, pasted objects
+    have the numbers M to 2 M - 1. Returns images (B, C, H, W), labels (B, 2 M) and segments.
+    """
+    index = segments.long().clamp(min=0).flatten(1)
+    mask = chosen.gather(1, index).view_as(segments) & (segments != NO_OBJECT)
+    mask, others = mask.roll(1, 0), segments.roll(1, 0) + labels.shape[1]
+    images = torch.where(mask[:, None], images.roll(1, 0), images)
+    pasted = torch.where(chosen, labels, NO_OBJECT).roll(1, 0)
+    return images, torch.cat((labels, pasted), 1), torch.where(mask, others, segments)
+
+
 class ObjectLearner(Learner):
     """Normalize and augment images, and compare the predictions of the model with the annotated objects.
 
     mean, std: of each channel. augment: random augmentation in training mode.
-    mask_loss: of masks of object queries, "cross_entropy" or "focal".
+    mask_loss: of masks of object queries, "cross_entropy" or "focal"; of classes of pixels, "cross_entropy",
+    or "lovasz" to add the Lovász-softmax loss.
     """
 
     def __init__(
@@ -98,7 +156,7 @@ class ObjectLearner(Learner):
         mean: Sequence[float],
         std: Sequence[float],
         augment: ObjectAugment | None = None,
-        mask_loss: Literal["cross_entropy", "focal"] = "cross_entropy",
+        mask_loss: MaskLoss = "cross_entropy",
     ) -> None:
         super().__init__(model)
         self.augment, self.mask_loss = augment, mask_loss
@@ -134,8 +192,14 @@ class ObjectLearner(Learner):
                 outside = IGNORE_INDEX if labels is None else NO_OBJECT
                 moved = move_images((segments[:, None] - outside).float(), factor, shift, "nearest")
                 segments = moved[:, 0].to(segments.dtype) + outside
+                if labels is not None and self.augment.copy_paste:
+                    chosen = choose_pasted(labels, self.augment.copy_paste)
+                    pixels, labels, segments = paste_segments(pixels, labels, segments, chosen)
             elif labels is not None and boxes is not None:
                 labels, boxes = move_boxes(labels, boxes, factor, shift)
+                if self.augment.copy_paste:
+                    chosen = choose_pasted(labels, self.augment.copy_paste)
+                    pixels, labels, boxes = paste_boxes(pixels, labels, boxes, chosen)
         return self.loss(self.model(pixels), labels, boxes, segments)
 
     def loss(
@@ -154,7 +218,9 @@ class ObjectLearner(Learner):
             labels, masks = segment_masks(segments, labels, output.logits.shape[-1] - 1)
             return mask_set_loss(output, labels, masks, SEGMENTATION[self.mask_loss])
         if output.offsets is None:
-            return pixel_class_loss(output.logits, segments.long())
+            classes = segments.long()
+            loss = pixel_class_loss(output.logits, classes)
+            return loss + lovasz_loss(output.logits, classes) if self.mask_loss == "lovasz" else loss
         assert labels is not None
         return pixel_instance_loss(output, labels, segments.long())
 
@@ -179,6 +245,27 @@ def pixel_class_loss(logits: Tensor, classes: Tensor) -> Tensor:
     errors = F.cross_entropy(logits.float(), classes, ignore_index=IGNORE_INDEX, reduction="none")
     labeled = (classes != IGNORE_INDEX).flatten(1).sum(1).clamp(min=1)
     return (errors.flatten(1).sum(1) / labeled).sum()
+
+
+def lovasz_loss(logits: Tensor, classes: Tensor) -> Tensor:
+    """Return the Lovász-softmax loss of each image, summed over images.
+
+    It interpolates 1 - IoU, averaged over the classes of an image, so small classes count as much as large
+    ones (Berman et al. 2018). Every second row and column is used, which saves most of the time of sorting.
+
+    logits: (B, L, H, W). classes: (B, H, W), IGNORE_INDEX for unlabeled pixels.
+    """
+    logits, classes = logits[..., ::2, ::2].flatten(2), classes[:, None, ::2, ::2].flatten(2)
+    member = (classes == torch.arange(logits.shape[1], device=logits.device)[:, None]).float()  # (B, L, N)
+    error = (member - logits.float().softmax(1)).abs() * (classes != IGNORE_INDEX)
+    error, order = error.sort(descending=True)  # unlabeled pixels have no error, so they come last
+    member = member.gather(2, order)
+    count = member.sum(2, keepdim=True)
+    # 1 - IoU if the pixels with the n largest errors are wrong, and what each of them adds to it
+    jaccard = 1 - (count - member.cumsum(2)) / (count + (1 - member).cumsum(2))
+    gain = torch.diff(jaccard, prepend=torch.zeros_like(count))
+    present = count[..., 0] > 0
+    return (((error * gain).sum(2) * present).sum(1) / present.sum(1).clamp(min=1)).sum()
 
 
 def pixel_instance_loss(output: PixelOutput, labels: Tensor, segments: Tensor) -> Tensor:

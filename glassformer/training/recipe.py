@@ -399,6 +399,12 @@ class ObjectData(DataSection):
         interval="[0, 1]",
         unit="fraction",
     )
+    copy_paste_prob: float = setting(
+        0.0,
+        "augmentation: paste objects of another image of the batch; without masks, ellipses are cut out",
+        interval="[0, 1]",
+        unit="probability",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,10 +416,10 @@ class SegmentData(ObjectData):
         "semantic: a class per pixel; instance: a mask per object; null is instance if an image has several "
         "masks of one class",
     )
-    mask_loss: Literal["cross_entropy", "focal"] = setting(
+    mask_loss: Literal["cross_entropy", "focal", "lovasz"] = setting(
         "cross_entropy",
-        "loss of the masks of object queries, added to the dice loss: cross_entropy as in Mask2Former, or "
-        "focal as in MaskFormer",
+        "loss of masks. Of object queries, added to the dice loss: cross_entropy as in Mask2Former, or focal "
+        "as in MaskFormer. Of classes of pixels: cross_entropy, or lovasz to add the Lovász-softmax loss",
     )
 
 

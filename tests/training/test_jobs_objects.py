@@ -29,8 +29,11 @@ from glassformer.training.model_setup import build_initialized
 from glassformer.training.object_learner import (
     ObjectAugment,
     center_offsets,
+    lovasz_loss,
     move_boxes,
     move_images,
+    paste_boxes,
+    paste_segments,
     segment_masks,
 )
 from glassformer.training.recipe import parse_recipe
@@ -106,9 +109,8 @@ def test_a_truncated_image_does_not_count_in_an_evaluation(scenes, tmp_path, cas
 
 @pytest.mark.parametrize("case", MODELS)
 def test_resume_within_an_epoch_is_bit_identical(scenes, tmp_path, case):
-    long = recipe(
-        scenes, case, ema=0.9, lr_scheduler="constant", warmup_steps=2, eval_steps=3, logging_steps=3
-    )
+    training = {"lr_scheduler": "constant", "warmup_steps": 2, "eval_steps": 3, "logging_steps": 3}
+    long = recipe(scenes, case, data={"copy_paste_prob": 0.5}, ema=0.9, **training)
     short = {**long, "training": {**long["training"], "max_steps": 6}}
     train(short, tmp_path / "resumed", log=lambda _: None)
     resumed = train(long, tmp_path / "resumed", log=lambda _: None)
@@ -196,6 +198,14 @@ def test_a_wrong_model_or_data_without_masks_is_an_error(scenes, tmp_path):
     request = recipe(scenes, "segment-pixels", data={"mask_loss": "focal"})  # it has no object queries
     with pytest.raises(UnsupportedError):
         train(request, tmp_path / "focal", log=lambda _: None)
+    request = recipe(
+        scenes, "segment-queries", data={"mask_loss": "lovasz"}
+    )  # it predicts no classes of pixels
+    with pytest.raises(UnsupportedError):
+        train(request, tmp_path / "lovasz", log=lambda _: None)
+    data = {"segmentation": "semantic", "copy_paste_prob": 0.5}  # which has no objects
+    with pytest.raises(UnsupportedError):
+        train(recipe(scenes, "segment-pixels", data=data), tmp_path / "paste", log=lambda _: None)
 
 
 def rename_classes(scenes: Path, out: Path, **names: str) -> Path:
@@ -373,6 +383,57 @@ def test_focal_loss_of_masks_trains(scenes, tmp_path):
         rows[mask_loss] = [row["loss"] for row in map(json.loads, lines) if "loss" in row]
     assert rows["focal"][0] != rows["cross_entropy"][0]
     assert rows["focal"][-1] < rows["focal"][0]
+
+
+def test_lovasz_loss_of_certain_predictions_is_one_minus_iou():
+    generator = torch.Generator().manual_seed(0)
+    classes = torch.randint(4, (2, 12, 10), generator=generator)
+    classes[:, :4] = IGNORE_INDEX
+    classes[1][classes[1] == 3] = 0  # the second image has three classes
+    predicted = torch.randint(4, (2, 12, 10), generator=generator)
+    logits = 100.0 * torch.nn.functional.one_hot(predicted, 4).movedim(-1, 1)
+    expected = 0.0
+    for true, found in zip(classes[:, ::2, ::2], predicted[:, ::2, ::2], strict=True):
+        labeled = true != IGNORE_INDEX
+        errors = [
+            1 - ((true == n) & (found == n)).sum() / (((true == n) | (found == n)) & labeled).sum()
+            for n in true[labeled].unique()
+        ]
+        expected += float(torch.stack(errors).mean())
+    assert float(lovasz_loss(logits, classes)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_pasted_boxes_surround_pasted_pixels():
+    """Each image has its own color, so a pasted object of the other image can be found by its color."""
+    colors = torch.tensor([0.2, 0.8])
+    images = colors[:, None, None, None].expand(2, 3, 64, 96).clone()
+    labels = torch.tensor([[1, NO_OBJECT], [2, 0]])
+    boxes = torch.tensor([[[0.5, 0.5, 0.1, 0.1], [0, 0, 0, 0]], [[0.5, 0.5, 0.5, 0.5], [0.1, 0.1, 0.2, 0.1]]])
+    chosen = torch.tensor([[False, False], [True, False]])
+    pasted, new_labels, new_boxes = paste_boxes(images, labels, boxes, chosen)
+    assert new_labels.tolist() == [[NO_OBJECT, NO_OBJECT, 2, NO_OBJECT], [2, 0, NO_OBJECT, NO_OBJECT]]
+    assert torch.equal(new_boxes[0, 2], boxes[1, 0]) and torch.equal(pasted[1], images[1])
+    y, x = (pasted[0, 0] > 0.5).nonzero().unbind(1)
+    corners = torch.stack((x.min() / 96, y.min() / 64, (x.max() + 1) / 96, (y.max() + 1) / 64))
+    torch.testing.assert_close(corners, torch.tensor([0.25, 0.25, 0.75, 0.75]), rtol=0, atol=0.03)
+    area = (pasted[0, 0] > 0.5).float().mean()
+    assert float(area) == pytest.approx(0.25 * np.pi / 4, rel=0.1)  # an ellipse
+
+
+def test_pasted_segments_take_their_pixels_along():
+    images = torch.rand(2, 3, 8, 8)
+    segments = torch.full((2, 8, 8), NO_OBJECT, dtype=torch.int16)
+    segments[0, 2:4, 2:4], segments[1, 1:6, 1:6], segments[1, 7, 7] = 0, 0, 1
+    labels = torch.tensor([[3, NO_OBJECT], [4, 5]])
+    chosen = torch.tensor([[False, False], [True, False]])
+    pasted, new_labels, new_segments = paste_segments(images, labels, segments, chosen)
+    assert new_labels.tolist() == [[3, NO_OBJECT, 4, NO_OBJECT], [4, 5, NO_OBJECT, NO_OBJECT]]
+    mask = segments[1] == 0
+    assert torch.equal(pasted[0], torch.where(mask, images[1], images[0])) and torch.equal(
+        pasted[1], images[1]
+    )
+    assert torch.equal(new_segments[0] == 2, mask) and torch.equal(new_segments[1], segments[1])
+    assert not (new_segments[0] == 0).any()  # the object of the first image is covered
 
 
 def test_examples_are_resized_exactly(scenes):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ from glassformer.training.hardware import Hardware
 from glassformer.training.jobs.base import Job
 from glassformer.training.jobs.labels import classes_of, with_classes
 from glassformer.training.model_setup import build_initialized, new_model_spec, supported_options
-from glassformer.training.object_learner import ObjectAugment, ObjectLearner
+from glassformer.training.object_learner import MaskLoss, ObjectAugment, ObjectLearner
 from glassformer.training.recipe import DEFAULT_MAX_GRAD_NORM, ObjectData
 from glassformer.training.set_losses import count_objects
 from glassformer.training.task import LearnerTask, ValidationResult, evaluation_batches
@@ -282,7 +282,7 @@ class ObjectJob(Job[SectionT]):
         return count_objects
 
     @property
-    def mask_loss(self) -> Literal["cross_entropy", "focal"]:
+    def mask_loss(self) -> MaskLoss:
         """The loss of masks of object queries; detectors have none."""
         return "cross_entropy"
 
@@ -294,6 +294,7 @@ class ObjectJob(Job[SectionT]):
             vertical_flip=data.vertical_flip_prob,
             scale=data.scale_jitter,
             color=data.color_jitter,
+            copy_paste=data.copy_paste_prob,
         )
         learner = ObjectLearner(bundle.model, mean=mean, std=std, augment=augment, mask_loss=self.mask_loss)
         valid = self.examples(self.valid_set, self.valid_rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from glassformer.tasks.pixel_postprocessing import pixel_classes, pixel_instance
 from glassformer.training.jobs.detection import ObjectJob, keep_fitting_weights
 from glassformer.training.jobs.labels import classes_of
 from glassformer.training.model_setup import build_initialized, new_model_spec, supported_options
-from glassformer.training.object_learner import ObjectLearner
+from glassformer.training.object_learner import MaskLoss, ObjectLearner
 from glassformer.training.recipe import SegmentData
 from glassformer.training.set_losses import count_objects
 
@@ -90,13 +90,11 @@ class SegmentJob(ObjectJob[SegmentData]):
         return {**sizes, "dropout": 0.0} if self.predicts_pixels else {}
 
     @property
-    def mask_loss(self) -> Literal["cross_entropy", "focal"]:
+    def mask_loss(self) -> MaskLoss:
         return self.data.mask_loss
 
     def build(self) -> Bundle:
-        if self.predicts_pixels and self.data.mask_loss == "focal":
-            hint = "use a model with object queries, e.g. model.preset eomt-tiny"
-            raise UnsupportedError("a model of the classes of pixels", "data.mask_loss focal", hint=hint)
+        self._check_losses()
         labels = len(self.classes)
         if self.base is None:
             fixed = {"image_size": self.size, "num_labels": labels, "channels": 3}
@@ -120,6 +118,18 @@ class SegmentJob(ObjectJob[SegmentData]):
         if same and spec == self.base.spec:
             return self.finish(self.base, "ViTImageProcessor")
         return self.finish(keep_fitting_weights(self.base, spec), "ViTImageProcessor")
+
+    def _check_losses(self) -> None:
+        """Raise if the model or the masks do not fit a loss or an augmentation."""
+        if self.predicts_pixels and self.data.mask_loss == "focal":
+            hint = "use a model with object queries, e.g. model.preset eomt-tiny"
+            raise UnsupportedError("a model of the classes of pixels", "data.mask_loss focal", hint=hint)
+        if self.data.mask_loss == "lovasz" and (self.instances or not self.predicts_pixels):
+            hint = "use it for classes of pixels: data.segmentation semantic, e.g. with model.preset vit"
+            raise UnsupportedError("this segmenter", "data.mask_loss lovasz", hint=hint)
+        if self.data.copy_paste_prob and not self.instances:
+            hint = "it pastes objects: use data.segmentation instance, or 0"
+            raise UnsupportedError("semantic segmentation", "data.copy_paste_prob", hint=hint)
 
     def _with_pixel_head(self, spec: specs.ModelSpec) -> specs.ModelSpec:
         """Return the spec of an image encoder with a head for pixels."""
