@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from glassformer.bundle import Bundle, save
 from glassformer.core import spec as specs
 from glassformer.core.build import build_model, unique_state_dict
-from glassformer.core.heads import BoxOutput
+from glassformer.core.heads import BoxOutput, box_corners
 from glassformer.data.annotated_examples import AnnotatedExamples, Targets
 from glassformer.data.annotations import AnnotatedImage, AnnotationSet, find_annotations
 from glassformer.data.examples import Arrays
@@ -520,9 +520,8 @@ def detected_objects(output: BoxOutput, sizes: Sequence[tuple[int, int]]) -> lis
     sizes: height and width of the original images.
     """
     scores, labels = output.logits.float().softmax(-1)[..., :-1].max(-1)
-    center, half = output.boxes.float()[..., :2], output.boxes.float()[..., 2:] / 2
-    boxes = torch.cat((center - half, center + half), -1)
-    arrays = [part.cpu().numpy() for part in (labels, boxes.double(), scores.double())]
+    boxes = box_corners(output.boxes.float()).double()
+    arrays = [part.cpu().numpy() for part in (labels, boxes, scores.double())]
     return [
         Objects(labels=arrays[0][n], boxes=arrays[1][n] * (width, height, width, height), scores=arrays[2][n])
         for n, (height, width) in enumerate(sizes)
