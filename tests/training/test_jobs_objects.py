@@ -118,7 +118,7 @@ def test_resume_within_an_epoch_is_bit_identical(scenes, tmp_path, case):
 
 
 @pytest.mark.parametrize("layout", ["coco", "yolo", "voc"])
-def test_resume_with_other_annotations_is_an_error(scenes, tmp_path, layout):
+def test_resume_with_other_images_or_annotations_is_an_error(scenes, tmp_path, layout):
     data = tmp_path / "data"
     if layout == "coco":
         shutil.copytree(scenes.parent, data)
@@ -134,6 +134,13 @@ def test_resume_with_other_annotations_is_an_error(scenes, tmp_path, layout):
     with pytest.raises(DataChangedError):
         train(longer, tmp_path / "run", log=lambda _: None)
     notes.write_text(text, "utf-8")  # a new modification time alone does not matter
+    image = next(data.parent.rglob("*3.png"))
+    pixels = image.read_bytes()
+    Image.new("RGB", (32, 32), "red").save(image)
+    with pytest.raises(DataChangedError) as caught:
+        train(longer, tmp_path / "run", log=lambda _: None)
+    assert "images" in caught.value.what
+    image.write_bytes(pixels)
     train(longer, tmp_path / "run", log=lambda _: None)
 
 

@@ -24,7 +24,7 @@ from glassformer.data.examples import Arrays
 from glassformer.data.image_files import single_path
 from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.row_errors import RowErrors
-from glassformer.data.sources import fingerprint_files
+from glassformer.data.sources import Stamp, fingerprint_files
 from glassformer.errors import (
     EmptyInputError,
     FileMissingError,
@@ -110,10 +110,14 @@ class ObjectJob(Job[SectionT]):
 
     def _check_unchanged(self) -> None:
         """Raise if a resumed run would continue with other images or annotations."""
-        sets = (self.train_set, self.valid_set)
-        files = [file for images in sets for file in images.files]
-        content = [([path.name for path in images.paths], images.classes) for images in sets]
-        cache = DataCache(self.folder / "data", lambda s: (fingerprint_files(files, stamp=s), content))
+
+        def fingerprints(stamp: Stamp) -> list[str]:
+            return [
+                fingerprint_files([*images.files, *images.paths], images.classes, stamp=stamp)
+                for images in (self.train_set, self.valid_set)
+            ]
+
+        cache = DataCache(self.folder / "data", fingerprints, what="the images or annotations")
         if cache.load(no_log) is None:  # only the note is used: the images are read each time
             cache.start()
             cache.commit()
