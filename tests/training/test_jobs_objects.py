@@ -293,6 +293,10 @@ def test_evaluation_without_a_test_split_reads_the_validation_split(scenes, tmp_
     lines: list[str] = []
     evaluation = evaluate_files(tmp_path / "run/model", [str(data)], log=lines.append)
     assert "val" in lines[0] and "8" in lines[0] and evaluation.validation.metrics["loss"] > 0
+    image = next(data.rglob("20.png"))
+    image.write_bytes(image.read_bytes()[:-40])  # its header is valid
+    evaluate_files(tmp_path / "run/model", [str(data)], log=lines.append)
+    assert "7" in lines[1] and "8" not in lines[1]
 
 
 @pytest.mark.parametrize("layout", ["yolo", "voc"])

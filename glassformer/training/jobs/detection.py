@@ -220,10 +220,6 @@ class ObjectJob(Job[SectionT]):
             "image size": f"{height} x {width}",
             "classes": list(self.classes),
         }
-        if self.evaluated_split is not None:
-            self.facts["evaluated split"] = (
-                f"{self.evaluated_split}, {counts[1]:,} {plural('image', counts[1])}"
-            )
         classes = plural("class", len(self.classes))
         splits = f"{counts[0]:,} {plural('image', counts[0])} for training, {counts[1]:,} for validation"
         if self.base_classes is None and self.data.valid == self.data.train and not self._one_file:
@@ -350,8 +346,11 @@ class ObjectJob(Job[SectionT]):
                 else:
                     ignored[label] += 1
             yield images, output, loss, self.count(arrays)
-        if len(examples.unreadable) == len(examples):
+        count = len(examples) - len(examples.unreadable)
+        if not count:
             raise EmptyInputError("set of validation images that can be read", "replace the broken files")
+        if self.evaluated_split is not None:
+            self.facts["evaluated split"] = f"{self.evaluated_split}, {count:,} {plural('image', count)}"
         if self.base_classes is not None and ignored:
             self._note_ignored(ignored, known)
 
