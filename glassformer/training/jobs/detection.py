@@ -29,6 +29,7 @@ from glassformer.errors import (
     EmptyInputError,
     FileMissingError,
     FileProblemError,
+    InvalidValueError,
     MissingValueError,
     UnknownNameError,
     UnsupportedError,
@@ -412,14 +413,24 @@ class DetectJob(ObjectJob[ObjectData]):
             raise UnsupportedError("the job detect", "8-bit masks of classes", hint)
         self.most_objects = max(len(image.annotations) for image in self.train_set)
 
+    def check_model(self) -> None:
+        super().check_model()
+        if self.base is not None and (queries := self.requested_queries) is not None:
+            is_detector = isinstance(self.base.spec.head, specs.BoxesSpec)
+            least = count_queries(self.base.spec) if is_detector else 1
+            if type(queries) is not int or queries < least:
+                hint = f"the detector in model.folder has {least}" if is_detector else ""
+                expected = f"an integer of at least {least}"
+                raise InvalidValueError("model.num_queries", queries, expected, hint)
+
     @property
     def targets(self) -> Targets:
         return "boxes"
 
     @property
-    def num_queries(self) -> int:
-        """Number of object queries of a new detector."""
-        return max(MIN_QUERIES, self.required_queries)
+    def requested_queries(self) -> int | None:
+        """Number of object queries in the recipe, if it has one."""
+        return self.recipe.model.overrides.get("num_queries")
 
     @property
     def required_queries(self) -> int:
@@ -427,7 +438,7 @@ class DetectJob(ObjectJob[ObjectData]):
         return min(MAX_QUERIES, math.ceil(1.5 * self.most_objects))
 
     def model_defaults(self) -> dict[str, Any]:
-        return {"num_queries": self.num_queries}
+        return {"num_queries": max(MIN_QUERIES, self.required_queries)}
 
     def build(self) -> Bundle:
         labels = len(self.classes)
@@ -440,12 +451,13 @@ class DetectJob(ObjectJob[ObjectData]):
         spec = self.base.spec
         if isinstance(spec.head, specs.BoxesSpec):
             bundle = self.base
-            if (queries := count_queries(spec)) < self.required_queries:
-                bundle = add_queries(bundle, self.required_queries - queries)
-                self.log(
-                    f"{self.required_queries} object queries instead of {queries}, as an image has "
-                    f"{self.most_objects} objects"
-                )
+            before = count_queries(spec)
+            if self.base_classes is None:  # an evaluation does not change the model
+                queries = self.requested_queries or self.required_queries
+                if queries > before:
+                    bundle = add_queries(bundle, queries - before)
+                    objects = f"an image has up to {self.most_objects} {plural('object', self.most_objects)}"
+                    self.log(f"{queries} object queries instead of {before}; {objects}")
             if spec.head.num_labels != labels or classes_of(self.base) != list(self.classes):
                 own: Any = bundle.spec
                 head = replace(own.head, num_labels=labels)
@@ -455,7 +467,7 @@ class DetectJob(ObjectJob[ObjectData]):
         if not isinstance(spec, specs.EncoderOnlySpec) or not isinstance(source, specs.ImagePatchesSpec):
             raise self.unsupported_model("use a detector, or an image encoder such as vit or dinov2")
         # an image encoder becomes a detector by object queries after its patches
-        queries = self.num_queries
+        queries = self.requested_queries or self.model_defaults()["num_queries"]
         tokens = replace(source, suffix=queries, interpolate=True)
         head = specs.BoxesSpec(num_labels=labels, class_layers=3, num_queries=queries)
         bundle = keep_fitting_weights(self.base, replace(spec, input=tokens, head=head, tied=()))
