@@ -320,11 +320,12 @@ class Pipeline(Bundle):
         points: (x, y) in pixels, inside one object
         background_points: (x, y) outside of it
         boxes: (x_min, y_min, x_max, y_max) in pixels, each around an object
-        everything: segment everything, with a grid of points; `MaskGeneration` sets its density and filters
+        everything: segment everything, with a grid of points; `MaskGeneration` sets its filters
+        points_per_side: rows and columns of this grid (default: 32)
         multimask_output: three masks per prompt; by default for a single point, which is ambiguous
         mode: "semantic" (classes of all pixels), "instance" (objects) or "panoptic" (objects and regions that
         do not overlap); by default what the model was trained for
-        threshold: minimum score of an object or region, without prompts
+        threshold: minimum score of an object or region, without prompts (default: 0.5)
         stuff_classes: classes whose segments are merged into one in panoptic mode, such as sky
         """
         from glassformer.tasks.image_segmentation import make_segmenter

@@ -18,9 +18,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial, wraps
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn, TextIO
@@ -30,8 +29,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from glassformer import __version__
 from glassformer.cli.console import message
-from glassformer.cli.options import flags_of
-from glassformer.errors import ConflictError, GlassformerError, InvalidValueError, MissingValueError
+from glassformer.cli.options import with_flags
+from glassformer.errors import GlassformerError
 
 
 class Command(NamedTuple):
@@ -138,19 +137,9 @@ def _with_exit_codes(command: Callable[..., None]) -> Callable[..., None]:
         except BrokenPipeError:
             raise _ClosedPipe from None
         except GlassformerError as error:
-            _fail(str(_with_flags(error, flags_of(command))))
+            _fail(str(with_flags(error, command)))
 
     return run
-
-
-def _with_flags(error: GlassformerError, flags: Mapping[str, str]) -> GlassformerError:
-    """Return the error with parameter names replaced by the flags of the command."""
-    match error:
-        case InvalidValueError() | MissingValueError():
-            return replace(error, name=flags.get(error.name, error.name))
-        case ConflictError():
-            return replace(error, names=[flags.get(name, name) for name in error.names])
-    return error
 
 
 def _version(requested: bool) -> None:

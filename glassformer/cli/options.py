@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial, wraps
 from glob import glob, has_magic
 from os.path import isdir, isfile
@@ -21,7 +21,15 @@ from typer.models import OptionInfo
 import glassformer.pretrained as pretrained
 from glassformer.cli.console import message
 from glassformer.cli.lines import Inputs, read_inputs
-from glassformer.errors import FileMissingError, UnknownNameError, UnsupportedError
+from glassformer.errors import (
+    ConflictError,
+    FileMissingError,
+    GlassformerError,
+    InvalidValueError,
+    MissingValueError,
+    UnknownNameError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
@@ -272,6 +280,18 @@ def flags_of(command: Callable[..., None]) -> dict[str, str]:
             long_flags = [text.split("/")[0] for text in texts if text.startswith("--")]
             flags[name] = long_flags[0] if long_flags else f"--{name.replace('_', '-')}"
     return flags
+
+
+def with_flags(error: GlassformerError, command: Callable[..., None]) -> GlassformerError:
+    """Return the error with parameter names replaced by the flags of the command."""
+    flags = flags_of(command)
+    match error:
+        case InvalidValueError() | MissingValueError():
+            names = error.name.split(" or ")
+            return replace(error, name=" or ".join(flags.get(name, name) for name in names))
+        case ConflictError():
+            return replace(error, names=[flags.get(name, name) for name in error.names])
+    return error
 
 
 def read_json_schema(path: Path | None) -> dict[str, Any]:

@@ -15,11 +15,12 @@ import typer
 
 from glassformer.cli.console import message
 from glassformer.cli.lines import LineErrors, check_output_file, check_output_folder, progress_callback
-from glassformer.cli.options import OUTPUT_PANEL, DeviceOptions, Model, Overwrite, with_options
+from glassformer.cli.options import OUTPUT_PANEL, DeviceOptions, Model, Overwrite, with_flags, with_options
 from glassformer.errors import (
     ConflictError,
     FileProblemError,
     GlassformerError,
+    InvalidValueError,
     UnsupportedError,
 )
 from glassformer.messages import plural
@@ -98,14 +99,14 @@ def detect(
 
     task = Detector(bundle, threshold=threshold)
 
-    def found() -> Iterator[AnnotatedImage]:
+    def results() -> Iterator[AnnotatedImage]:
         for image in run_on_images(task, files, errors):
             if pictures:
                 save_drawing(image, image.annotations, pictures[image.path])
             yield image
 
     errors = LineErrors(unit="image")
-    write_objects(found(), task.labels, options, errors, folder=common_folder(files), threshold=threshold)
+    write_objects(results(), task.labels, options, errors, folder=common_folder(files), threshold=threshold)
 
 
 @with_options(ObjectOptions)
@@ -125,7 +126,10 @@ def segment(
     everything: Annotated[
         bool, typer.Option("--everything", help="Segment everything in the image, with a grid of points.")
     ] = False,
-    points_per_side: Annotated[int, typer.Option(help="Rows and columns of the grid for --everything.")] = 32,
+    points_per_side: Annotated[
+        int | None,
+        typer.Option(help="Rows and columns of the grid for --everything (default: 32).", show_default=False),
+    ] = None,
     mode: Annotated[
         Literal["semantic", "instance", "panoptic"] | None,
         typer.Option(
@@ -134,8 +138,12 @@ def segment(
         ),
     ] = None,
     threshold: Annotated[
-        float, typer.Option(help="Minimum score of an object or region, 0 to 1, without prompts.")
-    ] = 0.5,
+        float | None,
+        typer.Option(
+            help="Minimum score of an object or region, 0 to 1, for models without prompts (default: 0.5).",
+            show_default=False,
+        ),
+    ] = None,
     stuff_classes: Annotated[
         list[str] | None,
         typer.Option("--stuff-class", help="Class whose panoptic segments are merged, e.g. sky. Repeatable."),
@@ -185,7 +193,6 @@ def segment(
     bundle = options.load(model)
     from glassformer.data.annotations import ONE_CLASS
     from glassformer.tasks.image_segmentation import ImageSegmenter, make_segmenter
-    from glassformer.tasks.segmentation import MaskGeneration
 
     prompts: dict[str, Any] = {  # texts such as "120,80", which the task converts
         "points": points or (),
@@ -195,33 +202,36 @@ def segment(
     task = make_segmenter(
         bundle,
         **prompts,
-        everything=everything and MaskGeneration(points_per_side=points_per_side),
+        everything=everything,
+        points_per_side=points_per_side,
         mode=mode,
         threshold=threshold,
         stuff_classes=stuff_classes or (),
     )
-    labels = task.labels if isinstance(task, ImageSegmenter) else None
-    one_prompt = not isinstance(task, ImageSegmenter) and len(task.prompts) == 1
-    if maps and labels is None:
-        raise UnsupportedError(bundle.display_name, "class maps", hint="its masks have no classes")
-    if everything:
-        message(f"segmenting everything with {points_per_side**2:,} points; fewer are faster")
+    if isinstance(task, ImageSegmenter):
+        classes, limit, one_prompt = task.labels, task.threshold, False
+    else:
+        classes, limit, one_prompt = [ONE_CLASS], None, len(task.prompts) == 1
+        if maps:
+            raise UnsupportedError(bundle.display_name, "class maps", hint="its masks have no classes")
+        if task.everything is not None:
+            count = task.everything.points_per_side**2
+            message(f"segmenting everything with {count:,} points; fewer are faster")
 
-    def found() -> Iterator[AnnotatedImage]:
+    def results() -> Iterator[AnnotatedImage]:
         for image in run_on_images(task, files, errors):
             if masks is not None:
                 save_masks(image, mask_files[image.path])
             if maps:
-                save_class_map(image, labels or (), maps[image.path])
+                save_class_map(image, classes, maps[image.path])
             if pictures:
-                shown = image.annotations[:1] if one_prompt else image.annotations  # the best of alternatives
-                save_drawing(image, shown, pictures[image.path])
+                best = image.annotations[:1] if one_prompt else image.annotations
+                save_drawing(image, best, pictures[image.path])
             yield image
 
     errors = LineErrors(unit="image")
-    classes, limit = ([ONE_CLASS], None) if labels is None else (labels, threshold)
     write_objects(
-        found(),
+        results(),
         classes,
         options,
         errors,
@@ -238,7 +248,8 @@ def run_on_images(
 ) -> Iterator[AnnotatedImage]:
     """Yield every image with the annotations that a task finds; print progress at intervals.
 
-    An image that cannot be read is added to `errors`; if it is the only one, its error is raised.
+    The error of an image that cannot be read, or does not fit the prompts, is added to `errors`; if it is the
+    only image, its error is raised.
     """
     from glassformer.data.annotations import AnnotatedImage
     from glassformer.data.image_files import read_image_shape
@@ -250,7 +261,11 @@ def run_on_images(
         if len(files) == 1:
             raise reason
         rejected.add(number)
-        errors.add(number, reason)
+        if isinstance(reason, InvalidValueError):  # of a prompt; other errors have the path
+            reason = with_flags(reason, segment)
+            errors.add(number, f"{files[number - 1]}: {reason}")
+        else:
+            errors.add(number, reason)
 
     on_done = progress_callback(len(files), "image")
     results = task.run(files, Callbacks(on_done=on_done, on_reject=on_reject))

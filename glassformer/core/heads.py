@@ -82,6 +82,16 @@ class BoxOutput(NamedTuple):
     layers: tuple[BoxOutput, ...] = ()  # predictions of every earlier layer, for deep supervision
 
 
+def box_corners(boxes: Tensor) -> Tensor:
+    """Convert boxes (..., 4) from center x, center y, width, height to x_min, y_min, x_max, y_max.
+
+    >>> box_corners(torch.tensor([0.5, 0.25, 1.0, 0.5])).tolist()
+    [0.0, 0.0, 1.0, 0.5]
+    """
+    center, extent = boxes.split(2, -1)
+    return torch.cat((center - extent / 2, center + extent / 2), -1)
+
+
 class BackboneOutput(NamedTuple):
     """Feature maps of an image, each (B, D, rows, columns)."""
 

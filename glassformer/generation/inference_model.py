@@ -190,7 +190,7 @@ class InferenceModel(nn.Module):
             positions = None if bool(mask.all()) else count_positions(mask)
         x = self.embeddings(model.src_embed, src, positions)
         mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
-        rows = UnpadIndex(mask)
+        rows = UnpadIndex(mask, mask.shape)
         padding = None if rows.index is None else mask
         if padding is not None and positions is None:
             positions = count_positions(mask)
@@ -228,7 +228,7 @@ class InferenceModel(nn.Module):
             limit=limit,
             like=x,
         )
-        rows, store = UnpadIndex(mask), decoder.cache.store_prompt
+        rows, store = UnpadIndex(mask, mask.shape), decoder.cache.store_prompt
         x = run_unpadded(self.decoder, x, rows, Mask(causal=True, padding=padding), positions, store)
         last = mask.sum(1).cumsum(0) - 1  # the row of each prompt's last token
         return PrefillResult(decoder, self.logits(x.index_select(0, last)), most)

@@ -30,11 +30,14 @@ StoreKV = Callable[[int, Tensor, Tensor], None]  # layer, k (B, G, S, K), v (B, 
 
 
 class UnpadIndex:
-    """Index of the real tokens among the positions (B, S) of padded sequences."""
+    """Index of the real tokens among the positions (B, S) of padded sequences.
 
-    def __init__(self, mask: Tensor) -> None:
-        self.shape = mask.shape
-        self.index = None if bool(mask.all()) else mask.reshape(-1).nonzero()[:, 0]
+    mask: (B, S), True at real tokens; None if there is no padding. shape: B, S.
+    """
+
+    def __init__(self, mask: Tensor | None, shape: torch.Size) -> None:
+        self.shape = shape
+        self.index = None if mask is None or bool(mask.all()) else mask.reshape(-1).nonzero()[:, 0]
 
     def unpad(self, x: Tensor) -> Tensor:
         """Select the real rows (N, ...) of x (B, S, ...)."""

@@ -90,10 +90,13 @@ class InferenceEncoder(nn.Module):
         self, inputs: Tensor, mask: MaskLike = None, *, types: Tensor | None = None
     ) -> tuple[Tensor, HeadContext]:
         """ids (B, T) or images (B, C, height, width) -> (B, T, D), zero at padding, and head context."""
-        if not self._fingerprint.matches(self.model):
-            self._prepare()
-        with evaluation_mode(self.model), torch.cuda.device_of(inputs):  # for Triton kernels
-            return self._run(inputs, mask, types)
+        with evaluation_mode(self.model):
+            if torch.compiler.is_compiling():  # with the weights as they were packed last
+                return self._run(inputs, mask, types)
+            if not self._fingerprint.matches(self.model):
+                self._prepare()
+            with torch.cuda.device_of(inputs):  # for Triton kernels
+                return self._run(inputs, mask, types)
 
     def _run(self, inputs: Tensor, mask: MaskLike, types: Tensor | None) -> tuple[Tensor, HeadContext]:
         embed = self.model.embed
@@ -112,10 +115,7 @@ class InferenceEncoder(nn.Module):
         options = {} if types is None else {"types": types}
         embedded = embed_inputs(embed, inputs, positions, 0, None, **options)
         x = embedded.x.to(residual_dtype(next(self.model.parameters())))
-        real = full_mask.padding
-        if real is None:
-            real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-        rows = UnpadIndex(real)
+        rows = UnpadIndex(full_mask.padding, x.shape[:2])
         x = rows.pad(run_unpadded(self.encoder, x, rows, Mask(padding=full_mask.padding), positions))
         return x, HeadContext(
             ids=inputs if tokens else None,

@@ -25,6 +25,7 @@ from glassformer.core.heads import (
     MaskedLanguageModelHead,
     SpanLogits,
     TokenClassifyHead,
+    box_corners,
 )
 from glassformer.core.observe import Record
 from glassformer.core.series import SeriesClassifyHead
@@ -215,12 +216,11 @@ def _detections(bundle: Bundle, prepared: PreparedInput, record: Record) -> Resu
     norm = readout.final_norm or nn.Identity()
     outputs = [model.head(norm(record[site]), HeadContext()) for site in readout.sites()[1:]]
     probabilities = torch.cat([output.logits for output in outputs]).float().softmax(-1)  # (layers, Q, L + 1)
-    center, extent = torch.cat([output.boxes for output in outputs]).float().split(2, -1)
-    boxes = torch.cat((center - extent / 2, center + extent / 2), -1).cpu()  # (layers, Q, 4)
+    boxes = box_corners(torch.cat([output.boxes for output in outputs]).float()).cpu()  # (layers, Q, 4)
     assert prepared.size is not None
     height, width = prepared.size
     scores, classes = probabilities[-1, :, :-1].max(-1)
-    pixels = boxes[-1] * torch.tensor((width, height, width, height))
+    pixels = boxes[-1].clamp(0, 1) * torch.tensor((width, height, width, height))
     objects = tuple(
         schema.DetectedBox(
             query=n, label=labels[classes[n]], score=float(scores[n]), box=(x_min, y_min, x_max, y_max)

@@ -508,9 +508,9 @@ class SegmentRequest(RequestModel):
 
     For a promptable model, points or boxes in pixels. points: inside one object. background_points: outside
     of it. boxes: each around an object. everything: segment everything, with a grid of points_per_side^2
-    points. multimask_output: three masks per prompt; by default for a single point.
-    For the other models: mode, by default what the model was trained for; threshold: minimum score;
-    stuff_classes: classes that are merged into one segment in panoptic mode.
+    points (default: 32^2). multimask_output: three masks per prompt; by default for a single point.
+    For the other models: mode, by default what the model was trained for; threshold: minimum score
+    (default: 0.5); stuff_classes: classes that are merged into one segment in panoptic mode.
     """
 
     model: ModelName | None = None
@@ -519,10 +519,10 @@ class SegmentRequest(RequestModel):
     background_points: Annotated[list[PointXY], Field(max_length=64)] = []
     boxes: Annotated[list[BoxXYXY], Field(max_length=64)] = []
     everything: bool = False
-    points_per_side: Annotated[int, Field(ge=1, le=64)] = 32
+    points_per_side: Annotated[int, Field(ge=1, le=64)] | None = None
     multimask_output: bool | None = None
     mode: Literal["semantic", "instance", "panoptic"] | None = None
-    threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     stuff_classes: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=1000)] = []
 
 

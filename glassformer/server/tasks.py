@@ -59,7 +59,6 @@ from glassformer.tasks.embedding import Embedder, rank_vectors
 from glassformer.tasks.forecasting import LEVELS, Forecaster, forecast_steps
 from glassformer.tasks.image_segmentation import make_segmenter
 from glassformer.tasks.images import ImageWarning, image_warning_message, reads_images
-from glassformer.tasks.segmentation import MaskGeneration
 from glassformer.tasks.text_generation import Document, segments_of
 from glassformer.tasks.token_classification import TokenClassifier
 from glassformer.tasks.translation import Translator
@@ -272,7 +271,8 @@ def _segment(model: str, bundle: Bundle, image: bytes, body: SegmentRequest) -> 
         points=[(x, y) for x, y in body.points],
         background_points=[(x, y) for x, y in body.background_points],
         boxes=[(left, top, right, bottom) for left, top, right, bottom in body.boxes],
-        everything=body.everything and MaskGeneration(points_per_side=body.points_per_side),
+        everything=body.everything,
+        points_per_side=body.points_per_side,
         multimask_output=body.multimask_output,
         mode=body.mode,
         threshold=body.threshold,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.heads import BoxOutput
+from glassformer.core.heads import BoxOutput, box_corners
 from glassformer.data.annotations import Annotation
 from glassformer.data.image_processing import Pixels, Size
 from glassformer.errors import UnsupportedError
@@ -77,12 +77,12 @@ def select_boxes(
     """Return scores (N,), labels (N,) and boxes (N, 4) of each image, the highest scores first.
 
     sizes: height and width of the original images. threshold: only queries with a higher score are kept.
-    Boxes are x_min, y_min, x_max, y_max in pixels. The class "no object" is never a label.
+    Boxes are x_min, y_min, x_max, y_max in pixels, clipped to the image. The class "no object" is never a
+    label.
     """
     scores, labels = output.logits.float().softmax(-1)[..., :-1].max(-1)  # (B, Q)
-    center, extent = output.boxes.float().split(2, -1)
     scale = torch.tensor([(width, height) * 2 for height, width in sizes], device=scores.device)
-    boxes = torch.cat((center - extent / 2, center + extent / 2), -1) * scale[:, None]  # (B, Q, 4)
+    boxes = box_corners(output.boxes.float()).clamp(0, 1) * scale[:, None]  # (B, Q, 4)
     found = []
     for n in range(len(sizes)):
         order = scores[n].argsort(descending=True, stable=True)

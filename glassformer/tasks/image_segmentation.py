@@ -13,7 +13,7 @@ from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.data.annotations import Annotation, Box
 from glassformer.data.image_processing import ImageBatch, Pixels, Size
-from glassformer.errors import ConflictError, UnknownNameError, UnsupportedError
+from glassformer.errors import ConflictError, MissingValueError, UnknownNameError, UnsupportedError
 from glassformer.tasks.base import check_at_least, check_finite, check_probability
 from glassformer.tasks.classification import label_names
 from glassformer.tasks.images import ImageTask, load_image_processor
@@ -28,6 +28,7 @@ from glassformer.tasks.mask_postprocessing import (
 from glassformer.tasks.pixel_postprocessing import pixel_classes, pixel_instances
 from glassformer.tasks.segmentation import MaskGeneration, Point, PromptSegmenter, make_prompts
 
+DEFAULT_THRESHOLD = 0.5
 MODES: tuple[SegmentationMode, ...] = ("semantic", "instance", "panoptic")
 
 
@@ -49,7 +50,7 @@ class ImageSegmenter(ImageTask):
         bundle: Bundle,
         *,
         mode: SegmentationMode | None = None,
-        threshold: float = 0.5,
+        threshold: float = DEFAULT_THRESHOLD,
         stuff_classes: Sequence[str] = (),
         batch_size: int = 16,
     ) -> None:
@@ -124,9 +125,10 @@ class SegmentationOptions(TypedDict, total=False):
     background_points: Sequence[Point]
     boxes: Sequence[Box]
     everything: bool | MaskGeneration
+    points_per_side: int | None
     multimask_output: bool | None
     mode: SegmentationMode | None
-    threshold: float
+    threshold: float | None
     stuff_classes: Sequence[str]
 
 
@@ -137,26 +139,40 @@ def make_segmenter(
     background_points: Sequence[Point] = (),
     boxes: Sequence[Box] = (),
     everything: bool | MaskGeneration = False,
+    points_per_side: int | None = None,
     multimask_output: bool | None = None,
     mode: SegmentationMode | None = None,
-    threshold: float = 0.5,
+    threshold: float | None = None,
     stuff_classes: Sequence[str] = (),
 ) -> PromptSegmenter | ImageSegmenter:
     """Return the segmenter of a model: by prompts (see `PromptSegmenter`), or of whole images.
 
     points, background_points, boxes: the prompts, see `make_prompts`. everything: True for the default grid
-    of points. The other options are those of the two segmenters.
+    of points. points_per_side: rows and columns of that grid. The other options are those of the two
+    segmenters; options of the segmenter that is not used are errors.
     """
     prompts = make_prompts(points, background_points, boxes)
     grid = MaskGeneration() if everything is True else everything or None
+    if points_per_side is not None:
+        if grid is None:
+            hint = "or leave out the number of points per side"
+            raise MissingValueError("everything", "to segment with a grid of points", hint)
+        grid = replace(grid, points_per_side=points_per_side)
     prompted = bool(prompts) or grid is not None
-    if prompted and (mode is not None or stuff_classes):
-        option = "mode" if mode is not None else "stuff_classes"
-        name = "everything" if grid else "boxes" if prompts[0].box else "points"
-        raise ConflictError((option, name), "the first is for models without prompts")
+    if prompted:
+        prompt = "everything" if grid else "boxes" if prompts[0].box else "points"
+        options = {"mode": mode, "threshold": threshold, "stuff_classes": stuff_classes or None}
+        for name, value in options.items():
+            if value is not None:
+                raise ConflictError((name, prompt), "the first is for models without prompts")
     if prompted or (isinstance(bundle.spec, specs.PromptedSegmenterSpec) and mode is None):
         return PromptSegmenter(bundle, prompts=prompts, everything=grid, multimask_output=multimask_output)
-    return ImageSegmenter(bundle, mode=mode, threshold=threshold, stuff_classes=stuff_classes)
+    return ImageSegmenter(
+        bundle,
+        mode=mode,
+        threshold=DEFAULT_THRESHOLD if threshold is None else threshold,
+        stuff_classes=stuff_classes,
+    )
 
 
 def default_mode(bundle: Bundle) -> SegmentationMode:

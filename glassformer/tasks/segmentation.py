@@ -156,10 +156,10 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
             name = "boxes" if prompts[0].box else "points"
             raise ConflictError(("everything", name), "everything is segmented with a grid of points")
         if everything is None and not (prompts and all(p.points or p.box for p in prompts)):
-            hint = "or segment everything"
+            hint = ""
             if any(p.background_points for p in prompts):
-                hint = "background points only say what is outside of it"
-            raise MissingValueError("a point or a box", "to segment an object", hint)
+                hint = "background points only say what is outside of the object"
+            raise MissingValueError("points or boxes or everything", "for a promptable model", hint)
         self.bundle, self.prompts, self.everything = bundle, prompts, everything
         self.multimask_output = multimask_output
         self.image_size = bundle.spec.input.image_size

@@ -27,13 +27,12 @@ def no_log(message: str) -> None:
 
 @dataclass(eq=False)
 class DataChangedError(GlassformerError):
-    """The data, tokenizer or data settings of a run changed after its training started."""
+    """The data of a run changed after its training started. what: e.g. "the images or annotations"."""
 
     folder: Path
+    what: str
     hint: str = "train in another folder, or restore the files"
-    template: ClassVar[str] = (
-        "the data, its tokenizer or its settings have changed since the run in {folder} started"
-    )
+    template: ClassVar[str] = "{what} changed since the run in {folder} started"
 
 
 class DataCache:
@@ -42,6 +41,7 @@ class DataCache:
     fingerprints: returns everything that the data depends on; its argument is a function that identifies a
     file. Modification times are compared first; if they differ, file contents are.
     extra: further fingerprints by name; one that is missing here or in the note counts as unchanged.
+    what: names the source of the data in the error if it changed.
 
     The note is written when the folder is complete. It stays if the folder is deleted, so that a run is not
     resumed on other data. `load` sets `damaged` if the data matches but is incomplete.
@@ -55,11 +55,12 @@ class DataCache:
         fingerprints: Callable[[Stamp], Sequence[object]],
         *,
         extra: Mapping[str, str] | None = None,
+        what: str = "the data or its settings",
     ) -> None:
         self.folder, self.note, self._fingerprints = folder, folder.with_name(NOTE), fingerprints
         self.fingerprint = _digest(*fingerprints(stamp_by_time))
         self.extra = dict(extra or {})
-        self.damaged = False
+        self.damaged, self.what = False, what
 
     @cached_property
     def contents(self) -> str:
@@ -102,7 +103,7 @@ class DataCache:
     def start(self) -> None:
         """Empty the folder; raise an error if the run was already trained on other data."""
         if self._trained and not self.damaged:
-            raise DataChangedError(self.folder.parent)
+            raise DataChangedError(self.folder.parent, self.what)
         # computed before the files are read, so that a change during preparation is noticed next time
         self._started = {"fingerprint": self.fingerprint, "contents": self.contents}
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -104,7 +104,7 @@ def evaluate_files(
         created.adopt_base_settings()
         created.prepare_data()
         for fact, value in created.facts.items():
-            if fact == "evaluated split" or fact.endswith("over max_len"):
+            if fact.endswith("over max_len"):
                 log(f"{fact}: {value}")
             elif fact == "skipped":
                 log(value)
@@ -113,8 +113,9 @@ def evaluate_files(
         task.learner.to(where).eval()
         with torch.no_grad():
             validation = task.validate(where)
-        if "unknown classes" in created.facts:  # counted while the images are read
-            log(f"unknown classes: {created.facts['unknown classes']}")
+        for fact in ("evaluated split", "unknown classes"):  # counted while the images are read
+            if fact in created.facts:
+                log(f"{fact}: {created.facts[fact]}")
     if any(math.isnan(value) for value in validation.metrics.values()):
         raise NonFiniteError(f"the evaluation of '{folder}'", "check the weights and the data")
     return Evaluation(job=name, validation=validation)

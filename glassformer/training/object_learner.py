@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.core.convolution.pixel_head import PixelOutput
-from glassformer.core.heads import BoxOutput, MaskOutput
+from glassformer.core.heads import BoxOutput, MaskOutput, box_corners
 from glassformer.data.annotated_examples import NO_OBJECT
 from glassformer.data.examples import IGNORE_INDEX
 from glassformer.training.learner import Learner
-from glassformer.training.set_losses import SEGMENTATION, box_set_loss, corners, mask_set_loss
+from glassformer.training.set_losses import SEGMENTATION, box_set_loss, mask_set_loss
 
 MaskLoss = Literal["cross_entropy", "focal", "lovasz"]
 VISIBLE = 0.3  # an object stays a target if at least this share of its box is left after cropping
@@ -80,7 +80,7 @@ def move_boxes(labels: Tensor, boxes: Tensor, factor: Tensor, shift: Tensor) -> 
 
     labels: (B, M), NO_OBJECT for padding.
     """
-    old = corners(boxes).unflatten(-1, (2, 2)) * 2 - 1  # (B, M, 2 corners, 2)
+    old = box_corners(boxes).unflatten(-1, (2, 2)) * 2 - 1  # (B, M, 2 corners, 2)
     new = ((old - shift[:, None, None]) / factor[:, None, None] + 1) / 2
     low, high = new.amin(2), new.amax(2)
     area = (high - low).prod(-1)

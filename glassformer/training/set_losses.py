@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.core.heads import BoxOutput, MaskOutput
+from glassformer.core.heads import BoxOutput, MaskOutput, box_corners
 from glassformer.data.annotated_examples import NO_OBJECT
 from glassformer.errors import MissingDependencyError
 
@@ -69,12 +69,6 @@ def count_objects(batch: Mapping[str, Any]) -> int:
     if "labels" in batch:
         return int((batch["labels"] != NO_OBJECT).sum(1).clip(1).sum())
     return sum(len(np.unique(classes)) for classes in batch["segments"])
-
-
-def corners(boxes: Tensor) -> Tensor:
-    """Convert boxes (..., 4) from center x, center y, width, height to x_min, y_min, x_max, y_max."""
-    center, half = boxes[..., :2], boxes[..., 2:] / 2
-    return torch.cat((center - half, center + half), -1)
 
 
 def generalized_box_iou(a: Tensor, b: Tensor) -> Tensor:
@@ -145,7 +139,7 @@ def box_cost(logits: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor, w: 
     logits: (N, B, Q, L + 1). boxes: predicted, targets: annotated, with centers. w: weights of the terms.
     """
     distance = torch.cdist(boxes, targets.expand(len(boxes), *targets.shape), p=1)
-    overlap = generalized_box_iou(corners(boxes)[..., None, :], corners(targets)[:, None])
+    overlap = generalized_box_iou(box_corners(boxes)[..., None, :], box_corners(targets)[:, None])
     return w.label * _label_cost(logits, labels) + w.l1 * distance - w.giou * overlap
 
 
@@ -197,7 +191,7 @@ def box_set_loss(
         matched = predicted[matches.layer, matches.image, matches.query]  # (K, 4)
         targets = boxes[matches.image, matches.target]
         distance = F.l1_loss(matched, targets, reduction="sum")
-        overlap = (1 - generalized_box_iou(corners(matched), corners(targets))).sum()
+        overlap = (1 - generalized_box_iou(box_corners(matched), box_corners(targets))).sum()
         labeled = label_loss(logits, labels, matches, weights)
         return weights.label * labeled + weights.l1 * distance + weights.giou * overlap
 

@@ -25,6 +25,7 @@ from glassformer.verify.comparison import (
     skipped,
 )
 from glassformer.verify.inputs import (
+    BATCH,
     RandomInputs,
     Side,
     drop_padding,
@@ -44,7 +45,7 @@ def batched_equals_single(bundle: Bundle, name: str, side: Side = "none") -> Che
     model, head = bundle.model, bundle.spec.head
     if side != "none" and not has_tokens(model):
         return skipped(name, "images, series and vectors are not padded")
-    sample = random_inputs(model, side)
+    sample = random_inputs(model, side, batch=BATCH)
     mask = sample.masks[-1]
     with torch.no_grad():
         batched = sample.run(model)

@@ -118,16 +118,20 @@ def random_inputs(
     model: AnyModel,
     side: Side = "none",
     *,
-    batch: int = BATCH,
+    batch: int | None = None,
     length: int | None = None,
     target_length: int | None = None,
     seed: int = 0,
 ) -> RandomInputs:
     """Create random inputs for the model: rows of unequal length padded on `side`, or all of full length.
 
-    By default they are longer than a small attention window and fit the position table. The target is shorter
+    batch: number of rows; by default 3, or one large image with two prompts for a promptable segmenter, whose
+    attention computes its windows and prompts as a batch.
+    By default rows are longer than a small attention window and fit the position table. The target is shorter
     than the source, so that confusing the two gives wrong shapes.
     """
+    if batch is None:
+        batch = 1 if isinstance(model.spec, spec.PromptedSegmenterSpec) else BATCH
     generator = torch.Generator().manual_seed(seed)
     parameter = next(model.parameters())
     longest = length or fitting_length(model.spec)

@@ -165,6 +165,40 @@ def test_segment_rejects_bad_options(run, segmenter, images) -> None:
     run("segment", "pocket-digits", image).error()
 
 
+@pytest.fixture(scope="module")
+def promptable(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("promptable")
+    torch.manual_seed(0)
+    glassformer.save(glassformer.Pipeline(model=glassformer.tiny("sam", image_size=40)), folder)
+    settings = {"image_processor_type": "SamImageProcessor", "size": {"longest_edge": 40}}
+    settings["pad_size"] = {"height": 40, "width": 40}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_segment_names_the_image_and_the_option_of_a_prompt_that_does_not_fit(
+    run, promptable, images
+) -> None:
+    done = run("segment", promptable, images, "--point", "70,20")
+    assert done.code == 2 and len(done.out.splitlines()) == 3
+    (warning,) = (line for line in done.err.splitlines() if line.startswith("warning"))
+    assert all(text in warning for text in (str(images / "more/b.jpg"), "--point", "70,20", "50 x 50"))
+    assert "--point" in run("segment", promptable, images / "more/b.jpg", "--point", "70,20").error()
+
+
+def test_segment_rejects_options_without_effect_and_missing_prompts(run, promptable, images) -> None:
+    image = images / "a.png"
+    for options in (["--threshold", "0.9"], ["--mode", "semantic"], ["--stuff-class", "sky"]):
+        for prompt in (["--point", "3,4"], ["--box", "1,1,9,9"], ["--everything"]):
+            error = run("segment", promptable, image, *options, *prompt).error()
+            assert options[0] in error and prompt[0] in error
+    error = run("segment", promptable, image, "--point", "3,4", "--points-per-side", "4").error()
+    assert "--everything" in error
+    error = run("segment", promptable, image).error()
+    assert all(flag in error for flag in ("--point", "--box", "--everything"))
+    assert run("segment", promptable, image, "--everything", "--points-per-side", "2").code == 0
+
+
 def test_classify_and_embed_skip_a_bad_image_of_a_folder(run, images, tmp_path) -> None:
     (images / "broken.png").write_bytes(b"no image")
     names = [str(images / name) for name in ("a.png", "broken.png", "more/b.jpg")]

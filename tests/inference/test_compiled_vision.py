@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import glassformer
-from glassformer.inference.encoder import PackedModel
+from glassformer.inference.encoder import InferenceEncoder, PackedModel, supports
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -29,6 +29,7 @@ def encode_image(model: nn.Module) -> Callable[..., Any]:
 CASES: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
     "swin": ({}, (32, 32)),
     "detr": ({"num_queries": 5}, (70, 52)),
+    "yolos": ({"mid_positions": False}, (40, 56)),
     # 32 x 32 tokens, from which on the bias is computed inside the kernel on a GPU
     "sam": ({"image_size": 128, "patch_size": 4, "d_model": 32, "num_heads": 2, "window": 6}, (128, 128)),
 }
@@ -36,7 +37,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
 @pytest.mark.parametrize("family", CASES)
-def test_packed_model_compiles_and_matches_the_model(family: str, device: str) -> None:
+def test_prepared_model_compiles_and_matches_the_model(family: str, device: str) -> None:
     torch.manual_seed(0)
     options, size = CASES[family]
     model = glassformer.tiny(family, **options).eval()
@@ -49,11 +50,11 @@ def test_packed_model_compiles_and_matches_the_model(family: str, device: str) -
         expected = first(select(model)(images))
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
         model, images = model.to(device, dtype), images.to(device, dtype)
-        packed = PackedModel(model)
+        prepared = InferenceEncoder(model) if supports(model) else PackedModel(model)
         compiled = torch.compile(
-            select(packed), fullgraph=True, backend="aot_eager" if device == "cpu" else "inductor"
+            select(prepared), fullgraph=True, backend="aot_eager" if device == "cpu" else "inductor"
         )
         plain = first(select(model)(images)).cpu().float()  # in the same precision
         allowance = 1e-5 + 2 * (plain - expected).abs().max()
-        for run in (select(packed), compiled):
+        for run in (select(prepared), compiled):
             assert (first(run(images)).cpu().float() - expected).abs().max() <= allowance

@@ -39,7 +39,7 @@ def test_translate_matches_the_library(server, bundles):
 
 def test_unknown_keys_get_a_suggestion(server):
     with server.client() as client:
-        for route, given, meant in (
+        for route, name, expected in (
             ("/trace", "tag", "to"),
             ("/trace", "targt", "target"),
             ("/translate", "target_lang", "to"),
@@ -47,9 +47,9 @@ def test_unknown_keys_get_a_suggestion(server):
         ):
             options = {"model": "translator", "text": "a cat", "prompt": "a cat"}
             options.pop("text" if route.startswith("/v1") else "prompt")
-            answer = client.post(route, json={**options, given: "de"})
+            answer = client.post(route, json={**options, name: "de"})
             assert answer.status_code == 422
-            assert f"did you mean {meant}?" in answer.json()["error"]["fields"]["problems"][0]
+            assert f"did you mean {expected}?" in answer.json()["error"]["fields"]["problems"][0]
 
 
 def test_classify_matches_the_library(server, bundles):
@@ -125,7 +125,14 @@ def test_prompted_masks_match_the_library(server, bundles):
             assert found["model"] == "prompted" and len(found["results"]) == len(expected)
             for row, other in zip(found["results"], expected, strict=True):
                 assert row["mask"] == encode_rle(other.mask) and row["score"] == other.score
-        for wrong in ({"points": [[99, 2]]}, {"boxes": [[9, 9, 1, 1]]}, {"points": [[1, 2, 3]]}):
+        point = {"points": [[5, 9]]}
+        for wrong in (
+            {"points": [[99, 2]]},
+            {"boxes": [[9, 9, 1, 1]]},
+            {"points": [[1, 2, 3]]},
+            {**point, "threshold": 0.5},
+            {**point, "points_per_side": 4},
+        ):
             assert client.post("/segment", json={**body, **wrong}).status_code == 422
 
 
@@ -225,8 +232,8 @@ def test_models_get_unique_names(tmp_path):
         folder.mkdir(parents=True)
     for folder in (run, other):
         (folder / "recipe.yaml").write_text("job: lm\n")
-    given = [str(folders[0]), str(folders[1]), str(run), str(other / "model")]
-    bundles, runs = load_models(given, lambda folder: folder)
+    names = [str(folders[0]), str(folders[1]), str(run), str(other / "model")]
+    bundles, runs = load_models(names, lambda folder: folder)
     assert list(bundles) == ["writer", "writer-2", "run-one", "run-two"]
     assert bundles["run-one"] == str(run / "model") and runs == {"run-one": run}
 

@@ -53,11 +53,16 @@ def expected(reference: Any, processor: Any, images: list[Image.Image], threshol
     return processor.post_process_object_detection(output, threshold=threshold, target_sizes=sizes)
 
 
-def check_equal(found: list[Any], theirs: dict[str, torch.Tensor], names: dict[int, str]) -> None:
+def check_equal(
+    found: list[Any], theirs: dict[str, torch.Tensor], names: dict[int, str], size: tuple[int, int]
+) -> None:
+    """Compare with transformers, whose boxes may leave the image. size: width and height."""
     order = theirs["scores"].argsort(descending=True, stable=True)
     assert [a.label for a in found] == [names[int(n)] for n in theirs["labels"][order]]
     assert np.allclose([a.score for a in found], theirs["scores"][order], atol=1e-5)
-    assert np.allclose(np.array([a.box for a in found]).reshape(-1, 4), theirs["boxes"][order], atol=1e-3)
+    width, height = size
+    boxes = theirs["boxes"][order].clamp(min=0).minimum(torch.tensor([width, height, width, height]))
+    assert np.allclose(np.array([a.box for a in found]).reshape(-1, 4), boxes, atol=1e-3)
 
 
 @pytest.mark.parametrize("case", [DETR[0], YOLOS[0], YOLOS[1]], ids=["detr", "yolos", "yolos-fast"])
@@ -72,9 +77,9 @@ def test_detection_matches_transformers(case: Any, tmp_path: Path) -> None:
         for group in groups:
             theirs = expected(reference, processor, [images[n] for n in group], threshold)
             for n, result in zip(group, theirs, strict=True):
-                check_equal(results[n], result, names)
+                check_equal(results[n], result, names, images[n].size)
         alone = pipeline.detect(images[0], threshold=threshold)
-        check_equal(alone, expected(reference, processor, images[:1], threshold)[0], names)
+        check_equal(alone, expected(reference, processor, images[:1], threshold)[0], names, images[0].size)
 
 
 def test_inputs_are_equivalent(tmp_path: Path) -> None:
@@ -103,6 +108,13 @@ def test_boxes_follow_the_definition() -> None:
     ((scores, labels, found),) = select_boxes(BoxOutput(logits, boxes), [(100, 200)], threshold=0.5)
     assert labels.tolist() == [1, 0] and scores[0] > scores[1] > 0.5
     assert torch.allclose(found, torch.tensor([[80.0, 30.0, 120.0, 70.0], [0.0, 50.0, 100.0, 100.0]]))
+
+
+def test_boxes_are_clipped_to_the_image() -> None:
+    logits = torch.tensor([[[9.0, 0.0]]])
+    boxes = torch.tensor([[[0.1, 0.9, 0.4, 0.6]]])
+    ((_, _, found),) = select_boxes(BoxOutput(logits, boxes), [(100, 200)])
+    assert found.tolist() == [[0.0, pytest.approx(60.0), pytest.approx(60.0), 100.0]]
 
 
 def test_bad_images_are_reported(tmp_path: Path) -> None:

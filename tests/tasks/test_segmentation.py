@@ -119,7 +119,6 @@ def test_everything_keeps_the_masks_that_transformers_keeps(
     reference, processor, pipeline = pair
     image, side = picture(50, 31), 5
     options = MaskGeneration(
-        points_per_side=side,
         pred_iou_thresh=0.2,
         stability_score_thresh=0.2,
         stability_score_offset=0.02,
@@ -140,7 +139,7 @@ def test_everything_keeps_the_masks_that_transformers_keeps(
     for n in scores.argsort(descending=True).tolist():
         if all(box_iou(boxes[n].tolist(), boxes[other].tolist()) <= 0.99 for other in indices):
             indices.append(n)
-    found = pipeline.segment(image, everything=options)
+    found = pipeline.segment(image, everything=options, points_per_side=side)
     assert 1 < len(found) == len(indices) < len(scores)
     assert [thing.box for thing in found] == [tuple(boxes[n].tolist()) for n in indices]
     assert [thing.score for thing in found] == pytest.approx(scores[indices].clamp(0, 1).tolist(), abs=1e-5)
@@ -196,13 +195,11 @@ def test_image_is_encoded_once(pair: Any, tmp_path: Path, monkeypatch: pytest.Mo
         ({"points": [(float("nan"), 3)]}, "points"),
         ({"points": (5, 5)}, "points"),
         ({"points": ["12"]}, "points"),
-        ({"everything": MaskGeneration, "points_per_side": 0}, "points_per_side"),
+        ({"everything": True, "points_per_side": 0}, "points_per_side"),
     ],
 )
 def test_bad_prompts_are_rejected(pair: Any, options: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
-        if "everything" in options:
-            MaskGeneration(points_per_side=options["points_per_side"])
         pair[2].segment(picture(30, 20), **options)
     assert caught.value.name == name
 
@@ -225,14 +222,20 @@ def test_a_box_is_clipped_to_the_image(pair: Any) -> None:
 
 
 def test_missing_and_conflicting_prompts_are_rejected(pair: Any) -> None:
-    with pytest.raises(MissingValueError):
-        pair[2].segment(picture(30, 20))
-    with pytest.raises(MissingValueError):
-        pair[2].segment(picture(30, 20), background_points=[(3, 3)])
+    for options in ({}, {"background_points": [(3, 3)]}):
+        with pytest.raises(MissingValueError) as missing:
+            pair[2].segment(picture(30, 20), **options)
+        assert missing.value.name.split(" or ") == ["points", "boxes", "everything"]
+    with pytest.raises(MissingValueError) as missing:
+        pair[2].segment(picture(30, 20), points=[(3, 3)], points_per_side=4)
+    assert missing.value.name == "everything"
     with pytest.raises(ConflictError):
         make_prompts([(3, 3)], boxes=[(1, 1, 9, 9), (2, 2, 8, 8)])
-    with pytest.raises(ConflictError):
-        pair[2].segment(picture(30, 20), points=[(3, 3)], stuff_classes=["sky"])
+    for option in ({"stuff_classes": ["sky"]}, {"threshold": 0.0}, {"mode": "semantic"}):
+        for prompt in ({"points": [(3, 3)]}, {"boxes": [(1, 1, 9, 9)]}, {"everything": True}):
+            with pytest.raises(ConflictError) as conflict:
+                pair[2].segment(picture(30, 20), **option, **prompt)
+            assert list(conflict.value.names) == [*option, *prompt]
     with pytest.raises(ConflictError):
         PromptSegmenter(pair[2], prompts=[Prompt(points=[(3, 3)])], everything=MaskGeneration())
     with pytest.raises(UnsupportedError):

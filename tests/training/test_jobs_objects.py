@@ -19,7 +19,13 @@ from glassformer.data.annotated_examples import NO_OBJECT, AnnotatedExamples, fr
 from glassformer.data.annotations import AnnotationSet, find_annotations, read_coco
 from glassformer.data.examples import IGNORE_INDEX
 from glassformer.data.scenes import LANGUAGES, CutOuts, SceneComposer, SceneOptions, write_scenes
-from glassformer.errors import FileMissingError, MissingValueError, UnknownNameError, UnsupportedError
+from glassformer.errors import (
+    FileMissingError,
+    InvalidValueError,
+    MissingValueError,
+    UnknownNameError,
+    UnsupportedError,
+)
 from glassformer.families.registry import preset_spec
 from glassformer.tasks.pixel_postprocessing import pixel_classes, pixel_instances
 from glassformer.training.data_cache import DataChangedError
@@ -120,7 +126,7 @@ def test_resume_within_an_epoch_is_bit_identical(scenes, tmp_path, case):
 
 
 @pytest.mark.parametrize("layout", ["coco", "yolo", "voc"])
-def test_resume_with_other_annotations_is_an_error(scenes, tmp_path, layout):
+def test_resume_with_other_images_or_annotations_is_an_error(scenes, tmp_path, layout):
     data = tmp_path / "data"
     if layout == "coco":
         shutil.copytree(scenes.parent, data)
@@ -136,6 +142,13 @@ def test_resume_with_other_annotations_is_an_error(scenes, tmp_path, layout):
     with pytest.raises(DataChangedError):
         train(longer, tmp_path / "run", log=lambda _: None)
     notes.write_text(text, "utf-8")  # a new modification time alone does not matter
+    image = next(data.parent.rglob("*3.png"))
+    pixels = image.read_bytes()
+    Image.new("RGB", (32, 32), "red").save(image)
+    with pytest.raises(DataChangedError) as caught:
+        train(longer, tmp_path / "run", log=lambda _: None)
+    assert "images" in caught.value.what
+    image.write_bytes(pixels)
     train(longer, tmp_path / "run", log=lambda _: None)
 
 
@@ -176,6 +189,43 @@ def test_a_detector_gets_more_queries_if_images_have_more_objects(scenes, tmp_pa
     assert torch.equal(new[name][..., :2, :], old[name])
     assert not torch.equal(new[name][..., 2:4, :], old[name])
     assert (new[name][..., 2:4, :] - old[name]).abs().max() < old[name].abs().max()
+
+
+@pytest.mark.parametrize("family", ["yolos", "detr"])
+def test_the_number_of_queries_is_set_by_the_recipe(scenes, tmp_path, family):
+    save(Bundle(model=glassformer.tiny(family, num_queries=4)), tmp_path / "base")
+    folder = str(tmp_path / "base")
+    options = recipe(scenes, "detect-yolos") | {"model": {"folder": folder, "num_queries": 9}}
+    job = JOBS["detect"](parse_recipe(options), tmp_path / "run", lambda _: None)
+    job.check_model()
+    job.prepare_data()
+    assert detection.count_queries(job.build().spec) == 9
+    for wrong in (3, 0, "many", 4.5, True):
+        options["model"] = {"folder": folder, "num_queries": wrong}
+        with pytest.raises(InvalidValueError) as caught:
+            train(options, tmp_path / "wrong", log=lambda _: None)
+        assert caught.value.name == "model.num_queries"
+
+
+def test_the_queries_of_a_new_detection_head_are_set_by_the_recipe(scenes, tmp_path):
+    spec = preset_spec("vit-base-patch16-224", image_size=(32, 32), num_labels=5, **TINY)
+    save(Bundle(model=build_initialized(spec)), tmp_path / "encoder")
+    options = recipe(scenes, "detect-yolos")
+    options["model"] = {"folder": str(tmp_path / "encoder"), "num_queries": 7}
+    job = JOBS["detect"](parse_recipe(options), tmp_path / "run", lambda _: None)
+    job.check_model()
+    job.prepare_data()
+    assert detection.count_queries(job.build().spec) == 7
+
+
+def test_evaluation_does_not_add_queries(scenes, tmp_path):
+    train(recipe(scenes, "detect-yolos", steps=1), tmp_path / "run", log=lambda _: None)
+    options = recipe(scenes, "detect-yolos") | {"model": {"folder": str(tmp_path / "run/model")}}
+    job = JOBS["detect"](parse_recipe(options), tmp_path / "evaluation", lambda _: None)
+    job.adopt_base_settings()
+    job.prepare_data()
+    job.most_objects = 100
+    assert detection.count_queries(job.build().spec) == 8
 
 
 def test_semantic_segmentation_is_measured_by_mean_iou(scenes, tmp_path):
@@ -296,6 +346,10 @@ def test_evaluation_without_a_test_split_reads_the_validation_split(scenes, tmp_
     lines: list[str] = []
     evaluation = evaluate_files(tmp_path / "run/model", [str(data)], log=lines.append)
     assert "val" in lines[0] and "8" in lines[0] and evaluation.validation.metrics["loss"] > 0
+    image = next(data.rglob("20.png"))
+    image.write_bytes(image.read_bytes()[:-40])  # its header is valid
+    evaluate_files(tmp_path / "run/model", [str(data)], log=lines.append)
+    assert "7" in lines[1] and "8" not in lines[1]
 
 
 @pytest.mark.parametrize("layout", ["yolo", "voc"])

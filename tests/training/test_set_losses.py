@@ -9,13 +9,12 @@ from transformers.loss import loss_for_object_detection as reference
 from transformers.models.mask2former import modeling_mask2former as mask2former
 from transformers.models.maskformer import modeling_maskformer as maskformer
 
-from glassformer.core.heads import BoxOutput, MaskOutput
+from glassformer.core.heads import BoxOutput, MaskOutput, box_corners
 from glassformer.training.set_losses import (
     DETECTION,
     NO_OBJECT,
     SEGMENTATION,
     box_set_loss,
-    corners,
     count_objects,
     dice_loss,
     generalized_box_iou,
@@ -93,7 +92,7 @@ def test_box_loss_equals_transformers_in_value_and_gradient():
 
 def test_boxes_and_masks_equal_the_functions_of_transformers():
     torch.manual_seed(2)
-    a, b = corners(torch.rand(6, 4)), corners(torch.rand(5, 4))
+    a, b = box_corners(torch.rand(6, 4)), box_corners(torch.rand(5, 4))
     expected = reference.generalized_box_iou(a, b)
     torch.testing.assert_close(generalized_box_iou(a[:, None], b), expected)
     logits, targets = torch.randn(3, 40), (torch.rand(3, 40) > 0.5).float()

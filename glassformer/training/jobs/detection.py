@@ -17,18 +17,19 @@ from numpy.typing import NDArray
 from glassformer.bundle import Bundle, save
 from glassformer.core import spec as specs
 from glassformer.core.build import build_model, unique_state_dict
-from glassformer.core.heads import BoxOutput
+from glassformer.core.heads import BoxOutput, box_corners
 from glassformer.data.annotated_examples import AnnotatedExamples, Targets
 from glassformer.data.annotations import AnnotatedImage, AnnotationSet, find_annotations
 from glassformer.data.examples import Arrays
 from glassformer.data.image_files import single_path
 from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.row_errors import RowErrors
-from glassformer.data.sources import fingerprint_files
+from glassformer.data.sources import Stamp, fingerprint_files
 from glassformer.errors import (
     EmptyInputError,
     FileMissingError,
     FileProblemError,
+    InvalidValueError,
     MissingValueError,
     UnknownNameError,
     UnsupportedError,
@@ -110,10 +111,14 @@ class ObjectJob(Job[SectionT]):
 
     def _check_unchanged(self) -> None:
         """Raise if a resumed run would continue with other images or annotations."""
-        sets = (self.train_set, self.valid_set)
-        files = [file for images in sets for file in images.files]
-        content = [([path.name for path in images.paths], images.classes) for images in sets]
-        cache = DataCache(self.folder / "data", lambda s: (fingerprint_files(files, stamp=s), content))
+
+        def fingerprints(stamp: Stamp) -> list[str]:
+            return [
+                fingerprint_files([*images.files, *images.paths], images.classes, stamp=stamp)
+                for images in (self.train_set, self.valid_set)
+            ]
+
+        cache = DataCache(self.folder / "data", fingerprints, what="the images or annotations")
         if cache.load(no_log) is None:  # only the note is used: the images are read each time
             cache.start()
             cache.commit()
@@ -216,10 +221,6 @@ class ObjectJob(Job[SectionT]):
             "image size": f"{height} x {width}",
             "classes": list(self.classes),
         }
-        if self.evaluated_split is not None:
-            self.facts["evaluated split"] = (
-                f"{self.evaluated_split}, {counts[1]:,} {plural('image', counts[1])}"
-            )
         classes = plural("class", len(self.classes))
         splits = f"{counts[0]:,} {plural('image', counts[0])} for training, {counts[1]:,} for validation"
         if self.base_classes is None and self.data.valid == self.data.train and not self._one_file:
@@ -347,8 +348,11 @@ class ObjectJob(Job[SectionT]):
                 else:
                     ignored[label] += 1
             yield images, output, loss, self.count(arrays)
-        if len(examples.unreadable) == len(examples):
+        count = len(examples) - len(examples.unreadable)
+        if not count:
             raise EmptyInputError("set of validation images that can be read", "replace the broken files")
+        if self.evaluated_split is not None:
+            self.facts["evaluated split"] = f"{self.evaluated_split}, {count:,} {plural('image', count)}"
         if self.base_classes is not None and ignored:
             self._note_ignored(ignored, known)
 
@@ -410,14 +414,24 @@ class DetectJob(ObjectJob[ObjectData]):
             raise UnsupportedError("the job detect", "8-bit masks of classes", hint)
         self.most_objects = max(len(image.annotations) for image in self.train_set)
 
+    def check_model(self) -> None:
+        super().check_model()
+        if self.base is not None and (queries := self.requested_queries) is not None:
+            is_detector = isinstance(self.base.spec.head, specs.BoxesSpec)
+            least = count_queries(self.base.spec) if is_detector else 1
+            if type(queries) is not int or queries < least:
+                hint = f"the detector in model.folder has {least}" if is_detector else ""
+                expected = f"an integer of at least {least}"
+                raise InvalidValueError("model.num_queries", queries, expected, hint)
+
     @property
     def targets(self) -> Targets:
         return "boxes"
 
     @property
-    def num_queries(self) -> int:
-        """Number of object queries of a new detector."""
-        return max(MIN_QUERIES, self.required_queries)
+    def requested_queries(self) -> int | None:
+        """Number of object queries in the recipe, if it has one."""
+        return self.recipe.model.overrides.get("num_queries")
 
     @property
     def required_queries(self) -> int:
@@ -425,7 +439,7 @@ class DetectJob(ObjectJob[ObjectData]):
         return min(MAX_QUERIES, math.ceil(1.5 * self.most_objects))
 
     def model_defaults(self) -> dict[str, Any]:
-        return {"num_queries": self.num_queries}
+        return {"num_queries": max(MIN_QUERIES, self.required_queries)}
 
     def build(self) -> Bundle:
         labels = len(self.classes)
@@ -438,12 +452,13 @@ class DetectJob(ObjectJob[ObjectData]):
         spec = self.base.spec
         if isinstance(spec.head, specs.BoxesSpec):
             bundle = self.base
-            if (queries := count_queries(spec)) < self.required_queries:
-                bundle = add_queries(bundle, self.required_queries - queries)
-                self.log(
-                    f"{self.required_queries} object queries instead of {queries}, as an image has "
-                    f"{self.most_objects} objects"
-                )
+            before = count_queries(spec)
+            if self.base_classes is None:  # an evaluation does not change the model
+                queries = self.requested_queries or self.required_queries
+                if queries > before:
+                    bundle = add_queries(bundle, queries - before)
+                    objects = f"an image has up to {self.most_objects} {plural('object', self.most_objects)}"
+                    self.log(f"{queries} object queries instead of {before}; {objects}")
             if spec.head.num_labels != labels or classes_of(self.base) != list(self.classes):
                 own: Any = bundle.spec
                 head = replace(own.head, num_labels=labels)
@@ -453,7 +468,7 @@ class DetectJob(ObjectJob[ObjectData]):
         if not isinstance(spec, specs.EncoderOnlySpec) or not isinstance(source, specs.ImagePatchesSpec):
             raise self.unsupported_model("use a detector, or an image encoder such as vit or dinov2")
         # an image encoder becomes a detector by object queries after its patches
-        queries = self.num_queries
+        queries = self.requested_queries or self.model_defaults()["num_queries"]
         tokens = replace(source, suffix=queries, interpolate=True)
         head = specs.BoxesSpec(num_labels=labels, class_layers=3, num_queries=queries)
         bundle = keep_fitting_weights(self.base, replace(spec, input=tokens, head=head, tied=()))
@@ -521,9 +536,8 @@ def detected_objects(output: BoxOutput, sizes: Sequence[tuple[int, int]]) -> lis
     sizes: height and width of the original images.
     """
     scores, labels = output.logits.float().softmax(-1)[..., :-1].max(-1)
-    center, half = output.boxes.float()[..., :2], output.boxes.float()[..., 2:] / 2
-    boxes = torch.cat((center - half, center + half), -1)
-    arrays = [part.cpu().numpy() for part in (labels, boxes.double(), scores.double())]
+    boxes = box_corners(output.boxes.float()).double()
+    arrays = [part.cpu().numpy() for part in (labels, boxes, scores.double())]
     return [
         Objects(labels=arrays[0][n], boxes=arrays[1][n] * (width, height, width, height), scores=arrays[2][n])
         for n, (height, width) in enumerate(sizes)

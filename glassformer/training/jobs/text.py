@@ -144,7 +144,10 @@ def prepare_corpus(
     }
     own = job.folder / "tokenizer"
     cache = DataCache(
-        job.folder / "data", fingerprints, extra={**vocabularies, "own": fingerprint(own) or "none"}
+        job.folder / "data",
+        fingerprints,
+        extra={**vocabularies, "own": fingerprint(own) or "none"},
+        what="the data, its tokenizer or its settings",
     )
     notes = cache.load(job.log)
     if notes is None:

@@ -701,7 +701,7 @@ export interface SegmentOutcome {
   attentions: TwoWayAttention[];
 }
 
-/** POST /segment: an `image` as data: URL or base64 of a PNG or JPEG file. For a promptable model, points or boxes in pixels. points: inside one object. background_points: outside of it. boxes: each around an object. everything: segment everything, with a grid of points_per_side^2 points. multimask_output: three masks per prompt; by default for a single point. For the other models: mode, by default what the model was trained for; threshold: minimum score; stuff_classes: classes that are merged into one segment in panoptic mode. */
+/** POST /segment: an `image` as data: URL or base64 of a PNG or JPEG file. For a promptable model, points or boxes in pixels. points: inside one object. background_points: outside of it. boxes: each around an object. everything: segment everything, with a grid of points_per_side^2 points (default: 32^2). multimask_output: three masks per prompt; by default for a single point. For the other models: mode, by default what the model was trained for; threshold: minimum score (default: 0.5); stuff_classes: classes that are merged into one segment in panoptic mode. */
 export interface SegmentRequest {
   model?: string | null;
   image: string;
@@ -709,10 +709,10 @@ export interface SegmentRequest {
   background_points?: number[][];
   boxes?: number[][];
   everything?: boolean;
-  points_per_side?: number;
+  points_per_side?: number | null;
   multimask_output?: boolean | null;
   mode?: "semantic" | "instance" | "panoptic" | null;
-  threshold?: number;
+  threshold?: number | null;
   stuff_classes?: string[];
 }
 
