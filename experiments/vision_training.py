@@ -1,4 +1,4 @@
-"""Train a detector or segmenter for a given time: the learning rate follows the clock, not the steps.
+"""Train a vision model for a given time: the learning rate follows the clock, not the steps.
 
 The model, the loss, the augmentation and the metrics are those of `glassformer train`; only the loop differs,
 so that a run on any machine ends in time with a small learning rate. The model is saved even if it fails.
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -138,17 +138,18 @@ def extract(workspace: Workspace, row: str, archive: str) -> Path:
     return target
 
 
-def run_recipe(
-    workspace: Workspace,
-    row: str,
-    name: str,
-    recipe: Mapping[str, Any],
-    *,
-    of: str,
-    seconds: float,
-    split: str = "test",
-) -> None:
-    """Train a recipe of detection or segmentation for a time, then measure a split of its data.
+class TrainedRecipe(NamedTuple):
+    """A trained recipe: its job, and the task with the trained learner."""
+
+    job: Any
+    task: LearnerTask
+    run: TimedRun
+
+
+def train_recipe(
+    workspace: Workspace, row: str, name: str, recipe: Mapping[str, Any], *, of: str, seconds: float
+) -> TrainedRecipe:
+    """Train a recipe for a time, and save the model in the folder of the run.
 
     recipe: plain data, as in a file. of: the metric of the curve.
     """
@@ -164,11 +165,27 @@ def run_recipe(
         trained = train_for(task, job.recipe.training, seconds=limit, seed=seed, device=device, of=of)
     finally:
         task.save(folder / "model")
+    return TrainedRecipe(job, task, trained)
+
+
+def run_recipe(
+    workspace: Workspace,
+    row: str,
+    name: str,
+    recipe: Mapping[str, Any],
+    *,
+    of: str,
+    seconds: float,
+    split: str,
+) -> None:
+    """Train a recipe of detection or segmentation for a time, then measure a split of its data."""
+    job, task, trained = train_recipe(workspace, row, name, recipe, of=of, seconds=seconds)
     figures = {f"valid {key}": value for key, value in trained.metrics.items()}
-    examples = job.examples(find_annotations(parsed.data.train[0], split), None)
+    examples = job.examples(find_annotations(job.data.train[0], split), None)
     task.learner.eval()
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        scores, _ = job.evaluate(task.learner, examples, device, 16)
+        scores, tables = job.evaluate(task.learner, examples, device_for(workspace.device), 16)
+    print(*tables["classes"], sep="\n", flush=True)
     record(workspace, row, name, trained, of, {**figures, **scores})
 
 
