@@ -87,12 +87,21 @@ class ConflictError(GlassformerError):
 
 @dataclass(eq=False)
 class MissingValueError(GlassformerError):
-    """A required value is missing. needed_for: completes the message "... is required"."""
+    """A required value is missing. needed_for: completes the message "... is required".
+
+    alternatives: names of values that may be given instead.
+    """
 
     name: str
     needed_for: str
     hint: str = ""
+    alternatives: tuple[str, ...] = ()
     template: ClassVar[str] = "{name} is required {needed_for}"
+
+    def message(self) -> str:
+        return self.template.format(
+            name=" or ".join((self.name, *self.alternatives)), needed_for=self.needed_for
+        )
 
 
 @dataclass(eq=False)

@@ -286,9 +286,11 @@ def with_flags(error: GlassformerError, command: Callable[..., None]) -> Glassfo
     """Return the error with parameter names replaced by the flags of the command."""
     flags = flags_of(command)
     match error:
-        case InvalidValueError() | MissingValueError():
-            names = error.name.split(" or ")
-            return replace(error, name=" or ".join(flags.get(name, name) for name in names))
+        case InvalidValueError():
+            return replace(error, name=flags.get(error.name, error.name))
+        case MissingValueError():
+            others = tuple(flags.get(name, name) for name in error.alternatives)
+            return replace(error, name=flags.get(error.name, error.name), alternatives=others)
         case ConflictError():
             return replace(error, names=[flags.get(name, name) for name in error.names])
     return error

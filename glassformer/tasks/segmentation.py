@@ -159,7 +159,8 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
             hint = ""
             if any(p.background_points for p in prompts):
                 hint = "background points only say what is outside of the object"
-            raise MissingValueError("points or boxes or everything", "for a promptable model", hint)
+            others = ("boxes", "everything")
+            raise MissingValueError("points", "for a promptable model", hint, alternatives=others)
         self.bundle, self.prompts, self.everything = bundle, prompts, everything
         self.multimask_output = multimask_output
         self.image_size = bundle.spec.input.image_size
