@@ -23,7 +23,8 @@ def join_splits(camvid: Path) -> Path:
             (folder / f"{new}{kind}").mkdir(parents=True, exist_ok=True)
             for file in (file for old in olds for file in (camvid / f"{old}{kind}").iterdir()):
                 (folder / f"{new}{kind}" / file.name).write_bytes(file.read_bytes())
-    (folder / "classes.tsv").write_bytes((camvid / "classes.tsv").read_bytes())
+    for file in camvid.glob("classes.*"):
+        (folder / file.name).write_bytes(file.read_bytes())
     return folder
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import contrastive_emoji
+from experiments import contrastive_emoji, images_fashion_mnist
 from experiments.__main__ import main
 from experiments.rows import ROWS
 from glassformer import tiny
@@ -49,6 +49,17 @@ def data(tmp_path_factory) -> Path:
     images = np.random.default_rng(0).integers(0, 256, (12, 64, 64, 4)).astype(np.uint8)
     for style in contrastive_emoji.STYLES:
         np.savez(emoji / f"{style}.npz", images=images, row=np.arange(12))
+    fashion = folder / "fashion-mnist"
+    fashion.mkdir()
+    for part in ("train", "t10k"):
+        digits = {
+            "images-idx3": images[:, :28, :28, 0].tobytes(),
+            "labels-idx1": bytes(n % 3 for n in range(12)),
+        }
+        for kind, content in digits.items():
+            sizes = (12, 28, 28) if kind == "images-idx3" else (12,)
+            header = bytes((0, 0, 8, len(sizes))) + b"".join(size.to_bytes(4) for size in sizes)
+            (fashion / f"{part}-{kind}-ubyte.gz").write_bytes(gzip.compress(header + content))
     return folder
 
 
@@ -69,11 +80,14 @@ def run(data: Path, work: Path, row: str, name: str, *changes: str) -> dict[str,
         ("detection-bccd", "detr/1", {"ap50"}, ["data.image_size=[32,32]"]),
         ("segmentation-nuclei", "1", {"ap50", "pq"}, NUCLEI),
         ("segmentation-camvid", "1", {"miou", "pixel_accuracy"}, ["data.image_size=[28,28]"]),
+        ("fashion", "swin/1", {"accuracy"}, ["model.embed_dim=8"]),
+        ("fashion", "vit/1", {"accuracy"}, ["model.num_layers=1"]),
         ("contrastive-emoji", "pocket/1", {"en emoji to name", "ko picture to name"}, []),
         ("contrastive-emoji", "minilm/1", {"en name to emoji", "seen en emoji to name"}, ["data.inner=true"]),
     ],
 )
 def test_experiment_trains_and_records(data, tmp_path, monkeypatch, row, name, metrics, changes):
+    monkeypatch.setattr(images_fashion_mnist, "HELD_OUT", 4)
     for constant in ("HELD_OUT", "INNER"):
         monkeypatch.setattr(contrastive_emoji, constant, 4)
     assert name in ROWS[row].runs
