@@ -164,7 +164,7 @@ ROWS: dict[str, Row] = {
         takes=("seconds",),
     ),
     "segmentation-camvid": Row(
-        title="CamVid: 11 classes of pixels, 468 training images",
+        title="CamVid: 11 classes of pixels, 367 training images",
         module="segmentation_camvid",
         runs=seeds(),
         takes=("seconds",),

@@ -20,7 +20,7 @@ from glassformer.data.examples import IGNORE_INDEX
 from glassformer.training.learner import Learner
 from glassformer.training.set_losses import SEGMENTATION, box_set_loss, mask_set_loss
 
-MaskLoss = Literal["cross_entropy", "focal", "lovasz"]
+MaskLoss = Literal["cross_entropy", "focal"]
 VISIBLE = 0.3  # an object stays a target if at least this share of its box is left after cropping
 OFFSET_UNIT = 16.0  # pixels; offsets to centers are compared in this unit
 PASTED = 0.5  # probability that an object of the other image is pasted
@@ -145,8 +145,7 @@ class ObjectLearner(Learner):
     """Normalize and augment images, and compare the predictions of the model with the annotated objects.
 
     mean, std: of each channel. augment: random augmentation in training mode.
-    mask_loss: of masks of object queries, "cross_entropy" or "focal"; of classes of pixels, "cross_entropy",
-    or "lovasz" to add the Lovász-softmax loss.
+    mask_loss: of masks of object queries, "cross_entropy" or "focal".
     """
 
     def __init__(
@@ -218,9 +217,7 @@ class ObjectLearner(Learner):
             labels, masks = segment_masks(segments, labels, output.logits.shape[-1] - 1)
             return mask_set_loss(output, labels, masks, SEGMENTATION[self.mask_loss])
         if output.offsets is None:
-            classes = segments.long()
-            loss = pixel_class_loss(output.logits, classes)
-            return loss + lovasz_loss(output.logits, classes) if self.mask_loss == "lovasz" else loss
+            return pixel_class_loss(output.logits, segments.long())
         assert labels is not None
         return pixel_instance_loss(output, labels, segments.long())
 
@@ -245,27 +242,6 @@ def pixel_class_loss(logits: Tensor, classes: Tensor) -> Tensor:
     errors = F.cross_entropy(logits.float(), classes, ignore_index=IGNORE_INDEX, reduction="none")
     labeled = (classes != IGNORE_INDEX).flatten(1).sum(1).clamp(min=1)
     return (errors.flatten(1).sum(1) / labeled).sum()
-
-
-def lovasz_loss(logits: Tensor, classes: Tensor) -> Tensor:
-    """Return the Lovász-softmax loss of each image, summed over images.
-
-    It interpolates 1 - IoU, averaged over the classes of an image, so small classes count as much as large
-    ones (Berman et al. 2018). Every second row and column is used, which saves most of the time of sorting.
-
-    logits: (B, L, H, W). classes: (B, H, W), IGNORE_INDEX for unlabeled pixels.
-    """
-    logits, classes = logits[..., ::2, ::2].flatten(2), classes[:, None, ::2, ::2].flatten(2)
-    member = (classes == torch.arange(logits.shape[1], device=logits.device)[:, None]).float()  # (B, L, N)
-    error = (member - logits.float().softmax(1)).abs() * (classes != IGNORE_INDEX)
-    error, order = error.sort(descending=True)  # unlabeled pixels have no error, so they come last
-    member = member.gather(2, order)
-    count = member.sum(2, keepdim=True)
-    # 1 - IoU if the pixels with the n largest errors are wrong, and what each of them adds to it
-    jaccard = 1 - (count - member.cumsum(2)) / (count + (1 - member).cumsum(2))
-    gain = torch.diff(jaccard, prepend=torch.zeros_like(count))
-    present = count[..., 0] > 0
-    return (((error * gain).sum(2) * present).sum(1) / present.sum(1).clamp(min=1)).sum()
 
 
 def pixel_instance_loss(output: PixelOutput, labels: Tensor, segments: Tensor) -> Tensor:

@@ -416,10 +416,10 @@ class SegmentData(ObjectData):
         "semantic: a class per pixel; instance: a mask per object; null is instance if an image has several "
         "masks of one class",
     )
-    mask_loss: Literal["cross_entropy", "focal", "lovasz"] = setting(
+    mask_loss: Literal["cross_entropy", "focal"] = setting(
         "cross_entropy",
-        "loss of masks. Of object queries, added to the dice loss: cross_entropy as in Mask2Former, or focal "
-        "as in MaskFormer. Of classes of pixels: cross_entropy, or lovasz to add the Lovász-softmax loss",
+        "loss of the masks of object queries, added to the dice loss: cross_entropy as in Mask2Former, or "
+        "focal as in MaskFormer",
     )
 
 

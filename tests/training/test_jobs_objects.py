@@ -35,7 +35,6 @@ from glassformer.training.model_setup import build_initialized
 from glassformer.training.object_learner import (
     ObjectAugment,
     center_offsets,
-    lovasz_loss,
     move_boxes,
     move_images,
     paste_boxes,
@@ -248,11 +247,6 @@ def test_a_wrong_model_or_data_without_masks_is_an_error(scenes, tmp_path):
     request = recipe(scenes, "segment-pixels", data={"mask_loss": "focal"})  # it has no object queries
     with pytest.raises(UnsupportedError):
         train(request, tmp_path / "focal", log=lambda _: None)
-    request = recipe(
-        scenes, "segment-queries", data={"mask_loss": "lovasz"}
-    )  # it predicts no classes of pixels
-    with pytest.raises(UnsupportedError):
-        train(request, tmp_path / "lovasz", log=lambda _: None)
     data = {"segmentation": "semantic", "copy_paste_prob": 0.5}  # which has no objects
     with pytest.raises(UnsupportedError):
         train(recipe(scenes, "segment-pixels", data=data), tmp_path / "paste", log=lambda _: None)
@@ -437,24 +431,6 @@ def test_focal_loss_of_masks_trains(scenes, tmp_path):
         rows[mask_loss] = [row["loss"] for row in map(json.loads, lines) if "loss" in row]
     assert rows["focal"][0] != rows["cross_entropy"][0]
     assert rows["focal"][-1] < rows["focal"][0]
-
-
-def test_lovasz_loss_of_certain_predictions_is_one_minus_iou():
-    generator = torch.Generator().manual_seed(0)
-    classes = torch.randint(4, (2, 12, 10), generator=generator)
-    classes[:, :4] = IGNORE_INDEX
-    classes[1][classes[1] == 3] = 0  # the second image has three classes
-    predicted = torch.randint(4, (2, 12, 10), generator=generator)
-    logits = 100.0 * torch.nn.functional.one_hot(predicted, 4).movedim(-1, 1)
-    expected = 0.0
-    for true, found in zip(classes[:, ::2, ::2], predicted[:, ::2, ::2], strict=True):
-        labeled = true != IGNORE_INDEX
-        errors = [
-            1 - ((true == n) & (found == n)).sum() / (((true == n) | (found == n)) & labeled).sum()
-            for n in true[labeled].unique()
-        ]
-        expected += float(torch.stack(errors).mean())
-    assert float(lovasz_loss(logits, classes)) == pytest.approx(expected, abs=1e-5)
 
 
 def test_pasted_boxes_surround_pasted_pixels():

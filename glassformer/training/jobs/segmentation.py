@@ -94,7 +94,7 @@ class SegmentJob(ObjectJob[SegmentData]):
         return self.data.mask_loss
 
     def build(self) -> Bundle:
-        self._check_losses()
+        self._check_options()
         labels = len(self.classes)
         if self.base is None:
             fixed = {"image_size": self.size, "num_labels": labels, "channels": 3}
@@ -119,14 +119,11 @@ class SegmentJob(ObjectJob[SegmentData]):
             return self.finish(self.base, "ViTImageProcessor")
         return self.finish(keep_fitting_weights(self.base, spec), "ViTImageProcessor")
 
-    def _check_losses(self) -> None:
+    def _check_options(self) -> None:
         """Raise if the model or the masks do not fit a loss or an augmentation."""
         if self.predicts_pixels and self.data.mask_loss == "focal":
             hint = "use a model with object queries, e.g. model.preset eomt-tiny"
             raise UnsupportedError("a model of the classes of pixels", "data.mask_loss focal", hint=hint)
-        if self.data.mask_loss == "lovasz" and (self.instances or not self.predicts_pixels):
-            hint = "use it for classes of pixels: data.segmentation semantic, e.g. with model.preset vit"
-            raise UnsupportedError("this segmenter", "data.mask_loss lovasz", hint=hint)
         if self.data.copy_paste_prob and not self.instances:
             hint = "it pastes objects: use data.segmentation instance, or 0"
             raise UnsupportedError("semantic segmentation", "data.copy_paste_prob", hint=hint)
