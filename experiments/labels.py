@@ -39,7 +39,7 @@ RUN_LABELS: Mapping[str, Mapping[str, str]] = {
     "cifar": {"vit": "ViT", "convolution": "ResNet"},
     "fashion": {"swin": "Swin", "vit": "ViT"},
     "detection-scenes": {"yolos": "YOLOS", "detr": "DETR"},
-    "detection-bccd": {"scenes": "pocket-detector, fine-tuned", "dinov2": "DINOv2-S", "detr": "DETR"},
+    "detection-bccd": {"scenes": "pocket-detector, fine-tuned"},
     "segmentation-nuclei": {"": "ViT"},
     "segmentation-camvid": {"": "DINOv2-S"},
     "contrastive-emoji": {"pocket": "DINOv2-S and pocket", "minilm": "DINOv2-S and MiniLM"},

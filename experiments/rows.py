@@ -154,7 +154,7 @@ ROWS: dict[str, Row] = {
     "detection-bccd": Row(
         title="BCCD: blood cells, 205 training images",
         module="detection_bccd",
-        runs=seeds("scenes", "dinov2", "detr"),
+        runs=seeds("scenes"),
         takes=("seconds",),
     ),
     "segmentation-nuclei": Row(
