@@ -401,7 +401,7 @@ class ObjectData(DataSection):
     )
     copy_paste_prob: float = setting(
         0.0,
-        "augmentation: paste objects of another image of the batch; without masks, ellipses are cut out",
+        "augmentation: paste objects of another image, cut out by masks (segment) or as ellipses (detect)",
         interval="[0, 1]",
         unit="probability",
     )

@@ -194,9 +194,11 @@ def test_a_detector_gets_more_queries_if_images_have_more_objects(scenes, tmp_pa
 def test_the_number_of_queries_is_set_by_the_recipe(scenes, tmp_path, family):
     save(Bundle(model=glassformer.tiny(family, num_queries=4)), tmp_path / "base")
     folder = str(tmp_path / "base")
-    options = recipe(scenes, "detect-yolos") | {"model": {"folder": folder, "num_queries": 9}}
-    job = JOBS["detect"](parse_recipe(options), tmp_path / "run", lambda _: None)
+    model, messages = {"folder": folder, "num_queries": 9, "d_model": 64}, []
+    options = recipe(scenes, "detect-yolos") | {"model": model}
+    job = JOBS["detect"](parse_recipe(options), tmp_path / "run", messages.append)
     job.check_model()
+    assert "model.d_model" in messages[0] and "num_queries" not in messages[0]  # the folder has its own width
     job.prepare_data()
     assert detection.count_queries(job.build().spec) == 9
     for wrong in (3, 0, "many", 4.5, True):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
@@ -43,6 +43,7 @@ class Job(ABC, Generic[Data]):
 
     default_preset: str
     default_max_len = 128
+    fine_tuning_options: ClassVar[frozenset[str]] = frozenset()  # that change a model in `model.folder`
 
     def __init__(self, recipe: Recipe, folder: Path, log: Log) -> None:
         self.recipe, self.folder, self.log = recipe, folder, log
@@ -100,9 +101,15 @@ class Job(ABC, Generic[Data]):
         return  # most models store no data settings
 
     def check_model(self) -> None:
-        """Reject invalid model overrides; called before any data is read."""
+        """Reject invalid model overrides, and report ignored ones; called before any data is read."""
+        model = self.recipe.model
         if not self.fine_tuning:
-            check_overrides(self.preset, self.recipe.model.overrides)
+            check_overrides(self.preset, model.overrides)
+            return
+        names = [*(["preset"] if model.preset else []), *model.overrides]
+        ignored = [f"model.{name}" for name in names if name not in self.fine_tuning_options]
+        if ignored:
+            self.log(f"ignored, since model.folder determines the model: {', '.join(ignored)}")
 
     @abstractmethod
     def prepare_data(self) -> None:

@@ -414,6 +414,8 @@ class DetectJob(ObjectJob[ObjectData]):
             raise UnsupportedError("the job detect", "8-bit masks of classes", hint)
         self.most_objects = max(len(image.annotations) for image in self.train_set)
 
+    fine_tuning_options = frozenset({"num_queries"})
+
     def check_model(self) -> None:
         super().check_model()
         if self.base is not None and (queries := self.requested_queries) is not None:
