@@ -63,6 +63,7 @@ def coco_results(
 ) -> list[dict[str, Any]]:
     """Convert predictions to the rows of a COCO results file, as pycocotools' `loadRes` reads it.
 
+    Empty masks without a box are left out.
     predictions: pairs of an image id and its annotations. category_ids: id of each label.
     """
     rows = []
@@ -70,6 +71,8 @@ def coco_results(
         for thing in things:
             if thing.label not in category_ids:
                 raise UnknownNameError("label", thing.label, category_ids)
+            if thing.box is None and thing.mask is not None and not thing.mask.any():
+                continue
             row: dict[str, Any] = {"image_id": image_id, "category_id": category_ids[thing.label]}
             area = 0.0
             if thing.box is not None:

@@ -184,7 +184,8 @@ class _MaskEntry(_Entry):
                 continue
             label = self.instances or self.labels.get(number)
             if label is None:
-                expected = f"a class number up to {max(self.labels)}, or one that is ignored"
+                ignored = " or ".join(map(str, sorted(self.ignored)))
+                expected = f"a class number up to {max(self.labels)}, or {ignored} to ignore the pixel"
                 raise InvalidValueError(f"{self.mask}: pixel", number, expected)
             mask = numbers == number
             annotations.append(Annotation(label, mask_to_box(mask), mask))
@@ -381,7 +382,10 @@ def _read_json(path: Path) -> dict[str, list[Any]]:
         isinstance(content.get(key, []), list) for key in ("images", "annotations", "categories")
     ):
         raise FileProblemError(path, "is not COCO JSON", hint="it needs images, annotations and categories")
-    if not content.get("images"):
+    if "images" not in content:
+        hint = "use a COCO file with images, annotations and categories"
+        raise FileProblemError(path, "has no key 'images'", hint=hint)
+    if not content["images"]:
         raise EmptyInputError(f"list of images in {path}")
     return {key: content.get(key, []) for key in ("images", "annotations", "categories")}
 

@@ -26,7 +26,13 @@ from glassformer.tasks.mask_postprocessing import (
     segment_annotations,
 )
 from glassformer.tasks.pixel_postprocessing import pixel_classes, pixel_instances
-from glassformer.tasks.segmentation import MaskGeneration, Point, PromptSegmenter, make_prompts
+from glassformer.tasks.segmentation import (
+    MaskGeneration,
+    Point,
+    PromptSegmenter,
+    check_takes_prompts,
+    make_prompts,
+)
 
 DEFAULT_THRESHOLD = 0.5
 MODES: tuple[SegmentationMode, ...] = ("semantic", "instance", "panoptic")
@@ -154,6 +160,7 @@ def make_segmenter(
     prompts = make_prompts(points, background_points, boxes)
     grid = MaskGeneration() if everything is True else everything or None
     if points_per_side is not None:
+        check_takes_prompts(bundle)
         if grid is None:
             hint = "or leave out the number of points per side"
             raise MissingValueError("everything", "to segment with a grid of points", hint)

@@ -91,7 +91,10 @@ def _parse_rows(name: str, values: Any, form: str, example: str) -> list[Any]:
         except (TypeError, ValueError):
             row = ()
         if len(row) != len(form.split(",")):
-            raise InvalidValueError(name, value, f"{form} in pixels, e.g. {example}")
+            if np.iterable(value) and not isinstance(values, str):
+                raise InvalidValueError(name, value, f"{form} in pixels, e.g. {example}")
+            # one point or box instead of a list of them
+            raise InvalidValueError(name, values, f"a list of ({form}) in pixels, e.g. [({example})]")
         rows.append(row)
     return rows
 
@@ -128,12 +131,21 @@ class EncodedImage:
     scaled_size: Size
 
 
+def check_takes_prompts(bundle: Bundle) -> PromptedSegmenterSpec:
+    """Return the spec of a promptable model; raise for other models."""
+    if not isinstance(bundle.spec, PromptedSegmenterSpec):
+        hint = "use a SAM model, e.g. pocket-sam"
+        raise UnsupportedError(bundle.display_name, "prompts of points and boxes", hint=hint)
+    return bundle.spec
+
+
 class PromptSegmenter(Task[ImageLike, list[Annotation]]):
     """Segment images by prompts: paths, file contents (bytes), PIL images or arrays.
 
     The result is one list of masks per image, with their predicted IoU as score: those of the first prompt,
     the best first, then those of the next one. The best mask of a single point is the largest whose predicted
     IoU is within 0.05 of the highest, see `rank_masks`; of other prompts, it has the highest predicted IoU.
+    Empty masks are left out, but every prompt has at least one mask.
 
     prompts: the objects to segment
     everything: segment everything in the image, without prompts
@@ -149,9 +161,7 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
         everything: MaskGeneration | None = None,
         multimask_output: bool | None = None,
     ) -> None:
-        if not isinstance(bundle.spec, PromptedSegmenterSpec):
-            hint = "use a SAM model, e.g. pocket-sam"
-            raise UnsupportedError(bundle.display_name, "prompts of points and boxes", hint=hint)
+        source = check_takes_prompts(bundle).input
         if everything is not None and prompts:
             name = "boxes" if prompts[0].box else "points"
             raise ConflictError(("everything", name), "everything is segmented with a grid of points")
@@ -163,8 +173,8 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
             raise MissingValueError("points", "for a promptable model", hint, alternatives=others)
         self.bundle, self.prompts, self.everything = bundle, prompts, everything
         self.multimask_output = multimask_output
-        self.image_size = bundle.spec.input.image_size
-        self.processor = load_image_processor(bundle, channels=bundle.spec.input.channels)
+        self.image_size = source.image_size
+        self.processor = load_image_processor(bundle, channels=source.channels)
 
     def run(
         self, inputs: Iterable[ImageLike], callbacks: Callbacks = NO_CALLBACKS
@@ -228,10 +238,12 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
 
     @torch.inference_mode()
     def _segment(self, image: EncodedImage, prompt: Prompt) -> list[Annotation]:
-        """Return the masks of one prompt, the best first."""
+        """Return the masks of one prompt, the best first, without empty ones; if all are empty, the best."""
         output = self.decode(image, prompt)
         masks = self._full_size(output.masks[0, 0], image) > 0
-        return [_annotation(masks[n], float(output.iou[0, 0, n])) for n in self.rank(output, image, prompt)]
+        order = self.rank(output, image, prompt)
+        order = [n for n in order if masks[n].any()] or order[:1]  # results of several boxes stay aligned
+        return [_annotation(masks[n], float(output.iou[0, 0, n])) for n in order]
 
     def rank(self, output: PromptedMaskOutput, image: EncodedImage, prompt: Prompt) -> list[int]:
         """Return the indices of the masks that `decode` returned for a prompt, the best first."""

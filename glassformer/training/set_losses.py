@@ -45,7 +45,7 @@ class SetLossWeights:
 
 
 DETECTION = SetLossWeights()
-# by `training.mask_loss`: the weights of Mask2Former and of MaskFormer
+# by `data.mask_loss`: the weights of Mask2Former and of MaskFormer
 SEGMENTATION = {
     "cross_entropy": SetLossWeights(label=2.0),
     "focal": SetLossWeights(mask=20.0, dice=1.0, focal=True),

@@ -49,6 +49,12 @@ def test_results_are_read_by_pycocotools(tmp_path):
         coco_results([(1, GUESSES)], {"dog": 1})
 
 
+def test_empty_masks_are_not_written():
+    """A row without a box would make pycocotools fail."""
+    empty = Annotation("cat", None, np.zeros((20, 30), bool), 0.1)
+    assert len(coco_results([(1, (empty, *GUESSES))], {"dog": 1, "cat": 2})) == len(GUESSES)
+
+
 def test_predictions_are_a_valid_ground_truth_for_pycocotools(tmp_path):
     """Annotation tools and evaluations expect area and iscrowd also of predicted objects."""
     reference = pytest.importorskip("pycocotools.coco")

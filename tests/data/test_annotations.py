@@ -194,7 +194,8 @@ def test_truncated_images_are_replaced_in_their_batch(tmp_path, logged):
 
 def test_bad_coco_files_are_rejected(tmp_path):
     path = tmp_path / "x.json"
-    for text, error in [("{", FileProblemError), ("[]", FileProblemError), ("{}", EmptyInputError)]:
+    problems = dict.fromkeys(("{", "[]", "{}", '{"images": 1}'), FileProblemError)
+    for text, error in {**problems, '{"images": []}': EmptyInputError}.items():
         path.write_text(text)
         with pytest.raises(error):
             find_annotations(path)
@@ -327,8 +328,9 @@ def test_semantic_masks_leave_out_unlabeled_pixels(tmp_path):
         sky, road = data[0].annotations
         assert (sky.mask == (numbers == 0)).all() and (road.mask == (numbers == 2)).all()
         assert road.box == (0, 0, 40, 3)
-    with pytest.raises(InvalidValueError):
+    with pytest.raises(InvalidValueError) as caught:
         read_masks(tmp_path / "train", tmp_path / "train_mask", classes=["sky"])[0]
+    assert caught.value.value == 1 and "255" in caught.value.expected
 
 
 def test_instance_masks_have_sixteen_bits(tmp_path):

@@ -110,6 +110,21 @@ def test_one_click_prefers_the_whole_object(
     assert [thing.mask.sum() for thing in found] == [sides[score] ** 2 for score in expected]
 
 
+@pytest.mark.parametrize(("filled", "expected"), [((1, 2), [0.8, 0.6]), ((), [0.9])])
+def test_empty_masks_are_left_out_but_every_prompt_has_a_mask(
+    pair: Any, filled: tuple[int, ...], expected: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One mask of each box is kept, so that the masks of several boxes are in their order."""
+    logits = torch.full((1, 1, 3, SIZE, SIZE), -5.0)
+    logits[0, 0, list(filled), :9, :9] = 5.0
+    output = PromptedMaskOutput(logits, torch.tensor([[[0.9, 0.8, 0.6]]]))
+    monkeypatch.setattr(PromptSegmenter, "decode", lambda *_: output)
+    image = picture(SIZE, SIZE)
+    for name, rows in (("points", [(7, 5)]), ("boxes", [(0, 0, 9, 9), (5, 5, 20, 20)])):
+        found = pair[2].segment(image, **{name: rows}, multimask_output=True)
+        assert [thing.score for thing in found] == pytest.approx(expected * len(rows))
+
+
 @pytest.mark.parametrize("pixels", [1 << 26, 50 * 31 * 2])
 def test_everything_keeps_the_masks_that_transformers_keeps(
     pair: Any, pixels: int, monkeypatch: pytest.MonkeyPatch
@@ -204,6 +219,15 @@ def test_bad_prompts_are_rejected(pair: Any, options: dict[str, Any], name: str)
     assert caught.value.name == name
 
 
+@pytest.mark.parametrize(
+    ("points", "shown"), [((36, 62), (36, 62)), ("36,62", "36,62"), ([(1, 2), (3,)], (3,)), (["36"], "36")]
+)
+def test_the_error_shows_a_point_that_is_not_in_a_list(points: Any, shown: Any) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        make_prompts(points)
+    assert caught.value.value == shown
+
+
 def test_prompts_may_be_arrays_or_texts(pair: Any) -> None:
     image = picture(30, 20)
     for name, rows in (("points", [[5, 9], [6, 8]]), ("boxes", [[1, 2, 9, 9], [3, 3, 12, 20]])):
@@ -225,7 +249,7 @@ def test_missing_and_conflicting_prompts_are_rejected(pair: Any) -> None:
     for options in ({}, {"background_points": [(3, 3)]}):
         with pytest.raises(MissingValueError) as missing:
             pair[2].segment(picture(30, 20), **options)
-        assert missing.value.name.split(" or ") == ["points", "boxes", "everything"]
+        assert (missing.value.name, *missing.value.alternatives) == ("points", "boxes", "everything")
     with pytest.raises(MissingValueError) as missing:
         pair[2].segment(picture(30, 20), points=[(3, 3)], points_per_side=4)
     assert missing.value.name == "everything"
@@ -238,8 +262,9 @@ def test_missing_and_conflicting_prompts_are_rejected(pair: Any) -> None:
             assert list(conflict.value.names) == [*option, *prompt]
     with pytest.raises(ConflictError):
         PromptSegmenter(pair[2], prompts=[Prompt(points=[(3, 3)])], everything=MaskGeneration())
-    with pytest.raises(UnsupportedError):
-        glassformer.load("pocket-digits").segment(picture(30, 20), points=[(3, 3)])
+    for options in ({"points": [(3, 3)]}, {"points_per_side": 4}):
+        with pytest.raises(UnsupportedError):
+            glassformer.load("pocket-digits").segment(picture(30, 20), **options)
 
 
 def test_stability_and_suppression() -> None:

@@ -417,6 +417,39 @@ def test_masks_of_classes_do_not_train_a_detector(scenes, tmp_path):
     assert count_images(tmp_path / "bits16") == (6, 3)
 
 
+def write_class_masks(scenes: Path, folder: Path, classes: str, number: int) -> Path:
+    """Write scenes with 8-bit masks; pixels outside of objects are ignored, objects have the number."""
+    for split, rows in (("train", range(6)), ("val", range(6, 9))):
+        (folder / split).mkdir(parents=True)
+        (folder / f"{split}_mask").mkdir()
+        for n in rows:
+            image = read_coco(scenes)[n]
+            image.load().save(folder / split / f"{n}.png")
+            numbers = np.full((image.height, image.width), 255, np.uint8)
+            for note in image.annotations:
+                numbers[note.mask] = number
+            Image.fromarray(numbers).save(folder / f"{split}_mask" / f"{n}.png")
+    (folder / "classes.txt").write_text(classes)
+    return folder
+
+
+def test_semantic_segmentation_needs_two_classes(scenes, tmp_path):
+    data = write_class_masks(scenes, tmp_path / "data", "shape\n", 0)
+    for section in ({}, {"segmentation": "semantic"}):
+        with pytest.raises(UnsupportedError):
+            count_images(data, "segment", **section)
+    assert count_images(data, "segment", segmentation="instance") == (6, 3)
+
+
+def test_a_wrong_class_in_a_validation_mask_is_an_error_before_training(scenes, tmp_path):
+    data = write_class_masks(scenes, tmp_path / "data", "sky\nshape\n", 1)
+    assert count_images(data, "segment") == (6, 3)
+    Image.fromarray(np.full((32, 32), 7, np.uint8)).save(data / "val_mask/8.png")
+    with pytest.raises(InvalidValueError) as caught:
+        count_images(data, "segment")
+    assert caught.value.value == 7
+
+
 def test_a_missing_folder_of_images_is_an_error(scenes, tmp_path):
     with pytest.raises(FileMissingError) as caught:
         count_images(scenes, images=str(tmp_path / "absent"))

@@ -42,6 +42,13 @@ class SegmentJob(ObjectJob[SegmentData]):
 
     default_preset = "vit"
 
+    def prepare_data(self) -> None:
+        super().prepare_data()
+        if self.base_classes is None and self.valid_set.has_class_masks:
+            # a wrong class number would otherwise stop the run at the first validation
+            for row in self._rows(self.valid_set, self.valid_rows):
+                self.valid_set[int(row)]
+
     def _prepare_sample(self, sample: Sequence[AnnotatedImage]) -> None:
         if not any(note.mask is not None for image in sample for note in image.annotations):
             name = "a mask of each object"
@@ -52,6 +59,9 @@ class SegmentJob(ObjectJob[SegmentData]):
             labels = [[note.label for note in image.annotations] for image in sample]
             several = any(len(set(names)) < len(names) for names in labels)
             self.update_data(segmentation="instance" if several else "semantic")
+        if self.base_classes is None and not self.instances and len(self.classes) < 2:
+            hint = "use data.segmentation instance, or annotate the background as a class"
+            raise UnsupportedError("semantic segmentation", "a single class", hint=hint)
 
     def adopt_base_settings(self) -> None:
         super().adopt_base_settings()
