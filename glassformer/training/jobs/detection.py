@@ -404,6 +404,7 @@ class DetectJob(ObjectJob[ObjectData]):
     """Train an object detector; evaluated with average precision at several IoU thresholds and sizes."""
 
     default_preset = "detr-tiny"
+    fine_tuning_options = frozenset({"num_queries"})
     most_objects: int  # in a training image
 
     def _prepare_sample(self, sample: Sequence[AnnotatedImage]) -> None:
@@ -413,8 +414,6 @@ class DetectJob(ObjectJob[ObjectData]):
             )
             raise UnsupportedError("the job detect", "8-bit masks of classes", hint)
         self.most_objects = max(len(image.annotations) for image in self.train_set)
-
-    fine_tuning_options = frozenset({"num_queries"})
 
     def check_model(self) -> None:
         super().check_model()
@@ -444,7 +443,12 @@ class DetectJob(ObjectJob[ObjectData]):
         return {"num_queries": max(MIN_QUERIES, self.required_queries)}
 
     def build(self) -> Bundle:
-        labels = len(self.classes)
+        labels, requested = len(self.classes), self.requested_queries
+        if requested is not None and requested < self.most_objects and self.base_classes is None:
+            self.log(
+                f"model.num_queries is {requested}, but an image has up to {self.most_objects} objects; "
+                "the detector cannot find all of them"
+            )
         if self.base is None:
             fixed = {"image_size": self.size, "num_labels": labels, "channels": 3}
             spec = new_model_spec(self.recipe.model, supported_options(self.preset, fixed))
@@ -456,7 +460,7 @@ class DetectJob(ObjectJob[ObjectData]):
             bundle = self.base
             before = count_queries(spec)
             if self.base_classes is None:  # an evaluation does not change the model
-                queries = self.requested_queries or self.required_queries
+                queries = requested or self.required_queries
                 if queries > before:
                     bundle = add_queries(bundle, queries - before)
                     objects = f"an image has up to {self.most_objects} {plural('object', self.most_objects)}"
@@ -470,7 +474,7 @@ class DetectJob(ObjectJob[ObjectData]):
         if not isinstance(spec, specs.EncoderOnlySpec) or not isinstance(source, specs.ImagePatchesSpec):
             raise self.unsupported_model("use a detector, or an image encoder such as vit or dinov2")
         # an image encoder becomes a detector by object queries after its patches
-        queries = self.requested_queries or self.model_defaults()["num_queries"]
+        queries = requested or self.model_defaults()["num_queries"]
         tokens = replace(source, suffix=queries, interpolate=True)
         head = specs.BoxesSpec(num_labels=labels, class_layers=3, num_queries=queries)
         bundle = keep_fitting_weights(self.base, replace(spec, input=tokens, head=head, tied=()))

@@ -1,4 +1,4 @@
-"""Job `segment`: train a model of classes of pixels (semantic) or masks of objects (instance)."""
+"""Job `segment`: train a model of a class per pixel (semantic) or a mask per object (instance)."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class SegmentJob(ObjectJob[SegmentData]):
         """Raise if the model or the masks do not fit a loss or an augmentation."""
         if self.predicts_pixels and self.data.mask_loss == "focal":
             hint = "use a model with object queries, e.g. model.preset eomt-tiny"
-            raise UnsupportedError("a model of the classes of pixels", "data.mask_loss focal", hint=hint)
+            raise UnsupportedError("a pixel decoder", "data.mask_loss focal", hint=hint)
         if self.data.copy_paste_prob and not self.instances:
             hint = "it pastes objects: use data.segmentation instance, or 0"
             raise UnsupportedError("semantic segmentation", "data.copy_paste_prob", hint=hint)
