@@ -100,7 +100,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="a model folder or the name of a shipped model")
     parser.add_argument("--data", type=Path, default=data_folder(), help="the folder of data sets")
-    parser.add_argument("--images", type=int, default=500, help="most scenes, and photographs")
+    parser.add_argument(
+        "--images", type=int, default=500, help="number of scenes, and largest number of photographs"
+    )
     options = parser.parse_args()
     pipeline = glassformer.load(options.model)
     for name, samples in (("scenes", scenes), ("photographs", photographs)):

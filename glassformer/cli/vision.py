@@ -237,7 +237,7 @@ def segment(
         errors,
         folder=common_folder(files),
         threshold=limit,
-        drawn_objects="the first mask" if one_prompt else "all masks",
+        drawing="the first mask" if one_prompt else "all masks",
         masks=masks,
         class_map=class_map,
     )
@@ -370,7 +370,7 @@ def write_objects(
     *,
     folder: Path,
     threshold: float | None = None,
-    drawn_objects: str = "all objects",
+    drawing: str = "all objects",
     masks: Path | None = None,
     class_map: Path | None = None,
 ) -> None:
@@ -378,7 +378,7 @@ def write_objects(
 
     Ctrl-C ends the images early, and what was found is still written.
 
-    folder: that all images share. threshold: minimum score, to mention if nothing is found. drawn_objects:
+    folder: that all images share. threshold: minimum score, to mention if nothing is found. drawing:
     what the drawn images show. masks, class_map: further paths that were written.
     """
     from glassformer.data.annotation_writers import annotation_to_dict, to_coco
@@ -428,7 +428,7 @@ def write_objects(
     objects_written = f"{num_objects:,} {plural('object', num_objects)} of {images_written}"
     for content, path in (
         (objects_written, out),
-        (f"{images_written} with {drawn_objects}", options.draw),
+        (f"{images_written} with {drawing}", options.draw),
         (f"{num_objects:,} {plural('mask', num_objects)} of {images_written}", masks),
         (f"{num_images:,} {plural('class map', num_images)}", class_map),
     ):

@@ -135,10 +135,11 @@ class FoldedConv(nn.Conv2d):
 
 
 class FoldedStem(FoldedConv):
-    """The 7 x 7 convolution with stride 2 at the start of a ResNet, on blocks of 2 x 2 pixels.
+    """The 7 x 7 convolution with stride 2 at the start of a ResNet, after space-to-depth.
 
-    GPUs are slow with 3 channels. The same function is a 4 x 4 convolution with stride 1 of the 12 channels
-    of a block; 4 channels of zeros align them for the matrix units.
+    Convolutions of 3 channels are slow on GPUs. Space-to-depth turns each block of 2 x 2 pixels into 12
+    channels, of which a 4 x 4 convolution with stride 1 computes the same; 4 channels of zeros make them 16,
+    the alignment that tensor cores need.
 
     weight: (O, 3, 7, 7). bias: (O,)
 

@@ -24,7 +24,7 @@ from glassformer.data.examples import Arrays
 from glassformer.data.image_files import single_path
 from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.row_errors import RowErrors
-from glassformer.data.sources import Stamp, fingerprint_files
+from glassformer.data.sources import fingerprint_files
 from glassformer.errors import (
     EmptyInputError,
     FileMissingError,
@@ -110,15 +110,18 @@ class ObjectJob(Job[SectionT]):
         self._log_counts(problems.summary())
 
     def _check_unchanged(self) -> None:
-        """Raise if a resumed run would continue with other images or annotations."""
+        """Raise if a resumed run would continue with other images or annotations.
 
-        def fingerprints(stamp: Stamp) -> list[str]:
-            return [
-                fingerprint_files([*images.files, *images.paths], images.classes, stamp=stamp)
-                for images in (self.train_set, self.valid_set)
-            ]
-
-        cache = DataCache(self.folder / "data", fingerprints, what="the images or annotations")
+        Images are compared by name and size in bytes; to hash them would read the whole data set.
+        """
+        sets = (self.train_set, self.valid_set)
+        files = [file for images in sets for file in images.files]
+        content = [([(p.name, p.stat().st_size) for p in images.paths], images.classes) for images in sets]
+        cache = DataCache(
+            self.folder / "data",
+            lambda stamp: [fingerprint_files(files, content, stamp=stamp)],
+            what="the images or annotations",
+        )
         if cache.load(no_log) is None:  # only the note is used: the images are read each time
             cache.start()
             cache.commit()
