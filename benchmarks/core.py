@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import glassformer
 from benchmarks import reference_models
+from benchmarks.recording import add_samples, recorded
 from benchmarks.timing import gpu_seconds, show, time_in_turns
 from glassformer.core import observe
 from glassformer.core.kernels import attend, prepare_mask
@@ -145,6 +146,7 @@ def load(rounds: int) -> None:
                 if number:
                     results[name].append(json.loads(done.stdout.splitlines()[-1]))
     for key, what in (("seconds", "loading"), ("touched", "loading and reading every parameter")):
+        add_samples({name: [run[key] for run in runs] for name, runs in results.items()})
         times = {n: sorted(r[key] for r in runs)[len(runs) // 2] for n, runs in results.items()}
         show(f"{what}, {size / 1e6:.0f} MB folder", times, ours="glassformer")
     for name, runs in results.items():
@@ -313,4 +315,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with recorded():
+        main()

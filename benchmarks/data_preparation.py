@@ -25,6 +25,10 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.recording import add_samples, recorded
+
 HERE = Path(__file__).resolve().parent.parent
 START_MESSAGES = ("parameters,", "resuming from")  # logged just before the first step
 TINY = {
@@ -76,12 +80,14 @@ def batch_times(store: Path) -> dict[str, float]:
     from glassformer.data import Store
     from glassformer.data.examples import PairExamples
     from glassformer.training.data_loader import make_batches
+    from glassformer.training.recipe import BatchLimits
 
     pairs = PairExamples(Store(store), pad_id=0, start_id=3)
     task: Any = SimpleNamespace(train=pairs, row_width=WIDTH)
     milliseconds = {}
     for name in ("rows", "lengths"):
-        options: Any = SimpleNamespace(batch=TOKENS, packing=name == "rows")
+        limits = BatchLimits(batch_tokens=TOKENS)
+        options: Any = SimpleNamespace(batch_limits=lambda limits=limits: limits, packing=name == "rows")
         batches, source = make_batches(task.train, options, seed=1, row_width=task.row_width)
         times = []
         for pool in range(3):
@@ -113,6 +119,8 @@ def measure(trees: dict[str, Path], command_args: Sequence[str], rounds: int) ->
                         child, env={**os.environ, "TREE": str(tree)}, capture_output=True, check=True
                     )
                     batches[name] = json.loads(done.stdout)
+    for part, by_tree in times.items():
+        add_samples({f"{name}, {part}": [run.wall for run in runs] for name, runs in by_tree.items()})
     cells = {
         part: {
             name: f"{median(run.wall for run in runs):.1f} s ({median(run.cpu for run in runs):.1f})"
@@ -168,4 +176,5 @@ def _peak_memory() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    with recorded():
+        main()

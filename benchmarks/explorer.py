@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import glassformer
 from benchmarks import reference_models
+from benchmarks.recording import add_samples, recorded
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 
 FLAGS = (
@@ -115,6 +116,7 @@ def measure(url: str, text: str) -> None:
             overheads.append(time.perf_counter() - start - forward)
         print(f"tokens                       {len(trace['sequences'][-1]['tokens'])}")
         print(f"forward                      {forward:8.3f} s")
+        add_samples({"trace beyond the forward": overheads})
         print(f"trace beyond the forward     {statistics.median(overheads):8.3f} s   (bound 1 s)")
     program = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
@@ -138,6 +140,7 @@ def measure(url: str, text: str) -> None:
                 continue
             times = [time_to_open(page, stage) for stage in of_kind]
             page.wait_for_load_state("networkidle")
+            add_samples({f"stage {kind}, ms": times})
             print(f"stage {kind:<14} opens in  {statistics.median(times):8.0f} ms  (bound 100 ms)")
         frames = measure_frame_rate(page)
         print(f"frames while scrubbing       {frames:8.0f} per second (bound 60)")
@@ -179,4 +182,5 @@ def renderer_memory() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    with recorded():
+        main()

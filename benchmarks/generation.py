@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import glassformer
 from benchmarks import reference_models
+from benchmarks.recording import add_samples, recorded
 from benchmarks.timing import Rate, show_rates
 from glassformer.generation import GenerationConfig, GenerationParams, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
@@ -207,6 +208,7 @@ def compare(job: Job, folder: Path, names: list[str], rounds: int) -> None:
             times[name].append(worker.generate_texts()[0])
     for worker in workers.values():
         worker.close()
+    add_samples({name: outputs[1:] for name, outputs in times.items()})
     work = job.length * len(job.examples)
     rates = {name: Rate(work, median(outputs[1:]), job.length) for name, outputs in times.items()}
     quantized = {OURS_INT8, CT2_INT8}
@@ -303,4 +305,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with recorded():
+        main()

@@ -23,9 +23,10 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import reference_models
+from benchmarks.recording import recorded
 from benchmarks.timing import Rate, show_rates, time_in_turns
 from glassformer.core.build import build_model
-from glassformer.families.llama import llama
+from glassformer.families.llama import FAMILY as LLAMA
 from glassformer.generation import GenerationConfig, GenerationParams, generate
 from glassformer.generation.inference_model import prepare_for_inference
 
@@ -65,7 +66,7 @@ class GlassformerRun:
     def __init__(self, batch: int) -> None:
         with torch.device(DEVICE):
             model = build_model(
-                llama(**(TINY if reference_models.is_tiny() else {**SHAPE, "num_layers": LAYERS}))
+                LLAMA.build(**(TINY if reference_models.is_tiny() else {**SHAPE, "num_layers": LAYERS}))
             )
         self.model = prepare_for_inference(model.to(DTYPE).eval())
         self.prompt = torch.randint(0, TINY["vocab_size"], (batch, PROMPT), device=DEVICE)
@@ -241,4 +242,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with recorded():
+        main()

@@ -18,8 +18,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.recording import add_samples, recorded
 from glassformer.core.build import build_model
-from glassformer.families.llama import llama
+from glassformer.families.llama import FAMILY as LLAMA
 from glassformer.generation import GenerationConfig, GenerationParams
 from glassformer.generation.continuous import Scheduler
 from glassformer.generation.inference_model import prepare_for_inference
@@ -49,17 +50,21 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a small model")
     shape = TINY if parser.parse_args().tiny else SHAPE
     torch.manual_seed(0)
-    model = prepare_for_inference(build_model(llama(**shape)).eval())
+    model = prepare_for_inference(build_model(LLAMA.build(**shape)).eval())
     draw = random.Random(0)
     ids = lambda count: [draw.randrange(shape["vocab_size"]) for _ in range(count)]  # noqa: E731
     shared = ids(SHARED)
     prompts = [[*shared, *ids(OWN)] for _ in range(REQUESTS)]
     first_token_seconds(model, prompts[:2], caching=False)  # warm-up
-    with_cache = median(first_token_seconds(model, prompts, caching=True)[1:])
-    without = median(first_token_seconds(model, prompts, caching=False)[1:])
+    times = {
+        name: first_token_seconds(model, prompts, caching=name == "cache")[1:] for name in ("cache", "none")
+    }
+    add_samples(times)
+    with_cache, without = median(times["cache"]), median(times["none"])
     print(f"time to first token: {1000 * with_cache:.1f} ms, without prefix caching {1000 * without:.1f} ms")
     print(f"ratio: {without / with_cache:.1f}")
 
 
 if __name__ == "__main__":
-    main()
+    with recorded():
+        main()

@@ -39,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import glassformer
 from benchmarks import reference_models
+from benchmarks.recording import add_samples, recorded
 from glassformer.tokenization.train import Template, TokenizerPlan, train_tokenizer
 
 VOCAB, LENGTH, CLIENTS = 8000, 40, 32
@@ -222,6 +223,10 @@ def compare(
             for name, server in servers.items():
                 results[name][0].append(server.rate(prompts[:4], 1))
                 results[name][1].append(server.rate(prompts, CLIENTS))
+    add_samples({f"{name}, 1 client": [rate[0] for rate in one] for name, (one, _) in results.items()})
+    add_samples(
+        {f"{name}, {CLIENTS} clients": [rate[0] for rate in many] for name, (_, many) in results.items()}
+    )
     show(title, {name: (_median(one), _median(many)) for name, (one, many) in results.items()})
 
 
@@ -275,4 +280,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with recorded():
+        main()

@@ -25,8 +25,9 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.recording import add_samples, recorded
 from glassformer.core.build import build_model
-from glassformer.families.llama import llama
+from glassformer.families.llama import FAMILY as LLAMA
 from glassformer.generation import GenerationConfig, GenerationOutput, GenerationParams, generate
 from glassformer.generation.continuous import Scheduler
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
@@ -41,7 +42,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def build(shape: dict[str, int], dtype: torch.dtype) -> torch.nn.Module:
     torch.manual_seed(0)
     with torch.device(DEVICE):
-        model = build_model(llama(**shape)).to(dtype).eval()
+        model = build_model(LLAMA.build(**shape)).to(dtype).eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.dim() > 1:  # so that the most likely token is clear
@@ -110,7 +111,9 @@ def main() -> None:
             scheduler = Scheduler(model, cuda_graphs=graphs)
             texts = prompts(count, shape["vocab_size"])
             run_all(scheduler, texts, length)  # captures the graphs and compiles the kernels
-            seconds = median(run_all(scheduler, texts, length)[1] for _ in range(rounds))
+            times = [run_all(scheduler, texts, length)[1] for _ in range(rounds)]
+            add_samples({f"{count} requests, {'with' if graphs else 'without'} CUDA graphs": times})
+            seconds = median(times)
             scheduler.close()
             rates[graphs] = count * length / seconds
         print(
@@ -120,4 +123,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with recorded():
+        main()

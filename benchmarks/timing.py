@@ -12,6 +12,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.recording import add_samples
+
 Step = Callable[[], object]
 
 
@@ -24,6 +26,7 @@ def time_in_turns(steps: dict[str, Step], *, rounds: int, warm: int = 1) -> dict
             step()
             if number >= warm:
                 samples[name].append(time.perf_counter() - start)
+    add_samples(samples)
     return {name: median(times) for name, times in samples.items()}
 
 
@@ -38,7 +41,9 @@ def gpu_seconds(step: Step, *, repeats: int = 20, warm: int = 6) -> float:
         step()
         event.record()
     torch.cuda.synchronize()
-    return median(a.elapsed_time(b) for a, b in pairwise(events)) / 1e3
+    seconds = [a.elapsed_time(b) / 1e3 for a, b in pairwise(events)]
+    add_samples({"gpu": seconds})
+    return median(seconds)
 
 
 def show(title: str, times: dict[str, float], *, ours: str, unit: str = "ms", work: float = 0.0) -> None:
@@ -75,13 +80,16 @@ def rates(
     work over the total seconds. warm: number of untimed rounds.
     """
     totals = {name: [0.0, 0.0] for name in steps}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(rounds + warm):
         for name, step in steps.items():
             start = time.perf_counter()
             sentences, _ = step()
             if number >= warm:
+                seconds[name].append(time.perf_counter() - start)
                 totals[name][0] += sentences
-                totals[name][1] += time.perf_counter() - start
+                totals[name][1] += seconds[name][-1]
+    add_samples(seconds)
     return {name: Rate(work, seconds, rounds) for name, (work, seconds) in totals.items()}
 
 

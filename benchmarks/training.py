@@ -27,6 +27,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import reference_loops, reference_models, training_setup
+from benchmarks.recording import recorded
 from benchmarks.timing import Rate, rates, show_rates
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -47,11 +48,11 @@ class CountingPrefetcher:
 
 def our_step(trainer: Any, prefetcher: Any) -> Step:
     """Return a function that runs one full step of the trainer, including data loading and logging."""
-    length = float(trainer.task.train.lengths(np.arange(len(trainer.task.train)))[:, -1].mean())
+    length = float(trainer.plan.train.lengths(np.arange(len(trainer.plan.train)))[:, -1].mean())
     counter = CountingPrefetcher(prefetcher)
 
     def step() -> tuple[float, int]:
-        trainer._run_step(counter)
+        trainer.run_step(counter)
         return counter.units / length, counter.units
 
     return step
@@ -356,4 +357,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with recorded():
+        main()

@@ -17,7 +17,7 @@ from glassformer.data.store import Store, write_store
 from glassformer.training.data_loader import Prefetcher
 from glassformer.training.distributed import SingleProcess
 from glassformer.training.hardware import configure_torch
-from glassformer.training.jobs.base import Job
+from glassformer.training.job import Job
 from glassformer.training.logging.run_log import RunLog
 from glassformer.training.recipe import Recipe, parse_recipe
 from glassformer.training.run import prepare_job
@@ -59,12 +59,12 @@ def language_model_trainer(
     from glassformer.data.examples import PackedBlocks
     from glassformer.training.learner import TextLearner, count_labels
     from glassformer.training.recipe import TrainingOptions
-    from glassformer.training.task import LearnerTask, ValidationResult
+    from glassformer.training.task import TrainingPlan, ValidationResult
 
     ids = np.random.default_rng(0).integers(0, vocab, tokens)
     store = write_store(folder / "data", ["text"], [[ids]], max_id=vocab - 1)
     no_dropout = {"dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0}
-    task = LearnerTask(
+    task = TrainingPlan(
         learner=TextLearner(api.build("gpt2", vocab_size=vocab, **no_dropout)),
         train=PackedBlocks(store, length=length, seed=0),
         unit="tokens",
@@ -85,18 +85,18 @@ def make_trainer(task: Any, options: Any, folder: Path, device: torch.device, se
     configure_torch(options, device)
     log = RunLog(folder, total_steps=UNLIMITED, unit=task.unit, every=options.logging_steps or 50)
     task.learner.to(device)
-    trainer = Trainer.of_task(task, options, seed=seed, folder=folder)
+    trainer = Trainer.of_plan(task, options, seed=seed, folder=folder)
     return trainer.start(parallel=SingleProcess(device=device), log=log, signals=StopSignals())
 
 
 def trainer_of_job(job: Job[Any], device: torch.device) -> Trainer:
     torch.manual_seed(job.recipe.seed)
-    return make_trainer(job.task(), job.recipe.training, job.folder, device, job.recipe.seed)
+    return make_trainer(job.plan(), job.recipe.training, job.folder, device, job.recipe.seed)
 
 
 @contextmanager
 def prefetching(trainer: Trainer) -> Iterator[Prefetcher]:
-    """Prefetch the data of a trainer, as `Trainer.run` does."""
+    """Prefetch the data of a trainer, as `Trainer.run_steps` does."""
     trainer.learner.train()
     with Prefetcher(trainer.loader, trainer.state.position) as prefetcher:
         yield prefetcher
@@ -138,7 +138,7 @@ def measure_memory(recipe: Recipe, run: Path, store: Path, steps: int) -> dict[s
     peak, start = 0, time.perf_counter()
     with prefetching(trainer) as prefetcher:
         for _ in range(steps):
-            trainer._run_step(prefetcher)
+            trainer.run_step(prefetcher)
             peak = max(peak, private_memory())
     waited = trainer.data_seconds / (time.perf_counter() - start)
     size = sum(file.stat().st_size for file in store.iterdir())

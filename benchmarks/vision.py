@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import glassformer
 from benchmarks import reference_models
+from benchmarks.recording import recorded
 from benchmarks.timing import gpu_seconds, show, time_in_turns
 
 Call = Callable[[nn.Module], Any]
@@ -159,4 +160,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with recorded():
+        main()

@@ -1,17 +1,27 @@
 """Every script in benchmarks/ runs, at tiny size."""
 
 import gzip
+import json
+import math
 import os
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "benchmarks"
-LIBRARIES = {"reference_loops.py", "reference_models.py", "timing.py", "training_setup.py"}
+LIBRARIES = {
+    "page.py",
+    "recording.py",
+    "reference_loops.py",
+    "reference_models.py",
+    "timing.py",
+    "training_setup.py",
+}
 WORDS = "the cat sat on a mat and then it ran far away".split()
 
 
@@ -34,6 +44,7 @@ RUNS = {
     "generation_gpu.py": ["--tiny", "--only", "llama1,base64", "--rounds", "1"],
     "serving.py": ["--tiny", "--only", "base4,gpt", "--rounds", "1"],
     "serving_gpu.py": ["--tiny"],
+    "soak.py": ["--minutes", "0.1", "--clients", "2"],
     "prefix_caching.py": ["--tiny"],
     "explorer.py": ["--tiny", "--tokens", "16"],
     "training.py": ["--tiny", "--data", "{pairs}", "--rounds", "1", "--steps", "3", "--scales", "1"],
@@ -55,3 +66,12 @@ def test_benchmark_runs(script, pairs):
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=pairs, timeout=400)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
     assert done.stdout.strip()
+    (path,) = (pairs / "runs" / "benchmarks").glob(f"{script.removesuffix('.py')}-*.json")
+    record = json.loads(path.read_text())
+    assert record["output"] == done.stdout.splitlines()
+    assert record["machine"]["cores"] == os.cpu_count() and "torch" in record["versions"]
+    assert datetime.fromisoformat(record["date"]) <= datetime.now(UTC)
+    # a difference of two times may be negative on a busy machine
+    assert all(
+        times and all(map(math.isfinite, times)) for turn in record["samples"] for times in turn.values()
+    )
