@@ -1,71 +1,52 @@
-"""Draw the pictures of concepts/parts.md: `python -m docs.concept_pictures`, from the root.
+"""Draw the pictures of docs/concepts: `python -m docs.concept_pictures`, from the root.
 
-The attention maps come from a small Transformer that learns to spell out dates, as in the demo (a minute).
+Boxes and arrows are in `docs/drawings.py`. The tensors come from a small Transformer that learns to spell out
+dates, as in the demo (a minute).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from torch import Tensor
 
 import glassformer
-from glassformer import Mask, SinusoidalPositions, plotting
+from docs import drawings
+from glassformer import Mask, plotting
 from glassformer.cli.demo import date_pairs
 from glassformer.interpret.schema import TraceInput
 from glassformer.interpret.trace import trace_model
-from glassformer.plotting.canvas import BLUE, FAINT, GREEN, INK, ORANGE, figure_style, hide_frame, new_figure
+from glassformer.plotting.canvas import BLUE, GREEN, INK, ORANGE, figure_style, hide_frame, new_figure
+from glassformer.plotting.fonts import label
 
 FOLDER = Path(__file__).parent / "pictures"
+DATE = "2024-03-17"
+PARTS = (
+    "scaled_dot_product_attention",
+    "multi_head_attention",
+    "feed_forward_network",
+    "encoder_layer",
+    "decoder_layer",
+    "encoder_decoder",
+    "transformer_encoder",
+    "transformer",
+    "packages",
+)
 LABELS = {"norm": "norm", "attn": "attention", "ffn": "feed-forward"}
 COLORS = {"norm": ORANGE, "attn": BLUE, "ffn": GREEN}
 
 
+def draw_parts() -> None:
+    for name in PARTS:
+        plotting.save(getattr(drawings, name)(), FOLDER / f"{name.replace('_', '-')}.png")
+
+
 def draw_positions() -> None:
-    table = SinusoidalPositions(64, max_len=100).table
-    heatmap = position_heatmap(table, title="Sinusoidal positions, d_model = 64")
-    plotting.save(heatmap, FOLDER / "position-heatmap.png")
-    plotting.save(position_waves(table, (0, 8, 16, 24, 32)), FOLDER / "position-waves.png")
-
-
-def position_heatmap(table: Tensor, *, title: str = "Position table") -> Figure:
-    """Draw a table (positions, D) as a heatmap: a row for each position, red above 0 and blue below."""
-    top = float(table.abs().max()) or 1.0
-    with figure_style():
-        figure = new_figure(7.2, 3.8)
-        axes = figure.subplots()
-        image = axes.imshow(
-            table.numpy(), cmap="RdBu_r", vmin=-top, vmax=top, aspect="auto", interpolation="nearest"
-        )
-        axes.set(xlabel="dimension", ylabel="position", title=title)
-        bar = figure.colorbar(image, ax=axes, pad=0.02, ticks=[-top, 0, top], format="%.2g")
-        bar.outline.set_visible(False)
-    return figure
-
-
-def position_waves(
-    table: Tensor, dimensions: Sequence[int] = (0, 8, 16, 24, 32), *, title: str = "Each dimension is a wave"
-) -> Figure:
-    """Draw columns of a table (positions, D) as curves over the position, one strip each."""
-    top = 1.15 * (float(table.abs().max()) or 1.0)
-    with figure_style():
-        figure = new_figure(7.2, 0.5 + 0.72 * len(dimensions))
-        strips = figure.subplots(len(dimensions), 1, sharex=True, squeeze=False)[:, 0]
-        for n, (axes, dimension) in enumerate(zip(strips, dimensions, strict=True)):
-            color = colormaps["viridis"](0.85 * n / max(1, len(dimensions) - 1))
-            axes.axhline(0, color=FAINT, linewidth=0.8)
-            axes.plot(table[:, dimension].numpy(), color=color, linewidth=1.8)
-            axes.set(ylim=(-top, top), xlim=(0, len(table) - 1), yticks=[])
-            axes.set_ylabel(f"dim {dimension}", rotation=0, ha="right", va="center")
-            hide_frame(axes)
-        strips[0].set_title(title)
-        strips[-1].set_xlabel("position")
-    return figure
+    plotting.save(plotting.positional_encoding(64), FOLDER / "positional-encoding.png")
 
 
 def draw_masks() -> None:
@@ -86,45 +67,175 @@ def draw_masks() -> None:
 
 
 def draw_attention(steps: int = 900, folder: Path = FOLDER) -> None:
-    """Draw the last cross-attention while a date is spelled out: the mean over heads, then each head."""
-    text = "2024-03-17"
-    with TemporaryDirectory() as folder_name:
-        table = Path(folder_name) / "dates.tsv"
-        table.write_text("".join(f"{source}\t{target}\n" for source, target in date_pairs()[0]))
-        recipe = {
-            "job": "translate",
-            "data": {"train": [str(table)], "valid": 0.02},
-            "tokenizer": {"kind": "char"},
-            "model": {"preset": "original", "d_model": 64, "num_heads": 4, "d_ff": 256, "num_layers": 2},
-            "training": {
-                "max_steps": steps,
-                "batch_tokens": 2048,
-                "lr": 0.003,
-                "label_smoothing": 0.0,
-                "load_best_model_at_end": False,
-                "eval_steps": steps,
-                "device": "cpu",
-            },
-        }
-        pipeline = glassformer.train(recipe, Path(folder_name) / "run")
-    trace = trace_model(pipeline, TraceInput(text=text))
+    """Draw what flows through a Transformer while it spells out a date."""
+    with TemporaryDirectory() as run:
+        trace = trace_model(train_dates(steps, Path(run)), TraceInput(text=DATE))
+    record = trace.record
     keys = [token.piece for token in trace.sequence("source").tokens]
     # row n predicts token n + 1
     queries = [*(token.piece for token in trace.sequence("target").tokens[1:]), "end"]
-    heads = trace.record.weights("decoder.blocks.1.cross_attn")[0]  # (H, T, S)
+    cross = "decoder.blocks.1.cross_attn"
+    heads = record.weights(cross)[0]  # (H, T, S)
+    title = f"{DATE} → {''.join(queries[:-1])}"
+    names = {"queries": queries, "keys": keys}
     figure = plotting.attention_map(
-        heads.mean(0),
-        queries=queries,
-        keys=keys,
-        title=f"{text} → {''.join(queries[:-1])}",
-        query_name="output",
-        key_name="input",
+        heads.mean(0), **names, title=title, query_name="output", key_name="input"
     )
-    plotting.save(figure, folder / "attention.png")
+    figures = {"attention": figure}
     title = "The last cross-attention, head by head"
-    plotting.save(
-        plotting.attention_grid(heads, queries=queries, keys=keys, title=title), folder / "heads.png"
+    figures["heads"] = plotting.attention_grid(heads, **names, title=title)
+    embedded, positions = record["src_embed.out"][0], record["src_embed.position"][0]
+    figures["positions-added"] = tensor_row(
+        {"embedding × √D": embedded - positions, "+ positions": positions, "= x": embedded},
+        rows=keys,
+        same_scale=True,
     )
+    scores, weights = "Q Kᵀ / √d_k", "softmax: weights"
+    figures["attention-steps"] = tensor_row(
+        {
+            scores: record.scores(cross, head=1)[0],
+            weights: heads[1],
+            "V": record[f"{cross}.v"][0, 1],
+            "weights × V: output": record[f"{cross}.heads"][0, 1],
+        },
+        rows=queries,
+        columns={scores: keys, weights: keys},
+        other_rows={"V": keys},
+    )
+    block = "encoder.blocks.1"
+    figures["feed-forward"] = tensor_row(
+        {
+            "x": record[f"{block}.resid_self"][0],
+            "x W₁ + b₁": record[f"{block}.ffn.up"][0],
+            "ReLU": record[f"{block}.ffn.act"][0],
+            "out": record[f"{block}.ffn.down"][0],
+        },
+        rows=keys,
+        widths=(1, 2, 2, 1),
+    )
+    figures["encoder-stream"] = tensor_row(
+        {
+            "x": record[f"{block}.resid_in"][0],
+            "attention": record[f"{block}.self_attn.out"][0],
+            "norm(x + …)": record[f"{block}.resid_self"][0],
+            "feed-forward": record[f"{block}.ffn.down"][0],
+            "norm(x + …) ": record[f"{block}.resid_out"][0],
+        },
+        rows=keys,
+    )
+    own, across = "self-attention: causal", "cross-attention"
+    inputs = [token.piece for token in trace.sequence("target").tokens]
+    figures["decoder-attention"] = tensor_row(
+        {own: record.weights("decoder.blocks.1.self_attn")[0].mean(0), across: heads.mean(0)},
+        rows=queries,
+        columns={own: inputs, across: keys},
+        height=3.4,
+    )
+    streams = {"x": "encoder.blocks.0.resid_in"}
+    streams |= {f"after layer {n + 1}": f"encoder.blocks.{n}.resid_out" for n in range(2)}
+    figures["encoder-layers"] = tensor_row(
+        {title: record[name][0] for title, name in streams.items()}, rows=keys
+    )
+    for name, figure in figures.items():
+        plotting.save(figure, folder / f"{name}.png")
+
+
+def train_dates(steps: int, folder: Path) -> glassformer.Pipeline:
+    """Train a small Transformer to spell out dates."""
+    table = folder / "dates.tsv"
+    table.write_text("".join(f"{source}\t{target}\n" for source, target in date_pairs()[0]))
+    recipe = {
+        "job": "translate",
+        "data": {"train": [str(table)], "valid": 0.02},
+        "tokenizer": {"kind": "char"},
+        "model": {"preset": "original", "d_model": 64, "num_heads": 4, "d_ff": 256, "num_layers": 2},
+        "training": {
+            "max_steps": steps,
+            "batch_tokens": 2048,
+            "lr": 0.003,
+            "label_smoothing": 0.0,
+            "load_best_model_at_end": False,
+            "eval_steps": steps,
+            "device": "cpu",
+        },
+    }
+    return glassformer.train(recipe, folder / "run")
+
+
+def tensor_row(
+    tensors: Mapping[str, Tensor],
+    *,
+    rows: Sequence[str],
+    columns: Mapping[str, Sequence[str]] | None = None,
+    other_rows: Mapping[str, Sequence[str]] | None = None,
+    widths: Sequence[float] | None = None,
+    height: float = 2.3,
+    same_scale: bool = False,
+) -> Figure:
+    """Draw tensors (T, D) side by side, by title: red above 0 and blue below; with columns, weights in blue.
+
+    rows, columns: labels of the rows, and of the columns by title
+    other_rows: labels of the rows by title, where they differ
+    """
+    columns, other_rows = columns or {}, other_rows or {}
+    largest = {title: float(tensor.detach().abs().quantile(0.99)) for title, tensor in tensors.items()}
+    with figure_style():
+        figure = new_figure(8.2, height)
+        panels = figure.subplots(1, len(tensors), width_ratios=widths, squeeze=False)[0]
+        for n, (axes, (title, tensor)) in enumerate(zip(panels, tensors.items(), strict=True)):
+            values = tensor.detach().float()
+            weights = bool((values >= 0).all()) and title in columns
+            top = 1.0 if weights else max(largest.values()) if same_scale else largest[title]
+            axes.imshow(
+                values.numpy(),
+                cmap="Blues" if weights else "RdBu_r",
+                vmin=0 if weights else -top,
+                vmax=top,
+                aspect="auto",
+                interpolation="nearest",
+            )
+            axes.set_title(title, fontsize=9, pad=6)
+            names = other_rows.get(title, rows if n == 0 or title in columns else ())
+            axes.set_yticks(range(len(names)), labels=[label(name) for name in names], fontsize=7)
+            below = columns.get(title, ())
+            axes.set_xticks(range(len(below)), labels=[label(name) for name in below], fontsize=7)
+            hide_frame(axes)
+    return figure
+
+
+def draw_encoder_weights(steps: int = 400) -> None:
+    """Draw the weights of both layers of a TransformerEncoder that reverses a sequence."""
+    letters = "abcdefgh"
+    torch.manual_seed(0)
+    embedding, head = torch.nn.Embedding(26, 64), torch.nn.Linear(64, 26)
+    encoder = glassformer.TransformerEncoder(64, 4, 256, num_layers=2, max_len=16, dropout=0.0)
+    modules = torch.nn.ModuleList([embedding, head, encoder])
+    optimizer = torch.optim.Adam(modules.parameters(), lr=1e-3)
+    for _ in range(steps):
+        ids = torch.randint(0, 26, (64, len(letters)))
+        loss = torch.nn.functional.cross_entropy(head(encoder(embedding(ids))).mT, ids.flip(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    ids = torch.tensor([[ord(letter) - ord("a") for letter in letters]])
+    x, weights = encoder.eval()(embedding(ids), return_weights=True)
+    assert torch.equal(head(x).argmax(-1), ids.flip(1))
+    heads = {f"layer {n + 1}\nhead {h}": layer[0, h] for n, layer in enumerate(weights) for h in range(4)}
+    figure = tensor_row(heads, rows=letters, columns=dict.fromkeys(heads, letters), height=1.75)
+    plotting.save(figure, FOLDER / "encoder-weights.png")
+
+
+def draw_one_head() -> None:
+    """Draw one head of the shipped translator, as in the README."""
+    pocket, text = glassformer.load("pocket"), "The cat is sleeping on the sofa."
+    tokenizer = pocket.tokenizer
+    assert tokenizer is not None
+    source = tokenizer.encode(f">>de<< {text}", parse_special=True).ids
+    target = tokenizer.encode(pocket.translate(text, to="de")).ids
+    inputs = torch.tensor([source]), torch.tensor([[pocket.model.spec.start_id, *target[:-1]]])
+    weights = glassformer.observe(pocket.model, inputs).weights("decoder.blocks.1.cross_attn", head=1)[0]
+    figure = plotting.attention(weights, tokenizer.tokens(target), keys=tokenizer.tokens(source))
+    plotting.save(figure, FOLDER / "one-head.png", dpi=90)
 
 
 def draw_wirings() -> None:
@@ -225,6 +336,14 @@ def _draw_parallel(axes: Axes) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # one order of summation, so the same pictures every time
-    for draw in (draw_positions, draw_masks, draw_wirings, draw_attention):
+    for draw in (
+        draw_parts,
+        draw_positions,
+        draw_masks,
+        draw_wirings,
+        draw_attention,
+        draw_encoder_weights,
+        draw_one_head,
+    ):
         draw()
     print(f"wrote {', '.join(sorted(p.name for p in FOLDER.glob('*.png')))}")

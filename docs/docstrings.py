@@ -13,11 +13,12 @@ A field of a dataclass may have a comment instead. `docs/glossary.py` explains a
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable
 from typing import Any
 
-from griffe import Class, Extension, Function, Object
+from griffe import Class, ExprCall, Extension, Function, Object
 
 from docs.glossary import GLOSSARY
 
@@ -29,6 +30,8 @@ class Docstrings(Extension):
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
         ours = obj.path.startswith("glassformer.")
+        if ours and isinstance(obj, Class):
+            show_setting_defaults(obj)
         if ours and isinstance(obj, Class | Function) and obj.docstring is not None:
             obj.docstring.value = to_google(obj)
 
@@ -59,7 +62,7 @@ def describe(obj: Class | Function, names: list[str]) -> tuple[list[str], list[s
     """Return the text, the examples, and the description of each parameter."""
     assert obj.docstring is not None
     text, examples, own = split(obj.docstring.value.splitlines(), names)
-    own = comments(obj) | own
+    own = settings(obj) | comments(obj) | own
     owner = f"{obj.parent.name}.{obj.name}" if obj.parent is not None else obj.name
     described = {}
     for name in names:
@@ -100,6 +103,33 @@ def split(lines: Iterable[str], names: list[str]) -> tuple[list[str], list[str],
             shape = f"`{match['shape'].strip()}`, " if match["shape"] else ""
             described |= dict.fromkeys(current, shape + line[match.end() : end].rstrip(" ;"))
     return text, examples, described
+
+
+def settings(obj: Class | Function) -> dict[str, str]:
+    """Return the descriptions of the fields of a dataclass that are declared with `setting`."""
+    calls = (
+        {name: setting_call(one.value) for name, one in obj.attributes.items()}
+        if isinstance(obj, Class)
+        else {}
+    )
+    return {
+        name: ast.literal_eval(str(call.arguments[1])) for name, call in calls.items() if call is not None
+    }
+
+
+def setting_call(value: Any) -> ExprCall | None:
+    return value if isinstance(value, ExprCall) and str(value.function) == "setting" else None
+
+
+def show_setting_defaults(obj: Class) -> None:
+    """Replace calls of `setting` by the default, their first argument."""
+    try:
+        declared = list(obj.parameters)
+    except KeyError:  # a class whose base is not known
+        return
+    for parameter in declared:
+        if (call := setting_call(parameter.default)) is not None:
+            parameter.default = call.arguments[0]
 
 
 def comments(obj: Class | Function) -> dict[str, str]:

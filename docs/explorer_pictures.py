@@ -100,8 +100,13 @@ def train_models(folder: Path) -> list[str]:
     towers = {**tower, **{f"text_{name}": size for name, size in tower.items()}, "projection_dim": 64}
     recipes = {
         "swin": {
-            "job": "images",
-            "data": {"train": str(folder / "shapes"), "valid": 0.05, "image_size": [32, 32]},
+            "job": "classify",
+            "data": {
+                "input": "image",
+                "train": str(folder / "shapes"),
+                "valid": 0.05,
+                "image_size": [32, 32],
+            },
             "model": {"preset": "swin", "window_size": 4, **sizes},
             "training": {**training, "max_steps": 200},
         },

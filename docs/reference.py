@@ -19,13 +19,16 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import typer
 import typer.main
 
-from docs.docstrings import sentence, split
+from docs.docstrings import sentence
 from docs.glossary import GLOSSARY, HTTP_FIELDS
-from glassformer.cli.main import COMMANDS, app
+from glassformer.cli.main import app, commands
 from glassformer.families.registry import families
 from glassformer.generation import GenerationConfig
 from glassformer.server.app import create_app
-from glassformer.training.recipe import DATA_SECTIONS, describe_keys
+from glassformer.tasks.registry import REQUIRED, TaskSpec, tasks
+from glassformer.training.job_spec import JobSpec
+from glassformer.training.jobs import job_names
+from glassformer.training.recipe import describe_keys
 
 FORWARD = ("forward",)
 
@@ -54,19 +57,15 @@ def _modules(title: str, names: str, intro: str = "") -> Section:
 PYTHON: dict[str, tuple[str, str, tuple[Section, ...]]] = {
     "api": (
         "Load, build, train and save",
-        "The functions most programs start with, and what `load` returns.",
+        "The functions most programs start with, and what `load` returns. `Pipeline` also has a method for "
+        "each [task](task-methods.md).",
         (
             Section("Functions", "glassformer", tuple("load build tiny train save from_torch".split())),
             Section(
                 "Loaded models",
                 "glassformer",
                 ("Pipeline", "Bundle", "JobInfo"),
-                members={
-                    "Pipeline": tuple(
-                        "translate summarize restore generate stream classify embed similar fill answer "
-                        "forecast".split()
-                    )
-                },
+                members={"Pipeline": ("stream", "chat", "stream_chat")},
             ),
             Section(
                 "Training",
@@ -96,17 +95,33 @@ PYTHON: dict[str, tuple[str, str, tuple[Section, ...]]] = {
         "`d_model`, `H` the heads, `K` the width of a head. "
         "[The Transformer, part by part](../concepts/parts.md) explains them in order.",
         (
-            _modules("Attention", "attend MultiHeadAttention Mask"),
+            _modules(
+                "From positions to the Transformer",
+                "PositionalEncoding ScaledDotProductAttention MultiHeadAttention FeedForwardNetwork "
+                "EncoderLayer DecoderLayer Encoder Decoder TransformerEncoderBlock TransformerEncoder "
+                "Transformer",
+                "The classes of a textbook chapter, in its order. The sections after this one describe the "
+                "classes that they are made of.",
+            ),
+            _modules("Attention", "attend Mask"),
             _modules(
                 "Positions",
                 "SinusoidalPositions LearnedPositions RotaryPositions RelativeBias AlibiBias "
                 "DisentangledPositions",
                 "Each takes position ids, not vectors.",
             ),
-            _modules("Feed-forward", "FeedForward GatedFeedForward"),
+            _modules("Feed-forward", "FeedForward"),
             Section("Norms", "glassformer", ("LayerNorm", "RMSNorm", "BatchNorm")),
             _modules("Layers", "Block Stack", "An encoder and a decoder are both a `Stack` of `Block`s."),
-            Section("Inputs", "glassformer.core.embeddings", ("TokenInput", "ImageInput"), members=FORWARD),
+            Section(
+                "Inputs",
+                "glassformer",
+                ("TextInputs", "ImageInputs", "SeriesInputs", "Masks", "Memory"),
+                "What a model accepts instead of a tensor. The embedding reads it; the layers do not see it.",
+                members={"Memory": ("of",)},
+            ),
+            Section("Token embeddings", "glassformer.core.embeddings", ("TokenInput",), members=FORWARD),
+            Section("Image patches", "glassformer.core.vision.embeddings", ("ImageInput",), members=FORWARD),
             Section(
                 "Models",
                 "glassformer",
@@ -189,6 +204,7 @@ def nav() -> list[dict[str, Any]]:
         {"Specs": "reference/specs.md"},
     ]
     return [
+        {"Tasks": "reference/task-methods.md"},
         {"Python API": python},
         {"Model options": "reference/model-options.md"},
         {"Recipe keys": "reference/recipe.md"},
@@ -213,7 +229,8 @@ def python_page(title: str, intro: str, sections: Iterable[Section]) -> str:
 def directive(name: str, members: Iterable[str] = (), level: int = 2) -> str:
     options = [f"heading_level: {level}"]
     if members:
-        options.append(f"members: [{', '.join(members)}]")
+        listed = f"[{', '.join(members)}]"
+        options += [f"members: {listed}", f"inherited_members: {listed}"]
     return "\n".join([f"::: {name}", "    options:", *(f"      {option}" for option in options)])
 
 
@@ -224,17 +241,27 @@ def public_names(module: Any) -> list[str]:
     return [member.__name__ for member in sorted(own, key=lambda m: inspect.getsourcelines(m)[1])]
 
 
-def specs_page() -> str:
-    from glassformer.core import spec
+SPECS = {
+    "layers": "Layers",
+    "text": "Texts",
+    "images": "Images",
+    "series": "Time series",
+    "architectures": "Models",
+    "image_architectures": "Models of images",
+}  # the modules of `core.spec`, in the order of the page
 
+
+def specs_page() -> str:
     parts = [
         "# Specs",
         "`glassformer.spec` holds the frozen dataclasses that describe a "
         "model. `glassformer.build(spec)` turns "
         "one into modules, and `spec.json` in a saved folder stores it. Start from `EncoderDecoderSpec`, "
-        "`EncoderOnlySpec` or `DecoderOnlySpec` at the end of this page; their fields are the other classes.",
-        *(directive(f"glassformer.core.spec.{name}") for name in public_names(spec)),
+        "`EncoderOnlySpec` or `DecoderOnlySpec` under [Models](#models); their fields are the other classes.",
     ]
+    for module, title in SPECS.items():
+        names = public_names(import_module(f"glassformer.core.spec.{module}"))
+        parts += [f"## {title}", *(directive(f"glassformer.core.spec.{name}", level=3) for name in names)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -303,7 +330,7 @@ def recipe_page() -> str:
         table(
             ("key", "type", "default", "description"),
             [
-                ("`job`", " or ".join(f"`{job}`" for job in DATA_SECTIONS), "required", "What to train."),
+                ("`job`", " or ".join(f"`{job}`" for job in job_names()), "required", "What to train."),
                 ("`seed`", "integer", "`1`", "Seed of initialization, data order and dropout."),
                 ("`data`", "section", "required", "Files and how to read them; depends on the job."),
                 ("`tokenizer`", "section", "", "Text jobs only."),
@@ -314,10 +341,12 @@ def recipe_page() -> str:
     ]
     groups: dict[str, list[Any]] = {}
     for key in describe_keys():
-        title = f"Data for {key.job}" if key.job else key.section.capitalize()
+        title = f"Data for {key.job.title}" if key.job else key.section.capitalize()
         groups.setdefault(title, []).append(key)
     for title, keys in groups.items():
         parts.append(f"## {title}")
+        if keys[0].job:
+            parts.append(job_introduction(keys[0].job))
         if title == "Model":
             parts.append("Every other key is an option of the family: see [model options](model-options.md).")
         rows = [
@@ -336,6 +365,61 @@ def recipe_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+# tasks
+
+
+def tasks_page() -> str:
+    """Return the page of the declared tasks: a table, and the options of each."""
+    parts = [
+        "# Tasks",
+        "Each task is a method of `Pipeline`, a [command](cli.md), a [route](http.md), and a task of "
+        "`glassformer batch`, with the same options. `glassformer inspect MODEL` lists the tasks of a "
+        "model. A training job trains models for a task.",
+        table(
+            ("task", "description", "input", "training job", "metric"),
+            [
+                (
+                    f"[`{spec.name}`](#{spec.name})",
+                    spec.summary,
+                    spec.inputs.name,
+                    f"`{spec.job}`" if spec.job else "",
+                    f"`{spec.metric}`" if spec.metric else "",
+                )
+                for spec in tasks().values()
+            ],
+        ),
+    ]
+    for spec in tasks().values():
+        given = [spec.argument, spec.second] if spec.second else [spec.argument]
+        parts += [
+            f"## `{spec.name}`",
+            f"{spec.summary} {spec.description}",
+            f"```python\npipeline.{spec.name}({', '.join(given)}, ...)  # e.g. {spec.examples[0]!r}\n```",
+            table(("option", "description", "default"), list(_option_rows(spec))),
+        ]
+        if any(option.owner for option in spec.all_options):
+            parts.append("The other options are the fields of [`GenerationConfig`](generation.md).")
+    return "\n\n".join(parts) + "\n"
+
+
+def _option_rows(spec: TaskSpec) -> Iterator[tuple[str, str, str]]:
+    for option in spec.all_options:
+        if not option.owner:
+            value = "required" if option.default is REQUIRED else f"`{option.default!r}`"
+            yield f"`{option.name}`", option.help, "" if option.default is None else value
+
+
+def job_introduction(job: JobSpec) -> str:
+    """Describe a job: what it trains, its metrics, and the settings that it chooses by itself."""
+    chosen = {"model.preset": job.preset, "metric_for_best_model": job.metric, **job.defaults}
+    unit = "tokens" if job.batch_unit == "tokens" else "examples"
+    return (
+        f"{job.summary} Metrics: {', '.join(f'`{name}`' for name in job.metrics)}. "
+        f"Defaults: {', '.join(f'`{name}` {value}' for name, value in chosen.items())}; "
+        f"a batch is limited in {unit} (`{job.batch_key}`)."
+    )
+
+
 # command line
 
 
@@ -347,7 +431,7 @@ def cli_page() -> str:
         "bug; 2 invalid input; 130 interrupted.",
     ]
     panels: dict[str, list[str]] = {}
-    for name, command in COMMANDS.items():
+    for name, command in commands().items():
         panels.setdefault(command.panel, []).append(name)
     for panel, names in panels.items():
         parts.append(f"## {panel}")
@@ -460,9 +544,8 @@ def fields(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any], bool, str]
 
 def about_field(name: str) -> str:
     """Return a description for a field without one, from the glossary or the generation option."""
-    names = list(GenerationConfig.__dataclass_fields__)
-    _, _, options = split((inspect.getdoc(GenerationConfig) or "").splitlines(), names)
-    return HTTP_FIELDS.get(name) or sentence(options.get(name, ""))
+    field = GenerationConfig.__dataclass_fields__.get(name)
+    return HTTP_FIELDS.get(name) or ("" if field is None else field.metadata["description"])
 
 
 def field_table(kind: str, document: dict[str, Any], rows: Iterable[tuple[str, Any, bool, str]]) -> str:
@@ -531,6 +614,7 @@ OTHER_PAGES = {
     "specs": specs_page,
     "model-options": model_options_page,
     "recipe": recipe_page,
+    "task-methods": tasks_page,
     "cli": cli_page,
     "http": http_page,
 }

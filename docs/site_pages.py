@@ -27,6 +27,7 @@ PAGES = {
     "README.ko.md": "ko/index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "THIRD_PARTY_NOTICES.md": "third-party-notices.md",
 }
 FILES = {"LICENSE": "LICENSE.txt", "web/public/icon.svg": "icon.svg"}
 LINK = re.compile(r"""(?P<before>\]\(|(?:src|href)=")(?P<target>[^)"\s#]+)""")
