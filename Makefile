@@ -4,9 +4,10 @@
 # make test-slow     the slow tests with all trials; `make test` runs a sample of them
 # make lint          ruff and mypy only
 # make page          build the explorer's page from web/
+# make stubs         write the types of the task methods and of the server's bodies
 # make docs          build the documentation as a site
 # make bench         compare speed with other libraries
-# make experiments   print the commands that reproduce docs/results.md; make test-experiments tests them
+# make experiments   print the commands that reproduce docs/results.md
 # make lock          write requirements.lock: the tested versions with the hashes of their files
 # make sbom          write sbom.cdx.json, a CycloneDX bill of materials of the lock
 # make clean         remove everything that make created
@@ -29,7 +30,7 @@ DEV := $(VENV)/.dev-$(KEY)
 # A development environment contains everything that a lean one does.
 LEAN := $(or $(wildcard $(DEV)),$(VENV)/.lean-$(KEY))
 
-.PHONY: demo test test-fast test-slow test-experiments lint page docs bench experiments lock sbom clean
+.PHONY: demo test test-fast test-slow lint page stubs docs bench experiments lock sbom clean
 
 demo: $(LEAN)
 	@$(PY) -m glassformer.cli.main demo --out demo_out
@@ -52,6 +53,10 @@ lint: $(DEV)
 page: $(DEV)
 	$(PY) hatch_build.py
 
+stubs: $(DEV)
+	$(PY) -m docs.task_stubs
+	$(PY) web/scripts/generate_types.py
+
 docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 	@echo "open site/index.html, or serve the folder to search in it: $(PY) -m http.server -d site"
@@ -61,9 +66,6 @@ bench: $(DEV)
 
 experiments: $(DEV)
 	@$(PY) -m experiments
-
-test-experiments: $(DEV)
-	$(PY) -m pytest -n 2 experiments
 
 # Linux on x86-64 with the CUDA build of torch, as on PyPI. Install it with pip install --require-hashes -r requirements.lock
 lock: $(DEV)

@@ -33,16 +33,16 @@ from experiments.paths import Workspace
 from experiments.vision_training import record, train_for
 from glassformer.bundle import Bundle, load, save
 from glassformer.core import spec
-from glassformer.core.model import TwoTower
+from glassformer.core.vision.two_tower import TwoTower
 from glassformer.data.examples import Arrays
 from glassformer.tokenization import Tokenizer
 from glassformer.tokenization.tokenizer import encode_tagged
 from glassformer.training.hardware import device_for
-from glassformer.training.jobs.contrastive import ContrastiveLearner
-from glassformer.training.jobs.detection import IMAGENET_MEAN, IMAGENET_STD
+from glassformer.training.learner import ContrastiveLearner
 from glassformer.training.model_setup import build_initialized
+from glassformer.training.object_job import IMAGENET_MEAN, IMAGENET_STD
 from glassformer.training.recipe import TrainingOptions, parse_section, with_overrides
-from glassformer.training.task import LearnerTask, ValidationResult
+from glassformer.training.task import TrainingPlan, ValidationResult
 
 ROW, SECONDS, OF = "contrastive-emoji", 560.0, "en emoji to name"
 STYLES = ("noto", "twemoji", "openmoji", "fluent-flat", "emojione", "noto-blob")
@@ -323,7 +323,7 @@ def run(workspace: Workspace, name: str) -> None:
         Evaluation(emoji, rows, text.tokenizer)
         for rows in (held_out, np.sort(rng.permutation(train_rows)[:HELD_OUT]))
     )
-    task = LearnerTask(
+    task = TrainingPlan(
         learner=learner,
         train=EmojiExamples(len(train_rows), len(STYLES)),
         unit="pairs",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from experiments.image_folders import Arrays
 from experiments.training_runs import Trained
 from glassformer.data.images import Augment
 from glassformer.recipes import recipe_path
 from glassformer.training.hardware import device_for
+from glassformer.training.jobs.classify.images import ImageData
 from glassformer.training.learner import cutmix
-from glassformer.training.recipe import ImageData, Recipe, read_recipe
+from glassformer.training.recipe import Recipe, read_recipe
 
 Pictures = NDArray[np.uint8]
 WIDTHS, CLASSES, RATE, DECAY, LOOKS = (64, 128, 256), 10, 0.002, 0.05, 10
@@ -57,19 +59,12 @@ def network() -> nn.Sequential:
     return nn.Sequential(*first, *(Block(before, width) for before, width in widths), *last)
 
 
-def run(
-    folder: Path,
-    prepared: Path,
-    test: tuple[Pictures, Pictures],
-    *,
-    seed: int,
-    device: str,
-) -> tuple[Trained, float]:
+def run(folder: Path, parts: Mapping[str, Arrays], *, seed: int, device: str) -> tuple[Trained, float]:
     """Train with the settings of the ViT's recipe; the run and its test accuracy."""
     recipe = read_recipe(recipe_path("images-cifar"))
     on = device_for(device)
     torch.manual_seed(seed)
-    images, labels = arrays(prepared / "train.npz")
+    images, labels = parts["train"]
     mean, std = images.mean((0, 1, 2)) / 255, images.std((0, 1, 2)) / 255
 
     def normalize(pictures: Pictures) -> Tensor:
@@ -79,7 +74,7 @@ def run(
     statistics = [torch.tensor(value, dtype=torch.float32, device=on) for value in (mean, std)]
     model = network().to(on, memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)
-    batch, targets = recipe.training.batch or 200, torch.from_numpy(labels.astype(np.int64)).to(on)
+    batch, targets = recipe.training.batch_size or 200, torch.from_numpy(labels).to(on)
     epochs = recipe.training.epochs or 300
     a_pass = len(images) // batch
     steps, step, curve = math.ceil(epochs * a_pass), 0, list[tuple[int, float]]()
@@ -98,11 +93,11 @@ def run(
         optimiser.step()
         step += 1
         if step % max(1, steps // LOOKS) == 0:
-            curve.append((step, accuracy(model, *arrays(prepared / "valid.npz"), normalize) / 100))
+            curve.append((step, accuracy(model, *parts["valid"], normalize) / 100))
     seconds = time.monotonic() - began
     count = sum(parameter.numel() for parameter in model.parameters())
     trained = Trained(folder=folder, seconds=seconds, parameters=count, of="accuracy", curve=curve)
-    return trained, accuracy(model, *test, normalize)
+    return trained, accuracy(model, *parts["test"], normalize)
 
 
 def changes_of(recipe: Recipe, seed: int) -> Augment:
@@ -127,7 +122,7 @@ def loss(model: nn.Module, inputs: Tensor, labels: Tensor, recipe: Recipe) -> Te
 
 @torch.no_grad()
 def accuracy(
-    model: nn.Module, images: Pictures, labels: Pictures, normalize: Callable[[Pictures], Tensor]
+    model: nn.Module, images: Pictures, labels: NDArray[np.int64], normalize: Callable[[Pictures], Tensor]
 ) -> float:
     """Accuracy in percent."""
     model.eval()
@@ -144,9 +139,3 @@ def accuracy(
 def low_precision(device: torch.device) -> AbstractContextManager[object]:
     """bfloat16 autocast on a GPU, as for the ViT."""
     return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
-
-
-def arrays(path: Path) -> tuple[Pictures, Pictures]:
-    """The images and labels of a file."""
-    with np.load(path) as file:
-        return file["images"], file["labels"]

@@ -14,21 +14,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from experiments.paths import Workspace
+from experiments.scenes import NO_LABEL, SceneComposer, SceneLayout, SceneOptions, read_emoji
 from experiments.vision_training import record, train_for
 from glassformer.bundle import Bundle, save
 from glassformer.data.examples import Arrays
 from glassformer.data.image_processing import ImageProcessor
-from glassformer.data.scenes import NO_LABEL, SceneComposer, SceneLayout, SceneOptions, read_emoji
 from glassformer.families.registry import preset_spec
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
 from glassformer.metrics.detection import AveragePrecision, Objects
 from glassformer.training.hardware import device_for
-from glassformer.training.jobs.detection import IMAGENET_MEAN, IMAGENET_STD, detected_objects
-from glassformer.training.jobs.labels import with_classes
+from glassformer.training.jobs.detect import detected_objects
+from glassformer.training.labels import with_classes
 from glassformer.training.model_setup import build_initialized
+from glassformer.training.object_job import IMAGENET_MEAN, IMAGENET_STD
 from glassformer.training.object_learner import ObjectLearner
 from glassformer.training.recipe import TrainingOptions, parse_section
-from glassformer.training.task import LearnerTask, ValidationResult
+from glassformer.training.task import TrainingPlan, ValidationResult
 
 ROW, KINDS, SIZE = "detection-scenes", 60, 128
 SECONDS = 420.0
@@ -128,7 +129,7 @@ def run(workspace: Workspace, name: str) -> None:
     )
     bundle = Bundle(model=learner.model, files={IMAGE_PROCESSOR_FILE: processor.to_dict()})
     bundle = with_classes(bundle, "detect", cutouts.classes, size=(SIZE, SIZE))
-    task = LearnerTask(
+    task = TrainingPlan(
         learner=learner,
         train=SceneExamples(composer),
         unit="objects",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.paths import Workspace
-from experiments.pictures import accuracy_of, digits, split
+from experiments.pictures import accuracy_of, prepare
 from experiments.vision_training import record, train_recipe
 from glassformer.recipes import recipe_path
 from glassformer.training.recipe import read_recipe_dict
@@ -30,13 +30,11 @@ VIT: dict[str, Any] = {
 
 def run(workspace: Workspace, name: str) -> None:
     """Train one model with one seed, and record its accuracy on the 10,000 test images."""
-    folder = workspace.prepared(ROW)
-    if not (folder / "valid.npz").exists():
-        split(digits(workspace.data / "fashion-mnist", "train"), HELD_OUT, folder)
+    folder = prepare(workspace.data / "fashion-mnist", HELD_OUT, workspace, ROW)
     recipe = read_recipe_dict(recipe_path("images-fashion"))
-    recipe["data"] |= {"train": [str(folder / "train.npz")], "valid": [str(folder / "valid.npz")]}
+    recipe["data"] |= {"train": [str(folder / "train")], "valid": [str(folder / "valid")]}
     if name.startswith("vit"):
         recipe["model"] = VIT
     trained = train_recipe(workspace, ROW, name, recipe, of="accuracy", seconds=SECONDS).run
-    accuracy = accuracy_of(workspace.run(ROW, name) / "model", workspace.data / "fashion-mnist", workspace)
+    accuracy = accuracy_of(workspace.run(ROW, name) / "model", folder / "test", workspace)
     record(workspace, ROW, name, trained, "accuracy", {"accuracy": accuracy, "steps": float(trained.steps)})

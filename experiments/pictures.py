@@ -7,21 +7,17 @@ and the first 2,000 of the test set, so the accuracy cannot be compared with pub
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from experiments import convolution
+from experiments.image_folders import Arrays, read_images, write_folder
 from experiments.paths import Workspace, glassformer
 from experiments.records import note
 from experiments.training_runs import Trained, train
-from glassformer.weights.atomic_write import atomic_write
 
-Arrays = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 PHOTOGRAPHS, DIGITS = 400, 5000  # held out of the training set; the rest fills complete batches
 LEAN = ("training.max_generate_samples=16", "training.log_samples=0", "training.save_steps=100000")
 
@@ -29,21 +25,15 @@ LEAN = ("training.max_generate_samples=16", "training.log_samples=0", "training.
 def run(workspace: Workspace, name: str) -> None:
     """One run on CIFAR-10."""
     kind, seed = name.split("/")
-    folder = workspace.prepared("cifar")
-    if not (folder / "valid.npz").exists():
-        source = workspace.data / "cifar10-10k"
-        split(photographs(source / "train_8000.bin.gz"), PHOTOGRAPHS, folder)
+    source = workspace.data / "cifar10-10k"
     if kind == "convolution":
         trained, accuracy = convolution.run(
-            workspace.run("cifar", name),
-            folder,
-            photographs(workspace.data / "cifar10-10k" / "test_2000.bin.gz"),
-            seed=int(seed),
-            device=workspace.device,
+            workspace.run("cifar", name), split(source, PHOTOGRAPHS), seed=int(seed), device=workspace.device
         )
     else:
+        folder = prepare(source, PHOTOGRAPHS, workspace, "cifar")
         trained = learn(workspace, "cifar", name, "images-cifar", folder, int(seed), ())
-        accuracy = accuracy_of(trained.model, workspace.data / "cifar10-10k" / "test_2000.bin.gz", workspace)
+        accuracy = accuracy_of(trained.model, folder / "test", workspace)
     note(workspace, "cifar", name, seed=int(seed), trained=trained, figures={"accuracy": accuracy})
 
 
@@ -51,7 +41,7 @@ def learn(
     workspace: Workspace, row: str, name: str, recipe: str, folder: Path, seed: int, more: tuple[str, ...]
 ) -> Trained:
     """Train a recipe on the prepared images, on a GPU with CUDA graphs."""
-    changes = (f"data.train=[{folder / 'train.npz'}]", f"data.valid=[{folder / 'valid.npz'}]", *LEAN, *more)
+    changes = (f"data.train=[{folder / 'train'}]", f"data.valid=[{folder / 'valid'}]", *LEAN, *more)
     if workspace.device != "cpu" and torch.cuda.is_available():
         changes += ("training.compile=reduce-overhead",)
     return train(workspace, row, name, recipe, seed=seed, of="accuracy", changes=changes)
@@ -63,32 +53,22 @@ def accuracy_of(model: Path, pictures: Path, workspace: Workspace) -> float:
     return 100 * float(json.loads(glassformer(*command))["metrics"]["accuracy"])
 
 
-def photographs(path: Path) -> Arrays:
-    """Images (N, 32, 32, 3) and labels (N,) from CIFAR's binary files."""
-    with gzip.open(path) as file:
-        records = np.frombuffer(file.read(), np.uint8).reshape(-1, 1 + 3 * 32 * 32)
-    return records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, 0]
+def split(source: Path, held: int) -> dict[str, Arrays]:
+    """Training, validation and test images; the last `held` of the training set are for validation."""
+    source.stat()  # a missing folder is reported as such
+    parts = read_images(source)
+    images, labels = parts["train"]
+    return {
+        "train": (images[:-held], labels[:-held]),
+        "valid": (images[-held:], labels[-held:]),
+        "test": parts["test"],
+    }
 
 
-def digits(folder: Path, part: str) -> Arrays:
-    """Images (N, 28, 28) and labels (N,) from MNIST's files."""
-    arrays = []
-    for kind, head in (("images-idx3", 16), ("labels-idx1", 8)):
-        with gzip.open(folder / f"{part}-{kind}-ubyte.gz") as file:
-            arrays.append(np.frombuffer(file.read(), np.uint8, offset=head))
-    return arrays[0].reshape(-1, 28, 28), arrays[1]
-
-
-def digits_folder(workspace: Workspace) -> Path:
-    """The training and validation digits."""
-    folder = workspace.prepared("mnist")
-    if not (folder / "valid.npz").exists():
-        split(digits(workspace.data / "mnist", "train"), DIGITS, folder)
+def prepare(source: Path, held: int, workspace: Workspace, row: str) -> Path:
+    """Write the images of `split` to folders of a row."""
+    parts = split(source, held)
+    folder = workspace.prepared(row)
+    for part, arrays in parts.items():
+        write_folder(folder / part, arrays)
     return folder
-
-
-def split(arrays: Arrays, held: int, folder: Path) -> None:
-    """Write the last images as a validation set; a concurrent run may do the same."""
-    for name, part in (("train", slice(None, -held)), ("valid", slice(-held, None))):
-        with atomic_write(folder / f"{name}.npz") as file:
-            np.savez(file, images=arrays[0][part], labels=arrays[1][part].astype(np.int64))

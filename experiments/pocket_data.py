@@ -263,8 +263,8 @@ def hash_fraction(purpose: str, text: str) -> float:
     return int.from_bytes(digest, "big") / 2**64
 
 
-def prepare(data: Path, out: Path) -> None:
-    """Write the tables, and print the number of pairs of each kind."""
+def prepare(data: Path, out: Path) -> dict[str, int]:
+    """Write the tables, print the number of pairs of each kind, and return the counts by name."""
     out.mkdir(parents=True, exist_ok=True)
     for of_others in out.glob("made-by-*"):
         shutil.rmtree(of_others)
@@ -288,6 +288,8 @@ def prepare(data: Path, out: Path) -> None:
         print(f"{kind:12}{of['train']:9,}{copies:8}{of['words']:11,}{of['dev']:7,}{of['test']:7,}")
     print(f"{rows:,} rows to learn from, {english:,} sentences of Wikipedia to translate")
     print(f"{len(forbidden):,} texts of other evaluation sets kept out")
+    totals = {"rows": rows, "sentences of Wikipedia": english, "texts kept out": len(forbidden)}
+    return totals | {f"{kind} {name}": of[name] for kind, of in counts.items() for name in (*parts, "words")}
 
 
 def _developed(pairs: Sequence[Pair]) -> list[Row]:

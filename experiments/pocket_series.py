@@ -41,12 +41,19 @@ Floats = NDArray[np.float32]
 
 def run(workspace: Workspace, name: str) -> None:
     """Train with the seed in the run's name, and measure."""
-    flu_file, loads_file = _paths(workspace)
+    flu_file, _ = _paths(workspace)
     path = _learned(workspace, flu_file)
     result = train(
         workspace, ROW, name, "pocket-series", seed=int(name), of="loss", changes=[f"data.train=[{path}]"]
     )
     folder = for_any_series(result.model, result.folder / ROW)
+    figures = measure(folder, workspace)
+    note(workspace, ROW, name, seed=int(name), trained=result, figures=figures)
+
+
+def measure(folder: Path, workspace: Workspace) -> dict[str, float]:
+    """Errors on unseen synthetic series, on the last weeks of the flu and on the loads."""
+    flu_file, loads_file = _paths(workspace)
     model = api.load(folder, device=device_for(workspace.device)).model.eval()
     figures: dict[str, float] = {}
     held = generate_series(2, HELD_OUT, CONTEXT + HORIZON)
@@ -57,8 +64,7 @@ def run(workspace: Workspace, name: str) -> None:
     flu = _columns(flu_file)
     figures |= forecast_metrics("flu", model, *windows_between(flu, FLU_LEARNED, len(flu), YEAR))
     loads = _columns(loads_file)
-    figures |= forecast_metrics("etth1", model, *windows_between(loads, LOADS_START, LOADS_END, DAY))
-    note(workspace, ROW, name, seed=int(name), trained=result, figures=figures)
+    return figures | forecast_metrics("etth1", model, *windows_between(loads, LOADS_START, LOADS_END, DAY))
 
 
 def for_any_series(trained: Path, folder: Path) -> Path:

@@ -24,9 +24,9 @@ from scipy.ndimage import distance_transform_edt
 
 import glassformer
 from experiments.paths import data_folder
+from experiments.scenes import SceneComposer, SceneOptions, read_emoji
 from glassformer.data.annotations import Annotation, read_coco
 from glassformer.data.image_files import ImageLike
-from glassformer.data.scenes import SceneComposer, SceneOptions, read_emoji
 
 Sample = tuple[ImageLike, tuple[Annotation, ...]]
 SCENES = SceneOptions(size=256, max_objects=6)

@@ -17,7 +17,6 @@ from statistics import median
 from experiments import recall_speed, records, training_runs
 from experiments.paths import Workspace, glassformer
 from experiments.synthetic_pairs import Copying, Recalling, Task, generate_pairs, pairs_of_sizes, written
-from glassformer.metrics.text import ExactMatch
 
 ROW = "recall"
 TASKS: dict[str, Task] = {
@@ -102,11 +101,15 @@ def shares(predictions: Sequence[str], requested: Sequence[str], sizes: Sequence
     count = len(requested) // len(sizes)
     result: dict[str, float] = {}
     for n, size in enumerate(sizes):
-        these, normalized = slice(n * count, (n + 1) * count), ExactMatch()
-        normalized.add(
-            [text.split() for text in predictions[these]], [text.split() for text in requested[these]]
-        )
-        result |= {f"exact at {size}": normalized.match, f"right at {size}": normalized.token_accuracy}
+        these = slice(n * count, (n + 1) * count)
+        pairs = [
+            (one.split(), other.split())
+            for one, other in zip(predictions[these], requested[these], strict=True)
+        ]
+        right = sum(a == b for one, other in pairs for a, b in zip(one, other, strict=False))
+        symbols = sum(max(len(one), len(other)) for one, other in pairs)
+        result[f"exact at {size}"] = sum(one == other for one, other in pairs) / max(1, len(pairs))
+        result[f"right at {size}"] = right / max(1, symbols)
     return result
 
 

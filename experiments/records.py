@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ class RunRecord:
     hardware: str = ""
     torch: str = ""
     concurrent_runs: int = 0
+    date: str = ""
 
 
 def note(
@@ -60,6 +62,7 @@ def note(
             hardware=hardware(workspace.device),
             torch=torch.__version__,
             concurrent_runs=workspace.concurrent_runs,
+            date=time.strftime("%Y-%m-%d"),
         ),
     )
 

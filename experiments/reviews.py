@@ -73,7 +73,7 @@ def run(workspace: Workspace, name: str) -> None:
             "--device",
             workspace.device,
         )
-        metrics = json.loads(glassformer(*command, "--batch-size", "65536", "--json"))["metrics"]
+        metrics = json.loads(glassformer(*command, "--batch-tokens", "65536", "--json"))["metrics"]
         figures[figure] = 100 * metrics["accuracy"]
     note(workspace, ROW, name, seed=int(seed), trained=trained, figures=figures)
 

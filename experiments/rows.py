@@ -187,6 +187,21 @@ ROWS: dict[str, Row] = {
         arguments=("pocket-digits", "pocket-digits"),
         runs=("1",),
     ),
+    "shipped": Row(
+        title="the shipped models with int8 weights, on a CPU",
+        module="shipped",
+        runs=(
+            "pocket-data",
+            "pocket-lm-data",
+            "digits",
+            "series",
+            "detector",
+            "phrases",
+            "scenes",
+            "photographs",
+        ),
+        takes=("most",),
+    ),
     "pocket": Row(
         title="pocket: English to and from German, French and Korean",
         module="pocket",

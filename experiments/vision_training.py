@@ -25,11 +25,11 @@ from glassformer.data.annotations import find_annotations
 from glassformer.training.data_loader import DataLoader
 from glassformer.training.datasets import to_device
 from glassformer.training.hardware import Hardware, device_for
-from glassformer.training.jobs import JOBS
+from glassformer.training.job import create_job
 from glassformer.training.model_setup import select_trainable
 from glassformer.training.optimizer import ExponentialMovingAverage, build_optimizer
 from glassformer.training.recipe import TrainingOptions, parse_recipe, with_overrides
-from glassformer.training.task import LearnerTask
+from glassformer.training.task import TrainingPlan
 
 VALIDATIONS = 6  # along the run, besides the one at its end
 WARMUP = 0.04  # share of the time
@@ -48,7 +48,7 @@ class TimedRun:
 
 
 def train_for(
-    task: LearnerTask, options: TrainingOptions, *, seconds: float, seed: int, device: torch.device, of: str
+    plan: TrainingPlan, options: TrainingOptions, *, seconds: float, seed: int, device: torch.device, of: str
 ) -> TimedRun:
     """Train for a time; the learner ends with the averaged weights.
 
@@ -56,10 +56,10 @@ def train_for(
     and compile are used.
     of: the metric of the curve.
     """
-    assert options.batch_size and task.count and task.validate and not hasattr(task.train, "dataset")
+    assert options.batch_size and plan.count and plan.validate and not hasattr(plan.train, "dataset")
     torch.manual_seed(seed)
     torch.set_float32_matmul_precision("high")
-    learner = task.learner.to(device)
+    learner = plan.learner.to(device)
     select_trainable(learner.model, options)
     on_gpu = device.type == "cuda"
     if on_gpu and options.compile != "off":
@@ -68,9 +68,9 @@ def train_for(
     optimizer = build_optimizer(named, options)
     peaks = [group["lr"] for group in optimizer.param_groups]
     average = ExponentialMovingAverage(named, options.ema or 0.999)
-    examples: Any = task.train
+    examples: Any = plan.train
     batches = Batches(data=examples, tokens=options.batch_size, seed=seed)
-    loader = DataLoader(batches=batches, examples=examples, count=task.count, pin_memory=on_gpu)
+    loader = DataLoader(batches=batches, examples=examples, count=plan.count, pin_memory=on_gpu)
     began, step, curve, validating = time.monotonic(), 0, [], 0.0
     due, shown = 1, 0.0
     with loader.open(DataPosition()) as batches_ahead:
@@ -99,11 +99,11 @@ def train_for(
                 due = int(done * (VALIDATIONS + 1)) + 1
                 if validating < VALIDATION_TIME * seconds:
                     start = time.monotonic()
-                    curve.append((step, _validate(task, average, device)[of]))
+                    curve.append((step, _validate(plan, average, device)[of]))
                     validating += time.monotonic() - start
                     print(f"{elapsed:6.1f} s  step {step:6,}  {of} {curve[-1][1]:.4f}", flush=True)
     run_time = time.monotonic() - began
-    metrics = _validate(task, average, device)
+    metrics = _validate(plan, average, device)
     curve.append((step, metrics[of]))
     average._swap()  # the averaged weights stay in the model
     return TimedRun(
@@ -117,13 +117,13 @@ def train_for(
 
 @torch.no_grad()
 def _validate(
-    task: LearnerTask, average: ExponentialMovingAverage, device: torch.device
+    plan: TrainingPlan, average: ExponentialMovingAverage, device: torch.device
 ) -> Mapping[str, float]:
     """Return the metrics of the averaged weights."""
-    assert task.validate is not None
-    task.learner.eval()
+    assert plan.validate is not None
+    plan.learner.eval()
     with average.applied(), torch.compiler.set_stance("force_eager"):
-        return task.validate(device).metrics
+        return plan.validate(device).metrics
 
 
 def extract(workspace: Workspace, row: str, archive: str) -> Path:
@@ -139,10 +139,10 @@ def extract(workspace: Workspace, row: str, archive: str) -> Path:
 
 
 class TrainedRecipe(NamedTuple):
-    """A trained recipe: its job, and the task with the trained learner."""
+    """A trained recipe: its job, and the plan with the trained learner."""
 
     job: Any
-    task: LearnerTask
+    plan: TrainingPlan
     run: TimedRun
 
 
@@ -155,17 +155,17 @@ def train_recipe(
     """
     seed, folder, device = int(name.split("/")[-1]), workspace.run(row, name), device_for(workspace.device)
     parsed = parse_recipe(with_overrides({**recipe, "seed": seed}, workspace.changes))
-    job: Any = JOBS[parsed.job](parsed, folder, _log)
+    job: Any = create_job(parsed, folder, _log)
     job.prepare_data()
     job.choose_defaults(Hardware(device=device))
     torch.manual_seed(seed)
-    task = job.task()
+    plan = job.plan()
     limit = workspace.seconds or seconds
     try:
-        trained = train_for(task, job.recipe.training, seconds=limit, seed=seed, device=device, of=of)
+        trained = train_for(plan, job.recipe.training, seconds=limit, seed=seed, device=device, of=of)
     finally:
-        task.save(folder / "model")
-    return TrainedRecipe(job, task, trained)
+        plan.save(folder / "model")
+    return TrainedRecipe(job, plan, trained)
 
 
 def run_recipe(
@@ -179,14 +179,14 @@ def run_recipe(
     split: str,
 ) -> None:
     """Train a recipe of detection or segmentation for a time, then measure a split of its data."""
-    job, task, trained = train_recipe(workspace, row, name, recipe, of=of, seconds=seconds)
+    job, plan, trained = train_recipe(workspace, row, name, recipe, of=of, seconds=seconds)
     figures = {f"valid {key}": value for key, value in trained.metrics.items()}
     examples = job.examples(find_annotations(job.data.train[0], split), None)
-    task.learner.eval()
+    plan.learner.eval()
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        scores, tables = job.evaluate(task.learner, examples, device_for(workspace.device), 16)
-    print(*tables["classes"], sep="\n", flush=True)
-    record(workspace, row, name, trained, of, {**figures, **scores})
+        result = job.validate(plan.learner, examples, device_for(workspace.device))
+    print(*result.tables["classes"], sep="\n", flush=True)
+    record(workspace, row, name, trained, of, {**figures, **result.metrics})
 
 
 def record(
@@ -207,6 +207,7 @@ def record(
             hardware=hardware(workspace.device),
             torch=torch.__version__,
             concurrent_runs=workspace.concurrent_runs,
+            date=time.strftime("%Y-%m-%d"),
         ),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 if TYPE_CHECKING:
     from glassformer.api import Pipeline, build, load, tiny, train
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from glassformer.core import spec
     from glassformer.core.attention import MultiHeadAttention
     from glassformer.core.block import Block
-    from glassformer.core.feedforward import FeedForward, GatedFeedForward
+    from glassformer.core.feedforward import FeedForward
+    from glassformer.core.inputs import ImageInputs, Masks, Memory, SeriesInputs, TextInputs
     from glassformer.core.kernels import attend
     from glassformer.core.kv_cache import KVCache
     from glassformer.core.masks import Mask
@@ -35,6 +36,18 @@ if TYPE_CHECKING:
     from glassformer.training.callbacks import TrainerCallback
     from glassformer.training.task import TrainingTask
     from glassformer.training.trainer import Trainer
+    from glassformer.transformer import (
+        Decoder,
+        DecoderLayer,
+        Encoder,
+        EncoderLayer,
+        FeedForwardNetwork,
+        PositionalEncoding,
+        ScaledDotProductAttention,
+        Transformer,
+        TransformerEncoder,
+        TransformerEncoderBlock,
+    )
 
 # the module of each public name; imported when first used, so that `glassformer --help` needs no torch
 _HOME = {
@@ -44,7 +57,8 @@ _HOME = {
     "from_torch": "torch_modules",
     "MultiHeadAttention": "core.attention",
     "Block": "core.block",
-    **dict.fromkeys(("FeedForward", "GatedFeedForward"), "core.feedforward"),
+    "FeedForward": "core.feedforward",
+    **dict.fromkeys(("ImageInputs", "Masks", "Memory", "SeriesInputs", "TextInputs"), "core.inputs"),
     "attend": "core.kernels",
     "KVCache": "core.kv_cache",
     "Mask": "core.masks",
@@ -62,6 +76,14 @@ _HOME = {
     "Trainer": "training.trainer",
     "TrainerCallback": "training.callbacks",
     "TrainingTask": "training.task",
+    **dict.fromkeys(
+        (
+            *("PositionalEncoding", "ScaledDotProductAttention", "FeedForwardNetwork", "EncoderLayer"),
+            *("DecoderLayer", "Encoder", "Decoder", "TransformerEncoderBlock", "TransformerEncoder"),
+            "Transformer",
+        ),
+        "transformer",
+    ),
 }
 __all__ = sorted([*_HOME, "spec"])
 

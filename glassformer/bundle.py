@@ -7,9 +7,11 @@ Tasks, training, export and the server share this data. The public functions of 
 from __future__ import annotations
 
 import json
-import re
+import os
+import shutil
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,15 +27,17 @@ from glassformer.core.build import build_model, fill_meta_model, matches_spec, u
 from glassformer.core.kernels import Kernel, choose_kernel
 from glassformer.core.lora import has_lora, merge_lora
 from glassformer.core.masks import Mask
-from glassformer.core.model import AnyModel, TwoTower
+from glassformer.core.model import AnyModel
 from glassformer.core.positions import AlibiBias, DisentangledPositions, RelativeBias
 from glassformer.core.precision import resolve_dtype
 from glassformer.core.stack import Stack
 from glassformer.errors import (
     ConflictError,
+    FileExistsAlreadyError,
     FileMissingError,
     FileProblemError,
     GlassformerError,
+    MissingDependencyError,
     UnsupportedError,
 )
 from glassformer.families.adapter import (
@@ -43,8 +47,8 @@ from glassformer.families.adapter import (
     adapter_files,
     read_adapter,
 )
-from glassformer.families.family import Config, Family
-from glassformer.families.gguf import generation_ids, read_gguf
+from glassformer.families.config import Config
+from glassformer.families.family import Family
 from glassformer.families.model_files import (
     published_files,
     quantized_state,
@@ -68,12 +72,17 @@ from glassformer.inference.linear import WeightFormat
 from glassformer.pretrained import model_folder
 from glassformer.tokenization import Tokenizer, load_tokenizer
 from glassformer.tokenization.folder import TOKENIZER_FILES
-from glassformer.tokenization.gguf import load_gguf_tokenizer
 from glassformer.weights.atomic_write import STAGED, atomic_write, finish_staged, make_folder, staged_files
 from glassformer.weights.checksums import CHECKSUMS_FILE, listed_files, verify_checksums, write_checksums
 from glassformer.weights.convert import to_ours, to_theirs
-from glassformer.weights.gguf import GGUFFile, find_gguf
-from glassformer.weights.store import open_weights, pause_gc, save_file, save_weights, weight_files
+from glassformer.weights.store import (
+    find_gguf,
+    open_weights,
+    pause_gc,
+    save_file,
+    save_weights,
+    weight_files,
+)
 
 Layout = Literal["hf", "glassformer"]
 Value = TypeVar("Value")
@@ -120,12 +129,10 @@ class Bundle:
             from glassformer.inference.encoder import InferenceEncoder, PackedModel, supports
 
             prepared: nn.Module
-            if supports(model):
-                prepared = InferenceEncoder(model, weights)
-            elif hasattr(model, "prefill") or isinstance(
-                getattr(model.spec, "head", None), spec.LanguageModelSpec
-            ):
+            if hasattr(model, "prefill") or getattr(model.spec, "yields", None) == "next tokens":
                 prepared = prepare_for_inference(model, weights)
+            elif supports(model):
+                prepared = InferenceEncoder(model, weights)
             else:
                 prepared = PackedModel(model, weights)
             self._prepared = model, weights, prepared
@@ -133,7 +140,7 @@ class Bundle:
 
     def tower(self, name: Literal["image", "text"]) -> Bundle:
         """Return one tower of a model with two towers as a bundle of its own."""
-        if not isinstance(self.model, TwoTower):
+        if name not in self.spec.children():
             raise UnsupportedError(self.display_name, "this task", hint="it needs an image and a text tower")
         model: AnyModel = getattr(self.model, name)
         if name not in self._towers or self._towers[name].model is not model:
@@ -190,7 +197,7 @@ class Bundle:
                 queries=length,
                 keys=length,
                 device=self.device,
-                biased=module.position_bias is not None
+                biased=module.has_position_bias
                 or isinstance(position, RelativeBias | AlibiBias | DisentangledPositions),
                 softcap=module.softcap,
             )
@@ -219,9 +226,7 @@ def load(
         raise FileProblemError(path, "is a file", hint=f"expected a folder that holds {CONFIG_FILE}")
     if not path.exists():
         close = get_close_matches(str(folder), pretrained.names(), n=1)
-        hint = f"did you mean {close[0]!r}?" if close else ""
-        if re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)):
-            hint = f"for a model of the Hugging Face Hub, first run: glassformer download {folder}"
+        hint = f"did you mean {close[0]!r}?" if close else pretrained.hub_hint(folder)
         raise FileMissingError(folder, "model folder", hint)
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise UnsupportedError("this machine", "CUDA", hint="use the device cpu")
@@ -289,6 +294,12 @@ def weight_format(dtype: torch.dtype | str | None) -> WeightFormat:
 
 def _load_gguf(path: Path, dtype: torch.dtype | str | None, device: str | torch.device) -> Bundle:
     """Load a GGUF file; quantized weights become float32."""
+    try:
+        from glassformer.families.gguf import generation_ids, read_gguf
+        from glassformer.tokenization.gguf import load_gguf_tokenizer
+        from glassformer.weights.gguf import GGUFFile
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(str(error.name), extra="gguf") from None
     file = GGUFFile(path)
     values, published = read_gguf(file)
     config = Config(values, str(path), names=published)
@@ -358,7 +369,8 @@ def save(
     A model with LoRA adapters is saved with the adapters merged, and `adapter/` has them in PEFT's layout.
 
     A folder that exists keeps its old model until the new one is complete; a save that was interrupted after
-    that is finished by the next `load`. Files that are not part of a model are kept.
+    that is finished by the next `load`. Only files that an earlier save wrote are replaced; other files are
+    kept, and are an error if they are in the way.
 
     >>> from tempfile import TemporaryDirectory
     >>> from glassformer import tiny
@@ -374,7 +386,10 @@ def save(
             "a model whose parts differ from its spec, e.g. with your own head",
             "save the weights with safetensors.torch.save_model, or train it with glassformer.Trainer",
         )
-    family = families()[bundle.family] if bundle.family else family_of_spec(bundle.spec)
+    if bundle.family:
+        family: Family | None = families()[bundle.family]
+    else:
+        family = family_of_spec(bundle.spec, *bundle.config.get("architectures", ())[:1])
     if layout is None:
         layout = "glassformer" if family is None or dtype == "int8" else "hf"
     if layout == "hf" and dtype == "int8":
@@ -419,40 +434,61 @@ def save(
         )
         files |= {f"{ADAPTER}/{name}": files[name] for name in (CONFIG_FILE, JOB_FILE) if name in files}
         files[f"{ADAPTER}/{ADAPTER_CONFIG}"] = config
-    finish_save(path)
-    with staged_files(path) as staged:
-        names = [*save_weights(staged, state), *files]
+    with replaced_files(path) as staged:
+        save_weights(staged, state)
         if adapter_tensors:
-            names.append(f"{ADAPTER}/{ADAPTER_WEIGHTS}")
             make_folder(staged / ADAPTER)
             save_file(staged / ADAPTER / ADAPTER_WEIGHTS, adapter_tensors)
         if bundle.tokenizer is not None:
-            names += bundle.tokenizer.save(staged)
+            bundle.tokenizer.save(staged)
+        else:
+            for name in listed_files(path).intersection(TOKENIZER_FILES):  # of an earlier save: it stays
+                shutil.copyfile(path / name, staged / name)
         for name, content in files.items():
             (staged / name).parent.mkdir(exist_ok=True)
             with atomic_write(staged / name) as file:
                 file.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    return path
+
+
+@contextmanager
+def replaced_files(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder, whose files then replace those that an earlier save wrote into `path`.
+
+    Raise if another file is in the way, i.e. one that the folder's `checksums.json` does not list.
+    """
+    finish_save(path)
+    with staged_files(path) as staged:
+        yield staged
+        names = {file.relative_to(staged).as_posix() for file in staged.rglob("*") if file.is_file()}
+        if unlisted := sorted(_existing_files(path, names) - listed_files(path)):
+            hint = "it was not saved by Glassformer: choose another folder, or move it away"
+            raise FileExistsAlreadyError(path / unlisted[0], hint=hint)
         write_checksums(staged, names)
     finish_save(path)
-    return path
+
+
+def _existing_files(path: Path, new_files: set[str]) -> set[str]:
+    """Return the files in `path` that a save replaces or removes."""
+    names = {SPEC_FILE, PUBLISHED_FILE, CONFIG_FILE, GENERATION_FILE, JOB_FILE}
+    names |= {IMAGE_PROCESSOR_FILE, PROCESSOR_FILE, CHECKSUMS_FILE, *weight_files(path), *new_files}
+    if not new_files.isdisjoint(TOKENIZER_FILES):  # else a tokenizer in the folder stays
+        names.update(TOKENIZER_FILES)
+    for family in families().values():
+        names.update(family.marker_files)
+    return {name for name in names if os.path.lexists(path / name)}
 
 
 def finish_save(path: Path) -> None:
     """Finish a save if `.save` has a complete new model: move it into the folder, remove stale files."""
-    if not (path / STAGED).is_dir():
-        return
-    if (path / STAGED / CHECKSUMS_FILE).is_file():  # it is moved last
-        new_files = listed_files(path / STAGED)
-        stale = [SPEC_FILE, PUBLISHED_FILE, CONFIG_FILE, GENERATION_FILE, JOB_FILE]
-        stale += [IMAGE_PROCESSOR_FILE, PROCESSOR_FILE]
-        stale += weight_files(path)
-        if any(name in TOKENIZER_FILES for name in new_files):  # else a tokenizer in the folder stays
-            stale += TOKENIZER_FILES
-        stale += [name for family in families().values() for name in family.marker_files]
-        for name in stale:
-            if name not in new_files:
-                (path / name).unlink(missing_ok=True)
-    finish_staged(path, last=CHECKSUMS_FILE)
+    staged = path / STAGED
+    if (staged / CHECKSUMS_FILE).is_file():  # it is moved last
+        new_files = listed_files(staged)
+        for name in (_existing_files(path, new_files) & listed_files(path)) - new_files:
+            (path / name).unlink()
+        finish_staged(path, last=CHECKSUMS_FILE)
+    elif staged.is_dir() and not any(file.is_file() for file in staged.rglob("*")):
+        shutil.rmtree(staged, ignore_errors=True)
 
 
 def sidecar_files(bundle: Bundle) -> dict[str, Any]:
@@ -474,7 +510,7 @@ def read_spec(path: Path) -> Any:
 
 def build_from_spec(model_spec: Any) -> Any:
     """Build a fresh Transformer or baseline from its spec."""
-    if isinstance(model_spec, spec.ModelSpec):
+    if model_spec.stacks():
         return build_model(model_spec)
     from glassformer import baselines
 

@@ -14,12 +14,19 @@ the input has 700 tokens, but the model reads at most 512
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
+from functools import wraps
+from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class GlassformerError(ValueError):
@@ -71,6 +78,9 @@ class InvalidValueError(GlassformerError):
     expected: str
     hint: str = ""
     template: ClassVar[str] = "{name} is {value!r:.80}; expected {expected}"
+
+    def message(self) -> str:
+        return re.sub(r"\s*\n\s*", " ", super().message())  # a module is shown on several lines
 
 
 @dataclass(eq=False)
@@ -213,11 +223,128 @@ class FileExistsAlreadyError(GlassformerError):
 
 @dataclass(eq=False)
 class MissingDependencyError(GlassformerError):
-    """An optional package is not installed. extra: the glassformer extra that installs it."""
+    """An optional package is not installed. extra: the extra of Glassformer that has it, if there is one."""
 
     package: str
-    extra: str
-    template: ClassVar[str] = "{package} is not installed; run: pip install 'glassformer[{extra}]'"
+    extra: str = ""
+    template: ClassVar[str] = "{package} is not installed"
+
+    def message(self) -> str:
+        return f"{super().message()}; run: {install_command(self.package, self.extra)}"
+
+
+def install_command(package: str, extra: str, root: Path = Path(__file__).parents[1]) -> str:
+    """Return the command that installs an extra: of the checkout `root`, else its packages by name.
+
+    Glassformer itself is not on a package index.
+    """
+    if extra and (root / "pyproject.toml").is_file():
+        return f"pip install -e '{root}[{extra}]'"
+    packages = list(_packages_of(extra)) if extra else []
+    return f"pip install {' '.join(map(shlex.quote, packages or [package]))}"
+
+
+def _packages_of(extra: str) -> Iterator[str]:
+    """Yield the packages of an extra of the installed distribution."""
+    try:
+        requirements = metadata.requires("glassformer") or []
+    except metadata.PackageNotFoundError:
+        return
+    for requirement in requirements:
+        package, _, marker = requirement.partition(";")
+        if re.search(rf"extra == ['\"]{extra}['\"]", marker):
+            yield package.strip()
+
+
+# names of arguments in torch and in other texts, and what to write instead
+_OTHER_NAMES = {
+    **dict.fromkeys(("nhead", "n_head", "n_heads", "heads", "h"), "use num_heads"),
+    **dict.fromkeys(("dim_feedforward", "ffn_hidden", "ffn_dim", "d_inner", "hidden_dim"), "use d_ff"),
+    **dict.fromkeys(("embed_dim", "d_embed", "hidden_size", "emb_size", "embed_size"), "use d_model"),
+    **dict.fromkeys(
+        ("n_layers", "n_layer", "N", "num_encoder_layers", "num_decoder_layers"), "use num_layers"
+    ),
+    "vocab_size": "use src_vocab_size and tgt_vocab_size",
+    **dict.fromkeys(("src_vocab", "input_vocab_size", "enc_voc_size"), "use src_vocab_size"),
+    **dict.fromkeys(
+        ("tgt_vocab", "target_vocab_size", "trg_vocab_size", "dec_voc_size"), "use tgt_vocab_size"
+    ),
+    **dict.fromkeys(("max_seq_length", "max_seq_len", "max_length", "seq_len"), "use max_len"),
+    **dict.fromkeys(("pad_idx", "src_pad_idx", "padding_idx"), "use pad_token_id"),
+    "device": "move the module with .to(device)",
+    **dict.fromkeys(("drop_prob", "dropout_rate", "p_drop"), "use dropout"),
+    **dict.fromkeys(("memory", "encoder_output", "enc_out"), "use enc_output"),
+    **dict.fromkeys(("trg_mask", "self_mask", "look_ahead_mask"), "use tgt_mask"),
+    **dict.fromkeys(("src_mask", "padding_mask"), "use mask in an encoder, memory_mask in a decoder"),
+    "cross_mask": "use memory_mask",
+    "return_weights": "use glassformer.observe(model, inputs), which records the weights of every layer",
+    "batch_first": "leave it out: the batch is always the first dimension",
+    **dict.fromkeys(("need_weights", "average_attn_weights", "return_attention"), "use return_weights=True"),
+    **dict.fromkeys(("is_causal", "causal"), "use mask=Mask(causal=True)"),
+    "tgt_is_causal": "leave it out: the decoder is causal",
+    **dict.fromkeys(
+        ("query", "key", "value", "q", "k", "v", "Q", "K", "V"),
+        "for attention(q, k, v, mask) write attention(q, mask, k_v=k)",
+    ),
+    "attn_mask": "use mask, where true = may attend",
+    "key_padding_mask": "use mask=real[:, None], where true = real token",
+    "src_key_padding_mask": "use src_mask=real, or mask=real[:, None] in an encoder; true = real token",
+    "tgt_key_padding_mask": "use tgt_mask=real[:, None], where true = real token",
+    "memory_key_padding_mask": "use memory_mask=real, where true = real token",
+}
+
+
+def explain_torch_names(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a method so that wrong arguments are explained, also by names from torch or another text."""
+
+    @wraps(function)
+    def wrapped(*args: P.args, **options: P.kwargs) -> R:
+        try:
+            return function(*args, **options)
+        except TypeError as error:
+            _explain_arguments(function, args, options, str(error))
+            raise
+
+    return wrapped
+
+
+def _explain_arguments(
+    function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], problem: str
+) -> None:
+    """Raise an error about the arguments of a method, if the TypeError `problem` is about them."""
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    known = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+    positional = [p.replace(annotation=p.empty) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    where = type(args[0]).__name__
+    method = where if function.__name__ == "__init__" else f"{where}.{function.__name__}"
+    call = f"{method}({', '.join(map(str, positional))})"
+    masks = any(p.kind is p.VAR_POSITIONAL for p in parameters)  # of an encoder-decoder
+    for name in options:
+        if masks and name in ("src_mask", "tgt_mask", "memory_mask"):
+            hint = "pass src_mask, tgt_mask and memory_mask by position, or as Masks(src=, tgt=, memory=)"
+            raise UnknownNameError("argument", name, where=where, hint=hint) from None
+        if name in _OTHER_NAMES and name not in known:
+            raise UnknownNameError("argument", name, where=where, hint=_OTHER_NAMES[name]) from None
+        if f"unexpected keyword argument {name!r}" in problem:
+            raise UnknownNameError("argument", name, known, where=where) from None
+    if len(args) - 1 > len(positional) and not masks:
+        expected, hint = f"at most {len(positional)}: {call}", _OTHER_NAMES["query"] if "k_v" in known else ""
+        raise InvalidValueError("the number of arguments", len(args) - 1, expected, hint) from None
+    for parameter in positional[len(args) - 1 :]:
+        if parameter.default is parameter.empty and parameter.name not in options:
+            raise MissingValueError(parameter.name, f"by {call}") from None
+
+
+def attempt(
+    function: Callable[..., R],
+    *arguments: Any,
+    errors: tuple[type[GlassformerError], ...] = (GlassformerError,),
+) -> R | GlassformerError:
+    """Return the result of a function, or its error."""
+    try:
+        return function(*arguments)
+    except errors as error:
+        return error
 
 
 def _restore(kind: type[GlassformerError], values: dict[str, Any]) -> GlassformerError:

@@ -5,13 +5,22 @@ from collections.abc import Sequence
 MAX_NAMES = 5
 
 
-def plural(noun: str, count: int) -> str:
+def plural(noun: str, count: float) -> str:
     """Return a noun in the number that fits the count.
 
     >>> plural("class", 1), plural("class", 2), plural("image", 0)
     ('class', 'classes', 'images')
     """
     return noun if count == 1 else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+
+
+def quantity(count: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> quantity(1, "pair"), quantity(1200, "pair")
+    ('1 pair', '1,200 pairs')
+    """
+    return f"{count:,} {plural(noun, count)}"
 
 
 def list_some(names: Sequence[str], most: int = MAX_NAMES) -> str:

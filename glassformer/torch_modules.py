@@ -1,9 +1,9 @@
 """Convert torch's Transformer modules: `glassformer.from_torch(module)`.
 
-The converted module computes the same function. Three conventions differ: inputs are always batch-first; True
-in a mask means *may attend*; and a 2-D mask is the padding (B, S). So pass torch's `key_padding_mask` as
-`~mask`, its (T, S) `attn_mask` as `~mask[None]`, and its (B*H, T, S) one as `~mask.view(B, H, T, S)`. As in
-torch, attention is causal only with a causal mask.
+The converted module computes the same function. Two conventions differ: inputs are always batch-first, and
+True in a boolean mask means *may attend*. So pass torch's `attn_mask` (T, S) as `~mask`, its (B*H, T, S) one
+as `~mask.view(B, H, T, S)`, and its `key_padding_mask` as `~mask[:, None]`; float masks stay as they are. As
+in torch, attention is causal only with a causal mask.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.core import build, spec
-from glassformer.core.attention import MultiHeadAttention
+from glassformer.core.attention import MultiHeadAttention, make_attention
 from glassformer.core.block import Block
 from glassformer.core.model import EncoderDecoder
 from glassformer.core.stack import Stack
@@ -48,13 +48,14 @@ def from_torch(module: nn.Module) -> nn.Module:
     nn.MultiheadAttention -> MultiHeadAttention, nn.TransformerEncoderLayer and DecoderLayer -> Block,
     nn.TransformerEncoder and Decoder -> Stack, nn.Transformer -> EncoderDecoder over vectors.
 
-    In the EncoderDecoder, `memory_mask` defaults to the source's padding; torch's default is no mask.
+    In the EncoderDecoder, the memory's mask defaults to the source's padding; torch's default is no mask.
 
     module: an nn.MultiheadAttention, nn.Transformer, encoder, decoder, encoder layer or decoder layer
 
     >>> layer = nn.TransformerEncoderLayer(16, 4, dim_feedforward=32, batch_first=True).eval()
     >>> x = torch.randn(2, 5, 16)
-    >>> torch.allclose(from_torch(layer)(x), layer(x), atol=1e-6)
+    >>> block = from_torch(layer)
+    >>> torch.allclose(block(x, block.prepare(x)), layer(x), atol=1e-6)
     True
     """
     converted: nn.Module
@@ -114,7 +115,7 @@ def _attention_state(module: nn.MultiheadAttention) -> State:
 
 def _attention(module: nn.MultiheadAttention) -> tuple[MultiHeadAttention, State]:
     layer_spec = _attention_spec(module)
-    converted = MultiHeadAttention(module.embed_dim, **vars(layer_spec), memory_dim=module.kdim)
+    converted = make_attention(module.embed_dim, layer_spec, memory_dim=module.kdim)
     return converted, _attention_state(module)
 
 

@@ -30,8 +30,9 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Background jobs of a shell ignore these signals, and the tests send them to child processes.
-for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
-    if signal.getsignal(number) is signal.SIG_IGN:
+for name, handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
+    number = getattr(signal, name, None)  # Windows has no SIGHUP
+    if number is not None and signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
 # On a busy machine an example may be slow without being wrong.
@@ -105,6 +106,7 @@ SLOW = (
     "tests/recipes/",
     "tests/verify/",
     "tests/examples/",
+    "experiments/tests/",
 )
 PARITY = "tests/families/test_parity.py"
 

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer import Mask, from_torch
+from glassformer.core.embeddings import EmbeddingOutput
+from glassformer.core.inputs import Masks, Memory
+from glassformer.core.stack import Stack
 from glassformer.errors import InvalidValueError, UnsupportedError
 
 D, H, B, T, S = 12, 3, 2, 5, 7
@@ -81,6 +84,13 @@ def assert_same(ours: Tensor, theirs: Tensor, real: Tensor | None = None) -> Non
     torch.testing.assert_close(ours, theirs, **CLOSE)
 
 
+def run(module: Any, x: Tensor, mask: Any = None, memory: Memory | None = None) -> Tensor:
+    """The output of a converted layer or stack."""
+    if isinstance(module, Stack):
+        return module(EmbeddingOutput(x, Mask.of(mask)), memory)
+    return module(x, module.prepare(x, mask, memory))
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kdim", [None, 9])
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -92,14 +102,14 @@ def test_converted_attention_matches_torch(bias: bool, kdim: int | None, batch_f
     three = banned(T, S, B * H)
     for mine, masks in {
         None: {},
-        ~padding(S): {"key_padding_mask": padding(S)},
-        ~banned(T, S)[None]: {"attn_mask": banned(T, S)},
+        ~padding(S)[:, None]: {"key_padding_mask": padding(S)},
+        ~banned(T, S): {"attn_mask": banned(T, S)},
+        data(T, S): {"attn_mask": data(T, S)},  # added to the scores
         ~three.view(B, H, T, S): {"attn_mask": three},
     }.items():
         args = [swapped(t, theirs) for t in (x, memory, memory)]
         reference = swapped(theirs(*args, **masks, need_weights=False)[0], theirs)
-        mask = mine.expand(B, -1, -1) if mine is not None and mine.dim() == 3 else mine
-        assert_same(ours(x, memory, mask=mask), reference)
+        assert_same(ours(x, mine, memory), reference)
 
 
 @pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
@@ -117,15 +127,16 @@ def test_converted_encoder_matches_torch(options: dict[str, Any]) -> None:
         word = "mask" if theirs is stack else "src_mask"
         for mine, masks in (
             (None, {}),
-            (~pads, {"src_key_padding_mask": pads}),
+            (~pads[:, None], {"src_key_padding_mask": pads}),
+            (~causal(S), {word: causal(S)}),
             (Mask(causal=True), {word: causal(S)}),
             (mixed, {word: three, "src_key_padding_mask": pads}),
         ):
             reference = swapped(theirs(swapped(x, theirs), **masks), theirs)
-            assert_same(ours(x, mask=mine), reference, real=~pads)
+            assert_same(run(ours, x, mine), reference, real=~pads)
         with torch.no_grad():  # torch's own fast path
             assert_same(
-                ours(x, mask=~pads),
+                run(ours, x, ~pads[:, None]),
                 swapped(theirs(swapped(x, theirs), src_key_padding_mask=pads), theirs),
                 ~pads,
             )
@@ -142,11 +153,11 @@ def test_converted_decoder_matches_torch(options: dict[str, Any]) -> None:
         for own, across, masks in (
             (None, None, {}),
             (Mask(causal=True), ~far, {"tgt_mask": causal(T), "memory_key_padding_mask": far}),
-            (~pads, None, {"tgt_key_padding_mask": pads}),
+            (~pads[:, None], None, {"tgt_key_padding_mask": pads}),
             (Mask(causal=True), ~three.view(B, H, T, S), {"tgt_mask": causal(T), "memory_mask": three}),
         ):
             reference = swapped(theirs(swapped(x, theirs), swapped(memory, theirs), **masks), theirs)
-            assert_same(ours(x, memory, mask=own, memory_mask=across), reference)
+            assert_same(run(ours, x, own, Memory.of(memory, across)), reference)
 
 
 @pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
@@ -155,19 +166,19 @@ def test_converted_transformer_matches_torch(options: dict[str, Any]) -> None:
     ours = from_torch(theirs)
     src, tgt, pads = data(B, S, D), data(B, T, D), padding(S)
     for masks, mine in (
-        ({}, {}),
-        ({"tgt_mask": causal(T)}, {"tgt_mask": Mask(causal=True)}),
+        ({}, Masks()),
+        ({"tgt_mask": causal(T)}, Masks(tgt=Mask(causal=True))),
         (
             {"src_key_padding_mask": pads, "tgt_mask": causal(T), "memory_key_padding_mask": pads},
-            {"src_mask": ~pads, "tgt_mask": ~causal(T).expand(B, -1, -1)},
+            Masks(~pads, ~causal(T)),
         ),
-        ({"src_key_padding_mask": pads}, {"src_mask": ~pads, "memory_mask": Mask()}),
+        ({"src_key_padding_mask": pads}, Masks(~pads, memory=Mask())),
     ):
         reference = swapped(theirs(swapped(src, theirs), swapped(tgt, theirs), **masks), theirs)
-        assert_same(ours(src, tgt, **mine), reference)
+        assert_same(ours(src, tgt, mine), reference)
     theirs, src, tgt = theirs.double(), src.double(), tgt.double()  # no rounding to hide behind
     exact = swapped(theirs(swapped(src, theirs), swapped(tgt, theirs), **masks), theirs)
-    torch.testing.assert_close(from_torch(theirs)(src, tgt, **mine), exact, atol=1e-12, rtol=0)
+    torch.testing.assert_close(from_torch(theirs)(src, tgt, mine), exact, atol=1e-12, rtol=0)
 
 
 def test_dropout_mode_dtype_and_weights_are_copied() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from experiments import convolution, ngrams, pictures, reviews
+from experiments.paths import Workspace
 from experiments.rows import ROWS
 from glassformer.data.images import prepare_images
 from glassformer.data.row_errors import RowErrors
@@ -14,32 +15,30 @@ from glassformer.recipes import recipe_path
 from glassformer.training.recipe import read_recipe
 
 
-def test_cifar_images_match_the_package_reader(tmp_path):
-    records = np.random.default_rng(0).integers(0, 256, (30, 3073)).astype(np.uint8)
-    records[:, 0] = np.arange(30) % 10
-    path = tmp_path / "some.bin.gz"
-    path.write_bytes(gzip.compress(records.tobytes()))
-    images, labels = pictures.photographs(path)
-    rows = np.arange(30)
-    theirs = prepare_images(path, tmp_path / "store", errors=RowErrors())
-    assert (theirs.images(rows) == images).all() and (theirs.labels(rows) == labels).all()
-
-
 def test_split_keeps_every_image_and_is_readable(tmp_path):
-    images = np.random.default_rng(0).integers(0, 256, (50, 8, 8)).astype(np.uint8)
-    pictures.split((images, (np.arange(50) % 10).astype(np.uint8)), 20, tmp_path)
-    train, valid = (convolution.arrays(tmp_path / f"{part}.npz") for part in ("train", "valid"))
-    assert (np.concatenate((train[0], valid[0])) == images).all() and len(valid[0]) == 20
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.npz", "valid.npz"]
-    store = prepare_images(tmp_path / "train.npz", tmp_path / "store", errors=RowErrors())
-    assert (store.images(np.arange(30))[..., 0] == train[0]).all()
+    records = np.random.default_rng(0).integers(0, 256, (60, 3073)).astype(np.uint8)
+    records[:, 0] = np.arange(60) % 3
+    source = tmp_path / "source"
+    source.mkdir()
+    for name, part in (("train_50", records[:50]), ("test_10", records[50:])):
+        (source / f"{name}.bin.gz").write_bytes(gzip.compress(part.tobytes()))
+    parts = pictures.split(source, 20)
+    assert [len(images) for images, _ in parts.values()] == [30, 20, 10]
+    assert (parts["valid"][0].transpose(0, 3, 1, 2).reshape(20, -1) == records[30:50, 1:]).all()
+    folder = pictures.prepare(source, 20, Workspace(tmp_path, tmp_path / "work"), "row")
+    assert sorted(path.name for path in folder.iterdir()) == ["test", "train", "valid"]
+    store = prepare_images(folder / "train", tmp_path / "store", errors=RowErrors())
+    images, labels = parts["train"]
+    order = np.argsort(labels, kind="stable")
+    assert (store.images(np.arange(30)) == images[order]).all()
+    assert (store.labels(np.arange(30)) == labels[order]).all()
 
 
 @pytest.mark.parametrize(
     ("recipe", "rows"), [("images-digits", 55_000), ("images-fashion", 59_000), ("images-cifar", 7_600)]
 )
 def test_every_batch_is_full_so_that_one_compiled_step_serves_all(recipe, rows):
-    batch = read_recipe(recipe_path(recipe)).training.batch
+    batch = read_recipe(recipe_path(recipe)).training.batch_size
     pools = [20_000] * (rows // 20_000) + [rows % 20_000]
     assert all(pool % batch == 0 for pool in pools)
 

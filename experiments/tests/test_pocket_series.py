@@ -7,7 +7,7 @@ from torch import nn
 
 from experiments.pocket_series import CONTEXT, HORIZON, forecast_metrics, windows_between
 from experiments.synthetic_series import generate_series
-from glassformer.core.distributions import StudentT
+from glassformer.core.series.distributions import StudentT
 
 SEASON = 7
 

@@ -5,10 +5,11 @@ from typing import Any
 from glassformer.baselines import spec
 from glassformer.baselines.forecast import LinearForecaster, RepeatLast, SeasonalRepeat
 from glassformer.baselines.lstm import LSTMEncoderDecoder, LSTMLanguageModel
-from glassformer.baselines.spec import KINDS, from_dict, lstm_spec, to_dict
+from glassformer.baselines.spec import KINDS, BaselineSpec, from_dict, lstm_spec, to_dict
 
 __all__ = [
     "KINDS",
+    "BaselineSpec",
     "LSTMEncoderDecoder",
     "LSTMLanguageModel",
     "build_baseline",

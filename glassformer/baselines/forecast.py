@@ -25,8 +25,8 @@ class RepeatLast(nn.Module):
         super().__init__()
         self.spec = spec
 
-    def forward(self, past: Tensor) -> Tensor:
-        return past[:, -1:].expand(-1, self.spec.prediction_length, -1)
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs[:, -1:].expand(-1, self.spec.prediction_length, -1)
 
 
 class SeasonalRepeat(nn.Module):
@@ -41,12 +41,12 @@ class SeasonalRepeat(nn.Module):
         super().__init__()
         self.spec = spec
 
-    def forward(self, past: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
         season = self.spec.season
-        if past.shape[1] < season:
-            raise ShapeError("past", past.shape, f"at least one season of {season} steps")
-        steps = torch.arange(self.spec.prediction_length, device=past.device) % season
-        return past[:, -season:].index_select(1, steps)
+        if inputs.shape[1] < season:
+            raise ShapeError("past", inputs.shape, f"at least one season of {season} steps")
+        steps = torch.arange(self.spec.prediction_length, device=inputs.device) % season
+        return inputs[:, -season:].index_select(1, steps)
 
 
 class LinearForecaster(nn.Module):
@@ -66,9 +66,9 @@ class LinearForecaster(nn.Module):
             nn.init.zeros_(self.out.weight)
             nn.init.zeros_(self.out.bias)
 
-    def forward(self, past: Tensor) -> Tensor:
-        last = past[:, -1:]  # (B, 1, C)
-        change: Tensor = self.out((past - last).transpose(1, 2))  # (B, C, N)
+    def forward(self, inputs: Tensor) -> Tensor:
+        last = inputs[:, -1:]  # (B, 1, C)
+        change: Tensor = self.out((inputs - last).transpose(1, 2))  # (B, C, N)
         return change.transpose(1, 2) + last
 
     @torch.no_grad()

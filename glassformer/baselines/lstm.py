@@ -19,7 +19,7 @@ from glassformer.core.backend import Dropout
 from glassformer.core.build import initialize
 from glassformer.core.embeddings import TokenInput
 from glassformer.core.heads import HeadContext, LanguageModelHead
-from glassformer.core.inputs import MaskLike, infer_mask, tie_weights
+from glassformer.core.inputs import MaskLike, Masks, infer_mask, tie_weights
 from glassformer.core.kernels import Kernel
 from glassformer.core.masks import Mask
 from glassformer.core.positions import count_positions
@@ -131,18 +131,18 @@ class DocumentLayout(NamedTuple):
         return self.real.sum(1).clamp(min=1).cpu()
 
 
-def _layout(mask: Mask, ids: Tensor, what: str, *, packed: bool = True) -> DocumentLayout | None:
+def _layout(mask: Mask, ids: Tensor, *, packed: bool = True) -> DocumentLayout | None:
     """Return the layout of rows with padding or several documents; None if there is neither.
 
-    what: name of the mask, for errors. packed: whether several documents per row are supported.
+    packed: whether several documents per row are supported.
     """
     if mask.allowed is not None or (mask.segments is not None and not packed):
         hint = "give one document per row and a mask (B, S)"
-        raise UnsupportedError("an LSTM", f"a {what} that is more than padding", hint=hint)
+        raise UnsupportedError("an LSTM", f"a {mask.name} that is more than padding", hint=hint)
     if mask.padding is None and mask.segments is None:
         return None
     batch, steps = ids.shape
-    mask.check(batch=batch, heads=1, queries=steps, keys=steps, name=what)
+    mask.check(batch=batch, heads=1, queries=steps, keys=steps)
     return DocumentLayout.of(mask, ids)
 
 
@@ -245,19 +245,15 @@ class LSTMEncoderDecoder(_LSTMModel):
         self,
         src: Tensor,
         tgt: Tensor,
-        src_mask: MaskLike = None,
-        tgt_mask: MaskLike = None,
-        memory_mask: MaskLike = None,
-        *,
-        src_positions: Tensor | None = None,
-        tgt_positions: Tensor | None = None,
+        *masks: Masks | MaskLike,
         kernel: Kernel = "auto",
     ) -> tuple[Tensor, HeadContext]:
         """Return the last hidden states (B, T, D) for src (B, S) and tgt (B, T), and the head's context.
 
         A mask (B, S) or (B, T) is True at real tokens; by default all tokens but the pad id are real.
-        Positions and kernel are ignored; they exist for compatibility with the core models.
+        kernel: ignored; it exists for compatibility with the core models.
         """
+        src_mask, tgt_mask, memory_mask = Masks.of(masks)
         if memory_mask is not None:
             raise UnsupportedError("an LSTM", "memory_mask")
         if src.shape[0] != tgt.shape[0]:
@@ -267,7 +263,7 @@ class LSTMEncoderDecoder(_LSTMModel):
         if tgt_mask is None and padding is not None:
             # the first token starts the sequence, even if it is the pad token
             padding = torch.cat((torch.ones_like(padding[:, :1]), padding[:, 1:]), 1)
-        layout = _layout(replace(mask, padding=padding), tgt, "tgt_mask", packed=False)
+        layout = _layout(replace(mask, padding=padding), tgt, packed=False)
         memory = self.encode(src, src_mask)
         x, _ = self.decode(tgt if layout is None else layout.scatter(tgt), memory.state, memory)
         return x if layout is None else layout.gather(x), HeadContext(ids=src, padding=padding)
@@ -275,7 +271,7 @@ class LSTMEncoderDecoder(_LSTMModel):
     def encode(self, src: Tensor, src_mask: MaskLike = None) -> EncodedSource:
         """Encode src (B, S): return its hidden states, and the initial state of the decoder."""
         mask = infer_mask(self.src_embed, src, src_mask, "src_mask")
-        layout = _layout(mask, src, "src_mask", packed=False)
+        layout = _layout(mask, src, packed=False)
         if layout is None:
             x, state = self.encoder(self.src_embed(src).x)
             return EncodedSource(x, None, state)
@@ -330,16 +326,15 @@ class LSTMLanguageModel(_LSTMModel):
             tie_weights(self.embed, self.head, "the head")
 
     def hidden_states(
-        self, ids: Tensor, mask: MaskLike = None, *, positions: Tensor | None = None, kernel: Kernel = "auto"
+        self, ids: Tensor, mask: MaskLike = None, *, kernel: Kernel = "auto"
     ) -> tuple[Tensor, HeadContext]:
         """Return the last hidden states (B, T, D) for ids (B, T), and the context of the head.
 
         A mask (B, T) is True at real tokens, and `Mask(segments=...)` numbers packed documents; by default
-        all tokens but the pad id are real. Positions and kernel are ignored; they exist for compatibility
-        with the core models.
+        all tokens but the pad id are real. kernel: ignored; it exists for compatibility with the core models.
         """
         known = infer_mask(self.embed, ids, mask, "mask")
-        layout = _layout(known, ids, "mask")
+        layout = _layout(known, ids)
         x, _ = self.decode(ids if layout is None else layout.scatter(ids), None)
         return x if layout is None else layout.gather(x), HeadContext(ids=ids, padding=known.padding)
 

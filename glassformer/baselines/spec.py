@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from glassformer.core import schema
 from glassformer.core.schema import Spec
+from glassformer.core.spec import Modality, ModelSpec, Output
 from glassformer.errors import ConflictError, InvalidValueError
 
 
@@ -22,13 +23,32 @@ def _check_id(part: Spec, name: str, size: int) -> None:
         raise InvalidValueError(f"{part.kind}.{name}", value, f"an id from 0 to {size - 1}")
 
 
+class BaselineSpec(ModelSpec, abstract=True):
+    """Base of the specs of baselines."""
+
+    architecture = "baselines without attention"
+    modality: ClassVar[Modality] = "series"
+    output: ClassVar[Output] = "future values"
+
+    @property
+    def yields(self) -> Output:
+        return self.output
+
+    @property
+    def modalities(self) -> tuple[Modality, ...]:
+        return (self.modality,)
+
+
 @dataclass(frozen=True, kw_only=True)
-class LSTMEncoderDecoderSpec(Spec):
+class LSTMEncoderDecoderSpec(BaselineSpec):
     """Spec of an LSTM encoder-decoder with a bidirectional encoder.
 
     attention: "dot" (Luong's), or "none": the decoder gets only the encoder's final state.
     tied: weights tied to the target embedding.
     """
+
+    modality = "text"
+    output = "next tokens"
 
     src_vocab_size: int
     tgt_vocab_size: int
@@ -53,8 +73,11 @@ class LSTMEncoderDecoderSpec(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LSTMLanguageModelSpec(Spec):
+class LSTMLanguageModelSpec(BaselineSpec):
     """Spec of a causal LSTM language model."""
+
+    modality = "text"
+    output = "next tokens"
 
     vocab_size: int
     d_model: int = 512
@@ -70,14 +93,14 @@ class LSTMLanguageModelSpec(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepeatLastSpec(Spec):
+class RepeatLastSpec(BaselineSpec):
     """Spec of a forecaster that repeats the last value."""
 
     prediction_length: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeasonalRepeatSpec(Spec):
+class SeasonalRepeatSpec(BaselineSpec):
     """Spec of a forecaster that repeats the last season. season: in steps, e.g. 24 for a day of hours."""
 
     prediction_length: int
@@ -85,7 +108,7 @@ class SeasonalRepeatSpec(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearSpec(Spec):
+class LinearSpec(BaselineSpec):
     """Spec of a linear forecaster, with the same weights for all channels."""
 
     context_length: int
@@ -93,7 +116,6 @@ class LinearSpec(Spec):
 
 
 LSTMSpec = LSTMEncoderDecoderSpec | LSTMLanguageModelSpec
-BaselineSpec = LSTMSpec | RepeatLastSpec | SeasonalRepeatSpec | LinearSpec
 KINDS: dict[str, type[BaselineSpec]] = {
     kind.kind: kind
     for kind in (

@@ -21,8 +21,8 @@ from glassformer.batch.storage import Location
 from glassformer.data.readers import file_format
 from glassformer.errors import FileMissingError, GlassformerError, InvalidValueError, MissingDependencyError
 from glassformer.families.sidecars import JOB_FILE, read_job
-from glassformer.pretrained import model_folder, resolve_name
-from glassformer.tasks.table_columns import check_task_options
+from glassformer.pretrained import hub_hint, model_folder, resolve_name
+from glassformer.tasks.registry import find_task
 
 CONNECT_SECONDS = 10
 
@@ -55,6 +55,8 @@ def run(
     columns: Sequence[str] = (),
     format: TableFormat | None = None,
     encoding: str = "utf-8",
+    delimiter: str | None = None,
+    decimal: str | None = None,
     options: Mapping[str, Any] | None = None,
     workers: int = 1,
     batch_size: int | None = None,
@@ -71,36 +73,40 @@ def run(
     cannot be processed has the reason in the column `error`. Runs on the Ray cluster that the process is
     connected to, or of the variable RAY_ADDRESS, else on this machine.
 
-    task: translate, summarize, restore, generate, classify, ner, embed, fill or answer.
-    inputs: files or folders of CSV, TSV, JSON Lines or Parquet tables; paths or URIs, e.g. s3://bucket/folder.
-    output: a folder. format: of its files; by default that of the first input.
+    task: name of a declared task. Columns have texts, paths of images, or series as lists of numbers.
+    inputs: files or folders of CSV, TSV, JSON Lines, Parquet or Excel tables; paths or URIs, e.g. s3://bucket/folder.
+    output: a folder. format: of its files; by default that of the first input, or CSV if it is Excel.
     columns: with the inputs, names or numbers from 1; by default those of the training data, or of text.
     options: of the task, e.g. {"num_beams": 4}.
     workers: processes with a copy of the model each. batch_size: rows per block and output file.
     threads: CPU threads of a worker, and CPUs that it reserves (default: 1).
     gpus_per_worker: may be a fraction. device, dtype: of the model; the device is a GPU if there is one.
-    encoding: of text files. overwrite: delete the output of an earlier run.
+    encoding: of text files. delimiter, decimal: separators of CSV files; None detects them.
+    overwrite: delete the output of an earlier run.
     on_progress: called after each block.
     """
     for name, value in (("workers", workers), ("batch_size", batch_size), ("threads", threads)):
         if value is not None and value < 1:
             raise InvalidValueError(name, value, "at least 1")
-    check_task_options(task, options or {})
+    find_task(task).read_options(options or {})
     folder = resolve_name(model).absolute()
     if not folder.is_dir():
-        raise FileMissingError(model, "model folder")
+        raise FileMissingError(model, "model folder", hub_hint(model))
     paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     sources = [Location(path) for path in paths]
     target = Location(output)
     if file_format(target.path) != "plain":
         raise InvalidValueError("output", str(output), "a folder", hint="set the format to choose the files")
+    input_format = file_format(sources[0].tables()[0].path)
     request = BatchRequest(
         task=task,
         model=str(folder),
         inputs=tuple(source.uri for source in sources),
         columns=tuple(columns),
-        format=format or file_format(sources[0].tables()[0].path),  # type: ignore[arg-type]
+        format=format or ("csv" if input_format == "xlsx" else input_format),  # type: ignore[arg-type]
         encoding=encoding,
+        delimiter=delimiter,
+        decimal=decimal,
         dtype=dtype,
         options=dict(options or {}),
         trained_columns=read_job(model_folder(folder) / JOB_FILE, None).data_columns or {},

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,10 +25,13 @@ from glassformer.errors import (
     FileProblemError,
     InvalidValueError,
 )
-from glassformer.tasks.table_columns import max_input_columns
+from glassformer.json_text import parse_json
+from glassformer.tasks.registry import find_task
 
 PLAN_FILE = "_batch.json"
 PART = "part-"
+_PART = re.compile(PART + r"\d{6,}\.(csv|tsv|jsonl|parquet)")
+_LEFTOVER = re.compile(rf"\.({_PART.pattern}|{re.escape(PLAN_FILE)})-[0-9a-f]{{8}}")  # of `Location.new_file`
 MAX_ROWS = 10_000  # of a block by default
 BLOCKS_PER_WORKER = 4  # at least, so that the workers finish at about the same time
 TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]
@@ -46,6 +51,8 @@ class BatchRequest:
     columns: tuple[str, ...] = ()
     format: TableFormat
     encoding: str = "utf-8"
+    delimiter: str | None = None
+    decimal: str | None = None
     dtype: str | None = None
     options: Mapping[str, Any]
     trained_columns: Mapping[str, Column] = field(default_factory=dict)
@@ -82,7 +89,8 @@ class BatchPlan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
         blocks = [[b.number, b.source, b.path, b.start, b.stop] for b in self.blocks]
-        return {"request": asdict(self.request), "files": self.files, "blocks": blocks}
+        parts = [self.part(block) for block in self.blocks]
+        return {"request": asdict(self.request), "files": self.files, "blocks": blocks, "parts": parts}
 
 
 def open_plan(
@@ -91,46 +99,76 @@ def open_plan(
     """Return the stored plan if the output folder has one for this request; else make and store a plan.
 
     A stored plan of which no block is finished is replaced, whatever it was for.
-    overwrite: delete the output of an earlier run.
+    overwrite: delete the output of an earlier run, i.e. the files that its plan lists, and nothing else.
     """
     sources = [(uri, file) for uri in request.inputs for file in Location(uri).tables()]
+    linked = [file.path for uri, file in sources if Location(uri).is_local]  # may link into the output
+    for location in map(Location, [*request.inputs, *linked]):
+        if output.overlaps(location):
+            reason = f"{output} is, contains or lies in the input {location}"
+            raise ConflictError(["output", "input"], reason, hint="choose another folder")
     files = [(file.path, file.size, file.stamp) for _, file in sources]
     names = output.names()
-    if overwrite:
-        output.delete({name for name in names if name == PLAN_FILE or name.lstrip(".").startswith(PART)})
-    elif PLAN_FILE in names:
+    stored = _read_stored(output) if PLAN_FILE in names else None
+    if names and stored is None:
+        hint = "choose a new or empty folder: no batch run wrote these files"
+        raise FileExistsAlreadyError(str(output), hint=hint)
+    finished = names.intersection(stored["parts"]) if stored else set[str]()
+    if stored and finished and not overwrite:
         delete_leftovers(output)
-        if any(name.startswith(PART) for name in names):
-            return _read_plan(output, request, files)
-    elif names:
-        raise FileExistsAlreadyError(str(output), hint="choose another folder, or overwrite it")
+        return _resume(output, stored, request, files)
     plan = BatchPlan(request=request, files=files, blocks=_make_blocks(request, sources, workers, batch_size))
+    if taken := sorted((names - finished).intersection(map(plan.part, plan.blocks))):
+        raise FileExistsAlreadyError(f"{output}/{taken[0]}", hint="no batch run wrote it; move it away")
+    delete_leftovers(output)
+    output.delete(finished)
     with output.new_file(PLAN_FILE) as path:
         path.write_text(json.dumps(plan.to_json(), ensure_ascii=False), encoding="utf-8")
     return plan
 
 
 def delete_leftovers(output: Location) -> None:
-    """Delete the temporary folders of killed workers."""
-    output.delete({name for name in output.names() if name.startswith(f".{PART}")})
+    """Delete the temporary folders of killed workers, which contain nothing but the unfinished file."""
+    folders = Path(output.path).glob(".*") if output.is_local else ()
+    for folder in folders:
+        match = _LEFTOVER.fullmatch(folder.name)
+        if not match or folder.is_symlink() or not folder.is_dir():
+            continue
+        if all(match[1] in path.name for path in folder.iterdir()):
+            shutil.rmtree(folder, ignore_errors=True)  # another process may delete it, too
 
 
-def _read_plan(output: Location, request: BatchRequest, files: Sequence[tuple[str, int, float]]) -> BatchPlan:
+def _read_stored(output: Location) -> dict[str, Any]:
+    """Read the plan in the output folder; raise unless a batch run wrote it."""
     try:
-        stored = json.loads(output.read(PLAN_FILE))
-        blocks = [
+        stored: dict[str, Any] = parse_json(output.read(PLAN_FILE))
+        stored["blocks"] = [
             RowBlock(number=number, source=source, path=path, start=start, stop=stop)
             for number, source, path, start, stop in stored["blocks"]
         ]
-        before = {**stored["request"], "files": stored["files"]}
+        if {*stored} >= {"request", "files"} and all(map(_PART.fullmatch, stored["parts"])):
+            return stored
     except (ValueError, KeyError, TypeError):
-        raise FileProblemError(f"{output}/{PLAN_FILE}", "is damaged", hint="overwrite the output") from None
+        pass
+    hint = "choose another folder"
+    raise FileProblemError(
+        f"{output}/{PLAN_FILE}", "is not the plan of a batch run, or is damaged", hint=hint
+    )
+
+
+def _resume(
+    output: Location,
+    stored: Mapping[str, Any],
+    request: BatchRequest,
+    files: Sequence[tuple[str, int, float]],
+) -> BatchPlan:
+    before = {**stored["request"], "files": stored["files"]}
     now = json.loads(json.dumps({**asdict(request), "files": files}))
     changed = [name for name in now if now[name] != before.get(name)]
     if changed:
         reason = f"the folder has the output of a run with different {', '.join(changed)}"
         raise ConflictError(["output", changed[0]], reason, hint="choose another folder, or overwrite it")
-    return BatchPlan(request=request, files=files, blocks=blocks)
+    return BatchPlan(request=request, files=files, blocks=stored["blocks"])
 
 
 def _make_blocks(
@@ -164,9 +202,10 @@ def _count_rows(request: BatchRequest, source: Location, file: StoredFile) -> in
 
 def open_input(path: Path, request: BatchRequest) -> InputTable:
     """Open a table with the columns that the task reads."""
-    reader = open_table(path, encoding=request.encoding)
-    most = max_input_columns(request.task)
-    table = InputTable(reader, choose_columns(reader, request.columns, request.trained_columns, most))
-    if request.task == "answer" and len(table.columns) != most:
-        raise InvalidValueError("column", list(table.columns), "two columns: question and context")
+    reader = open_table(path, encoding=request.encoding, delimiter=request.delimiter, decimal=request.decimal)
+    kind = find_task(request.task).inputs
+    columns = choose_columns(reader, request.columns, request.trained_columns, kind.columns)
+    table = InputTable(reader, columns, lists="series" in kind.modalities)
+    if kind.pairs == "always" and len(table.columns) != kind.columns:
+        raise InvalidValueError("column", list(table.columns), f"two columns: {kind.name}")
     return table

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from glassformer.data.readers import file_format
+from glassformer.data.readers import file_format, import_pyarrow
 from glassformer.errors import FileMissingError, FileProblemError, InvalidValueError
 from glassformer.weights.atomic_write import sync_folder
 
@@ -41,7 +41,7 @@ class Location:
 
     @cached_property
     def _resolved(self) -> tuple[Any, str]:
-        import pyarrow
+        pyarrow = import_pyarrow(extra="ray")
         from pyarrow import fs
 
         try:
@@ -63,6 +63,14 @@ class Location:
     @property
     def is_local(self) -> bool:
         return self.uri.startswith("file://")
+
+    def overlaps(self, other: Location) -> bool:
+        """Whether the locations are equal, or one lies in the other."""
+        if self.is_local != other.is_local or self.filesystem.type_name != other.filesystem.type_name:
+            return False
+        resolve = os.path.realpath if self.is_local else str
+        paths = [PurePath(resolve(location.path)) for location in (self, other)]
+        return paths[0].is_relative_to(paths[1]) or paths[1].is_relative_to(paths[0])
 
     def tables(self) -> list[StoredFile]:
         """Return the tables: the file itself, or those in the folder and its subfolders, by path."""
@@ -157,13 +165,10 @@ class Location:
             shutil.copyfileobj(source, target, 1 << 20)
 
     def delete(self, names: set[str]) -> None:
-        """Delete files, and temporary folders of killed processes."""
+        """Delete files."""
         for name in names:
             with self._errors():
-                if name.startswith("."):
-                    self.filesystem.delete_dir(f"{self.path}/{name}")
-                else:
-                    self.filesystem.delete_file(f"{self.path}/{name}")
+                self.filesystem.delete_file(f"{self.path}/{name}")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

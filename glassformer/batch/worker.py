@@ -17,7 +17,8 @@ from glassformer.data.row_errors import Invalid
 from glassformer.data.tables import InputTable, TableRow, TableWriter
 from glassformer.errors import GlassformerError
 from glassformer.tasks.base import Callbacks
-from glassformer.tasks.table_columns import build_task, table_columns
+from glassformer.tasks.cells import cell_reader
+from glassformer.tasks.registry import find_task
 
 MAX_ATTEMPTS = 3  # to process a block; one that ends every worker would be retried forever
 ERROR = "error"  # the column with the reason why a row has no result
@@ -72,7 +73,7 @@ class BatchWorker:
         if attempts >= MAX_ATTEMPTS:
             raise DeadlyBlockError(block.path, block.start + 1, block.stop, attempts)
         table, rows = self._reader.read(block)
-        types = {**predictor.columns.types, ERROR: str}
+        types = {**predictor.types, ERROR: str}
         errors = 0
         with (
             self._output.new_file(part) as path,
@@ -116,15 +117,23 @@ class RowPredictor:
         if threads is not None:
             torch.set_num_threads(threads)
         bundle = load(request.model, dtype=request.dtype, device=resolve_device(device))
-        self._task = build_task(request.task, bundle, request.options)
-        self.columns = table_columns(request.task, bundle, top=request.options.get("top"))
+        self._spec = find_task(request.task)
+        self._read, more = cell_reader(self._spec, bundle)
+        options = self._spec.brief(bundle, self._spec.read_options({**more, **request.options}))
+        self._task = self._spec.make(bundle, options)
+        self.types = self._spec.result.column_types(bundle, options)
 
     def cells(self, texts: Sequence[tuple[str, ...] | Invalid]) -> Iterator[dict[str, object]]:
         """Yield the cells of each row. texts: of its columns, or why there are none."""
         errors = {n: text.reason for n, text in enumerate(texts) if isinstance(text, Invalid)}
         valid = [n for n in range(len(texts)) if n not in errors]
-        inputs = [text if len(text) > 1 else text[0] for text in texts if not isinstance(text, Invalid)]
-        results: dict[int, Any] = {}
+        inputs, results = list[Any](), dict[int, Any]()
+        for n in list(valid):
+            try:
+                inputs.append(self._read(texts[n]))
+            except GlassformerError as error:
+                errors[n] = str(error)
+                valid.remove(n)
         try:
             results = dict(zip(valid, self._run(inputs, valid, errors), strict=True))
         except (GlassformerError, torch.OutOfMemoryError):  # of a batch: find the rows that cause it
@@ -134,7 +143,7 @@ class RowPredictor:
                 except (GlassformerError, torch.OutOfMemoryError) as error:
                     errors[n] = str(error)
         for n in range(len(texts)):
-            yield {ERROR: errors[n]} if n in errors else self.columns.cells(results[n])
+            yield {ERROR: errors[n]} if n in errors else dict(self._spec.result.of(results[n]).cells())
 
     def _run(self, inputs: Sequence[Any], rows: Sequence[int], errors: dict[int, str]) -> list[Any]:
         def on_reject(number: int, reason: GlassformerError) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, fields
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,31 +13,49 @@ from glassformer.cli.console import message
 from glassformer.cli.lines import PROGRESS_SECONDS, format_progress
 from glassformer.cli.options import (
     OUTPUT_PANEL,
-    BatchTokens,
+    Decimal,
+    Delimiter,
     DeviceOptions,
     Encoding,
-    JsonSchema,
     Model,
     Overwrite,
-    SearchOptions,
     locate_model,
-    read_json_schema,
     with_options,
 )
+from glassformer.cli.tasks import with_declared
+from glassformer.messages import quantity
+from glassformer.tasks.registry import Option, tasks
 
 if TYPE_CHECKING:
     from glassformer.batch import BatchProgress
 
 WORKER_PANEL = "Workers"
-_task = partial(typer.Option, rich_help_panel="Task", show_default=False)
-TaskName = Literal[
-    "translate", "summarize", "restore", "generate", "classify", "ner", "embed", "fill", "answer"
-]
+
+
+def batch_options() -> list[Option]:
+    """Return the options of all tasks that a command has; those of several tasks once."""
+    options: dict[str, Option] = {}
+    owners: dict[str, list[str]] = {}
+    for spec in tasks().values():
+        for option in spec.all_options:
+            if option.is_on("command") and not option.metadata.get("of_file"):
+                options.setdefault(option.name, option)
+                owners.setdefault(option.name, []).append(spec.name)
+    return [_for_tasks(option, owners[name]) for name, option in options.items()]
+
+
+def _for_tasks(option: Option, owners: Sequence[str]) -> Option:
+    """Return an option that is not set by default, with the names of its tasks in the help."""
+    help = option.help.rstrip(".")
+    text = help if option.owner or len(owners) > 3 else f"{help}, for {', '.join(owners)}"
+    panel = option.metadata.get("panel", "Task")
+    metadata = {**option.metadata, "description": f"{text}.", "panel": panel, "command_default": None}
+    return option._replace(metadata=metadata, default=None, hint=option.hint | None)
 
 
 @dataclass(kw_only=True)
-class BatchOptions(SearchOptions, DeviceOptions):
-    """Options of the model, of a worker, and of text generation."""
+class BatchOptions(DeviceOptions):
+    """Options of the model and of a worker."""
 
     threads: Annotated[
         int | None,
@@ -49,23 +67,24 @@ class BatchOptions(SearchOptions, DeviceOptions):
             help="CPU threads per worker, and CPUs that it reserves (default: 1).",
         ),
     ] = None
-    batch_tokens: BatchTokens = None
 
 
 @with_options(BatchOptions)
+@with_declared(batch_options())
 def batch(
-    task: Annotated[
-        TaskName, typer.Argument(metavar="TASK", help="Name of the command to run on every row.")
-    ],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="Name of the task to run on every row.")],
     model: Model,
     inputs: Annotated[
         list[str],
         typer.Option(
             "--input",
-            help="Table, or folder of tables: .csv, .tsv, .jsonl or .parquet; also s3://. Repeatable.",
+            "--file",
+            help="Table, or folder of tables: .csv, .tsv, .jsonl, .parquet or .xlsx; also s3://. Repeatable.",
         ),
     ],
-    output: Annotated[str, typer.Option(help="Folder for the output files; also s3://.")],
+    output: Annotated[
+        str, typer.Option("--output", "--out", help="Folder for the output files; also s3://.")
+    ],
     columns: Annotated[
         list[str] | None,
         typer.Option(
@@ -73,6 +92,8 @@ def batch(
         ),
     ] = None,
     encoding: Encoding = "utf-8",
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
     format: Annotated[
         Literal["parquet", "jsonl", "csv", "tsv"] | None,
         typer.Option(
@@ -99,33 +120,8 @@ def batch(
         float,
         typer.Option(min=0, help="GPUs per worker; may be a fraction.", rich_help_panel=WORKER_PANEL),
     ] = 0.0,
-    to: Annotated[str | None, _task(help="Target language, for translate, e.g. de.")] = None,
-    prefix: Annotated[
-        str | None, _task(help="Text to prepend to every input, for translate and summarize.")
-    ] = None,
-    split: Annotated[
-        Literal["long", "always", "never"] | None,
-        _task(help="Which texts to split into sentences, for translate."),
-    ] = None,
-    parse_special: Annotated[
-        bool, _task("--parse-special", help="Parse special tokens in prompts, for generate.")
-    ] = False,
-    json_schema: JsonSchema = None,
-    top: Annotated[int | None, _task(min=1, help="Number of labels, for classify.")] = None,
-    aggregation_strategy: Annotated[
-        Literal["none", "simple", "first"] | None, _task(help="How tokens form entities, for ner.")
-    ] = None,
-    prompt: Annotated[str | None, _task(help="Name of a prompt of the model, for embed.")] = None,
-    max_answer_tokens: Annotated[
-        int | None, _task(min=1, help="Maximum number of answer tokens, for answer.")
-    ] = None,
-    handle_impossible_answer: Annotated[
-        bool, _task("--handle-impossible-answer", help="Allow empty answers, for answer.")
-    ] = False,
-    truncate: Annotated[
-        bool, _task("--truncate", help="Truncate long inputs, for classify, ner and embed.")
-    ] = False,
     *,
+    values: dict[str, Any],
     options: BatchOptions,
 ) -> None:
     """Run a task over large tables, with several workers on one machine or a Ray cluster.
@@ -137,20 +133,6 @@ def batch(
     """
     from glassformer.batch import run
 
-    chosen = {
-        "to": to,
-        "prefix": prefix,
-        "split": split,
-        "parse_special": parse_special or None,
-        "top": top,
-        "aggregation_strategy": aggregation_strategy,
-        "prompt": prompt,
-        "max_answer_tokens": max_answer_tokens,
-        "handle_impossible_answer": handle_impossible_answer or None,
-        "truncate": truncate or None,
-        "batch_tokens": options.batch_tokens,
-        **read_json_schema(json_schema),
-    }
     progress = _ProgressMessages()
     result = run(
         task,
@@ -160,10 +142,9 @@ def batch(
         columns=columns or (),
         format=format,
         encoding=encoding,
-        options={
-            **{name: value for name, value in chosen.items() if value is not None},
-            **options.generation_kwargs(field.name for field in fields(SearchOptions)),
-        },
+        delimiter=delimiter,
+        decimal=decimal,
+        options=values,
         workers=workers,
         batch_size=batch_size,
         threads=options.threads,
@@ -174,11 +155,11 @@ def batch(
         on_progress=progress.show,
     )
     if result.resumed:
-        message(f"{result.resumed:,} of {result.total:,} rows were done already")
+        message(f"{result.resumed:,} of {quantity(result.total, 'row')} done already")
     if result.rows > result.resumed:
         progress.print(result)
     if result.errors:
-        message(f"warning: {result.errors:,} rows have an error; see the column error")
+        message(f"warning: {quantity(result.errors, 'row')} with an error; see the column error")
 
 
 class _ProgressMessages:

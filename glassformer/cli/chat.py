@@ -5,28 +5,38 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from glassformer.cli.console import message
 from glassformer.cli.lines import read_inputs
-from glassformer.cli.options import ChatOptions, JsonSchema, Model, read_json_schema, with_options
+from glassformer.cli.options import DeviceOptions, JsonSchema, Model, read_json_schema, with_options
+from glassformer.cli.tasks import with_declared
 from glassformer.errors import GlassformerError
+from glassformer.tasks.generation_options import GenerationTaskOptions
+from glassformer.tasks.registry import options_of
 
 if TYPE_CHECKING:
     from glassformer.tasks.chat import ChatGenerator, Message
 
+SAMPLING = [
+    option
+    for option in options_of(GenerationTaskOptions)
+    if option.owner and option.is_on("command") and not option.metadata.get("beams")
+]
 HELP = "/clear starts a new conversation, /exit or Ctrl-D ends, Ctrl-C stops an answer"
 
 
-@with_options(ChatOptions)
+@with_options(DeviceOptions)
+@with_declared(SAMPLING)
 def chat(
     model: Model,
     system: Annotated[str | None, typer.Option(help="System message, before the conversation.")] = None,
     json_schema: JsonSchema = None,
     *,
-    options: ChatOptions,
+    values: dict[str, Any],
+    options: DeviceOptions,
 ) -> None:
     """Chat with a model in the terminal.
 
@@ -39,7 +49,7 @@ def chat(
     bundle = options.load(model)
     from glassformer.tasks.chat import ChatGenerator
 
-    task = ChatGenerator(bundle, **schema, **options.task_kwargs())
+    task = ChatGenerator(bundle, **schema, **values)
     begin: list[Message] = [{"role": "system", "content": system}] if system is not None else []
     interactive = sys.stdin.isatty()
     conversation = list(begin)
@@ -88,17 +98,19 @@ def _answer(task: ChatGenerator, conversation: list[Message], interactive: bool)
     from glassformer.tasks.streaming import TextStream
 
     pieces: list[str] = []
-    with closing(TextStream(task, conversation)) as stream:
-        try:
+    finish_reason = None
+    try:
+        with closing(TextStream(task, conversation)) as stream:
             for piece in stream:
                 pieces.append(piece)
                 sys.stdout.write(piece)
                 sys.stdout.flush()
-        except KeyboardInterrupt:
-            if not interactive:
-                raise
-        sys.stdout.write("\n")
-        sys.stdout.flush()
-        if stream.result is not None and stream.result.finish_reason == "length":
-            message("note: the answer stopped at the token limit; raise it with --max-new-tokens")
+            finish_reason = stream.result and stream.result.finish_reason
+    except KeyboardInterrupt:
+        if not interactive:
+            raise
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    if finish_reason == "length":
+        message("note: the answer stopped at the token limit; raise it with --max-new-tokens")
     return "".join(pieces)

@@ -6,10 +6,15 @@ import json
 import math
 import os
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+PROGRESS_DELAY = 0.3  # seconds before `progress` prints a line
 
 
 def console() -> Console:
@@ -24,6 +29,26 @@ def console() -> Console:
 def message(text: str) -> None:
     """Print a message for users on stderr."""
     print(escape_controls(text), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(text: str) -> Iterator[None]:
+    """Show on stderr what is running: a spinner on a terminal, else a line unless it is done at once."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    screen = Console(stderr=True, highlight=False)
+    if screen.is_terminal:
+        with screen.status(f"{escape(escape_controls(text))} …"):
+            yield
+        return
+    timer = threading.Timer(PROGRESS_DELAY, message, (f"{text} …",))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def escape_controls(text: str) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
 from glassformer.cli.console import console, format_bytes, message, print_json
 from glassformer.cli.lines import check_output_folder
 from glassformer.cli.options import Json, ModelOrTiny, Overwrite, load_or_build
-from glassformer.errors import ConflictError, FileMissingError, FileProblemError, InvalidValueError
+from glassformer.errors import ConflictError, FileMissingError, FileProblemError
 from glassformer.pretrained import AVERAGED, resolve_name
 
 SAME_FILES = ("spec.json", "config.json", "tokenizer.json")  # models to average must share them
@@ -65,28 +65,26 @@ def export(
     out: Annotated[Path, typer.Option(help="Output folder, new or empty.")],
     dtype: Annotated[
         Literal["float32", "float16", "int8"],
-        typer.Option(help="Storage dtype of the weights (ctranslate2 only)."),
+        typer.Option(help="Storage dtype of the weights; float16 for ctranslate2 only."),
     ] = "float32",
     as_json: Json = False,
 ) -> None:
     """Export a model to ONNX or CTranslate2, with its tokenizer files.
 
-    onnx: models of text, images and series, in float32, with dynamic batch size and
-    length, except mask classifiers, SAM and baselines. Export the encoders of CLIP and
+    onnx: models of text, images and series, in float32 or int8, with dynamic batch size
+    and length, except mask classifiers, SAM and baselines. Export the encoders of CLIP and
     SigLIP one by one, in Python.
     export.json in the output folder lists the inputs and outputs of each file.
 
     ctranslate2: encoder-decoders, language models and text encoders.
 
-    Requires pip install 'glassformer\\[export]'. Check the result with
+    Requires the extra `export`. Check the result with
     `glassformer verify MODEL --exported FOLDER`.
     """
     if format == "onnx":
-        if dtype != "float32":
-            raise InvalidValueError(name="dtype", value=dtype, expected="float32 for ONNX")
-        from glassformer.export.onnx import export_onnx
+        from glassformer.export.onnx import Dtype, export_onnx
 
-        exported = export_onnx(load_or_build(model), out)
+        exported = export_onnx(load_or_build(model), out, cast("Dtype", dtype))
     else:
         from glassformer.export.ctranslate2 import export_ctranslate2
 
@@ -128,7 +126,8 @@ def average(
         raise ConflictError(names=("last", "best"), reason="choose one of them")
     check_output_folder(out, overwrite=False, hint="choose a new or empty folder")
     from glassformer.pretrained import is_run
-    from glassformer.training.checkpoint import average_folders, replace_folder
+    from glassformer.training.checkpoint import average_folders
+    from glassformer.weights.atomic_write import atomic_folder
 
     chosen = (
         _run_checkpoints(folders, last, best) if last or best else [resolve_name(path) for path in folders]
@@ -139,10 +138,8 @@ def average(
         if is_run(folder):
             raise FileProblemError(path=folder, problem="is a run folder", hint="add --last N or --best N")
         _check_same_model(chosen[0], folder)
-    if out.is_dir():
-        out.rmdir()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    replace_folder(out, lambda path: average_folders(chosen, path))
+    with atomic_folder(out) as folder:
+        average_folders(chosen, folder)
     typer.echo(f"{out} is the average of {', '.join(str(folder) for folder in chosen)}")
 
 
@@ -172,7 +169,7 @@ def _run_checkpoints(folders: list[Path], last: int | None, best: int | None) ->
 
 
 def _check_same_model(first: Path, folder: Path) -> None:
-    from glassformer.families.family import read_json
+    from glassformer.families.config import read_json
 
     for name in SAME_FILES:
         expected, file = first / name, folder / name

@@ -17,6 +17,8 @@ import typer
 
 from glassformer.cli.lines import check_output_folder
 from glassformer.errors import GlassformerError
+from glassformer.json_text import parse_json
+from glassformer.pretrained import REQUEST
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,7 +65,7 @@ def demo(
     """
     from glassformer.cli.console import console
 
-    check_output_folder(out, overwrite=True)
+    check_output_folder(out, overwrite=_is_demo(out), hint="choose another folder")
     screen = console()
     status = ["nothing was written"]
     try:
@@ -76,6 +78,15 @@ def demo(
     except KeyboardInterrupt:
         screen.print(f"\nstopped: {status[0]}", markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
+
+
+def _is_demo(out: Path) -> bool:
+    """Whether an earlier demo wrote the folder."""
+    try:
+        (file,) = parse_json((out / "dates" / REQUEST).read_bytes())["data"]["train"]
+        return Path(file).name == "dates.tsv"
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _translate_examples(screen: Console) -> tuple[Pipeline, str, str]:
@@ -133,7 +144,7 @@ def _translate(screen: Console, bundle: Pipeline, text: str) -> bool:
 def _write_page(screen: Console, bundle: Pipeline, text: str, to: str, out: Path) -> Path:
     """Print the attention of a translation, and write the full trace as a page."""
     from glassformer.explorer import export_page
-    from glassformer.interpret.inputs import split_sentences
+    from glassformer.interpret.generated_text import split_sentences
     from glassformer.interpret.schema import TraceInput
     from glassformer.interpret.trace import trace_model
     from glassformer.weights.atomic_write import atomic_write

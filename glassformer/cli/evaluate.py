@@ -15,6 +15,7 @@ from glassformer.cli.console import console, message, print_json
 from glassformer.cli.lines import check_output_file
 from glassformer.cli.options import (
     OUTPUT_PANEL,
+    BatchTokens,
     Columns,
     Device,
     Encoding,
@@ -27,6 +28,7 @@ from glassformer.cli.options import (
     resolve_language,
 )
 from glassformer.errors import ConflictError, UnsupportedError
+from glassformer.messages import quantity
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -73,8 +75,9 @@ def evaluate(
     ] = False,
     settings: Settings = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of tokens, images or windows per batch.")
+        int | None, typer.Option(min=1, help="Maximum number of examples per batch.")
     ] = None,
+    batch_tokens: BatchTokens = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -88,18 +91,19 @@ def evaluate(
     """Evaluate a model on test data.
 
     translate: loss, perplexity, BLEU, chrF. restore: also exact matches.
-    summarize: ROUGE. lm: loss, perplexity, bits per character. classify,
-    classify-series and images: accuracy and per-class F1. ner: F1 of
-    entities. answer: exact matches and F1. embed: recall@1, or rank
-    correlation. contrastive: recall@1, 5 and 10, from images to texts and
-    back. detect: average precision of boxes. segment: mean IoU, or average
-    precision of masks and panoptic quality. forecast: MSE and MAE, compared
-    with a baseline that repeats the last value.
+    summarize: ROUGE. lm: loss, perplexity, bits per character. classify:
+    accuracy and per-class F1. ner: F1 of entities. answer: exact matches and
+    F1. embed: recall@1, or rank correlation. contrastive: recall@1, 5 and 10,
+    from images to texts and back. detect: average precision of boxes.
+    segment: mean IoU, or average precision of masks and panoptic quality.
+    forecast: MSE and MAE, compared with a baseline that repeats the last
+    value.
     """
     from rich.console import Console
 
     from glassformer.metrics.text import bleu, chrf
     from glassformer.training.evaluation import evaluate_files
+    from glassformer.training.recipe import BatchLimits
     from glassformer.weights.atomic_write import atomic_write
 
     settings = settings or []
@@ -126,7 +130,7 @@ def evaluate(
             job=job,
             columns=names,
             overrides=settings,
-            batch=batch_size,
+            batch=BatchLimits(batch_size, batch_tokens),
             encoding=encoding,
             device=device,
             log=message,
@@ -152,7 +156,7 @@ def evaluate(
             raise UnsupportedError(subject=f"the job {job!r}", feature="writing outputs (--out)")
         with atomic_write(out) as file:
             file.write("".join(" ".join(output.split()) + "\n" for output in outputs).encode())
-        message(f"wrote {len(outputs):,} lines to {out}")
+        message(f"wrote {quantity(len(outputs), 'line')} to {out}")
     tables = {
         name: [{key: _number_or_none(value) for key, value in row.items()} for row in rows]
         for name, rows in validation.tables.items()

@@ -100,19 +100,15 @@ def _export_page(
 ) -> None:
     from glassformer.explorer import export_page
     from glassformer.interpret.examples import example_input
-    from glassformer.interpret.inputs import split_sentences
-    from glassformer.interpret.outline import model_kind
+    from glassformer.interpret.generated_text import split_sentences
     from glassformer.interpret.schema import TraceInput
-    from glassformer.tasks.images import reads_images as reads_image_files
     from glassformer.weights.atomic_write import atomic_write
 
-    kind = model_kind(bundle)
-    reads_images = reads_image_files(bundle) or kind in ("detect", "segment", "similarity")
-    reads_texts = not reads_images or kind == "similarity"
+    reads_images, reads_texts = (one in bundle.spec.modalities for one in ("image", "text"))
     if (image is not None and not reads_images) or (text is not None and not reads_texts):
-        raise UnsupportedError(subject=f"the model {name!r}", feature="text" if reads_images else "images")
+        raise UnsupportedError(subject=f"the model {name!r}", feature="images" if text is None else "text")
     inputs: dict[str, Any] = {} if image is None else {"image": b64encode(image.read_bytes()).decode()}
-    if kind == "similarity" and (image is not None or text is not None):
+    if reads_images and reads_texts and (image is not None or text is not None):
         example = example_input(bundle)
         inputs = {"image": inputs.get("image", example.image), "text": text or example.text}
     elif text is not None or to is not None:
@@ -134,8 +130,8 @@ def _export_page(
 
 
 def _target_language(bundle: Bundle, to: str) -> str:
-    from glassformer.interpret.outline import model_kind
+    from glassformer.tasks.generation_options import is_sequence_to_sequence
 
-    if model_kind(bundle) != "translate":
+    if not is_sequence_to_sequence(bundle.spec):
         raise UnsupportedError(subject="the model", feature="target languages (--to)")
     return resolve_language(bundle, to)

@@ -1,34 +1,29 @@
-"""Commands that generate text: translate, summarize, restore, generate."""
+"""Run a task that generates text: lines, a table, JSON with all details, a stream, or a search tree."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice, tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from glassformer.cli.console import message
 from glassformer.cli.lines import check_line_output, check_output_file, open_output
-from glassformer.cli.options import (
-    GenerateOptions,
-    JsonSchema,
-    Model,
-    Texts,
-    To,
-    note_file_as_text,
-    read_json_schema,
-    with_options,
-)
+from glassformer.cli.options import OUTPUT_PANEL, LineOptions, note_file_as_text
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
+from glassformer.tasks.registry import PROMPT
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
+    from glassformer.cli.tasks import TaskRun
+    from glassformer.tasks.registry import TaskSpec
     from glassformer.tasks.text_generation import (
         GeneratedText,
         InputWarning,
@@ -37,104 +32,46 @@ if TYPE_CHECKING:
     )
 
 TREE_SUFFIXES = (".svg", ".png", ".json")
-Prefix = Annotated[
-    str | None, typer.Option(help="Text to prepend to every input (default: from the model folder).")
-]
 
 
-@with_options(GenerateOptions)
-def translate(
-    model: Model,
-    texts: Texts = None,
-    to: To = None,
-    prefix: Prefix = None,
-    split: Annotated[
-        Literal["long", "always", "never"] | None,
-        typer.Option(help="Which lines to split into sentences (default: set by the model)."),
-    ] = None,
-    *,
-    options: GenerateOptions,
-) -> None:
-    """Translate texts, one per line.
+@dataclass(kw_only=True)
+class TextOutputOptions(LineOptions):
+    """Output of commands that generate text."""
 
-    Empty lines stay empty. Lines of more than 128 tokens are translated
-    sentence by sentence, as are all lines if the model was trained on single
-    sentences. Defaults come from generation_config.json in the model folder;
-    without it, beam search uses 4 beams.
-    """
-    bundle = _load(model, texts, options)
-    from glassformer.tasks.translation import Translator
-
-    task = Translator(bundle, to=to, prefix=prefix, split=split, **options.task_kwargs())
-    _run(task, texts, options, name="translate")
+    tree: Annotated[
+        Path | None,
+        typer.Option(
+            help="Save the beam search tree as .svg, .png or .json (single input only).",
+            show_default=False,
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None
 
 
-@with_options(GenerateOptions)
-def summarize(model: Model, texts: Texts = None, prefix: Prefix = None, *, options: GenerateOptions) -> None:
-    """Summarize texts, one per line.
+@dataclass(kw_only=True)
+class PromptOutputOptions(TextOutputOptions):
+    """Output of commands that continue prompts."""
 
-    Empty lines stay empty. A text longer than the model's maximum length is
-    an error.
-    """
-    bundle = _load(model, texts, options)
-    from glassformer.tasks.translation import Summarizer
-
-    _run(Summarizer(bundle, prefix=prefix, **options.task_kwargs()), texts, options, name="summarize")
+    echo: Annotated[bool, typer.Option("--echo", help="Print the prompt before the generated text.")] = False
 
 
-@with_options(GenerateOptions)
-def restore(model: Model, texts: Texts = None, *, options: GenerateOptions) -> None:
-    """Restore sentences with missing or shuffled words, one per line.
-
-    `<gap>` marks missing words. MODEL must be trained for the restore task.
-    Empty lines stay empty.
-    """
-    bundle = _load(model, texts, options)
-    from glassformer.tasks.translation import Restorer
-
-    _run(Restorer(bundle, **options.task_kwargs()), texts, options, name="restore")
-
-
-@with_options(GenerateOptions)
-def generate(
-    model: Model,
-    texts: Texts = None,
-    echo: Annotated[bool, typer.Option("--echo", help="Print the prompt before the generated text.")] = False,
-    parse_special: Annotated[
-        bool, typer.Option("--parse-special", help="Parse special tokens such as <|im_start|> in prompts.")
-    ] = False,
-    json_schema: JsonSchema = None,
-    *,
-    options: GenerateOptions,
-) -> None:
-    """Generate text from a prompt, streamed as it is produced.
-
-    For several prompts, a file or stdin, prints one line per prompt and
-    replaces line breaks with spaces (--json keeps them). Empty lines stay
-    empty. Generates at most 256 tokens by default.
-    """
-    schema = read_json_schema(json_schema)
-    bundle = _load(model, texts, options)
-    from glassformer.tasks.text_generation import TextGenerator, check_single_language
-
-    if not parse_special:
-        check_single_language(bundle)
-    task = TextGenerator(bundle, parse_special=parse_special, **schema, **options.task_kwargs())
-    as_lines = options.as_json or options.out or options.tree
-    if texts and len(texts) == 1 and options.num_beams in (None, 1) and not as_lines:
-        _stream(task, texts[0], echo)
-    else:
-        _run(task, texts, options, name="generate", echo=echo)
-
-
-def _load(model: str, texts: list[str] | None, options: GenerateOptions) -> Bundle:
-    """Check the options, then load the model."""
+def run_generation(run: TaskRun, options: TextOutputOptions) -> None:
+    """Print one line per input, or stream the text of a single prompt."""
+    texts = list(run.inputs)
     if options.tree is not None:
         _check_tree(options.tree, texts, options)
     check_line_output(options.out, options.file, resume=options.resume, overwrite=options.overwrite)
-    if (options.num_return_sequences or 1) > 1 and not options.as_json:
+    if run.values.get("num_return_sequences", 1) > 1 and not options.as_json:
         raise MissingValueError(name="as_json", needed_for="to print several texts per input")
-    return options.load(model)
+    bundle = options.load(run.model)
+    chosen = run.options(bundle, brief=True, return_tree=options.tree is not None)
+    task: Any = run.spec.make(bundle, chosen)
+    echo = isinstance(options, PromptOutputOptions) and options.echo
+    as_lines = options.as_json or options.out or options.tree or run.values.get("num_beams", 1) > 1
+    if run.spec.inputs == PROMPT and len(texts) == 1 and not as_lines:
+        _stream(task, texts[0], echo)
+    else:
+        _run(run.spec, task, texts, options, types=run.spec.result.column_types(bundle, chosen), echo=echo)
 
 
 def _stream(task: TextGenerator, prompt: str, echo: bool) -> None:
@@ -155,24 +92,22 @@ def _stream(task: TextGenerator, prompt: str, echo: bool) -> None:
 
 
 def _run(
+    spec: TaskSpec,
     task: TextGenerationTask[str],
-    texts: list[str] | None,
-    options: GenerateOptions,
+    texts: list[str],
+    options: TextOutputOptions,
     *,
-    name: str,
+    types: Mapping[str, type],
     echo: bool = False,
 ) -> None:
     """Print one output line per input line, in order.
 
-    name: of the task, for the column that a table gets. echo: print each input before its output.
+    types: of the columns that a table gets. echo: print each input before its output.
     """
-    from glassformer.tasks.text_generation import GENERATED_COLUMNS
-
-    column = GENERATED_COLUMNS[name]
     inputs = options.read(texts, task.bundle)
     notes = Notes(task.bundle)
     skip_blank = inputs.source != "arguments"  # an empty argument is a prompt
-    columns = None if options.as_json else {column: str}
+    columns = None if options.as_json else types
     with open_output(options.out, inputs, resume=options.resume, columns=columns) as writer:
         inputs.lines, prompts = tee(inputs.lines) if echo else (inputs.lines, iter(()))
         results = inputs.process(task, skip_blank=skip_blank)
@@ -184,9 +119,10 @@ def _run(
             values: dict[str, Any] = {"error": error} if error is not None else _values(result)
             if options.tree is not None and texts:
                 values["tree"] = _write_tree(task.bundle, result, options.tree, texts[0])
-            plain = "" if error is not None else result.text
+            shown = spec.result.of(result)
+            plain = "" if error is not None else shown.line()
             line = json.dumps(values, ensure_ascii=False) if options.as_json else plain
-            writer.write(line, {} if error is not None else {column: plain})
+            writer.write(line, {} if error is not None else shown.cells())
             notes.add(result)
             if inputs.source == "terminal":
                 notes.report()
@@ -224,12 +160,12 @@ class Notes:
         self._warnings.clear()
 
 
-def _check_tree(path: Path, texts: list[str] | None, options: GenerateOptions) -> None:
+def _check_tree(path: Path, texts: list[str], options: TextOutputOptions) -> None:
     """Check --tree before a model is loaded."""
     if path.suffix.lower() not in TREE_SUFFIXES:
         expected = f"a file ending in {', '.join(TREE_SUFFIXES)}"
         raise InvalidValueError(name="tree", value=str(path), expected=expected)
-    if len(texts or ()) != 1 or options.file is not None:
+    if len(texts) != 1 or options.file is not None:
         raise ConflictError(names=("tree", "TEXT"), reason="a search tree is drawn for exactly one text")
     if options.out is not None and options.out.absolute() == path.absolute():
         raise ConflictError(names=("tree", "out"), reason="both name the same file")

@@ -9,6 +9,8 @@ import typer
 
 from glassformer.cli.console import console, format_bytes, print_json
 from glassformer.cli.options import Json, load_transformer
+from glassformer.messages import quantity
+from glassformer.tasks.registry import tasks_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,15 +18,6 @@ if TYPE_CHECKING:
     from glassformer.bundle import Bundle
     from glassformer.cli.model_summary import ModelSummary
 
-ARCHITECTURES = {
-    "EncoderDecoder": "encoder-decoder",
-    "EncoderOnly": "encoder-only",
-    "DecoderOnly": "decoder-only",
-    "TwoTower": "two towers",
-    "PromptedSegmenter": "promptable segmentation",
-    "EncoderMaskClassifier": "encoder-only mask classification",
-    "MaskClassifier": "mask classification",
-}
 BAR_WIDTH = 24
 
 
@@ -52,9 +45,8 @@ def inspect(
         print_json(_document(model, bundle, summary))
         return
     screen = console()
-    architecture = ARCHITECTURES[bundle.spec.kind]
     family = f"{bundle.family}, " if bundle.family else ""
-    title = f"[bold]{model}[/]  {family}{architecture}, {summary.total:,} parameters"
+    title = f"[bold]{model}[/]  {family}{bundle.spec.architecture}, {summary.total:,} parameters"
     screen.print(title, "", sep="\n", soft_wrap=True)
     screen.print(draw_model(bundle.spec, summary, screen.width), "", sep="\n")
     screen.print(_parameter_table(bundle, summary), "", sep="\n")
@@ -94,7 +86,11 @@ def _facts_table(bundle: Bundle, summary: ModelSummary, batch_size: int) -> Tabl
         size, positions = format_bytes(summary.cache_bytes), summary.inputs[-1][1]
         table.add_row("KV cache", f"{size} for {batch_size} × {positions} positions in {dtype}")
     kernels = Counter(summary.kernels.values())
-    table.add_row("kernels", ", ".join(f"{name} in {count} layers" for name, count in kernels.items()))
+    table.add_row(
+        "kernels", ", ".join(f"{name} in {quantity(count, 'layer')}" for name, count in kernels.items())
+    )
+    if names := [spec.name for spec in tasks_of(bundle.spec)]:
+        table.add_row("can be used for", ", ".join(names))
     if bundle.tokenizer is not None:
         tokenizer = type(bundle.tokenizer).__name__
         table.add_row("tokenizer", f"{tokenizer}, {bundle.tokenizer.vocab_size:,} tokens")
@@ -109,7 +105,7 @@ def _document(model: str, bundle: Bundle, summary: ModelSummary) -> dict[str, An
     return {
         "model": model,
         "family": bundle.family,
-        "architecture": ARCHITECTURES[bundle.spec.kind],
+        "architecture": bundle.spec.architecture,
         "parameters": {"total": summary.total, **summary.parameters},
         "tied": list(bundle.spec.tied),
         "inputs": summary.inputs,
@@ -118,6 +114,7 @@ def _document(model: str, bundle: Bundle, summary: ModelSummary) -> dict[str, An
         "dtypes": summary.dtypes,
         "memory": {"weights": summary.weight_bytes, "cache": summary.cache_bytes},
         "kernels": summary.kernels,
+        "tasks": [spec.name for spec in tasks_of(bundle.spec)],
         "tokenizer": None if bundle.tokenizer is None else type(bundle.tokenizer).__name__,
         "spec": to_dict(bundle.spec),
     }

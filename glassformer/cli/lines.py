@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, Unpack
 
 from glassformer.cli.console import message
 from glassformer.errors import (
@@ -25,9 +25,10 @@ from glassformer.errors import (
     GlassformerError,
     MissingValueError,
 )
-from glassformer.messages import plural
+from glassformer.messages import plural, quantity
 
 if TYPE_CHECKING:
+    from glassformer.data.readers import TableOptions
     from glassformer.data.row_errors import Invalid
     from glassformer.data.tables import InputTable, TableWriter
     from glassformer.families.sidecars import JobInfo
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 MAX_REPORTED = 10  # bad lines that are reported one by one
 PROGRESS_SECONDS = 5.0
+SPREADSHEETS = (".xls", ".xlsb", ".ods", ".numbers")  # that are not written
 
 
 @dataclass(eq=False)
@@ -99,19 +101,15 @@ class Inputs:
     table: InputTable | None = None
     keeps_records: bool = False
     records: deque[dict[str, object]] = field(default_factory=deque)
+    column: str = "text"  # of the inputs in a table that is written, unless they are read from one
     errors: LineErrors = field(default_factory=LineErrors)
     on_processed: Callable[[int], None] = lambda count: None  # called with the number of processed lines
-
-    @property
-    def column(self) -> str:
-        """The column of the inputs in a table that is written, unless they are read from one."""
-        return "image" if self.images else "text"
 
     def skip(self, count: int) -> None:
         """Skip the first `count` lines, which an earlier run processed."""
         skipped = sum(1 for _ in islice(self.lines, count))
         if skipped < count:
-            reason = f"the output file has {count:,} lines but the input only {skipped:,}"
+            reason = f"the output file has {quantity(count, 'line')} but the input only {skipped:,}"
             raise ConflictError(names=("resume", "out"), reason=reason)
         self.first = count
 
@@ -144,33 +142,36 @@ def read_inputs(
     *,
     images: Sequence[str] = (),
     columns: Sequence[str] | None = None,
-    encoding: str = "utf-8",
     job: JobInfo | None = None,
     max_columns: int = 1,
+    lists: bool = False,
+    **text: Unpack[TableOptions],
 ) -> Inputs:
     """Return the inputs of a command: from arguments, --file, or stdin.
 
     images: image files that replace `texts`, which name folders or patterns; unlike an argument, one that
     cannot be read does not end the command.
-    A CSV, TSV, JSON Lines or Parquet file is read as a table. columns: its columns with the inputs, at most
-    `max_columns`; by default those of the training data (`job`), else the only column of text.
+    A CSV, TSV, JSON Lines, Parquet or Excel file is read as a table. columns: its columns with the inputs, at
+    most `max_columns`; by default those of the training data (`job`), else the only column of text. lists:
+    whether a column may have lists, which are returned as JSON.
     """
     if texts and file is not None:
         raise ConflictError(names=("TEXT", "file"), reason="both give the inputs")
     from glassformer.data.readers import UTF8, check_encoding, decode_lines, file_format, transcode
     from glassformer.data.readers import read_lines as read_file
 
-    if check_encoding(encoding) != UTF8 and texts:
+    encoding = text.get("encoding", UTF8)
+    if encoding != UTF8 and check_encoding(encoding) != UTF8 and texts:
         raise ConflictError(names=("TEXT", "encoding"), reason="the encoding is that of a file")
     is_table = file is not None and not file.is_fifo() and file_format(file) != "plain"
     if columns and not is_table:
-        reason = "columns are read from a CSV, TSV, JSON Lines or Parquet file"
+        reason = "columns are read from a CSV, TSV, JSON Lines, Parquet or Excel file"
         raise ConflictError(names=("column", "TEXT" if texts else "file"), reason=reason)
     if file is not None and is_table:
-        return _read_table(file, columns, encoding, job, max_columns)
+        return _read_table(file, columns, job, max_columns, lists, text)
     if images:
-        inputs = Inputs(source="file", images=images, total=len(images), errors=LineErrors(unit="image"))
-        inputs.lines = _recorded_lines(iter(images), inputs)
+        inputs = named_inputs("image", images, images)
+        inputs.images = images
         return inputs
     if texts:
         inputs = Inputs(source="arguments", total=len(texts))
@@ -189,27 +190,44 @@ def read_inputs(
     return inputs
 
 
-def _recorded_lines(lines: Iterator[str], inputs: Inputs) -> Iterator[str]:
-    """Yield the lines, and keep them for a table that is written."""
+def named_inputs(column: str, names: Sequence[str], values: Sequence[Any]) -> Inputs:
+    """Return inputs with names, e.g. image files. column: of the names in a table that is written."""
+    errors = LineErrors(unit="series" if column == "id" else column)
+    inputs = Inputs(source="file", total=len(names), column=column, errors=errors)
+    inputs.lines = _recorded_lines(iter(values), inputs, iter(names))
+    return inputs
+
+
+def _recorded_lines(
+    lines: Iterator[Any], inputs: Inputs, names: Iterator[str] | None = None
+) -> Iterator[Any]:
+    """Yield the lines, and keep them, or their names, for a table that is written."""
     for line in lines:
+        name = line if names is None else next(names)
         if inputs.keeps_records:
-            inputs.records.append({inputs.column: line})
+            inputs.records.append({inputs.column: name})
         yield line
 
 
 def _read_table(
-    file: Path, columns: Sequence[str] | None, encoding: str, job: JobInfo | None, max_columns: int
+    file: Path,
+    columns: Sequence[str] | None,
+    job: JobInfo | None,
+    max_columns: int,
+    lists: bool,
+    text: TableOptions,
 ) -> Inputs:
     from glassformer.data.readers import open_table
     from glassformer.data.tables import InputTable, choose_columns
 
-    reader = open_table(file, encoding=encoding)
+    reader = open_table(file, **text)
     trained = (job.data_columns if job is not None else None) or {}
-    table = InputTable(reader, choose_columns(reader, columns or (), trained, max_columns))
+    table = InputTable(reader, choose_columns(reader, columns or (), trained, max_columns), lists=lists)
     inputs = Inputs(source="file", table=table, total=table.count(), errors=LineErrors(unit="row"))
     if not columns:
         names = " and ".join(f"'{n}'" if isinstance(n, str) else f"number {n}" for n in table.columns)
-        message(f"reading {plural('column', len(table.columns))} {names} of {file}")
+        note = f" ({reader.note})" if reader.note else ""
+        message(f"reading {plural('column', len(table.columns))} {names} of {file}{note}")
 
     def lines() -> Iterator[Any]:
         for number, row in enumerate(table.rows(), 1):
@@ -340,8 +358,7 @@ def open_output(
 ) -> Iterator[LineWriter]:
     """Open a writer to `out`, or to stdout. To resume, skip as many inputs as the file has lines.
 
-    columns: types of the columns that a table gets, if `out` is a CSV, TSV, JSON Lines or Parquet file; None
-    writes lines to any file.
+    columns: types of the columns that a table gets, if `out` is a table by its suffix; None writes lines.
     """
     from glassformer.data.readers import file_format
     from glassformer.data.tables import TableWriter
@@ -368,7 +385,7 @@ def open_output(
             yield writer
         except BaseException:
             if writer.written and (table is None or table.can_resume):
-                message(f"stopped after {writer.written:,} lines in {out}; continue with --resume")
+                message(f"stopped after {quantity(writer.written, 'line')} in {out}; continue with --resume")
             raise
     if writer.written > inputs.first:
         writer.print_progress()
@@ -398,17 +415,24 @@ def check_line_output(out: Path | None, file: Path | None, *, resume: bool, over
         raise ConflictError(names=("resume", "overwrite"), reason=reason)
     if out is not None:
         hint = "continue it with --resume, or replace it with --overwrite"
-        check_output_file(out, overwrite=overwrite or resume, inputs=[file], hint=hint)
+        check_output_file(out, overwrite=overwrite or resume, table=True, inputs=[file], hint=hint)
 
 
 def check_output_file(
     path: Path,
     *,
     overwrite: bool,
+    table: bool = False,
     inputs: Iterable[str | Path | None] = (),
     hint: str = "replace it with --overwrite",
 ) -> None:
-    """Fail early if a file cannot be written, is one of the inputs, or exists and may not be overwritten."""
+    """Fail early if a file cannot be written, is one of the inputs, or exists and may not be overwritten.
+
+    table: whether the command writes tables of every format.
+    """
+    if path.suffix.lower() in (SPREADSHEETS if table else (*SPREADSHEETS, ".xlsx", ".xlsm", ".parquet")):
+        hint = f"write {'.xlsx or ' if table else ''}.csv"
+        raise FileProblemError(path, f"is not written as {path.suffix}", hint=hint)
     if path.is_dir():
         raise FileProblemError(path=path, problem="is a folder")
     for other in inputs:

@@ -3,8 +3,9 @@
 Exit codes: 0 success; 1 a failed check of `verify`, or a bug (with its traceback); 2 invalid input or command
 line; 130 Ctrl-C; 141 closed pipe; 143 SIGTERM.
 
-A command is a line of `COMMANDS` and a function of the same name in its module. Only the module of the
-requested command is imported, and commands import torch inside their functions, so `--help` is fast.
+A command is a declared task, or a line of `COMMANDS` and a function of the same name in its module. Only the
+module of the requested command is imported, and commands import torch inside their functions, so `--help` is
+fast.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -31,31 +33,30 @@ from glassformer import __version__
 from glassformer.cli.console import message
 from glassformer.cli.options import with_flags
 from glassformer.errors import GlassformerError
+from glassformer.tasks.registry import find_task, tasks
 
 
 class Command(NamedTuple):
+    """A command. module: of the function of the same name; empty for a task."""
+
     module: str
     panel: str
     help: str
 
+    def load(self, name: str) -> Callable[..., None]:
+        """Return the function of the command."""
+        if self.module:
+            function: Callable[..., None] = getattr(import_module(f"glassformer.cli.{self.module}"), name)
+            return function
+        from glassformer.cli.tasks import task_command
+
+        return task_command(find_task(name))
+
 
 INFERENCE, TRAINING, INSPECTION, DEPLOYMENT = "Inference", "Training", "Inspection", "Deployment"
-COMMANDS = {
+COMMANDS = {  # besides those of the tasks
     "demo": Command("demo", INFERENCE, "Translate, look inside, and train a small Transformer."),
-    "translate": Command("generate", INFERENCE, "Translate texts."),
-    "summarize": Command("generate", INFERENCE, "Summarize texts."),
-    "generate": Command("generate", INFERENCE, "Generate text from a prompt, streamed as it is produced."),
     "chat": Command("chat", INFERENCE, "Chat with a model in the terminal."),
-    "restore": Command("generate", INFERENCE, "Restore sentences with missing or shuffled words."),
-    "classify": Command("predict", INFERENCE, "Classify texts, images or time series."),
-    "detect": Command("vision", INFERENCE, "Detect objects in images."),
-    "segment": Command("vision", INFERENCE, "Segment objects and regions in images."),
-    "ner": Command("predict", INFERENCE, "Find named entities in texts."),
-    "embed": Command("predict", INFERENCE, "Embed texts or images as vectors."),
-    "similar": Command("predict", INFERENCE, "Find the most similar lines of a file, or images."),
-    "fill": Command("predict", INFERENCE, "Fill [MASK] with the most likely word."),
-    "answer": Command("predict", INFERENCE, "Answer questions with a span of a context."),
-    "forecast": Command("predict", INFERENCE, "Forecast time series."),
     "models": Command("models", INFERENCE, "List the shipped models, or print a model card."),
     "download": Command("download", INFERENCE, "Download a model from the Hugging Face Hub."),
     "train": Command("train", TRAINING, "Train a model, or resume a run."),
@@ -74,6 +75,12 @@ COMMANDS = {
 }
 
 
+def commands() -> dict[str, Command]:
+    """Return all commands by name: the demo, the tasks, and the others."""
+    derived = {name: Command("", INFERENCE, spec.summary) for name, spec in tasks().items()}
+    return {"demo": COMMANDS["demo"], **derived, **COMMANDS}
+
+
 def _hide_flag_types(params: list[Any]) -> list[Any]:
     """Show no type next to flags in the help, since they take no value."""
     for param in params:
@@ -83,8 +90,23 @@ def _hide_flag_types(params: list[Any]) -> list[Any]:
 
 
 class _CliCommand(TyperCommand):
+    """Prints its help as a list of options by panel: Typer's tables cut long names in a narrow terminal."""
+
     def get_params(self, ctx: Any) -> list[Any]:
         return _hide_flag_types(super().get_params(ctx))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super(TyperCommand, self).format_help(ctx, formatter)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            default = "Options" if param.param_type_name == "option" else "Arguments"
+            if record := param.get_help_record(ctx):
+                panels.setdefault(param.rich_help_panel or default, []).append(record)
+        for name, records in panels.items():
+            with formatter.section(name):
+                formatter.write_dl(records)
 
 
 class _CliGroup(TyperGroup):
@@ -105,7 +127,7 @@ def app(args: Sequence[str]) -> typer.Typer:
     )
     cli.callback()(_root)
     requested = next((arg for arg in args if not arg.startswith("-")), None)
-    for name, command in COMMANDS.items():
+    for name, command in commands().items():
         register = partial(
             cli.command,
             name,
@@ -116,8 +138,7 @@ def app(args: Sequence[str]) -> typer.Typer:
         if name != requested:
             register(help=command.help)(_not_loaded)
             continue
-        function = getattr(import_module(f"glassformer.cli.{command.module}"), name)
-        register()(_with_exit_codes(function))
+        register()(_with_exit_codes(command.load(name)))
     return cli
 
 
@@ -164,6 +185,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     args = list(sys.argv[1:] if args is None else args)
     escape_unencodable(sys.stdout)
+    warnings.formatwarning = lambda text, *_, **__: f"warning: {text}\n"
     try:
         with _sigterm_raises():
             try:

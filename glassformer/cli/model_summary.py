@@ -22,6 +22,7 @@ from rich.table import Table
 from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.observe import observe
+from glassformer.errors import UnsupportedError
 from glassformer.verify.inputs import fitting_length, named_outputs, random_inputs
 
 # all blocks of a stack have the same shapes, so the first one is enough
@@ -67,7 +68,7 @@ def summarize_model(bundle: Bundle, batch: int, length: int | None = None) -> Mo
     model = bundle.model
     length = length or fitting_length(model.spec, DEFAULT_LENGTH)
     sample = random_inputs(model, batch=batch, length=length, target_length=length)
-    record = observe(model, sample.arguments(model), want=OBSERVED)
+    record = observe(model, sample.arguments(), want=OBSERVED)
     activations: dict[str, Shape] = {}
     for name in record:
         if name.endswith("_attn.heads"):
@@ -114,13 +115,13 @@ def part_of(name: str) -> str:
 
 def _cache_bytes(bundle: Bundle, activations: dict[str, Shape]) -> int | None:
     """Return the size of the KV cache in bytes: keys and values of all self- and cross-attention layers."""
-    if not isinstance(bundle.spec, spec.EncoderDecoderSpec | spec.DecoderOnlySpec):
+    model: Any = bundle.spec
+    decodes = model.architecture in ("encoder-decoder", "decoder-only")
+    if not decodes or any(read.trained for read in model.embeddings().values()):  # object queries: one pass
         return None
-    if isinstance(getattr(bundle.spec, "target", None), spec.ObjectQueriesSpec):
-        return None  # decoded in one pass
     names = [f"decoder.blocks.0.{attention}.{x}" for attention in ("self_attn", "cross_attn") for x in "kv"]
     numbers = sum(math.prod(activations[name]) for name in names if name in activations)
-    return numbers * bundle.spec.decoder.num_layers * next(bundle.model.parameters()).dtype.itemsize
+    return numbers * model.decoder.num_layers * next(bundle.model.parameters()).dtype.itemsize
 
 
 Row = tuple[str, str, str, Shape]  # wire, name, description, shape
@@ -151,8 +152,8 @@ def draw_model(model: spec.ModelSpec, summary: ModelSummary, width: int) -> Rend
             frame,
             _outside(after, width),
         ]
-    if isinstance(encoder := getattr(model, "encoder", None), spec.StagesSpec):
-        norm = {"encoder.final_norm": describe(encoder.final_norm)}
+    if "encoder.final_norm" in summary.activations and "" not in model.stacks()["encoder"].parts():
+        norm = {"encoder.final_norm": describe(getattr(model.stacks()["encoder"], "final_norm", None))}
         parts.append(_outside(_rows("encoder.final_norm", norm, summary), width))
     tied = ", tied to the token embedding" if "head" in model.tied else ""
     head = [("▼", "head", describe(model.head) + tied, shape) for shape in summary.outputs.values()]
@@ -161,37 +162,17 @@ def draw_model(model: spec.ModelSpec, summary: ModelSummary, width: int) -> Rend
 
 def _stacks(model: spec.ModelSpec) -> list[tuple[str, spec.StackSpec, str, spec.InputSpec | None]]:
     """Return the name and spec of each stack, and of its input embedding; of a later stage, its merging."""
-    match model:
-        case spec.EncoderDecoderSpec():
-            return [
-                ("encoder", model.encoder, "src_embed", model.source),
-                ("decoder", model.decoder, "tgt_embed", model.target),
-            ]
-        case spec.DecoderOnlySpec() | spec.MaskClassifierSpec():
-            return [("decoder", model.decoder, "embed", model.input)]
-        case spec.EncoderOnlySpec() | spec.PromptedSegmenterSpec() | spec.EncoderMaskClassifierSpec():
-            return _encoder_stacks("", model.encoder, model.input)
-        case spec.TwoTowerSpec():
-            towers = (("image.", model.image), ("text.", model.text))
-            return [row for at, tower in towers for row in _encoder_stacks(at, tower.encoder, tower.input)]
-
-
-def _encoder_stacks(
-    at: str, encoder: spec.EncoderSpec | spec.HybridStagesSpec, source: spec.InputSpec
-) -> list[tuple[str, spec.StackSpec, str, spec.InputSpec | None]]:
-    """Return the stack of an encoder, or its stages that are stacks. at: prefix of the names."""
-    if isinstance(encoder, spec.StackSpec):
-        return [(f"{at}encoder", encoder, f"{at}embed", source)]
-    stages = [(n, stage) for n, stage in enumerate(encoder.stages) if isinstance(stage, spec.StackSpec)]
-    return [
-        (
-            f"{at}encoder.stages.{n}",
-            stage,
-            f"{at}embed" if n == stages[0][0] else f"{at}encoder.merging.{n - 1}",
-            source if n == stages[0][0] else None,
-        )
-        for n, stage in stages
-    ]
+    rows: list[tuple[str, spec.StackSpec, str, spec.InputSpec | None]] = []
+    stacks = zip(model.stacks().items(), model.embeddings().items(), strict=False)
+    for (name, stack), (embed, source) in stacks:
+        first, *rest = stack.parts().items()
+        rows.append((f"{name}{first[0]}", first[1], embed, source))
+        for path, part in rest:
+            number = int(path.rpartition(".")[2])
+            rows.append((f"{name}{path}", part, f"{name}.merging.{number - 1}", None))
+    if not rows:
+        raise UnsupportedError(f"a {model.kind}", "a drawing")
+    return rows
 
 
 def _describe_windows(stack: spec.StackSpec) -> str | None:
@@ -204,9 +185,9 @@ def _describe_windows(stack: spec.StackSpec) -> str | None:
     layers = [str(n) for n, window in enumerate(windows) if window is not None]
     if not layers or len(set(windows)) == 1:
         return None
-    rotary = stack.local_position if isinstance(stack.local_position, spec.RotarySpec) else None
-    base = "" if rotary is None else f", rotary base {rotary.base:g}"
-    return f"[dim]window {max(w for w in windows if w)}{base} in layers {', '.join(layers)}[/]"
+    base = getattr(stack.local_position, "base", None)
+    rotary = "" if base is None else f", rotary base {base:g}"
+    return f"[dim]window {max(w for w in windows if w)}{rotary} in layers {', '.join(layers)}[/]"
 
 
 def _outside(rows: Iterator[Row] | list[Row], width: int) -> Padding:
@@ -269,7 +250,7 @@ def _block_rows(at: str, stack: spec.StackSpec, summary: ModelSummary) -> Iterat
 
 def _block_details(at: str, stack: spec.StackSpec, summary: ModelSummary) -> dict[str, str]:
     block, ffn = stack.block, stack.block.feed_forward
-    gated = "gated " if isinstance(ffn, spec.GatedFeedForwardSpec) else ""
+    gated = "gated " if ffn.gated else ""
     details = {name: describe(block.norm) for name in NORMS}
     details["resid_in"] = "residual stream"
     details["ffn.up"] = f"{stack.d_model} → {ffn.d_ff}, {gated}{ffn.activation}"

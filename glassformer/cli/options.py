@@ -7,7 +7,7 @@ same errors.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial, wraps
 from glob import glob, has_magic
@@ -20,7 +20,7 @@ from typer.models import OptionInfo
 
 import glassformer.pretrained as pretrained
 from glassformer.cli.console import message
-from glassformer.cli.lines import Inputs, read_inputs
+from glassformer.cli.lines import Inputs, named_inputs, read_inputs
 from glassformer.errors import (
     ConflictError,
     FileMissingError,
@@ -33,6 +33,7 @@ from glassformer.errors import (
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
+    from glassformer.data.readers import TableOptions
 
 TINY = "tiny:"  # MODEL is a small random model of a family
 OUTPUT_PANEL = "Output"
@@ -52,23 +53,15 @@ ModelOrTiny = Annotated[
         help="Model folder, GGUF file, shipped model, or tiny:FAMILY (small, random).",
     ),
 ]
-Texts = Annotated[
-    list[str] | None, typer.Argument(metavar="TEXT", help="Input texts (default: --file, else stdin).")
-]
-TextsOrImages = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="INPUT",
-        help="Texts, or image files and folders for an image model (default: --file, else stdin).",
-    ),
-]
-Truncate = Annotated[
-    bool, typer.Option("--truncate", help="Truncate inputs longer than the model's maximum length.")
-]
-Top = Annotated[int, typer.Option(min=1, help="Number of results per input.")]
 Columns = Annotated[str | None, _option(help="Column names or numbers, separated by commas, e.g. en,de.")]
 Encoding = Annotated[
     str, _option(help="Encoding of text files, e.g. cp949 for a CSV from Korean Excel.", show_default=True)
+]
+Delimiter = Annotated[
+    str | None, _option(help="Character between the cells of a CSV file, e.g. ';' (default: detected).")
+]
+Decimal = Annotated[
+    str | None, _option(help="Decimal separator of the numbers in a table (default: detected).")
 ]
 Settings = Annotated[
     list[str] | None, _option("--set", help="Override a recipe setting, e.g. training.lr=3e-4. Repeatable.")
@@ -109,137 +102,81 @@ class DeviceOptions:
 
 @dataclass(kw_only=True)
 class LineOptions(DeviceOptions):
-    """Options of commands with one input per line. batch_tokens: None uses the task's default."""
+    """Options of commands with one input per line."""
 
     file: Annotated[
         Path | None,
-        _option(help="Read inputs from this file: one per line, or a table (see --column); also .gz."),
+        _option(
+            "--file",
+            "--input",
+            help="Read inputs from this file: one per line, or a table (see --column); also .gz.",
+        ),
     ] = None
     columns: Annotated[
         list[str] | None,
         _option(
             "--column",
-            help="Column of a CSV, TSV, JSON Lines or Parquet --file to read: a name, or a number from 1. "
+            help="Column of a CSV, JSON Lines, Parquet or Excel file to read: a name, or a number from 1. "
             "Repeatable for pairs.",
         ),
     ] = None
     encoding: Encoding = "utf-8"
+    delimiter: Delimiter = None
+    decimal: Decimal = None
     out: Annotated[
         Path | None,
-        _output(help="Write one line per input to this file; to .csv, .tsv, .jsonl or .parquet, a table."),
+        _output(
+            "--out",
+            "--output",
+            help="Write one line per input to this file; a table if .csv, .tsv, .jsonl, .parquet or .xlsx.",
+        ),
     ] = None
     resume: Annotated[bool, _output("--resume", help="Continue after the lines that --out already has.")] = (
         False
     )
     overwrite: Overwrite = False
     as_json: Json = False
-    batch_tokens: BatchTokens = None
 
-    def read(self, texts: Sequence[str] | None, bundle: Bundle, max_columns: int = 1) -> Inputs:
+    @property
+    def table_options(self) -> TableOptions:
+        return {"encoding": self.encoding, "delimiter": self.delimiter, "decimal": self.decimal}
+
+    def read(
+        self, texts: Sequence[str] | None, bundle: Bundle, max_columns: int = 1, *, series: bool = False
+    ) -> Inputs:
         """Open the inputs of a model; if it reads images, folders and patterns stand for their images.
 
-        The columns of the training data are the default for a table.
+        The columns of the training data are the default for a table. series: whether a model of time series
+        reads them from files, or from lists in a column of a table.
         """
+        lists = series and "series" in bundle.spec.modalities
+        if lists and not self.columns:
+            return self._read_series(texts or ())
         inputs = read_inputs(
             texts,
             self.file,
             images=expand_folders(texts, bundle),
             columns=self.columns,
-            encoding=self.encoding,
             job=bundle.job,
             max_columns=max_columns,
+            lists=lists,
+            **self.table_options,
         )
         note_file_as_text(texts, bundle)
         return inputs
 
-    def task_kwargs(self) -> dict[str, Any]:
-        """Return the options that were set, as keyword arguments of a task."""
-        return {} if self.batch_tokens is None else {"batch_tokens": self.batch_tokens}
+    def _read_series(self, files: Sequence[str]) -> Inputs:
+        """Open files with one or more time series each."""
+        from glassformer.data.labeled_series import read_labeled_series
 
-
-@dataclass(kw_only=True)
-class SamplingOptions:
-    """Options of greedy decoding and sampling."""
-
-    max_new_tokens: Annotated[int | None, _gen(help="Maximum number of generated tokens per text.")] = None
-    do_sample: Annotated[bool | None, _gen(help="Sample instead of taking the most likely token.")] = None
-    temperature: Annotated[float | None, _gen(help="Sampling temperature.")] = None
-    top_k: Annotated[int | None, _gen(help="Sample from the k most likely tokens.")] = None
-    top_p: Annotated[
-        float | None,
-        _gen(help="Sample from the smallest set of top tokens with this cumulative probability."),
-    ] = None
-    min_p: Annotated[
-        float | None, _gen(help="Sample from tokens with at least this fraction of the top probability.")
-    ] = None
-    repetition_penalty: Annotated[
-        float | None, _gen(help="Repetition penalty; above 1 discourages repeated tokens.")
-    ] = None
-    no_repeat_ngram_size: Annotated[int | None, _gen(help="Never repeat an n-gram of this size.")] = None
-    seed: Annotated[int | None, _gen(help="Random seed for sampling.")] = None
-    stop_strings: Annotated[
-        list[str] | None, _gen("--stop", help="Stop at this string, which is not printed. Repeatable.")
-    ] = None
-
-    def generation_kwargs(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the options of these names that were set."""
-        values = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in values.items() if value not in (None, [])}
-
-
-@dataclass(kw_only=True)
-class ChatOptions(SamplingOptions, DeviceOptions):
-    """Options of `chat`."""
-
-    def task_kwargs(self) -> dict[str, Any]:
-        return self.generation_kwargs(field.name for field in fields(SamplingOptions))
-
-
-@dataclass(kw_only=True)
-class SearchOptions(SamplingOptions):
-    """Options of sampling and beam search."""
-
-    min_new_tokens: Annotated[int | None, _gen(help="Minimum number of generated tokens per text.")] = None
-    num_beams: Annotated[int | None, _gen(help="Number of beams; 1 means no beam search.")] = None
-    length_penalty: Annotated[
-        float | None, _gen(help="Length penalty of beam search; above 0 favors longer texts.")
-    ] = None
-    length_formula: Annotated[
-        str | None, _gen(help="Length normalization of beam search: hf, fairseq or paper (GNMT).")
-    ] = None
-    early_stopping: Annotated[
-        str | None, _gen(help="Early-stopping rule of beam search: true, false or never.")
-    ] = None
-
-    def generation_kwargs(self, names: Iterable[str]) -> dict[str, Any]:
-        kwargs = super().generation_kwargs(names)
-        if self.early_stopping in ("true", "false"):
-            kwargs["early_stopping"] = self.early_stopping == "true"
-        return kwargs
-
-
-@dataclass(kw_only=True)
-class GenerateOptions(SearchOptions, LineOptions):
-    """Options of commands that generate text."""
-
-    tree: Annotated[
-        Path | None, _output(help="Save the beam search tree as .svg, .png or .json (single input only).")
-    ] = None
-    num_return_sequences: Annotated[int | None, _gen(help="Number of texts per input; needs --json.")] = None
-
-    def task_kwargs(self) -> dict[str, Any]:
-        kwargs = self.generation_kwargs(GENERATION_OPTIONS)
-        if self.tree is not None:
-            kwargs["return_tree"] = True
-        return {**super().task_kwargs(), **kwargs}
-
-
-_OUTPUT_OPTIONS = {"out", "resume", "overwrite", "tree"}
-GENERATION_OPTIONS = [
-    field.name
-    for field in fields(GenerateOptions)
-    if field.name not in {*_OUTPUT_OPTIONS, *(line.name for line in fields(LineOptions))}
-]
+        paths: list[str | Path] = [*files, *([] if self.file is None else [self.file])]
+        if not paths:
+            hint = "name a file of series"
+            raise MissingValueError("file", needed_for="to classify time series", hint=hint)
+        sets = [read_labeled_series(path, labeled=False, **self.table_options) for path in paths]
+        names = [name for one in sets for name in one.ids]
+        values = [series for one in sets for series in one.values]
+        return named_inputs("id", names, values)
 
 
 def with_options(group: type[GroupT]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -353,12 +290,13 @@ def load_or_build(
     presets = registry.presets()
     if model not in presets:
         known = [*pretrained.names(), *(presets if allow_presets else ())]
-        raise UnknownNameError(kind="model", name=model, known=known)
+        raise UnknownNameError(kind="model", name=model, known=known, hint=pretrained.hub_hint(model))
     if not allow_presets:
+        hints = (f"use a model folder or {TINY}{presets[model].name}", pretrained.hub_hint(model))
         raise UnsupportedError(
             subject=f"the preset {model!r}, which has no weights,",
             feature="this command",
-            hint=f"use a model folder or {TINY}{presets[model].name}",
+            hint="; ".join(filter(None, hints)),
         )
     with torch.device("meta"):
         return Bundle(model=build(model).eval(), family=presets[model].name)
@@ -406,20 +344,12 @@ def resolve_language(bundle: Bundle, language: str) -> str:
     return spell_language(target_languages(bundle), language) or language
 
 
-def _takes_images(bundle: Bundle) -> bool:
-    """Whether inputs may be images: for an image model, and one with an image and a text tower."""
-    from glassformer.core.spec import TwoTowerSpec
-    from glassformer.tasks.images import reads_images
-
-    return reads_images(bundle) or isinstance(bundle.spec, TwoTowerSpec)
-
-
 def expand_folders(inputs: Sequence[str] | None, bundle: Bundle) -> list[str]:
     """Return the inputs with the images of each folder or pattern in its place.
 
     Empty if there are no folders or patterns, or if the model does not read images.
     """
-    if not inputs or not any(map(_is_folder_or_pattern, inputs)) or not _takes_images(bundle):
+    if not inputs or not any(map(_is_folder_or_pattern, inputs)) or "image" not in bundle.spec.modalities:
         return []
     from glassformer.data.image_files import list_images
 
@@ -433,5 +363,5 @@ def _is_folder_or_pattern(item: str) -> bool:
 
 def note_file_as_text(texts: Sequence[str] | None, bundle: Bundle) -> None:
     """Print a note about --file if the only text is the name of a file."""
-    if texts and len(texts) == 1 and isfile(texts[0]) and not _takes_images(bundle):
+    if texts and len(texts) == 1 and isfile(texts[0]) and "image" not in bundle.spec.modalities:
         message(f"note: {texts[0]!r} is used as text; to read the file, use --file {texts[0]}")

@@ -18,7 +18,7 @@ from glassformer.cli.options import Device, Dtype, Port, Threads, load_model
 from glassformer.errors import InvalidValueError, MissingDependencyError, MissingValueError
 from glassformer.pretrained import resolve_name
 
-KEY_VARIABLES = ["GLASSFORMER_API_KEY", "GLASSFORMER_TOKEN"]
+KEY_VARIABLE = "GLASSFORMER_API_KEY"
 _access = partial(typer.Option, rich_help_panel="Access", show_default=False)
 _limit = partial(typer.Option, rich_help_panel="Limits")
 _log = partial(typer.Option, rich_help_panel="Logs and metrics")
@@ -28,6 +28,14 @@ def serve(
     models: Annotated[
         list[str], typer.Argument(metavar="MODEL...", help="Model folders, run folders or shipped models.")
     ],
+    served_model_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name of the model in requests (default: its folder's). Repeatable: one for each model, or "
+            "further names of a single model.",
+            show_default=False,
+        ),
+    ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; any other than localhost requires an API key.")
     ] = "127.0.0.1",
@@ -38,9 +46,7 @@ def serve(
     api_key: Annotated[
         str | None,
         _access(
-            "--api-key",
-            "--token",
-            envvar=KEY_VARIABLES,
+            envvar=KEY_VARIABLE,
             show_envvar=True,
             help="Key that clients must send (Authorization: Bearer KEY). Prefer the variable: other users "
             "of the machine can read options.",
@@ -63,13 +69,12 @@ def serve(
         ),
     ] = None,
     forwarded_allow_ips: Annotated[
-        str,
+        str | None,
         _access(
             envvar="FORWARDED_ALLOW_IPS",
-            help="Addresses of proxies whose X-Forwarded-* headers are trusted, or *.",
-            show_default=True,
+            help="Addresses of proxies whose X-Forwarded-* headers are trusted, or * (default: none).",
         ),
-    ] = "127.0.0.1",
+    ] = None,
     ssl_certfile: Annotated[Path | None, _access(help="TLS certificate (PEM), to serve HTTPS.")] = None,
     ssl_keyfile: Annotated[Path | None, _access(help="Private key of the certificate (PEM).")] = None,
     max_requests: Annotated[
@@ -79,6 +84,14 @@ def serve(
     slots: Annotated[
         int, _limit(min=1, max=1024, help="Number of batch slots per model; each beam takes one slot.")
     ] = 32,
+    max_model_len: Annotated[
+        int | None,
+        _limit(
+            min=2,
+            show_default=False,
+            help="Maximum number of tokens of a prompt and its answer (default: the model's context).",
+        ),
+    ] = None,
     max_batch_total_tokens: Annotated[
         int | None,
         _limit(
@@ -107,7 +120,7 @@ def serve(
     ] = 300.0,
     log_format: Annotated[Literal["text", "json"], _log(help="Format of the log on stderr.")] = "text",
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], _log(help="`info` includes a line per request.")
+        Literal["debug", "info", "warning", "error"], _log(help="Lowest level that is logged.")
     ] = "info",
     metrics_port: Annotated[
         int | None,
@@ -129,10 +142,11 @@ def serve(
     """
     if metrics_host is not None and metrics_port is None:
         raise MissingValueError(name="metrics_port", needed_for="with --metrics-host")
-    if api_key is not None and api_key not in map(os.environ.get, KEY_VARIABLES):
+    if api_key is not None and api_key != os.environ.get(KEY_VARIABLE):
         message("note: other users of this machine can read --api-key; set GLASSFORMER_API_KEY instead")
     run_server(
         models,
+        names=served_model_name or (),
         host=host,
         port=port,
         uds=uds,
@@ -146,6 +160,7 @@ def serve(
         },
         limits={"max_requests": max_requests, "timeout": request_timeout},
         slots=slots,
+        max_model_len=max_model_len,
         max_batch_total_tokens=max_batch_total_tokens,
         enable_prefix_caching=enable_prefix_caching,
         log=(log_level, log_format),
@@ -158,6 +173,7 @@ def serve(
 def run_server(
     models: Sequence[str],
     *,
+    names: Sequence[str] = (),
     port: int,
     host: str = "127.0.0.1",
     uds: Path | None = None,
@@ -167,6 +183,7 @@ def run_server(
     http: Mapping[str, Any] | None = None,
     limits: Mapping[str, Any] | None = None,
     slots: int = 32,
+    max_model_len: int | None = None,
     max_batch_total_tokens: int | None = None,
     enable_prefix_caching: bool = True,
     log: tuple[str, Any] = ("error", "text"),
@@ -175,11 +192,13 @@ def run_server(
     on_ready: Callable[[str, list[str]], None],
     check: Callable[[Mapping[str, Any]], None] = lambda bundles: None,
 ) -> None:
-    """Serve until stopped. on_ready: called with URL and model names. check: raises to reject models."""
+    """Serve until stopped. names: see `load_models`. on_ready: called with URL and model names.
+
+    check: raises to reject models.
+    """
     try:
-        from glassformer.server.access_log import configure_logging
         from glassformer.server.api_keys import KeyStore
-        from glassformer.server.run import HttpOptions, listen, listen_unix, run
+        from glassformer.server.run import HttpOptions, configure_logging, listen, listen_unix, run
         from glassformer.server.security import Address
 
         keys = KeyStore(api_key, api_keys_file)  # fail before torch and the models are loaded
@@ -194,7 +213,7 @@ def run_server(
         )
         make_address(port=port)
         sock = listen(host, port) if uds is None else listen_unix(uds)
-        from glassformer.inference.memory import limit_onednn_cache
+        from glassformer.inference.memory import limit_malloc_arenas, limit_onednn_cache
         from glassformer.server.app import create_app
         from glassformer.server.limits import Limits
         from glassformer.server.models import load_models
@@ -203,9 +222,10 @@ def run_server(
             raise
         raise MissingDependencyError(package=str(error.name), extra="serve") from None
     limit_onednn_cache()
+    limit_malloc_arenas()
     configure_logging(*log)
     with sock, ExitStack() as stack:
-        bundles, runs = load_models([str(resolve_name(model)) for model in models], load)
+        bundles, runs = load_models([str(resolve_name(model)) for model in models], load, names)
         check(bundles)
         listening = make_address(port=port if uds is not None else sock.getsockname()[1])
         app = create_app(
@@ -214,7 +234,9 @@ def run_server(
             address=listening,
             keys=keys,
             limits=Limits(**(limits or {})),
+            aliases=dict.fromkeys(names[len(bundles) :], next(iter(bundles))),
             slots=slots,
+            max_model_len=max_model_len,
             max_batch_total_tokens=max_batch_total_tokens,
             enable_prefix_caching=enable_prefix_caching,
         )

@@ -13,7 +13,8 @@ import typer
 from glassformer.cli.console import console, message, print_json
 from glassformer.cli.lines import check_output_folder
 from glassformer.cli.options import Json, Overwrite
-from glassformer.errors import MissingValueError
+from glassformer.errors import FileProblemError, MissingValueError
+from glassformer.messages import quantity
 
 if TYPE_CHECKING:
     from glassformer.data.row_errors import RowErrors
@@ -67,10 +68,13 @@ def tokenizer(
     check_output_folder(out, overwrite=overwrite)
     if target_column and not target:
         raise MissingValueError(name="target", needed_for="with --target-column")
+    from glassformer.bundle import replaced_files
     from glassformer.data.row_errors import RowErrors
     from glassformer.tokenization import TokenizerPlan, pair_tokenizers, train_tokenizer
-    from glassformer.tokenization.tokenizer import TARGET_FILE
+    from glassformer.weights.store import weight_files
 
+    if out.is_dir() and weight_files(out):
+        raise FileProblemError(path=out, problem="is a model folder", hint="choose another folder")
     plan = TokenizerPlan(
         kind=kind,
         vocab_size=vocab_size,
@@ -89,9 +93,8 @@ def tokenizer(
     seconds = time.perf_counter() - start
     if errors.count:
         message(errors.summary())
-    if overwrite and not target:
-        (out / TARGET_FILE).unlink(missing_ok=True)  # of an earlier tokenizer with two vocabularies
-    trained.save(out)
+    with replaced_files(out) as staged:
+        trained.save(staged)
     sides = [_statistics(trained, side, corpus) for side, corpus in corpora.items()]
     if as_json:
         print_json({"folder": str(out), "kind": kind, "seconds": round(seconds, 3), "sides": sides})
@@ -101,7 +104,7 @@ def tokenizer(
     for side in sides:
         name = f"{side['side']}: " if len(sides) > 1 else ""
         screen.print(
-            f"  {name}{side['vocab_size']:,} tokens from {side['texts']:,} texts, "
+            f"  {name}{side['vocab_size']:,} tokens from {quantity(side['texts'], 'text')}, "
             f"{side['tokens_per_word']:.2f} tokens per word, {side['unknown']:.2%} unknown"
         )
         for example, pieces in side["examples"].items():
@@ -134,7 +137,7 @@ class Corpus:
                     if index < SAMPLE_SIZE:
                         self.sample[index : index + 1] = [text[:SAMPLE_CHARACTERS]]
                     yield text
-            status.update(f"training on {self.count:,} texts …")
+            status.update(f"training on {quantity(self.count, 'text')} …")
 
 
 def _statistics(tokenizer: Tokenizer, side: Side, corpus: Corpus) -> dict[str, Any]:

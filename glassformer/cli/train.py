@@ -14,6 +14,7 @@ import typer
 from glassformer.cli.console import console, format_bytes, message
 from glassformer.cli.options import Settings
 from glassformer.errors import FileMissingError, MissingValueError
+from glassformer.training.jobs import current_name, job_names
 
 if TYPE_CHECKING:
     from glassformer.training.recipe import Recipe
@@ -27,9 +28,7 @@ def train(
         str,
         typer.Argument(
             metavar="RECIPE|JOB",
-            help="Recipe file, recipe name (see `glassformer recipes`), or job: translate, lm, classify, "
-            "ner, answer, summarize, embed, contrastive, images, detect, segment, forecast, classify-series, "
-            "restore.",
+            help=f"Recipe file, recipe name (see `glassformer recipes`), or job: {', '.join(job_names())}.",
         ),
     ],
     files: Annotated[list[str] | None, typer.Option("--train", help="Training file. Repeatable.")] = None,
@@ -56,7 +55,11 @@ def train(
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option(help="Maximum batch size per device: in tokens for most text jobs, else in examples."),
+        typer.Option(help="Maximum number of examples per batch and device, in every job."),
+    ] = None,
+    batch_tokens: Annotated[
+        int | None,
+        typer.Option(help="Maximum number of tokens per batch and device, padding included, in a text job."),
     ] = None,
     time_limit: Annotated[
         str | None,
@@ -78,7 +81,10 @@ def train(
     from glassformer.training.recipe import parse_recipe, with_overrides
     from glassformer.training.run import log_to_stderr, run
 
-    flags = {"epochs": epochs, "lr": lr, "batch_size": batch_size, "time_limit": time_limit}
+    flags = {
+        **{"epochs": epochs, "lr": lr, "time_limit": time_limit},
+        **{"batch_size": batch_size, "batch_tokens": batch_tokens},
+    }
     data = _recipe_data(recipe, files or [], valid or [])
     if images is not None:
         data = with_overrides(data, [f"data.images={json.dumps(images)}"])
@@ -96,11 +102,7 @@ def train(
 
 def _with_flags(data: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
     """Return a recipe with the training settings of the command line. flags: by key; None if not given."""
-    from glassformer.training.recipe import batch_key
-
     changes = {name: value for name, value in flags.items() if value is not None}
-    if "batch_size" in changes:
-        changes[batch_key(str(data.get("job")))] = changes.pop("batch_size")
     if "epochs" in changes:
         changes["max_steps"] = None  # of the recipe, which would take precedence
     return {**data, "training": {**(data.get("training") or {}), **changes}} if changes else data
@@ -109,11 +111,11 @@ def _with_flags(data: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
 def _recipe_data(recipe: str, files: list[str], valid: list[str]) -> dict[str, Any]:
     """Read a recipe file, or build a recipe from a job and files."""
     from glassformer.recipes import recipe_path
-    from glassformer.training.recipe import DATA_SECTIONS, read_recipe_dict
+    from glassformer.training.recipe import read_recipe_dict
 
-    if Path(recipe).is_file() or recipe not in DATA_SECTIONS:
-        is_file = Path(recipe).is_file()
-        data = read_recipe_dict(Path(recipe) if is_file else recipe_path(recipe, alternatives=DATA_SECTIONS))
+    is_file = Path(recipe).is_file()
+    if is_file or (recipe not in job_names() and recipe == current_name(recipe, warn=False)[0]):
+        data = read_recipe_dict(Path(recipe) if is_file else recipe_path(recipe, alternatives=job_names()))
     elif files:
         data = {"job": recipe, "data": {}}
     else:
@@ -166,23 +168,23 @@ def _estimate(recipe: Recipe) -> None:
         settings = job.recipe.training
         configure_torch(settings, device)
         torch.manual_seed(job.recipe.seed)
-        task = job.task()
+        plan = job.plan()
         assert settings.max_steps is not None
         screen.print("[bold]Recipe[/]")
         screen.print(job.recipe.to_yaml(), markup=False)
-        model = task.learner.model
+        model = plan.learner.model
         if isinstance(model, EncoderDecoder | EncoderOnly | DecoderOnly):
             summary = summarize_model(Bundle(model=model), batch=2)
             screen.print(draw_model(model.spec, summary, screen.width), "", sep="\n")
         with RunLog(folder, total_steps=settings.max_steps, main=False) as log:
-            trainer = Trainer.of_task(task, settings, seed=job.recipe.seed, folder=folder)
+            trainer = Trainer.of_plan(plan, settings, seed=job.recipe.seed, folder=folder)
             trainer.start(
                 parallel=SingleProcess(device=device),
                 log=log,
                 signals=StopSignals(),  # not entered: there is nothing to save on Ctrl-C
             )
             seconds = _step_seconds(trainer, min(TIMED_STEPS, settings.max_steps))
-        count = sum(p.numel() for p in task.learner.parameters())
+        count = sum(p.numel() for p in plan.learner.parameters())
         screen.print("[bold]Estimate from a few steps[/]")
         screen.print(f"  parameters  {count:,}")
         screen.print(f"  steps       {settings.max_steps:,} on {device}")

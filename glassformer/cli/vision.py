@@ -1,13 +1,14 @@
-"""Commands that find objects in images: detect and segment."""
+"""Find objects in images: as lines, JSON or COCO, drawn, and as PNG masks."""
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,38 +16,35 @@ import typer
 
 from glassformer.cli.console import message
 from glassformer.cli.lines import LineErrors, check_output_file, check_output_folder, progress_callback
-from glassformer.cli.options import OUTPUT_PANEL, DeviceOptions, Model, Overwrite, with_flags, with_options
+from glassformer.cli.options import OUTPUT_PANEL, LineOptions, with_flags
 from glassformer.errors import (
     ConflictError,
+    FileExistsAlreadyError,
     FileProblemError,
     GlassformerError,
     InvalidValueError,
+    MissingValueError,
     UnsupportedError,
 )
 from glassformer.messages import plural
 
 if TYPE_CHECKING:
+    from PIL import Image
+
+    from glassformer.cli.tasks import TaskRun
     from glassformer.data.annotations import AnnotatedImage, Annotation
     from glassformer.data.image_files import ImageLike
     from glassformer.tasks.base import Task
 
-Images = Annotated[
-    list[str], typer.Argument(metavar="IMAGE", help="Image files, folders or patterns such as 'scans/*.png'.")
-]
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 JPEG = (".jpg", ".jpeg")
+SOFTWARE_TAG, SOFTWARE = 0x0131, "glassformer"  # of EXIF
 
 
 @dataclass(kw_only=True)
-class ObjectOptions(DeviceOptions):
+class ObjectOutputOptions(LineOptions):
     """Output of commands that find objects in images."""
 
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the objects to this file.", show_default=False, rich_help_panel=OUTPUT_PANEL
-        ),
-    ] = None
     format: Annotated[
         Literal["text", "json", "coco"] | None,
         typer.Option(
@@ -66,7 +64,6 @@ class ObjectOptions(DeviceOptions):
             rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None
-    overwrite: Overwrite = False
 
     def pictures(self, files: Sequence[Path]) -> dict[Path, Path]:
         """Check the output options; return the file of each drawn image."""
@@ -75,79 +72,10 @@ class ObjectOptions(DeviceOptions):
         return {} if self.draw is None else output_paths(files, self.draw, overwrite=self.overwrite)
 
 
-@with_options(ObjectOptions)
-def detect(
-    model: Model,
-    images: Images,
-    threshold: Annotated[
-        float, typer.Option(help="Minimum score of an object, from 0 to 1.", show_default=True)
-    ] = 0.5,
-    *,
-    options: ObjectOptions,
-) -> None:
-    """Detect objects in images.
+@dataclass(kw_only=True)
+class MaskOutputOptions(ObjectOutputOptions):
+    """Output of commands that find objects with masks."""
 
-    Prints one line per object: file, label, score and box, separated by tabs.
-    A box is x_min, y_min, x_max, y_max in pixels of the image.
-    """
-    from glassformer.data.image_files import list_images
-
-    files = list_images(images)
-    pictures = options.pictures(files)
-    bundle = options.load(model)
-    from glassformer.tasks.detection import Detector
-
-    task = Detector(bundle, threshold=threshold)
-
-    def results() -> Iterator[AnnotatedImage]:
-        for image in run_on_images(task, files, errors):
-            if pictures:
-                save_drawing(image, image.annotations, pictures[image.path])
-            yield image
-
-    errors = LineErrors(unit="image")
-    write_objects(results(), task.labels, options, errors, folder=common_folder(files), threshold=threshold)
-
-
-@with_options(ObjectOptions)
-def segment(
-    model: Model,
-    images: Images,
-    points: Annotated[
-        list[str] | None, typer.Option("--point", help="Point x,y inside the object, in pixels. Repeatable.")
-    ] = None,
-    background_points: Annotated[
-        list[str] | None, typer.Option("--background-point", help="Point x,y outside of it. Repeatable.")
-    ] = None,
-    boxes: Annotated[
-        list[str] | None,
-        typer.Option("--box", help="Box x_min,y_min,x_max,y_max around an object. Repeatable."),
-    ] = None,
-    everything: Annotated[
-        bool, typer.Option("--everything", help="Segment everything in the image, with a grid of points.")
-    ] = False,
-    points_per_side: Annotated[
-        int | None,
-        typer.Option(help="Rows and columns of the grid for --everything (default: 32).", show_default=False),
-    ] = None,
-    mode: Annotated[
-        Literal["semantic", "instance", "panoptic"] | None,
-        typer.Option(
-            help="What to segment, for models without prompts (default: what the model was trained for).",
-            show_default=False,
-        ),
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            help="Minimum score of an object or region, 0 to 1, for models without prompts (default: 0.5).",
-            show_default=False,
-        ),
-    ] = None,
-    stuff_classes: Annotated[
-        list[str] | None,
-        typer.Option("--stuff-class", help="Class whose panoptic segments are merged, e.g. sky. Repeatable."),
-    ] = None,
     masks: Annotated[
         Path | None,
         typer.Option(
@@ -155,7 +83,7 @@ def segment(
             show_default=False,
             rich_help_panel=OUTPUT_PANEL,
         ),
-    ] = None,
+    ] = None
     class_map: Annotated[
         Path | None,
         typer.Option(
@@ -165,24 +93,33 @@ def segment(
             show_default=False,
             rich_help_panel=OUTPUT_PANEL,
         ),
-    ] = None,
-    *,
-    options: ObjectOptions,
-) -> None:
-    """Segment images: objects that points and boxes name, or whole images.
+    ] = None
 
-    Prints one line per mask: file, label, score, box and area in pixels,
-    separated by tabs. A box is x_min, y_min, x_max, y_max.
-    With prompts (SAM), the score is the predicted IoU. A single point is
-    ambiguous and gives three masks, e.g. of a shirt, a person and a group;
-    the largest whose predicted IoU is within 0.05 of the highest comes first.
-    Other models (EoMT, Mask2Former, ...) segment whole images into classes,
-    objects or regions.
-    """
+
+def run_objects(run: TaskRun, options: ObjectOutputOptions) -> None:
+    """Find objects in images; with --json, or from or to a table, as any other task."""
+    from glassformer.cli.predict import run_lines
+    from glassformer.data.annotations import ONE_CLASS
     from glassformer.data.image_files import list_images
 
-    files = list_images(images)
+    to_table = options.out is not None and options.format is None and is_table(options.out)
+    if options.as_json or options.file is not None or options.resume or to_table:
+        if options.format is not None or options.draw is not None:
+            names = (
+                "format" if options.format is not None else "draw",
+                "as_json" if options.as_json else "file",
+            )
+            raise ConflictError(names, "tables and JSON lines have one row per image")
+        images = [str(path) for path in list_images(run.inputs)] if run.inputs else []
+        run_lines(replace(run, inputs=images), options)
+        return
+    if not run.inputs:
+        raise MissingValueError("IMAGE", "as the input")
+    files = list_images(run.inputs)
     pictures = options.pictures(files)
+    masks, class_map = (
+        (options.masks, options.class_map) if isinstance(options, MaskOutputOptions) else (None, None)
+    )
     overwrite = options.overwrite
     mask_files = {} if masks is None else output_paths(files, masks, overwrite=overwrite, numbered=True)
     maps = (
@@ -190,66 +127,58 @@ def segment(
     )
     if maps and class_map == options.draw:
         raise ConflictError(("draw", "class_map"), "both name the same path")
-    bundle = options.load(model)
-    from glassformer.data.annotations import ONE_CLASS
-    from glassformer.tasks.image_segmentation import ImageSegmenter, make_segmenter
-
-    prompts: dict[str, Any] = {  # texts such as "120,80", which the task converts
-        "points": points or (),
-        "background_points": background_points or (),
-        "boxes": boxes or (),
-    }
-    task = make_segmenter(
-        bundle,
-        **prompts,
-        everything=everything,
-        points_per_side=points_per_side,
-        mode=mode,
-        threshold=threshold,
-        stuff_classes=stuff_classes or (),
-    )
-    if isinstance(task, ImageSegmenter):
-        classes, limit, one_prompt = task.labels, task.threshold, False
-    else:
-        classes, limit, one_prompt = [ONE_CLASS], None, len(task.prompts) == 1
-        if maps:
-            raise UnsupportedError(bundle.display_name, "class maps", hint="its masks have no classes")
-        if task.everything is not None:
-            count = task.everything.points_per_side**2
-            message(f"segmenting everything with {count:,} points; fewer are faster")
+    bundle = options.load(run.model)
+    task: Any = run.spec.make(bundle, run.options(bundle, brief=True))
+    classes = getattr(task, "labels", [ONE_CLASS])
+    prompts, grid = getattr(task, "prompts", ()), getattr(task, "everything", None)
+    if maps and (prompts or grid is not None):
+        raise UnsupportedError(bundle.display_name, "class maps", hint="its masks have no classes")
+    if grid is not None:
+        message(f"segmenting everything with {grid.points_per_side**2:,} points; fewer are faster")
 
     def results() -> Iterator[AnnotatedImage]:
-        for image in run_on_images(task, files, errors):
+        for image in run_on_images(task, files, errors, run.command):
             if masks is not None:
                 save_masks(image, mask_files[image.path])
             if maps:
                 save_class_map(image, classes, maps[image.path])
             if pictures:
-                best = image.annotations[:1] if one_prompt else image.annotations
+                best = image.annotations[:1] if len(prompts) == 1 else image.annotations
                 save_drawing(image, best, pictures[image.path])
             yield image
 
     errors = LineErrors(unit="image")
+    all_objects = "all masks" if run.spec.result.has_masks else "all objects"  # type: ignore[attr-defined]
     write_objects(
         results(),
         classes,
         options,
         errors,
         folder=common_folder(files),
-        threshold=limit,
-        drawing="the first mask" if one_prompt else "all masks",
+        threshold=getattr(task, "threshold", None),
+        drawing="the first mask" if len(prompts) == 1 else all_objects,
         masks=masks,
         class_map=class_map,
     )
 
 
+def is_table(path: Path) -> bool:
+    """Whether a file is written as a table: not .json, which has a list of images."""
+    from glassformer.data.readers import file_format
+
+    return path.suffix != ".json" and file_format(path) != "plain"
+
+
 def run_on_images(
-    task: Task[ImageLike, list[Annotation]], files: Sequence[Path], errors: LineErrors
+    task: Task[ImageLike, list[Annotation]],
+    files: Sequence[Path],
+    errors: LineErrors,
+    command: Callable[..., None],
 ) -> Iterator[AnnotatedImage]:
     """Yield every image with the annotations that a task finds; print progress at intervals.
 
     The error of an image that cannot be read, or does not fit the prompts, is added to `errors`; if it is the
-    only image, its error is raised.
+    only image, its error is raised. command: whose flags errors name.
     """
     from glassformer.data.annotations import AnnotatedImage
     from glassformer.data.image_files import read_image_shape
@@ -262,7 +191,7 @@ def run_on_images(
             raise reason
         rejected.add(number)
         if isinstance(reason, InvalidValueError):  # of a prompt; other errors have the path
-            reason = with_flags(reason, segment)
+            reason = with_flags(reason, command)
             errors.add(number, f"{files[number - 1]}: {reason}")
         else:
             errors.add(number, reason)
@@ -308,10 +237,33 @@ def output_paths(
     for file, path in paths.items():
         if counts[path] > 1:  # a.bmp and a.gif become a.bmp.png and a.gif.png
             paths[file] = path.with_name(f"{file.name}.png")
-        first = _numbered(paths[file], 1) if numbered else paths[file]
-        if first.exists():
-            check_output_file(first, overwrite=overwrite, inputs=files)
+        path = paths[file]
+        pattern = f"{glob.escape(path.stem)}-[0-9]*{path.suffix}" if numbered else glob.escape(path.name)
+        for existing in path.parent.glob(pattern):
+            check_output_file(existing, overwrite=overwrite, inputs=files)
+            if not _is_written_by_us(existing):
+                hint = "glassformer did not write it: choose another folder"
+                raise FileExistsAlreadyError(existing, hint=hint)
     return paths
+
+
+def _is_written_by_us(path: Path) -> bool:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return image.getexif().get(SOFTWARE_TAG) == SOFTWARE
+    except (OSError, ValueError, SyntaxError):
+        return False
+
+
+def _save_picture(image: Image.Image, path: Path) -> None:
+    """Save an image with the name of this program, so that it may be overwritten by the next run."""
+    from PIL import Image
+
+    exif = Image.Exif()
+    exif[SOFTWARE_TAG] = SOFTWARE
+    image.save(path, exif=exif)
 
 
 def common_folder(files: Sequence[Path]) -> Path:
@@ -328,7 +280,7 @@ def save_drawing(image: AnnotatedImage, annotations: Sequence[Annotation], path:
     from glassformer.plotting.annotated_image import draw_annotations
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    draw_annotations(image.load(), annotations).save(path)
+    _save_picture(draw_annotations(image.load(), annotations), path)
 
 
 def save_masks(image: AnnotatedImage, path: Path) -> None:
@@ -338,7 +290,7 @@ def save_masks(image: AnnotatedImage, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     for number, thing in enumerate(image.annotations, 1):
         if thing.mask is not None:
-            Image.fromarray(thing.mask).save(_numbered(path, number))
+            _save_picture(Image.fromarray(thing.mask), _numbered(path, number))
 
 
 def save_class_map(image: AnnotatedImage, labels: Sequence[str], path: Path) -> None:
@@ -348,7 +300,7 @@ def save_class_map(image: AnnotatedImage, labels: Sequence[str], path: Path) -> 
     from glassformer.data.annotation_writers import class_map
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(class_map(image.annotations, labels, image.height, image.width)).save(path)
+    _save_picture(Image.fromarray(class_map(image.annotations, labels, image.height, image.width)), path)
 
 
 def format_objects(image: AnnotatedImage) -> str:
@@ -365,7 +317,7 @@ def format_objects(image: AnnotatedImage) -> str:
 def write_objects(
     images: Iterable[AnnotatedImage],
     classes: Sequence[str],
-    options: ObjectOptions,
+    options: ObjectOutputOptions,
     errors: LineErrors,
     *,
     folder: Path,

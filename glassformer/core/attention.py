@@ -1,58 +1,51 @@
-"""Multi-head attention. Keys and values come from x (self-attention) or from `memory` (cross-attention).
+"""Multi-head attention. Keys and values come from x (self-attention) or from a memory (cross-attention).
 
-    x (B, T, D) --q_proj--> q (B, H, T, K) -\\
+    x (B, T, D) --q_proj--> q (B, H, T, K) --------\\
     memory (B, S, D) --k_proj--> k (B, G, S, K) --attend--> heads (B, H, T, V) --join, out_proj--> (B, T, D)
-    memory (B, S, D) --v_proj--> v (B, G, S, V) -/
+    memory (B, S, D) --v_proj--> v (B, G, S, V) ---/
 
-`MultiHeadAttention` fixes the order of operations: project, split into heads, normalize, attend, join,
-project out. An `AttentionBackend` handles position terms, KV cache, mask and kernel. `DenseAttention` is the
-one in this file; `inference` has backends for unpadded rows, beams and continuous batching.
+`MultiHeadAttention` projects, splits into heads, joins the heads and projects out. What happens in between is
+the task of an `AttentionBackend`, which is prepared once per pass: it knows the memory, the mask, the
+positions, the KV cache and the kernel. `DenseAttention` is the definition; `vision.attention` has attention
+within windows, and `inference` has backends for unpadded rows, beams and continuous batching.
 
 B batch, T queries, S keys, D d_model, H query heads, G key/value heads, K head width, V value width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
 from glassformer.core import backend, spec
-from glassformer.core.backend import Fused, Linear, Norm
+from glassformer.core.backend import Linear
+from glassformer.core.embeddings import check_vectors
 from glassformer.core.kernels import GridBias, Kernel, PreparedMask, prepare_mask, with_bias
 from glassformer.core.kernels import attend as run_kernel
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
 from glassformer.core.norms import RMSNorm, UnitNorm
-from glassformer.core.observe import AttentionContext, Observer, tap
-from glassformer.core.positions import PositionTerms
-from glassformer.core.spatial import Grid, LogBias2d, PositionBias, QueryBias2d, RelativeBias2d, WindowLayout
-from glassformer.errors import InvalidValueError, MissingValueError, ShapeError
+from glassformer.core.observe import AttentionContext, Observer, run_with_weights, tap
+from glassformer.core.positions import NO_TERMS, PositionTerms
+from glassformer.errors import InvalidValueError, ShapeError, explain_torch_names
 
 
 class AttentionBackend(Protocol):
-    """Protocol that computes one layer's attention: position terms, KV cache, mask and kernel."""
+    """Protocol that computes the heads of one attention layer, from what was prepared for this pass."""
 
-    @property
-    def keys_cached(self) -> bool:
-        """Whether keys and values are already cached, so that only queries are projected."""
-        ...
-
-    def __call__(
-        self,
-        attention: MultiHeadAttention,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        obs: Observer | None = None,
-    ) -> Tensor:
-        """Attend from q (..., H, K) to k (..., G, K) and v (..., G, V) -> head outputs (..., H, V)."""
+    def __call__(self, attention: MultiHeadAttention, x: Tensor, obs: Observer | None = None) -> Tensor:
+        """Attend from x (..., D) -> heads (..., H, V)."""
         ...
 
 
-# qkv (B, T, 3 * D), bias (H, W, W), layout of the windows, scale of the scores -> (B, T, D)
-WindowKernel = Callable[[Tensor, Tensor, WindowLayout, float], Tensor]
+class PreparedAttention(AttentionBackend, Protocol):
+    """Protocol of backends that are prepared for all layers of a kind, such as `DenseAttention`."""
+
+    def at_layer(self, layer: int, norm: nn.Module | None, cache: KVCache | None) -> AttentionBackend:
+        """Return the backend of one layer. norm: the norm before its attention."""
+        ...
 
 
 class MultiHeadAttention(nn.Module):
@@ -67,27 +60,28 @@ class MultiHeadAttention(nn.Module):
     dropout: dropout rate of the attention weights
     qk_norm: normalizes queries and keys of each head; `CosineSpec` for cosine attention
     softcap: bound of the scaled scores, softcap * tanh(scores / softcap); None: no bound
-    memory_dim: width of the memory in cross-attention; None: d_model
-    spatial_window: windows of a 2-D grid of tokens, within which they attend; None: all tokens
-    position_bias: bias on the scores of tokens of a 2-D grid
+    memory_dim: width of `k_v` in cross-attention; None: d_model
 
     >>> import torch
-    >>> attention = MultiHeadAttention(16, num_heads=4)
-    >>> attention(torch.randn(2, 5, 16), mask=Mask(causal=True)).shape            # self
+    >>> attention = MultiHeadAttention(16, 4)
+    >>> attention(torch.randn(2, 5, 16), Mask(causal=True)).shape             # self-attention
     torch.Size([2, 5, 16])
-    >>> attention(torch.randn(2, 5, 16), memory=torch.randn(2, 7, 16)).shape      # cross
+    >>> attention(torch.randn(2, 5, 16), k_v=torch.randn(2, 7, 16)).shape     # cross-attention
     torch.Size([2, 5, 16])
+    >>> out, weights = attention(torch.randn(2, 5, 16), return_weights=True)
+    >>> weights.shape                                                         # (B, H, T, S)
+    torch.Size([2, 4, 5, 5])
     """
 
-    # set on copies that are prepared for inference
-    fused: Fused | None = None
-    window_kernel: WindowKernel | None = None
+    on_grid = False  # whether the tokens have to form a 2-D grid
+    has_position_bias = False  # whether each layer adds a bias of its own to the scores
 
+    @explain_torch_names
     def __init__(
         self,
         d_model: int,
-        *,
         num_heads: int,
+        *,
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
         value_dim: int | None = None,
@@ -98,8 +92,6 @@ class MultiHeadAttention(nn.Module):
         qk_norm: spec.RMSNormSpec | spec.CosineSpec | None = None,
         softcap: float | None = None,
         memory_dim: int | None = None,
-        spatial_window: spec.WindowSpec | None = None,
-        position_bias: spec.PositionBiasSpec | None = None,
     ) -> None:
         super().__init__()
         spec.AttentionSpec(  # validates names and sizes
@@ -111,17 +103,14 @@ class MultiHeadAttention(nn.Module):
             dropout=dropout,
             softcap=softcap,
         )
-        if head_dim is None and d_model % num_heads:
-            raise InvalidValueError(
-                "d_model", d_model, f"a multiple of num_heads {num_heads}", hint="or set head_dim"
-            )
+        if head_dim is None:
+            spec.check_divisible(d_model, num_heads)
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads or num_heads
         self.head_dim = head_dim or d_model // num_heads
         self.value_dim = value_dim or self.head_dim
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.window, self.dropout, self.softcap = window, dropout, softcap
-        self.spatial_window = spatial_window
         source = memory_dim or d_model
         self.q_proj = Linear(d_model, self.num_heads * self.head_dim, bias="q" in biases)
         self.k_proj = Linear(source, self.num_kv_heads * self.head_dim, bias="k" in biases)
@@ -135,117 +124,51 @@ class MultiHeadAttention(nn.Module):
             case spec.CosineSpec():
                 self.q_norm, self.k_norm = UnitNorm(self.num_heads, qk_norm.max_scale), UnitNorm()
                 self.scale = 1.0 if scale is None else scale
-        self.position_bias = self._make_position_bias(position_bias)
 
-    def _make_position_bias(self, bias: spec.PositionBiasSpec | None) -> PositionBias | None:
-        match bias:
-            case None:
-                return None
-            case spec.RelativeBias2dSpec(grid=grid, signed=signed):
-                return RelativeBias2d(self.num_heads, grid=grid, signed=signed)
-            case spec.QueryBias2dSpec(grid=grid):
-                return QueryBias2d(self.head_dim, grid=grid)
-            case spec.LogBias2dSpec():
-                return LogBias2d(self.num_heads, **vars(bias))
-
+    @explain_torch_names
     def forward(
         self,
         x: Tensor,
-        memory: Tensor | None = None,
+        mask: Mask | Tensor | AttentionBackend | None = None,
+        k_v: Tensor | None = None,
         *,
-        mask: Mask | PreparedMask | Tensor | None = None,
-        terms: PositionTerms | None = None,
-        kernel: Kernel = "auto",
-        attend: AttentionBackend | None = None,
-        norm: Norm | None = None,
-        residual: Tensor | None = None,
-        position_embeddings: Tensor | None = None,
-        memory_position_embeddings: Tensor | None = None,
+        return_weights: bool = False,
         obs: Observer | None = None,
-    ) -> Tensor:
-        """x (B, T, D), memory (B, S, D) for cross-attention -> attention(norm(x)) + residual, (B, T, D).
+    ) -> Any:
+        """x (B, T, D) -> (B, T, D).
 
-        attend: attention backend that replaces `mask`, `terms` and `kernel`; a stack prepares one for all
-        layers with the same mask and terms. If it takes packed (unpadded) tokens, x is (N, D).
-        position_embeddings, memory_position_embeddings: (B|1, T, D) and (B|1, S, D), added to the inputs of
-        queries and keys, but not of values.
+        mask: true or 1 = may attend: (T, S), (B, 1|T, S) or (B, 1|H, 1|T, S), or a `Mask`. A stack passes a
+        prepared `AttentionBackend` instead, which also knows the memory.
+        k_v: memory (B, S, D) of cross-attention.
+        return_weights: return (output, weights (B, H, T, S)), computed as `Record.weights` does.
         """
-        if attend is None:
-            attend = self._dense(x, memory, mask, terms, kernel)
-        windows = attend.windows if isinstance(attend, DenseAttention) else None
-        if windows is not None and self.window_kernel is not None and windows.padded == windows.grid:
-            assert self.fused is not None and isinstance(self.position_bias, RelativeBias2d)
-            qkv = self.fused["qkv"](x, norm=norm)
-            joined = self.window_kernel(qkv, self.position_bias(x, windows.grid)[0], windows, self.scale)
-            return self.fused["out"](joined, residual=residual)
-        if windows is not None:
-            if norm is not None and not self.pads_before_norm:
-                x, norm = norm(x), None
-            x = windows.partition(x)  # (B * windows, T, D)
-        if position_embeddings is not None or memory_position_embeddings is not None:
-            heads = attend(
-                self,
-                *self._positioned(
-                    x if norm is None else norm(x), memory, position_embeddings, memory_position_embeddings
-                ),
-                obs,
-            )
-        elif attend.keys_cached:
-            heads = attend(self, self.queries(x, norm), None, None, obs)
-        elif memory is None:
-            heads = attend(self, *self.queries_keys_values(x, norm), obs)
-        else:
-            if memory.shape[0] != x.shape[0]:
-                raise ShapeError("memory", memory.shape, f"{x.shape[0]} rows, one for each row of the input")
-            heads = attend(self, self.queries(x, norm), *self.keys_values(memory), obs)
-        joined = heads.flatten(-2)  # (..., H * V)
-        if windows is not None:
-            joined = windows.merge(joined)
-        if self.fused is not None:
-            return self.fused["out"](joined, residual=residual)
-        out = tap(obs, "out", self.out_proj(joined))
-        return out if residual is None else residual + out
+        if return_weights:
+            out, weights = run_with_weights(self, x, mask, k_v)
+            return out, weights[0]
+        attend = mask if callable(mask) else self.prepare(x, mask, k_v)
+        heads = attend(self, x, obs)  # (B, T, H, V)
+        return tap(obs, "out", self.out_proj(heads.flatten(-2)))
 
-    @property
-    def pads_before_norm(self) -> bool:
-        """Whether tokens that fill up windows are added before the norm, as zeros, rather than after it."""
-        return self.spatial_window is not None and self.spatial_window.pad_before_norm
+    def queries_keys_values(self, x: Tensor, position: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Project x (..., D) to q (..., H, K), k (..., G, K) and v (..., G, V) for self-attention.
 
-    def queries_keys_values(self, x: Tensor, norm: Norm | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Project x (..., D) to q (..., H, K), k (..., G, K) and v (..., G, V) for self-attention."""
-        if self.fused is not None:
-            q, k, v = self.fused["qkv"](x, norm=norm).split_with_sizes(self._widths, -1)
-        else:
-            x = x if norm is None else norm(x)
+        position: embeddings (1|B, T, D) that are added to the inputs of q and k, but not of v
+        """
+        if position is None:
             q, k, v = backend.project(x, self.q_proj, self.k_proj, self.v_proj)
+        else:
+            q, k, v = *backend.project(x + position.to(x.dtype), self.q_proj, self.k_proj), self.v_proj(x)
         return self._split_queries(q), *self._split_keys_values(k, v)
 
-    def queries(self, x: Tensor, norm: Norm | None = None) -> Tensor:
-        """Project x (..., D) to queries (..., H, K)."""
-        if self.fused is not None:
-            return self._split_queries(self.fused["q"](x, norm=norm))
-        return self._split_queries(self.q_proj(x if norm is None else norm(x)))
+    def queries(self, x: Tensor, position: Tensor | None = None) -> Tensor:
+        """Project x (..., D), plus position embeddings, to queries (..., H, K)."""
+        return self._split_queries(self.q_proj(x if position is None else x + position.to(x.dtype)))
 
-    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Project memory (..., D) to k (..., G, K) and v (..., G, V)."""
-        if self.fused is not None:
-            k, v = self.fused["kv"](memory).split_with_sizes(self._widths[1:], -1)
-        else:
-            k, v = backend.project(memory, self.k_proj, self.v_proj)
-        return self._split_keys_values(k, v)
-
-    def _positioned(
-        self, x: Tensor, memory: Tensor | None, position: Tensor | None, memory_position: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Project q, k and v with position embeddings added to the inputs of q and k."""
-        query = x if position is None else x + position.to(x.dtype)
-        if memory is None:
-            key, value = query, x
-        else:
-            key = memory if memory_position is None else memory + memory_position.to(memory.dtype)
-            value = memory
-        k, v = self._split_keys_values(self.k_proj(key), self.v_proj(value))
-        return self._split_queries(self.q_proj(query)), k, v
+    def keys_values(self, memory: Tensor, position: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Project memory (..., D) to k (..., G, K) and v (..., G, V); only k gets position embeddings."""
+        if position is None:
+            return self._split_keys_values(*backend.project(memory, self.k_proj, self.v_proj))
+        return self._split_keys_values(self.k_proj(memory + position.to(memory.dtype)), self.v_proj(memory))
 
     def _split_queries(self, q: Tensor) -> Tensor:
         q = q.view(*q.shape[:-1], self.num_heads, self.head_dim)
@@ -257,25 +180,49 @@ class MultiHeadAttention(nn.Module):
         v = v.view(*v.shape[:-1], groups, self.value_dim)
         return k if self.k_norm is None else self.k_norm(k), v
 
-    @property
-    def _widths(self) -> list[int]:
-        groups = self.num_kv_heads
-        return [self.num_heads * self.head_dim, groups * self.head_dim, groups * self.value_dim]
+    def prepare(
+        self,
+        x: Tensor,
+        mask: Mask | Tensor | None = None,
+        memory: Tensor | None = None,
+        *,
+        terms: PositionTerms = NO_TERMS,
+        keys: int | None = None,
+        kernel: Kernel = "auto",
+    ) -> PreparedAttention:
+        """Prepare the backend of layers like this one, for x (B, T, D).
+
+        keys: number of keys, if a cache holds more than those of x
+        """
+        check_vectors("x", x, self.q_proj.in_features)
+        if memory is not None:
+            check_vectors("k_v", memory, self.k_proj.in_features)
+            if memory.shape[0] != x.shape[0]:
+                hint = "in a decoder, k_v is the output of the encoder"
+                raise ShapeError("k_v", memory.shape, f"the batch size of x, {x.shape[0]}", hint)
+            keys = memory.shape[1]
+        if mask is not None and (mask is x or mask is memory or _is_vectors(mask, memory)):
+            hint = "for attention(q, k, v, mask) write attention(q, mask, k_v=k)"
+            raise InvalidValueError("mask", "the vectors", "a mask", hint)
+        mask = Mask.of(mask)
+        terms = terms.with_bias(mask.bias)
+        sizes = (*x.shape[:2], x.shape[1] if keys is None else keys)
+        return DenseAttention(self.prepare_mask(mask, sizes, x, terms, kernel), terms, memory)
 
     def prepare_mask(
         self,
         mask: Mask,
-        *,
-        batch: int,
-        queries: int,
-        keys: int,
+        sizes: tuple[int, int, int],
         like: Tensor,
-        terms: PositionTerms | None = None,
+        terms: PositionTerms,
         kernel: Kernel = "auto",
-        name: str = "mask",
     ) -> PreparedMask:
-        """Prepare the mask, with this layer's window, for the kernel. like: has the dtype and device."""
-        mask.check(batch=batch, heads=self.num_heads, queries=queries, keys=keys, name=name)
+        """Prepare the mask, with this layer's window, for the kernel.
+
+        sizes: B, T and S. like: has the dtype and device.
+        """
+        batch, queries, keys = sizes
+        mask.check(batch=batch, heads=self.num_heads, queries=queries, keys=keys)
         return prepare_mask(
             mask.with_window(self.window),
             batch=batch,
@@ -283,68 +230,31 @@ class MultiHeadAttention(nn.Module):
             keys=keys,
             device=like.device,
             dtype=like.dtype,
-            bias=None if terms is None else terms.bias,
-            biased=self.position_bias is not None or (terms is not None and terms.biased),
+            bias=terms.bias,
+            biased=terms.biased or self.has_position_bias,
             dropout=self.dropout if self.training else 0.0,
             softcap=self.softcap,
             kernel=kernel,
         )
 
-    def _dense(
-        self,
-        x: Tensor,
-        memory: Tensor | None,
-        mask: Mask | PreparedMask | Tensor | None,
-        terms: PositionTerms | None,
-        kernel: Kernel,
-    ) -> DenseAttention:
-        terms = terms or PositionTerms()
-        if self.spatial_window is not None:
-            return self.prepare_windows(terms.grid, x, kernel)
-        if not isinstance(mask, PreparedMask):
-            keys = x.shape[1] if memory is None else memory.shape[1]
-            mask = self.prepare_mask(
-                Mask.of(mask),
-                batch=x.shape[0],
-                queries=x.shape[1],
-                keys=keys,
-                like=x,
-                terms=terms,
-                kernel=kernel,
-            )
-        return DenseAttention(mask, terms)
+    @property
+    def output_layer(self) -> nn.Module:
+        """The module that computes the output."""
+        return self.out_proj
 
-    def prepare_windows(self, grid: Grid | None, like: Tensor, kernel: Kernel = "auto") -> DenseAttention:
-        """Prepare attention within the windows of a grid. like: the input (B, T, D)."""
-        assert self.spatial_window is not None
-        if grid is None:
-            raise MissingValueError("the grid of the tokens", "by window attention")
-        windows = WindowLayout.of(grid, self.spatial_window)
-        size, tokens = windows.size, windows.size**2
-        mask = self.prepare_mask(
-            Mask(allowed=windows.allowed(like.shape[0], like.device)),
-            batch=like.shape[0] * windows.num_windows,
-            queries=tokens,
-            keys=tokens,
-            like=like,
-            kernel=kernel,
-        )
-        return DenseAttention(mask, PositionTerms(grid=(size, size)), windows=windows)
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Key that is equal for layers that can share what `prepare` returns."""
+        return self.num_heads, self.window, self.dropout, self.softcap
 
     def add_bias(
         self, mask: PreparedMask, terms: PositionTerms, q: Tensor, k: Tensor
     ) -> tuple[PreparedMask, Tensor | GridBias | None]:
         """Return mask and bias of this layer, for q (B, H, T, K) and k (B, H, S, K).
 
-        A bias that this layer owns, or that depends on q and k, is computed here. The latter consists of the
-        products of q and of k with the embeddings of their relative positions, which the projections of k and
-        q map to heads.
+        A bias that depends on q and k is computed here: the products of q and of k with the embeddings of
+        their relative positions, which the projections of k and q map to heads.
         """
-        if self.position_bias is not None:
-            if terms.grid is None:
-                raise MissingValueError("the grid of the tokens", "by a 2-D position bias")
-            own: Tensor | GridBias = self.position_bias(q, terms.grid)
-            return mask if isinstance(own, GridBias) else with_bias(mask, own, batch=q.shape[0]), own
         if terms.relative is None:
             return mask, terms.bias
         embedding, rows, kinds, dropout = terms.relative
@@ -357,57 +267,64 @@ class MultiHeadAttention(nn.Module):
                 found = products.gather(-1, index.expand(*products.shape[:2], -1, -1))
                 by_kind.append(found if kind == "c2p" else found.transpose(-1, -2))  # (B, H, T, S)
         bias = sum(by_kind[1:], by_kind[0]) * self.scale
+        bias = bias if terms.bias is None else bias + terms.bias
         return with_bias(mask, bias, batch=q.shape[0]), bias
 
 
-class DenseAttention(NamedTuple):
-    """Reference backend: attention over padded rows (B, T), with an optional contiguous KV cache.
+def _is_vectors(mask: Mask | Tensor, memory: Tensor | None) -> bool:
+    """Whether `mask` can only be vectors (B, S, D), like the memory."""
+    if not isinstance(mask, Tensor) or memory is None:
+        return False
+    return mask.shape == memory.shape and mask.shape[1] != mask.shape[2]
 
-    cross: use the cached keys and values of the encoder output, which are projected only once.
-    windows: attention within windows of a 2-D grid; each window is a row of the batch.
+
+def make_attention(
+    d_model: int, attention: spec.AttentionSpec, *, memory_dim: int | None = None
+) -> MultiHeadAttention:
+    """Build an attention layer. memory_dim: width of the memory of cross-attention; None: d_model."""
+    options = {**vars(attention), "memory_dim": memory_dim}
+    if attention.spatial_window is None and attention.position_bias is None:
+        del options["spatial_window"], options["position_bias"]
+        return MultiHeadAttention(d_model, **options)
+    from glassformer.core.vision.attention import GridAttention  # here: text models need no vision
+
+    return GridAttention(d_model, **options)
+
+
+class DenseAttention(NamedTuple):
+    """The definition: attention over padded rows (B, T), with an optional contiguous KV cache.
+
+    memory: keys and values of cross-attention come from it (B, S, D), and are cached after the first step.
+    position, memory_position: embeddings (1|B, T, D) and (1|B, S, D), added to the inputs of q and k.
     """
 
     mask: PreparedMask
     terms: PositionTerms = PositionTerms()
+    memory: Tensor | None = None
+    position: Tensor | None = None
+    memory_position: Tensor | None = None
     cache: KVCache | None = None
     layer: int = 0  # of the cache
-    cross: bool = False
-    windows: WindowLayout | None = None
 
-    @property
-    def grid(self) -> Grid | None:
-        """Rows and columns of the input, if its tokens form a 2-D grid."""
-        return self.terms.grid if self.windows is None else self.windows.grid
+    def at_layer(self, layer: int, norm: nn.Module | None, cache: KVCache | None) -> DenseAttention:
+        return self if cache is None else self._replace(cache=cache, layer=layer)
 
-    @property
-    def keys_cached(self) -> bool:
-        return self.cross and self.cache is not None and self.cache.layers[self.layer].cross is not None
-
-    def __call__(
-        self,
-        attention: MultiHeadAttention,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        obs: Observer | None = None,
-    ) -> Tensor:
-        q = q.transpose(1, 2)  # (B, H, T, K)
-        if k is not None and v is not None:
-            q, k, v = self._update(q, k.transpose(1, 2), v.transpose(1, 2))
+    def __call__(self, attention: MultiHeadAttention, x: Tensor, obs: Observer | None = None) -> Tensor:
+        if self.memory is None:
+            q, k, v = map(_heads_first, attention.queries_keys_values(x, self.position))
+            q, k = self.terms.rotate(q, k)
+            if self.cache is not None:
+                k, v = self.cache.append(self.layer, k, v)
         else:
-            assert self.cache is not None
-            cached = self.cache.layers[self.layer].cross
-            assert cached is not None
-            k, v = cached
-        edit = None
+            q = _heads_first(attention.queries(x, self.position))
+            k, v = self._memory_keys_values(attention, self.memory)
         if obs is not None:
             q, k, v = obs("q", q), obs("k", k), obs("v", v)
         mask, bias = attention.add_bias(self.mask, self.terms, q, k)
+        edit = None
         if obs is not None:
             dense = bias.dense() if isinstance(bias, GridBias) else bias
-            obs.record_attention(
-                AttentionContext(mask, dense, attention.scale, attention.softcap, self.windows)
-            )
+            obs.record_attention(AttentionContext(mask, dense, attention.scale, attention.softcap))
             edit = obs if obs.edits("scores", "weights") else None
         heads = run_kernel(
             q,
@@ -422,11 +339,17 @@ class DenseAttention(NamedTuple):
         )
         return tap(obs, "heads", heads).transpose(1, 2)  # (B, T, H, V)
 
-    def _update(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotate queries and keys; append keys and values to the cache."""
-        q, k = self.terms.rotate(q, k)
-        if self.cache is not None and self.cross:
-            self.cache.layers[self.layer].cross = (k, v)
-        elif self.cache is not None:
-            k, v = self.cache.append(self.layer, k, v)
-        return q, k, v
+    def _memory_keys_values(self, attention: MultiHeadAttention, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return k (B, G, S, K) and v (B, G, S, V) of the memory."""
+        cached = None if self.cache is None else self.cache.layers[self.layer].cross
+        if cached is None:
+            k, v = attention.keys_values(memory, self.memory_position)
+            cached = _heads_first(k), _heads_first(v)
+            if self.cache is not None:
+                self.cache.layers[self.layer].cross = cached
+        return cached
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    """(B, T, H, K) -> (B, H, T, K)."""
+    return x.transpose(1, 2)

@@ -16,7 +16,7 @@ Each function computes the formula in its docstring. The optimizations:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.core.spec import Activation
+from glassformer.errors import InvalidValueError
 
 Norm = Callable[[Tensor], Tensor]
 
@@ -123,10 +124,6 @@ class FusedLinear(Protocol):
         ...
 
 
-# keys: "qkv", "q", "kv" and "out" in attention; "up" and "down" in a feed-forward layer
-Fused = Mapping[str, FusedLinear]
-
-
 def project(x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
     """Return each projection of x (B, T, D), or of rows (N, D)."""
     biases: list[Tensor] = [p.bias for p in projections if p.bias is not None]
@@ -168,6 +165,8 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float) -> None:
         super().__init__()
+        if not 0 <= p <= 1:
+            raise InvalidValueError("dropout", p, "a rate from 0 to 1")
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:

@@ -13,24 +13,53 @@ x --+-> norm -> attn -> norm_out -+   x --+-> attn -> norm -+
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
 from glassformer.core import backend
-from glassformer.core.attention import AttentionBackend, DenseAttention, MultiHeadAttention
-from glassformer.core.backend import Dropout, Norm
-from glassformer.core.convolution.layers import ConvNorm
-from glassformer.core.deformable import DeformableAttention
+from glassformer.core.attention import AttentionBackend, MultiHeadAttention
+from glassformer.core.backend import Dropout
 from glassformer.core.feedforward import FeedForward
-from glassformer.core.kernels import Kernel, PreparedMask
+from glassformer.core.inputs import Memory
+from glassformer.core.kernels import Kernel
 from glassformer.core.masks import Mask
-from glassformer.core.norms import LayerScale, drop_path
+from glassformer.core.norms import Conditional, LayerScale, drop_path
 from glassformer.core.observe import Observer, scope, tap
-from glassformer.core.positions import PositionTerms
-from glassformer.core.spatial import cells_to_map, map_to_cells
+from glassformer.core.positions import NO_TERMS, Grid, PositionTerms
 from glassformer.core.spec import Wiring
 from glassformer.errors import MissingValueError
+
+
+class LayerContext(NamedTuple):
+    """All that a layer needs besides the residual stream, prepared once per pass.
+
+    attend, cross_attend: backends of self-attention and cross-attention: memory, mask, positions, KV cache
+    condition: (B, C), read by adaptive norms: a time, a class or a text
+    grid: rows and columns, if the tokens form a 2-D grid
+    """
+
+    attend: AttentionBackend
+    cross_attend: AttentionBackend | None = None
+    condition: Tensor | None = None
+    grid: Grid | None = None
+    obs: Observer | None = None
+
+
+class Sublayer(NamedTuple):
+    """Attention or the feed-forward layer, with the norms and the factor around it.
+
+    attend: backend, if the module is attention
+    norm, norm_out: norm of its input and of its output
+    scale: factor on its output
+    """
+
+    name: str
+    module: nn.Module
+    attend: AttentionBackend | None
+    norm: nn.Module | None
+    norm_out: nn.Module | None
+    scale: nn.Module | None
 
 
 class Block(nn.Module):
@@ -52,27 +81,28 @@ class Block(nn.Module):
     >>> from glassformer.core.norms import LayerNorm
     >>> block = Block(self_attn=MultiHeadAttention(16, num_heads=4), ffn=FeedForward(16, d_ff=64),
     ...               norm=lambda: LayerNorm(16), wiring="pre")
-    >>> block(torch.randn(2, 5, 16), mask=Mask(causal=True)).shape
+    >>> x = torch.randn(2, 5, 16)
+    >>> block(x, block.prepare(x, Mask(causal=True))).shape
     torch.Size([2, 5, 16])
     """
 
     def __init__(
         self,
         *,
-        self_attn: MultiHeadAttention | DeformableAttention,
+        self_attn: MultiHeadAttention | nn.Module,
         ffn: FeedForward,
         norm: Callable[[], nn.Module],
         wiring: Wiring = "post",
         cross_attn: MultiHeadAttention | None = None,
         dropout: float = 0.0,
-        layer_scale: Callable[[], LayerScale] | None = None,
+        layer_scale: Callable[[], LayerScale | Conditional] | None = None,
         drop_path: float = 0.0,
         order: Literal["self_first", "cross_first"] = "self_first",
-        local_conv: ConvNorm | None = None,
+        local_conv: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.wiring, self.order = wiring, order
-        self.self_attn = self_attn
+        self.self_attn: Any = self_attn
         self.norm_self: nn.Module | None = norm()
         self.cross_attn = cross_attn
         self.norm_cross = norm() if cross_attn is not None else None
@@ -91,109 +121,99 @@ class Block(nn.Module):
         self.scale_cross_attn = None if layer_scale is None or cross_attn is None else layer_scale()
         self.scale_ffn = None if layer_scale is None else layer_scale()
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: Mask | PreparedMask | Tensor | None = None,
-        memory_mask: Mask | PreparedMask | Tensor | None = None,
-        terms: PositionTerms | None = None,
-        kernel: Kernel = "auto",
-        attend: AttentionBackend | None = None,
-        cross_attend: AttentionBackend | None = None,
-        position_embeddings: Tensor | None = None,
-        memory_position_embeddings: Tensor | None = None,
-        obs: Observer | None = None,
-    ) -> Tensor:
-        """x (B, T, D) -> (B, T, D), or (N, D) if `attend` and `cross_attend` handle rows without padding.
-
-        attend, cross_attend: backends of self- and cross-attention, instead of mask, terms and kernel.
-        position_embeddings, memory_position_embeddings: (B|1, T, D) and (B|1, S, D), added to the inputs of
-        queries and keys of both attentions, but not of values.
-        """
-        if self.cross_attn is not None and memory is None and not (cross_attend and cross_attend.keys_cached):
-            raise MissingValueError("memory", "by a block with cross-attention")
+    def forward(self, x: Tensor, context: LayerContext) -> Tensor:
+        """x (B, T, D) -> (B, T, D), or (N, D) if the backends of the context work on rows without padding."""
+        obs = context.obs
         x = tap(obs, "resid_in", x)
-        self_options = {"mask": mask, "terms": terms, "kernel": kernel, "attend": attend}
-        if position_embeddings is not None:
-            self_options["position_embeddings"] = position_embeddings
+        attention, cross, ffn = self._sublayers(context)
         if self.wiring == "parallel":
-            normed = self._norm("norm_self", obs)(x)
-            x = self._add(x, "self_attn", normed, None, obs, self_options)
-            x = self._add(x, "ffn", normed, None, obs, {})
+            y = self._norm("norm_self", attention.norm, x, context)
+            x = self._add(self._add(x, attention, y, context), ffn, y, context)
         elif self.wiring == "parallel_split":
-            attended = self._add(x, "self_attn", x, self._norm("norm_self", obs), obs, self_options)
-            x = self._add(attended, "ffn", x, self._norm("norm_ffn", obs), obs, {})
+            y = self._norm("norm_self", attention.norm, x, context)
+            z = self._norm("norm_ffn", ffn.norm, x, context)
+            x = self._add(self._add(x, attention, y, context), ffn, z, context)
         else:
-            cross_options: dict[str, Any] = {
-                "memory": memory,
-                "mask": memory_mask,
-                "kernel": kernel,
-                "attend": cross_attend,
-                "position_embeddings": position_embeddings,
-                "memory_position_embeddings": memory_position_embeddings,
-            }
-            attentions: list[tuple[str, dict[str, Any]]] = [("self", self_options)]
-            if self.cross_attn is not None:
-                attentions.insert(self.order == "self_first", ("cross", cross_options))
-            for kind, options in attentions:
-                attended = self._sublayer(x, f"{kind}_attn", f"norm_{kind}", obs, options)
-                x = tap(obs, f"resid_{kind}", attended)
-                if kind == "self" and self.local_conv is not None:
-                    grid = attend.grid if isinstance(attend, DenseAttention) else terms and terms.grid
-                    if grid is None:
-                        raise MissingValueError("the grid of the tokens", "by a convolution in a block")
-                    x = tap(obs, "local_conv", map_to_cells(self.local_conv(cells_to_map(x, grid))))
-            x = self._sublayer(x, "ffn", "norm_ffn", obs, {})
+            if self.order == "cross_first" and cross is not None:
+                x = tap(obs, "resid_cross", self._add_and_norm(x, cross, context))
+            x = tap(obs, "resid_self", self._add_and_norm(x, attention, context))
+            if self.local_conv is not None:
+                x = tap(obs, "local_conv", self.local_conv(x, context.grid))
+            if self.order == "self_first" and cross is not None:
+                x = tap(obs, "resid_cross", self._add_and_norm(x, cross, context))
+            x = self._add_and_norm(x, ffn, context)
         return tap(obs, "resid_out", x)
 
-    def _sublayer(
-        self, x: Tensor, name: str, norm_name: str, obs: Observer | None, options: dict[str, Any]
-    ) -> Tensor:
-        """Return x + f(norm(x)), norm(x + f(x)) if post-norm; f is the sublayer `name`."""
-        norm = self._norm(norm_name, obs) if getattr(self, norm_name) is not None else None
-        if self.wiring == "res_post":
-            return self._add(x, name, x, None, obs, options, out_norm=norm_name)
-        if self.wiring == "sandwich":
-            return self._add(x, name, x, norm, obs, options, out_norm=f"{norm_name}_out")
-        if self.wiring == "pre" or norm is None:
-            return self._add(x, name, x, norm, obs, options)
-        return norm(tap(obs, f"{norm_name}_in", self._add(x, name, x, None, obs, options)))
+    def _sublayers(self, context: LayerContext) -> tuple[Sublayer, Sublayer | None, Sublayer]:
+        """Return self-attention, cross-attention and feed-forward, each with what is around it."""
+        norms = (self.norm_self, self.norm_cross, self.norm_ffn)
+        out_norms = (self.norm_self_out, self.norm_cross_out, self.norm_ffn_out)
+        if self.wiring == "res_post":  # the norm is that of the output
+            norms, out_norms = (None, None, None), norms
+        attention = Sublayer(
+            "self", self.self_attn, context.attend, norms[0], out_norms[0], self.scale_self_attn
+        )
+        ffn = Sublayer("ffn", self.ffn, None, norms[2], out_norms[2], self.scale_ffn)
+        if self.cross_attn is None:
+            return attention, None, ffn
+        if context.cross_attend is None:
+            raise MissingValueError(
+                "memory", "by a block with cross-attention", "pass the output of the encoder"
+            )
+        cross = Sublayer(
+            "cross", self.cross_attn, context.cross_attend, norms[1], out_norms[1], self.scale_cross_attn
+        )
+        return attention, cross, ffn
 
-    def _norm(self, name: str, obs: Observer | None) -> Norm:
-        norm: Norm = getattr(self, name)
-        return norm if obs is None else lambda x: tap(obs, name, norm(x))
+    def _add_and_norm(self, x: Tensor, f: Sublayer, context: LayerContext) -> Tensor:
+        """Return norm(x + f(x)) if post-norm, else x + f(norm(x)); f may normalize its output, too."""
+        name = f"norm_{f.name}"
+        if self.wiring == "post":
+            y = tap(context.obs, f"{name}_in", self._add(x, f, x, context))
+            return self._norm(name, f.norm, y, context)
+        return self._add(x, f, self._norm(name, f.norm, x, context), context)
 
-    def _add(
-        self,
-        residual: Tensor,
-        name: str,
-        x: Tensor,
-        norm: Norm | None,
-        obs: Observer | None,
-        options: dict[str, Any],
-        out_norm: str | None = None,
-    ) -> Tensor:
-        """Return residual + dropout(scale * out_norm(f(norm(x)))), where f is the sublayer `name`."""
-        part: MultiHeadAttention | DeformableAttention | FeedForward = getattr(self, name)
-        out: Tensor
-        if part.fused is not None:  # an inference copy: its fused linear layers apply norm and residual
-            if out_norm is not None:
-                return residual + self._norm(out_norm, obs)(part.forward(x, norm=norm, **options))
-            out = part.forward(x, norm=norm, residual=residual, **options)
-            return out
-        if norm is not None and isinstance(part, MultiHeadAttention) and part.pads_before_norm:
-            out = part(x, norm=norm, **options, obs=scope(obs, name))
+    def _add(self, x: Tensor, f: Sublayer, y: Tensor, context: LayerContext) -> Tensor:
+        """Return x + dropout(scale * norm_out(f(y)))."""
+        obs = context.obs
+        if f.attend is None:
+            out = f.module(y, obs=scope(obs, f.name))
         else:
-            out = part(x if norm is None else norm(x), **options, obs=scope(obs, name))
-        last: nn.Module = part.down if isinstance(part, FeedForward) else part.out_proj
-        if out_norm is not None:
-            out, last = self._norm(out_norm, obs)(out), getattr(self, out_norm)
-        if (scale := getattr(self, f"scale_{name}")) is not None:
-            out, last = scale(out), scale
+            out = f.module(y, f.attend, obs=scope(obs, f"{f.name}_attn"))
+        if f.norm_out is not None:
+            name = f"norm_{f.name}" if self.wiring == "res_post" else f"norm_{f.name}_out"
+            out = self._norm(name, f.norm_out, out, context)
+        if f.scale is not None:
+            out = apply_part(f.scale, out, context)
         if self.training and self.drop_path:
-            out = drop_path(backend.dropout(out, self.dropout.p, True), self.drop_path)
-            return residual + out
-        producers = (part, last) if obs is None else None
-        return backend.add_residual(residual, out, self.dropout.p, self.training, producers=producers)
+            return x + drop_path(backend.dropout(out, self.dropout.p, True), self.drop_path)
+        last: Any = f.scale or f.norm_out or f.module.output_layer
+        producers = (f.module, last) if obs is None else None
+        return backend.add_residual(x, out, self.dropout.p, self.training, producers=producers)
+
+    def _norm(self, name: str, norm: nn.Module | None, x: Tensor, context: LayerContext) -> Tensor:
+        return x if norm is None else tap(context.obs, name, apply_part(norm, x, context))
+
+    def prepare(
+        self,
+        x: Tensor,
+        mask: Mask | Tensor | None = None,
+        memory: Tensor | Memory | None = None,
+        *,
+        terms: PositionTerms = NO_TERMS,
+        kernel: Kernel = "auto",
+    ) -> LayerContext:
+        """Prepare the context of this layer alone; a stack prepares it for all its layers."""
+        attend = self.self_attn.prepare(x, mask, terms=terms, kernel=kernel)
+        cross = None
+        if self.cross_attn is not None and memory is not None:
+            memory = Memory.of(memory)
+            prepared = self.cross_attn.prepare(x, memory.mask, memory.x, kernel=kernel)
+            cross = prepared.at_layer(0, self.norm_cross, None)
+        return LayerContext(attend.at_layer(0, self.norm_self, None), cross, grid=terms.grid)
+
+
+def apply_part(part: nn.Module, x: Tensor, context: LayerContext) -> Tensor:
+    """Apply a norm or a factor; an adaptive one reads the condition of the context."""
+    out: Tensor = part(x, context.condition) if isinstance(part, Conditional) else part(x)
+    return out

@@ -1,73 +1,44 @@
-"""Build modules from specs; only this file branches on the class of a spec."""
+"""Build modules from specs; only this file, and those of images and series, branch on a spec's class."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
 
-from glassformer.core import embeddings, heads, positions, spatial
+from glassformer.core import embeddings, heads, positions
 from glassformer.core import spec as specs
-from glassformer.core.attention import MultiHeadAttention
+from glassformer.core.attention import make_attention
 from glassformer.core.block import Block
-from glassformer.core.convolution.hybrid import (
-    ConvolutionMerging,
-    ConvolutionStage,
-    ConvolutionStem,
-)
-from glassformer.core.convolution.layers import ConvNorm, Neck
-from glassformer.core.convolution.resnet import ResNet
-from glassformer.core.deformable import DeformableAttention
-from glassformer.core.feedforward import FeedForward, GatedFeedForward
-from glassformer.core.mask_classifier import EncoderMaskClassifier, MaskClassifier
-from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly, TwoTower
-from glassformer.core.norms import LayerNorm, LayerScale, make_norm
-from glassformer.core.pixel_decoder import (
-    NUM_LEVELS,
-    DeformablePixelDecoder,
-    PixelDecoder,
-    PyramidPixelDecoder,
-)
-from glassformer.core.prompts import PromptEncoder
-from glassformer.core.segmenter import PromptedMaskHead, PromptedSegmenter
-from glassformer.core.series import SERIES_HEADS, SeriesInput
-from glassformer.core.stack import AttentionPosition, Stack
-from glassformer.core.stages import PatchMerging, Stages
-from glassformer.core.two_way import TwoWayStack
-from glassformer.errors import InvalidValueError, UnsupportedError
-
-_COMPUTED = (
-    positions.SinusoidalPositions,
-    positions.RotaryPositions,
-    positions.AlibiBias,
-    spatial.RelativeBias2d,
-    heads.MaskHead,
-    spatial.LogBias2d,
-)
+from glassformer.core.feedforward import FeedForward
+from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
+from glassformer.core.norms import LayerScale, make_norm
+from glassformer.core.positions import AttentionPosition
+from glassformer.core.stack import Stack
+from glassformer.errors import UnsupportedError
 
 
-def build_model(spec: specs.ModelSpec) -> AnyModel:
+def build_model(spec: specs.ModelSpec) -> Model:
     """Build a model from its spec, with freshly initialized weights.
 
     Under `torch.device("meta")` the model takes no memory; `fill_meta_model` then sets its weights.
     """
-    model: AnyModel
+    model: Model
     match spec:
         case specs.EncoderDecoderSpec():
-            model = EncoderDecoder(
+            model = _decoder_class(spec)(
                 spec,
                 src_embed=build_embedding(spec.source, spec.encoder.d_model),
                 tgt_embed=build_embedding(spec.target, spec.decoder.d_model),
-                encoder=build_stack(spec.encoder, memory_dim=None),
+                encoder=build_stack(spec.encoder),
                 decoder=build_stack(spec.decoder, memory_dim=spec.encoder.d_model),
                 head=build_head(spec.head, spec.decoder.d_model, spec.target),
             )
         case specs.EncoderOnlySpec():
-            model = _build_encoder(spec)
+            model = build_encoder(spec)
         case specs.DecoderOnlySpec():
             model = DecoderOnly(
                 spec,
@@ -75,51 +46,40 @@ def build_model(spec: specs.ModelSpec) -> AnyModel:
                 decoder=build_stack(spec.decoder),
                 head=build_head(spec.head, spec.decoder.d_model, spec.input),
             )
-        case specs.PromptedSegmenterSpec():
-            model = _build_segmenter(spec)
-        case specs.TwoTowerSpec():
-            model = TwoTower(
-                spec,
-                image=_build_encoder(spec.image),
-                text=_build_encoder(spec.text),
-                head=heads.SimilarityHead(spec.head),
-            )
-        case specs.EncoderMaskClassifierSpec():
-            model = EncoderMaskClassifier(
-                spec,
-                embed=build_embedding(spec.input, spec.encoder.d_model),
-                encoder=build_stack(spec.encoder),
-                head=_build_mask_head(spec.head, spec.encoder.d_model),
-            )
-        case specs.MaskClassifierSpec():
-            model = _build_mask_classifier(spec)
         case _:
-            raise InvalidValueError("spec", spec, "the name of a preset or a spec")
+            from glassformer.core.vision.build import build_image_model  # here: text models need no vision
+
+            model = build_image_model(spec)
     if not any(parameter.is_meta for parameter in model.parameters()):
         initialize(model, spec.init)
     return model
 
 
-def _build_segmenter(spec: specs.PromptedSegmenterSpec) -> PromptedSegmenter:
-    source, width = spec.input, spec.decoder.d_model
-    return PromptedSegmenter(
-        spec,
-        embed=build_embedding(source, spec.encoder.widths[0]),
-        encoder=build_stages(spec.encoder),
-        neck=Neck(spec.encoder.d_model, spec.neck),
-        prompt=PromptEncoder(width, spec.prompt, image_size=source.image_size),
-        decoder=TwoWayStack(spec.decoder),
-        head=PromptedMaskHead(width, spec.head),
-    )
+def _decoder_class(spec: specs.EncoderDecoderSpec) -> type[EncoderDecoder]:
+    if not spec.target.trained:
+        return EncoderDecoder
+    from glassformer.core.vision.query_decoder import QueryDecoder
+
+    return QueryDecoder
 
 
-def _build_encoder(spec: specs.EncoderOnlySpec) -> EncoderOnly:
+def build_encoder(spec: specs.EncoderOnlySpec) -> EncoderOnly:
+    """Build an encoder-only model, without initializing it."""
     return EncoderOnly(
         spec,
         embed=build_embedding(spec.input, spec.encoder.widths[0]),
-        encoder=build_stages(spec.encoder),
+        encoder=build_layers(spec.encoder),
         head=build_head(spec.head, spec.encoder.d_model, spec.input, widths=spec.encoder.widths),
     )
+
+
+def build_layers(spec: specs.EncoderSpec | specs.HybridStagesSpec) -> Any:
+    """Build the layers of an encoder: a stack, or a hierarchy of stages."""
+    if isinstance(spec, specs.StackSpec):
+        return build_stack(spec)
+    from glassformer.core.vision.build import build_stages
+
+    return build_stages(spec)
 
 
 def fill_meta_model(model: nn.Module, tensors: dict[str, torch.Tensor], device: str = "cpu") -> None:
@@ -129,8 +89,8 @@ def fill_meta_model(model: nn.Module, tensors: dict[str, torch.Tensor], device: 
         for key in buffers:
             buffer = getattr(module, key)
             setattr(module, key, torch.zeros(buffer.shape, dtype=buffer.dtype, device=device))
-        if buffers and isinstance(module, _COMPUTED):
-            module.reset_parameters()
+        if buffers and getattr(module, "computes_buffers", False):
+            module.reset_parameters()  # type: ignore[operator]
     for path, tensor in tensors.items():
         owner_path, _, key = path.rpartition(".")
         owner = model.get_submodule(owner_path)
@@ -150,7 +110,7 @@ def unique_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     return {**parameters, **{name: state[name] for name in state if name in buffers}}
 
 
-def matches_spec(model: AnyModel) -> bool:
+def matches_spec(model: Model) -> bool:
     """Return whether a model has the weights that its spec describes; false if a part was replaced.
 
     LoRA adapters do not count: they are merged when the model is saved.
@@ -159,46 +119,6 @@ def matches_spec(model: AnyModel) -> bool:
         described = unique_state_dict(build_model(model.spec))
     shapes = {name: t.shape for name, t in unique_state_dict(model).items() if ".lora_" not in name}
     return shapes == {name: tensor.shape for name, tensor in described.items()}
-
-
-def _build_mask_head(spec: specs.HeadSpec, d_model: int) -> heads.MaskHead:
-    if not isinstance(spec, specs.MasksSpec):
-        raise UnsupportedError("a mask classifier", f"the {spec.kind} head", hint="use MasksSpec")
-    return heads.MaskHead(d_model, spec)
-
-
-def _build_mask_classifier(spec: specs.MaskClassifierSpec) -> MaskClassifier:
-    head, source = _build_mask_head(spec.head, spec.decoder.d_model), spec.input
-    backbone: nn.Module
-    if isinstance(source.backbone, specs.ResNetSpec):
-        backbone = ResNet(source.backbone)
-    else:
-        backbone = _build_encoder(source.backbone)
-    channels = specs.feature_channels(source.backbone)
-    embed: PixelDecoder
-    if isinstance(source, specs.FeaturePyramidSpec):
-        embed = PyramidPixelDecoder(backbone, channels, source, mask_dim=head.mask_dim)
-    else:
-        encoder = _build_deformable_stack(source)
-        embed = DeformablePixelDecoder(backbone, channels, source, mask_dim=head.mask_dim, encoder=encoder)
-    queries = embeddings.ObjectQueries(spec.decoder.d_model, spec.target)
-    return MaskClassifier(spec, embed=embed, queries=queries, decoder=build_stack(spec.decoder), head=head)
-
-
-def _build_deformable_stack(spec: specs.DeformablePixelDecoderSpec) -> Stack:
-    return Stack(
-        [
-            Block(
-                self_attn=DeformableAttention(
-                    spec.width, num_heads=spec.num_heads, num_levels=NUM_LEVELS, num_points=spec.num_points
-                ),
-                ffn=FeedForward(spec.width, d_ff=spec.d_ff, dropout=spec.dropout),
-                norm=lambda: LayerNorm(spec.width),
-                dropout=spec.dropout,
-            )
-            for _ in range(spec.num_layers)
-        ]
-    )
 
 
 def build_stack(spec: specs.StackSpec, memory_dim: int | None = None) -> Stack:
@@ -219,54 +139,31 @@ def build_stack(spec: specs.StackSpec, memory_dim: int | None = None) -> Stack:
     )
 
 
-def build_stages(spec: specs.EncoderSpec | specs.HybridStagesSpec) -> Stack | Stages:
-    """Build an encoder: a stack, or a hierarchy of stages."""
-    match spec:
-        case specs.StackSpec():
-            return build_stack(spec)
-        case specs.StagesSpec(merging_norm=norm, merging_order=order):
-            return Stages(
-                [build_stack(stage) for stage in spec.stages],
-                merging=[
-                    PatchMerging(a.d_model, d_out=b.d_model, norm=norm, order=order)
-                    for a, b in pairwise(spec.stages)
-                ],
-                final_norm=make_norm(spec.final_norm, spec.d_model) if spec.final_norm else None,
-            )
-        case specs.HybridStagesSpec(activation=activation):
-            return Stages(
-                [
-                    build_stack(stage)
-                    if isinstance(stage, specs.StackSpec)
-                    else ConvolutionStage(stage, activation)
-                    for stage in spec.stages
-                ],
-                merging=[
-                    ConvolutionMerging(a.d_model, d_out=b.d_model, stride=stride, activation=activation)
-                    for (a, b), stride in zip(pairwise(spec.stages), spec.strides, strict=True)
-                ],
-            )
-
-
 def build_block(
     spec: specs.BlockSpec, d_model: int, memory_dim: int | None = None, *, drop_path: float = 0.0
 ) -> Block:
     """Build one layer. drop_path: its stochastic depth rate."""
     init = spec.layer_scale
     cross = spec.cross_attention
-    ffn = FeedForward if isinstance(spec.feed_forward, specs.FeedForwardSpec) else GatedFeedForward
+    gated = spec.feed_forward.gated
     return Block(
-        self_attn=MultiHeadAttention(d_model, **vars(spec.attention)),
-        cross_attn=MultiHeadAttention(d_model, **vars(cross), memory_dim=memory_dim) if cross else None,
-        ffn=ffn(d_model, **vars(spec.feed_forward)),
+        self_attn=make_attention(d_model, spec.attention),
+        cross_attn=make_attention(d_model, cross, memory_dim=memory_dim) if cross else None,
+        ffn=FeedForward(d_model, gated=gated, **vars(spec.feed_forward)),
         norm=lambda: make_norm(spec.norm, d_model),
         wiring=spec.wiring,
         dropout=spec.dropout,
-        local_conv=ConvNorm(d_model, d_model, spec.local_conv, groups=d_model) if spec.local_conv else None,
+        local_conv=_local_convolution(d_model, spec.local_conv) if spec.local_conv else None,
         layer_scale=None if init is None else lambda: LayerScale(d_model, init=init),
         drop_path=drop_path,
         order=spec.order,
     )
+
+
+def _local_convolution(d_model: int, size: int) -> nn.Module:
+    from glassformer.core.vision.convolution.layers import CellConvolution
+
+    return CellConvolution(d_model, d_model, size, groups=d_model)
 
 
 def _attention_position(
@@ -293,6 +190,8 @@ def _attention_position(
                 norm=make_norm(position.norm, spec.d_model) if position.norm else None,
                 dropout=position.dropout,
             )
+        case _:
+            raise UnsupportedError("a stack", f"positions of the kind {position.kind}")
 
 
 def build_embedding(spec: specs.InputSpec, d_model: int) -> nn.Module:
@@ -310,17 +209,15 @@ def build_embedding(spec: specs.InputSpec, d_model: int) -> nn.Module:
                 "norm": make_norm(spec.norm, width) if spec.norm else None,
             }
             return embeddings.TokenInput(d_model, **fields)
-        case specs.ImagePatchesSpec():
-            return embeddings.ImageInput(d_model, spec)
-        case specs.ConvolutionStemSpec():
-            return ConvolutionStem(d_model, spec)
-        case specs.FeatureMapSpec():
-            return embeddings.FeatureMapInput(d_model, spec)
-        case specs.ObjectQueriesSpec():
-            return embeddings.ObjectQueries(d_model, spec)
+        case specs.VectorsSpec():
+            return embeddings.VectorInput()
         case specs.SeriesPatchesSpec():
+            from glassformer.core.series.patches import SeriesInput
+
             return SeriesInput(d_model, spec)
-    return embeddings.VectorInput()
+    from glassformer.core.vision.build import build_image_embedding
+
+    return build_image_embedding(spec, d_model)
 
 
 def build_head(
@@ -328,26 +225,22 @@ def build_head(
 ) -> nn.Module:
     """Build the head on top of the last hidden states. widths: of the embedding and of every layer."""
     if isinstance(source, specs.SeriesPatchesSpec):
-        if type(spec) not in SERIES_HEADS or getattr(spec, "pooler", False):
-            known = ", ".join(kind.__name__ for kind in SERIES_HEADS)
-            hint = f"use {known}, without a pooler"
-            raise UnsupportedError(f"the {spec.kind} head", "time series", hint=hint)
-        return SERIES_HEADS[type(spec)](d_model, spec, source)
+        from glassformer.core.series.patches import build_series_head
+
+        return build_series_head(spec, d_model, source)
     if isinstance(spec, specs.LanguageModelSpec):
         return heads.LanguageModelHead(d_model, **vars(spec))
-    if isinstance(spec, specs.BackboneSpec):
-        if not isinstance(source, specs.ImagePatchesSpec):
-            raise UnsupportedError(f"the {spec.kind} head", f"{source.kind} inputs")
-        return heads.BackboneHead(spec, widths)
-    if type(spec) not in heads.HEADS:
-        raise UnsupportedError(f"the {spec.kind} head", f"{source.kind} inputs")
-    return heads.HEADS[type(spec)](d_model, spec)
+    if type(spec) in heads.HEADS:
+        return heads.HEADS[type(spec)](d_model, spec)
+    from glassformer.core.vision.build import build_image_head
+
+    return build_image_head(spec, d_model, source, widths)
 
 
 # ---- initialization ---------------------------------------------------------------------------------------
 
 _POSITION_TABLES = (positions.LearnedPositions, positions.RelativeBias, positions.DisentangledPositions)
-_TABLES = (nn.Embedding, *_POSITION_TABLES, heads.VocabularyHead, spatial.RelativeBias2d)
+_TABLES = (nn.Embedding, *_POSITION_TABLES, heads.VocabularyHead)
 _RESIDUAL_WRITERS = ("out_proj", "ffn.down")  # projections whose output is added to the residual stream
 
 
@@ -364,8 +257,8 @@ def initialize(model: nn.Module, init: specs.InitSpec) -> None:
                 shrink = math.sqrt(depth) if shrunk else 1.0
                 _normal(module, std, shrink)
     for module in model.modules():
-        if isinstance(module, ConvNorm | DeformableAttention):
-            module.reset_parameters()
+        if getattr(module, "initializes_itself", False):
+            module.reset_parameters()  # type: ignore[operator]
 
 
 def _xavier(module: nn.Module) -> None:
@@ -390,6 +283,6 @@ def _normal(module: nn.Module, std: float, shrink: float) -> None:
             nn.init.zeros_(module.bias)
     elif isinstance(module, _TABLES):
         nn.init.normal_(module.weight, std=std)
-    elif isinstance(module, embeddings.ImageInput | SeriesInput | heads.AttentionPoolHead):
-        for table in module.parameters(recurse=False):  # prefix tokens, learned positions, probe
+    elif getattr(module, "has_tables", False):  # prefix tokens, learned positions, probe
+        for table in module.parameters(recurse=False):
             nn.init.normal_(table, std=std)

@@ -1,6 +1,6 @@
-"""Input embeddings (B, T, D) of token ids, image patches, feature maps, object queries or vectors.
+"""Input embeddings (B, T, D) of token ids or vectors.
 
-B batch, T positions, D d_model, C channels, P prefix tokens, Q object queries or tokens after the patches.
+B batch, T positions, D d_model.
 """
 
 from __future__ import annotations
@@ -10,37 +10,34 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from glassformer.core import spec as specs
 from glassformer.core.backend import Dropout, normal_table
-from glassformer.core.convolution.resnet import ResNet
-from glassformer.core.norms import make_norm
-from glassformer.core.observe import Observer, scope, tap
-from glassformer.core.positions import LearnedPositions, SinusoidalPositions
-from glassformer.core.spatial import (
-    Learned2dPositions,
-    Sinusoidal2dPositions,
-    cells_to_map,
-    map_to_cells,
-)
+from glassformer.core.masks import Mask
+from glassformer.core.observe import Observer, tap
+from glassformer.core.positions import Grid, LearnedPositions, SinusoidalPositions
 from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 
 
 class EmbeddingOutput(NamedTuple):
-    """Embedded vectors (B, T, D); for a series also the shift and scale, which the head reverts.
+    """Embedded vectors (B, T, D), and what the layers and the head need to know about them.
 
+    mask: which of them may be attended to.
+    positions: position ids (B|1, T), if they are not counted from the first vector on.
     grid: rows and columns of image patches, which come after the prefix tokens.
-    padding: (B, T), True for real tokens of padded images; None if all are real.
-    position_embeddings: (B|1, T, D), for queries and keys of every layer.
-    layer_positions: (layers - 1, 1, T, D), added to the outputs of the layers.
+    position_embeddings: (B|1, T, D), added to the inputs of queries and keys of every layer.
+    layer_positions: (layers - 1, 1, T, D), added to the outputs of the layers but the last.
+    condition: (B, C), read by adaptive norms.
+    loc, scale: shift and scale of a series, which the head reverts.
     """
 
     x: Tensor
-    loc: Tensor | None = None
-    scale: Tensor | None = None
-    grid: tuple[int, int] | None = None
-    padding: Tensor | None = None
+    mask: Mask = Mask()
+    positions: Tensor | None = None
+    grid: Grid | None = None
     position_embeddings: Tensor | None = None
     layer_positions: Tensor | None = None
+    condition: Tensor | None = None
+    loc: Tensor | None = None
+    scale: Tensor | None = None
 
 
 class TokenInput(nn.Module):
@@ -88,18 +85,34 @@ class TokenInput(nn.Module):
 
         last: an upper bound of the positions, if known.
         """
+        return self.embed_vectors(
+            self.token_vectors(ids), positions=positions, last=last, types=types, obs=obs
+        )
+
+    def token_vectors(self, ids: Tensor) -> Tensor:
+        """Return the scaled token embeddings (B, T, W) of ids (B, T)."""
         _check_ids(ids, self.token.num_embeddings)
-        x = self.token(ids)
-        if self.scale != 1.0:
-            x = x * self.scale
+        x: Tensor = self.token(ids)
+        return x if self.scale == 1.0 else x * self.scale
+
+    def embed_vectors(
+        self,
+        x: Tensor,
+        *,
+        positions: Tensor | None = None,
+        last: int | None = None,
+        types: Tensor | None = None,
+        obs: Observer | None = None,
+    ) -> EmbeddingOutput:
+        """Do the same as `forward` with vectors (B, T, W) in place of scaled token embeddings."""
         x = tap(obs, "token", x)
         if self.position is not None:
             if positions is None:
-                positions = torch.arange(ids.shape[1], device=ids.device)[None]
+                positions = torch.arange(x.shape[1], device=x.device)[None]
             x = x + tap(obs, "position", self.position(positions, last)).to(x.dtype)
         if self.kind is not None:
-            token_types = torch.zeros_like(ids) if types is None else types
-            _check_types(token_types, ids, self.kind.num_embeddings)
+            token_types = x.new_zeros(x.shape[:2], dtype=torch.long) if types is None else types
+            _check_types(token_types, x.shape[:2], self.kind.num_embeddings)
             x = x + tap(obs, "kind", self.kind(token_types))
         elif types is not None:
             raise UnsupportedError("this model", "token types", hint="leave `types` out")
@@ -111,8 +124,21 @@ class TokenInput(nn.Module):
 
 def check_token_ids(ids: Tensor) -> None:
     """Raise unless `ids` are integer token ids (B, T)."""
-    if ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32):
-        raise ShapeError(f"a tensor of token ids ({ids.dtype})", ids.shape, "integers (B, T)")
+    if not isinstance(ids, Tensor):
+        hint = "convert them with torch.tensor(ids)"
+        raise InvalidValueError("ids", type(ids).__name__, "a tensor of token ids", hint)
+    if ids.dtype not in (torch.int64, torch.int32):
+        hint = "convert them with ids.long()" if ids.dim() == 2 else "the model embeds the ids itself"
+        raise InvalidValueError("ids.dtype", str(ids.dtype), "integers, the token ids", hint)
+    if ids.dim() != 2:
+        raise ShapeError("ids", ids.shape, "(B, T), a row for each sentence", hint="ids[None] adds the batch")
+
+
+def check_vectors(name: str, x: Tensor, width: int) -> None:
+    """Raise unless x are vectors (B, T, width)."""
+    shape = x.shape
+    if len(shape) != 3 or shape[2] != width:
+        raise ShapeError(name, x.shape, f"vectors (B, T, {width})", hint="embed token ids first")
 
 
 def _check_ids(ids: Tensor, vocab_size: int) -> None:
@@ -126,180 +152,19 @@ def _check_ids(ids: Tensor, vocab_size: int) -> None:
                 "token id",
                 wrong,
                 f"0 to {vocab_size - 1}",
-                hint="use the tokenizer of this model",
+                hint="use the tokenizer of this model, or build the model with a larger vocabulary",
             )
 
 
-def _check_types(types: Tensor, ids: Tensor, count: int) -> None:
+def _check_types(types: Tensor, shape: torch.Size, count: int) -> None:
     """Raise if the token types do not match the ids; their values are checked only on a CPU."""
-    fits = types.shape in (ids.shape, (1, ids.shape[1])) and types.dtype in (torch.int64, torch.int32)
+    fits = types.shape in (shape, (1, shape[1])) and types.dtype in (torch.int64, torch.int32)
     if fits and types.is_cpu and types.numel() and not torch.compiler.is_compiling():
         low, high = (int(v) for v in types.aminmax())
         fits = low >= 0 and high < count
     if not fits:
-        expected = f"integers from 0 to {count - 1} in the shape of the ids {tuple(ids.shape)}"
+        expected = f"integers from 0 to {count - 1} in the shape of the ids {tuple(shape)}"
         raise ShapeError("types", types.shape, expected)
-
-
-class ImageInput(nn.Module):
-    """Embed image patches, prepend P trained prefix tokens, add trained positions; then norm and dropout.
-
-    Register tokens are further trained tokens, without positions, between prefix and patches; Q trained
-    tokens may follow the patches.
-    """
-
-    def __init__(self, d_model: int, spec: specs.ImagePatchesSpec) -> None:
-        super().__init__()
-        self.image_size, self.patch_size, self.channels = spec.image_size, spec.patch_size, spec.channels
-        self.grid, self.interpolate, self.antialias = spec.grid, spec.interpolate, spec.antialias
-        self.num_prefix, self.pad = spec.prefix, spec.pad
-        self.num_trained_tokens = spec.prefix + spec.registers + spec.suffix
-        self.patch = nn.Conv2d(
-            spec.channels, d_model, spec.patch_size, stride=spec.patch_size, bias=spec.bias
-        )
-        self.patch_norm = None if spec.patch_norm is None else make_norm(spec.patch_norm, d_model)
-        self.prefix = nn.Parameter(torch.zeros(1, spec.prefix, d_model)) if spec.prefix else None
-        self.suffix = nn.Parameter(torch.zeros(1, spec.suffix, d_model)) if spec.suffix else None
-        self.registers = nn.Parameter(torch.zeros(1, spec.registers, d_model)) if spec.registers else None
-        self.mask = nn.Parameter(torch.zeros(1, d_model)) if spec.mask_token else None
-        tokens = spec.prefix + spec.num_patches + spec.suffix
-        learned, tables = spec.position == "learned", spec.layer_positions
-        self.position = nn.Parameter(torch.zeros(1, tokens, d_model)) if learned else None
-        self.layer_positions = nn.Parameter(torch.zeros(tables, 1, tokens, d_model)) if tables else None
-        self.norm = None if spec.norm is None else make_norm(spec.norm, d_model)
-        self.dropout = Dropout(spec.dropout)
-
-    def forward(
-        self,
-        images: Tensor,
-        *,
-        pixel_mask: Tensor | None = None,
-        masked_patches: Tensor | None = None,
-        obs: Observer | None = None,
-    ) -> EmbeddingOutput:
-        """Embed images (B, C, height, width) -> (B, P + registers + patches + Q, D), patches row by row.
-
-        pixel_mask: ignored, as patches of padding are tokens like all others.
-        masked_patches: (B, patches), True for patches that are replaced by the mask token.
-        """
-        self._check_shape(images)
-        if self.pad:  # to whole patches
-            height, width = (
-                -side % patch for side, patch in zip(images.shape[2:], self.patch_size, strict=True)
-            )
-            images = nn.functional.pad(images, (0, width, 0, height))
-        x, grid = self._project_patches(images.to(self.patch.weight.dtype))
-        x = tap(obs, "patch", x)  # (B, patches, D)
-        if self.patch_norm is not None:
-            x = tap(obs, "patch_norm", self.patch_norm(x))
-        if masked_patches is not None:
-            if self.mask is None:
-                raise UnsupportedError("this model", "masked patches", hint="leave `masked_patches` out")
-            x = torch.where(masked_patches[..., None], self.mask.to(x.dtype), x)
-        tokens = [part for part in (self.prefix, x, self.suffix) if part is not None]
-        x = torch.cat([part.expand(x.shape[0], -1, -1) for part in tokens], 1)  # (B, P + patches + Q, D)
-        if self.position is not None:
-            x = x + tap(obs, "position", self._positions(self.position, grid)).to(x.dtype)
-        if self.registers is not None:
-            prefix, x = x.tensor_split((self.num_prefix,), 1)
-            x = torch.cat((prefix, self.registers.expand(x.shape[0], -1, -1).to(x.dtype), x), 1)
-        if self.norm is not None:
-            x = tap(obs, "norm", self.norm(x))
-        tables = self.layer_positions
-        layers = None if tables is None else self._positions(tables.flatten(0, 1), grid)[:, None]
-        return EmbeddingOutput(tap(obs, "out", self.dropout(x)), grid=grid, layer_positions=layers)
-
-    def _check_shape(self, images: Tensor) -> None:
-        """Raise unless images are (B, C, height, width), of the configured size unless `interpolate`."""
-        fits = images.dim() == 4 and images.shape[1] == self.channels
-        if self.interpolate:
-            smallest = (1, 1) if self.pad else self.patch_size
-            if not fits or any(s < p for s, p in zip(images.shape[2:], smallest, strict=True)):
-                expected = f"(B, {self.channels}, height, width), at least one patch {self.patch_size}"
-                raise ShapeError("images", images.shape, expected)
-        elif not fits or tuple(images.shape[2:]) != self.image_size:
-            expected = f"(B, {self.channels}, {self.image_size[0]}, {self.image_size[1]})"
-            raise ShapeError("images", images.shape, expected, hint="resize or crop them")
-
-    def _project_patches(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Project the patches of images (B, C, height, width) -> (B, patches, D), and their grid."""
-        if not images.is_cuda:
-            maps = self.patch(images)  # (B, D, rows, columns)
-            return map_to_cells(maps), (maps.shape[2], maps.shape[3])
-        # cuDNN has no fast kernel for a convolution with such a stride
-        high, wide = self.patch_size
-        rows, columns = images.shape[2] // high, images.shape[3] // wide
-        cells = (
-            images[:, :, : rows * high, : columns * wide]
-            .unflatten(2, (rows, high))
-            .unflatten(4, (columns, wide))
-        )
-        cells = cells.permute(0, 2, 4, 1, 3, 5).reshape(len(images), rows * columns, -1)
-        return nn.functional.linear(cells, self.patch.weight.flatten(1), self.patch.bias), (rows, columns)
-
-    def _positions(self, tables: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Interpolate tables of trained positions (N, T, D) to another grid of patches (bicubic)."""
-        if grid == self.grid:
-            return tables
-        end = self.num_prefix + self.grid[0] * self.grid[1]
-        prefix, table, suffix = tables.tensor_split((self.num_prefix, end), 1)
-        table = cells_to_map(table, self.grid).float()  # (N, D, rows, columns)
-        resized = nn.functional.interpolate(
-            table, grid, mode="bicubic", align_corners=False, antialias=self.antialias
-        )
-        return torch.cat((prefix, map_to_cells(resized).to(prefix.dtype), suffix), 1)
-
-
-class FeatureMapInput(nn.Module):
-    """Tokens of an image: the cells of a backbone's last feature map, projected to d_model."""
-
-    def __init__(self, d_model: int, spec: specs.FeatureMapSpec) -> None:
-        super().__init__()
-        self.backbone = ResNet(spec.backbone)
-        self.project = nn.Conv2d(spec.backbone.widths[-1], d_model, 1)
-        kinds: dict[type, type[nn.Module]] = {
-            specs.Sinusoidal2dSpec: Sinusoidal2dPositions,
-            specs.Learned2dSpec: Learned2dPositions,
-        }
-        self.position = kinds[type(spec.position)](d_model, **vars(spec.position))
-
-    def forward(
-        self, images: Tensor, *, pixel_mask: Tensor | None = None, obs: Observer | None = None
-    ) -> EmbeddingOutput:
-        """Embed images (B, C, height, width) -> (B, rows * columns, D) with their position embeddings.
-
-        pixel_mask: bool (B, height, width), True for real pixels; None if no image is padded.
-        """
-        if images.dim() != 4 or images.shape[1] != self.backbone.channels:
-            raise ShapeError("images", images.shape, f"(B, {self.backbone.channels}, height, width)")
-        features = self.backbone(images.to(self.project.weight.dtype), obs=scope(obs, "backbone"))[-1]
-        x = tap(obs, "project", map_to_cells(self.project(features)))  # (B, rows * columns, D)
-        grid: tuple[int, int] = (features.shape[2], features.shape[3])
-        real = None
-        if pixel_mask is not None:
-            if pixel_mask.shape != (images.shape[0], *images.shape[2:]):
-                expected = f"{(images.shape[0], *images.shape[2:])} as the images"
-                raise ShapeError("pixel_mask", pixel_mask.shape, expected)
-            real = nn.functional.interpolate(pixel_mask[None].float(), grid)[0] > 0  # nearest neighbor
-        position = tap(obs, "position", self.position(grid, real, x.device))
-        padding = None if real is None else real.flatten(1)
-        return EmbeddingOutput(tap(obs, "out", x), grid=grid, padding=padding, position_embeddings=position)
-
-
-class ObjectQueries(nn.Module):
-    """Object queries: content (zeros or trained) and trained position embeddings."""
-
-    def __init__(self, d_model: int, spec: specs.ObjectQueriesSpec) -> None:
-        super().__init__()
-        count = spec.num_queries
-        self.position = normal_table(count, d_model, std=1.0)
-        self.content = normal_table(count, d_model, std=1.0) if spec.content == "learned" else None
-
-    def forward(self, batch: int, *, obs: Observer | None = None) -> EmbeddingOutput:
-        """Return the queries (B, Q, D) of `batch` images, and their position embeddings (1, Q, D)."""
-        content = torch.zeros_like(self.position) if self.content is None else self.content
-        x = tap(obs, "out", content.expand(batch, -1, -1))
-        return EmbeddingOutput(x, position_embeddings=tap(obs, "position", self.position[None]))
 
 
 class VectorInput(nn.Module):

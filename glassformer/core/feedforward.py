@@ -11,18 +11,21 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from glassformer.core import backend
-from glassformer.core.backend import ACTIVATIONS, Dropout, Fused, Linear, Norm
+from glassformer.core.backend import ACTIVATIONS, Dropout, Linear
+from glassformer.core.embeddings import check_vectors
 from glassformer.core.observe import Observer, tap
 from glassformer.core.spec import Activation
+from glassformer.errors import UnknownNameError, explain_torch_names
 
-__all__ = ["ACTIVATIONS", "MLP", "FeedForward", "GatedFeedForward"]
+__all__ = ["ACTIVATIONS", "MLP", "FeedForward"]
 
 
 class FeedForward(nn.Module):
-    """down(dropout(activation(up(x)))): (B, T, D) -> (B, T, F) -> (B, T, D).
+    """down(dropout(hidden)), where hidden = activation(up(x)): (B, T, D) -> (B, T, F) -> (B, T, D).
 
     d_ff: width of the hidden layer
-    biases: which of the projections up and down have a bias
+    gated: hidden = activation(gate(x)) * up(x), with a third projection
+    biases: which of the projections up, gate and down have a bias
     dropout: dropout rate of the hidden layer
 
     >>> import torch
@@ -30,84 +33,54 @@ class FeedForward(nn.Module):
     torch.Size([2, 5, 8])
     """
 
-    fused: Fused | None = None  # set on copies that are prepared for inference
-    gated = False
-
+    @explain_torch_names
     def __init__(
         self,
         d_model: int,
-        *,
         d_ff: int,
+        *,
         activation: Activation = "relu",
+        gated: bool = False,
         biases: Sequence[str] = ("up", "down"),
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        if activation not in ACTIVATIONS:
+            raise UnknownNameError("activation", str(activation), ACTIVATIONS)
+        self.gated = gated
         self.up = Linear(d_model, d_ff, bias="up" in biases)
+        self.gate = Linear(d_model, d_ff, bias="gate" in biases) if gated else None
         self.down = Linear(d_ff, d_model, bias="down" in biases)
         self.activation = activation
         self.dropout = Dropout(dropout)
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        norm: Norm | None = None,
-        residual: Tensor | None = None,
-        obs: Observer | None = None,
-    ) -> Tensor:
-        """Return feed_forward(norm(x)) + residual; `norm` and `residual` are optional."""
-        if self.fused is not None:
-            hidden = self.fused["up"](x, norm=norm, activation=self.activation, gated=self.gated)
-            return self.fused["down"](hidden, residual=residual)
-        hidden = self._hidden(x if norm is None else norm(x), obs)  # (B, T, F)
-        out = tap(obs, "down", self.down(hidden))  # (B, T, D)
-        return out if residual is None else residual + out
+    def forward(self, x: Tensor, *, obs: Observer | None = None) -> Tensor:
+        try:
+            hidden = self._hidden(x, obs)  # (B, T, F)
+        except RuntimeError:
+            check_vectors("x", x, self.up.in_features)
+            raise
+        return tap(obs, "down", self.down(hidden))  # (B, T, D)
+
+    @property
+    def output_layer(self) -> nn.Module:
+        """The module that computes the output."""
+        return self.down
 
     def _hidden(self, x: Tensor, obs: Observer | None) -> Tensor:
-        hidden = tap(obs, "up", self.up(x))
-        if self.activation == "relu" and obs is None and self.training:
-            return backend.relu_dropout(hidden, self.dropout.p, self.training)
-        hidden = backend.activate(self.activation, hidden, producers=(self.up,) if obs is None else None)
-        dropped: Tensor = self.dropout(tap(obs, "act", hidden))
-        return dropped
-
-
-class GatedFeedForward(FeedForward):
-    """down(dropout(activation(gate(x)) * up(x))): the gate projection scales the up projection.
-
-    d_ff: width of the hidden layer
-    biases: which of the projections up, gate and down have a bias
-    dropout: dropout rate of the hidden layer
-
-    >>> import torch
-    >>> GatedFeedForward(8, d_ff=32)(torch.randn(2, 5, 8)).shape
-    torch.Size([2, 5, 8])
-    """
-
-    gated = True
-
-    def __init__(
-        self,
-        d_model: int,
-        *,
-        d_ff: int,
-        activation: Activation = "silu",
-        biases: Sequence[str] = (),
-        dropout: float = 0.0,
-    ) -> None:
-        nn.Module.__init__(self)
-        self.up = Linear(d_model, d_ff, bias="up" in biases)
-        self.gate = Linear(d_model, d_ff, bias="gate" in biases)
-        self.down = Linear(d_ff, d_model, bias="down" in biases)
-        self.activation = activation
-        self.dropout = Dropout(dropout)
-
-    def _hidden(self, x: Tensor, obs: Observer | None) -> Tensor:
-        gate = tap(obs, "gate", self.gate(x))
-        gate = backend.activate(self.activation, gate, producers=(self.gate,) if obs is None else None)
-        hidden: Tensor = self.dropout(tap(obs, "act", gate * tap(obs, "up", self.up(x))))
+        if self.gate is not None:
+            gate = self._activate("gate", self.gate, x, obs)
+            hidden: Tensor = self.dropout(tap(obs, "act", gate * tap(obs, "up", self.up(x))))
+        elif self.activation == "relu" and obs is None and self.training:
+            hidden = backend.relu_dropout(self.up(x), self.dropout.p, self.training)
+        else:
+            hidden = self.dropout(tap(obs, "act", self._activate("up", self.up, x, obs)))
         return hidden
+
+    def _activate(self, name: str, projection: Linear, x: Tensor, obs: Observer | None) -> Tensor:
+        """Return activation(projection(x)); the projection is overwritten if nothing else can read it."""
+        producers = (projection,) if obs is None else None
+        return backend.activate(self.activation, tap(obs, name, projection(x)), producers=producers)
 
 
 class MLP(nn.Module):

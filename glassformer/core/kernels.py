@@ -22,7 +22,8 @@ from torch.nn import functional as F
 from glassformer.core.backend import apply_softcap
 from glassformer.core.backend import dropout as drop
 from glassformer.core.masks import Mask
-from glassformer.errors import ShapeError, UnknownNameError, UnsupportedError
+from glassformer.core.precision import upcast
+from glassformer.errors import InvalidValueError, ShapeError, UnknownNameError, UnsupportedError
 
 Kernel = Literal["auto", "explicit", "sdpa", "flex"]
 KERNELS: tuple[Kernel, ...] = ("auto", "explicit", "sdpa", "flex")
@@ -201,6 +202,8 @@ def attend(
         unprepared = Mask.of(mask)
         batch, heads, queries, _ = q.shape
         unprepared.check(batch=batch, heads=heads, queries=queries, keys=k.shape[2])
+        if unprepared.bias is not None:
+            bias = unprepared.bias if bias is None else bias + unprepared.bias
         mask = prepare_mask(
             unprepared,
             batch=batch,
@@ -232,6 +235,8 @@ def attend(
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise if the shapes do not match; the fused kernel would silently ignore keys without a value."""
+    if not q.is_floating_point():
+        raise InvalidValueError("q.dtype", str(q.dtype), "floats", hint="q.float()")
     fits = q.dim() == k.dim() == v.dim() == 4 and k.shape[:3] == v.shape[:3]
     if not fits or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[1] % max(1, k.shape[1]):
         raise ShapeError(
@@ -248,8 +253,8 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
 def attention_scores(
     q: Tensor, k: Tensor, bias: Tensor | None, scale: float, softcap: float | None = None
 ) -> Tensor:
-    """Return softcap(Q K^T * scale) + bias in float32: (B, H, T, S)."""
-    dots = apply_softcap(_grouped_matmul(q.float() * scale, k.float().transpose(-1, -2)), softcap)
+    """Return softcap(Q K^T * scale) + bias in at least float32: (B, H, T, S)."""
+    dots = apply_softcap(_grouped_matmul(upcast(q) * scale, upcast(k).transpose(-1, -2)), softcap)
     return dots if bias is None else dots + bias
 
 
@@ -282,7 +287,7 @@ def explicit(
     dropout: float = 0.0,
     edit: AttentionEdit | None = None,
 ) -> Tensor:
-    """Reference kernel: compute scores and softmax in float32, then the weighted sum."""
+    """Reference kernel: compute scores and softmax in at least float32, then the weighted sum."""
     scores = attention_scores(q, k, bias, scale, softcap)
     if edit is not None:
         scores = edit("scores", scores)
@@ -408,6 +413,7 @@ def _block_mask(mask: Mask, batch: int, queries: int, keys: int, device: torch.d
     query_segments = mask.segments if mask.query_segments is None else mask.query_segments
     shift = first if mask.query_segments is None else 0  # queries are keys too, from `first` on
     everything = torch.ones((), dtype=torch.bool, device=device)
+    by_query = None if mask.allowed is None else mask.allowed.expand(-1, -1, queries, -1)
 
     def mask_mod(b: Tensor, h: Tensor, q: Tensor, s: Tensor) -> Tensor:
         allowed = everything
@@ -420,9 +426,9 @@ def _block_mask(mask: Mask, batch: int, queries: int, keys: int, device: torch.d
             allowed = allowed & mask.padding[b, s]
         if mask.segments is not None and query_segments is not None:
             allowed = allowed & (query_segments[b, q + shift] == mask.segments[b, s])
-        if mask.allowed is not None:
-            rows, heads = mask.allowed.shape[:2]
-            allowed = allowed & mask.allowed[b if rows > 1 else 0, h if heads > 1 else 0, q, s]
+        if by_query is not None:
+            rows, heads = by_query.shape[:2]
+            allowed = allowed & by_query[b if rows > 1 else 0, h if heads > 1 else 0, q, s]
         return allowed
 
     by_row = mask.padding is not None or mask.segments is not None
@@ -450,6 +456,8 @@ def flex(
                 "the flex kernel on a CPU", "gradients", hint="use kernel='sdpa', or torch.no_grad()"
             )
         q, k, v = q.detach(), k.detach(), v.detach()  # it rejects tensors that require gradients
+
+    bias = None if bias is None else bias.expand(-1, *q.shape[1:3], -1)
 
     def modify_score(score: Tensor, b: Tensor, h: Tensor, i: Tensor, s: Tensor) -> Tensor:
         score = apply_softcap(score, softcap)

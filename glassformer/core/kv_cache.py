@@ -1,15 +1,15 @@
 """The KV cache: it stores keys and values of earlier positions, so that a step computes only the new ones.
 
-`KVCache` is contiguous: one buffer per layer, allocated once and passed to the forward. `inference.kv_cache`
-and `inference.slot_cache` have caches for beams and for continuous batching. All have `append`, `advance`,
-`select` and `reorder`.
+`KVCache` is what all caches have in common. `ContiguousKVCache` has one buffer per layer, allocated once and
+passed to the forward. `inference.kv_cache` and `inference.slot_cache` have caches for beams and continuous
+batching.
 
 B batch, G key/value heads, S keys, K head width, V value width.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -60,13 +60,8 @@ class LayerCache:
         return self.k[:, :, :end], self.v[:, :, :end]
 
 
-@dataclass
 class KVCache:
-    """The contiguous cache of all decoder layers, with the number of filled positions.
-
-    Use it under `torch.no_grad()`: the buffers are written in place. With an int `length`, each step attends
-    to the filled positions. With a 0-d tensor (`with_static_shapes`), attention always covers the full buffer
-    and the mask hides unfilled positions, so that one compiled graph serves all steps.
+    """Keys and values of earlier positions. Each step appends to every layer, then counts its positions.
 
     layers: keys and values of each layer
     length: number of positions in the cache
@@ -83,20 +78,62 @@ class KVCache:
     torch.Size([2, 4, 10, 4])
     """
 
-    layers: list[LayerCache] = field(default_factory=list)
-    length: int | Tensor = 0
+    layers: list[LayerCache]
+    length: int | Tensor
 
-    @classmethod
+    @staticmethod
     def allocate(
-        cls,
         model: ModelSpec,
         batch: int,
         capacity: int,
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-    ) -> KVCache:
-        """Allocate buffers of `capacity` positions for every decoder layer of a model spec."""
+    ) -> ContiguousKVCache:
+        """Allocate a contiguous cache of `capacity` positions for every decoder layer of a model spec."""
+        return ContiguousKVCache.of(model, batch, capacity, dtype=dtype, device=device)
+
+    def begin_step(self, batch: int, steps: int) -> int:
+        """Return the number of keys that a step of `steps` positions attends to; raise if they do not fit."""
+        raise UnsupportedError(f"a {type(self).__name__}", "a forward pass")
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Append a layer's keys (B, G, T, K) and values (B, G, T, V); return all that are attended to."""
+        raise UnsupportedError(f"a {type(self).__name__}", "appending")
+
+    def advance(self, steps: int = 1) -> None:
+        """Count `steps` positions as filled; called once, after all layers have appended them."""
+        raise UnsupportedError(f"a {type(self).__name__}", "appending")
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only these rows, in this order."""
+        for layer in self.layers:
+            layer.k, layer.v = layer.k.index_select(0, rows), layer.v.index_select(0, rows)
+            if layer.cross is not None:
+                k, v = layer.cross
+                layer.cross = (k.index_select(0, rows), v.index_select(0, rows))
+
+    def reorder(self, rows: Tensor) -> None:
+        """Replace row i by row `rows[i]`."""
+        self.select(rows)
+
+
+class ContiguousKVCache(KVCache):
+    """The contiguous cache of all decoder layers.
+
+    Use it under `torch.no_grad()`: the buffers are written in place. With an int `length`, each step attends
+    to the filled positions. With a 0-d tensor (`with_static_shapes`), attention always covers the full buffer
+    and the mask hides unfilled positions, so that one compiled graph serves all steps.
+    """
+
+    def __init__(self, layers: list[LayerCache], length: int | Tensor = 0) -> None:
+        self.layers, self.length = layers, length
+
+    @classmethod
+    def of(
+        cls, model: ModelSpec, batch: int, capacity: int, *, dtype: torch.dtype, device: torch.device | str
+    ) -> ContiguousKVCache:
+        """Allocate the buffers; see `KVCache.allocate`."""
         if not isinstance(model, EncoderDecoderSpec | DecoderOnlySpec):
             raise UnsupportedError("a model without a decoder", "a KV cache")
         stack = model.decoder
@@ -111,51 +148,35 @@ class KVCache:
             width = attention.head_dim or stack.d_model // attention.num_heads
             keys, values = zeros(attention, width), zeros(attention, attention.value_dim or width)
             layers.append(LayerCache(k=keys, v=values))
-        return cls(layers=layers)
+        return cls(layers)
 
     @property
     def capacity(self) -> int:
         return self.layers[0].k.shape[2] if self.layers else 0
 
-    def with_static_shapes(self) -> KVCache:
+    def with_static_shapes(self) -> ContiguousKVCache:
         """Return the same buffers with `length` as a tensor: shapes never change, for compiled steps."""
         device = self.layers[0].k.device if self.layers else None
-        return KVCache(self.layers, torch.as_tensor(self.length, device=device))
+        return ContiguousKVCache(self.layers, torch.as_tensor(self.length, device=device))
 
-    def check_capacity(self, batch: int, steps: int) -> None:
-        """Raise if the batch size differs, or if `steps` more positions do not fit (int length only)."""
+    def begin_step(self, batch: int, steps: int) -> int:
         if self.layers and self.layers[0].k.shape[0] != batch:
             raise ConflictError(
                 ("the cache's batch size", "the input's batch size"),
                 f"{self.layers[0].k.shape[0]} against {batch}",
                 hint="allocate it for this batch, or select() the rows to continue with",
             )
-        if self.layers and isinstance(self.length, int) and self.length + steps > self.capacity:
+        if not isinstance(self.length, int):
+            return self.capacity
+        if self.layers and self.length + steps > self.capacity:
             raise CacheFullError(self.capacity, self.length, steps)
-
-    def num_keys(self, steps: int) -> int:
-        """Return the number of keys that a step of `steps` positions attends to."""
-        return self.length + steps if isinstance(self.length, int) else self.capacity
+        return self.length + steps
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Append a layer's keys (B, G, T, K) and values (B, G, T, V); return all that are attended to."""
         return self.layers[layer].append(k, v, self.length)
 
-    def advance(self, steps: int) -> None:
-        """Count `steps` positions as filled; called once, after all layers have appended them."""
+    def advance(self, steps: int = 1) -> None:
         if isinstance(self.length, int):
             self.length += steps
         else:
             self.length.add_(steps)
-
-    def select(self, rows: Tensor) -> None:
-        """Keep only these rows, in this order."""
-        for layer in self.layers:
-            layer.k, layer.v = layer.k.index_select(0, rows), layer.v.index_select(0, rows)
-            if layer.cross is not None:
-                k, v = layer.cross
-                layer.cross = (k.index_select(0, rows), v.index_select(0, rows))
-
-    def reorder(self, rows: Tensor) -> None:
-        """Replace row i by row `rows[i]`."""
-        self.select(rows)

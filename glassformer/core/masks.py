@@ -1,8 +1,8 @@
 """Attention masks: which keys a query may attend to.
 
-A mask is boolean and True means *may attend*. Causal masks are aligned bottom-right: the last query is at the
-position of the last key. A window of w keys counts the query's own position. B batch, H heads, T queries, S
-keys.
+A mask is boolean and True means *may attend*; 0 and 1 count as booleans. Causal masks are aligned
+bottom-right: the last query is at the position of the last key. A window of w keys counts the query's own
+position. B batch, H heads, T queries, S keys.
 """
 
 from __future__ import annotations
@@ -15,19 +15,28 @@ from torch import Tensor
 
 from glassformer.errors import InvalidValueError, MissingValueError, ShapeError
 
-_SHAPES = "(B, S), (B, T, S) or (B, 1|H, T, S)"
+_SHAPES = "(B, 1|T, S) or (B, 1|H, 1|T, S)"
 
 
-def _check_bool(value: Tensor, name: str) -> None:
+def _read(value: Tensor, name: str) -> tuple[Tensor, Tensor | None]:
+    """Return which keys a tensor allows, and what it adds to the scores of the others: None if nothing.
+
+    A float mask of 0 and 1, such as torch.ones(T, T).tril(), is not added to the scores: 1 = may attend.
+    """
     if not isinstance(value, Tensor):
         raise InvalidValueError(name, type(value).__name__, f"a Mask, or a boolean tensor {_SHAPES}")
-    if value.dtype != torch.bool:
-        raise InvalidValueError(
-            f"{name}.dtype",
-            str(value.dtype),
-            "torch.bool, True = may attend",
-            hint=f"{name}.bool()",
-        )
+    if value.dtype == torch.bool:
+        return value, None
+    if torch.compiler.is_compiling() and not value.is_floating_point():
+        return value.bool(), None
+    binary = bool(((value == 0) | (value == 1)).all())
+    if binary and (bool(value.any()) or not value.is_floating_point()):
+        return value.bool(), None
+    if not value.is_floating_point():
+        raise InvalidValueError(name, str(value.dtype), "booleans, or 0 and 1: true = may attend")
+    allowed = value != -math.inf
+    bias = value.masked_fill(~allowed, 0.0)
+    return allowed, bias if bias.requires_grad or bool(bias.any()) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +50,10 @@ class Mask:
     document.
     query_segments: (B, T), document index of each query, if queries come from another sequence; by default
     the segments of the keys at the same positions.
-    allowed: (B|1, 1|H, T, S), any further condition, True = may attend.
+    allowed: (B|1, 1|H, 1|T, S), any further condition, True = may attend.
     offset: the key position of the first query, if not S - T (for a cache that is not full).
+    bias: (B|1, 1|H, 1|T, S), added to the scores.
+    name, shape: those of the caller's mask, for errors.
 
     >>> Mask(causal=True).dense(2, 4).int()
     tensor([[[[1, 1, 1, 0],
@@ -56,47 +67,78 @@ class Mask:
     query_segments: Tensor | None = None
     allowed: Tensor | None = None
     offset: int | Tensor | None = None
+    bias: Tensor | None = None
+    name: str = "mask"
+    shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.window is not None and not (isinstance(self.window, int) and self.window >= 1):
             raise InvalidValueError("window", self.window, "at least 1, the query's own position counted")
 
     @classmethod
-    def of(cls, value: Mask | Tensor | None, name: str = "mask") -> Mask:
-        """Create a `Mask` from None, a Mask, or a bool tensor (B, S), (B, T, S) or (B, 1|H, T, S)."""
+    def of(cls, value: Mask | Tensor | None, name: str = "mask", *, padding: bool = False) -> Mask:
+        """Create a `Mask` from None, a Mask, or a tensor (T, S), (B, 1|T, S) or (B, 1|H, 1|T, S).
+
+        The tensor contains booleans, 0 and 1, or, as in torch, floats that are added to the scores.
+        padding: a 2-D tensor is the padding (B, S), not (T, S)
+        """
         if value is None:
-            return cls()
+            return _EVERYTHING
         if isinstance(value, Mask):
             return value
-        _check_bool(value, name)
-        match value.dim():
-            case 2:
-                return cls(padding=value)
-            case 3:
-                return cls(allowed=value[:, None])  # (B, 1, T, S)
-            case 4:
-                return cls(allowed=value)
-        raise ShapeError(name, value.shape, _SHAPES)
+        allowed, bias = _read(value, name)
+        two = (slice(None), None, None) if padding else (None, None)
+        lead = {2: two, 3: (slice(None), None), 4: ()}.get(value.dim())
+        if lead is None:
+            raise ShapeError(name, value.shape, f"{'(B, S)' if padding else '(T, S)'}, {_SHAPES}")
+        bias = None if bias is None else bias[lead]
+        if padding and value.dim() == 2:
+            return cls(padding=allowed, bias=bias, name=name)
+        return cls(allowed=allowed[lead], bias=bias, name=name, shape=tuple(value.shape))
 
-    def check(self, *, batch: int, heads: int, queries: int, keys: int, name: str = "mask") -> None:
+    @property
+    def by_query(self) -> bool:
+        """Whether an explicit mask says for each query which keys it may attend to."""
+        return self.allowed is not None and self.allowed.shape[2] != 1
+
+    def with_causal(self) -> Mask:
+        """Return the mask of a decoder: causal, unless an explicit mask decides for each query."""
+        if self is _EVERYTHING:
+            return _CAUSAL
+        return self if self.causal or self.by_query else replace(self, causal=True)
+
+    def check(self, *, batch: int, heads: int, queries: int, keys: int) -> None:
         """Raise if a tensor of the mask cannot be broadcast to (B, H, T, S)."""
         if self.query_segments is None and self.segments is not None and queries > keys:
             raise MissingValueError("query_segments", f"for {queries} queries and segments of {keys} keys")
         if self.query_segments is not None and self.segments is None:
             raise MissingValueError("segments", "for query_segments: those of the keys, (B, S)")
-        shapes = {"padding": (batch, keys), "segments": (batch, keys), "query_segments": (batch, queries)}
-        for key, shape in shapes.items():
+        for key, letter, length in (
+            ("padding", "S", keys),
+            ("segments", "S", keys),
+            ("query_segments", "T", queries),
+        ):
             part: Tensor | None = getattr(self, key)
-            if key == "padding" and part is not None:
-                _check_bool(part, name)
-            if part is not None and tuple(part.shape) != shape:
-                raise ShapeError(name if key == "padding" else key, part.shape, str(shape))
+            if part is not None and part.shape != (batch, length):
+                expected = f"(B, {letter}) = ({batch}, {length})"
+                raise ShapeError(self.name if key == "padding" else key, part.shape, expected)
+        for part in (self.padding, self.allowed):
+            if part is not None and part.dtype != torch.bool:
+                expected = "torch.bool, True = may attend"
+                raise InvalidValueError(f"{self.name}.dtype", str(part.dtype), expected)
         if self.allowed is not None:
-            _check_bool(self.allowed, name)
-            supported = ((1, batch), (1, heads), (queries,), (keys,))
+            supported = ((1, batch), (1, heads), (1, queries), (keys,))
             size = self.allowed.shape
-            if len(size) != 4 or not all(n in sizes for n, sizes in zip(size, supported, strict=True)):
-                raise ShapeError(name, size, f"(B, 1|H, T, S) = ({batch}, 1|{heads}, {queries}, {keys})")
+            if len(size) != 4 or not all(n in known for n, known in zip(size, supported, strict=True)):
+                given = self.shape or tuple(size)
+                sizes = f"for B = {batch}, H = {heads}, T = {queries}, S = {keys}"
+                hint = ""
+                if given == (batch, keys):
+                    hint = "write padding as mask[:, None]"
+                elif self.name in ("tgt_mask", "memory_mask"):
+                    hint = "the order of the masks is tgt_mask, memory_mask"
+                two = "(T, S), " if len(given) == 2 else ""
+                raise ShapeError(self.name, given, f"{two}{_SHAPES} {sizes}", hint)
 
     def with_window(self, window: int | None) -> Mask:
         """Return the mask with this window, or with its own if that is narrower."""
@@ -152,4 +194,9 @@ class Mask:
         causal = self.causal
         if self.offset is None and queries == 1 and window is None:
             causal = False  # a single query, at the last position, attends to every key
-        return replace(self, window=window, causal=causal)
+        same = window == self.window and causal == self.causal
+        return self if same else replace(self, window=window, causal=causal)
+
+
+# shared, because creating a mask takes as long as a small tensor operation
+_EVERYTHING, _CAUSAL = Mask(), Mask(causal=True)

@@ -1,7 +1,11 @@
-"""The architectures: encoder-decoder, encoder-only, decoder-only and two towers, from the same modules.
+"""The architectures: encoder-decoder, encoder-only and decoder-only, from the same modules.
 
-In each, `hidden_states` runs everything up to the last layer, and `forward` also applies the head. A loss
-that never materializes all logits starts from the hidden states.
+Every model is called with its inputs and their masks. `hidden_states` runs everything up to the last layer,
+and `forward` also applies the head. A loss that never materializes all logits starts from the hidden states.
+
+Inputs are tensors, or `TextInputs`, `ImageInputs` and `SeriesInputs` with what belongs to them. In a mask,
+true or 1 = may attend: (B, S), (B, 1|T, S) or (B, 1|H, 1|T, S), or a `Mask`. Without one, padding is inferred
+from the pad id. kernel: one of `core.kernels.KERNELS`.
 
 B batch, T target or sequence positions, S source positions, D d_model, V vocabulary.
 """
@@ -9,85 +13,52 @@ B batch, T target or sequence positions, S source positions, D d_model, V vocabu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from glassformer.core import spec as specs
-from glassformer.core.embeddings import EmbeddingOutput, ObjectQueries, TokenInput
-from glassformer.core.heads import BackboneHead, HeadContext, LayerOutput, PooledOutput, SimilarityHead
+from glassformer.core.embeddings import EmbeddingOutput
+from glassformer.core.heads import HeadContext
 from glassformer.core.inputs import (
     MaskLike,
+    Masks,
+    Memory,
+    ModelInputs,
+    TextInputs,
     cross_mask,
     embed_inputs,
     infer_mask,
     last_columns,
-    position_ids,
+    tensor_of,
     tie_weights,
 )
 from glassformer.core.kernels import Kernel
 from glassformer.core.kv_cache import KVCache
-from glassformer.core.mask_classifier import EncoderMaskClassifier, MaskClassifier
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, scope
-from glassformer.core.segmenter import PromptedSegmenter
 from glassformer.core.stack import Stack
-from glassformer.core.stages import Stages
-from glassformer.errors import MissingValueError, ShapeError
+from glassformer.errors import MissingValueError, ShapeError, explain_torch_names
 
 if TYPE_CHECKING:
+    from glassformer.core.vision.stages import Stages
     from glassformer.generation.config import GenerationOptions
 
 
-class ForwardOptions(TypedDict, total=False):
-    """Keyword arguments of every forward. kernel: one of `core.kernels.KERNELS`."""
+class Model(nn.Module):
+    """Base of models."""
 
-    kernel: Kernel
-    obs: Observer | None
+    spec: specs.ModelSpec
+    head: Any
 
-
-class EncoderDecoderOptions(ForwardOptions, total=False):
-    """Keyword arguments: position ids (B|1, T); by default they are computed from the mask."""
-
-    src_positions: Tensor | None
-    tgt_positions: Tensor | None
-    pixel_mask: Tensor | None  # (B, height, width), True for real pixels of padded images
+    def tie(self) -> None:
+        """Tie the weights that `spec.tied` lists; call again after parameters are replaced."""
 
 
-class EncoderOptions(ForwardOptions, total=False):
-    """Keyword arguments: position ids (B|1, T), token types (B, T), missing or masked values of a series."""
+class GenerativeModel(Model):
+    """Base of models that can generate: those with a language-model head."""
 
-    positions: Tensor | None
-    types: Tensor | None
-    observed: Tensor | None  # (B, time, channels), False where a value is missing
-    masked_patches: Tensor | None  # (B, channels, patches), True for patches to be predicted
-    covariates: Tensor | None  # (B, past + future steps, covariates), known covariates of a series
-    pixel_mask: Tensor | None  # (B, height, width), True for real pixels of padded images
-
-
-class DecoderOptions(ForwardOptions, total=False):
-    """Keyword arguments: position ids (B|1, T), and the KV cache to continue from."""
-
-    positions: Tensor | None
-    cache: KVCache | None
-
-
-class GenerativeModel(nn.Module):
-    """Base of models that can generate: those with a language-model head.
-
-    >>> from glassformer.core.build import build_model
-    >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
-    >>> block = specs.BlockSpec(attention=attention, feed_forward=ffn)
-    >>> model = build_model(specs.DecoderOnlySpec(
-    ...     input=specs.TokensSpec(vocab_size=50), head=specs.LanguageModelSpec(vocab_size=50),
-    ...     decoder=specs.StackSpec(d_model=16, num_layers=1, block=block, causal=True)))
-    >>> torch.tensor(model.generate(torch.ones(2, 4).long(), max_new_tokens=3)).shape
-    torch.Size([2, 3])
-    """
-
+    @explain_torch_names
     def generate(
         self,
         input_ids: Tensor,
@@ -113,15 +84,10 @@ class EncoderDecoder(GenerativeModel):
 
     src_embed, tgt_embed: input embeddings of encoder and decoder
 
+    >>> import torch
     >>> from glassformer.core.build import build_model
-    >>> tokens, ffn = specs.TokensSpec(vocab_size=50), specs.FeedForwardSpec(d_ff=64)
-    >>> attention = specs.AttentionSpec(num_heads=4)
-    >>> encoder = specs.BlockSpec(attention=attention, feed_forward=ffn)
-    >>> decoder = specs.BlockSpec(attention=attention, cross_attention=attention, feed_forward=ffn)
-    >>> model = build_model(specs.EncoderDecoderSpec(
-    ...     source=tokens, encoder=specs.StackSpec(d_model=16, num_layers=2, block=encoder),
-    ...     target=tokens, decoder=specs.StackSpec(d_model=16, num_layers=2, block=decoder, causal=True),
-    ...     head=specs.LanguageModelSpec(vocab_size=50)))
+    >>> from glassformer.families.original import original
+    >>> model = build_model(original(d_model=16, num_heads=4, d_ff=64, num_layers=2, src_vocab_size=50))
     >>> model(torch.ones(2, 7).long(), torch.ones(2, 5).long()).shape
     torch.Size([2, 5, 50])
     """
@@ -152,162 +118,108 @@ class EncoderDecoder(GenerativeModel):
         if "head" in self.spec.tied:
             tie_weights(self.tgt_embed, self.head, "the head")
 
+    @explain_torch_names
     def forward(
         self,
-        src: Tensor,
-        tgt: Tensor | None = None,
-        src_mask: MaskLike = None,
-        tgt_mask: MaskLike = None,
-        memory_mask: MaskLike = None,
-        **options: Unpack[EncoderDecoderOptions],
+        src: ModelInputs,
+        tgt: Tensor | TextInputs | None = None,
+        *masks: Masks | MaskLike,
+        kernel: Kernel = "auto",
+        obs: Observer | None = None,
     ) -> Any:
         """src (B, S), tgt (B, T) -> the head's output: logits (B, T, V) for a language model.
 
-        A model with object queries needs no target: images (B, C, height, width) -> classes and boxes.
-        A mask is bool, True = may attend: (B, S), (B, T, S) or (B, 1|H, T, S).
-        Without masks, padding is inferred from the pad id; the memory mask has the padding and segments of
-        the source.
+        masks: those of the source, the target and the memory, in this order, or `Masks` by name. The decoder
+        is causal, unless the target's mask has a row for each query: (T, T), (B, T, T), (B, 1|H, T, T). The
+        memory's mask defaults to a source mask without rows for each query, else to the padding of the
+        source. Positions count the real tokens of padding (B, S); other masks do not change them.
         """
-        x, context = self.hidden_states(src, tgt, src_mask, tgt_mask, memory_mask, **options)
-        return self.head(x, context, obs=scope(options.get("obs"), "head"))
+        x, context = self.hidden_states(src, tgt, *masks, kernel=kernel, obs=obs)
+        return self.head(x, context, obs=scope(obs, "head"))
 
     def hidden_states(
         self,
-        src: Tensor,
-        tgt: Tensor | None = None,
-        src_mask: MaskLike = None,
-        tgt_mask: MaskLike = None,
-        memory_mask: MaskLike = None,
-        *,
-        src_positions: Tensor | None = None,
-        tgt_positions: Tensor | None = None,
-        pixel_mask: Tensor | None = None,
+        src: ModelInputs,
+        tgt: Tensor | TextInputs | None = None,
+        *masks: Masks | MaskLike,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> tuple[Tensor, HeadContext]:
         """Return the last hidden states (B, T, D) and the context for the head; see `forward`."""
-        if isinstance(self.tgt_embed, ObjectQueries):
-            return self._query_states(src, pixel_mask, kernel=kernel, obs=obs)
         if tgt is None:
-            raise MissingValueError("tgt", "by a model without object queries")
-        inferred_mask = infer_mask(self.src_embed, src, src_mask, "src_mask")
-        if src.shape[0] != tgt.shape[0]:
-            raise ShapeError("the target", tgt.shape, f"as many rows as the source has, {src.shape[0]}")
-        memory = self.encode(src, inferred_mask, positions=src_positions, kernel=kernel, obs=obs)
+            raise MissingValueError("tgt", "by an encoder-decoder")
+        src_mask, tgt_mask, memory_mask = Masks.of(masks)
+        memory, source = self._encode(src, src_mask, kernel, obs)
+        source_ids, target_ids = tensor_of(src), tensor_of(tgt)
+        if len(source_ids) != len(target_ids):
+            rows = f"as many rows as the source has, {len(source_ids)}"
+            raise ShapeError("the target", target_ids.shape, rows)
         if memory_mask is None:
-            memory_mask = cross_mask(inferred_mask, tgt_mask)
-        x, padding = self._decode(
-            tgt, memory, tgt_mask, memory_mask, positions=tgt_positions, kernel=kernel, obs=obs
-        )
-        return x, HeadContext(ids=src, padding=padding)
-
-    def _query_states(
-        self, images: Tensor, pixel_mask: Tensor | None, *, kernel: Kernel, obs: Observer | None
-    ) -> tuple[Tensor, HeadContext]:
-        """Decode object queries: their last hidden states (B, Q, D), and in training those of all layers."""
-        assert isinstance(self.tgt_embed, ObjectQueries)
-        source: EmbeddingOutput = self.src_embed(images, pixel_mask=pixel_mask, obs=scope(obs, "src_embed"))
-        mask, positions = Mask(padding=source.padding), source.position_embeddings
-        memory = self.encoder(
-            source.x,
-            mask=mask,
-            grid=source.grid,
-            position_embeddings=positions,
-            kernel=kernel,
-            obs=scope(obs, "encoder"),
-        )
-        queries = self.tgt_embed(images.shape[0], obs=scope(obs, "tgt_embed"))
-        states: list[LayerOutput] = []
-        x = self.decoder(
-            queries.x,
-            memory,
-            memory_mask=mask,
-            position_embeddings=queries.position_embeddings,
-            memory_position_embeddings=positions,
-            states=states if self.training else None,
-            kernel=kernel,
-            obs=scope(obs, "decoder"),
-        )
-        norm = self.decoder.final_norm
-        return x, HeadContext(layers=tuple(y if norm is None else norm(y) for y, _ in states[1:-1]))
+            if source.by_query:
+                source = infer_mask(self.src_embed, source_ids, None, "src_mask")
+            memory_mask = cross_mask(source, getattr(tgt, "mask", None) if tgt_mask is None else tgt_mask)
+        x, padding = self._decode(tgt, Memory.of(memory, memory_mask), tgt_mask, None, kernel, obs)
+        return x, HeadContext(ids=source_ids, padding=padding)
 
     def encode(
         self,
-        src: Tensor,
-        src_mask: MaskLike = None,
+        src: ModelInputs,
+        mask: MaskLike = None,
         *,
-        positions: Tensor | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> Tensor:
         """Encode src (B, S) -> memory (B, S, D)."""
-        mask = infer_mask(self.src_embed, src, src_mask, "src_mask")
-        if positions is None and isinstance(self.src_embed, TokenInput):
-            positions = position_ids(mask, 0, src, "src_mask")
-        x = embed_inputs(self.src_embed, src, positions, 0, scope(obs, "src_embed")).x
-        memory: Tensor = self.encoder(
-            x, mask=mask, positions=positions, kernel=kernel, obs=scope(obs, "encoder")
-        )
-        return memory
+        return self._encode(src, mask, kernel, obs)[0]
+
+    def _encode(
+        self, src: ModelInputs, mask: MaskLike, kernel: Kernel, obs: Observer | None
+    ) -> tuple[Tensor, Mask]:
+        """Return the memory (B, S, D) and the mask of the source."""
+        source = embed_inputs(self.src_embed, src, mask, name="src_mask", obs=scope(obs, "src_embed"))
+        return self.encoder(source, kernel=kernel, obs=scope(obs, "encoder")), source.mask
 
     def decode(
         self,
-        tgt: Tensor,
-        memory: Tensor,
-        tgt_mask: MaskLike = None,
-        memory_mask: MaskLike = None,
+        tgt: Tensor | TextInputs,
+        memory: Tensor | Memory,
         *,
-        ids: Tensor | None = None,
-        **options: Unpack[DecoderOptions],
-    ) -> Any:
-        """Decode tgt (B, T) with memory (B, S, D) -> the head's output; continues from `cache`, if any.
-
-        With a cache, a tgt_mask (B, keys) covers all keys so far, cached ones included.
-        """
-        x, padding = self._decode(tgt, memory, tgt_mask, memory_mask, **options)
-        return self.head(x, HeadContext(ids=ids, padding=padding), obs=scope(options.get("obs"), "head"))
-
-    def _decode(
-        self,
-        tgt: Tensor,
-        memory: Tensor,
-        tgt_mask: MaskLike,
-        memory_mask: MaskLike,
-        *,
-        positions: Tensor | None = None,
         cache: KVCache | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
+    ) -> Any:
+        """Decode tgt (B, T) with memory (B, S, D) -> the head's output; continues from `cache`, if any.
+
+        Pass the padding of the source as the memory's mask: it is not known here. With a cache, the mask of
+        the target covers all keys so far, cached ones included.
+        """
+        x, padding = self._decode(tgt, Memory.of(memory), None, cache, kernel, obs)
+        return self.head(x, HeadContext(padding=padding), obs=scope(obs, "head"))
+
+    def _decode(
+        self,
+        tgt: Tensor | TextInputs,
+        memory: Memory,
+        mask: MaskLike,
+        cache: KVCache | None,
+        kernel: Kernel,
+        obs: Observer | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the last hidden states (B, T, D), and a mask of the real target positions."""
+        """Return the last hidden states (B, T, D), and which of them are real tokens (B, T)."""
         start = 0 if cache is None else cache.length
-        fresh = isinstance(start, int) and start == 0
-        mask = infer_mask(self.tgt_embed, tgt, tgt_mask, "tgt_mask", has_past=not fresh)
-        if tgt_mask is None and mask.padding is not None:
-            # the first token starts the sequence, even if it is the pad token
-            mask = replace(mask, padding=torch.cat((tgt[:, :1] == tgt[:, :1], mask.padding[:, 1:]), 1))
-        if positions is None:
-            positions = position_ids(mask, start, tgt, "tgt_mask")
-        padding = None if mask.padding is None else last_columns(mask.padding, start, tgt.shape[1])
-        x = embed_inputs(self.tgt_embed, tgt, positions, start, scope(obs, "tgt_embed")).x
-        x = self.decoder(
-            x,
-            memory,
-            mask=mask,
-            memory_mask=memory_mask,
-            positions=positions,
-            cache=cache,
-            kernel=kernel,
-            obs=scope(obs, "decoder"),
+        target = embed_inputs(
+            self.tgt_embed, tgt, mask, start=start, name="tgt_mask", obs=scope(obs, "tgt_embed")
         )
-        return x, padding
+        padding = _padding(target, start)  # before the decoder advances the cache
+        return self.decoder(target, memory, cache=cache, kernel=kernel, obs=scope(obs, "decoder")), padding
 
 
-class EncoderOnly(nn.Module):
+class EncoderOnly(Model):
     """Encoder-only model: encode a sequence, an image or a time series, and apply the head.
 
     embed: input embedding
 
+    >>> import torch
     >>> from glassformer.core.build import build_model
     >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
     >>> block = specs.BlockSpec(attention=attention, feed_forward=ffn)
@@ -333,59 +245,35 @@ class EncoderOnly(nn.Module):
         if "head" in self.spec.tied:
             tie_weights(self.embed, self.head, "the head")
 
-    def forward(self, inputs: Tensor, mask: MaskLike = None, **options: Unpack[EncoderOptions]) -> Any:
-        """ids (B, T), images (B, C, height, width) or series (B, time, channels) -> the head's output.
-
-        `mask` is bool, True = may attend: (B, S), (B, T, S) or (B, 1|H, T, S); without it, padding is
-        inferred from the pad id.
-        """
-        x, context = self.hidden_states(inputs, mask, **options)
-        return self.head(x, context, obs=scope(options.get("obs"), "head"))
+    def forward(
+        self,
+        inputs: ModelInputs,
+        mask: MaskLike = None,
+        *,
+        kernel: Kernel = "auto",
+        obs: Observer | None = None,
+    ) -> Any:
+        """ids (B, T), images (B, C, height, width) or series (B, time, channels) -> the head's output."""
+        x, context = self.hidden_states(inputs, mask, kernel=kernel, obs=obs)
+        return self.head(x, context, obs=scope(obs, "head"))
 
     def hidden_states(
         self,
-        inputs: Tensor,
+        inputs: ModelInputs,
         mask: MaskLike = None,
         *,
-        types: Tensor | None = None,
-        observed: Tensor | None = None,
-        masked_patches: Tensor | None = None,
-        covariates: Tensor | None = None,
-        pixel_mask: Tensor | None = None,
-        positions: Tensor | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> tuple[Tensor, HeadContext]:
         """Return the last hidden states (B, T, D) and the context for the head; see `forward`."""
-        full_mask = infer_mask(self.embed, inputs, mask, "mask")
-        tokens = isinstance(self.embed, TokenInput)
-        if tokens and positions is None:
-            positions = position_ids(full_mask, 0, inputs, "mask")
-        options = {"types": types, "observed": observed, "masked_patches": masked_patches}
-        options |= {"covariates": covariates, "pixel_mask": pixel_mask}
-        options = {name: value for name, value in options.items() if value is not None}
-        embedded = embed_inputs(self.embed, inputs, positions, 0, scope(obs, "embed"), **options)
-        states: list[LayerOutput] | None = [] if isinstance(self.head, BackboneHead) else None
-        x = self.encoder(
-            embedded.x,
-            mask=full_mask,
-            positions=positions,
-            kernel=kernel,
-            grid=embedded.grid,
-            layer_positions=embedded.layer_positions,
-            states=states,
-            obs=scope(obs, "encoder"),
-        )
-        context = HeadContext(
-            ids=inputs if tokens else None,
-            padding=full_mask.padding,
-            loc=embedded.loc,
-            scale=embedded.scale,
-            grid=embedded.grid and self.encoder.output_grid(embedded.grid),
-            states=tuple(states or ()),
-            images=None if embedded.grid is None else inputs,
-        )
-        return x, context
+        embedded = embed_inputs(self.embed, inputs, mask, obs=scope(obs, "embed"))
+        context = HeadContext.of(embedded, tensor_of(inputs))
+        if embedded.grid is not None:
+            context = context._replace(grid=self.encoder.output_grid(embedded.grid))
+        if not getattr(self.head, "reads_all_layers", False):
+            return self.encoder(embedded, kernel=kernel, obs=scope(obs, "encoder")), context
+        states = self.encoder.layer_outputs(embedded, kernel=kernel, obs=scope(obs, "encoder"))
+        return states[-1].x, context._replace(states=states)
 
 
 class DecoderOnly(GenerativeModel):
@@ -393,6 +281,7 @@ class DecoderOnly(GenerativeModel):
 
     embed: input embedding
 
+    >>> import torch
     >>> from glassformer.core.build import build_model
     >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
     >>> block = specs.BlockSpec(attention=attention, feed_forward=ffn)
@@ -420,111 +309,42 @@ class DecoderOnly(GenerativeModel):
         if "head" in self.spec.tied:
             tie_weights(self.embed, self.head, "the head")
 
-    def forward(self, ids: Tensor, mask: MaskLike = None, **options: Unpack[DecoderOptions]) -> Any:
+    def forward(
+        self,
+        inputs: Tensor | TextInputs,
+        mask: MaskLike = None,
+        *,
+        cache: KVCache | None = None,
+        kernel: Kernel = "auto",
+        obs: Observer | None = None,
+    ) -> Any:
         """ids (B, T) -> the head's output: logits (B, T, V) for a language model.
 
-        A mask is bool, True = may attend: (B, S), (B, T, S) or (B, 1|H, T, S); with a cache, its keys include
-        the cached ones. Without a mask, padding is inferred from the pad id.
+        With a cache, the keys of the mask include the cached ones.
         """
-        x, context = self.hidden_states(ids, mask, **options)
-        return self.head(x, context, obs=scope(options.get("obs"), "head"))
+        x, context = self.hidden_states(inputs, mask, cache=cache, kernel=kernel, obs=obs)
+        return self.head(x, context, obs=scope(obs, "head"))
 
     def hidden_states(
         self,
-        ids: Tensor,
+        inputs: Tensor | TextInputs,
         mask: MaskLike = None,
         *,
-        positions: Tensor | None = None,
         cache: KVCache | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> tuple[Tensor, HeadContext]:
         """Return the last hidden states (B, T, D) and the context for the head; see `forward`."""
         start = 0 if cache is None else cache.length
-        fresh = isinstance(start, int) and start == 0
-        full_mask = infer_mask(self.embed, ids, mask, "mask", has_past=not fresh)
-        if positions is None:
-            positions = position_ids(full_mask, start, ids, "mask")
-        padding = None if full_mask.padding is None else last_columns(full_mask.padding, start, ids.shape[1])
-        x = embed_inputs(self.embed, ids, positions, start, scope(obs, "embed")).x
-        x = self.decoder(
-            x, mask=full_mask, positions=positions, cache=cache, kernel=kernel, obs=scope(obs, "decoder")
-        )
-        return x, HeadContext(ids=ids, padding=padding)
+        embedded = embed_inputs(self.embed, inputs, mask, start=start, obs=scope(obs, "embed"))
+        context = HeadContext(ids=tensor_of(inputs), padding=_padding(embedded, start))
+        return self.decoder(embedded, cache=cache, kernel=kernel, obs=scope(obs, "decoder")), context
 
 
-class TwoTowerOutput(NamedTuple):
-    """Embeddings of images (B, E) and texts (N, E), of length 1, and their similarity logits both ways."""
-
-    image_embeds: Tensor
-    text_embeds: Tensor
-    logits_per_image: Tensor  # (B, N)
-    logits_per_text: Tensor  # (N, B)
+def _padding(embedded: EmbeddingOutput, start: int | Tensor) -> Tensor | None:
+    """Return the padding (B, T) of the embedded tokens, without that of the cached keys before `start`."""
+    padding = embedded.mask.padding
+    return None if padding is None else last_columns(padding, start, embedded.x.shape[1])
 
 
-class TwoTower(nn.Module):
-    """An image encoder and a text encoder; the similarity of their embeddings has a trained temperature.
-
-    image, text: the towers, encoder-only models whose head gives one vector per input
-    head: computes the similarity
-
-    >>> from glassformer.core.build import build_model
-    >>> attention, ffn = specs.AttentionSpec(num_heads=4), specs.FeedForwardSpec(d_ff=64)
-    >>> block = specs.BlockSpec(attention=attention, feed_forward=ffn)
-    >>> stack = specs.StackSpec(d_model=16, num_layers=1, block=block)
-    >>> patches = specs.ImagePatchesSpec(image_size=(16, 16), patch_size=(4, 4))
-    >>> image, text = (specs.EncoderOnlySpec(input=read, encoder=stack, head=specs.ProjectionSpec())
-    ...                for read in (patches, specs.TokensSpec(vocab_size=50)))
-    >>> model = build_model(specs.TwoTowerSpec(image=image, text=text))
-    >>> model(torch.randn(2, 3, 16, 16), torch.ones(4, 7).long()).logits_per_image.shape
-    torch.Size([2, 4])
-    """
-
-    spec: specs.TwoTowerSpec
-
-    def __init__(
-        self, spec: specs.TwoTowerSpec, *, image: EncoderOnly, text: EncoderOnly, head: SimilarityHead
-    ) -> None:
-        super().__init__()
-        self.spec = spec
-        self.image, self.text, self.head = image, text, head
-
-    def tie(self) -> None:
-        """Tie the weights of each tower; call again after parameters are replaced."""
-        self.image.tie()
-        self.text.tie()
-
-    def forward(
-        self, images: Tensor, ids: Tensor, mask: MaskLike = None, **options: Unpack[ForwardOptions]
-    ) -> TwoTowerOutput:
-        """Compare images (B, C, height, width) with texts (N, T). mask: bool (N, T), True = real token."""
-        image_embeds = self.embed_images(images, **options)
-        text_embeds = self.embed_texts(ids, mask, **options)
-        logits = self.head(image_embeds, text_embeds, obs=scope(options.get("obs"), "head"))
-        return TwoTowerOutput(image_embeds, text_embeds, logits, logits.T)
-
-    def embed_images(self, images: Tensor, **options: Unpack[ForwardOptions]) -> Tensor:
-        """Embed images (B, C, height, width) -> (B, E), of length 1."""
-        return self._embed(self.image, "image", images, None, options)
-
-    def embed_texts(self, ids: Tensor, mask: MaskLike = None, **options: Unpack[ForwardOptions]) -> Tensor:
-        """Embed texts, ids (N, T) -> (N, E), of length 1."""
-        return self._embed(self.text, "text", ids, mask, options)
-
-    def _embed(
-        self, tower: EncoderOnly, name: str, inputs: Tensor, mask: MaskLike, options: ForwardOptions
-    ) -> Tensor:
-        options = {**options, "obs": scope(options.get("obs"), name)}
-        output: PooledOutput = tower(inputs, mask, **options)
-        return F.normalize(output.pooled, dim=-1)
-
-
-AnyModel = (
-    EncoderDecoder
-    | EncoderOnly
-    | DecoderOnly
-    | TwoTower
-    | PromptedSegmenter
-    | EncoderMaskClassifier
-    | MaskClassifier
-)
+AnyModel = Model

@@ -1,7 +1,7 @@
 """Norms of (B, T, D): LayerNorm and RMSNorm over the features, BatchNorm over batch and time; layer scale.
 
-Statistics are computed in float32 and the result has the dtype of the input, so that under autocast the
-residual stream stays in low precision instead of becoming float32 after every norm.
+Statistics are computed in at least float32 and the result has the dtype of the input, so that under
+autocast the residual stream stays in low precision instead of becoming float32 after every norm.
 B batch, T positions, D d_model.
 """
 
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.core import spec as specs
+from glassformer.core.precision import upcast
+from glassformer.errors import UnsupportedError
 
 
 class LayerNorm(nn.LayerNorm):
@@ -29,7 +31,7 @@ class LayerNorm(nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype == self.weight.dtype:
             return super().forward(x)
-        return super().forward(x.float()).to(x.dtype)
+        return super().forward(upcast(x)).to(x.dtype)
 
 
 class RMSNorm(nn.Module):
@@ -47,14 +49,14 @@ class RMSNorm(nn.Module):
 
     @property
     def scale(self) -> Tensor:
-        """The factor on each feature (D,): the weight, plus the offset in float32."""
-        return self.weight if self.offset == 0.0 else self.weight.float() + self.offset
+        """The factor on each feature (D,): the weight, plus the offset in at least float32."""
+        return self.weight if self.offset == 0.0 else upcast(self.weight) + self.offset
 
     def forward(self, x: Tensor) -> Tensor:
         scale = self.scale
         if x.dtype == scale.dtype:
             return F.rms_norm(x, scale.shape, scale, self.eps)
-        return F.rms_norm(x.float(), scale.shape, scale.float(), self.eps).to(x.dtype)
+        return F.rms_norm(upcast(x), scale.shape, upcast(scale), self.eps).to(x.dtype)
 
 
 class UnitNorm(nn.Module):
@@ -75,9 +77,9 @@ class UnitNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., H, K) -> (..., H, K)."""
-        y = F.normalize(x.float(), dim=-1)
+        y = F.normalize(upcast(x), dim=-1)
         if self.log_scale is not None:
-            y = y * self.log_scale.float().clamp(max=self.max_log).exp()[:, None]
+            y = y * upcast(self.log_scale).clamp(max=self.max_log).exp()[:, None]
         return y.to(x.dtype)
 
 
@@ -95,6 +97,13 @@ class BatchNorm(nn.BatchNorm1d):
         if x.dim() == 2:  # rows (N, D) without padding
             return super().forward(x)
         return super().forward(x.transpose(1, 2)).transpose(1, 2)  # (B, D, T) inside
+
+
+class Conditional(nn.Module):
+    """Base of norms and factors that read a condition (B, C), such as an embedded time, class or text.
+
+    Their forward takes (x, condition). A block passes them the condition of its context.
+    """
 
 
 class LayerScale(nn.Module):
@@ -125,4 +134,6 @@ def make_norm(spec: specs.NormSpec, d_model: int) -> nn.Module:
         specs.RMSNormSpec: RMSNorm,
         specs.BatchNormSpec: BatchNorm,
     }
+    if type(spec) not in kinds:
+        raise UnsupportedError("a block", f"norms of the kind {spec.kind}")
     return kinds[type(spec)](d_model, **vars(spec))

@@ -11,14 +11,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.core.kernels import PreparedMask, attention_scores, attention_weights
-from glassformer.core.spatial import WindowLayout
 from glassformer.errors import InvalidValueError, UnknownNameError, UnsupportedError
+
+if TYPE_CHECKING:
+    from glassformer.core.vision.attention import WindowLayout
 
 TensorEdit = Callable[[Tensor], Tensor]
 
@@ -66,6 +68,13 @@ class Record:
     def names(self, pattern: str = "*") -> list[str]:
         """Return the recorded names, in the order of the forward pass."""
         return [name for name in self.tensors if fnmatchcase(name, pattern)]
+
+    def double(self) -> Record:
+        """Return a copy with tensors in float64, from which scores and weights are recomputed in float64."""
+        copy = Record()
+        copy.tensors = {name: tensor.double() for name, tensor in self.tensors.items()}
+        copy.attention_contexts, copy.output = self.attention_contexts, self.output
+        return copy
 
     def attentions(self) -> list[str]:
         """Return the attention layers whose q and k were recorded."""
@@ -207,6 +216,11 @@ class Observer:
         """Store what is needed to recompute the matrices of an attention layer, besides q and k."""
         self.record.attention_contexts[self._prefix.rstrip(".")] = context
 
+    def record_windows(self, windows: WindowLayout) -> None:
+        """Store that the batch of the recorded attention layer consists of windows."""
+        contexts, name = self.record.attention_contexts, self._prefix.rstrip(".")
+        contexts[name] = contexts[name]._replace(windows=windows)
+
     def matched_nothing(self) -> bool:
         """Whether `want` is not empty but matched no name."""
         names = self.record.tensors
@@ -232,6 +246,17 @@ def tap(obs: Observer | None, name: str, x: Tensor) -> Tensor:
 def scope(obs: Observer | None, name: str) -> Observer | None:
     """Return the observer for a submodule; None without an observer."""
     return None if obs is None else obs.scope(name)
+
+
+def run_with_weights(module: Callable[..., Any], *inputs: Any, **options: Any) -> tuple[Any, list[Tensor]]:
+    """Return the output of a module or its forward, and the attention weights (B, H, T, S) of its layers.
+
+    The weights keep the gradient, and are those before dropout.
+    """
+    observer = Observer(want=("*.q", "*.k", "*.weights"))
+    output = module(*inputs, **options, obs=observer.scope("module"))
+    record = observer.record
+    return output, [record.weights(name) for name in record.attentions()]
 
 
 def observe(
@@ -261,9 +286,10 @@ def observe(
     plain = getattr(model, "_orig_mod", model)
     parameters = inspect.signature(plain.forward).parameters.values()
     if not any(p.name == "obs" or p.kind is p.VAR_KEYWORD for p in parameters):
-        raise UnsupportedError(
-            f"a {type(plain).__name__}", "an observer", hint="use a model of this library or a part of one"
-        )
+        hint = "use a model of this library or a part of one"
+        if type(plain).__module__.startswith("torch.nn"):
+            hint += "; glassformer.from_torch converts torch's Transformer modules"
+        raise UnsupportedError(f"a {type(plain).__name__}", "an observer", hint=hint)
     observer = Observer(want, edit)
     training = [module for module in plain.modules() if module.training]
     plain.eval()

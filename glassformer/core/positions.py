@@ -18,9 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.backend import normal_table
+from glassformer.core.masks import Mask
 from glassformer.core.spec import BandScalingSpec, LinearScalingSpec
 from glassformer.errors import InputTooLongError, InvalidValueError
 
+Grid = tuple[int, int]  # rows and columns of tokens
 MAX_TABLE_SIZE = 2**28  # elements, one gigabyte: a computed table is not bounded by the size of a file
 
 
@@ -43,16 +45,25 @@ class PositionTerms(NamedTuple):
     rotary: tuple[Tensor, Tensor] | None = None  # cos, sin: (B|1, 1, T, R)
     bias: Tensor | None = None  # (B|1, H, T, S)
     relative: RelativeTerms | None = None
-    grid: tuple[int, int] | None = None
+    grid: Grid | None = None
 
     @property
     def biased(self) -> bool:
         """Whether a bias is added to the scores."""
         return self.bias is not None or self.relative is not None
 
+    def with_bias(self, bias: Tensor | None) -> PositionTerms:
+        """Return the terms with another bias on the scores added, e.g. that of a float mask."""
+        if bias is None:
+            return self
+        return self._replace(bias=bias if self.bias is None else self.bias + bias)
+
     def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Rotate q (B, H, T, K) and k (B, G, T, K) if positions are rotary; else return them unchanged."""
         return (q, k) if self.rotary is None else (rotate(q, self.rotary), rotate(k, self.rotary))
+
+
+NO_TERMS = PositionTerms()
 
 
 def count_positions(padding: Tensor | None, segments: Tensor | None = None) -> Tensor:
@@ -116,7 +127,9 @@ def _check_length(positions: Tensor, last: int | None, max_len: int) -> None:
     if readable and (positions.is_cpu or last > max_len):
         last = int(positions.max()) + 1
     if last > max_len:
-        raise InputTooLongError(last, max_len, "positions", hint="or build the model with a larger max_len")
+        raise InputTooLongError(
+            last, max_len, "positions", hint="shorten it, or build the model with a larger max_len"
+        )
 
 
 class SinusoidalPositions(nn.Module):
@@ -131,6 +144,8 @@ class SinusoidalPositions(nn.Module):
     >>> SinusoidalPositions(16, max_len=50)(torch.arange(5)).shape
     torch.Size([5, 16])
     """
+
+    computes_buffers = True
 
     table: Tensor
 
@@ -205,6 +220,8 @@ class _ComputedBuffers(nn.Module):
     A frequency or slope is multiplied by the position, so a rounding error would grow with the position.
     """
 
+    computes_buffers = True
+
     def reset_parameters(self) -> None:
         """Compute the buffers, unless they are on the meta device."""
         raise NotImplementedError
@@ -217,7 +234,20 @@ class _ComputedBuffers(nn.Module):
         return self
 
 
-class RotaryPositions(_ComputedBuffers):
+class AttentionPosition(nn.Module):
+    """Base of positions that act inside attention, for all layers of a stack."""
+
+    def terms(self, positions: Tensor, columns: Tensor, keys: int, mask: Mask) -> PositionTerms:
+        """Return the terms of tokens with these position ids (B|1, T), attending to `keys` keys.
+
+        columns: (1, T), the indices of the tokens among the keys. A bias depends only on differences, so they
+        work for padded and packed rows, too.
+        """
+        terms: PositionTerms = self(columns, torch.arange(keys, device=columns.device)[None])
+        return terms
+
+
+class RotaryPositions(_ComputedBuffers, AttentionPosition):
     """Rotary position embedding (RoPE): cos and sin of position * frequency, for `rotate`.
 
     width: number of features of each head to rotate, even
@@ -259,6 +289,9 @@ class RotaryPositions(_ComputedBuffers):
         angle = torch.cat((angle, angle), -1)[:, None]  # (B|1, 1, T, R)
         return PositionTerms(rotary=(angle.cos(), angle.sin()))
 
+    def terms(self, positions: Tensor, columns: Tensor, keys: int, mask: Mask) -> PositionTerms:
+        return self(positions)  # type: ignore[no-any-return]
+
 
 def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     """Rotate the first R features of each head of x (B, H, T, K), pairing feature i with i + R/2."""
@@ -290,7 +323,7 @@ def relative_position_bucket(
     return start + torch.where(distance < exact, distance, far)
 
 
-class RelativeBias(nn.Module):
+class RelativeBias(AttentionPosition):
     """A trained bias for each head and distance bucket, shared by all layers of the stack.
 
     buckets: number of distance buckets
@@ -338,7 +371,7 @@ def log_bucket(distance: Tensor, *, buckets: int, max_distance: int) -> Tensor:
     return torch.where(far <= exact, distance, bucket.long() * distance.sign())
 
 
-class DisentangledPositions(nn.Module):
+class DisentangledPositions(AttentionPosition):
     """Trained embeddings of relative positions, which attention compares with queries and keys.
 
     max_distance: positions farther away share an embedding
@@ -393,7 +426,7 @@ def alibi_slopes(num_heads: int) -> Tensor:
     return torch.tensor(slopes)
 
 
-class AlibiBias(_ComputedBuffers):
+class AlibiBias(_ComputedBuffers, AttentionPosition):
     """A fixed bias on the scores, `-slope * distance`, with one slope per head (ALiBi).
 
     scale: factor on the bias
@@ -426,6 +459,13 @@ class AlibiBias(_ComputedBuffers):
             return PositionTerms(bias=-(key[:, :, None] - query[..., None]).abs() * self.scale)
         distance = -(keys[:, None, :] - positions[:, :, None]).abs()[:, None]  # (B|1, 1, T, S)
         return PositionTerms(bias=distance.float() * (slopes[..., None] * self.scale))
+
+    def terms(self, positions: Tensor, columns: Tensor, keys: int, mask: Mask) -> PositionTerms:
+        if self.rounding == "none" or (mask.padding is None and mask.segments is None):
+            return super().terms(positions, columns, keys, mask)
+        # a rounded bias depends on absolute positions, so they are counted within each document
+        counted = count_positions(mask.padding, mask.segments)
+        return self(counted.index_select(1, columns[0]), counted)  # type: ignore[no-any-return]
 
 
 def _round(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The dtype that a model is loaded in, and whether this machine can compute in it.
+"""The dtypes that a model computes in, and whether this machine can compute in them.
 
 Some CPUs advertise bfloat16 instructions that the operating system does not enable: the first matrix
 multiplication then kills the process. So low precision on a CPU is tried once in a child process.
@@ -17,7 +17,10 @@ from torch import Tensor
 from glassformer.errors import UnknownNameError, UnsupportedError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16", "float": "float32"}
+DTYPE_ALIASES = {
+    **{"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"},
+    **{"half": "float16", "float": "float32"},
+}
 
 _TRIAL = """
 import torch
@@ -37,11 +40,20 @@ def cpu_supports(dtype: str) -> bool:
     return result.returncode == 0
 
 
+def upcast(x: Tensor) -> Tensor:
+    """Return x in at least float32: half precision is cast, float64 stays.
+
+    >>> [upcast(torch.ones(2, dtype=dtype)).dtype for dtype in (torch.float16, torch.float64)]
+    [torch.float32, torch.float64]
+    """
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def parse_dtype(name: str | torch.dtype) -> torch.dtype:
     """Parse float32, bfloat16 or float16, or a short name such as bf16."""
     if isinstance(name, torch.dtype):
         name = str(name).removeprefix("torch.")
-    name = _SHORT.get(name, name)
+    name = DTYPE_ALIASES.get(name, name)
     if name not in DTYPES:
         raise UnknownNameError("dtype", name, list(DTYPES))
     return DTYPES[name]

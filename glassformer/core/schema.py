@@ -1,16 +1,21 @@
-"""The base class of specs: dataclasses that validate their fields, and convert to and from JSON data.
+"""Dataclasses that validate their fields, and are parsed from plain data: specs and settings.
 
+`Spec` is the base of what a model consists of, stored as JSON. `Settings` is the base of what a person sets,
+e.g. the sections of a recipe: each field has a description, a default and an interval of valid numbers.
 The schema is closed: an unknown key or kind is an error that names the nearest known one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from math import isfinite
-from typing import Any, ClassVar, Literal
+from math import inf
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, TypeVar
 
 from glassformer.errors import GlassformerError, InvalidValueError, MissingValueError, UnknownNameError
 
@@ -31,20 +36,25 @@ NOT_NEGATIVE = frozenset(
     "prefix suffix registers layer_positions offset std num_layers num_upscale num_finer".split()
 )
 MAX_INT = 2**31 - 1
+REQUIRED: Any = dataclasses.MISSING  # the default of a field that must be set
 LIMITS = {"channels": 2**16, "num_layers": 10_000}  # not bounded by the size of the weights file
 
 
 class Spec:
-    """Base of specs: a dataclass whose fields are validated by type and bounds."""
+    """Base of specs: a dataclass whose fields are validated by type and bounds.
+
+    abstract: whether a class is only a base of others, which no file contains
+    """
 
     kind: ClassVar[str]  # the name in files: the class without "Spec"
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, abstract: bool = False) -> None:
         cls.kind = cls.__name__.removesuffix("Spec")
-        KINDS[cls.kind] = cls
+        if not abstract:
+            KINDS[cls.kind] = cls
 
     def __post_init__(self) -> None:
-        for name, hint in _hints(type(self)).items():
+        for name, hint in field_types(type(self)).items():
             value = getattr(self, name)
             matches = any(matches_type(value, choice) for choice in union_members(hint))
             expected = _bound(name, value) if matches else describe_type(hint)
@@ -52,14 +62,15 @@ class Spec:
                 raise InvalidValueError(f"{self.kind}.{name}", value, expected)
 
 
-_HINTS: dict[type[Spec], dict[str, Any]] = {}
+_TYPES: dict[type, dict[str, Any]] = {}
 
 
-def _hints(kind: type[Spec]) -> dict[str, Any]:
-    if kind not in _HINTS:
+def field_types(kind: type) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass, by name."""
+    if kind not in _TYPES:
         hints = typing.get_type_hints(kind)
-        _HINTS[kind] = {name: hints[name] for name in hints if name != "kind"}
-    return _HINTS[kind]
+        _TYPES[kind] = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return _TYPES[kind]
 
 
 def _bound(name: str, value: Any) -> str | None:
@@ -105,7 +116,7 @@ def matches_type(value: Any, hint: Any) -> bool:
         )
     if hint in (int, float):
         number = isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
-        return number and isfinite(value)
+        return number and -inf < value < inf
     return isinstance(value, origin or hint)
 
 
@@ -115,6 +126,8 @@ def describe_type(hint: Any) -> str:
     for choice in union_members(hint):
         if typing.get_origin(choice) is Literal:
             names += [repr(arg) for arg in typing.get_args(choice)]
+        elif typing.get_args(choice)[1:] == (...,):
+            names.append(f"a tuple of {describe_type(typing.get_args(choice)[0])}")
         else:
             name: str = getattr(choice, "kind", "") or getattr(choice, "__name__", str(choice))
             names.append(name.replace("NoneType", "null"))
@@ -136,7 +149,7 @@ class InvalidSpecError(GlassformerError):
 def to_dict(spec: Any) -> Any:
     """Convert a spec to nested dicts, each with its `kind`; tuples become lists."""
     if isinstance(spec, Spec):
-        values = {name: to_dict(getattr(spec, name)) for name in _hints(type(spec))}
+        values = {name: to_dict(getattr(spec, name)) for name in field_types(type(spec))}
         return {"kind": spec.kind, **values}
     return [to_dict(item) for item in spec] if isinstance(spec, tuple) else spec
 
@@ -148,21 +161,13 @@ def from_dict(data: Any, where: str = "spec", kinds: Mapping[str, type[Spec]] = 
     kind = kinds.get(data["kind"]) if isinstance(data["kind"], str) else None
     if kind is None:
         raise UnknownNameError("kind", str(data["kind"])[:60], list(kinds), where=where)
-    hints = _hints(kind)
-    values: dict[str, Any] = {}
-    for key, value in data.items():
-        if key == "kind":
-            continue
-        if key not in hints:
-            raise UnknownNameError("key", key, list(hints), where=f"{where} ({data['kind']})")
-        values[key] = _read(value, hints[key], f"{where}.{key}")
+    label = f"{where} ({data['kind']})"
+    fields = {key: value for key, value in data.items() if key != "kind"}
+    values = parse_fields(kind, fields, where, _read, label=label, needed=f"by {label}")
     try:
         return kind(**values)
     except GlassformerError as error:
         raise InvalidSpecError(where, str(error)) from error
-    except TypeError as error:
-        missing = str(error).split(":")[-1].strip()
-        raise MissingValueError(missing, f"by {where} ({data['kind']})") from None
 
 
 def _read(value: Any, hint: Any, where: str) -> Any:
@@ -173,3 +178,132 @@ def _read(value: Any, hint: Any, where: str) -> Any:
         inner = typing.get_args(items[0])[0] if items else Any
         return tuple(_read(item, inner, f"{where}[{n}]") for n, item in enumerate(value))
     return float(value) if float in union_members(hint) and matches_type(value, int) else value
+
+
+def parse_fields(
+    kind: type,
+    data: Mapping[str, Any],
+    where: str,
+    read: Callable[[Any, Any, str], Any],
+    *,
+    label: str = "",
+    needed: str = "",
+    synonyms: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return the values of a dataclass's fields from plain data; unknown and missing keys are errors.
+
+    where: the path of the data, for errors; label: it in words. read: converts a value to a type.
+    needed: what needs a missing key. synonyms: our keys by names that other libraries use.
+    """
+    hints = field_types(kind)
+    values: dict[str, Any] = {}
+    for key, value in data.items():
+        if key not in hints:
+            ours = [name for name in synonyms.get(str(key), ()) if name in hints]
+            known, hint = ((), f"use {' or '.join(ours)}") if ours else (list(hints), "")
+            raise UnknownNameError("key", str(key), known, hint, where=label or where)
+        values[key] = read(value, hints[key], f"{where}.{key}")
+    for field in dataclasses.fields(kind):
+        if field.default is REQUIRED and field.default_factory is REQUIRED and field.name not in values:
+            raise MissingValueError(field.name if label else f"{where}.{field.name}", needed)
+    return values
+
+
+# ---- settings ---------------------------------------------------------------------------------------------
+
+
+def setting(
+    default: Any,
+    description: str,
+    *,
+    interval: str = "",
+    unit: str = "",
+    length: int | None = None,
+    aliases: Mapping[str, str] = MappingProxyType({}),
+    **more: Any,
+) -> Any:
+    """Declare a field that a person sets, with its default and its description.
+
+    interval: valid numbers, e.g. `[0, 1)`. length: required length of a tuple. aliases: other spellings.
+    more: further metadata of the field.
+    """
+    limits = {"interval": interval, "unit": unit, "length": length}
+    metadata = {"description": description, "aliases": aliases, **limits, **more}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def in_interval(value: float, interval: str) -> bool:
+    """Return whether a number lies in an interval.
+
+    >>> in_interval(0, "[0, 1)"), in_interval(1, "[0, 1)"), in_interval(float("nan"), "[0, inf)")
+    (True, False, False)
+    """
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    above = value >= low if interval[0] == "[" else value > low
+    return above and (value <= high if interval[-1] == "]" else value < high)
+
+
+class Settings:
+    """Base of dataclasses whose fields are declared with `setting`; numbers must lie in their intervals.
+
+    section: their name in errors, e.g. the section of a recipe.
+    """
+
+    section: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, length = getattr(self, field.name), field.metadata["length"]
+            interval = field.metadata["interval"]
+            values = value.values() if isinstance(value, Mapping) else value
+            numbers = (value,) if not isinstance(value, tuple | Mapping) else tuple(values)
+            if interval and not all(in_interval(n, interval) for n in numbers if isinstance(n, int | float)):
+                raise InvalidValueError(f"{self.section}.{field.name}", value, f"a number in {interval}")
+            if length and isinstance(value, tuple) and len(value) != length:
+                raise InvalidValueError(f"{self.section}.{field.name}", list(value), f"{length} numbers")
+
+
+SettingsType = TypeVar("SettingsType", bound=Settings)
+
+
+def parse_settings(
+    kind: type[SettingsType],
+    data: Any,
+    *,
+    needed: str = "",
+    synonyms: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> SettingsType:
+    """Parse settings from plain data. needed, synonyms: as for `parse_fields`."""
+    data = {} if data is None else data
+    if not isinstance(data, Mapping):
+        raise InvalidValueError(kind.section, data, "a section of keys and values")
+    aliases = {field.name: field.metadata["aliases"] for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    plain = {
+        key: aliases[key].get(value, value) if key in aliases and isinstance(value, str) else value
+        for key, value in data.items()
+    }
+    return kind(**parse_fields(kind, plain, kind.section, coerce_value, needed=needed, synonyms=synonyms))
+
+
+def coerce_value(value: Any, hint: Any, name: str) -> Any:
+    """Convert a value to the type `hint` of its field: a list to a tuple, a single path to a tuple of one.
+
+    YAML 1.1 parses `off` as a boolean and `1e-3` as a string; both are converted if the field requires it.
+    name: the key, for errors.
+    """
+    known = union_members(hint)
+    scalars = [choice for choice in known if typing.get_origin(choice) is not tuple]
+    sequence = next((choice for choice in known if typing.get_origin(choice) is tuple), None)
+    if isinstance(value, bool) and not any(matches_type(value, choice) for choice in scalars):
+        word = "on" if value else "off"
+        value = word if any(matches_type(word, choice) for choice in scalars) else value
+    if isinstance(value, str) and float in scalars and str not in scalars:
+        with suppress(ValueError):
+            value = float(value)
+    if any(matches_type(value, choice) for choice in scalars):
+        return float(value) if matches_type(value, int) and float in scalars and int not in scalars else value
+    if sequence is not None and value is not None:
+        inner = typing.get_args(sequence)[0]
+        items = value if isinstance(value, list | tuple) else [value]
+        return tuple(coerce_value(item, inner, name) for item in items)
+    raise InvalidValueError(name, value, describe_type(hint))

@@ -1,6 +1,8 @@
 """A stack of blocks, with the positions that act inside attention and an optional final norm.
 
 Encoder and decoder are this one class: a decoder is causal and its blocks may attend to memory.
+`prepare` turns masks, positions and the KV cache into one context per layer; `run` passes the residual stream
+through the blocks.
 B batch, T positions, S keys, D d_model.
 """
 
@@ -8,31 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.core import backend
-from glassformer.core.attention import AttentionBackend, DenseAttention, MultiHeadAttention
-from glassformer.core.block import Block
-from glassformer.core.heads import LayerOutput
+from glassformer.core.attention import AttentionBackend, DenseAttention, MultiHeadAttention, PreparedAttention
+from glassformer.core.block import Block, LayerContext
+from glassformer.core.embeddings import EmbeddingOutput
+from glassformer.core.inputs import Memory
 from glassformer.core.kernels import Kernel
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, scope, tap
-from glassformer.core.positions import (
-    AlibiBias,
-    DisentangledPositions,
-    PositionTerms,
-    RelativeBias,
-    RotaryPositions,
-    count_positions,
-)
-from glassformer.core.spatial import Grid
+from glassformer.core.positions import AttentionPosition, Grid, PositionTerms
 from glassformer.errors import ConflictError
 
-AttentionPosition = RotaryPositions | RelativeBias | AlibiBias | DisentangledPositions
+# number of the layer, x before it, its context -> x and context to use
+LayerHook = Callable[[int, Tensor, LayerContext], tuple[Tensor, LayerContext]]
+
+
+class LayerOutput(NamedTuple):
+    """The hidden states (B, T, D) after a layer, and the rows and columns of the image patches in them."""
+
+    x: Tensor
+    grid: Grid | None
 
 
 class Stack(nn.Module):
@@ -74,98 +77,62 @@ class Stack(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
-        memory: Tensor | None = None,
+        x: Tensor | EmbeddingOutput,
+        memory: Tensor | Memory | None = None,
         *,
-        mask: Mask | Tensor | None = None,
-        memory_mask: Mask | Tensor | None = None,
-        positions: Tensor | None = None,
         cache: KVCache | None = None,
         kernel: Kernel = "auto",
-        grid: Grid | None = None,
-        position_embeddings: Tensor | None = None,
-        memory_position_embeddings: Tensor | None = None,
-        layer_positions: Tensor | None = None,
-        states: list[LayerOutput] | None = None,
         obs: Observer | None = None,
     ) -> Tensor:
         """x (B, T, D), memory (B, S, D) -> (B, T, D).
 
-        `positions` (B|1, T) are position ids (for packed or left-padded rows); by default they continue from
-        the cache's length. `grid`: rows and columns, if the tokens form a 2-D grid. `position_embeddings`
-        (B|1, T, D) and `memory_position_embeddings` (B|1, S, D) are added to the inputs of queries and keys
-        of every layer, but not of values. `layer_positions` (layers - 1, 1, T, D) are added to the outputs of
-        all layers but the last. `states`: a list that receives the input and the output of each layer, before
-        the final norm. Masks and position terms are prepared once for all layers that share them.
+        x and memory are vectors alone, or with their masks and positions. With a cache, x are the next
+        positions, and the mask covers the keys so far.
         """
-        x = backend.residual_stream(x)
+        source = x if isinstance(x, EmbeddingOutput) else EmbeddingOutput(x)
+        source = source._replace(x=backend.residual_stream(source.x))
+        layers = self.prepare(source, memory, cache=cache, kernel=kernel, obs=obs)
+        hook = None if source.layer_positions is None else _position_adder(source.layer_positions)
+        out = self.finish(self.run(source.x, layers, hook), obs)
         if cache is not None:
-            cache.check_capacity(x.shape[0], x.shape[1])
-            if len(cache.layers) != len(self.blocks):
-                raise ConflictError(
-                    ("cache", "model"),
-                    f"{len(cache.layers)} layers against {len(self.blocks)}",
-                    hint="allocate the cache from this model's spec",
-                )
-        attend = self._dense(x, Mask.of(mask), positions, cache, kernel, grid)
-        cross_attend = self._dense_cross(x, memory, memory_mask, cache, kernel)
-        if states is not None:
-            states.append(LayerOutput(x, grid))
-        x = self.run(
-            x,
-            attend,
-            cross_attend,
-            memory=memory,
-            position_embeddings=position_embeddings,
-            memory_position_embeddings=memory_position_embeddings,
-            layer_positions=layer_positions,
-            grid=grid,
-            states=states,
-            obs=obs,
-        )
-        if cache is not None:
-            cache.advance(x.shape[1])
+            cache.advance(out.shape[1])
+        return out
+
+    def run(self, x: Tensor, layers: Sequence[LayerContext], hook: LayerHook | None = None) -> Tensor:
+        """Run x through all blocks, each with its prepared context. hook: called before each layer."""
+        for n, block in enumerate(self.blocks):
+            context = layers[n]
+            if hook is not None:
+                x, context = hook(n, x, context)
+            x = block(x, context)
         return x
+
+    def finish(self, x: Tensor, obs: Observer | None = None) -> Tensor:
+        """Apply the final norm, if any, to the output of the last block."""
+        return x if self.final_norm is None else tap(obs, "final_norm", self.final_norm(x))
+
+    def layer_outputs(
+        self,
+        source: EmbeddingOutput,
+        memory: Memory | None = None,
+        *,
+        kernel: Kernel = "auto",
+        obs: Observer | None = None,
+    ) -> tuple[LayerOutput, ...]:
+        """Return the input of the first layer and the output of every layer, before the final norm."""
+        source = source._replace(x=backend.residual_stream(source.x))
+        states = []
+
+        def collect(n: int, x: Tensor, context: LayerContext) -> tuple[Tensor, LayerContext]:
+            states.append(LayerOutput(x, source.grid))
+            return x, context
+
+        last = self.run(source.x, self.prepare(source, memory, kernel=kernel, obs=obs), collect)
+        return *states, LayerOutput(last, source.grid)
 
     def output_grid(self, grid: Grid) -> Grid:
         """Return rows and columns of the output, which are those of the input."""
         return grid
-
-    def run(
-        self,
-        x: Tensor,
-        attend: Sequence[AttentionBackend],
-        cross_attend: Sequence[AttentionBackend] | None = None,
-        *,
-        memory: Tensor | None = None,
-        position_embeddings: Tensor | None = None,
-        memory_position_embeddings: Tensor | None = None,
-        layer_positions: Tensor | None = None,
-        grid: Grid | None = None,
-        states: list[LayerOutput] | None = None,
-        obs: Observer | None = None,
-    ) -> Tensor:
-        """Run x through all blocks and the final norm, with a prepared attention backend for each layer.
-
-        states: if given, the output of each block is appended, with its `grid`.
-        """
-        for n, block in enumerate(self.blocks):
-            x = block(
-                x,
-                memory,
-                attend=attend[n],
-                cross_attend=None if cross_attend is None else cross_attend[n],
-                position_embeddings=position_embeddings,
-                memory_position_embeddings=memory_position_embeddings,
-                obs=scope(obs, f"blocks.{n}"),
-            )
-            if layer_positions is not None and n < len(layer_positions):
-                x = x + layer_positions[n].to(x.dtype)
-            if states is not None:
-                states.append(LayerOutput(x, grid))
-        if self.final_norm is not None:
-            x = tap(obs, "final_norm", self.final_norm(x))
-        return x
 
     @property
     def attentions(self) -> list[MultiHeadAttention]:
@@ -179,55 +146,82 @@ class Stack(nn.Module):
         attentions = [cast(Block, block).cross_attn for block in self.blocks]
         return [attention for attention in attentions if attention is not None]
 
-    def _dense(
+    # ---- the contexts of the layers ----------------------------------------------------------------------
+
+    def prepare(
         self,
-        x: Tensor,
-        mask: Mask,
-        positions: Tensor | None,
-        cache: KVCache | None,
-        kernel: Kernel,
-        grid: Grid | None,
-    ) -> list[DenseAttention]:
-        """Prepare the self-attention backend of each layer, for padded rows."""
-        batch, steps, _ = x.shape
+        source: EmbeddingOutput,
+        memory: Tensor | Memory | None = None,
+        *,
+        cache: KVCache | None = None,
+        kernel: Kernel = "auto",
+        obs: Observer | None = None,
+    ) -> list[LayerContext]:
+        """Prepare the context of every layer; masks and positions once for all layers that share them."""
+        if cache is not None and len(cache.layers) != len(self.blocks):
+            raise ConflictError(
+                ("cache", "model"),
+                f"{len(cache.layers)} layers against {len(self.blocks)}",
+                hint="allocate the cache from this model's spec",
+            )
+        attend = self._self_attention(source, cache, kernel)
+        cross = self._cross_attention(source, None if memory is None else Memory.of(memory), cache, kernel)
+        return [
+            LayerContext(*backends, source.condition, source.grid, scope(obs, f"blocks.{n}"))
+            for n, backends in enumerate(zip(attend, cross, strict=True))
+        ]
+
+    def _self_attention(
+        self, source: EmbeddingOutput, cache: KVCache | None, kernel: Kernel
+    ) -> list[AttentionBackend]:
+        batch, steps = source.x.shape[:2]
         start = 0 if cache is None else cache.length
-        keys = steps if cache is None else cache.num_keys(steps)
-        mask = replace(mask, causal=mask.causal or self.causal)
+        keys = steps if cache is None else cache.begin_step(batch, steps)
+        mask = source.mask.with_causal() if self.causal else source.mask
         if isinstance(start, Tensor):
             mask = replace(mask, offset=start)
 
-        def prepare(attention: MultiHeadAttention) -> DenseAttention:
-            if attention.spatial_window is not None:
-                return attention.prepare_windows(grid, x, kernel)
+        def prepare(attention: MultiHeadAttention) -> PreparedAttention:
             terms = self.position_terms(
-                positions, start, steps, keys, mask, x.device, window=attention.window
-            )._replace(grid=grid)
-            prepared = attention.prepare_mask(
-                mask, batch=batch, queries=steps, keys=keys, like=x, terms=terms, kernel=kernel
-            )
-            return DenseAttention(prepared, terms)
+                source.positions, start, steps, keys, mask, source.x.device, window=attention.window
+            )._replace(grid=source.grid)
+            prepared = attention.prepare(source.x, mask, terms=terms, keys=keys, kernel=kernel)
+            if source.position_embeddings is not None and isinstance(prepared, DenseAttention):
+                prepared = prepared._replace(position=source.position_embeddings)
+            return prepared
 
-        return _by_kind(self.attentions, prepare, cache)
+        return self._by_kind(self.attentions, prepare, cache)
 
-    def _dense_cross(
-        self,
-        x: Tensor,
-        memory: Tensor | None,
-        memory_mask: Mask | Tensor | None,
-        cache: KVCache | None,
-        kernel: Kernel,
-    ) -> list[DenseAttention] | None:
+    def _cross_attention(
+        self, source: EmbeddingOutput, memory: Memory | None, cache: KVCache | None, kernel: Kernel
+    ) -> Sequence[AttentionBackend | None]:
         if memory is None or not self.cross_attentions:
-            return None
-        mask, (batch, steps, _), keys = Mask.of(memory_mask, "memory_mask"), x.shape, memory.shape[1]
+            return [None] * len(self.blocks)
 
-        def prepare(attention: MultiHeadAttention) -> DenseAttention:
-            prepared = attention.prepare_mask(
-                mask, batch=batch, queries=steps, keys=keys, like=x, kernel=kernel, name="memory_mask"
-            )
-            return DenseAttention(prepared, cross=True)
+        def prepare(attention: MultiHeadAttention) -> PreparedAttention:
+            prepared = attention.prepare(source.x, memory.mask, memory.x, kernel=kernel)
+            if isinstance(prepared, DenseAttention):
+                positions = (source.position_embeddings, memory.position)
+                prepared = prepared._replace(position=positions[0], memory_position=positions[1])
+            return prepared
 
-        return _by_kind(self.cross_attentions, prepare, cache)
+        return self._by_kind(self.cross_attentions, prepare, cache)
+
+    def _by_kind(
+        self,
+        attentions: list[MultiHeadAttention],
+        prepare: Callable[[MultiHeadAttention], PreparedAttention],
+        cache: KVCache | None,
+    ) -> list[AttentionBackend]:
+        """Return the backend of each layer; `prepare` is called once per kind of layer."""
+        kinds: dict[object, PreparedAttention] = {}
+        layers = []
+        for n, attention in enumerate(attentions):
+            if attention.kind not in kinds:
+                kinds[attention.kind] = prepare(attention)
+            norm = cast(Block, self.blocks[n]).norm_self
+            layers.append(kinds[attention.kind].at_layer(n, norm, cache))
+        return layers
 
     def position_of(self, window: int | None) -> AttentionPosition | None:
         """Return the position encoding of layers with this window."""
@@ -250,46 +244,13 @@ class Stack(nn.Module):
         if position is None:
             return PositionTerms()
         default = (torch.arange(steps, device=device) + start)[None]  # (1, T)
-        terms: PositionTerms
-        if isinstance(position, RotaryPositions):
-            terms = position(default if positions is None else positions)
-        elif (
-            isinstance(position, AlibiBias)
-            and position.rounding != "none"
-            and (mask.padding is not None or mask.segments is not None)
-        ):
-            # a rounded bias depends on absolute positions, so they are counted within each document
-            counted = count_positions(mask.padding, mask.segments)
-            terms = position(counted.index_select(1, default[0]), counted)
-        else:
-            # a bias depends only on differences, so column indices work for padded and packed rows too
-            terms = position(default, torch.arange(keys, device=device)[None])
-        return terms
+        return position.terms(default if positions is None else positions, default, keys, mask)
 
 
-def layer_kind(attention: MultiHeadAttention) -> tuple[object, ...]:
-    """Return a key that is equal for layers that can share masks and position terms."""
-    return (
-        attention.num_heads,
-        attention.window,
-        attention.dropout,
-        attention.softcap,
-        attention.spatial_window,
-        attention.position_bias is not None,
-    )
+def _position_adder(positions: Tensor) -> LayerHook:
+    """Return a hook that adds positions (layers - 1, 1, T, D) to the outputs of all layers but the last."""
 
+    def add(n: int, x: Tensor, context: LayerContext) -> tuple[Tensor, LayerContext]:
+        return (x + positions[n - 1].to(x.dtype) if 0 < n <= len(positions) else x), context
 
-def _by_kind(
-    attentions: list[MultiHeadAttention],
-    prepare: Callable[[MultiHeadAttention], DenseAttention],
-    cache: KVCache | None,
-) -> list[DenseAttention]:
-    """Return the backend of each layer; `prepare` is called once per `layer_kind`."""
-    kinds: dict[object, DenseAttention] = {}
-    layers = []
-    for n, attention in enumerate(attentions):
-        kind = layer_kind(attention)
-        if kind not in kinds:
-            kinds[kind] = prepare(attention)
-        layers.append(kinds[kind] if cache is None else kinds[kind]._replace(cache=cache, layer=n))
-    return layers
+    return add

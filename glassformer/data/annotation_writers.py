@@ -89,18 +89,6 @@ def coco_results(
     return rows
 
 
-def instance_map(annotations: Sequence[Annotation], height: int, width: int) -> NDArray[np.uint16]:
-    """Number the pixels of each object from 1, 0 being the background: (H, W), for a 16-bit PNG.
-
-    Where masks overlap, the object with the higher score is in front.
-    """
-    numbers = np.zeros((height, width), np.uint16)
-    order = sorted(range(len(annotations)), key=lambda n: (annotations[n].score or 0.0, -n))
-    for n in order:
-        numbers[_mask(annotations[n])] = n + 1
-    return numbers
-
-
 def class_map(
     annotations: Sequence[Annotation], classes: Sequence[str], height: int, width: int
 ) -> NDArray[np.uint8]:

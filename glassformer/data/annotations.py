@@ -8,8 +8,8 @@ H height, W width.
 
 from __future__ import annotations
 
+import glob
 import hashlib
-import json
 import logging
 import math
 from abc import ABC, abstractmethod
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from glassformer.data.image_files import (
     BadImageError,
+    find_inside,
     is_image_name,
     list_images,
     load_image,
@@ -43,6 +44,7 @@ from glassformer.errors import (
     InvalidValueError,
     MissingValueError,
 )
+from glassformer.json_text import parse_json
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -52,7 +54,7 @@ IGNORE_INDEX = 255  # default number of the pixels in a semantic mask that have 
 IGNORED_NAMES = ("unlabelled", "unlabeled", "void", "ignore", "ignored")  # of classes that are left out
 ONE_CLASS = "object"  # label of instances without a classes file
 ITEMS = "images and annotations"  # that readers count
-MAX_COORDINATE = 1e6  # of a polygon; every pixel of its outline is traced
+MAX_COORDINATE = 1e6  # of a polygon; positions on its fine grid stay exact
 _CLASS_FILES = ("classes.txt", "classes.tsv", "labels.txt", "obj.names", "classes.names")
 _MASK_FOLDERS = ("masks", "mask", "labels", "annotations", "SegmentationClass")
 _SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}
@@ -337,7 +339,7 @@ def read_coco(
             entries[key] = _coco_image(record, folders)
             counter.good += 1
         except (KeyError, TypeError, ValueError) as error:
-            file = str(record.get("file_name", path)) if isinstance(record, dict) else path
+            file = f"{record.get('file_name', path):.200}" if isinstance(record, dict) else path
             counter.add_error(None, _reason(error), file=file)
             with suppress(TypeError):  # an id that is not hashable
                 unusable.add(record.get("id") if isinstance(record, dict) else None)
@@ -373,7 +375,7 @@ def read_coco(
 
 def _read_json(path: Path) -> dict[str, list[Any]]:
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = parse_json(path.read_text("utf-8"))
     except OSError as error:
         raise FileProblemError(path, f"cannot be read ({error.strerror})") from None
     except ValueError as error:
@@ -415,18 +417,15 @@ def _coco_classes(path: Path, categories: Iterable[Any]) -> dict[int, str]:
     """Return the class names by category id, ordered by id."""
     try:
         names = {int(category["id"]): str(category["name"]) for category in categories}
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise FileProblemError(path, "has a category without id or name") from None
     return dict(sorted(names.items()))
 
 
 def _coco_image(record: Mapping[str, Any], folders: Sequence[Path]) -> _ObjectEntry:
-    name = record["file_name"]
-    file = next((file for folder in folders if (file := folder / name).is_file()), None)
-    if file is None:
-        # e.g. train2017/000000000009.jpg beside annotations/instances_train2017.json
-        candidates = (folder / inner / name for folder in folders for inner in _SPLIT_FOLDERS)
-        file = next((file for file in candidates if file.is_file()), None)
+    # e.g. train2017/000000000009.jpg beside annotations/instances_train2017.json
+    splits = [folder / inner for folder in folders for inner in _SPLIT_FOLDERS]
+    file = find_inside([*folders, *splits], record["file_name"])
     if file is None:
         raise ValueError(f"image file not found in {folders[0]}")
     height, width = _image_size(file)
@@ -577,17 +576,27 @@ def _read_yaml(path: Path, split: str) -> tuple[dict[int, str], list[Path]]:
     root = path.parent / str(config.get("path") or "")
     places = config[keys[0]]
     images: list[Path] = []
-    for place in places if isinstance(places, list) else [places]:
+    for place in map(str, places if isinstance(places, list) else [places]):
         # Roboflow writes ../train/images for a folder beside the file
         found = [root / place, path.parent / place, path.parent / str(place).removeprefix("../")]
         existing = next((entry for entry in found if entry.exists()), None)
         if existing is None:
             raise FileMissingError(found[0], "file or folder")
         if existing.suffix == ".txt":
-            images += [existing.parent / line.strip() for line in _read_lines(existing) if line.strip()]
+            images += _listed_images(existing, [existing.parent, root, path.parent])
         else:
             images += list_images([existing])
     return dict(sorted((number, str(name)) for number, name in names.items())), images
+
+
+def _listed_images(path: Path, folders: Sequence[Path]) -> Iterator[Path]:
+    """Yield the images that a text file lists; they must be in the folders."""
+    for number, line in enumerate(_read_lines(path), 1):
+        if name := line.strip():
+            try:
+                yield find_inside(folders, name) or path.parent / name
+            except ValueError as error:
+                raise FileProblemError(path, str(error), number) from None
 
 
 def _yolo_classes(folder: Path) -> dict[int, str]:
@@ -682,6 +691,8 @@ def read_voc(folder: str | Path, split: str = "train", *, errors: RowErrors | No
     for stem in stems:
         file = folder / "Annotations" / f"{stem}.xml"
         try:
+            if find_inside([folder / "Annotations"], f"{stem}.xml") is None:
+                raise ValueError("does not exist")
             entry = _voc_image(file, folder / "JPEGImages", counter)
         except ValueError as error:
             counter.add_error(None, str(error), file=file)
@@ -704,8 +715,8 @@ def _voc_image(path: Path, images: Path, counter: RowCounter) -> _ObjectEntry:
         raise ValueError(f"cannot be read ({error.strerror})") from None
     except (ElementTree.ParseError, ValueError) as error:
         raise ValueError(f"is not XML ({error})") from None
-    name = root.findtext("filename") or ""
-    candidates = [images / name, *images.glob(f"{path.stem}.*")]
+    named = find_inside([images], root.findtext("filename") or "")
+    candidates = [*filter(None, [named]), *images.glob(f"{glob.escape(path.stem)}.*")]
     image = next((file for file in candidates if file.is_file() and is_image_name(file)), None)
     if image is None:
         raise ValueError("image file not found")

@@ -1,4 +1,4 @@
-"""Bucket examples by length into batches with a token budget, or pack several examples into a row.
+"""Bucket examples by length into batches with a maximum size, or pack several examples into a row.
 
 The permutation of an epoch is cut into pools. Within a pool, rows are sorted by length and cut into batches,
 which are then shuffled. So the lengths in a batch match closely, yet the order stays random. The position in
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from glassformer.data.examples import IGNORE_INDEX, Arrays, Examples, PairExamples
 from glassformer.data.randomness import Permutation
-from glassformer.errors import EmptyInputError, InputTooLongError, InvalidValueError
+from glassformer.errors import EmptyInputError, InputTooLongError, InvalidValueError, MissingValueError
 
 LOOKAHEAD = 64  # initial number of rows to try for a batch
 PACKING_WINDOW = 96  # examples that a packed row chooses from
@@ -50,20 +50,23 @@ class Batches:
     """Iterate over batches of similar length, from any position.
 
     tokens: maximum size of a batch, padding included: number of rows times the longest length of each field.
-    rows: maximum number of rows of a batch, if set.
+    rows: maximum number of rows of a batch. At least one of the two is set.
     pool: number of rows that are sorted together.
     """
 
     data: Examples
-    tokens: int
+    tokens: int | None = None
     rows: int | None = None
     seed: int = 0
     pool: int = 20_000
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "pool"):
-            if getattr(self, name) < 1:
-                raise InvalidValueError(name, getattr(self, name), "at least 1")
+        if self.tokens is None and self.rows is None:
+            raise MissingValueError("tokens or rows", "to cut batches")
+        for name in ("tokens", "rows", "pool"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidValueError(name, value, "at least 1")
         if not len(self.data):
             raise EmptyInputError("training data")
 
@@ -104,14 +107,15 @@ class Batches:
         return Permutation(len(self.data), self.seed, epoch)[pool * self.pool : (pool + 1) * self.pool]
 
     def _cut(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Cut sorted rows into batches within the token budget; a row that alone exceeds it is a batch."""
+        """Cut sorted rows into batches within the limits; a row that alone exceeds the tokens is a batch."""
         batches, start, window = [], 0, LOOKAHEAD
         while start < len(rows):
             ahead = lengths[start : start + window]
-            cost = np.maximum.accumulate(ahead).sum(1) * np.arange(1, len(ahead) + 1)
-            fitting = int(np.searchsorted(cost, self.tokens, side="right"))  # the cost never decreases
-            if self.rows is not None:
-                fitting = min(fitting, self.rows)
+            fitting = len(ahead) if self.rows is None else min(len(ahead), self.rows)
+            if self.tokens is not None:
+                cost = np.maximum.accumulate(ahead).sum(1) * np.arange(1, len(ahead) + 1)
+                within = int(np.searchsorted(cost, self.tokens, side="right"))  # the cost never decreases
+                fitting = min(fitting, within)
             if fitting == len(ahead) and start + fitting < len(rows):
                 window *= 2  # everything fits: look further
                 continue
@@ -195,6 +199,7 @@ class PackedBatches(Batches):
         lengths = self.data.lengths(rows)
         if len(lengths) and int(lengths.max()) > self.width:
             raise InputTooLongError(int(lengths.max()), self.width)
+        assert self.tokens is not None
         rows_per_batch = max(1, self.tokens // (self.width * lengths.shape[1]))
         packed = pack(lengths, self.width)
         order = np.random.default_rng([self.seed, epoch, pool, 2]).permutation(len(packed))

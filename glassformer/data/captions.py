@@ -5,19 +5,18 @@ Relative paths are relative to the folder of the file. B pairs, H height, W widt
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from glassformer.data.examples import Arrays, pad
-from glassformer.data.image_files import ImageLike, load_image
+from glassformer.data.image_files import ImageLike, find_inside, load_image
 from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.images import Augment
-from glassformer.data.readers import UTF8, Column, open_table
+from glassformer.data.readers import Column, TableOptions, open_table
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import (
     Paths,
@@ -32,6 +31,7 @@ from glassformer.data.sources import (
 )
 from glassformer.data.store import Store
 from glassformer.errors import FileMissingError, FileProblemError, InvalidValueError
+from glassformer.json_text import parse_json
 
 _IMAGE_NAMES = ("image", "path", "file", "file_name", "filename", "image_path", "img")
 _CAPTION_NAMES = ("caption", "text", "title", "description", "name")
@@ -53,7 +53,7 @@ class CaptionSource(Source):
         *,
         columns: Sequence[Column] | None = None,
         images: str | Path | None = None,
-        encoding: str = UTF8,
+        **text: Unpack[TableOptions],
     ) -> None:
         self.paths, self.images, self._columns = list_paths(paths), images, columns
         if columns is not None and len(columns) != 2:
@@ -62,11 +62,11 @@ class CaptionSource(Source):
             raise FileMissingError(images, "folder of images")
         self._parts: list[tuple[Path, TableSource | list[tuple[str, str]]]] = []
         for path in self.paths:
-            part = _read_coco(path) if path.suffix.lower() == ".json" else self._table(path, encoding)
+            part = _read_coco(path) if path.suffix.lower() == ".json" else self._table(path, text)
             self._parts.append((path, part))
 
-    def _table(self, path: Path, encoding: str) -> TableSource:
-        table = open_table(path, encoding=encoding)
+    def _table(self, path: Path, text: TableOptions) -> TableSource:
+        table = open_table(path, **text)
         columns = self._columns
         if columns is None:
             names = table.head().header()
@@ -89,8 +89,10 @@ class CaptionSource(Source):
 
     def _locate(self, file: Path, image: str) -> Path:
         folders = [Path(self.images)] if self.images is not None else [file.parent, file.parent / "images"]
-        found = next((folder / image for folder in folders if (folder / image).is_file()), None)
-        return found or folders[0] / image
+        try:
+            return find_inside(folders, image) or folders[0] / image
+        except ValueError as error:
+            raise FileProblemError(file, str(error), hint="name files below the folder of images") from None
 
     def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
         return fingerprint_files(self.paths, self._columns, self.images, stamp=stamp)
@@ -99,7 +101,7 @@ class CaptionSource(Source):
 def _read_coco(path: Path) -> list[tuple[str, str]]:
     """Read pairs of COCO's caption format; captions may also be lists in the image entries."""
     try:
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
+        data: Any = parse_json(path.read_text(encoding="utf-8"))
         names = {image["id"]: str(image["file_name"]) for image in data["images"]}
         pairs = [
             (names[entry["image_id"]], str(entry["caption"]).strip())

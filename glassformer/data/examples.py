@@ -195,6 +195,36 @@ class SpanExamples:
         return arrays | ({"types": pad(types, sizes[:, 0], 0)} if self.token_types else {})
 
 
+SCORE_STEPS, SCORE_OFFSET = 1000, 1_000_000  # scores are stored as integers, in thousandths
+
+
+class EmbeddingExamples:
+    """Pairs of texts, with hard negatives or with scores; stored as two or three fields."""
+
+    def __init__(self, store: Store, *, pad_id: int, scored: bool) -> None:
+        self.store, self.pad_id, self.scored = store, pad_id, scored
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        lengths = self.store.lengths(rows)
+        return lengths[:, :2] if self.scored else lengths
+
+    def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
+        """Return anchors (B, S), positives (B, T), and negatives (B, U) or scores (B,), if there are any."""
+        fields, lengths = self.store.gather(rows)
+        texts = fields[:2] if self.scored else fields
+        names = ("anchors", "positives", "negatives")
+        arrays: Arrays = {
+            name: pad(ids, lengths[:, n], self.pad_id)
+            for n, (name, ids) in enumerate(zip(names, texts, strict=False))
+        }
+        if self.scored:
+            arrays["scores"] = ((fields[2] - SCORE_OFFSET) / SCORE_STEPS).astype(np.float32)
+        return arrays
+
+
 class PackedBlocks:
     """Packing: documents concatenated and cut into blocks.
 

@@ -1,32 +1,28 @@
 """Read images: single ones in every form that a user passes, and labeled data sets.
 
 `load_image` decodes one image and `list_images` expands folders and patterns; `find_images` opens the data
-set at a path: folders per class, Parquet, IDX pairs, CIFAR's binary files and NumPy's .npz. Sources yield
-blocks of a few hundred images, so that no file has to fit in memory.
+set at a path, a folder per class or Parquet. Sources yield one image at a time, so that no file has to fit in
+memory.
 """
 
 from __future__ import annotations
 
 import base64
 import glob
-import gzip
 import io
-import json
-import math
 import os
 import re
 import sys
 import warnings
-import zipfile
-import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +30,12 @@ from numpy.typing import NDArray
 from glassformer.data.readers import ParquetReader, find_column
 from glassformer.data.row_errors import RowCounter, RowErrors
 from glassformer.errors import (
-    EmptyInputError,
     FileMissingError,
     FileProblemError,
     InvalidValueError,
     UnknownNameError,
 )
+from glassformer.json_text import parse_json
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -49,12 +45,10 @@ if TYPE_CHECKING:
 ImageLike: TypeAlias = "str | PathLike[str] | bytes | Image.Image | NDArray[Any] | Tensor"
 Label = int | str
 Shape = tuple[int, int, int]  # H, W, C of every image
-Block = tuple[NDArray[np.uint8], Sequence[Label]]  # images (n, H, W, C) and n labels
 Encoded = tuple[int | None, Path | bytes, object]  # row, file or bytes, label
 Split = Literal["train", "test"]
 MAX_PIXELS = 64_000_000  # a small file can decode to an image that fills the memory
 MAX_DEFAULT_SIDE = 224
-_BLOCK_BYTES = 1 << 20
 # Formats that Pillow decodes itself; others would start external programs.
 _FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "TGA", "ICO", "JPEG2000", "AVIF")
 _SUFFIXES = frozenset(
@@ -65,9 +59,7 @@ _ROTATED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 _ORIENTATION = 0x0112
 _IMAGE_NAMES = ("image", "img", "images", "picture", "jpg", "png")
 _LABEL_NAMES = ("label", "labels", "class", "fine_label", "category", "target")
-_IDX = re.compile(r"(.*?)(images|labels)([-.]idx)[31](-ubyte)?(\.gz)?")
-_TEST = ("test", "t10k", "val", "valid", "validation", "eval")
-_NPZ_KEYS = (("images", "labels"), ("x", "y"), ("X", "y"), ("data", "labels"), ("image", "label"))
+_TEST = ("test", "val", "valid", "validation", "eval")
 
 
 # --- one image
@@ -116,9 +108,14 @@ def read_image_shape(source: Path | bytes | Image.Image) -> Shape:
 
 
 def decode_image(source: Path | bytes | Image.Image, shape: Shape) -> NDArray[np.uint8]:
-    """Decode an image as `load_image` does and resize it to the shape (H, W, C)."""
-    pixels = _decode(source).convert("L" if shape[2] == 1 else "RGB")
-    return resize_image(np.asarray(pixels).reshape(pixels.height, pixels.width, shape[2]), shape[:2])
+    """Decode an image as `load_image` does and resize it (bilinear, antialiased) to the shape (H, W, C)."""
+    from PIL import Image
+
+    height, width, channels = shape
+    pixels = _decode(source).convert("L" if channels == 1 else "RGB")
+    if pixels.size != (width, height):
+        pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(pixels).reshape(shape)
 
 
 def _decode(source: Path | bytes | Image.Image) -> Image.Image:
@@ -264,24 +261,13 @@ def is_image_name(path: Path) -> bool:
     return path.suffix.lower() in _SUFFIXES and not path.name.startswith(".")
 
 
-def resize_image(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Resize an image (H, W, C) to `size` (height, width), bilinear with antialiasing."""
-    if image.shape[:2] == size:
-        return image
-    from PIL import Image
-
-    flat = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
-    resized = flat.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    return np.asarray(resized).reshape(*size, image.shape[2])
-
-
 def _to_8_bits(image: Image.Image) -> Image.Image:
     from PIL import Image
 
     if image.mode == "F":
         raise BadImageError("has floating-point pixels; save it with 8 bits per channel")
     if image.mode.startswith("I"):
-        values = np.asarray(image).astype(np.int64)
+        values = np.asarray(image)
         if values.min() < 0 or values.max() > 0xFFFF:
             raise BadImageError("has more than 16 bits per pixel; save it with 8")
         return Image.fromarray((values >> 8).astype(np.uint8))
@@ -295,23 +281,11 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
 
 
 class ImageSource(ABC):
-    """Labeled images that can be read repeatedly."""
+    """Labeled images that can be read repeatedly; they may differ in size."""
 
     @abstractmethod
-    def shape(self) -> Shape:
-        """Return the default shape (H, W, C) of the images."""
-
     def classes(self) -> list[str]:
-        """Return the class names in order, or an empty sequence if the source does not list them."""
-        return []
-
-    @abstractmethod
-    def blocks(self, shape: Shape, errors: RowErrors) -> Iterator[Block]:
-        """Yield blocks of images with their labels (class names or numbers); bad images go to `errors`."""
-
-
-class EncodedImages(ImageSource):
-    """Images that have to be decoded and may differ in size."""
+        """Return the class names in order, or an empty list if the source does not list them."""
 
     @abstractmethod
     def files(self, errors: RowErrors) -> Iterator[tuple[RowCounter, Iterator[Encoded]]]:
@@ -339,7 +313,8 @@ class EncodedImages(ImageSource):
         scale = min(1.0, MAX_DEFAULT_SIDE / max(height, width))
         return max(1, round(height * scale)), max(1, round(width * scale)), channels
 
-    def blocks(self, shape: Shape, errors: RowErrors) -> Iterator[Block]:
+    def read(self, shape: Shape, errors: RowErrors) -> Iterator[tuple[NDArray[np.uint8], Label]]:
+        """Yield images (H, W, C) with their label, a class name or number; bad images go to `errors`."""
         names = self.classes()
         for counter, images in self.files(errors):
             for row, source, label in images:
@@ -349,7 +324,7 @@ class EncodedImages(ImageSource):
                     counter.add_error(row, str(error), file=source if isinstance(source, Path) else None)
                     continue
                 counter.good += 1
-                yield image[None], [name]
+                yield image, name
             counter.finish()
 
 
@@ -362,7 +337,7 @@ def _parse_label(label: object, names: list[str]) -> Label:
 
 
 @dataclass(frozen=True)
-class ClassFolders(EncodedImages):
+class ClassFolders(ImageSource):
     """A folder with a folder per class; images may be nested deeper."""
 
     folder: Path
@@ -381,7 +356,7 @@ class ClassFolders(EncodedImages):
 
 
 @dataclass(frozen=True)
-class ParquetImages(EncodedImages):
+class ParquetImages(ImageSource):
     """Parquet files with a column of encoded images (bytes, or a struct with `bytes`) and one of labels."""
 
     paths: tuple[Path, ...]
@@ -390,7 +365,7 @@ class ParquetImages(EncodedImages):
         """Return the names of integer labels, if the metadata of the first file has them."""
         metadata = ParquetReader(self.paths[0]).metadata.get(b"huggingface")
         try:
-            features = json.loads(metadata)["info"]["features"] if metadata else {}
+            features = parse_json(metadata)["info"]["features"] if metadata else {}
             label = find_column(list(features), _LABEL_NAMES)
             return [str(name) for name in features[label]["names"]] if label else []
         except (ValueError, KeyError, TypeError):
@@ -412,214 +387,62 @@ class ParquetImages(EncodedImages):
             yield row, data if isinstance(data, bytes) else b"", value
 
 
-@contextmanager
-def _open_binary(path: Path, *, member: str = "") -> Iterator[Any]:
-    """Open a file, decompressing .gz, or open a member of a zip file."""
-    try:
-        if member:
-            with zipfile.ZipFile(path) as archive, archive.open(member) as file:
-                yield file
-        else:
-            with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-                yield file
-    except (gzip.BadGzipFile, zipfile.BadZipFile, EOFError, zlib.error):
-        raise FileProblemError(path, "is damaged or truncated", hint="download or write it again") from None
+def find_inside(folders: Sequence[Path], name: str) -> Path | None:
+    """Return the file `name` of the first folder that has it; raise ValueError if it is outside of them all.
+
+    Names come from annotations, which must not open other files. A link may lead to another of the folders.
+    """
+    if not isinstance(name, str):
+        raise TypeError
+    outside = False
+    for folder in folders:
+        file = folder / name
+        if os.path.isabs(name) or not _is_inside(os.path.abspath(file), os.path.abspath(folder)):
+            outside = True
+        elif os.path.isfile(file):
+            if any(_is_inside(os.path.realpath(file), _real_path(allowed)) for allowed in folders):
+                return file
+            outside = True
+    if outside:
+        raise ValueError(f"names a file outside of the folder, {name:.100}")
+    return None
 
 
-def _read_exactly(file: IO[bytes], count: int) -> bytes:
-    data = file.read(count)
-    if len(data) != count:
-        raise EOFError
-    return data
+def _is_inside(path: str, folder: str) -> bool:
+    return os.path.commonpath([path, folder]) == folder
 
 
-def _block_sizes(count: int, image_bytes: int) -> Iterator[int]:
-    """Yield the number of images to read at a time, until `count` images are read."""
-    most = max(1, _BLOCK_BYTES // image_bytes)
-    while count > 0:
-        yield min(most, count)
-        count -= most
-
-
-@dataclass(frozen=True)
-class IdxPair(ImageSource):
-    """A pair of IDX files: images (N, H, W) and labels (N)."""
-
-    images: Path
-    labels: Path
-
-    def shape(self) -> Shape:
-        with _open_binary(self.images) as file:
-            _, height, width = self._header(file, self.images, 3)
-        return height, width, 1
-
-    def blocks(self, shape: Shape, errors: RowErrors) -> Iterator[Block]:
-        with _open_binary(self.images) as images, _open_binary(self.labels) as labels:
-            count, height, width = self._header(images, self.images, 3)
-            (label_count,) = self._header(labels, self.labels, 1)
-            if count != label_count:
-                raise FileProblemError(self.images, f"has {count:,} images for {label_count:,} labels")
-            for n in _block_sizes(count, height * width):
-                pixels = np.frombuffer(_read_exactly(images, n * height * width), np.uint8)
-                yield pixels.reshape(n, height, width, 1), list(_read_exactly(labels, n))
-
-    @staticmethod
-    def _header(file: IO[bytes], path: Path, dimensions: int) -> tuple[int, ...]:
-        if _read_exactly(file, 4) != bytes([0, 0, 8, dimensions]):  # 8: unsigned bytes
-            raise FileProblemError(path, f"is not an IDX file of {'images' if dimensions == 3 else 'labels'}")
-        sizes = np.frombuffer(_read_exactly(file, 4 * dimensions), ">u4")
-        if not sizes.all():
-            raise EmptyInputError(f"file {path}")
-        return tuple(int(n) for n in sizes)
-
-
-@dataclass(frozen=True)
-class CifarFiles(ImageSource):
-    """CIFAR-10's binary records: a label byte, then 1,024 red, 1,024 green and 1,024 blue bytes."""
-
-    paths: tuple[Path, ...]
-
-    RECORD = 1 + 3 * 32 * 32
-
-    def shape(self) -> Shape:
-        return 32, 32, 3
-
-    def classes(self) -> list[str]:
-        """Return the class names of batches.meta.txt, if it is in the same folder."""
-        path = self.paths[0].with_name("batches.meta.txt")
-        return path.read_text("utf-8").split() if path.is_file() else []
-
-    def blocks(self, shape: Shape, errors: RowErrors) -> Iterator[Block]:
-        names = self.classes()
-        for path in self.paths:
-            with _open_binary(path) as file:
-                while data := file.read(_BLOCK_BYTES // self.RECORD * self.RECORD):
-                    if len(data) % self.RECORD:
-                        raise FileProblemError(path, "is truncated or not in CIFAR-10's binary format")
-                    records = np.frombuffer(data, np.uint8).reshape(-1, self.RECORD)
-                    pixels = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-                    yield pixels, [names[n] if n < len(names) else int(n) for n in records[:, 0]]
-
-
-@dataclass(frozen=True)
-class NpzArrays(ImageSource):
-    """Two arrays of an .npz file: images (N, H, W), (N, H, W, C) or (N, C, H, W), and labels (N)."""
-
-    path: Path
-    images: str
-    labels: str
-
-    def shape(self) -> Shape:
-        with _open_binary(self.path, member=f"{self.images}.npy") as file:
-            return self._layout(self._header(file)[0])[0]
-
-    def blocks(self, shape: Shape, errors: RowErrors) -> Iterator[Block]:
-        labels = self._labels()
-        with _open_binary(self.path, member=f"{self.images}.npy") as file:
-            full, dtype = self._header(file)
-            shape, channels_first = self._layout(full)
-            if full[0] != len(labels):
-                raise self._problem(self.images, f"has {full[0]:,} images for {len(labels):,} labels")
-            size, start = math.prod(full[1:]) * dtype.itemsize, 0
-            for n in _block_sizes(full[0], size):
-                array = np.frombuffer(_read_exactly(file, n * size), dtype).reshape(n, *full[1:])
-                if channels_first:
-                    array = array.transpose(0, 2, 3, 1)
-                yield self._to_bytes(array).reshape(n, *shape), labels[start : start + n]
-                start += n
-
-    def _problem(self, name: str, problem: str) -> FileProblemError:
-        return FileProblemError(self.path, f"'{name}' {problem}")
-
-    def _header(self, file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Read the shape and dtype of the images from an .npy header."""
-        formats = np.lib.format
-        try:
-            version = formats.read_magic(file)
-            read = formats.read_array_header_1_0 if version == (1, 0) else formats.read_array_header_2_0
-            shape, fortran_order, dtype = read(file)
-        except ValueError:
-            raise self._problem(self.images, "is not a NumPy array") from None
-        if dtype.kind not in "iuf" or fortran_order:
-            raise self._problem(self.images, "must be a C-contiguous array of integers or floats")
-        return shape, dtype
-
-    def _layout(self, full: tuple[int, ...]) -> tuple[Shape, bool]:
-        """Return the shape (H, W, C) of an image, and whether the file has channels first.
-
-        full: shape of the array of images.
-        """
-        match full:
-            case (_, height, width) if height and width:
-                return (height, width, 1), False
-            case (_, height, width, (1 | 3) as channels) if height and width:
-                return (height, width, channels), False
-            case (_, (1 | 3) as channels, height, width) if height and width:
-                return (height, width, channels), True
-        expected = "(N, H, W), (N, H, W, 1 or 3) or (N, 1 or 3, H, W)"
-        raise self._problem(self.images, f"has shape {full}; expected {expected}")
-
-    def _labels(self) -> list[Label]:
-        try:
-            with np.load(self.path, allow_pickle=False) as arrays:
-                labels = np.asarray(arrays[self.labels])
-        except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-            raise self._problem(self.labels, "is not an array of integers or names") from None
-        if labels.shape not in ((len(labels),), (len(labels), 1)) or labels.dtype.kind not in "iubU":
-            expected = "(N) integers or names"
-            raise self._problem(
-                self.labels, f"has shape {labels.shape} of {labels.dtype}; expected {expected}"
-            )
-        return (labels.astype(np.int64) if labels.dtype.kind == "b" else labels).ravel().tolist()
-
-    def _to_bytes(self, array: NDArray[Any]) -> NDArray[np.uint8]:
-        pixels = to_bytes(array)
-        if pixels is None:
-            expected = "integers to 255 or floats to 1"
-            raise self._problem(self.images, f"({array.dtype}) is out of range; expected {expected}")
-        return pixels
+_real_path = cache(os.path.realpath)
 
 
 # --- the data set at a path
 
 
 def find_images(path: str | Path, split: Split = "train") -> ImageSource:
-    """Open the images at `path`, whose format is recognized by file names.
+    """Open the images at `path`: a folder per class, or Parquet.
 
     split: which split to read if the path has both.
     """
     path = Path(path)
     if not path.exists():
         raise FileMissingError(path, "file or folder")
-    if path.is_file() and _IDX.fullmatch(path.name):
-        return _idx_pair(path)
-    if path.is_file():
-        return _open_files(path, [path], split)
-    entries = _entries(path)
+    entries = _entries(path) if path.is_dir() else [path]
     folders = [entry for entry in entries if entry.is_dir()]
     if folders:
         named = [_split_of(entry.name) and any(map(Path.is_dir, entry.iterdir())) for entry in folders]
         return ClassFolders(_choose_split(path, folders, split)[0] if all(named) else path)
-    idx = [entry for entry in entries if (match := _IDX.fullmatch(entry.name)) and match[2] == "images"]
-    if idx:
-        return _idx_pair(_choose_split(path, idx, split)[0])
-    for suffix in (".parquet", ".bin", ".npz"):
-        files = [entry for entry in entries if entry.name.removesuffix(".gz").endswith(suffix)]
-        if files:
-            return _open_files(path, _choose_split(path, files, split), split)
-    return _open_files(path, [path], split)
-
-
-def _open_files(path: Path, files: list[Path], split: Split) -> ImageSource:
-    match Path(files[0].name.removesuffix(".gz")).suffix:
-        case ".npz":
-            return _npz(files[0], split)
-        case ".parquet":
-            return ParquetImages(tuple(files))
-        case ".bin":
-            return CifarFiles(tuple(files))
-    hint = "use a folder per class, a Parquet or .npz file, a pair of IDX files or CIFAR's .bin files"
+    files = [entry for entry in entries if entry.suffix == ".parquet"]
+    if files:
+        return ParquetImages(tuple(files if path.is_file() else _choose_split(path, files, split)))
+    hint = "use a folder per class or a Parquet file"
+    if any(map(is_array_file, entries)):
+        hint = "write a folder per class with `python -m experiments.image_folders` of the repository"
     raise FileProblemError(path, "is not a known image data set", hint=hint)
+
+
+def is_array_file(path: str | Path) -> bool:
+    """Whether a file has the name of an image set in arrays, a format that earlier versions read."""
+    return str(path).removesuffix(".gz").endswith((".npz", ".bin", "ubyte"))
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -627,19 +450,14 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def single_path(paths: Sequence[str]) -> Path:
-    """Return the path of the data set: the only path, or the first of the two files of an IDX pair."""
-    candidates = [Path(path) for path in paths]
-    pairs = {_idx_pair(path) if _IDX.fullmatch(path.name) else path for path in candidates}
-    if len(pairs) != 1:
+    """Return the path of the data set, the only path."""
+    if len(set(paths)) != 1 and not is_array_file(paths[0]):
         raise InvalidValueError("images", list(paths), "one path, e.g. a folder that has all of them")
-    return candidates[0]
+    return Path(paths[0])
 
 
 def list_files(path: Path) -> list[Path]:
     """List the files of the data set at a path, sorted."""
-    if path.is_file() and _IDX.fullmatch(path.name):
-        pair = _idx_pair(path)
-        return [pair.images, pair.labels]
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
@@ -649,7 +467,7 @@ def list_names(path: Path) -> list[str]:
 
 
 def _split_of(name: str) -> Split | None:
-    """Return the split in a name: test_batch.bin, train-00000-of-00001.parquet, t10k-images-idx3-ubyte."""
+    """Return the split in a name: train-00000-of-00001.parquet, val."""
     first = re.split(r"[-_.]", name.lower())[0]
     if first in _TEST:
         return "test"
@@ -662,37 +480,3 @@ def _choose_split(folder: Path, entries: list[Path], split: Split) -> list[Path]
     if not chosen:
         raise FileMissingError(folder, f"{split} split of the images")
     return chosen
-
-
-def _idx_pair(path: Path) -> IdxPair:
-    """Return the paths of images and labels, given the path of either; each may be compressed."""
-    match = _IDX.fullmatch(path.name)
-    assert match is not None
-    pair = []
-    for what, dimensions in (("images", 3), ("labels", 1)):
-        name = f"{match[1]}{what}{match[3]}{dimensions}{match[4] or ''}"
-        candidates = [path.with_name(name + suffix) for suffix in (match[5] or "", "", ".gz")]
-        existing = [candidate for candidate in candidates if candidate.is_file()]
-        if not existing:
-            raise FileMissingError(candidates[0], f"IDX file of {what}")
-        pair.append(existing[0])
-    return IdxPair(*pair)
-
-
-def _npz(path: Path, split: Split) -> NpzArrays:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = {name.removesuffix(".npy") for name in archive.namelist()}
-    except zipfile.BadZipFile:
-        raise FileProblemError(path, "is not an .npz file") from None
-    pairs = [(f"x_{split}", f"y_{split}"), (f"{split}_images", f"{split}_labels")]
-    if not any(f"x_{part}" in names or f"{part}_images" in names for part in ("train", "test")):
-        pairs += _NPZ_KEYS
-    for images, labels in pairs:
-        if images in names and labels in names:
-            return NpzArrays(path, images, labels)
-    raise FileProblemError(
-        path,
-        f"has the arrays {', '.join(sorted(names)) or 'none'}",
-        hint=f"name them images and labels, or x_{split} and y_{split}",
-    )

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from glassformer.data.image_files import MAX_PIXELS, ImageSource, Label, Split, find_images, resize_image
+from glassformer.data.image_files import MAX_PIXELS, ImageSource, Label, Split, find_images
 from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.randomness import hash_draws, uniform
 from glassformer.data.row_errors import RowErrors
@@ -34,6 +33,7 @@ from glassformer.errors import (
     ShapeError,
     UnknownNameError,
 )
+from glassformer.weights.atomic_write import atomic_folder
 
 FORMAT = 1
 _HINT = "prepare the data again"
@@ -49,13 +49,15 @@ def prepare_images(
     *,
     errors: RowErrors,
     size: int | tuple[int, int] | None = None,
+    fit: Callable[[int, int], tuple[int, int]] = lambda height, width: (height, width),
     channels: int | None = None,
     split: Split = "train",
     classes: Sequence[str] | None = None,
 ) -> ImageSet:
     """Write the images at `path` to `folder` and open the result.
 
-    size: height and width; by default that of the arrays, or a common one for encoded images (at most 224).
+    size: height and width; by default a common one of the images (at most 224).
+    fit: returns the height and width to use, given those by default.
     channels: number of channels; grayscale is repeated, color is never converted to grayscale.
     split: which split to read, if the path has several.
     classes: class names of the training set, so that a validation set gets the same class numbers.
@@ -66,6 +68,7 @@ def prepare_images(
         raise FileExistsAlreadyError(target)
     source = find_images(path, split)
     height, width, depth = source.shape()
+    height, width = fit(height, width)
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
     if not 0 < height * width <= MAX_PIXELS:
@@ -73,10 +76,7 @@ def prepare_images(
             f"size of the images of {path}", [height, width], f"at most {MAX_PIXELS:,} pixels"
         )
     shape = (height, width, channels if channels is not None and depth == 1 else depth)
-    part = target.with_name(target.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        part.mkdir(parents=True)
+    with atomic_folder(target) as part:
         fixed = list(classes) if classes is not None else source.classes()
         distinct_labels, numbers = _write_pixels(part, source, shape, errors, fixed)
         names = fixed or [
@@ -98,11 +98,6 @@ def prepare_images(
             metadata_file.write(json.dumps(metadata, ensure_ascii=False).encode())
             sync_file(file)
             sync_file(metadata_file)
-        part.rename(target)
-    except OSError as error:
-        raise FileProblemError(target, f"cannot be written ({error.strerror or error})") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return ImageSet(target)
 
 
@@ -116,15 +111,13 @@ def _write_pixels(
     label_ids: dict[Label, int] = {}
     numbers = array("q")
     with (part / "pixels.u8").open("wb") as pixels, (part / "hashes.u64").open("wb") as hashes:
-        for images, labels in source.blocks(shape, errors):
-            for image, label in zip(images, labels, strict=True):
-                if label not in label_ids and fixed and str(label) not in fixed:
-                    raise UnknownNameError("class", str(label), fixed)
-                numbers.append(label_ids.setdefault(label, len(label_ids)))
-                resized = resize_image(image, shape[:2])
-                data = np.ascontiguousarray(np.broadcast_to(resized, shape)).tobytes()
-                pixels.write(data)
-                hashes.write(hashlib.blake2b(data, digest_size=8).digest())
+        for image, label in source.read(shape, errors):
+            if label not in label_ids and fixed and str(label) not in fixed:
+                raise UnknownNameError("class", str(label), fixed)
+            numbers.append(label_ids.setdefault(label, len(label_ids)))
+            data = image.tobytes()
+            pixels.write(data)
+            hashes.write(hashlib.blake2b(data, digest_size=8).digest())
         sync_file(pixels)
         sync_file(hashes)
     if not label_ids:

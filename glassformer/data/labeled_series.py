@@ -9,20 +9,27 @@ Letters: N series, T time steps, C channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from glassformer.data.randomness import uniform
-from glassformer.data.readers import UTF8, file_format, find_column, open_table, read_lines
+from glassformer.data.readers import UTF8, TableOptions, file_format, find_column, open_table, read_lines
 from glassformer.data.row_errors import Invalid, RowCounter
 from glassformer.data.series import ID_NAMES, INDEX_NAMES, MISSING, TIME_NAMES
 from glassformer.data.sources import clean_label
 from glassformer.data.timestamps import InvalidTimestampError, parse_timestamp
-from glassformer.errors import EmptyInputError, FileProblemError, InvalidValueError, UnknownNameError
+from glassformer.errors import (
+    ConflictError,
+    EmptyInputError,
+    FileProblemError,
+    InvalidValueError,
+    UnknownNameError,
+)
 
 LABEL_NAMES = ("label", "class", "target", "y", "category", "class_label")
 WARP_KNOTS = 4
@@ -47,29 +54,50 @@ class LabeledSeries:
     def channels(self) -> int:
         return self.values[0].shape[1]
 
+    def select(self, rows: Rows) -> LabeledSeries:
+        """Return some of the series."""
+        labels = None if self.labels is None else [self.labels[n] for n in rows]
+        values, ids = [self.values[n] for n in rows], [self.ids[n] for n in rows]
+        return LabeledSeries(values=values, labels=labels, ids=ids, names=self.names)
+
+    @classmethod
+    def join(cls, parts: Mapping[str, LabeledSeries]) -> LabeledSeries:
+        """Return the labeled series of several files, by path; they must have the same number of channels."""
+        (first, one), *_ = parts.items()
+        for path, part in parts.items():
+            if part.channels != one.channels:
+                reason = f"their series have {one.channels} and {part.channels} channels"
+                raise ConflictError((first, path), reason)
+        return cls(
+            values=[values for part in parts.values() for values in part.values],
+            labels=[label for part in parts.values() for label in part.labels or []],
+            ids=[name for part in parts.values() for name in part.ids],
+            names=one.names,
+        )
+
 
 def read_labeled_series(
     path: str | Path,
-    *,
     label_column: str | None = None,
     time_column: str | None = None,
     value_columns: Sequence[str] | None = None,
+    *,
     labeled: bool = True,
-    encoding: str = UTF8,
+    **text: Unpack[TableOptions],
 ) -> LabeledSeries:
     """Read the series of a file.
 
     label_column, time_column, value_columns: columns of a table; None: detected.
-    labeled: raise an error if there are no labels. encoding: of a text file.
+    labeled: raise an error if there are no labels. text: how a text file is written.
     """
-    path = Path(path)
+    path, encoding = Path(path), text.get("encoding", UTF8)
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     if suffixes[-1:] == [".ts"]:
         series = _read_ts(path, encoding)
     elif file_format(path) in ("plain", "tsv") and not _has_header(path, encoding):
         series = _read_rows(path, encoding)
     else:
-        series = _read_table(path, label_column, time_column, value_columns, encoding)
+        series = _read_table(path, label_column, time_column, value_columns, text)
     if labeled and series.labels is None:
         hint = f"name the column of labels; known names are {', '.join(LABEL_NAMES)}"
         raise FileProblemError(path, "has no labels", hint=hint)
@@ -180,9 +208,9 @@ def _read_table(
     label_column: str | None,
     time_column: str | None,
     value_columns: Sequence[str] | None,
-    encoding: str,
+    text: TableOptions,
 ) -> LabeledSeries:
-    table = open_table(path, encoding=encoding)
+    table = open_table(path, **text)
     columns = table.head(1).header()
     for name in filter(None, (label_column, time_column, *(value_columns or ()))):
         if name not in columns:
@@ -284,9 +312,13 @@ class SeriesPreparation:
     def check(self, series: Sequence[Values], name: str) -> None:
         """Raise unless every series has two steps and the channels of the training data."""
         for number, values in enumerate(series, 1):
-            if values.ndim != 2 or values.shape[1] != self.channels or len(values) < 2:
-                expected = f"at least 2 steps of {self.channels} channels"
-                raise InvalidValueError(f"series {number} of {name}", f"{values.shape}", expected)
+            self.check_one(values, f"series {number} of {name}")
+
+    def check_one(self, values: Values, name: str) -> None:
+        """Raise unless a series has two steps and the channels of the training data."""
+        if values.ndim != 2 or values.shape[1] != self.channels or len(values) < 2:
+            expected = f"at least 2 steps of {self.channels} channels"
+            raise InvalidValueError(name, f"{values.shape}", expected)
 
     def standardize(self, values: Values) -> NDArray[np.float32]:
         """Convert resampled series (N, T, C) to inputs (N, T, C or 2C)."""

@@ -18,6 +18,7 @@ from glassformer.data.store import positions_in_rows
 Mask = NDArray[np.bool_]  # (H, W)
 Counts = NDArray[np.int64]
 _POLYGON_SCALE = 5  # pycocotools rasterizes edges on a grid that is finer by this factor
+_MAX_CROSSINGS = 1 << 20  # of edges and columns that are computed at a time
 
 
 def mask_to_counts(mask: Mask) -> Counts:
@@ -118,34 +119,49 @@ def _fill(points: NDArray[np.float64], height: int, width: int) -> Mask:
     """Fill a polygon. points: (N, 2).
 
     The outline is traced on a grid five times as fine. Where it passes from one column of pixels to the next,
-    it toggles that column from the row of the crossing on.
+    it toggles that column from the row of the crossing on. Only these crossings are computed, and only of the
+    columns of the image, so that time and memory do not depend on how far the polygon reaches outside.
     """
     corners = (points * _POLYGON_SCALE + 0.5).astype(np.int64)
-    u, v = _trace(corners)  # dense points on the outline, (M,) each
-    crossing = np.flatnonzero(u[1:] != u[:-1])
-    left = np.minimum(u[1:], u[:-1])[crossing]  # fine column left of the crossing
-    top = np.minimum(v[1:], v[:-1])[crossing]
-    column, remainder = np.divmod(left - _POLYGON_SCALE // 2, _POLYGON_SCALE)
-    row = np.ceil(np.clip((top + 0.5) / _POLYGON_SCALE - 0.5, 0, height)).astype(np.int64)
-    valid = (remainder == 0) & (column >= 0) & (column < width)
-    toggles = np.sort(column[valid] * height + row[valid])
+    ends = np.roll(corners, -1, 0)
+    edges = max(1, _MAX_CROSSINGS // width)  # at a time; an edge crosses a column at most once
+    toggles = np.empty(0, np.int64)
+    for first in range(0, len(corners), edges):
+        column, top = _crossings(corners[first : first + edges], ends[first : first + edges], width)
+        row = np.ceil(np.clip((top + 0.5) / _POLYGON_SCALE - 0.5, 0, height)).astype(np.int64)
+        positions, counts = np.unique(np.concatenate((toggles, column * height + row)), return_counts=True)
+        toggles = positions[counts % 2 == 1]  # two toggles at the same position have no effect
     return counts_to_mask(np.diff(toggles, prepend=0, append=height * width), height, width)
 
 
-def _trace(corners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the grid points along the closed outline, every edge with both of its ends."""
-    start, end = corners, np.roll(corners, -1, 0)
-    steep = (abs(end - start) @ (-1, 1) > 0).astype(np.int64)[
-        :, None
-    ]  # (N, 1), the axis that advances by one
+def _crossings(
+    start: NDArray[np.int64], end: NDArray[np.int64], width: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the columns that edges enter, and the smaller fine row of the two grid points there: (M,) each.
+
+    start, end: (N, 2), on the fine grid. An edge has one grid point per step along its longer axis.
+    """
+    steep = (abs(end - start) @ (-1, 1) > 0).astype(np.int64)[:, None]  # (N, 1), the longer axis
     swap = np.take_along_axis(start, steep, 1) > np.take_along_axis(end, steep, 1)
     first, last = np.where(swap, end, start), np.where(swap, start, end)
     lengths = np.take_along_axis(last - first, steep, 1)[:, 0]  # steps of each edge
-    slope = np.take_along_axis(last - first, 1 - steep, 1)[:, 0] / np.maximum(1, lengths)
-    edge = np.repeat(np.arange(len(corners)), lengths + 1)  # (M,)
-    step = positions_in_rows(lengths + 1)
-    step = np.where(swap[edge, 0], lengths[edge] - step, step)
-    along = np.take_along_axis(first, steep, 1)[edge, 0] + step
-    across = (np.take_along_axis(first, 1 - steep, 1)[edge, 0] + slope[edge] * step + 0.5).astype(np.int64)
-    is_steep = steep[edge, 0] == 1
-    return np.where(is_steep, across, along), np.where(is_steep, along, across)
+    slopes = np.take_along_axis(last - first, 1 - steep, 1)[:, 0] / np.maximum(1, lengths)
+    # Column c begins between the fine columns 5c + 2 and 5c + 3.
+    low, high = np.minimum(start[:, 0], end[:, 0]), np.maximum(start[:, 0], end[:, 0])
+    half = _POLYGON_SCALE // 2
+    lowest = np.clip(-((half - low) // _POLYGON_SCALE), 0, width)
+    counts = np.maximum(0, np.clip((high - 1 - half) // _POLYGON_SCALE, -1, width - 1) - lowest + 1)
+    edge = np.repeat(np.arange(len(start)), counts)  # (M,)
+    column = lowest[edge] + positions_in_rows(counts)
+    left = column * _POLYGON_SCALE + half
+    (x, y), slope, is_steep = first[edge].T, slopes[edge], steep[edge, 0] == 1
+
+    def across(origin: NDArray[np.int64], step: NDArray[np.int64]) -> NDArray[np.int64]:
+        return (origin + slope * step + 0.5).astype(np.int64)
+
+    # the first step on the other side of the line; rounding may misplace a guess
+    step = np.maximum(0, ((left + 0.5 - x) / np.where(is_steep, slope, 1.0)).astype(np.int64) - 1)
+    for _ in range(3):
+        step += (across(x, step) > left) != (slope > 0)
+    flat = left - x
+    return column, np.where(is_steep, y + step - 1, np.minimum(across(y, flat), across(y, flat + 1)))

@@ -1,4 +1,4 @@
-"""Streaming readers for plain text, TSV, CSV, JSON Lines (all also as .gz) and Parquet.
+"""Streaming readers for plain text, TSV, CSV, JSON Lines (all also as .gz), Parquet and Excel.
 
 Memory use is bounded whatever the file size. Text is UTF-8 unless an encoding is given; a byte order mark is
 dropped, and so is a carriage return before a newline. A line that cannot be read is yielded as `Invalid`, so
@@ -12,48 +12,69 @@ import codecs
 import csv
 import gzip
 import io
-import json
 import re
+import zipfile
 import zlib
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
 from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import IO, Any, Literal, TypedDict, Unpack, get_args
 
 from glassformer.data.row_errors import MAX_BAD_SHARE, Invalid, RowCounter
 from glassformer.errors import (
     EmptyInputError,
     FileMissingError,
     FileProblemError,
+    GlassformerError,
     InvalidValueError,
+    MissingDependencyError,
     UnknownNameError,
 )
-from glassformer.messages import plural
+from glassformer.json_text import parse_json
+from glassformer.messages import plural, quantity
 
 CHUNK_BYTES = 1 << 18
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # surrogateescape decodes invalid bytes to these
 MAX_LINE_BYTES = 1 << 20
 HEAD_ROWS = 1000  # rows read to choose columns
 PARQUET_BATCH_ROWS = 256
+MAX_EXCEL_EXPANSION = 100  # of a part of a workbook larger than MAX_COLUMN_BYTES
 MAX_EXPANSION, MAX_COLUMN_BYTES = 1000, 1 << 27  # ratio and size from which a Parquet column is a bomb
 UTF8 = "utf-8"
 SAMPLE_BYTES = 1 << 16  # read to recognize an encoding
 _NOT_TEXT = {
-    b"PK\x03\x04": "a zip archive; unpack it first",
+    b"PK\x03\x04": "a zip archive or a spreadsheet; unpack it, or save it as .xlsx or .csv",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook; save it as .xlsx or .csv",
     b"BZh": "compressed with bzip2; unpack it first",
     b"\xfd7zXZ": "compressed with xz; unpack it first",
     b"\x28\xb5\x2f\xfd": "compressed with zstd; unpack it first",
     b"PAR1": "a Parquet file; rename it to end in .parquet",
 }
 
+DELIMITERS = ",;\t|"  # that are detected
+DETECTION_LINES = 200
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*")
+_DECIMAL_POINT = re.compile(r"\s*[+-]?\d+\.\d+([eE][+-]?\d+)?\s*")
+
+
+class TableOptions(TypedDict, total=False):
+    """How text files are written. delimiter, decimal: separators of CSV files; None detects them."""
+
+    encoding: str
+    delimiter: str | None
+    decimal: str | None
+
+
 Column = str | int  # a name, or a number counted from 1
-FileFormat = Literal["plain", "tsv", "csv", "jsonl", "parquet"]
-_SUFFIXES: dict[str, FileFormat] = {".tab": "tsv", ".ndjson": "jsonl", ".json": "jsonl"}
+FileFormat = Literal["plain", "tsv", "csv", "jsonl", "parquet", "xlsx"]
+_SUFFIXES: dict[str, FileFormat] = {".tab": "tsv", ".ndjson": "jsonl", ".json": "jsonl", ".xlsm": "xlsx"}
 _SUFFIXES |= {f".{name}": name for name in get_args(FileFormat)}
 
 # Common column names, so that most files need no options.
@@ -178,7 +199,7 @@ def _check_is_text(path: Path, start: bytes, encoding: str) -> None:
         return
     if guess := guess_encoding(start):
         raise FileProblemError(
-            path, "is not UTF-8", hint=f"it reads well as {guess}: set the encoding to {guess}"
+            path, "is not UTF-8", hint=f"it reads well as {guess}: use --encoding or data.encoding={guess}"
         )
     if start.count(0) * 3 > len(start):
         raise FileProblemError(path, "is not text")
@@ -283,9 +304,42 @@ def file_format(path: str | PathLike[str]) -> FileFormat:
     path = Path(path)
     compressed = path.suffix.lower() == ".gz"
     file_type = _SUFFIXES.get(Path(path.stem if compressed else path.name).suffix.lower(), "plain")
-    if file_type == "parquet" and compressed:
-        raise FileProblemError(path, "is Parquet inside gzip", hint="unpack it first")
+    if file_type in ("parquet", "xlsx") and compressed:
+        raise FileProblemError(path, f"is {file_type} inside gzip", hint="unpack it first")
     return file_type
+
+
+def detect_delimiter(lines: Sequence[str]) -> str:
+    """Return the character that separates the cells of CSV lines; a comma if none does.
+
+    >>> detect_delimiter(["text;label", "Good, but long;pos"]), detect_delimiter(["text", "a;b"])
+    (';', ',')
+    """
+
+    def share(delimiter: str) -> float:
+        widths = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]
+        return widths.count(widths[0]) / len(widths) if widths and widths[0] > 1 else 0.0
+
+    try:
+        return max(DELIMITERS, key=share)
+    except csv.Error:
+        return DELIMITERS[0]
+
+
+def detect_decimal(cells: Iterable[str]) -> str:
+    """Return the decimal separator of the numbers among the cells.
+
+    >>> detect_decimal(["2024-01-01", "1,5", "10,844"]), detect_decimal(["1.5", "1,5"])
+    (',', '.')
+    """
+    found = list(cells)
+    has_comma = any(map(_DECIMAL_COMMA.fullmatch, found))
+    return "," if has_comma and not any(map(_DECIMAL_POINT.fullmatch, found)) else "."
+
+
+def with_point(cell: str) -> str:
+    """Return a cell with a decimal point, if it is a number with a decimal comma."""
+    return cell.replace(",", ".") if _DECIMAL_COMMA.fullmatch(cell) else cell
 
 
 def looks_like_header(cells: Sequence[str]) -> bool:
@@ -352,8 +406,25 @@ class TableReader(ABC):
 
     unit = "line"
 
-    def __init__(self, path: str | PathLike[str], *, encoding: str = UTF8) -> None:
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        encoding: str = UTF8,
+        delimiter: str | None = None,
+        decimal: str | None = None,
+    ) -> None:
+        if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
+            raise InvalidValueError("delimiter", delimiter, "one character, e.g. ; or a tab")
+        if decimal not in (None, ".", ","):
+            raise InvalidValueError("decimal", decimal, ". or ,")
         self.path, self.encoding = require_file(path), check_encoding(encoding)
+        self.separators = delimiter, decimal
+
+    @property
+    def note(self) -> str:
+        """Describe separators that are not the usual ones, for a message."""
+        return ""
 
     @abstractmethod
     def head(self, count: int = HEAD_ROWS) -> TablePreview:
@@ -364,17 +435,19 @@ class TableReader(ABC):
         """Yield the line number of each row, and its values in the order of `columns`."""
 
 
-def open_table(path: str | PathLike[str], *, encoding: str = UTF8) -> TableReader:
-    """Open the table in a file; plain text is read as TSV. encoding: of a text file."""
+def open_table(path: str | PathLike[str], **text: Unpack[TableOptions]) -> TableReader:
+    """Open the table in a file; plain text is read as TSV unless a delimiter is given."""
     match file_format(path):
         case "csv":
-            return CsvReader(path, encoding=encoding)
+            return CsvReader(path, **text)
         case "jsonl":
-            return JsonlReader(path, encoding=encoding)
+            return JsonlReader(path, encoding=text.get("encoding", UTF8))
         case "parquet":
             return ParquetReader(path)
+        case "xlsx":
+            return ExcelReader(path)
         case _:
-            return TsvReader(path, encoding=encoding)
+            return (TsvReader if text.get("delimiter") in (None, "\t") else CsvReader)(path, **text)
 
 
 class DelimitedReader(TableReader):
@@ -384,9 +457,30 @@ class DelimitedReader(TableReader):
     def cells(self, counter: RowCounter) -> Iterator[tuple[int, list[str]]]:
         """Yield each row that is not blank, with its line number."""
 
+    @cached_property
+    def delimiter(self) -> str:
+        return "\t"
+
+    @cached_property
+    def decimal(self) -> str:
+        """The decimal separator: as given, else detected; with commas between cells it is a point."""
+        if self.separators[1] is not None or self.delimiter == ",":
+            return self.separators[1] or "."
+        rows = islice(self.cells(RowCounter(str(self.path))), DETECTION_LINES)
+        return detect_decimal(cell for _, row in rows for cell in row)
+
+    @property
+    def note(self) -> str:
+        parts = [f"cells separated by {self.delimiter!r}"] if self.delimiter not in ",\t" else []
+        parts += ["decimal commas"] if self.decimal == "," else []
+        return " and ".join(parts)
+
     def head(self, count: int = HEAD_ROWS) -> TablePreview:
         counter = RowCounter(str(self.path))
-        rows: list[tuple[object, ...]] = [tuple(row) for _, row in islice(self.cells(counter), count)]
+        convert = with_point if self.decimal == "," else str
+        rows: list[tuple[object, ...]] = [
+            tuple(map(convert, row)) for _, row in islice(self.cells(counter), count)
+        ]
         if not rows:
             counter.finish()
         return TablePreview(names=None, rows=rows)
@@ -405,7 +499,8 @@ class DelimitedReader(TableReader):
             if len(row) < needed:
                 counter.add_error(line, f"has {len(row)} {plural('column', len(row))}, needs {needed}")
             else:
-                yield line, [row[index] for index in indices]
+                cells = [row[index] for index in indices]
+                yield line, [with_point(cell) for cell in cells] if self.decimal == "," else cells
 
     def _index(self, column: Column, names: list[str]) -> int:
         if isinstance(column, int):
@@ -434,11 +529,16 @@ class TsvReader(DelimitedReader):
 
 
 class CsvReader(DelimitedReader):
-    """Cells separated by commas; a quoted cell may contain commas, doubled quotes and newlines.
+    """Cells separated by commas or another delimiter, which may stand in a quoted cell, as may newlines.
 
     If a quote is never closed, or closed in the middle of a later row, only its own line is bad: the lines
     after it are read again, and count as rows if they have as many cells as the first row.
     """
+
+    @cached_property
+    def delimiter(self) -> str:
+        lines = islice(read_lines(self.path, encoding=self.encoding), DETECTION_LINES)
+        return self.separators[0] or detect_delimiter([line for line in lines if isinstance(line, str)])
 
     def cells(self, counter: RowCounter) -> Iterator[tuple[int, list[str]]]:
         source = read_lines(self.path, encoding=self.encoding)
@@ -456,7 +556,7 @@ class CsvReader(DelimitedReader):
             record.clear()
             first_line, row, reason = number + 1, None, ""
             try:
-                row = next(csv.reader(lines(), strict=True), None)
+                row = next(csv.reader(lines(), strict=True, delimiter=self.delimiter), None)
             except csv.Error as error:
                 reason = f"is not CSV ({error})"
                 if len(record) > 1:
@@ -465,18 +565,70 @@ class CsvReader(DelimitedReader):
                 return
             bad = next((line.reason for line in record if isinstance(line, Invalid)), "")
             if len(record) > 1 and (reason or (width and row is not None and len(row) != width)):
-                reason = reason or f"opens a quote that makes a row of {len(row or ())} cells, not {width}"
+                reason = (
+                    reason
+                    or f"opens a quote that makes a row of {quantity(len(row or ()), 'cell')}, not {width}"
+                )
                 recovering = max(recovering, len(record))
                 again.extendleft(reversed(record[1:]))
                 del record[1:]
             number, recovering = number + len(record), recovering - len(record)
             if not reason and recovering >= 0 and row and len(row) != (width or len(row)):
-                reason = f"has {len(row)} cells, not {width}"
+                reason = f"has {quantity(len(row), 'cell')}, not {width}"
             if reason or bad:
                 counter.add_error(first_line, reason or bad)
             elif row is not None and any(cell and not cell.isspace() for cell in row):
                 width = width or len(row)
                 yield first_line, row
+
+
+class ExcelReader(DelimitedReader):
+    """The cells of the first sheet of an Excel workbook, as text."""
+
+    unit = "row"
+
+    def cells(self, counter: RowCounter) -> Iterator[tuple[int, list[str]]]:
+        try:
+            import openpyxl
+        except ModuleNotFoundError:
+            raise MissingDependencyError("openpyxl", extra="excel") from None
+        width = 0
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                for part in archive.infolist():
+                    if part.file_size > max(MAX_COLUMN_BYTES, MAX_EXCEL_EXPANSION * part.compress_size):
+                        raise FileProblemError(
+                            self.path, f"has a part that expands to {part.file_size:,} bytes"
+                        )
+            book = openpyxl.load_workbook(self.path, read_only=True, data_only=True)
+            try:
+                for number, row in enumerate(book.worksheets[0].iter_rows(values_only=True), 1):
+                    cells = [_excel_text(value) for value in row]
+                    while cells and not cells[-1]:  # rows end at the last column that was ever used
+                        cells.pop()
+                    width = width or len(cells)
+                    if cells:
+                        yield number, cells + [""] * (width - len(cells))
+            finally:
+                book.close()
+        except GlassformerError:
+            raise
+        except Exception as error:  # a damaged workbook fails anywhere in the package
+            problem = f"is not an Excel workbook, or is damaged ({error!s:.80})"
+            raise FileProblemError(self.path, problem) from None
+
+
+def _excel_text(value: object) -> str:
+    """Return a cell as text: a whole number without a fraction, a date without midnight."""
+    match value:
+        case None:
+            return ""
+        case float() if value.is_integer():
+            return str(int(value))
+        case datetime():
+            return str(value).removesuffix(" 00:00:00")
+        case _:
+            return str(value)
 
 
 class JsonlReader(TableReader):
@@ -489,8 +641,8 @@ class JsonlReader(TableReader):
                 counter.add_error(number, line.reason)
             elif line and not line.isspace():
                 try:
-                    value = json.loads(line)
-                except (ValueError, RecursionError) as error:
+                    value = parse_json(line)
+                except ValueError as error:
                     if number == 1 and line.strip() in ("[", "{"):
                         raise FileProblemError(
                             self.path, "is JSON spread over several lines", hint="write one object per line"
@@ -536,6 +688,15 @@ def flatten_record(value: Mapping[str, object]) -> dict[str, object]:
     return flat
 
 
+def import_pyarrow(extra: str = "parquet") -> Any:
+    """Import pyarrow with its Parquet files; raise if the optional package is missing."""
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingDependencyError("pyarrow", extra) from None
+    return pyarrow
+
+
 class ParquetReader(TableReader):
     """The columns of a Parquet file; one inside a struct is written with a dot, `translation.en`."""
 
@@ -543,9 +704,7 @@ class ParquetReader(TableReader):
 
     def __init__(self, path: str | PathLike[str]) -> None:
         super().__init__(path)
-        import pyarrow
-        import pyarrow.parquet
-
+        pyarrow = import_pyarrow()
         self._errors = (OSError, UnicodeDecodeError, pyarrow.ArrowException)
         self._open, self._flatten = pyarrow.parquet.ParquetFile, pyarrow.Table.from_batches
         try:

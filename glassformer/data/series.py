@@ -13,14 +13,27 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.readers import UTF8, ParquetReader, decode_lines, file_format, find_column, open_text
+from glassformer.data.readers import (
+    DETECTION_LINES,
+    UTF8,
+    ExcelReader,
+    ParquetReader,
+    TableOptions,
+    decode_lines,
+    detect_decimal,
+    detect_delimiter,
+    file_format,
+    find_column,
+    open_text,
+    with_point,
+)
 from glassformer.data.row_errors import MAX_BAD_SHARE, Invalid, RowCounter, RowErrors
 from glassformer.data.timestamps import (
     InvalidTimestampError,
@@ -32,6 +45,7 @@ from glassformer.data.timestamps import (
     parse_timestamp,
 )
 from glassformer.errors import EmptyInputError, FileProblemError, UnknownNameError
+from glassformer.messages import quantity
 
 Fill = Literal["error", "linear", "last", "ignore"]
 TIME_NAMES = ("date", "ds", "timestamp", "datetime", "time", "date time", "date_time")
@@ -40,8 +54,8 @@ VALUE_NAMES = ("y", "target", "value")
 INDEX_NAMES = ("", "unnamed: 0")  # the row index that pandas writes
 STEP_NAMES = ("step", "t", "index", "year", *INDEX_NAMES)  # columns of step numbers, if they increase
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "?"})
-_MAX_TEXT_SHARE = 0.5  # a column with a larger fraction of text cells is not numeric
-_FILL_HINT = "fix the data, or set `fill` to linear or last"
+_MAX_TEXT_SHARE = 0.5  # a column whose cells, without the empty ones, are text more often is not numeric
+_FILL_HINT = "fix the data, or set data.fill_missing (`--fill` of forecast) to linear or last"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +64,8 @@ class SeriesSet:
 
     values: (N, C), in double precision, which keeps small variations on a large offset
     stamps: (N,), timestamps as integers    ends: (S,), the row after the last one of each series
-    ids: names of the series    names: names of the channels    notes: warnings for the user
+    ids: names of the series    names: names of the channels    time_column: None if the rows are numbered
+    notes: warnings for the user    separators: delimiter and decimal separator of the CSV file that was read
     covariates: (N, K), known covariates    future: for each series, those after its last value, (rows, K)
     """
 
@@ -60,7 +75,9 @@ class SeriesSet:
     ids: tuple[str, ...]
     names: tuple[str, ...]
     step: TimeStep
+    time_column: str | None = None
     notes: tuple[str, ...] = ()
+    separators: tuple[str, str] = (",", ".")
     covariates: NDArray[np.float64] | None = None
     future: tuple[NDArray[np.float64], ...] = ()
 
@@ -95,9 +112,9 @@ def read_series(
     covariates: Sequence[str] = (),
     fill: Fill = "error",
     display_name: str | None = None,
-    encoding: str = UTF8,
+    **table_options: Unpack[TableOptions],
 ) -> SeriesSet:
-    """Read the series in a CSV or Parquet file, wide (a column per channel) or long (unique_id, ds, y).
+    """Read the series in a CSV, Excel or Parquet file, wide (a column each) or long (unique_id, ds, y).
 
     errors: collects skipped rows.
     time: the column of timestamps; by default one with a usual name, or with dates. Without any, the rows of
@@ -106,18 +123,28 @@ def read_series(
     fill: how to handle missing rows and values, and repeated timestamps: raise an error, interpolate
     linearly, repeat the last value, or (rows only) ignore them.
     display_name: name of the file in errors, e.g. if it is a copy of a table in memory; rows are then
-    counted without the header.    encoding: of a text file.
+    counted without the header.    table_options: how a CSV file is written.
     """
-    file = _SeriesFile.open(Path(path), display_name, encoding)
+    file = _SeriesFile.open(Path(path), display_name, **table_options)
+    is_chosen = target is not None
     time, names, id_column = file.choose_columns(time, [target] if isinstance(target, str) else target)
     for name in covariates:
         if name not in file.columns:
             raise UnknownNameError("column", name, file.columns, where=file.name)
     names, ids = tuple(name for name in names if name not in covariates), dict[str, int]()
     rows, text = _read_rows(file, time, (*names, *covariates), id_column, ids)
+    left_out = [] if is_chosen else [n for n in _text_columns(rows, text) if n < len(names)]
+    left_out = left_out if len(left_out) < len(names) else []  # the error names a column
+    if left_out:
+        rows = replace(rows, values=np.delete(rows.values, left_out, 1))
+        kept = [n for n in range(len(names) + len(covariates)) if n not in left_out]
+        text = {kept.index(n): cell for n, cell in text.items() if n in kept}
+        ignored, names = [names[n] for n in left_out], tuple(names[n] for n in kept if n < len(names))
     if covariates:
         rows = _mark_future(rows, len(names))
     filled = [] if time is not None else ["there is no column of timestamps, so the rows are numbered"]
+    filled += [f"ignored columns of text: {', '.join(ignored)}"] if left_out else []
+    filled += [file.note] if file.note else []
     filled += _check_values(rows, (*names, *covariates), text, fill)
     rows, step, notes = _even_steps(rows, fill, errors.start_file(file.name, unit=file.unit))
     known, future = None, tuple[NDArray[np.float64], ...]()
@@ -137,10 +164,18 @@ def read_series(
         ids=tuple(ids),
         names=names,
         step=step,
+        time_column=time,
         notes=(*notes, *filled),
+        separators=(file.delimiter or ",", file.decimal) if file_format(file.path) == "csv" else (",", "."),
         covariates=known,
         future=future,
     )
+
+
+def _text_columns(rows: _Rows, text: _Text) -> list[int]:
+    """Return the columns that contain more text than numbers; empty cells are neither."""
+    numbers = np.isfinite(rows.values).sum(0)  # (C,)
+    return sorted(n for n, (cells, _, _) in text.items() if cells > _MAX_TEXT_SHARE * (cells + numbers[n]))
 
 
 def _mark_future(rows: _Rows, targets: int) -> _Rows:
@@ -159,9 +194,10 @@ def _mark_future(rows: _Rows, targets: int) -> _Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class _SeriesFile:
-    """One table: CSV (commas, semicolons or tabs, also .gz) or Parquet.
+    """One table: CSV (also .gz), Excel or Parquet.
 
-    name: the file's name in errors    delimiter: None for Parquet
+    name: the file's name in errors    delimiter: None for Parquet; decimal: the decimal separator
+    note: the separators that were detected
     unit: what errors count from 1, "line" or "row"; the header is a line but not a row
     """
 
@@ -170,17 +206,34 @@ class _SeriesFile:
     columns: tuple[str, ...]
     first: Sequence[object]
     delimiter: str | None = None
+    decimal: str = "."
+    note: str = ""
     unit: Literal["line", "row"] = "row"
     encoding: str = UTF8
 
     @classmethod
-    def open(cls, path: Path, display_name: str | None, encoding: str) -> _SeriesFile:
+    def open(
+        cls,
+        path: Path,
+        display_name: str | None,
+        *,
+        encoding: str = UTF8,
+        delimiter: str | None = None,
+        decimal: str | None = None,
+    ) -> _SeriesFile:
         """Open a table and check its header."""
         name = display_name or str(path)
         if file_format(path) == "parquet":
             table = ParquetReader(path)
             return cls(path=path, name=name, columns=table.names, first=table.head(1).rows[0])
-        delimiter = max(",;\t", key=next(_decoded_lines(path, name, encoding)).count)
+        is_given = delimiter is not None or decimal is not None
+        if file_format(path) == "xlsx":
+            delimiter = "\t"
+        elif delimiter is None:
+            delimiter = detect_delimiter([*islice(_decoded_lines(path, name, encoding), DETECTION_LINES)])
+        if decimal is None and delimiter != ",":
+            sample = islice(_read_csv(path, name, delimiter, encoding), 1, DETECTION_LINES)
+            decimal = detect_decimal(cell for _, row in sample for cell in row)
         rows = _read_csv(path, name, delimiter, encoding)
         columns = tuple(cell.strip() for cell in next(rows)[1])
         if all(map(_is_number, columns[1:])) and (_is_number(columns[0]) or _is_date(columns[0])):
@@ -192,12 +245,16 @@ class _SeriesFile:
             repeated = next(column for column in columns if columns.count(column) > 1)
             raise FileProblemError(name, f"has more than one column '{repeated}'", 1)
         unit: Literal["line", "row"] = "line" if display_name is None else "row"
+        parts = [f"cells separated by {delimiter!r}"] if delimiter not in ",\t" else []
+        parts += ["decimal commas"] if decimal == "," else []
         return cls(
             path=path,
             name=name,
             columns=columns,
             first=first,
             delimiter=delimiter,
+            decimal=decimal or ".",
+            note="" if is_given else " and ".join(parts),
             unit=unit,
             encoding=encoding,
         )
@@ -246,9 +303,10 @@ class _SeriesFile:
         next(rows)
         for line, row in rows:
             if len(row) != len(self.columns):
-                problem = f"has {len(row)} columns, but the header has {len(self.columns)}"
+                problem = f"has {quantity(len(row), 'column')}, but the header has {len(self.columns)}"
                 raise FileProblemError(self.name, problem, line)
-            yield line - (self.unit == "row"), [row[index] for index in indices]
+            cells = [row[index] for index in indices]
+            yield line - (self.unit == "row"), [*map(with_point, cells)] if self.decimal == "," else cells
 
 
 def _decoded_lines(path: Path, name: str, encoding: str) -> Iterator[str]:
@@ -267,6 +325,9 @@ def _decoded_lines(path: Path, name: str, encoding: str) -> Iterator[str]:
 
 def _read_csv(path: Path, name: str, delimiter: str, encoding: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the header and each row that is not blank, with its line number."""
+    if file_format(path) == "xlsx":
+        yield from ExcelReader(path).cells(RowCounter(name))
+        return
     reader = csv.reader(_decoded_lines(path, name, encoding), delimiter=delimiter)
     try:
         for row in reader:
@@ -391,10 +452,10 @@ def _check_values(rows: _Rows, names: Sequence[str], text: _Text, fill: Fill) ->
     bad = ~np.isfinite(rows.values)  # (N, C)
     if not bad.any():
         return []
-    for column, (count, line, example) in text.items():
-        if count > _MAX_TEXT_SHARE * len(bad):
-            problem = f"column '{names[column]}' contains text ({example!r:.40})"
-            raise FileProblemError(rows.name, problem, line, hint="choose the columns of numbers")
+    for column in _text_columns(rows, text):
+        _, line, example = text[column]
+        problem = f"column '{names[column]}' contains text ({example!r:.40})"
+        raise FileProblemError(rows.name, problem, line, hint="choose the columns of numbers")
     row, column = (int(n) for n in np.argwhere(bad)[0])
     _, line, example = text.get(column, (0, 0, ""))
     what = f"{example!r:.40}" if line == rows.lines[row] else "no finite value"
@@ -429,7 +490,7 @@ def _even_steps(rows: _Rows, fill: Fill, counter: RowCounter) -> tuple[_Rows, Ti
     if total:
         row = int(np.flatnonzero(missing)[0]) + 1
         between = f"first between {rows.timestamp(row - 1)} and {rows.timestamp(row)} (step {step})"
-        problem = f"{total:,} rows are missing, {between}"
+        problem = f"{quantity(total, 'row')} missing, {between}"
         if fill == "error":
             raise rows.problem(row, problem, _FILL_HINT)
         if fill != "ignore" and total > MAX_BAD_SHARE * (total + len(counted)):

@@ -16,7 +16,7 @@ from itertools import groupby, islice, zip_longest
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Unpack, get_args
 
 from glassformer.data.readers import (
     HEAD_ROWS,
@@ -25,6 +25,7 @@ from glassformer.data.readers import (
     TEXT_NAMES,
     UTF8,
     Column,
+    TableOptions,
     TablePreview,
     TableReader,
     file_format,
@@ -45,6 +46,7 @@ from glassformer.errors import (
     InvalidValueError,
     MissingValueError,
 )
+from glassformer.messages import quantity
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 Stamp = Callable[[Path], object]  # returns a value that identifies a file's content
@@ -231,7 +233,13 @@ class TableSource(Source):
     @property
     def column_summary(self) -> str:
         """Describe which columns are read, and which are not."""
-        return f"{self.description}; ignored: {', '.join(map(repr, self.unused_columns))}"
+        unused = f"; ignored: {', '.join(map(repr, self.unused_columns))}" if self.unused_columns else ""
+        return self.description + unused + (f"; {self.note}" if self.note else "")
+
+    @property
+    def note(self) -> str:
+        """Describe separators that were detected."""
+        return "" if any(self.tables[0].separators) else self.tables[0].note
 
     @property
     def unused_columns(self) -> list[Column]:
@@ -263,6 +271,7 @@ class TableSource(Source):
             self.fields,
             self.columns,
             [table.encoding for table in self.tables],
+            *(table.separators for table in self.tables if any(table.separators)),
             stamp=stamp,
         )
 
@@ -276,12 +285,16 @@ def columns_unclear(table: TableReader, names: Sequence[str], what: str) -> File
 
 
 def texts(
-    paths: Paths, *, sample_by: SampleBy = "line", column: Column | None = None, encoding: str = UTF8
+    paths: Paths,
+    *,
+    sample_by: SampleBy = "line",
+    column: Column | None = None,
+    **text: Unpack[TableOptions],
 ) -> TextFiles | TextColumn:
     """Open documents in plain files, or in a column of TSV, CSV, JSON Lines or Parquet files.
 
     sample_by: what one document is in a plain file: a line, a paragraph between blank lines, or the file.
-    In a table each row is a document. encoding: of text files.
+    In a table each row is a document. text: how text files are written.
     """
     files = list_paths(paths)
     formats = {file_format(file) for file in files}
@@ -292,10 +305,10 @@ def texts(
     if "plain" in formats:
         if column is not None:
             raise FileProblemError(files[0], f"is plain text and has no column '{column}'")
-        return TextFiles(files, sample_by, encoding)
+        return TextFiles(files, sample_by, text.get("encoding", UTF8))
     if sample_by != "line":
         raise InvalidValueError("sample_by", sample_by, f"'line', because {files[0]} is a table")
-    tables = [open_table(file, encoding=encoding) for file in files]
+    tables = [open_table(file, **text) for file in files]
     return TextColumn(tables, column or text_column(tables[0]))
 
 
@@ -427,24 +440,24 @@ def pairs(
     *,
     columns: Sequence[Column] | None = None,
     to: Column | None = None,
-    encoding: str = UTF8,
+    **text: Unpack[TableOptions],
 ) -> TableSource | AlignedFiles:
     """Open pairs in two plain files, aligned by line, or in TSV, CSV, JSON Lines or Parquet files.
 
     columns: names or numbers (from 1) of the source and the target column. By default, columns with common
     names, else the only two columns of text, else the first two.
     to: the column with the target language of each pair, which becomes a third field, `to`.
-    encoding: of text files. A single plain file is read as TSV.
+    text: how text files are written. A single plain file is read as TSV.
     """
     files = list_paths(paths)
     formats = [file_format(file) for file in files]
     if formats == ["plain", "plain"] and columns is None and to is None:
-        return AlignedFiles(files[0], files[1], encoding)
+        return AlignedFiles(files[0], files[1], text.get("encoding", UTF8))
     if "plain" in formats and len(set(formats)) > 1:
         raise ConflictError(sorted(set(formats)), "pass two plain text files, or only tables")
     if columns is not None and len(columns) != 2:
         raise InvalidValueError("columns", list(columns), "two columns, source and target")
-    tables = [open_table(file, encoding=encoding) for file in files]
+    tables = [open_table(file, **text) for file in files]
     if to is None:
         return TableSource(PAIR_FIELDS, tables, columns or _pair_columns(tables[0]), (clean_text, clean_text))
     for table in tables:
@@ -503,7 +516,7 @@ class AlignedFiles(Source):
         for number, lines in enumerate(zip_longest(*sides), 1):
             if None in lines:
                 shorter, longer = self.paths if lines[0] is None else self.paths[::-1]
-                raise FileProblemError(shorter, f"has {number - 1:,} lines, but {longer} has more")
+                raise FileProblemError(shorter, f"has {quantity(number - 1, 'line')}, but {longer} has more")
             if all(isinstance(line, str) and not line.strip() for line in lines):
                 continue
             row = []
@@ -528,14 +541,14 @@ def write_pairs_with_language(
     out: Path,
     *,
     columns: Sequence[Column] | None = None,
-    encoding: str = UTF8,
     errors: RowErrors,
+    **text: Unpack[TableOptions],
 ) -> None:
     """Write pairs to `out` as JSON Lines, with `language` as the target language in a third column.
 
-    encoding: of the files that are read.
+    text: how the files that are read are written.
     """
-    source = pairs(paths, columns=columns, encoding=encoding)
+    source = pairs(paths, columns=columns, **text)
     if isinstance(source, TableSource) and columns is None:
         own = next((name for name in source.unused_columns if str(name).lower() == LANGUAGE_COLUMN), None)
         if own is not None:
@@ -588,7 +601,7 @@ def labeled_texts(
     *,
     columns: Sequence[Column] | None = None,
     problem_type: ProblemType | None = None,
-    encoding: str = UTF8,
+    **text: Unpack[TableOptions],
 ) -> LabeledSource:
     """Open rows of text and label, or of two texts and a label.
 
@@ -596,9 +609,9 @@ def labeled_texts(
     label is the column with a common name, else with the fewest distinct values. Two texts are read if their
     columns have common names, e.g. premise and hypothesis. Otherwise the text is the column with a common
     name, else with the longest texts. `columns` and `description` of the result name the chosen columns.
-    problem_type: how to read labels; by default it is detected. encoding: of text files.
+    problem_type: how to read labels; by default it is detected. text: how text files are written.
     """
-    tables = [open_table(file, encoding=encoding) for file in list_paths(paths)]
+    tables = [open_table(file, **text) for file in list_paths(paths)]
     if columns is not None and len(columns) not in (2, 3):
         raise InvalidValueError("columns", list(columns), "text and label, or text, text_pair and label")
     return LabeledSource(tables, columns or _label_columns(tables[0]), problem_type)
@@ -685,15 +698,15 @@ def clean_score(value: object) -> str | Invalid:
 
 
 def embedding_pairs(
-    paths: Paths, *, columns: Sequence[Column] | None = None, encoding: str = UTF8
+    paths: Paths, *, columns: Sequence[Column] | None = None, **text: Unpack[TableOptions]
 ) -> TableSource:
     """Open pairs of similar texts, with hard negatives or scores in a third column.
 
     columns: names or numbers (from 1) of two or three columns; by default those with common names, e.g.
     anchor, positive and negative, or sentence1, sentence2 and score. The third column contains scores if its
-    first values are numbers. encoding: of text files.
+    first values are numbers. text: how text files are written.
     """
-    tables = [open_table(file, encoding=encoding) for file in list_paths(paths)]
+    tables = [open_table(file, **text) for file in list_paths(paths)]
     head = tables[0].head()
     if columns is None:
         names = head.header()

@@ -12,6 +12,7 @@ from glassformer.data.readers import UTF8, JsonlReader, open_text
 from glassformer.data.row_errors import RowCounter, RowErrors
 from glassformer.data.sources import Paths, Source, Stamp, fingerprint_files, list_paths, stamp_by_time
 from glassformer.errors import FileProblemError
+from glassformer.json_text import parse_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +74,8 @@ def _read_document(path: Path, encoding: str) -> Mapping[str, Any] | None:
     with open_text(path, encoding=encoding) as stream:
         content = stream.read()
     try:
-        document = json.loads(content)
-    except (ValueError, RecursionError):
+        document = parse_json(content)
+    except ValueError:
         return None  # several objects, or damaged: the line reader reports it
     if isinstance(document, dict) and "question" in document:
         return None  # JSON Lines with a single line

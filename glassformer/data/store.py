@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from glassformer.errors import (
     InvalidValueError,
     UnknownNameError,
 )
+from glassformer.weights.atomic_write import atomic_folder
 
 FORMAT = 1
 _HINT = "prepare the data again"
@@ -135,16 +135,12 @@ def write_chunks(
     path = Path(folder)
     if path.exists():
         raise FileExistsAlreadyError(path)
-    try:
-        return _write(path, fields, chunks, max_id)
-    except OSError as error:
-        raise FileProblemError(path, f"cannot be written ({error.strerror or error})") from error
+    with atomic_folder(path) as part:
+        _write(part, fields, chunks, max_id)
+    return Store(path)
 
 
-def _write(path: Path, fields: Sequence[str], chunks: Iterable[Sequence[Chunk]], max_id: int) -> Store:
-    part = path.with_name(path.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+def _write(part: Path, fields: Sequence[str], chunks: Iterable[Sequence[Chunk]], max_id: int) -> None:
     dtype = np.dtype(np.uint16 if max_id < 1 << 16 else np.uint32)
     rows, sizes = [0] * len(fields), [0] * len(fields)
     with ExitStack() as stack:
@@ -170,8 +166,6 @@ def _write(path: Path, fields: Sequence[str], chunks: Iterable[Sequence[Chunk]],
             sync_file(file)
         for stream in (*ids, *ends):
             sync_file(stream)
-    part.rename(path)
-    return Store(path)
 
 
 def sync_file(file: IO[bytes] | IO[str]) -> None:

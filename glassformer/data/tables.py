@@ -1,6 +1,6 @@
 """Read whole rows of tables, and write them with columns added, e.g. with predictions.
 
-CSV, TSV, JSON Lines (all also as .gz) and Parquet; the rows are streamed, so memory use is bounded.
+CSV, TSV, JSON Lines (all also as .gz), Parquet and Excel; the rows are streamed, so memory use is bounded.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import csv
 import gzip
 import io
 import json
+import math
 import os
+import secrets
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from typing import IO, Any, NamedTuple
 from glassformer.data.readers import (
     UTF8,
     Column,
+    CsvReader,
     DelimitedReader,
     FileFormat,
     JsonlReader,
@@ -27,12 +30,19 @@ from glassformer.data.readers import (
     TableReader,
     file_format,
     flatten_record,
+    import_pyarrow,
     looks_like_header,
     parse_columns,
 )
 from glassformer.data.row_errors import Invalid, RowCounter
 from glassformer.data.sources import text_column
-from glassformer.errors import FileProblemError, InvalidValueError, UnknownNameError, UnsupportedError
+from glassformer.errors import (
+    FileProblemError,
+    InvalidValueError,
+    MissingDependencyError,
+    UnknownNameError,
+    UnsupportedError,
+)
 
 Record = dict[str, object]
 WRITE_ROWS = 1000  # rows of a Parquet row group
@@ -68,11 +78,13 @@ class InputTable:
     """The rows of a table, and the columns with the texts to process.
 
     columns: names, or numbers from 1; None chooses the text column. names: all columns; those of a file
-    without a header are numbers.
+    without a header are numbers. lists: whether the columns may have lists, which are returned as JSON.
     """
 
-    def __init__(self, table: TableReader, columns: Sequence[Column] | None = None) -> None:
-        self.table = table
+    def __init__(
+        self, table: TableReader, columns: Sequence[Column] | None = None, *, lists: bool = False
+    ) -> None:
+        self.table, self.lists = table, lists
         self.columns = tuple(columns) if columns else (text_column(table),)
         header = table.head().header()
         named = any(isinstance(column, str) for column in self.columns)
@@ -114,9 +126,11 @@ class InputTable:
             value = flat.get(key, Invalid(f"has no column '{key}'"))
             if isinstance(value, Invalid):
                 return value
-            if value is not None and not isinstance(value, str):
-                return Invalid(f"column '{key}' is not text")
-            texts.append(value or "")
+            if self.lists and isinstance(value, list | dict):
+                value = json.dumps(value)
+            if not isinstance(value, str):
+                return Invalid(f"column '{key}' is {'null' if value is None else 'not text'}")
+            texts.append(value)
         return tuple(texts)
 
     def count(self) -> int:
@@ -158,11 +172,11 @@ def unused_names(added: Sequence[str], existing: Sequence[str], path: str | Path
 
 
 class TableWriter:
-    """Writes rows to a CSV, TSV, JSON Lines or Parquet file, by its suffix.
+    """Writes rows to a CSV, TSV, JSON Lines, Parquet or Excel file, by its suffix.
 
     added: type of each added column, e.g. str or list. source: the table that is read, for its columns;
-    without one, rows have the columns `names`. Text files are written row by row, so that an interrupted run
-    leaves complete rows; Parquet and .gz files appear when they are closed.
+    without one, rows have the columns `names`. A CSV file has the separators of a source that is one.
+    Text files are written row by row, so that an interrupted run leaves complete rows; others at the end.
     """
 
     def __init__(
@@ -179,8 +193,12 @@ class TableWriter:
         self._added = unused_names(list(added), self.names, source.table.path if source else path)
         self._types = {self._added[name]: kind for name, kind in added.items()}
         self._source, self._header = source, source is None or source.has_header
-        self._part = path.with_name(f"{path.name}.part")
-        self._whole = path.suffix == ".gz" or self.format == "parquet"  # cannot be continued
+        self._part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        self._whole = path.suffix == ".gz" or self.format in ("parquet", "xlsx")  # cannot be continued
+        table = source.table if source else None
+        self._delimiter, self._decimal = ",", "."
+        if isinstance(table, CsvReader):
+            self._delimiter, self._decimal = table.delimiter, table.decimal
         self.rows = 0  # rows of an earlier run
         if resume and self._whole and path.exists():
             hint = "write .csv or .jsonl, or replace the file"
@@ -190,9 +208,12 @@ class TableWriter:
             self.rows -= bool(self.rows) and self._header and self.format in ("csv", "tsv")
         self._batch: list[Record] = []
         self._parquet: Any = None
+        self._sheet: Any = None
         self._file: IO[bytes] | gzip.GzipFile | None = None
         if self.format == "parquet":
             self._schema()
+        elif self.format == "xlsx":
+            self._sheet = ExcelSheet([*self.names, *self._added.values()])
         elif self._whole:
             self._file = gzip.open(self._part, "wb")  # noqa: SIM115
         else:
@@ -209,6 +230,10 @@ class TableWriter:
             values = [record.get(name) for name in self.names]
             values += [cells.get(name) for name in self._added]
             self._file.write(self._line(values).encode())
+            return
+        if self._sheet is not None:
+            values = [record.get(name) for name in self.names]
+            self._sheet.append([*values, *(cells.get(name) for name in self._added)], self.path)
             return
         row = record | {own: cells.get(name) for name, own in self._added.items()}
         if self._file is not None:
@@ -232,6 +257,8 @@ class TableWriter:
         """Close the file. complete: False removes a file that cannot be continued."""
         if self.format == "parquet" and complete:
             self._flush()
+        if self._sheet is not None and complete:
+            self._sheet.save(self._part)
         for file in (self._file, self._parquet):
             if file is not None:
                 file.close()
@@ -241,17 +268,18 @@ class TableWriter:
 
     def _line(self, values: Sequence[object]) -> str:
         cells = [_cell(value) for value in values]
+        if self._decimal == ",":
+            pairs = zip(cells, values, strict=True)
+            cells = [cell.replace(".", ",") if isinstance(value, float) else cell for cell, value in pairs]
         if self.format == "tsv":
             return "\t".join(" ".join(cell.split()) for cell in cells) + "\n"
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow(cells)
+        csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerow(cells)
         return text.getvalue()
 
     def _schema(self) -> None:
         """Open a Parquet file with the columns of the source, and the added ones."""
-        import pyarrow
-        import pyarrow.parquet
-
+        pyarrow = import_pyarrow()
         reader = self._source.table if self._source else None
         if isinstance(reader, ParquetReader):
             schema = reader.schema
@@ -277,6 +305,41 @@ class TableWriter:
             problem = f"cannot hold these rows ({error})"
             raise FileProblemError(self.path, problem, hint="write .jsonl instead") from None
         self._parquet.write_table(table)
+
+
+class ExcelSheet:
+    """A new workbook with one sheet. Text is never a formula, whatever its first character."""
+
+    MAX_ROWS = 1 << 20
+
+    def __init__(self, header: Sequence[str]) -> None:
+        try:
+            import openpyxl
+            from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
+        except ModuleNotFoundError:
+            raise MissingDependencyError("openpyxl", extra="excel") from None
+        self._book, self._control = openpyxl.Workbook(write_only=True), ILLEGAL_CHARACTERS_RE
+        self._sheet, self._rows = self._book.create_sheet(), 0
+        self.append(header, Path())
+
+    def append(self, values: Sequence[object], path: Path) -> None:
+        from openpyxl.cell import WriteOnlyCell
+
+        self._rows += 1
+        if self._rows > self.MAX_ROWS:
+            problem = f"cannot hold more than {self.MAX_ROWS:,} rows"
+            raise FileProblemError(path, problem, hint="write .csv or .parquet instead")
+        cells = []
+        for value in values:
+            is_number = isinstance(value, int | float) and math.isfinite(value)
+            cell = WriteOnlyCell(self._sheet, value if is_number else self._control.sub("", _cell(value)))
+            if not is_number:
+                cell.data_type = "s"
+            cells.append(cell)
+        self._sheet.append(cells)
+
+    def save(self, path: Path) -> None:
+        self._book.save(path)
 
 
 def _cell(value: object) -> str:

@@ -31,7 +31,7 @@ from glassformer.data.sources import (
     stamp_by_time,
 )
 from glassformer.errors import FileProblemError, InvalidValueError
-from glassformer.messages import plural
+from glassformer.messages import plural, quantity
 
 WORD_SEPARATOR = "\x1f"
 WORD_NAMES = "tokens words text".split()
@@ -126,7 +126,7 @@ class TaggedSource(Source):
 def _problem(words: Sequence[object], tags: Sequence[object]) -> str:
     """Describe what is wrong with a sentence; empty if nothing is."""
     if len(words) != len(tags):
-        return f"has {len(words)} words and {len(tags)} tags"
+        return f"has {quantity(len(words), 'word')} and {quantity(len(tags), 'tag')}"
     for name, values, clean in (("word", words, clean_text), ("tag", tags, clean_label)):
         bad = next((c for c in map(clean, values) if isinstance(c, Invalid)), None)
         if bad is not None:

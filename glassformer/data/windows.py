@@ -111,6 +111,13 @@ class SeriesSplit:
     test: SplitRange
 
 
+def split_series(series: SeriesSet, split: tuple[float, ...]) -> SeriesSplit:
+    """Split series in time, by fractions that add up to one or at row numbers."""
+    if max(split) <= 1:
+        return split_by_fraction(series, *split)
+    return split_by_rows(series, *(int(end) for end in split))
+
+
 def split_by_fraction(
     series: SeriesSet, train: float = 0.7, valid: float = 0.1, test: float = 0.2
 ) -> SeriesSplit:

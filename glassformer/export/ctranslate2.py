@@ -8,9 +8,9 @@ For an encoder it returns the last hidden states; the weights of the head are sa
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
@@ -23,10 +23,10 @@ from torch import Tensor
 from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.norms import RMSNorm
+from glassformer.core.schema import Spec
 from glassformer.errors import InvalidValueError, MissingDependencyError, MissingValueError, UnsupportedError
 from glassformer.export.folder import (
     ExportResult,
-    atomic_folder,
     config_values,
     end_tokens,
     forced_first_tokens,
@@ -39,6 +39,7 @@ from glassformer.export.folder import (
 )
 from glassformer.export.onnx import graphs_of
 from glassformer.tokenization.tokenizer import Side
+from glassformer.weights.atomic_write import atomic_folder
 
 Dtype = Literal["float32", "float16", "int8"]
 SUPPRESSED = -1e4  # added to the logit of a suppressed token; within the range of float16
@@ -52,6 +53,26 @@ ACTIVATIONS = {
     "quick_gelu": "GELUSigmoid",
     "tanh": "Tanh",
 }
+# the runtime of each architecture
+RUNTIMES = {"encoder-only": "Encoder", "encoder-decoder": "Translator", "decoder-only": "Generator"}
+# the parts that are translated, each with the fields that are; the other fields must have their defaults
+TRANSLATED: dict[type[Spec], str] = {
+    spec.TokensSpec: "vocab_size scale position types norm dropout pad_id",
+    spec.StackSpec: "d_model num_layers block causal position final_norm num_groups drop_path",
+    spec.BlockSpec: "attention feed_forward norm wiring cross_attention dropout",
+    spec.AttentionSpec: "num_heads num_kv_heads head_dim scale biases dropout",
+    spec.FeedForwardSpec: "d_ff activation biases dropout",
+    spec.GatedFeedForwardSpec: "d_ff activation biases dropout",
+    spec.LayerNormSpec: "eps bias",
+    spec.RMSNormSpec: "eps offset",
+    spec.SinusoidalSpec: "max_len layout base",
+    spec.LearnedSpec: "max_len offset",
+    spec.RelativeSpec: "buckets max_distance",
+    spec.RotarySpec: "base width scaling",
+    spec.LinearScalingSpec: "factor",
+    spec.BandScalingSpec: "factor low_freq_factor high_freq_factor original_max_len",
+    spec.LanguageModelSpec: "vocab_size bias scale",
+}
 
 
 def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float32") -> ExportResult:
@@ -60,17 +81,14 @@ def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float
         raise InvalidValueError("dtype", dtype, f"one of {', '.join(get_args(Dtype))}")
     library()
     path, model_spec = require_new_folder(folder), bundle.spec
+    runtime = RUNTIMES.get(model_spec.architecture)
     if dtype == "int8":  # CTranslate2 scales weights in place before it quantizes them
         bundle = replace(bundle, model=copy.deepcopy(bundle.model))
     head: dict[str, Any] = {}
-    if isinstance(model_spec, spec.EncoderOnlySpec) and isinstance(model_spec.input, spec.TokensSpec):
+    if runtime == "Encoder" and model_spec.modalities == ("text",):
         ct2_spec, head, notes = _encoder_spec(bundle, model_spec)
-        runtime = "Encoder"
-    elif isinstance(model_spec, spec.EncoderDecoderSpec | spec.DecoderOnlySpec) and isinstance(
-        model_spec.head, spec.LanguageModelSpec
-    ):
+    elif runtime in ("Translator", "Generator") and model_spec.yields == "next tokens":
         ct2_spec, notes = _generation_spec(bundle, model_spec)
-        runtime = "Translator" if isinstance(model_spec, spec.EncoderDecoderSpec) else "Generator"
     else:
         hint = ""
         with suppress(UnsupportedError):
@@ -90,13 +108,11 @@ def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float
     return ExportResult(folder=path, notes=notes)
 
 
-def _generation_spec(
-    bundle: Bundle, model_spec: spec.EncoderDecoderSpec | spec.DecoderOnlySpec
-) -> tuple[Any, tuple[str, ...]]:
+def _generation_spec(bundle: Bundle, model_spec: Any) -> tuple[Any, tuple[str, ...]]:
     """Return CTranslate2's spec of a model that generates text, with its vocabularies, and notes."""
     model: Any = bundle.model
     eos, unk, never = end_tokens(bundle), special_token_id(bundle, "unk"), suppressed_tokens(bundle)
-    assert isinstance(model_spec.head, spec.LanguageModelSpec)
+    check_translated(model_spec.head)
     if not eos:
         hint = "add the tokenizer to the folder, or eos_token_id to generation_config.json"
         raise MissingValueError("eos_token_id", "to export to CTranslate2", hint=hint)
@@ -105,7 +121,7 @@ def _generation_spec(
             if not isinstance(index, int) or not 0 <= index < model_spec.head.vocab_size:
                 raise InvalidValueError(name, index, f"an id from 0 to {model_spec.head.vocab_size - 1}")
     decoder = decoder_of(model_spec, model, dict.fromkeys(never, SUPPRESSED))
-    if isinstance(model_spec, spec.EncoderDecoderSpec):
+    if "encoder" in model_spec.stacks():
         encoder = encoder_of(model_spec.encoder, model_spec.source, model.src_embed, model.encoder)
         ct2_spec = library().TransformerSpec(encoder, decoder)
         target = vocabulary_of(bundle, model_spec.target, "target")
@@ -128,12 +144,10 @@ def _generation_spec(
     return ct2_spec, _notes(bundle, eos)
 
 
-def _encoder_spec(
-    bundle: Bundle, model_spec: spec.EncoderOnlySpec
-) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
+def _encoder_spec(bundle: Bundle, model_spec: Any) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
     """Return CTranslate2's spec of an encoder with its vocabulary, the weights of its head, and notes."""
     model: Any = bundle.model
-    if not isinstance(model_spec.encoder, spec.StackSpec) or model_spec.encoder.causal:
+    if [*model_spec.encoder.parts()] != [""] or model_spec.encoder.causal:
         _raise_unsupported("a hierarchical or causal encoder")
     encoder = encoder_of(model_spec.encoder, model_spec.input, model.embed, model.encoder)
     ct2_spec = pooled_of(encoder, model_spec.head, model.head)
@@ -141,18 +155,17 @@ def _encoder_spec(
     ct2_spec.register_vocabulary(vocabulary)
     unk = special_token_id(bundle, "unk")
     ct2_spec.config.unk_token = "" if unk is None else vocabulary[unk]
-    if isinstance(model_spec.head, spec.FeaturesSpec):
+    if type(model_spec.head) is spec.FeaturesSpec:
         return ct2_spec, {}, ()
-    if isinstance(model_spec.head, spec.EmbedSpec):
+    if type(model_spec.head) is spec.EmbedSpec:
         normalize = ", then normalize" if model_spec.head.normalize else ""
         return ct2_spec, {}, (f"pooling ('{model_spec.head.pool}'{normalize}) is left to the caller",)
     weights = {name: value.float().cpu().contiguous() for name, value in model.head.state_dict().items()}
     return ct2_spec, weights, (f"the head ({model_spec.head.kind}) is left to the caller; weights in {HEAD}",)
 
 
-def vocabulary_of(bundle: Bundle, tokens: spec.InputSpec, side: Side) -> list[str]:
+def vocabulary_of(bundle: Bundle, tokens: Any, side: Side) -> list[str]:
     """Return a unique token for every row of the embedding matrix; `<id N>` for rows without a token."""
-    assert isinstance(tokens, spec.TokensSpec)
     numbers = range(tokens.vocab_size)
     if bundle.tokenizer is None:
         return [f"<id {index}>" for index in numbers]
@@ -191,10 +204,10 @@ def library() -> Any:
         raise MissingDependencyError("ctranslate2", "export") from None
 
 
-def encoder_of(stack: spec.StackSpec, tokens: spec.InputSpec, embed: Any, encoder: Any) -> Any:
+def encoder_of(stack: spec.StackSpec, tokens: Any, embed: Any, encoder: Any) -> Any:
     """Return CTranslate2's spec of an encoder with its weights."""
     options = _options(stack, tokens)
-    if typed := isinstance(tokens, spec.TokensSpec) and tokens.types is not None:
+    if typed := tokens.types is not None:
         options |= {"num_source_embeddings": 2, "embeddings_merge": library().EmbeddingsMerge.ADD}
     ct2_spec = library().TransformerEncoderSpec(stack.num_layers, **options)
     _fill_input(ct2_spec, ct2_spec.embeddings[0], embed)
@@ -204,13 +217,14 @@ def encoder_of(stack: spec.StackSpec, tokens: spec.InputSpec, embed: Any, encode
     return ct2_spec
 
 
-def pooled_of(encoder: Any, head: spec.HeadSpec, own: Any) -> Any:
+def pooled_of(encoder: Any, head: Any, own: Any) -> Any:
     """Return CTranslate2's spec of an encoder model, with the pooler of its head if it has one."""
     dense, activation = None, None
-    if isinstance(head, spec.FeaturesSpec) and head.pooler:
+    if head.yields == "hidden states" and getattr(head, "pooler", False):
         dense, activation = own.pooler, head.pooler_activation
-    elif isinstance(head, spec.ClassifySpec) and head.pool == "first" and head.hidden is not None:
-        dense, activation = own.dense, head.hidden
+    elif (head.yields, getattr(head, "pool", None)) == ("label", "first"):
+        activation = getattr(head, "hidden", None)
+        dense = None if activation is None else own.dense
     if dense is None or activation is None:
         return library().TransformerEncoderModelSpec(encoder)
     named = library().Activation[ACTIVATIONS[activation]]
@@ -219,17 +233,12 @@ def pooled_of(encoder: Any, head: spec.HeadSpec, own: Any) -> Any:
     return ct2_spec
 
 
-def decoder_of(
-    model_spec: spec.EncoderDecoderSpec | spec.DecoderOnlySpec, model: Any, shifts: Mapping[int, float]
-) -> Any:
+def decoder_of(model_spec: Any, model: Any, shifts: Mapping[int, float]) -> Any:
     """Return CTranslate2's spec of a decoder with its weights. shifts: logit bias by token id."""
-    cross_attends = isinstance(model_spec, spec.EncoderDecoderSpec)
-    tokens = model_spec.target if isinstance(model_spec, spec.EncoderDecoderSpec) else model_spec.input
+    *sources, tokens = model_spec.embeddings().values()
+    cross_attends = bool(sources)
     cross = model_spec.decoder.block.cross_attention
-    if (
-        isinstance(model_spec, spec.EncoderDecoderSpec)
-        and getattr(model_spec.source, "types", None) is not None
-    ):
+    if any(getattr(source, "types", None) is not None for source in sources):
         _raise_unsupported("token types in an encoder-decoder")
     if cross is not None and cross.num_heads != model_spec.decoder.block.attention.num_heads:
         _raise_unsupported("cross-attention with another number of heads than self-attention")
@@ -246,8 +255,6 @@ def decoder_of(
         for index, shift in shifts.items():
             bias[index] += shift
         ct2_spec.projection.bias = bias
-    if model.head.softcap is not None:
-        _raise_unsupported("softcapped logits")
     if model.head.scale != 1.0:
         ct2_spec.scale_outputs = float(model.head.scale)
     return ct2_spec
@@ -255,17 +262,7 @@ def decoder_of(
 
 def epsilon_of(model_spec: spec.ModelSpec) -> float:
     """Return the eps of all norms; CTranslate2 supports only one value."""
-    assert not isinstance(model_spec, spec.TwoTowerSpec | spec.PromptedSegmenterSpec)
-    sides: list[tuple[spec.InputSpec, spec.EncoderSpec]]
-    if isinstance(model_spec, spec.EncoderDecoderSpec):
-        sides = [(model_spec.source, model_spec.encoder), (model_spec.target, model_spec.decoder)]
-    else:
-        sides = [
-            (
-                model_spec.input,
-                model_spec.decoder if isinstance(model_spec, spec.DecoderSpec) else model_spec.encoder,
-            )
-        ]
+    sides: Any = zip(model_spec.inputs(), model_spec.stacks().values(), strict=True)
     norms = [(getattr(tokens, "norm", None), stack.block.norm, stack.final_norm) for tokens, stack in sides]
     values = {norm.eps for side in norms for norm in side if norm is not None}
     if len(values) > 1:
@@ -273,40 +270,40 @@ def epsilon_of(model_spec: spec.ModelSpec) -> float:
     return values.pop()
 
 
+def check_translated(part: Spec) -> None:
+    """Raise if a part of a spec, or a setting of one, has no translation."""
+    if type(part) not in TRANSLATED:
+        _raise_unsupported(f"the part {part.kind}")
+    for field in fields(part):  # type: ignore[arg-type]
+        value = getattr(part, field.name)
+        if field.name not in TRANSLATED[type(part)].split():
+            if value != field.default:
+                _raise_unsupported(f"{part.kind} with {field.name} = {value}")
+        elif isinstance(value, Spec):
+            check_translated(value)
+
+
 def _raise_unsupported(part: str) -> NoReturn:
     raise UnsupportedError("CTranslate2", part)
 
 
-def _options(stack: spec.StackSpec, tokens: spec.InputSpec) -> dict[str, Any]:
+def _options(stack: spec.StackSpec, tokens: Any) -> dict[str, Any]:
     """Return the arguments of CTranslate2's encoder and decoder specs."""
     block = stack.block
     attention, feed, norm = block.attention, block.feed_forward, block.norm
-    if not isinstance(tokens, spec.TokensSpec) or (stack.causal and tokens.types is not None):
-        _raise_unsupported("this kind of input")
-    if tokens.embedding_dim is not None:
-        _raise_unsupported("embeddings that are projected to another width")
+    check_translated(stack)
+    check_translated(tokens)
+    if stack.causal and tokens.types is not None:
+        _raise_unsupported("token types in a causal model")
     if block.wiring not in ("pre", "post"):
         _raise_unsupported(f"{block.wiring} wiring")
-    if isinstance(norm, spec.BatchNormSpec):
-        _raise_unsupported("batch norms")
     kinds = {type(part) for part in (norm, stack.final_norm, tokens.norm) if part is not None}
     if len(kinds) > 1:
         _raise_unsupported("two kinds of norm in one stack")
     if block.wiring == "post" and stack.final_norm is not None:
         _raise_unsupported("a final norm after post-norm blocks")
-    for part in filter(None, (attention, block.cross_attention)):
-        if part.window is not None:
-            _raise_unsupported("sliding windows")
-        if part.softcap is not None:
-            _raise_unsupported("softcapped scores")
-        if part.qk_norm is not None:
-            _raise_unsupported("normalized queries and keys")
-        if part.value_dim not in (None, part.head_dim or stack.d_model // part.num_heads):
-            _raise_unsupported("values of another width than keys")
     if stack.num_layers == 0:
         _raise_unsupported("a stack without layers")
-    if stack.pattern or not stack.first_norm:
-        _raise_unsupported("layers of different kinds")
     return {
         "num_heads": attention.num_heads,
         "num_heads_kv": attention.num_kv_heads,
@@ -315,8 +312,8 @@ def _options(stack: spec.StackSpec, tokens: spec.InputSpec) -> dict[str, Any]:
         "no_final_norm": stack.final_norm is None,
         "activation": library().Activation[ACTIVATIONS[feed.activation]],
         "layernorm_embedding": tokens.norm is not None,
-        "ffn_glu": isinstance(feed, spec.GatedFeedForwardSpec),
-        "rms_norm": isinstance(norm, spec.RMSNormSpec),
+        "ffn_glu": feed.gated,
+        "rms_norm": spec.RMSNormSpec in kinds,
         **_position(stack.position, tokens.position),
     }
 
@@ -326,23 +323,27 @@ def _position(
 ) -> dict[str, Any]:
     if (inside is None) == (added is None):
         _raise_unsupported("a model with no position encoding, or with two")
-    if isinstance(inside, spec.AlibiSpec):
-        _raise_unsupported("ALiBi positions")
-    if isinstance(inside, spec.DisentangledSpec):
-        _raise_unsupported("disentangled attention")
-    if isinstance(inside, spec.RelativeSpec):
-        return {"relative_attention_bias": True}
-    if isinstance(inside, spec.RotarySpec):
-        options = {"rotary_dim": inside.width or 0, "rotary_interleave": False, "rotary_base": inside.base}
-        if isinstance(inside.scaling, spec.LinearScalingSpec):
-            options |= {
-                "rotary_scaling_type": library().RotaryScalingType.Linear,
-                "rotary_scaling_factor": inside.scaling.factor,
-            }
-        elif isinstance(inside.scaling, spec.BandScalingSpec):
-            options["rotary_scaling_type"] = library().RotaryScalingType.Llama3
-        return options
-    return {}
+    if inside is None:  # the table of the input's positions is copied with its weights
+        return {}
+    if type(inside) not in POSITIONS:
+        _raise_unsupported(f"the part {inside.kind}")
+    return POSITIONS[type(inside)](inside)
+
+
+def _rotary(inside: spec.RotarySpec) -> dict[str, Any]:
+    options = {"rotary_dim": inside.width or 0, "rotary_interleave": False, "rotary_base": inside.base}
+    if (scaling := inside.scaling) is not None:
+        options["rotary_scaling_type"] = library().RotaryScalingType[SCALINGS[type(scaling)]]
+        options["rotary_scaling_factor"] = scaling.factor
+    return options
+
+
+# the arguments for positions inside of attention, and CTranslate2's names of scalings
+POSITIONS: dict[type[Spec], Callable[[Any], dict[str, Any]]] = {
+    spec.RelativeSpec: lambda _: {"relative_attention_bias": True},
+    spec.RotarySpec: _rotary,
+}
+SCALINGS: dict[type[Spec], str] = {spec.LinearScalingSpec: "Linear", spec.BandScalingSpec: "Llama3"}
 
 
 def _fill_input(ct2_spec: Any, embeddings: Any, own: Any) -> None:
@@ -364,7 +365,7 @@ def _fill_stack(ct2_spec: Any, stack: spec.StackSpec, own: Any) -> None:
         if block.cross_attn is not None:
             _fill_attention(layer.attention, block.cross_attn, block.norm_cross)
         _fill_norm(layer.ffn.layer_norm, block.norm_ffn)
-        gated = isinstance(stack.block.feed_forward, spec.GatedFeedForwardSpec)
+        gated = stack.block.feed_forward.gated
         _fill_linear(layer.ffn.linear_0, block.ffn.gate if gated else block.ffn.up)
         if gated:
             _fill_linear(layer.ffn.linear_0_noact, block.ffn.up)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from glassformer.bundle import Bundle, sidecar_files
-from glassformer.core import spec
-from glassformer.errors import FileExistsAlreadyError, FileMissingError, FileProblemError
+from glassformer.errors import FileExistsAlreadyError, FileMissingError
 from glassformer.families.sidecars import read_object
 from glassformer.messages import list_some
 from glassformer.tokenization import code_languages, tag_ids, tag_languages, tag_position
@@ -36,24 +31,6 @@ def require_new_folder(folder: str | Path) -> Path:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsAlreadyError(path, hint="export into a new or empty folder")
     return path
-
-
-@contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which is renamed to `path` if the block succeeds."""
-    path = path.resolve()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as parent:
-            temporary = Path(parent) / "model"
-            temporary.mkdir()
-            yield temporary
-            if path.exists():
-                path.rmdir()
-            shutil.move(temporary, path)
-    except OSError as error:
-        hint = "check free space and permissions"
-        raise FileProblemError(path, f"cannot be written ({error.strerror or error})", hint=hint) from error
 
 
 def write_sidecars(bundle: Bundle, folder: Path, metadata: dict[str, Any]) -> None:
@@ -96,14 +73,15 @@ def special_token_id(bundle: Bundle, name: str) -> int | None:
 
 
 def end_tokens(bundle: Bundle) -> list[int]:
-    """Return the EOS tokens declared in the folder."""
+    """Return the EOS tokens declared in the folder, or by the model."""
     eos = special_token_id(bundle, "eos")
+    eos = getattr(bundle.spec, "end_id", None) if eos is None else eos
     return config_values(bundle, "eos_token_id") or ([] if eos is None else [eos])
 
 
-def start_tokens(bundle: Bundle, model_spec: spec.ModelSpec) -> list[int]:
+def start_tokens(bundle: Bundle, model_spec: Any) -> list[int]:
     """Return the start tokens of a target; empty for a decoder-only model."""
-    if not isinstance(model_spec, spec.EncoderDecoderSpec):
+    if model_spec.architecture != "encoder-decoder":
         return []
     return config_values(bundle, "decoder_start_token_id") or (
         [] if model_spec.start_id is None else [model_spec.start_id]
@@ -117,7 +95,7 @@ def language_tokens(bundle: Bundle) -> dict[str, Any]:
     position: its index there; in a target, after the start tokens.
     """
     tokenizer, model_spec = bundle.tokenizer, bundle.spec
-    if tokenizer is None or not isinstance(model_spec, spec.EncoderDecoderSpec):
+    if tokenizer is None or model_spec.architecture != "encoder-decoder":
         return {}
     job = bundle.job  # a model trained here lists its languages
     if known := tag_languages(tokenizer) if job.name is None else job.languages:

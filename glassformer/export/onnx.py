@@ -17,33 +17,34 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec
-from glassformer.core.convolution.pixel_head import PixelOutput
-from glassformer.core.distributions import DISTRIBUTIONS
-from glassformer.core.heads import BackboneOutput, DistilledLogits, PooledOutput, SpanLogits
+from glassformer.core.heads import PooledOutput, SpanLogits
+from glassformer.core.inputs import Masks, Memory, SeriesInputs, TextInputs
 from glassformer.core.kernels import Kernel
 from glassformer.core.kv_cache import KVCache, LayerCache
-from glassformer.core.mask_classifier import EncoderMaskClassifier, MaskClassifier
 from glassformer.core.masks import Mask
-from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly, TwoTower
+from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
 from glassformer.core.positions import (
+    AttentionPosition,
     DisentangledPositions,
     PositionTerms,
     RelativeBias,
     relative_position_bucket,
 )
-from glassformer.core.segmenter import PromptedSegmenter
+from glassformer.core.schema import Spec
+from glassformer.core.series.distributions import DISTRIBUTIONS
 from glassformer.core.stack import Stack
-from glassformer.errors import MissingDependencyError, UnsupportedError
+from glassformer.core.vision.convolution.pixel_head import PixelOutput
+from glassformer.core.vision.heads import BackboneOutput, DistilledLogits
+from glassformer.errors import InvalidValueError, MissingDependencyError, UnsupportedError
 from glassformer.export.folder import (
     ExportResult,
-    atomic_folder,
     end_tokens,
     language_note,
     require_new_folder,
@@ -51,7 +52,9 @@ from glassformer.export.folder import (
     write_sidecars,
 )
 from glassformer.inference.prepare import evaluation_mode
+from glassformer.weights.atomic_write import atomic_folder
 
+Dtype = Literal["float32", "int8"]
 OPSET = 18
 MAX_EMBEDDED = 2_000_000_000  # bytes of weights in the .onnx file itself: a protobuf message has at most 2 GB
 
@@ -59,13 +62,23 @@ MAX_EMBEDDED = 2_000_000_000  # bytes of weights in the .onnx file itself: a pro
 # from padding to other positions.
 KERNEL: Kernel = "explicit"
 
-# output name of a head that returns one tensor; "logits" for all others
-OUTPUT_NAMES: dict[type, str] = {
-    spec.FeaturesSpec: "hidden",
-    spec.EmbedSpec: "embedding",
-    spec.ForecastSpec: "forecast",
-    spec.SeriesRegressSpec: "targets",
-    spec.PatchReconstructSpec: "patches",
+# functions that return the names of a head's outputs, by its kind; a head that is missing here is refused
+OUTPUT_NAMES: dict[str, Callable[[Any], tuple[str, ...]]] = {
+    **dict.fromkeys(("LanguageModel", "MaskedLanguageModel"), lambda head: ("logits",)),
+    **dict.fromkeys(
+        ("Classify", "TokenClassify", "ReplacedToken", "SeriesClassify"), lambda head: ("logits",)
+    ),
+    "Pixels": lambda head: PixelOutput._fields if head.instances else ("logits",),
+    "Features": lambda head: PooledOutput._fields if head.pooler or head.pool is not None else ("hidden",),
+    "Embed": lambda head: ("embedding",),
+    **dict.fromkeys(("Projection", "AttentionPool"), lambda head: PooledOutput._fields),
+    "Backbone": lambda head: tuple(f"feature_maps.{n}" for n in range(len(head.layers))),
+    "DistilledClassify": lambda head: DistilledLogits._fields,
+    "Answer": lambda head: SpanLogits._fields,
+    "Boxes": lambda head: ("logits", "boxes"),
+    "Forecast": lambda head: _parameter_names(head) or ("forecast",),
+    "SeriesRegress": lambda head: _parameter_names(head) or ("targets",),
+    "PatchReconstruct": lambda head: ("patches",),
 }
 # example sizes to trace a graph with: all different, and none 0 or 1, which would be treated as constants
 SIZES = {"batch": 2, "length": 3, "past": 4, "source": 5, "keys": 7, "height": 160, "width": 224}
@@ -79,8 +92,10 @@ def _require_exporter() -> None:
         raise MissingDependencyError("onnxscript", "export") from None
 
 
-def export_onnx(bundle: Bundle, folder: str | Path) -> ExportResult:
-    """Export a model in float32 to a new or empty folder."""
+def export_onnx(bundle: Bundle, folder: str | Path, dtype: Dtype = "float32") -> ExportResult:
+    """Export a model to a new or empty folder. dtype: "int8" stores the matrices as int8; see `onnx_int8`."""
+    if dtype not in get_args(Dtype):
+        raise InvalidValueError("dtype", dtype, f"{' or '.join(get_args(Dtype))} for ONNX")
     _require_exporter()
     path = require_new_folder(folder)
     model = _to_float32_cpu(bundle.model)
@@ -89,6 +104,10 @@ def export_onnx(bundle: Bundle, folder: str | Path) -> ExportResult:
     with atomic_folder(path) as temporary, evaluation_mode(model), _tabulated_positions(model):
         for graph in graphs:
             program = _program(graph)
+            if dtype == "int8":
+                from glassformer.export.onnx_int8 import Int8Graph
+
+                Int8Graph(program.model.graph).quantize()
             name = f"{graph.name}.onnx"
             size = sum(value.const_value.nbytes for value in program.model.graph.initializers.values())
             program.save(temporary / name, external_data=size > MAX_EMBEDDED)
@@ -96,8 +115,8 @@ def export_onnx(bundle: Bundle, folder: str | Path) -> ExportResult:
                 "inputs": [asdict(port) for port in graph.inputs],
                 "outputs": [asdict(_port(value)) for value in program.model.graph.outputs],
             }
-        metadata = {"format": "onnx", "dtype": "float32", "opset": OPSET, "files": files}
-        if isinstance(bundle.spec.head, spec.LanguageModelSpec):
+        metadata: dict[str, Any] = {"format": "onnx", "dtype": dtype, "opset": OPSET, "files": files}
+        if bundle.spec.yields == "next tokens":
             metadata |= {"starts": start_tokens(bundle, bundle.spec), "ends": end_tokens(bundle)}
         write_sidecars(bundle, temporary, metadata)
     return ExportResult(folder=path, notes=language_note(bundle))
@@ -173,7 +192,7 @@ def _silenced() -> Iterator[None]:
         logger.setLevel(before)
 
 
-class TabulatedRelativeBias(nn.Module):
+class TabulatedRelativeBias(AttentionPosition):
     """A `RelativeBias` with a bucket table, because other runtimes may round the logarithm differently."""
 
     table: Tensor
@@ -263,21 +282,15 @@ class Graph:
 
 def graphs_of(model: AnyModel) -> list[Graph]:
     """Return the graphs to export for a model."""
-    if isinstance(model, EncoderDecoder) and isinstance(model.spec.head, spec.LanguageModelSpec):
-        return [_encoder_graph(model), _decode_step_graph(model, model.spec.target)]
-    if isinstance(model, DecoderOnly) and isinstance(model.spec.head, spec.LanguageModelSpec):
-        return [_decode_step_graph(model, model.spec.input)]
+    known: Any = model
     if isinstance(model, EncoderDecoder | DecoderOnly | EncoderOnly):
-        return [_forward_graph(model)]
-    feature, hint = "baselines without attention", ""
-    if isinstance(model, TwoTower):
-        feature = "pairs of an image and a text encoder"
-        hint = 'in Python, export one of them: export_onnx(pipeline.tower("image"), folder), or "text"'
-    elif isinstance(model, EncoderMaskClassifier | MaskClassifier):
-        feature = "mask classifiers, e.g. MaskFormer and EoMT"
-    elif isinstance(model, PromptedSegmenter):
-        feature = "segmenters with prompts, e.g. SAM"
-    raise UnsupportedError("export to ONNX", feature, hint=hint)
+        if model.spec.yields != "next tokens" or model.spec.architecture == "encoder-only":
+            return [_forward_graph(known)]
+        pair = len(model.spec.embeddings()) == 2
+        return [_encoder_graph(known), _decode_step_graph(known)] if pair else [_decode_step_graph(known)]
+    hint = 'in Python, export one of them: export_onnx(pipeline.tower("image"), folder), or "text"'
+    hint = hint if model.spec.children() else ""
+    raise UnsupportedError("export to ONNX", model.spec.architecture, hint=hint)
 
 
 # ---- decode steps ------------------------------------------------------------------------
@@ -287,13 +300,9 @@ class PastCache(KVCache):
     """A KV cache for tracing: past keys and values are graph inputs, the extended ones outputs."""
 
     def __init__(self, layers: list[LayerCache], past: int) -> None:
-        super().__init__(layers, torch.full((), past))
-        self.past = past
+        self.layers, self.length, self.past = layers, torch.full((), past), past
 
-    def check_capacity(self, batch: int, steps: int) -> None:
-        """Do nothing: the cache has no fixed capacity."""
-
-    def num_keys(self, steps: int) -> int:
+    def begin_step(self, batch: int, steps: int) -> int:
         return self.past + steps
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -301,7 +310,7 @@ class PastCache(KVCache):
         own.k, own.v = torch.cat((own.k, k), 2), torch.cat((own.v, v), 2)
         return own.k, own.v
 
-    def advance(self, steps: int) -> None:
+    def advance(self, steps: int = 1) -> None:
         """Do nothing: keys and values were already appended."""
 
 
@@ -328,22 +337,25 @@ class DecodeStep(nn.Module):
 
     def __init__(self, model: EncoderDecoder | DecoderOnly) -> None:
         super().__init__()
-        self.model = model
+        self.model: Any = model
 
     def forward(self, ids: Tensor, mask: Tensor, *cache_tensors: Tensor) -> tuple[Tensor, ...]:
         count = 2 * len(self.model.decoder.blocks)
         past = cache_tensors[-count:]
         layers: list[LayerCache] = [LayerCache(k=past[n], v=past[n + 1]) for n in range(0, count, 2)]
         cache = PastCache(layers, past[0].shape[2])
-        if isinstance(self.model, DecoderOnly):
+        if len(self.model.spec.embeddings()) == 1:
             logits = self.model(ids, mask, cache=cache, kernel=KERNEL)
         else:
             memory_mask, cross = cache_tensors[0], cache_tensors[1 : 1 + count]
             for n, layer in enumerate(layers):
                 layer.cross = (cross[2 * n], cross[2 * n + 1])
             # only its shape matters: the keys and values are inputs
-            memory = cross[0].new_zeros(ids.shape[0], memory_mask.shape[1], 1)
-            logits = self.model.decode(ids, memory, mask, memory_mask, cache=cache, kernel=KERNEL)
+            width = self.model.spec.encoder.d_model
+            vectors = cross[0].new_zeros(ids.shape[0], memory_mask.shape[1], width)
+            memory = Memory(vectors, Mask(padding=memory_mask))
+            text = TextInputs(ids, Mask(padding=mask))
+            logits = self.model.decode(text, memory, cache=cache, kernel=KERNEL)
         return (logits, *(part for layer in layers for part in (layer.k, layer.v)))
 
 
@@ -357,15 +369,16 @@ def _encoder_graph(model: EncoderDecoder) -> Graph:
     )
 
 
-def _decode_step_graph(model: EncoderDecoder | DecoderOnly, tokens: spec.InputSpec) -> Graph:
-    model_spec = model.spec
+def _decode_step_graph(model: EncoderDecoder | DecoderOnly) -> Graph:
+    model_spec: Any = model.spec
+    *sources, tokens = model_spec.embeddings().values()
     if not model_spec.decoder.num_layers:
         raise UnsupportedError("export to ONNX", "a decoder without layers")
     ids = _input_ports(tokens, "length")[0]
     mask = Port("mask", "bool", ("batch", "keys"))
     past = _kv_ports(model_spec.decoder, "attention", "past", "past")
     source: tuple[Port, ...] = ()
-    if isinstance(model_spec, spec.EncoderDecoderSpec):
+    if sources:
         source = (Port("memory_mask", "bool", ("batch", "source")), *_cross_ports(model_spec))
     return Graph(
         name="decoder" if source else "model",
@@ -406,9 +419,15 @@ class FullForward(nn.Module):
         named = dict(zip(self.names, inputs, strict=True))
         # with an offset, or tracing would make the query positions constants
         masks = [Mask(padding=named[n], offset=0) for n in ("mask", "target_mask") if n in named]
-        ids = [inputs[0], named["target"]] if "target" in named else [inputs[0]]
-        more = {name: named[name] for name in ("types", "observed", "masked_patches") if name in named}
-        output = self.model(*ids, *masks, kernel=KERNEL, **more)
+        if "target" in named:
+            output = self.model(inputs[0], named["target"], Masks(*masks), kernel=KERNEL)
+        elif "observed" in named:
+            output = self.model(SeriesInputs(**named), kernel=KERNEL)
+        elif masks:
+            text = TextInputs(inputs[0], masks[0], named.get("types"))
+            output = self.model(text, kernel=KERNEL)
+        else:
+            output = self.model(inputs[0], kernel=KERNEL)
         if isinstance(output, BackboneOutput):
             return output.feature_maps
         return (output,) if isinstance(output, Tensor) else tuple(t for t in output if isinstance(t, Tensor))
@@ -416,60 +435,71 @@ class FullForward(nn.Module):
 
 def _forward_graph(model: EncoderDecoder | DecoderOnly | EncoderOnly) -> Graph:
     model_spec = model.spec
-    if isinstance(model_spec, spec.EncoderDecoderSpec):
-        inputs = _input_ports(model_spec.source, "source")
-        same = "length" if isinstance(model_spec.head, spec.FeaturesSpec) else "source"
-        for port, name in zip(_input_ports(model_spec.target, same), ("target", "target_mask"), strict=False):
+    *sources, read = model_spec.embeddings().values()
+    if sources:
+        inputs = _input_ports(sources[0], "source")
+        same = "length" if model_spec.yields == "hidden states" else "source"
+        for port, name in zip(_input_ports(read, same), ("target", "target_mask"), strict=False):
             inputs += (replace(port, name=name),)
     else:
-        inputs = _input_ports(model_spec.input, "length", model_spec.head)
+        inputs = _input_ports(read, "length", model_spec.head)
     module = FullForward(model, tuple(port.name for port in inputs))
     return Graph(name="model", module=module, inputs=inputs, outputs=_output_names(model_spec.head))
 
 
+def _parameter_names(head: Any) -> tuple[str, ...]:
+    """Return the names of the parameters of a predicted distribution; none without one."""
+    return () if head.distribution == "none" else DISTRIBUTIONS[head.distribution]._fields
+
+
 def _output_names(head: spec.HeadSpec) -> tuple[str, ...]:
     """Return the names of a head's outputs."""
-    match head:
-        case spec.ProjectionSpec() | spec.AttentionPoolSpec():
-            return PooledOutput._fields
-        case spec.FeaturesSpec() if head.pooler or head.pool is not None:
-            return PooledOutput._fields
-        case spec.BackboneSpec():
-            return tuple(f"feature_maps.{n}" for n in range(len(head.layers)))
-        case spec.PixelsSpec(instances=True):
-            return PixelOutput._fields
-        case spec.DistilledClassifySpec():
-            return DistilledLogits._fields
-        case spec.AnswerSpec():
-            return SpanLogits._fields
-        case spec.BoxesSpec():
-            return "logits", "boxes"
-        case spec.ForecastSpec() | spec.SeriesRegressSpec() if head.distribution != "none":
-            return DISTRIBUTIONS[head.distribution]._fields
-    return (OUTPUT_NAMES.get(type(head), "logits"),)
+    _require_known(head, spec.HeadSpec)
+    if head.kind not in OUTPUT_NAMES:
+        raise UnsupportedError("export to ONNX", f"the head {head.kind}")
+    return OUTPUT_NAMES[head.kind](head)
+
+
+def _require_known(part: Spec, known: type[Spec]) -> None:
+    """Raise unless a part's class is one of the core's: inputs and outputs of another may differ."""
+    if not isinstance(part, known) or not type(part).__module__.startswith("glassformer.core.spec"):
+        raise UnsupportedError("export to ONNX", f"the part {part.kind}")
 
 
 def _input_ports(
     input_spec: spec.InputSpec, length: str, head: spec.HeadSpec | None = None
 ) -> tuple[Port, ...]:
     """Return the ports of one model input."""
-    ports: tuple[Port, ...]
-    match input_spec:
-        case spec.TokensSpec():
-            ports = (Port("ids", "int64", ("batch", length)), Port("mask", "bool", ("batch", length)))
-            return ports if input_spec.types is None else (*ports, Port("types", "int64", ("batch", length)))
-        case spec.ImagePatchesSpec():
-            return (Port("images", "float32", ("batch", input_spec.channels, *input_spec.image_size)),)
-        case spec.FeatureMapSpec():
-            return (Port("images", "float32", ("batch", input_spec.backbone.channels, "height", "width")),)
-        case spec.ObjectQueriesSpec():
-            return ()
-        case spec.SeriesPatchesSpec():
-            size = ("batch", input_spec.context_length, input_spec.channels)
-            ports = (Port("values", "float32", size), Port("observed", "bool", size))
-            if isinstance(head, spec.PatchReconstructSpec):
-                ports += (
-                    Port("masked_patches", "bool", ("batch", input_spec.channels, input_spec.num_patches)),
-                )
-            return ports
-    raise UnsupportedError("export to ONNX", f"models that read {input_spec.kind}")
+    _require_known(input_spec, spec.InputSpec)
+    if input_spec.kind not in INPUT_PORTS:
+        raise UnsupportedError("export to ONNX", f"models that read {input_spec.kind}")
+    return INPUT_PORTS[input_spec.kind](input_spec, length, head)
+
+
+def _token_ports(tokens: spec.TokensSpec, length: str, head: spec.HeadSpec | None) -> tuple[Port, ...]:
+    dtypes = {"ids": "int64", "mask": "bool"} | ({} if tokens.types is None else {"types": "int64"})
+    return tuple(Port(name, dtype, ("batch", length)) for name, dtype in dtypes.items())
+
+
+def _series_ports(
+    patches: spec.SeriesPatchesSpec, length: str, head: spec.HeadSpec | None
+) -> tuple[Port, ...]:
+    size = ("batch", patches.context_length, patches.channels)
+    ports = (Port("values", "float32", size), Port("observed", "bool", size))
+    if head is None or head.yields != "patches":
+        return ports
+    return (*ports, Port("masked_patches", "bool", ("batch", patches.channels, patches.num_patches)))
+
+
+def _image_ports(*size: int | str) -> tuple[Port, ...]:
+    return (Port("images", "float32", ("batch", *size)),)
+
+
+# functions that return the ports of an input, by its kind
+INPUT_PORTS: dict[str, Callable[[Any, str, spec.HeadSpec | None], tuple[Port, ...]]] = {
+    "Tokens": _token_ports,
+    "ImagePatches": lambda image, length, head: _image_ports(image.channels, *image.image_size),
+    "FeatureMap": lambda image, length, head: _image_ports(image.backbone.channels, "height", "width"),
+    "ObjectQueries": lambda queries, length, head: (),
+    "SeriesPatches": _series_ports,
+}

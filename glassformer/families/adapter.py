@@ -191,7 +191,7 @@ def adapter_files(
             path = name.removesuffix(".weight")
             tensors[f"{PREFIX}{path}.lora_A.weight"] = a.contiguous().cpu()
             tensors[f"{PREFIX}{path}.lora_B.weight"] = b.contiguous().cpu()
-            ranks[path], alphas[path] = len(a), adapted[0].scaling * len(a)
+            ranks[path], alphas[path] = len(a), adapted[0].lora_scaling * len(a)
     trained = {
         name: parameter.cpu() for name, parameter in model.named_parameters() if parameter.requires_grad
     }

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.family import TINY, Config, Family, preset, variant
-from glassformer.families.text_encoder import TASKS, read, read_head, table_of, text_encoder, write
+from glassformer.families.family import TINY, Family, preset
+from glassformer.families.keys import Key, fixed, with_defaults
+from glassformer.families.text_encoder import KEYS, MAX_LEN, TEXT_ENCODER, table_of, text_heads
 
-# the second version of the base model
-albert = variant(
-    text_encoder,
-    "position mlm_activation pool normalize",
-    vocab_size=30000,
-    embedding_dim=128,
-    num_groups=1,
-    activation="gelu_tanh",
-    dropout=0.0,
-    attention_dropout=0.0,
+_KEYS = (
+    *with_defaults(KEYS, activation="gelu_new", dropout=0.0, attention_dropout=0.0),
+    MAX_LEN,
+    Key("embedding_size", "embedding_dim", 128),
+    Key("num_hidden_groups", "num_groups", 1),
+    fixed("inner_group_num", 1),
 )
 _LAYER = {
     "attention.{query,key,value}": "self_attn.{q,k,v}_proj",
@@ -30,40 +26,20 @@ _LAYER = {
 }
 
 
-def with_head(config: Config, head: spec.HeadSpec | None) -> spec.EncoderOnlySpec:
-    """Return the encoder of a config with this head; None is the masked-language-model head."""
-    config.only("inner_group_num", 1, default=1)
-    return albert(
-        **read(config, activation="gelu_new", dropout=0.0, attention_dropout=0.0),
-        embedding_dim=config.get("embedding_size", 128),
-        num_groups=config.get("num_hidden_groups", 1),
-        max_len=config.need("max_position_embeddings", int),
-        pad_id=config.maybe("pad_token_id", int),
-        head=head,
-    )
-
-
-def from_config(config: Config) -> spec.EncoderOnlySpec:
-    task, dropout = config.architecture.removeprefix("Albert"), config.get("classifier_dropout_prob", 0.1)
-    return with_head(config, read_head(config, task, dropped=("out",), dropout=dropout))
-
-
-def to_config(model: spec.ModelSpec) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
-    assert isinstance(model.encoder, spec.StackSpec)
-    config = write(model, "albert", "Albert")
-    if "classifier_dropout" in config:
-        config["classifier_dropout_prob"] = config.pop("classifier_dropout")
-    config["embedding_size"] = model.input.embedding_dim
-    config["num_hidden_groups"] = model.encoder.num_groups
-    return config
-
-
 FAMILY = Family(
     name="albert",
-    model_types=("albert",),
-    architectures=tuple(f"Albert{task}" for task in TASKS.values()),
-    build=albert,
+    builder=TEXT_ENCODER,
+    keys=_KEYS,
+    # the second version of the base model
+    defaults={
+        "vocab_size": 30000,
+        "embedding_dim": 128,
+        "num_groups": 1,
+        "activation": "gelu_tanh",
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+    },
+    heads=text_heads("Albert", dropped=("out",), dropout=Key("classifier_dropout_prob", "dropout", 0.1)),
     presets={
         "albert-base-v2": {},
         "albert-large-v2": preset(1024, 16, 24, 4096),
@@ -71,9 +47,7 @@ FAMILY = Family(
         "albert-xxlarge-v2": preset(4096, 64, 12, 16384),
     },
     tiny={**TINY, "embedding_dim": 16},
-    from_config=from_config,
-    to_config=to_config,
-    table=partial(
+    weight_table=partial(
         table_of,
         base="albert.",
         heads={

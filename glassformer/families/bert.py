@@ -5,29 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 from glassformer.core import spec
-from glassformer.families.family import TINY, Config, Family, preset, variant
-from glassformer.families.text_encoder import TASKS, read, read_head, table_of, text_encoder, write
-
-bert = variant(text_encoder, "embedding_dim num_groups position mlm_activation pool normalize")
-
-
-def with_head(config: Config, head: spec.HeadSpec | None) -> spec.EncoderOnlySpec:
-    """Return the encoder of a config with this head; None is the masked-language-model head."""
-    max_len, pad_id = config.need("max_position_embeddings", int), config.maybe("pad_token_id", int)
-    return bert(**read(config), max_len=max_len, pad_id=pad_id, head=head)
-
-
-def from_config(config: Config) -> spec.EncoderOnlySpec:
-    return with_head(config, read_head(config, config.architecture.removeprefix("Bert"), dropped=("out",)))
-
+from glassformer.families.family import TINY, Family, preset
+from glassformer.families.text_encoder import KEYS, MAX_LEN, TEXT_ENCODER, table_of, text_heads
 
 _TRANSFORM = "cls.predictions.transform."
 
 FAMILY = Family(
     name="bert",
-    model_types=("bert",),
-    architectures=tuple(f"Bert{task}" for task in TASKS.values()),
-    build=bert,
+    builder=TEXT_ENCODER,
+    keys=(*KEYS, MAX_LEN),
+    heads=text_heads("Bert", dropped=("out",)),
     presets={
         "bert-base-uncased": {},
         "bert-base-cased": {"vocab_size": 28996},
@@ -36,9 +23,7 @@ FAMILY = Family(
         "bert-large-cased": preset(1024, 16, 24, 4096, vocab_size=28996),
     },
     tiny=TINY,
-    from_config=from_config,
-    to_config=partial(write, model_type="bert", stem="Bert"),
-    table=partial(
+    weight_table=partial(
         table_of,
         base="bert.",
         heads={

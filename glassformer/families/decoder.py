@@ -1,18 +1,18 @@
-"""Shared by the decoder-only families: spec builder, and config keys of heads and rotary positions."""
+"""Shared by the decoder-only families: spec builder and its inverse, heads, and keys of rotary positions."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.families.family import Config, UnsupportedConfigError, label_config, rename_modules
-from glassformer.weights.ops import Op, Rename, Tied
-
-# options that the configs of most families cannot express
-RARE_OPTIONS = """partial_rotary_factor sliding_window_pattern local_rope_base attention_softcap
-    logit_softcap scale_embedding"""
+from glassformer.families.config import Config, UnsupportedConfigError
+from glassformer.families.family import Builder, spec_options
+from glassformer.families.keys import Head, Key, Options, Rule
+from glassformer.families.rows import layer_rows, rename_modules
+from glassformer.weights.ops import Op, Rename, SplitGroups, Tied, expand
 
 Scaling = spec.LinearScalingSpec | spec.BandScalingSpec | None
 
@@ -142,51 +142,73 @@ def decoder(
     )
 
 
+_POSITIONS = {spec.RotarySpec: "rotary", spec.AlibiSpec: "alibi", type(None): "learned"}
+
+
+def _invert(model: spec.DecoderOnlySpec) -> dict[str, Any]:
+    """Return the options of `decoder` that give a spec."""
+    assert isinstance(model.input, spec.TokensSpec)
+    stack, block, local = model.decoder, model.decoder.block, model.decoder.local_position
+    attention, norm, options = block.attention, block.norm, spec_options(model)
+    rotary = stack.position if isinstance(stack.position, spec.RotarySpec) else spec.RotarySpec()
+    windows = [stack.block_at(n).attention.window for n in range(stack.num_layers)]
+    window_layers = tuple(n for n, window in enumerate(windows) if window)
+    if isinstance(norm, spec.RMSNormSpec):
+        norm_name = "rms_zero_centered" if norm.offset else "rms"
+    else:
+        norm_name = "layer" if getattr(norm, "bias", True) else "layer_no_bias"
+    options |= {
+        "window": max((window for window in windows if window), default=None),
+        "window_layers": window_layers if len({*windows}) > 1 else None,
+        "wiring": block.wiring,
+        "norm": norm_name,
+        "gated": block.feed_forward.gated,
+        "position": _POSITIONS.get(type(stack.position)),
+        "rope_base": rotary.base,
+        "rope_scaling": rotary.scaling,
+        "partial_rotary_factor": 1.0 if rotary.width is None else rotary.width / options["head_dim"],
+        "local_rope_base": local.base if isinstance(local, spec.RotarySpec) else None,
+        "qkv_bias": options["qkv_bias"] and not options["attention_bias"],
+        "qk_norm": attention.qk_norm is not None,
+        "scale": attention.scale,
+        "attention_softcap": attention.softcap,
+        "scale_embedding": model.input.scale != 1.0,
+        "init": model.init,
+    }
+    if isinstance(model.head, spec.LanguageModelSpec):
+        options |= {"logit_scale": model.head.scale, "logit_softcap": model.head.softcap}
+    return options
+
+
+DECODER = Builder(decoder, _invert, spec.DecoderOnlySpec, spec.TokensSpec, shared=True)
+
+
 # ---- heads ------------------------------------------------------------------------------------------------
 
-# suffix of the published class name, after the family's stem
-KINDS: dict[type[spec.HeadSpec], str] = {
-    spec.LanguageModelSpec: "ForCausalLM",
-    spec.FeaturesSpec: "Model",
-    spec.ClassifySpec: "ForSequenceClassification",
-    spec.TokenClassifySpec: "ForTokenClassification",
-    spec.AnswerSpec: "ForQuestionAnswering",
-}
+
+DROPOUT = Key("classifier_dropout", "dropout", 0.1)
 
 
-def architectures(stem: str) -> tuple[str, ...]:
-    return tuple(stem + kind for kind in KINDS.values())
+def decoder_heads(stem: str, *, causal_lm: str = "ForCausalLM", dropout: Key = DROPOUT) -> dict[str, Head]:
+    """Return the heads by class name. stem: class name without its suffix.
 
-
-def read_head(config: Config, stem: str, *, dropout: float = 0.1) -> spec.HeadSpec | None:
-    """Return the head of a config's architecture; None is the language-model head, which the family builds.
-
-    stem: class name without the suffix in KINDS. dropout: default rate before the token classifier.
+    causal_lm: suffix of the language model. dropout: rate before the token classifier.
     """
-    dropout = config.get("classifier_dropout", dropout)
-    bias = config.get("token_classification_bias", True)
-    heads: dict[str, spec.HeadSpec] = {
-        "Model": spec.FeaturesSpec(),
-        "ForSequenceClassification": spec.ClassifySpec(num_labels=config.num_labels, pool="last", bias=False),
-        "ForTokenClassification": spec.TokenClassifySpec(
-            num_labels=config.num_labels, bias=bias, dropout=dropout
-        ),
-        "ForQuestionAnswering": spec.AnswerSpec(),
+    bias = Rule(
+        ("bias",),
+        lambda config, _: {"bias": config.get("token_classification_bias", True)},
+        lambda head: {} if head["bias"] else {"token_classification_bias": False},
+    )
+    return {
+        f"{stem}{causal_lm}": Head(spec.LanguageModelSpec, from_options=True),
+        f"{stem}Model": Head(spec.FeaturesSpec),
+        f"{stem}ForSequenceClassification": Head(spec.ClassifySpec, values={"pool": "last", "bias": False}),
+        f"{stem}ForTokenClassification": Head(spec.TokenClassifySpec, (dropout, bias)),
+        f"{stem}ForQuestionAnswering": Head(spec.AnswerSpec),
     }
-    return heads.get(config.architecture.removeprefix(stem))
 
 
-def write_head(head: spec.HeadSpec, stem: str) -> dict[str, Any]:
-    """Return the config keys of a head; the inverse of `read_head`."""
-    config: dict[str, Any] = {"architectures": [stem + KINDS[type(head)]], **label_config(head)}
-    if isinstance(head, spec.TokenClassifySpec):
-        config["classifier_dropout"] = head.dropout
-        if not head.bias:
-            config["token_classification_bias"] = False
-    return config
-
-
-def read_pad(config: Config, head: spec.HeadSpec | None) -> int | None:
+def _read_pad(config: Config, _: Options) -> dict[str, Any]:
     """Return the pad id; None if it is also the BOS or EOS id, because tokens with that id may be real.
 
     Chat models often pad with the token that ends each turn, which occurs in prompts. A sequence classifier
@@ -195,7 +217,11 @@ def read_pad(config: Config, head: spec.HeadSpec | None) -> int | None:
     pad = config.maybe("pad_token_id", int)
     special = (config.values.get("bos_token_id"), config.values.get("eos_token_id"))
     used = {i for ids in special for i in (ids if isinstance(ids, list) else [ids])}
-    return None if pad in used and not isinstance(head, spec.ClassifySpec) else pad
+    classifies = config.architecture.endswith("ForSequenceClassification")
+    return {"pad_id": None if pad in used and not classifies else pad}
+
+
+PAD = Rule(("pad_id",), _read_pad, lambda options: {"pad_token_id": options["pad_id"]})
 
 
 def head_rows(
@@ -223,6 +249,33 @@ def head_rows(
         case spec.AnswerSpec():
             return (*rows, *rename_modules(("qa_outputs", "head.out")))
     return rows
+
+
+def fused_rows(
+    model: spec.DecoderOnlySpec, theirs: str, attention: str, norms: Mapping[str, str]
+) -> tuple[Op, ...]:
+    """Return the weight operations of layers with fused query, key and value rows.
+
+    With G key/value heads, the rows are G times [H/G query heads, one key head, one value head].
+    theirs, attention: published names of a layer and of its attention. norms: published name -> ours.
+    """
+    ours, stack, block = "decoder.blocks.{i}", model.decoder, model.decoder.block
+    heads, groups = block.attention.num_heads, block.attention.num_kv_heads or block.attention.num_heads
+    fused = SplitGroups(
+        f"{theirs}.{attention}.query_key_value.{{p}}",
+        f"{ours}.self_attn.{{q,k,v}}_proj.{{p}}",
+        groups=groups,
+        queries=heads // groups,
+        head_dim=stack.d_model // heads,
+    )
+    out = Rename(f"{theirs}.{attention}.dense.{{p}}", f"{ours}.self_attn.out_proj.{{p}}")
+    ffn = {"mlp.dense_h_to_4h": "ffn.up", "mlp.dense_4h_to_h": "ffn.down"}
+    both = ("weight", "bias")
+    return (
+        *layer_rows(theirs, ours, stack.num_layers, norms),
+        *expand((fused, out), i=stack.num_layers, p=both if block.attention.biases else ("weight",)),
+        *layer_rows(theirs, ours, stack.num_layers, ffn, both if block.feed_forward.biases else ("weight",)),
+    )
 
 
 # ---- rotary positions: `rope_theta` and `rope_scaling`, or `rope_parameters` -------------------------------
@@ -270,10 +323,10 @@ def read_rotary(
     return spec.RotarySpec(base=base, width=width, scaling=scaling)
 
 
-def write_rotary(rotary: spec.RotarySpec) -> dict[str, Any]:
+def write_rotary(options: Options) -> dict[str, Any]:
     """Return the older config keys, which both old and new versions of transformers read."""
     scaling: dict[str, Any] | None = None
-    match rotary.scaling:
+    match options["rope_scaling"]:
         case spec.LinearScalingSpec(factor=factor):
             scaling = {"rope_type": "linear", "factor": factor}
         case spec.BandScalingSpec() as bands:
@@ -284,4 +337,14 @@ def write_rotary(rotary: spec.RotarySpec) -> dict[str, Any]:
                 "high_freq_factor": bands.high_freq_factor,
                 "original_max_position_embeddings": bands.original_max_len,
             }
-    return {"rope_theta": rotary.base, "rope_scaling": scaling}
+    return {"rope_theta": options["rope_base"], "rope_scaling": scaling}
+
+
+def rotary(base: float = 10000.0) -> Rule:
+    """Return the rule of rotary positions of all features of a head. base: default."""
+
+    def read(config: Config, options: Options) -> dict[str, Any]:
+        position = read_rotary(config, base=base, max_len=options["max_len"])
+        return {"rope_base": position.base, "rope_scaling": position.scaling}
+
+    return Rule(("rope_base", "rope_scaling"), read, write_rotary)

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from glassformer.core import spec
-from glassformer.families.family import Config, Family, variant
+from glassformer.families.family import Family
 from glassformer.families.image_encoder import (
-    EXCLUDED,
+    BARE,
+    HEAD_DIM,
     IGNORED_IMAGE_KEYS,
+    IMAGE_ENCODER,
+    KEYS,
     TINY_IMAGES,
-    image_encoder,
-    read,
-    table_of,
-    write,
+    image_rows,
+    sizes,
 )
-
-deit = variant(image_encoder, EXCLUDED, prefix=2)
-ARCHITECTURES: dict[type, str] = {
-    spec.DistilledClassifySpec: "DeiTForImageClassificationWithTeacher",
-    spec.ClassifySpec: "DeiTForImageClassification",
-    spec.FeaturesSpec: "DeiTModel",
-}
-
-
-def from_config(config: Config) -> spec.EncoderOnlySpec:
-    return deit(**read(config, ARCHITECTURES))
-
+from glassformer.families.keys import Head
 
 FAMILY = Family(
     name="deit",
-    model_types=("deit",),
-    architectures=tuple(ARCHITECTURES.values()),
-    build=deit,
+    builder=IMAGE_ENCODER,
+    keys=(sizes(), *KEYS, HEAD_DIM),
+    defaults={"prefix": 2},
+    heads={
+        "DeiTForImageClassificationWithTeacher": Head(spec.DistilledClassifySpec),
+        "DeiTForImageClassification": Head(spec.ClassifySpec),
+        "DeiTModel": BARE,
+    },
     presets={
         "deit-tiny-distilled-patch16-224": {"d_model": 192, "num_heads": 3, "d_ff": 768},
         "deit-small-distilled-patch16-224": {"d_model": 384, "num_heads": 6, "d_ff": 1536},
@@ -40,8 +33,7 @@ FAMILY = Family(
         "deit-base-distilled-patch16-384": {"image_size": 384},
     },
     tiny=TINY_IMAGES,
-    from_config=from_config,
-    to_config=partial(write, model_type="deit", architectures=ARCHITECTURES, prefix=2),
-    table=partial(table_of, base="deit."),
+    rows=image_rows,
+    prefixes=("deit.",),
     ignored_keys=IGNORED_IMAGE_KEYS,
 )

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.families.family import (
-    DETECTION_LOSS_KEYS,
-    Config,
-    Family,
-    Key,
-    UnsupportedConfigError,
-    box_head_rows,
-    label_config,
-    model_prefixes,
-    read_options,
-    rename_modules,
-    write_options,
-)
-from glassformer.families.image_encoder import layer_ops
+from glassformer.families.config import DETECTION_LOSS_KEYS, Config, UnsupportedConfigError
+from glassformer.families.family import Builder, Family, preset, spec_options
+from glassformer.families.keys import Head, Key, Options, Rule, activation, fixed
 from glassformer.families.resnet_backbone import (
     read_resnet,
     read_timm,
@@ -29,23 +18,9 @@ from glassformer.families.resnet_backbone import (
     write_resnet,
     write_timm,
 )
-from glassformer.weights.convert import WeightTable
+from glassformer.families.rows import box_head_rows, layer_ops, rename_modules
 from glassformer.weights.ops import Op, Rename, Tied, expand
 
-KEYS = (
-    Key("d_model", default=256, aliases=("hidden_size",)),
-    Key("encoder_layers", "num_layers", 6, aliases=("num_hidden_layers",)),
-    Key("encoder_attention_heads", "num_heads", 8, aliases=("num_attention_heads",)),
-    Key("encoder_ffn_dim", "d_ff", 2048),
-    Key("activation_function", "activation", "relu"),
-    Key("dropout", default=0.1),
-    Key("attention_dropout", default=0.0),
-    Key("activation_dropout", "ffn_dropout", 0.0),
-)
-ARCHITECTURES: dict[type, str] = {
-    spec.BoxesSpec: "DetrForObjectDetection",
-    spec.FeaturesSpec: "DetrModel",
-}
 Position = Literal["sine", "learned"]
 _POSITIONS: dict[Position, spec.Position2dSpec] = {
     "sine": spec.Sinusoidal2dSpec(),
@@ -107,22 +82,21 @@ def detr(
     )
 
 
-def from_config(config: Config) -> spec.EncoderDecoderSpec:
-    config.only("auxiliary_loss", False, default=False)  # it changes what the decoder computes
-    heads: dict[str, spec.HeadSpec] = {
-        "DetrForObjectDetection": spec.BoxesSpec(num_labels=config.num_labels),
-        "DetrModel": spec.FeaturesSpec(),
+def _invert(model: spec.EncoderDecoderSpec) -> dict[str, Any]:
+    """Return the options of `detr` that give a spec."""
+    assert isinstance(model.source, spec.FeatureMapSpec) and isinstance(model.target, spec.ObjectQueriesSpec)
+    block = model.decoder.block
+    return spec_options(model) | {
+        "backbone": model.source.backbone,
+        "decoder_heads": block.attention.num_heads,
+        "decoder_d_ff": block.feed_forward.d_ff,
+        "decoder_layers": model.decoder.num_layers,
+        "position": next(name for name, kind in _POSITIONS.items() if kind == model.source.position),
+        "num_queries": model.target.num_queries,
     }
-    return detr(
-        **read_options(config, KEYS),
-        backbone=_read_backbone(config),
-        decoder_heads=config.get("decoder_attention_heads", 8),
-        decoder_d_ff=config.get("decoder_ffn_dim", 2048),
-        decoder_layers=config.get("decoder_layers", 6),
-        position=config.choose("position_embedding_type", {name: name for name in _POSITIONS}, "sine"),
-        num_queries=config.get("num_queries", 100),
-        head=heads[config.architecture],
-    )
+
+
+BUILDER = Builder(detr, _invert, spec.EncoderDecoderSpec, spec.FeatureMapSpec)
 
 
 def _read_backbone(config: Config) -> spec.ResNetSpec:
@@ -141,24 +115,32 @@ def _read_backbone(config: Config) -> spec.ResNetSpec:
     return read_timm(nested if values else config, output_stride=16 if dilated else 32)
 
 
-def to_config(model: spec.ModelSpec) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderDecoderSpec) and isinstance(model.source, spec.FeatureMapSpec)
-    assert isinstance(model.target, spec.ObjectQueriesSpec)
-    decoder, backbone = model.decoder, model.source.backbone
+def _write_backbone(options: Options) -> dict[str, Any]:
+    backbone = options["backbone"]
     return {
-        "model_type": "detr",
-        "architectures": [ARCHITECTURES[type(model.head)]],
-        **write_options(model, KEYS),
         "backbone_config": write_timm(backbone) if backbone.dilations else write_resnet(backbone),
         "num_channels": backbone.channels,
         "dilation": bool(backbone.dilations),
-        "decoder_attention_heads": decoder.block.attention.num_heads,
-        "decoder_ffn_dim": decoder.block.feed_forward.d_ff,
-        "decoder_layers": decoder.num_layers,
-        "position_embedding_type": {p: name for name, p in _POSITIONS.items()}[model.source.position],
-        "num_queries": model.target.num_queries,
-        **label_config(model.head),
     }
+
+
+KEYS = (
+    Key("d_model", default=256, aliases=("hidden_size",)),
+    Key("encoder_layers", "num_layers", 6, aliases=("num_hidden_layers",)),
+    Key("encoder_attention_heads", "num_heads", 8, aliases=("num_attention_heads",)),
+    Key("encoder_ffn_dim", "d_ff", 2048),
+    activation("activation_function", "relu"),
+    Key("dropout", default=0.1),
+    Key("attention_dropout", default=0.0),
+    Key("activation_dropout", "ffn_dropout", 0.0),
+    Rule(("backbone",), lambda config, _: {"backbone": _read_backbone(config)}, _write_backbone),
+    Key("decoder_attention_heads", "decoder_heads", 8),
+    Key("decoder_ffn_dim", "decoder_d_ff", 2048),
+    Key("decoder_layers", default=6),
+    Key("position_embedding_type", "position", "sine", values={name: name for name in _POSITIONS}),
+    Key("num_queries", default=100),
+    fixed("auxiliary_loss", False),  # it changes what the decoder computes
+)
 
 
 # published module names of a layer, in two spellings, and Glassformer's
@@ -178,8 +160,8 @@ DECODER_LAYER = (
 )
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
-    assert isinstance(model, spec.EncoderDecoderSpec) and isinstance(model.source, spec.FeatureMapSpec)
+def weight_rows(model: spec.EncoderDecoderSpec) -> Sequence[Op]:
+    assert isinstance(model.source, spec.FeatureMapSpec)
     backbone = model.source.backbone
     rows: list[Op] = []
     for name, stack, modules in (
@@ -205,7 +187,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
             rows.append(Tied(f"{{base}}{{,backbone.}}{name}", f"src_embed.position.{axis}s"))
     if isinstance(model.head, spec.BoxesSpec):
         rows += box_head_rows(model.head)
-    return WeightTable(tuple(rows), base=model_prefixes(model.head, "model."))
+    return tuple(rows)
 
 
 _SMALL = spec.ResNetSpec(
@@ -215,9 +197,9 @@ _TINY = replace(_SMALL, stem_width=8, widths=(8, 16), depths=(1, 1), strides=(1,
 
 FAMILY = Family(
     name="detr",
-    model_types=("detr",),
-    architectures=tuple(ARCHITECTURES.values()),
-    build=detr,
+    builder=BUILDER,
+    keys=KEYS,
+    heads={"DetrForObjectDetection": Head(spec.BoxesSpec), "DetrModel": Head(spec.FeaturesSpec)},
     presets={
         "detr-resnet-50": {},
         "detr-resnet-50-dc5": {"dilation": True},
@@ -231,18 +213,9 @@ FAMILY = Family(
             "num_queries": 25,
         },
     },
-    tiny={
-        "backbone": _TINY,
-        "d_model": 32,
-        "num_heads": 4,
-        "d_ff": 64,
-        "num_layers": 2,
-        "num_queries": 6,
-        "num_labels": 4,
-    },
-    from_config=from_config,
-    to_config=to_config,
-    table=table,
+    tiny=preset(32, 4, 2, 64, backbone=_TINY, num_queries=6, num_labels=4),
+    rows=weight_rows,
+    prefixes=("model.",),
     # layer dropout and initialization matter only for training; the backbone has its own number of channels
     ignored_keys=DETECTION_LOSS_KEYS
     | frozenset("encoder_layerdrop decoder_layerdrop init_std init_xavier_std num_channels".split()),

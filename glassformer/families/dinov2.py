@@ -6,62 +6,26 @@ from collections.abc import Collection
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.family import (
-    Config,
-    Family,
-    Key,
-    label_config,
-    model_prefixes,
-    preset,
-    read_options,
-    rename_modules,
-    variant,
-    write_options,
-)
+from glassformer.families.config import Config
+from glassformer.families.family import Family, preset
 from glassformer.families.image_encoder import (
     BACKBONE_KEYS,
+    IMAGE_ENCODER,
     QUERIES,
     TINY_IMAGES,
     feature_map_layers,
-    image_encoder,
-    layer_ops,
-    read_size,
+    sizes,
     write_feature_maps,
     write_sizes,
 )
+from glassformer.families.image_encoder import KEYS as IMAGE_KEYS
+from glassformer.families.keys import Head, Key, Options, Rule, with_defaults
+from glassformer.families.rows import layer_ops, model_prefixes, rename_modules
 from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Op, Rename, Split, Tied, expand
 
-KEYS = (
-    Key("num_channels", "channels", 3),
-    Key("hidden_size", "d_model", 768),
-    Key("num_attention_heads", "num_heads", 12),
-    Key("num_hidden_layers", "num_layers", 12),
-    Key("hidden_act", "activation", "gelu"),
-    Key("layer_norm_eps", "norm_eps", 1e-6),
-    Key("hidden_dropout_prob", "dropout", 0.0),
-    Key("attention_probs_dropout_prob", "attention_dropout", 0.0),
-    Key("qkv_bias", default=True),
-)
 TYPES = ("dinov2", "dinov2_with_registers")
 PREFIXES = ("Dinov2", "Dinov2WithRegisters")
-TASKS: dict[type, str] = {
-    spec.ClassifySpec: "ForImageClassification",
-    spec.FeaturesSpec: "Model",
-    spec.BackboneSpec: "Backbone",
-}
-
-dinov2 = variant(
-    image_encoder,
-    "prefix head_dim interpolate pool",
-    image_size=518,
-    patch_size=14,
-    norm_eps=1e-6,
-    layer_scale=1.0,
-    mask_token=True,
-    interpolate=True,
-    pool="first_mean",
-)
 
 
 def ffn_width(d_model: int, ratio: int, swiglu: bool) -> int:
@@ -69,70 +33,74 @@ def ffn_width(d_model: int, ratio: int, swiglu: bool) -> int:
     return (int(d_model * ratio * 2 / 3) + 7) // 8 * 8 if swiglu else d_model * ratio
 
 
-def mlp_ratio_of(stack: spec.StackSpec) -> int:
-    """Return the ratio that gives the feed-forward layers of a stack, see `ffn_width`; 0 if there is none."""
-    ffn = stack.block.feed_forward
-    swiglu = isinstance(ffn, spec.GatedFeedForwardSpec)
-    return next((n for n in range(1, 65) if ffn_width(stack.d_model, n, swiglu) == ffn.d_ff), 0)
+def mlp_ratio_of(d_model: int, d_ff: int, swiglu: bool) -> int:
+    """Return the ratio that gives the width of the feed-forward layers, see `ffn_width`; 0 if none does."""
+    return next((n for n in range(1, 65) if ffn_width(d_model, n, swiglu) == d_ff), 0)
 
 
-def from_config(config: Config) -> spec.EncoderOnlySpec:
-    with_registers = config.values.get("model_type") == TYPES[1]
-    options = read_options(config, KEYS)
+def _read_ffn(config: Config, options: Options) -> dict[str, Any]:
     swiglu = config.get("use_swiglu_ffn", False)
-    if swiglu:
-        options["activation"] = "gelu"  # not used
-    norm = spec.LayerNormSpec(eps=options["norm_eps"])
-    head: spec.HeadSpec
-    match config.architecture.removeprefix(PREFIXES[with_registers]):
-        case "ForImageClassification":
-            head = spec.ClassifySpec(num_labels=config.num_labels, pool="first_mean")
-        case "Backbone":
-            config.only("reshape_hidden_states", True, default=True)
-            normed = config.get("apply_layernorm", True)
-            layers = feature_map_layers(config, options["num_layers"])
-            head = spec.BackboneSpec(layers=layers, norm=norm if normed else None, shared_norm=normed)
-        case _:
-            head = spec.FeaturesSpec(pool="first")
-    return dinov2(
-        **options,
-        image_size=read_size(config, "image_size", 224),
-        patch_size=read_size(config, "patch_size", 16 if with_registers else 14),
-        swiglu=swiglu,
-        d_ff=ffn_width(options["d_model"], config.get("mlp_ratio", 4), swiglu),
-        layer_scale=config.get("layerscale_value", 1.0),
-        drop_path=config.get("drop_path_rate", 0.0),
-        registers=config.get("num_register_tokens", 4) if with_registers else None,
-        mask_token=with_registers or config.get("use_mask_token", True),
-        head=head,
-    )
+    d_ff = ffn_width(options["d_model"], config.get("mlp_ratio", 4), swiglu)
+    usual = {"activation": "gelu"} if swiglu else {}  # not used
+    return {"swiglu": swiglu, "d_ff": d_ff, **usual}
+
+
+def _write_ffn(options: Options) -> dict[str, Any]:
+    swiglu = options["swiglu"]
+    ratio = mlp_ratio_of(options["d_model"], options["d_ff"], swiglu)
+    return {"use_swiglu_ffn": swiglu, "mlp_ratio": ratio, **({"hidden_act": "gelu"} if swiglu else {})}
+
+
+def _read_registers(config: Config, options: Options) -> dict[str, Any]:
+    if config.values.get("model_type") != TYPES[1]:
+        return {"registers": None, "mask_token": config.get("use_mask_token", True)}
+    return {"registers": config.get("num_register_tokens", 4), "mask_token": True}
+
+
+def _write_registers(options: Options) -> dict[str, Any]:
+    if options["registers"] is None:
+        return {"use_mask_token": options["mask_token"]}
+    return {"model_type": TYPES[1], "num_register_tokens": options["registers"]}
+
+
+def _read_sizes(config: Config, options: Options) -> dict[str, Any]:
+    return sizes(224, 16 if config.values.get("model_type") == TYPES[1] else 14).read(config, options)
+
+
+KEYS = (
+    Rule(("image_size", "patch_size"), _read_sizes, write_sizes),
+    *(key for key in with_defaults(IMAGE_KEYS, norm_eps=1e-6) if key.options != ("d_ff",)),
+    Rule(("swiglu", "d_ff", "activation"), _read_ffn, _write_ffn),
+    Key("layerscale_value", "layer_scale", 1.0),
+    Key("drop_path_rate", "drop_path", 0.0),
+    Rule(("registers", "mask_token"), _read_registers, _write_registers),
+)
+
+
+def _read_maps(config: Config, _: Options) -> dict[str, Any]:
+    config.only("reshape_hidden_states", True, default=True)
+    normed = config.get("apply_layernorm", True)
+    layers = feature_map_layers(config, config.get("num_hidden_layers", 12))
+    norm = spec.LayerNormSpec(eps=config.get("layer_norm_eps", 1e-6)) if normed else None
+    return {"layers": layers, "norm": norm, "shared_norm": normed}
+
+
+def _write_maps(head: Options) -> dict[str, Any]:
+    maps = write_feature_maps(head["layers"], head["num_layers"])
+    return {**maps, "apply_layernorm": head["norm"] is not None}
+
+
+_TASKS = {
+    "ForImageClassification": Head(spec.ClassifySpec, values={"pool": "first_mean"}),
+    "Model": Head(spec.FeaturesSpec, values={"pool": "first"}),
+    "Backbone": Head(spec.BackboneSpec, (Rule(("layers", "norm", "shared_norm"), _read_maps, _write_maps),)),
+}
 
 
 def to_config(model: spec.ModelSpec) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.ImagePatchesSpec)
-    assert isinstance(model.encoder, spec.StackSpec)
-    with_registers, head = model.input.antialias, model.head
-    swiglu = isinstance(model.encoder.block.feed_forward, spec.GatedFeedForwardSpec)
-    config: dict[str, Any] = {
-        "model_type": TYPES[with_registers],
-        "architectures": [PREFIXES[with_registers] + TASKS[type(head)]],
-        **write_sizes(model.input),
-        **write_options(model, KEYS),
-        "mlp_ratio": mlp_ratio_of(model.encoder),
-        "use_swiglu_ffn": swiglu,
-        "layerscale_value": model.encoder.block.layer_scale,
-        "drop_path_rate": model.encoder.drop_path[0],
-        **label_config(head),
-    }
-    if swiglu:
-        config["hidden_act"] = "gelu"
-    if with_registers:
-        config["num_register_tokens"] = model.input.registers
-    else:
-        config["use_mask_token"] = model.input.mask_token
-    if isinstance(head, spec.BackboneSpec):
-        config |= write_feature_maps(head, model.encoder.num_layers)
-        config["apply_layernorm"] = head.norm is not None
+    config = FAMILY.derived_config(model)
+    if config["model_type"] == TYPES[1]:
+        config["architectures"] = [PREFIXES[1] + config["architectures"][0].removeprefix(PREFIXES[0])]
     return config
 
 
@@ -200,9 +168,19 @@ _FEATURES = {"head": spec.FeaturesSpec(pool="first")}
 
 FAMILY = Family(
     name="dinov2",
-    model_types=TYPES,
-    architectures=tuple(prefix + task for prefix in PREFIXES for task in TASKS.values()),
-    build=dinov2,
+    builder=IMAGE_ENCODER,
+    keys=KEYS,
+    defaults={
+        "image_size": 518,
+        "patch_size": 14,
+        "norm_eps": 1e-6,
+        "layer_scale": 1.0,
+        "mask_token": True,
+        "interpolate": True,
+        "pool": "first_mean",
+    },
+    heads={prefix + task: head for prefix in PREFIXES for task, head in _TASKS.items()},
+    writer=to_config,
     presets={
         **{f"dinov2-{size}": {**options, **_FEATURES} for size, options in _SIZES.items()},
         **{
@@ -212,8 +190,6 @@ FAMILY = Family(
         **{f"dinov2-{size}-imagenet1k-1-layer": options for size, options in _SIZES.items()},
     },
     tiny=TINY_IMAGES,
-    from_config=from_config,
-    to_config=to_config,
-    table=table,
+    weight_table=table,
     ignored_keys=frozenset((*BACKBONE_KEYS, "apply_layernorm", "reshape_hidden_states")),
 )

@@ -6,22 +6,13 @@ import math
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.families.family import Config, Key, layer_rows, read_options, write_options
+from glassformer.families.config import Config
+from glassformer.families.family import Builder, spec_options
+from glassformer.families.keys import Head, Key, Keys, Options, Rule, activation, fixed
+from glassformer.families.rows import layer_rows
 from glassformer.weights.ops import Op, Reshape
 
 OFFSET = 2  # rows of a learned position table before the row of the first position
-KEYS = (
-    Key("vocab_size"),
-    Key("d_model", aliases=("hidden_size",)),
-    Key("encoder_layers", "num_layers", aliases=("num_hidden_layers",)),
-    Key("encoder_attention_heads", "num_heads", aliases=("num_attention_heads",)),
-    Key("encoder_ffn_dim", "d_ff"),
-    Key("max_position_embeddings", "max_len", 1024),
-    Key("activation_function", "activation", "gelu"),
-    Key("dropout", default=0.1),
-    Key("attention_dropout", default=0.0),
-    Key("activation_dropout", "ffn_dropout", 0.0),
-)
 
 
 def encoder_decoder(
@@ -96,39 +87,66 @@ def encoder_decoder(
     )
 
 
-def read(config: Config) -> dict[str, Any]:
-    """Read the options of both stacks and their inputs from a published config."""
-    for key in ("is_decoder", "normalize_before", "add_final_layer_norm", "add_bias_logits"):
-        config.only(key, False, default=False)
-    return {
-        **read_options(config, KEYS),
-        "decoder_layers": config.need("decoder_layers", int),
-        "decoder_heads": config.need("decoder_attention_heads", int),
-        "decoder_d_ff": config.need("decoder_ffn_dim", int),
-        "scaled": config.get("scale_embedding", False),
-    }
-
-
-def write(model: spec.EncoderDecoderSpec) -> dict[str, Any]:
-    """Return the config keys of a spec: the inverse of `read`, plus the pad and start ids."""
-    assert isinstance(model.source, spec.TokensSpec)
-    block = model.decoder.block
-    return {
-        "is_encoder_decoder": True,
-        **write_options(model, KEYS),
+def _invert(model: spec.EncoderDecoderSpec) -> dict[str, Any]:
+    """Return the options of `encoder_decoder` that give a spec."""
+    assert isinstance(model.source, spec.TokensSpec) and isinstance(model.target, spec.TokensSpec)
+    position, block, options = model.source.position, model.decoder.block, spec_options(model)
+    target = model.target.vocab_size
+    halves = isinstance(position, spec.SinusoidalSpec) and position.layout == "halves"
+    return options | {
+        "tgt_vocab_size": None if target == model.source.vocab_size else target,
         "decoder_layers": model.decoder.num_layers,
-        "decoder_attention_heads": block.attention.num_heads,
-        "decoder_ffn_dim": block.feed_forward.d_ff,
-        "scale_embedding": model.source.scale != 1.0,
-        "pad_token_id": model.source.pad_id,
-        "decoder_start_token_id": model.start_id,
+        "decoder_heads": block.attention.num_heads,
+        "decoder_d_ff": block.feed_forward.d_ff,
+        "position": "sinusoidal" if halves else "learned" if isinstance(position, spec.LearnedSpec) else None,
+        "scaled": model.source.scale != 1.0,
+        "start_id": model.start_id,
+        "tied": tuple(
+            name for name, tied in (("source", "source" in model.tied), ("head", options["tied"])) if tied
+        ),
     }
 
 
-def language_model(config: Config, vocab_size: int) -> spec.LanguageModelSpec:
-    """Return the language-model head; its bias is always saved, but may be missing in a file."""
-    bias = not config.names or "final_logits_bias" in config.names
-    return spec.LanguageModelSpec(vocab_size=vocab_size, bias=bias)
+ENCODER_DECODER = Builder(
+    encoder_decoder,
+    _invert,
+    spec.EncoderDecoderSpec,
+    spec.TokensSpec,
+    lambda model: model.decoder.block.wiring == "post",
+    shared=True,
+)
+
+
+KEYS: Keys = (
+    Key("vocab_size"),
+    Key("d_model", aliases=("hidden_size",)),
+    Key("encoder_layers", "num_layers", aliases=("num_hidden_layers",)),
+    Key("encoder_attention_heads", "num_heads", aliases=("num_attention_heads",)),
+    Key("encoder_ffn_dim", "d_ff"),
+    Key("max_position_embeddings", "max_len", 1024),
+    activation("activation_function", "gelu"),
+    Key("dropout", default=0.1),
+    Key("attention_dropout", default=0.0),
+    Key("activation_dropout", "ffn_dropout", 0.0),
+    Key("decoder_layers"),
+    Key("decoder_attention_heads", "decoder_heads"),
+    Key("decoder_ffn_dim", "decoder_d_ff"),
+    Key("scale_embedding", "scaled", False),
+    *(
+        fixed(name, False)
+        for name in ("is_decoder", "normalize_before", "add_final_layer_norm", "add_bias_logits")
+    ),
+    Rule((), lambda config, _: {}, lambda _: {"is_encoder_decoder": True}),
+)
+
+
+def _read_language_model(config: Config, _: Options) -> dict[str, Any]:
+    """Return the fields of the head; its bias is always saved, but may be missing in a file."""
+    size = config.get("decoder_vocab_size", config.need("vocab_size", int))
+    return {"vocab_size": size, "bias": not config.names or "final_logits_bias" in config.names}
+
+
+LANGUAGE_MODEL = Head(spec.LanguageModelSpec, (Rule(("vocab_size", "bias"), _read_language_model),))
 
 
 _OWN = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,39 +11,17 @@ from torch import nn
 
 from glassformer.core import spec
 from glassformer.core.build import build_model
-from glassformer.core.embeddings import ImageInput
-from glassformer.core.mask_classifier import EncoderMaskClassifier
 from glassformer.core.model import EncoderOnly
+from glassformer.core.vision.embeddings import ImageInput
+from glassformer.core.vision.mask_classifier import EncoderMaskClassifier
 from glassformer.errors import UnsupportedError
 from glassformer.families.dinov2 import ffn_width, mlp_ratio_of
-from glassformer.families.family import (
-    ACTIVATION_NAMES,
-    Config,
-    Family,
-    Key,
-    label_config,
-    layer_rows,
-    read_options,
-    rename_modules,
-    write_options,
-)
-from glassformer.families.image_encoder import Size, as_pair
+from glassformer.families.family import Builder, Family, spec_options
+from glassformer.families.image_encoder import Size, as_pair, square_sizes
+from glassformer.families.keys import Head, Key, activation
 from glassformer.families.mask_classifiers import LOSS_KEYS
-from glassformer.weights.convert import WeightTable
+from glassformer.families.rows import layer_rows, rename_modules
 from glassformer.weights.ops import Computed, Concat, Op, Rename, Reshape, expand
-
-KEYS = (
-    Key("num_channels", "channels", 3),
-    Key("image_size", default=640),
-    Key("patch_size", default=16),
-    Key("hidden_size", "d_model", 1024),
-    Key("num_attention_heads", "num_heads", 16),
-    Key("num_hidden_layers", "num_layers", 24),
-    Key("hidden_act", "activation", "gelu"),
-    Key("layer_norm_eps", "norm_eps", 1e-6),
-    Key("hidden_dropout_prob", "embed_dropout", 0.0),
-    Key("attention_dropout", default=0.0),
-)
 
 
 def eomt(
@@ -67,6 +45,7 @@ def eomt(
     query_layers: int = 4,
     num_upscale: int = 2,
     num_labels: int = 133,
+    head: spec.MasksSpec | None = None,
 ) -> spec.EncoderMaskClassifierSpec:
     """Create the spec of an EoMT; the defaults are EoMT-Large for COCO panoptic segmentation.
 
@@ -108,54 +87,53 @@ def eomt(
             final_norm=norm,
             drop_path=(drop_path, drop_path),
         ),
-        head=spec.MasksSpec(num_labels=num_labels, mask_dim=d_model, activation=activation),
+        head=head or spec.MasksSpec(num_labels=num_labels, mask_dim=d_model, activation=activation),
         num_queries=num_queries,
         query_layers=query_layers,
         num_upscale=num_upscale,
     )
 
 
-def from_config(config: Config) -> spec.EncoderMaskClassifierSpec:
-    return eomt(
-        **read_options(config, KEYS),
-        registers=config.get("num_register_tokens", 4),
-        mlp_ratio=config.get("mlp_ratio", 4),
-        swiglu=config.get("use_swiglu_ffn", False),
-        layer_scale=config.get("layerscale_value", 1.0),
-        drop_path=config.get("drop_path_rate", 0.0),
-        num_queries=config.get("num_queries", 200),
-        query_layers=config.get("num_blocks", 4),
-        num_upscale=config.get("num_upscale_blocks", 2),
-        num_labels=config.num_labels,
-    )
-
-
-def to_config(model: spec.ModelSpec) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderMaskClassifierSpec) and isinstance(model.head, spec.MasksSpec)
-    block, (height, width), (rows, columns) = (
-        model.encoder.block,
-        model.input.image_size,
-        model.input.patch_size,
-    )
-    assert height == width and rows == columns  # others are saved in Glassformer's own layout
-    return {
-        "model_type": "eomt",
-        "architectures": ["EomtForUniversalSegmentation"],
-        **write_options(model, KEYS),
-        "hidden_act": ACTIVATION_NAMES[model.head.activation],
-        "image_size": height,
-        "patch_size": rows,
-        "num_register_tokens": model.input.registers - 1,
-        "mlp_ratio": mlp_ratio_of(model.encoder),
-        "use_swiglu_ffn": isinstance(block.feed_forward, spec.GatedFeedForwardSpec),
-        "layerscale_value": block.layer_scale,
-        "drop_path_rate": model.encoder.drop_path[0],
+def _invert(model: spec.EncoderMaskClassifierSpec) -> dict[str, Any]:
+    """Return the options of `eomt` that give a spec."""
+    options, block = spec_options(model), model.encoder.block
+    assert isinstance(model.head, spec.MasksSpec)
+    swiglu = block.feed_forward.gated
+    return options | {
+        "registers": model.input.registers - 1,
+        "mlp_ratio": mlp_ratio_of(options["d_model"], options["d_ff"], swiglu),
+        "swiglu": swiglu,
+        "activation": model.head.activation,
+        "layer_scale": block.layer_scale,
+        "drop_path": model.encoder.drop_path[0],
         "num_queries": model.num_queries,
-        "num_blocks": model.query_layers,
-        "num_upscale_blocks": model.num_upscale,
-        **label_config(model.head),
+        "query_layers": model.query_layers,
+        "num_upscale": model.num_upscale,
     }
 
+
+BUILDER = Builder(eomt, _invert, spec.EncoderMaskClassifierSpec)
+
+
+KEYS = (
+    square_sizes(640),
+    Key("num_channels", "channels", 3),
+    Key("hidden_size", "d_model", 1024),
+    Key("num_attention_heads", "num_heads", 16),
+    Key("num_hidden_layers", "num_layers", 24),
+    activation("hidden_act", "gelu"),
+    Key("layer_norm_eps", "norm_eps", 1e-6),
+    Key("hidden_dropout_prob", "embed_dropout", 0.0),
+    Key("attention_dropout", default=0.0),
+    Key("num_register_tokens", "registers", 4),
+    Key("mlp_ratio", default=4),
+    Key("use_swiglu_ffn", "swiglu", False),
+    Key("layerscale_value", "layer_scale", 1.0),
+    Key("drop_path_rate", "drop_path", 0.0),
+    Key("num_queries", default=200),
+    Key("num_blocks", "query_layers", 4),
+    Key("num_upscale_blocks", "num_upscale", 2),
+)
 
 _LAYER = {
     **{f"attention.{p}_proj": f"self_attn.{p}_proj" for p in ("q", "k", "v", "out")},
@@ -166,10 +144,9 @@ _MLP = {"mlp.fc1": "ffn.up", "mlp.fc2": "ffn.down"}
 _SWIGLU = {f"mlp.{p}_proj": f"ffn.{p}" for p in ("gate", "up", "down")}
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
-    assert isinstance(model, spec.EncoderMaskClassifierSpec)
+def weight_rows(model: spec.EncoderMaskClassifierSpec) -> Sequence[Op]:
     width, count, patches = model.encoder.d_model, model.encoder.num_layers, model.input.num_patches
-    gated = isinstance(model.encoder.block.feed_forward, spec.GatedFeedForwardSpec)
+    gated = model.encoder.block.feed_forward.gated
     layer, ours = "layers.{i}", "encoder.blocks.{i}"
     scales = tuple(
         Rename(f"{layer}.layer_scale{n}.lambda1", f"{ours}.scale_{part}.weight")
@@ -205,7 +182,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
         Rename("attn_mask_probs", "mask_probs"),
         Computed("criterion.empty_weight", "head.class_weights", persistent=True),
     ]
-    return WeightTable(tuple(rows))
+    return tuple(rows)
 
 
 @torch.no_grad()
@@ -257,9 +234,13 @@ def _sizes(d_model: int, num_heads: int) -> dict[str, Any]:
 
 FAMILY = Family(
     name="eomt",
-    model_types=("eomt",),
-    architectures=("EomtForUniversalSegmentation",),
-    build=eomt,
+    builder=BUILDER,
+    keys=KEYS,
+    heads={
+        "EomtForUniversalSegmentation": Head(
+            spec.MasksSpec, (Key("hidden_size", "mask_dim", 1024), activation("hidden_act", "gelu"))
+        )
+    },
     presets={
         "eomt-tiny": {
             **_QUERIES,
@@ -282,8 +263,6 @@ FAMILY = Family(
         "query_layers": 2,
         "num_labels": 5,
     },
-    from_config=from_config,
-    to_config=to_config,
-    table=table,
+    rows=weight_rows,
     ignored_keys=LOSS_KEYS,
 )

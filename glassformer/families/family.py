@@ -3,239 +3,26 @@
 from __future__ import annotations
 
 import inspect
-import json
-import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from types import UnionType
+from typing import Any
 
 from glassformer.core import spec
-from glassformer.core.spec import Activation, HeadSpec, ModelSpec
-from glassformer.errors import FileProblemError, GlassformerError, InvalidValueError, MissingValueError
+from glassformer.core.spec import HeadSpec, ModelSpec
+from glassformer.errors import GlassformerError
+from glassformer.families.config import Config
+from glassformer.families.keys import Head, Keys, read_keys, write_keys
+from glassformer.families.rows import model_prefixes
 from glassformer.weights.convert import WeightTable
-from glassformer.weights.ops import Op, Rename, expand
-from glassformer.weights.store import open_weights
-
-Value = TypeVar("Value")
-
-# keys of a published config that do not change the output of a forward pass
-IGNORED_KEYS = frozenset(
-    """
-    _name_or_path architectures model_type transformers_version torch_dtype dtype use_cache
-    output_attentions output_hidden_states return_dict id2label label2id num_labels problem_type
-    finetuning_task task_specific_params tokenizer_class prefix pad_token_id bos_token_id eos_token_id
-    sep_token_id cls_token_id mask_token_id unk_token_id decoder_start_token_id forced_bos_token_id
-    forced_eos_token_id is_encoder_decoder chunk_size_feed_forward initializer_range initializer_factor
-    max_length min_length num_beams early_stopping length_penalty no_repeat_ngram_size temperature
-    do_sample top_k top_p repetition_penalty auto_map gradient_checkpointing
-    """.split()
-)
-
-
-# further such keys, of the loss of object detection
-DETECTION_LOSS_KEYS = frozenset(
-    """
-    class_cost bbox_cost giou_cost mask_loss_coefficient dice_loss_coefficient bbox_loss_coefficient
-    giou_loss_coefficient eos_coefficient
-    """.split()
-)
-
-
-@dataclass(eq=False)
-class UnsupportedConfigError(GlassformerError):
-    """A published config requires something unsupported. supported: the values that are."""
-
-    path: str
-    key: str
-    value: Any
-    supported: str
-    hint: str = ""
-    template: ClassVar[str] = "{path}: {key} = {value!r:.60} is not supported; supported: {supported}"
-
-
-class Config:
-    """A published `config.json`, read key by key; missing, ill-typed or unsupported values are errors.
-
-    Some properties of a model are in other JSON files (`read_sibling`) or in the names of its tensors
-    (`names`). Both are read from `folder` on demand, or passed in.
-    """
-
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        where: str = "config.json",
-        folder: Path | None = None,
-        *,
-        files: Mapping[str, Any] | None = None,
-        names: Collection[str] | None = None,
-    ) -> None:
-        self.values = dict(values)
-        self.where = where
-        self.folder = folder
-        self.files = dict(files or {})  # other JSON files of the folder, passed in or read so far
-        self.read: set[str] = set()
-        self._names = names
-        if self.values.get("quantization_config") is not None:
-            raise UnsupportedConfigError(where, "quantization_config", "...", "an unquantized checkpoint")
-
-    @property
-    def architecture(self) -> str:
-        names = self.values.get("architectures") or []
-        if not isinstance(names, list) or not names or not isinstance(names[0], str):
-            raise MissingValueError(f"{self.where}: architectures", "to know the model's class")
-        return names[0]
-
-    def read_sibling(self, name: str) -> Any:
-        """Return the content of the JSON file `name` in the same folder; None if there is none."""
-        if name not in self.files and self.folder is not None and (self.folder / name).is_file():
-            self.files[name] = read_json(self.folder / name)
-        return self.files.get(name)
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """Names of the folder's tensors; empty without a folder."""
-        if self._names is not None or self.folder is None:
-            return frozenset(self._names or ())
-        with open_weights(self.folder) as weights:
-            return frozenset(weights)
-
-    @property
-    def num_labels(self) -> int:
-        return len(self.get("id2label", {})) or self.get("num_labels", 2)
-
-    @property
-    def has_pooler(self) -> bool:
-        """Whether a bare encoder has a pooler, which many published files leave out.
-
-        The tensors decide; the key `add_pooling_layer` is used only if there are none.
-        """
-        declared = self.get("add_pooling_layer", True)
-        if not self.names:
-            return declared
-        return any(name.endswith(("pooler.dense.weight", "pooler.weight")) for name in self.names)
-
-    def get(self, key: str, default: Value, *aliases: str) -> Value:
-        """Return the value of `key` or an alias, or the default if absent; checks for the default's type."""
-        for name in (key, *aliases):
-            self.read.add(name)
-        for name in (key, *aliases):
-            if name in self.values and (self.values[name] is not None or default is None):
-                return self._typed(name, self.values[name], default)
-        return default
-
-    def nested(self, key: str, **changes: Any) -> Config:
-        """Return the config of a part, an object under `key`, with some changes; empty if it is absent."""
-        return Config({**self.get(key, {}), **changes}, f"{self.where}: {key}")
-
-    def maybe(self, key: str, kind: type[Value]) -> Value | None:
-        """Return the value of an optional key of type `kind`; None if it is null or absent."""
-        self.read.add(key)
-        value = self.values.get(key)
-        return None if value is None else self._typed(key, value, kind())
-
-    def need(self, key: str, kind: type[Value], *aliases: str) -> Value:
-        """Return the value of a required key of type `kind`."""
-        for name in (key, *aliases):
-            self.read.add(name)
-            if self.values.get(name) is not None:
-                return self._typed(name, self.values[name], kind())
-        raise MissingValueError(f"{self.where}: {key}", "for this architecture")
-
-    def only(self, key: str, *supported: Any, default: Any = None) -> Any:
-        """Return the value of a key; raise if it is not one of the supported values."""
-        self.read.add(key)
-        value = self.values.get(key, default)
-        if value not in supported:
-            raise UnsupportedConfigError(self.where, key, value, " or ".join(repr(s) for s in supported))
-        return value
-
-    def choose(self, key: str, table: Mapping[Any, Value], default: Any) -> Value:
-        """Return `table[value of key]`; raise if the table has no such entry."""
-        self.read.add(key)
-        value = self.values.get(key, default)
-        if not isinstance(value, Hashable) or value not in table:
-            raise UnsupportedConfigError(self.where, key, value, ", ".join(str(name) for name in table))
-        return table[value]
-
-    def _typed(self, key: str, value: Any, like: Value) -> Value:
-        if like is None or value is None:
-            return value
-        kind = type(like)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InvalidValueError(f"{self.where}: {key}", value, "a finite number")
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise InvalidValueError(f"{self.where}: {key}", value, f"a value of type {kind.__name__}")
-        return value
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise FileProblemError(path, f"is not valid JSON ({error})") from None
-
-
-_SAME: tuple[Activation, ...] = ("relu", "gelu", "silu", "quick_gelu", "tanh")
-ACTIVATION_NAMES: dict[Activation, str] = {**{name: name for name in _SAME}, "gelu_tanh": "gelu_new"}
-ACTIVATIONS: dict[str, Activation] = {
-    **{theirs: ours for ours, theirs in ACTIVATION_NAMES.items()},
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "swish": "silu",
-}
-
-
-# ---- build options and keys of a published config ---------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Key:
-    """Maps a published config key (`theirs`) to an option of `Family.build` (`ours`, if the name differs).
-
-    default: the published default; a key without one is a required integer.
-    """
-
-    theirs: str
-    ours: str = ""
-    default: Any = None
-    aliases: tuple[str, ...] = ()
-
-    @property
-    def option(self) -> str:
-        return self.ours or self.theirs
-
-
-def read_options(config: Config, keys: Sequence[Key], **defaults: Any) -> dict[str, Any]:
-    """Read build options, by name, from a published config. `defaults` override those of the keys."""
-    options: dict[str, Any] = {}
-    for key in keys:
-        default = defaults.get(key.option, key.default)
-        if key.option == "activation":
-            options["activation"] = config.choose(key.theirs, ACTIVATIONS, default)
-        elif default is None:
-            options[key.option] = config.need(key.theirs, int, *key.aliases)
-        else:
-            options[key.option] = config.get(key.theirs, default, *key.aliases)
-    return options
-
-
-def write_options(model: ModelSpec, keys: Sequence[Key]) -> dict[str, Any]:
-    """Return the published config keys of a spec; the inverse of `read_options`."""
-    options = spec_options(model)
-    options["activation"] = ACTIVATION_NAMES[options["activation"]]
-    return {key.theirs: options[key.option] for key in keys}
+from glassformer.weights.ops import Op
 
 
 def spec_options(model: ModelSpec) -> dict[str, Any]:
     """Return the build options of a spec; for an encoder-decoder, those of the encoder."""
-    assert not isinstance(model, spec.TwoTowerSpec | spec.PromptedSegmenterSpec)
-    source: Any = model.source if isinstance(model, spec.EncoderDecoderSpec) else model.input
-    stack = model.decoder if isinstance(model, spec.DecoderSpec) else model.encoder
+    source: Any = model.inputs()[0]
+    stack: Any = next(iter(model.stacks().values()))
     block, attention, ffn = stack.block, stack.block.attention, stack.block.feed_forward
     vocabulary = spec.LanguageModelSpec | spec.MaskedLanguageModelSpec
     options = {
@@ -267,18 +54,6 @@ def spec_options(model: ModelSpec) -> dict[str, Any]:
     return options
 
 
-def variant(build: Callable[..., Any], exclude: str, **defaults: Any) -> Callable[..., Any]:
-    """Return a `build` function with other defaults.
-
-    exclude: options, separated by spaces, that the published config of the family cannot express.
-    """
-    family_build = partial(build, **defaults)
-    parameters = inspect.signature(family_build).parameters.values()
-    options = [parameter for parameter in parameters if parameter.name not in exclude.split()]
-    family_build.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    return family_build
-
-
 TINY: dict[str, Any] = {"vocab_size": 101, "d_model": 32, "num_heads": 4, "num_layers": 2, "max_len": 64}
 
 
@@ -287,69 +62,45 @@ def preset(d_model: int, num_heads: int, num_layers: int, d_ff: int, **options: 
     return {"d_model": d_model, "num_heads": num_heads, "num_layers": num_layers, "d_ff": d_ff, **options}
 
 
-# ---- heads ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Builder:
+    """A function that creates specs from options, and its inverse; several families may share it.
 
-
-def label_config(head: HeadSpec) -> dict[str, Any]:
-    """Return config keys with numbered labels, if the head has labels."""
-    labeled = spec.ClassifySpec | spec.DistilledClassifySpec | spec.TokenClassifySpec
-    if not isinstance(head, labeled | spec.BoxesSpec | spec.MasksSpec):
-        return {}
-    return named_label_config([f"LABEL_{n}" for n in range(head.num_labels)])
-
-
-def named_label_config(names: Sequence[str]) -> dict[str, Any]:
-    """Return config keys with these label names."""
-    return {
-        "id2label": {str(n): name for n, name in enumerate(names)},
-        "label2id": {name: n for n, name in enumerate(names)},
-    }
-
-
-def model_prefixes(head: HeadSpec, *prefixes: str) -> tuple[str, ...]:
-    """Return the possible prefixes of published tensor names; the first one ("" if bare) is for saving."""
-    bare = spec.FeaturesSpec | spec.BackboneSpec | spec.EmbedSpec
-    return ("", *prefixes) if isinstance(head, bare) else (*prefixes, "")
-
-
-def rename_modules(*pairs: tuple[str, str]) -> tuple[Op, ...]:
-    """Return operations that rename weight and bias of modules; pairs: (published name, Glassformer name)."""
-    rows = tuple(Rename(f"{theirs}.{{p}}", f"{ours}.{{p}}") for theirs, ours in pairs)
-    return expand(rows, p=("weight", "bias"))
-
-
-def box_head_rows(head: spec.BoxesSpec) -> tuple[Op, ...]:
-    """Return the operations of a box head."""
-    label, box = "class_labels_classifier", "bbox_predictor"
-    labels = [(f"{label}.layers.{n}", f"head.out.layers.{n}") for n in range(head.class_layers)]
-    boxes = [(f"{box}.layers.{n}", f"head.box.layers.{n}") for n in range(head.box_layers)]
-    return rename_modules(*([(label, "head.out.layers.0")] if head.class_layers == 1 else labels), *boxes)
-
-
-def layer_rows(
-    theirs: str,
-    ours: str,
-    layers: int,
-    modules: Mapping[str, str],
-    parts: Sequence[str] = ("weight", "bias"),
-) -> tuple[Op, ...]:
-    """Return operations that rename the tensors (`parts`) of the modules of all layers.
-
-    theirs, ours: prefixes of the layers, with `{i}` for the layer index. modules: published name ->
-    Glassformer name.
+    create: keyword-only options -> spec; every option has a default. invert: spec -> options.
+    model, input: types of the specs and of their first input. condition: further property of the specs.
+    shared: a family offers the options that its keys express, not all.
     """
-    rows = tuple(Rename(f"{theirs}.{a}.{{p}}", f"{ours}.{b}.{{p}}") for a, b in modules.items())
-    return expand(rows, i=layers, p=parts)
+
+    create: Callable[..., ModelSpec]
+    invert: Callable[[Any], dict[str, Any]]
+    model: type | UnionType
+    input: type | UnionType = object
+    condition: Callable[[Any], bool] = lambda _: True
+    shared: bool = False
+
+    def can_create(self, model: ModelSpec) -> bool:
+        """Return whether a spec has the structure of those that the function creates."""
+        inputs, kind = model.inputs(), self.input
+        return isinstance(model, self.model) and isinstance(inputs[0], kind) and self.condition(model)
+
+
+_HEAD_OPTIONS = {"head", "num_labels"}
+_DERIVED_OPTIONS = {"num_kv_heads", "head_dim", "d_ff"}  # by default, they follow from others
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """One published family.
 
-    build: keyword-only options -> spec; every option has a default.
+    model_type: in the config; by default, the name.
+    builder: creates the specs. defaults: of its options, where they differ from the builder's own.
+    keys: the published config. An option that no key expresses has its default in every model of the family.
+    more_options: options that `build` accepts although the config of the family cannot express them.
+    heads: class name in `config.json` -> head; of two classes with the same head, the first is saved.
     presets: name -> options of `build`. tiny: options of a model with a few thousand parameters.
-    architectures: the class names in `config.json` that it reads.
-    from_config, to_config: convert a published config to a spec and back. table: weight names and shapes.
+    rows: spec -> names and shapes of the weights. prefixes: those of published names below a head.
+    weight_table: the table in place of `rows`, for names that depend on the tensors of a file.
+    reader, writer: convert a published config to a spec and back, where keys and heads are not enough.
     ignored_keys: further keys of the published config (see `IGNORED_KEYS`) that do not change the output.
     files: further JSON files of a saved folder, by name.
     marker_files: files that distinguish its folders from those of a family with the same architecture.
@@ -357,23 +108,106 @@ class Family:
     """
 
     name: str
-    model_types: tuple[str, ...]
-    architectures: tuple[str, ...]
-    build: Callable[..., ModelSpec]
+    model_type: str = ""
+    builder: Builder
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    keys: Keys = ()
+    more_options: tuple[str, ...] = ()
+    heads: Mapping[str, Head]
     presets: Mapping[str, Mapping[str, Any]]
     tiny: Mapping[str, Any]
-    from_config: Callable[[Config], ModelSpec]
-    to_config: Callable[[ModelSpec], dict[str, Any]]
-    table: Callable[[ModelSpec, Collection[str]], WeightTable]
+    rows: Callable[[Any], Sequence[Op]] = lambda _: ()
+    prefixes: tuple[str, ...] = ()
+    weight_table: Callable[[ModelSpec, Collection[str]], WeightTable] | None = None
+    reader: Callable[[Config], ModelSpec] | None = None
+    writer: Callable[[ModelSpec], dict[str, Any]] | None = None
     ignored_keys: frozenset[str] = frozenset()
     files: Callable[[ModelSpec], dict[str, Any]] = lambda _: {}
     marker_files: tuple[str, ...] = ()
     bare_architecture: str = ""
 
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """The class names in `config.json` that the family reads."""
+        return tuple(self.heads)
+
+    @cached_property
+    def build(self) -> Callable[..., Any]:
+        """Function that creates a spec from options; its signature has the options of this family."""
+        build = partial(self.builder.create, **self.defaults)
+        offered = {*self._expressed, *_HEAD_OPTIONS, *self.more_options}
+        signature = inspect.signature(build)
+        options = [p for p in signature.parameters.values() if not self.builder.shared or p.name in offered]
+        build.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+        return build
+
+    def from_config(self, config: Config) -> ModelSpec:
+        """Return the spec of a published config."""
+        return self.derived_spec(config) if self.reader is None else self.reader(config)
+
+    def derived_spec(self, config: Config) -> ModelSpec:
+        """Return the spec of a published config by `keys` and `heads`."""
+        return self.with_head(config, self.heads[config.architecture].read(config))
+
+    def with_head(self, config: Config, head: HeadSpec | None) -> ModelSpec:
+        """Return the spec of a published config with another head; None: the head that `build` creates."""
+        options = read_keys(config, self.keys)
+        return self.build(**options) if head is None else self.build(**options, head=head)
+
+    def to_config(self, model: ModelSpec) -> dict[str, Any]:
+        """Return the published config of a spec that matches; the inverse of `from_config`."""
+        return self.derived_config(model) if self.writer is None else self.writer(model)
+
+    def derived_config(self, model: ModelSpec) -> dict[str, Any]:
+        """Return the config of a spec by `keys` and `heads`."""
+        options, head = self.builder.invert(model), model.head
+        name, entry = next(
+            (name, entry) for name, entry in self.heads.items() if isinstance(head, entry.kind)
+        )
+        return {
+            "model_type": self.model_type or self.name,
+            "architectures": [name],
+            **write_keys(options, self.keys),
+            **entry.write(head, options),
+        }
+
+    def table(self, model: ModelSpec, names: Collection[str]) -> WeightTable:
+        """Return the weight table. names: tensors of the file, which may have one of several layouts."""
+        if self.weight_table is not None:
+            return self.weight_table(model, names)
+        return WeightTable(tuple(self.rows(model)), base=model_prefixes(model.head, *self.prefixes))
+
+    def matches(self, model: ModelSpec) -> bool:
+        """Return whether a spec has the structure of this family's models; `describes` is exact.
+
+        The options that no key expresses must have their defaults.
+        """
+        if not any(isinstance(model.head, head.kind) for head in self.heads.values()):
+            return False
+        if not self.builder.can_create(model):
+            return False
+        options = self.builder.invert(model)
+        free = self._expressed | _HEAD_OPTIONS | _DERIVED_OPTIONS
+        fixed = {name: value for name, value in self._defaults.items() if name not in free}
+        return all(key.can_write(options) for key in self.keys) and all(
+            options.get(name, value) == value for name, value in fixed.items()
+        )
+
+    @cached_property
+    def _expressed(self) -> set[str]:
+        return {option for key in self.keys for option in key.options}
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        parameters = inspect.signature(self.builder.create).parameters
+        return {name: parameter.default for name, parameter in parameters.items()} | dict(self.defaults)
+
     def describes(self, model: ModelSpec) -> bool:
-        """Whether the published config of this family describes the spec exactly."""
+        """Return whether the published config of this family describes the spec exactly."""
         try:
+            if not self.matches(model):
+                return False
             config = Config(self.to_config(model), files=self.files(model))
             return config.architecture in self.architectures and self.from_config(config) == model
-        except (AssertionError, AttributeError, KeyError, TypeError, GlassformerError):
+        except (AssertionError, AttributeError, KeyError, StopIteration, TypeError, GlassformerError):
             return False  # not this family

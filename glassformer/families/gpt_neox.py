@@ -1,77 +1,28 @@
-"""GPT-NeoX, also Pythia: rotary positions on a fraction of each head, parallel or sequential sublayers.
-
-Published files fuse query, key and value rows by head: H times [query head, key head, value head].
-"""
+"""GPT-NeoX, also Pythia: rotary positions on a fraction of each head, parallel or sequential sublayers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 from glassformer.core import spec
+from glassformer.families.config import Config, UnsupportedConfigError
 from glassformer.families.decoder import (
-    RARE_OPTIONS,
-    architectures,
-    decoder,
+    DECODER,
+    PAD,
+    decoder_heads,
+    fused_rows,
     head_rows,
-    read_head,
-    read_pad,
     read_rotary,
-    write_head,
     write_rotary,
 )
-from glassformer.families.family import (
-    TINY,
-    Config,
-    Family,
-    Key,
-    UnsupportedConfigError,
-    layer_rows,
-    model_prefixes,
-    preset,
-    read_options,
-    rename_modules,
-    spec_options,
-    variant,
-    write_options,
-)
-from glassformer.weights.convert import WeightTable
-from glassformer.weights.ops import Ignored, Op, SplitGroups, expand
-
-# the 20B model
-gpt_neox = variant(
-    decoder,
-    f"""num_kv_heads head_dim window window_layers norm gated position qkv_bias ffn_bias qk_norm scale
-    embed_dropout logit_scale init {RARE_OPTIONS.replace("partial_rotary_factor", "")}""",
-    **preset(6144, 64, 44, 24576),
-    vocab_size=50432,
-    max_len=2048,
-    wiring="parallel_split",
-    norm="layer",
-    activation="gelu",
-    gated=False,
-    partial_rotary_factor=0.25,
-    attention_bias=True,
-    ffn_bias=True,
-)
-KEYS = (
-    Key("vocab_size"),
-    Key("hidden_size", "d_model"),
-    Key("num_attention_heads", "num_heads"),
-    Key("intermediate_size", "d_ff"),
-    Key("num_hidden_layers", "num_layers"),
-    Key("max_position_embeddings", "max_len", 2048),
-    Key("hidden_act", "activation", "gelu"),
-    Key("layer_norm_eps", "norm_eps", 1e-5),
-    Key("attention_bias", default=True),
-    Key("hidden_dropout", "dropout", 0.0),
-    Key("attention_dropout", default=0.0),
-    Key("tie_word_embeddings", "tied", False),
-)
+from glassformer.families.family import TINY, Family, preset
+from glassformer.families.keys import Key, Options, Rule, activation
+from glassformer.families.rows import rename_modules
+from glassformer.weights.ops import Ignored, Op
 
 
-def from_config(config: Config) -> spec.DecoderOnlySpec:
-    options = read_options(config, KEYS)
+def _read_rotary(config: Config, options: Options) -> dict[str, Any]:
     head_dim = options["d_model"] // options["num_heads"]
     rotary = read_rotary(
         config,
@@ -80,75 +31,70 @@ def from_config(config: Config) -> spec.DecoderOnlySpec:
         head_dim=head_dim,
         fraction=config.get("rotary_pct", 0.25),
     )
+    fraction = 1.0 if rotary.width is None else rotary.width / head_dim
     if rotary.width is not None and rotary.width % 2:
         expected = "an even number of rotated features per head"
-        raise UnsupportedConfigError(config.where, "rotary_pct", rotary.width / head_dim, expected)
-    head = read_head(config, "GPTNeoX")
-    return gpt_neox(
-        **options,
-        wiring="parallel_split" if config.get("use_parallel_residual", True) else "pre",
-        rope_base=rotary.base,
-        rope_scaling=rotary.scaling,
-        partial_rotary_factor=1.0 if rotary.width is None else rotary.width / head_dim,
-        embed_dropout=options["dropout"],
-        pad_id=read_pad(config, head),
-        head=head,
-    )
+        raise UnsupportedConfigError(config.where, "rotary_pct", fraction, expected)
+    return {"rope_base": rotary.base, "rope_scaling": rotary.scaling, "partial_rotary_factor": fraction}
 
 
-def to_config(model: spec.ModelSpec) -> dict[str, Any]:
-    assert isinstance(model, spec.DecoderOnlySpec) and isinstance(model.decoder.position, spec.RotarySpec)
-    options, rotary = spec_options(model), model.decoder.position
-    rope = write_rotary(rotary)
-    return {
-        "model_type": "gpt_neox",
-        **write_head(model.head, "GPTNeoX"),
-        **write_options(model, KEYS),
-        "use_parallel_residual": {"parallel_split": True, "pre": False}[model.decoder.block.wiring],
-        "rotary_emb_base": rope["rope_theta"],
-        "rotary_pct": 1.0 if rotary.width is None else rotary.width / options["head_dim"],
-        "rope_scaling": rope["rope_scaling"],
-        "pad_token_id": options["pad_id"],
-    }
+def _write_rotary(options: Options) -> dict[str, Any]:
+    rope = write_rotary(options)
+    rope["rotary_emb_base"] = rope.pop("rope_theta")
+    return {**rope, "rotary_pct": options["partial_rotary_factor"]}
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
-    assert isinstance(model, spec.DecoderOnlySpec)
-    stack, attention = model.decoder, model.decoder.block.attention
-    theirs, ours = "{base}layers.{i}", "decoder.blocks.{i}"
-    parts = ("weight", "bias") if attention.biases else ("weight",)
-    modules = {
-        "input_layernorm": "norm_self",
-        "post_attention_layernorm": "norm_ffn",
-        "mlp.dense_h_to_4h": "ffn.up",
-        "mlp.dense_4h_to_h": "ffn.down",
-    }
-    fused = SplitGroups(
-        f"{theirs}.attention.query_key_value.{{a}}",
-        f"{ours}.self_attn.{{q,k,v}}_proj.{{a}}",
-        groups=attention.num_heads,
-        queries=1,
-        head_dim=stack.d_model // attention.num_heads,
-    )
-    rows: tuple[Op, ...] = (
-        *layer_rows(theirs, ours, stack.num_layers, modules),
-        *expand((fused,), i=stack.num_layers, a=parts),
-        *layer_rows(theirs, ours, stack.num_layers, {"attention.dense": "self_attn.out_proj"}, parts),
+KEYS = (
+    Key("vocab_size"),
+    Key("hidden_size", "d_model"),
+    Key("num_attention_heads", "num_heads"),
+    Key("intermediate_size", "d_ff"),
+    Key("num_hidden_layers", "num_layers"),
+    Key("max_position_embeddings", "max_len", 2048),
+    activation("hidden_act", "gelu"),
+    Key("layer_norm_eps", "norm_eps", 1e-5),
+    Key("attention_bias", default=True),
+    Key("hidden_dropout", "dropout", 0.0),
+    Key("hidden_dropout", "embed_dropout", 0.0),
+    Key("attention_dropout", default=0.0),
+    Key("tie_word_embeddings", "tied", False),
+    Key("use_parallel_residual", "wiring", True, values={True: "parallel_split", False: "pre"}),
+    Rule(("rope_base", "rope_scaling", "partial_rotary_factor"), _read_rotary, _write_rotary),
+    PAD,
+)
+
+
+def weight_rows(model: spec.DecoderOnlySpec) -> Sequence[Op]:
+    norms = {"input_layernorm": "norm_self", "post_attention_layernorm": "norm_ffn"}
+    return (
+        *fused_rows(model, "{base}layers.{i}", "attention", norms),
         *rename_modules(("{base}final_layer_norm", "decoder.final_norm")),
         Ignored("{base}layers.*.attention.rotary_emb.inv_freq"),  # computed here; only in older files
         Ignored("{base}layers.*.attention.{bias,masked_bias}"),  # the causal mask, in older files
         *head_rows(model, token="{base}embed_in.weight", output="embed_out.weight", each_token="classifier"),
     )
-    return WeightTable(rows, base=model_prefixes(model.head, "gpt_neox."))
 
 
 _PYTHIA = {"vocab_size": 50304}
 
 FAMILY = Family(
     name="gpt_neox",
-    model_types=("gpt_neox",),
-    architectures=architectures("GPTNeoX"),
-    build=gpt_neox,
+    builder=DECODER,
+    keys=KEYS,
+    # the 20B model
+    defaults={
+        **preset(6144, 64, 44, 24576),
+        "vocab_size": 50432,
+        "max_len": 2048,
+        "wiring": "parallel_split",
+        "norm": "layer",
+        "activation": "gelu",
+        "gated": False,
+        "partial_rotary_factor": 0.25,
+        "attention_bias": True,
+        "ffn_bias": True,
+    },
+    heads=decoder_heads("GPTNeoX"),
     presets={
         "gpt-neox-20b": {},
         "pythia-70m": preset(512, 8, 6, 2048, **_PYTHIA),
@@ -161,8 +107,7 @@ FAMILY = Family(
         "pythia-12b": preset(5120, 40, 36, 20480, vocab_size=50688),
     },
     tiny={**TINY, "d_ff": 64, "partial_rotary_factor": 0.5},
-    from_config=from_config,
-    to_config=to_config,
-    table=table,
+    rows=weight_rows,
+    prefixes=("gpt_neox.",),
     ignored_keys=frozenset({"is_decoder"}),
 )

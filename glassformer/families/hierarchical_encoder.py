@@ -7,41 +7,21 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.errors import ConflictError, InvalidValueError
-from glassformer.families.family import (
-    ACTIVATION_NAMES,
-    Config,
-    Key,
-    label_config,
-    model_prefixes,
-    read_options,
-    rename_modules,
-)
+from glassformer.families.config import Config
+from glassformer.families.family import Builder
 from glassformer.families.image_encoder import (
     LAYER,
     Size,
     as_pair,
     feature_map_layers,
-    layer_ops,
-    read_size,
+    sizes,
     write_feature_maps,
-    write_sizes,
 )
+from glassformer.families.keys import Head, Key, Options, Rule, activation
+from glassformer.families.rows import layer_ops, model_prefixes, rename_modules
 from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored, Op, Rename, Reshape, Tied, expand
 
-KEYS = (
-    Key("num_channels", "channels", 3),
-    Key("embed_dim", default=96),
-    Key("window_size", default=7),
-    Key("mlp_ratio", default=4.0),
-    Key("qkv_bias", default=True),
-    Key("hidden_dropout_prob", "dropout", 0.0),
-    Key("attention_probs_dropout_prob", "attention_dropout", 0.0),
-    Key("drop_path_rate", "drop_path", 0.1),
-    Key("hidden_act", "activation", "gelu"),
-    Key("layer_norm_eps", "norm_eps", 1e-5),
-    Key("use_absolute_embeddings", "absolute_positions", False),
-)
 # config keys that are derived from others, or used only by other classes
 IGNORED_KEYS = frozenset(
     ("encoder_stride", "hidden_size", "num_layers", "out_features", "out_indices", "stage_names")
@@ -54,11 +34,6 @@ TINY: dict[str, Any] = {
     "num_heads": (2, 4),
     "window_size": 3,
     "num_labels": 10,
-}
-TASKS: dict[type, str] = {
-    spec.ClassifySpec: "ForImageClassification",
-    spec.FeaturesSpec: "Model",
-    spec.BackboneSpec: "Backbone",
 }
 NORM = spec.LayerNormSpec()  # of patches, merging and feature maps: its eps is not configurable
 
@@ -100,13 +75,12 @@ def hierarchical_encoder(
         raise ConflictError(("depths", "num_heads"), one_each)
     if len(pretrained_window_sizes) not in (0, stages):
         raise ConflictError(("depths", "pretrained_window_sizes"), one_each)
-    sizes = as_pair(image_size), as_pair(patch_size)
-    (height, _), (patch_height, _) = sizes
+    image, patch = as_pair(image_size), as_pair(patch_size)
     norm = spec.LayerNormSpec(eps=norm_eps)
     feature_maps = isinstance(head, spec.BackboneSpec)
 
     def stage(number: int) -> spec.StackSpec:
-        width, rows = embed_dim * 2**number, height // patch_height // 2**number
+        width, rows = embed_dim * 2**number, image[0] // patch[0] // 2**number
         size = min(rows, window_size) if cosine else window_size
         shifts = (0, window_size // 2 if not cosine or rows > size else 0)
         # version 1 decides by the actual grid whether windows are shifted, version 2 by the configured one
@@ -144,8 +118,8 @@ def hierarchical_encoder(
 
     return spec.EncoderOnlySpec(
         input=spec.ImagePatchesSpec(
-            image_size=sizes[0],
-            patch_size=sizes[1],
+            image_size=image,
+            patch_size=patch,
             channels=channels,
             prefix=0,
             dropout=dropout,
@@ -171,62 +145,89 @@ def _biases(qkv: bool, cosine: bool) -> tuple[spec.Projection, ...]:
     return ("q", "v", "out") if cosine else ("q", "k", "v", "out")
 
 
-def read(config: Config, prefix: str) -> dict[str, Any]:
-    """Read the options of a config. prefix: of the published classes."""
-    options = read_options(config, KEYS)
-    for name, default in (("depths", [2, 2, 6, 2]), ("num_heads", [3, 6, 12, 24])):
-        options[name] = read_numbers(config, name, default)
-    stages = len(options["depths"])
-    head: spec.HeadSpec
-    match config.architecture.removeprefix(prefix):
-        case "ForImageClassification":
-            head = spec.ClassifySpec(num_labels=config.num_labels, pool="mean")
-        case "Backbone":
-            norm = NORM if prefix == "Swin" else None
-            head = spec.BackboneSpec(layers=feature_map_layers(config, stages), norm=norm)
-        case _:
-            head = spec.FeaturesSpec(pool="mean")
-    sizes = {name: read_size(config, name, n) for name, n in (("image_size", 224), ("patch_size", 4))}
-    return {**options, **sizes, "head": head}
-
-
-def read_numbers(config: Config, key: str, default: list[int]) -> tuple[int, ...]:
-    """Read a list of integers."""
-    numbers = config.get(key, default)
-    if not all(type(n) is int for n in numbers):
-        raise InvalidValueError(f"{config.where}: {key}", numbers, "a list of integers")
-    return tuple(numbers)
-
-
-def write(model: spec.ModelSpec, *, model_type: str, prefix: str) -> dict[str, Any]:
-    """Return the published config of a spec; the inverse of `read`."""
-    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.ImagePatchesSpec)
-    assert isinstance(model.encoder, spec.StagesSpec)
+def _invert(model: spec.EncoderOnlySpec) -> dict[str, Any]:
+    """Return the options of `hierarchical_encoder` that give a spec."""
+    assert isinstance(model.input, spec.ImagePatchesSpec) and isinstance(model.encoder, spec.StagesSpec)
     stages, block = model.encoder.stages, model.encoder.block
-    width, last = stages[0].d_model, stages[-1]
+    width, attention = stages[0].d_model, block.attention
     windows = [stage.block.attention.spatial_window for stage in stages]
-    config: dict[str, Any] = {
-        "model_type": model_type,
-        "architectures": [prefix + TASKS[type(model.head)]],
-        **write_sizes(model.input),
-        "num_channels": model.input.channels,
+    biases = [stage.block.attention.position_bias for stage in stages]
+    pretrained = [bias.pretrained_size or 0 for bias in biases if isinstance(bias, spec.LogBias2dSpec)]
+    return {
+        "cosine": block.wiring == "res_post",
+        "image_size": model.input.image_size,
+        "patch_size": model.input.patch_size,
+        "channels": model.input.channels,
         "embed_dim": width,
-        "depths": [stage.num_layers for stage in stages],
-        "num_heads": [stage.block.attention.num_heads for stage in stages],
+        "depths": tuple(stage.num_layers for stage in stages),
+        "num_heads": tuple(stage.block.attention.num_heads for stage in stages),
         "window_size": max(window.size for window in windows if window is not None),
+        "pretrained_window_sizes": tuple(pretrained),
         "mlp_ratio": block.feed_forward.d_ff / width,
-        "qkv_bias": "q" in block.attention.biases,
-        "hidden_dropout_prob": block.dropout,
-        "attention_probs_dropout_prob": block.attention.dropout,
-        "drop_path_rate": last.drop_path[1],
-        "hidden_act": ACTIVATION_NAMES[block.feed_forward.activation],
-        "layer_norm_eps": block.norm.eps,
-        "use_absolute_embeddings": model.input.position == "learned",
-        **label_config(model.head),
+        "activation": block.feed_forward.activation,
+        "norm_eps": block.norm.eps,
+        "dropout": block.dropout,
+        "attention_dropout": attention.dropout,
+        "drop_path": stages[-1].drop_path[1],
+        "qkv_bias": "q" in attention.biases,
+        "absolute_positions": model.input.position == "learned",
     }
-    if isinstance(model.head, spec.BackboneSpec):
-        config |= write_feature_maps(model.head, len(stages))
-    return config
+
+
+HIERARCHICAL_ENCODER = Builder(
+    hierarchical_encoder,
+    _invert,
+    spec.EncoderOnlySpec,
+    spec.ImagePatchesSpec,
+    lambda model: isinstance(model.encoder, spec.StagesSpec),
+    shared=True,
+)
+
+
+# ---- the published config ---------------------------------------------------------------------------
+
+
+def numbers(key: str, default: tuple[int, ...]) -> Rule:
+    """Return the rule of a list of integers."""
+
+    def read(config: Config, options: Options) -> dict[str, Any]:
+        values: list[int] = config.get(key, [*default])
+        if not all(type(n) is int for n in values):
+            raise InvalidValueError(f"{config.where}: {key}", values, "a list of integers")
+        return {key: tuple(values)}
+
+    return Rule((key,), read, lambda options: {key: [*options[key]]})
+
+
+KEYS = (
+    sizes(224, 4),
+    Key("num_channels", "channels", 3),
+    Key("embed_dim", default=96),
+    numbers("depths", (2, 2, 6, 2)),
+    numbers("num_heads", (3, 6, 12, 24)),
+    Key("window_size", default=7),
+    Key("mlp_ratio", default=4.0),
+    Key("qkv_bias", default=True),
+    Key("hidden_dropout_prob", "dropout", 0.0),
+    Key("attention_probs_dropout_prob", "attention_dropout", 0.0),
+    Key("drop_path_rate", "drop_path", 0.1),
+    activation("hidden_act", "gelu"),
+    Key("layer_norm_eps", "norm_eps", 1e-5),
+)
+
+
+def hierarchical_heads(prefix: str, norm: spec.LayerNormSpec | None) -> dict[str, Head]:
+    """Return the heads by class name. prefix: of the class names. norm: of feature maps."""
+    maps = Rule(
+        ("layers",),
+        lambda config, _: {"layers": feature_map_layers(config, len(config.get("depths", [0] * 4)))},
+        lambda head: write_feature_maps(head["layers"], len(head["depths"])),
+    )
+    return {
+        f"{prefix}ForImageClassification": Head(spec.ClassifySpec, values={"pool": "mean"}),
+        f"{prefix}Model": Head(spec.FeaturesSpec, values={"pool": "mean"}),
+        f"{prefix}Backbone": Head(spec.BackboneSpec, (maps,), {"norm": norm}),
+    }
 
 
 def _projection(name: str) -> tuple[str, str, str]:

@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from glassformer.core import spec
 from glassformer.errors import InvalidValueError
-from glassformer.families.family import (
-    ACTIVATION_NAMES,
-    ACTIVATIONS,
-    Config,
-    Key,
-    label_config,
-    model_prefixes,
-    read_options,
-    rename_modules,
-    write_options,
-)
-from glassformer.weights.convert import WeightTable
-from glassformer.weights.ops import Concat, Ignored, Op, Rename, Tied, expand
+from glassformer.families.config import Config
+from glassformer.families.family import Builder, preset, spec_options
+from glassformer.families.keys import ACTIVATION_NAMES, ACTIVATIONS, Head, Key, Options, Rule, activation
+from glassformer.families.rows import layer_ops, rename_modules
+from glassformer.weights.ops import Concat, Ignored, Op, Rename, expand
 
 Size = int | tuple[int, int]
 
-KEYS = (
-    Key("num_channels", "channels", 3),
-    Key("hidden_size", "d_model", 768),
-    Key("num_attention_heads", "num_heads", 12),
-    Key("intermediate_size", "d_ff", 3072),
-    Key("num_hidden_layers", "num_layers", 12),
-    Key("hidden_act", "activation", "gelu"),
-    Key("layer_norm_eps", "norm_eps", 1e-12),
-    Key("hidden_dropout_prob", "dropout", 0.0),
-    Key("attention_probs_dropout_prob", "attention_dropout", 0.0),
-    Key("qkv_bias", default=True),
-)
-TINY_IMAGES: dict[str, Any] = {
-    "image_size": 16,
-    "patch_size": 4,
-    "d_model": 32,
-    "num_heads": 4,
-    "d_ff": 64,
-    "num_layers": 2,
-    "num_labels": 10,
-}
-# options that the configs of plain image encoders cannot express
-EXCLUDED = "prefix swiglu layer_scale drop_path registers mask_token interpolate pool"
+TINY_IMAGES: dict[str, Any] = preset(32, 4, 2, 64, image_size=16, patch_size=4, num_labels=10)
 # config keys that do not affect the outputs of the supported heads
 IGNORED_IMAGE_KEYS = frozenset(("encoder_stride", "pooler_output_size", "pooler_act"))
 
@@ -77,6 +47,8 @@ def image_encoder(
     registers: int | None = None,
     mask_token: bool = False,
     interpolate: bool = False,
+    num_queries: int = 0,
+    mid_positions: bool = False,
     pool: Literal["first", "first_mean"] = "first",
     num_labels: int = 1000,
     head: spec.HeadSpec | None = None,
@@ -91,11 +63,15 @@ def image_encoder(
     interpolated without antialiasing.
     mask_token: whether there is a token for masked patches.
     interpolate: accept images of other sizes.
+    num_queries: number of object queries after the patches, for which the default head finds boxes.
+    mid_positions: whether trained positions are added to the output of every layer but the last.
     pool: what the default head classifies: the first token, or it and the mean of the patches.
     """
     default_head: spec.HeadSpec = spec.ClassifySpec(num_labels=num_labels, pool=pool)
     if prefix == 2:
         default_head = spec.DistilledClassifySpec(num_labels=num_labels)
+    elif num_queries:
+        default_head = spec.BoxesSpec(num_labels=num_labels, class_layers=3, num_queries=num_queries)
     norm = spec.LayerNormSpec(eps=norm_eps)
     ffn: spec.FeedForwardSpec | spec.GatedFeedForwardSpec
     ffn = spec.FeedForwardSpec(d_ff=d_ff, activation=activation)
@@ -107,6 +83,8 @@ def image_encoder(
             patch_size=as_pair(patch_size),
             channels=channels,
             prefix=prefix,
+            suffix=num_queries,
+            layer_positions=num_layers - 1 if mid_positions else 0,
             dropout=dropout,
             registers=registers or 0,
             mask_token=mask_token,
@@ -138,17 +116,29 @@ def image_encoder(
     )
 
 
-def read(config: Config, architectures: Mapping[type, str]) -> dict[str, Any]:
-    """Read the options of a config; its class name determines the head."""
-    names = {name: kind for kind, name in architectures.items()}
-    kind = names[config.architecture]
+def _invert(model: spec.EncoderOnlySpec) -> dict[str, Any]:
+    """Return the options of `image_encoder` that give a spec."""
+    stack, source = model.encoder, model.input
+    assert isinstance(source, spec.ImagePatchesSpec) and isinstance(stack, spec.StackSpec)
     return {
-        **read_options(config, KEYS),
-        "image_size": read_size(config, "image_size", 224),
-        "patch_size": read_size(config, "patch_size", 16),
-        "head_dim": config.get("head_dim", 0),
-        "head": _features(config) if kind is spec.FeaturesSpec else kind(num_labels=config.num_labels),
+        **spec_options(model),
+        "swiglu": stack.block.feed_forward.gated,
+        "layer_scale": stack.block.layer_scale,
+        "drop_path": stack.drop_path[0],
+        "num_queries": source.suffix,
+        "mid_positions": source.layer_positions > 0 or (source.suffix > 0 and stack.num_layers == 1),
+        "registers": source.registers if source.antialias else None,
     }
+
+
+IMAGE_ENCODER = Builder(
+    image_encoder,
+    _invert,
+    spec.EncoderOnlySpec,
+    spec.ImagePatchesSpec,
+    lambda model: isinstance(model.encoder, spec.StackSpec) and model.encoder.block.wiring == "pre",
+    shared=True,
+)
 
 
 def read_size(config: Config, key: str, default: Size) -> tuple[int, int]:
@@ -161,10 +151,55 @@ def read_size(config: Config, key: str, default: Size) -> tuple[int, int]:
     return (pair[0], pair[1])
 
 
-def write_sizes(patches: spec.ImagePatchesSpec) -> dict[str, Any]:
+def write_sizes(options: Options) -> dict[str, Any]:
     """Return the config keys of the image and patch sizes; the inverse of `read_size`."""
-    sizes = {"image_size": patches.image_size, "patch_size": patches.patch_size}
-    return {key: high if high == wide else [high, wide] for key, (high, wide) in sizes.items()}
+    pairs = {key: as_pair(options[key]) for key in ("image_size", "patch_size")}
+    return {key: high if high == wide else [high, wide] for key, (high, wide) in pairs.items()}
+
+
+def sizes(image_size: Size = 224, patch_size: Size = 16) -> Rule:
+    """Return the rule of the image and patch sizes; the arguments are the defaults."""
+    defaults = {"image_size": image_size, "patch_size": patch_size}
+    return Rule(
+        tuple(defaults),
+        lambda config, _: {key: read_size(config, key, size) for key, size in defaults.items()},
+        write_sizes,
+    )
+
+
+def square_sizes(image_size: int = 224, patch_size: int = 16) -> Rule:
+    """Return the rule of the sizes of square images and patches, by default image_size and patch_size."""
+
+    def read(config: Config, _: Options) -> dict[str, Any]:
+        patch: int = config.get("patch_size", patch_size)
+        return {"image_size": config.get("image_size", image_size), "patch_size": patch}
+
+    def write(options: Options) -> dict[str, Any]:
+        (height, width), (rows, columns) = options["image_size"], options["patch_size"]
+        assert height == width and rows == columns  # others are saved in Glassformer's own layout
+        return {"image_size": height, "patch_size": rows}
+
+    return Rule(("image_size", "patch_size"), read, write)
+
+
+def _write_head_dim(options: Options) -> dict[str, Any]:
+    usual = options["head_dim"] * options["num_heads"] == options["d_model"]
+    return {} if usual else {"head_dim": options["head_dim"]}
+
+
+KEYS = (
+    Key("num_channels", "channels", 3),
+    Key("hidden_size", "d_model", 768),
+    Key("num_attention_heads", "num_heads", 12),
+    Key("intermediate_size", "d_ff", 3072),
+    Key("num_hidden_layers", "num_layers", 12),
+    activation("hidden_act", "gelu"),
+    Key("layer_norm_eps", "norm_eps", 1e-12),
+    Key("hidden_dropout_prob", "dropout", 0.0),
+    Key("attention_probs_dropout_prob", "attention_dropout", 0.0),
+    Key("qkv_bias", default=True),
+)
+HEAD_DIM = Rule(("head_dim",), lambda config, _: {"head_dim": config.get("head_dim", 0)}, _write_head_dim)
 
 
 BACKBONE_KEYS = ("out_features", "out_indices", "stage_names")  # ignored by other classes
@@ -184,52 +219,34 @@ def feature_map_layers(config: Config, num_layers: int) -> tuple[int, ...]:
     return (num_layers,)
 
 
-def write_feature_maps(head: spec.BackboneSpec, num_layers: int) -> dict[str, Any]:
+def write_feature_maps(layers: tuple[int, ...], num_layers: int) -> dict[str, Any]:
     """Return the config keys of a backbone; the inverse of `feature_map_layers`."""
     names = _stage_names(num_layers)
-    features = [names[n] for n in head.layers]
-    return {"out_features": features, "out_indices": list(head.layers), "stage_names": names}
+    return {"out_features": [names[n] for n in layers], "out_indices": [*layers], "stage_names": names}
 
 
 def _stage_names(num_layers: int) -> list[str]:
     return ["stem", *(f"stage{n}" for n in range(1, num_layers + 1))]
 
 
-def _features(config: Config) -> spec.FeaturesSpec:
-    """Return the head of a bare encoder, which is published with or without a pooler."""
-    width = config.get("pooler_output_size", 0)
-    activation = config.choose("pooler_act", ACTIVATIONS, "tanh")
+def _read_pooler(config: Config, _: Options) -> dict[str, Any]:
+    """Return the fields of the head of a bare encoder, which is published with or without a pooler."""
+    width, usual = config.get("pooler_output_size", 0), config.get("hidden_size", 768)
+    activation: spec.Activation = config.choose("pooler_act", ACTIVATIONS, "tanh")
     if not config.has_pooler:
-        return spec.FeaturesSpec()
-    return spec.FeaturesSpec(
-        pooler=True,
-        pooler_dim=width if width and width != config.get("hidden_size", 768) else None,
-        pooler_activation=activation,
-    )
+        return {}
+    pooler_dim = width if width and width != usual else None
+    return {"pooler": True, "pooler_dim": pooler_dim, "pooler_activation": activation}
 
 
-def write(
-    model: spec.ModelSpec, *, model_type: str, architectures: Mapping[type, str], prefix: int
-) -> dict[str, Any]:
-    """Return the published config of a spec; the inverse of `read`."""
-    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.ImagePatchesSpec)
-    assert model.input.prefix == prefix
-    attention, head = model.encoder.block.attention, model.head
-    config: dict[str, Any] = {
-        "model_type": model_type,
-        "architectures": [architectures[type(head)]],
-        **write_sizes(model.input),
-        **write_options(model, KEYS),
-        **label_config(head),
-    }
-    if attention.head_dim is not None:
-        config["head_dim"] = attention.head_dim
-    if isinstance(head, spec.FeaturesSpec):
-        config["pooler_output_size"] = head.pooler_dim or model.encoder.d_model
-        config["pooler_act"] = ACTIVATION_NAMES[head.pooler_activation]
-        if not head.pooler:
-            config["add_pooling_layer"] = False
-    return config
+def _write_pooler(head: Options) -> dict[str, Any]:
+    if not head["pooler"]:
+        return {"add_pooling_layer": False}
+    width = {} if head["pooler_dim"] is None else {"pooler_output_size": head["pooler_dim"]}
+    return {**width, "pooler_act": ACTIVATION_NAMES[head["pooler_activation"]]}
+
+
+BARE = Head(spec.FeaturesSpec, (Rule(("pooler",), _read_pooler, _write_pooler),))
 
 
 # published module names of a layer, in two spellings, and Glassformer's
@@ -246,25 +263,9 @@ QUERIES = tuple(
 )
 
 
-def layer_ops(
-    modules: Sequence[tuple[str, str, str]],
-    parts: Sequence[str] = ("weight", "bias"),
-    *,
-    old: str,
-    new: str,
-    ours: str,
-) -> tuple[Op, ...]:
-    """Return operations for modules of a layer, in two published spellings.
-
-    old, new, ours: prefixes of the layer in both spellings and in Glassformer.
-    """
-    rows = tuple(Tied((f"{old}.{a}.{{p}}", f"{new}.{b}.{{p}}"), f"{ours}.{c}.{{p}}") for a, b, c in modules)
-    return expand(rows, p=parts)
-
-
-def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> WeightTable:
-    """Return the weight table. base: prefix of the published names under a head."""
-    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.ImagePatchesSpec)
+def image_rows(model: spec.EncoderOnlySpec) -> tuple[Op, ...]:
+    """Return the weight operations of an image encoder."""
+    assert isinstance(model.input, spec.ImagePatchesSpec)
 
     def tied(modules: Sequence[tuple[str, str, str]], parts: tuple[str, ...]) -> tuple[Op, ...]:
         names = {"old": "{base}encoder.layer.{i}", "new": "{base}layers.{i}", "ours": "encoder.blocks.{i}"}
@@ -281,7 +282,7 @@ def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> Wei
         ),
     }
     pooled = getattr(model.head, "pooler", False)
-    rows = (
+    return (
         *tied(QUERIES, both if biased else ("weight",)),
         *tied(LAYER, both),
         *rename_modules(
@@ -300,4 +301,3 @@ def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> Wei
             else (Ignored("{base}pooler.dense.*"),)  # other heads do not use the pooler
         ),
     )
-    return WeightTable(rows, base=model_prefixes(model.head, base))

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.families.family import (
-    Config,
-    Key,
-    layer_rows,
-    read_options,
-    rename_modules,
-    write_options,
-)
+from glassformer.families.config import Config
+from glassformer.families.family import Builder, spec_options
+from glassformer.families.image_encoder import Size, as_pair
+from glassformer.families.keys import ACTIVATIONS, Key, Keys, Options, Rule, activation, read_keys, write_keys
+from glassformer.families.rows import layer_rows, rename_modules
+from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored, Op, Rename, Reshape, expand
 
-Tower = Literal["both", "image", "text"]
-
-_STACK_KEYS = (
-    Key("hidden_size", "d_model", 768),
-    Key("num_attention_heads", "num_heads", 12),
-    Key("intermediate_size", "d_ff", 3072),
-    Key("num_hidden_layers", "num_layers", 12),
-    Key("hidden_act", "activation", "gelu"),
-    Key("layer_norm_eps", "norm_eps", 1e-5),
-    Key("attention_dropout", "attention_dropout", 0.0),
-)
-IMAGE_KEYS = (*_STACK_KEYS, Key("num_channels", "channels", 3))
-TEXT_KEYS = (
-    *_STACK_KEYS,
-    Key("vocab_size", "vocab_size", 32000),
-    Key("max_position_embeddings", "max_len", 77),
-)
 TINY_TOWERS: dict[str, Any] = {
     **{"image_size": 16, "patch_size": 4, "d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 2},
     **{"text_d_model": 24, "text_num_heads": 4, "text_d_ff": 48, "text_num_layers": 2},
@@ -40,7 +21,7 @@ TINY_TOWERS: dict[str, Any] = {
 }
 
 
-def encoder_stack(
+def _stack(
     *,
     d_model: int,
     num_heads: int,
@@ -68,47 +49,206 @@ def encoder_stack(
     )
 
 
-def text_tower(
-    stack: spec.StackSpec, head: spec.ProjectionSpec, vocab_size: int, max_len: int
-) -> spec.EncoderOnlySpec:
-    """Create a text tower. It has no pad id: padding is masked by the caller, or read."""
-    tokens = spec.TokensSpec(vocab_size=vocab_size, position=spec.LearnedSpec(max_len=max_len))
-    return spec.EncoderOnlySpec(input=tokens, encoder=stack, head=head)
+def two_towers(
+    *,
+    similarity: Literal["softmax", "sigmoid"] = "softmax",
+    image_size: Size = 224,
+    patch_size: Size = 16,
+    channels: int = 3,
+    d_model: int = 768,
+    num_heads: int = 12,
+    d_ff: int = 3072,
+    num_layers: int = 12,
+    activation: spec.Activation = "quick_gelu",
+    norm_eps: float = 1e-5,
+    attention_dropout: float = 0.0,
+    pooling: bool = True,
+    vocab_size: int = 49408,
+    max_len: int = 77,
+    end_id: int | None = None,
+    text_d_model: int = 512,
+    text_num_heads: int = 8,
+    text_d_ff: int = 2048,
+    text_num_layers: int = 12,
+    text_activation: spec.Activation = "quick_gelu",
+    text_norm_eps: float = 1e-5,
+    text_attention_dropout: float = 0.0,
+    projection_dim: int | None = None,
+    logit_scale: float = 2.6592,
+    tower: Literal["both", "image", "text"] = "both",
+) -> spec.TwoTowerSpec | spec.EncoderOnlySpec:
+    """Create the spec of an image tower and a text tower, or one of them; `tower` says which.
+
+    Options without the prefix text_ belong to the image tower.
+    similarity: "softmax" is CLIP: class token, causal text tower that is pooled at the end token. "sigmoid"
+    is SigLIP: attention pooling of images, bidirectional text tower that is pooled at the last position.
+    pooling: whether a SigLIP image tower has its attention pooling; without a text tower it may lack it.
+    end_id: the end token; None: a text is pooled at its largest id.
+    projection_dim: width of the embeddings, of SigLIP those of texts; None: no projection, of SigLIP a
+    projection to the width of the image tower. logit_scale: initial log of the inverse temperature.
+    """
+    softmax, norm = similarity == "softmax", spec.LayerNormSpec(eps=norm_eps)
+    image_head: spec.HeadSpec = spec.FeaturesSpec()
+    if softmax:
+        image_head = spec.ProjectionSpec(pool="first", norm=norm, projection_dim=projection_dim)
+    elif pooling:
+        attention = spec.AttentionSpec(num_heads=num_heads)
+        ffn = spec.FeedForwardSpec(d_ff=d_ff, activation=activation)
+        image_head = spec.AttentionPoolSpec(attention=attention, feed_forward=ffn, norm=norm)
+    image = spec.EncoderOnlySpec(
+        input=spec.ImagePatchesSpec(
+            image_size=as_pair(image_size),
+            patch_size=as_pair(patch_size),
+            channels=channels,
+            prefix=1 if softmax else 0,
+            bias=not softmax,
+            norm=norm if softmax else None,
+            interpolate=True,
+        ),
+        encoder=_stack(
+            d_model=d_model,
+            num_heads=num_heads,
+            d_ff=d_ff,
+            num_layers=num_layers,
+            activation=activation,
+            norm_eps=norm_eps,
+            attention_dropout=attention_dropout,
+            final_norm=not softmax,
+        ),
+        head=image_head,
+    )
+    text_head = spec.ProjectionSpec(
+        pool="last_position",
+        projection_dim=projection_dim or (text_d_model if tower == "text" else d_model),
+        bias=True,
+    )
+    if softmax:
+        text_head = spec.ProjectionSpec(
+            pool="largest_id" if end_id is None else "first_end",
+            end_id=-1 if end_id is None else end_id,
+            projection_dim=projection_dim,
+        )
+    # without a pad id: padding is masked by the caller, or read
+    text = spec.EncoderOnlySpec(
+        input=spec.TokensSpec(vocab_size=vocab_size, position=spec.LearnedSpec(max_len=max_len)),
+        encoder=_stack(
+            d_model=text_d_model,
+            num_heads=text_num_heads,
+            d_ff=text_d_ff,
+            num_layers=text_num_layers,
+            activation=text_activation,
+            norm_eps=text_norm_eps,
+            attention_dropout=text_attention_dropout,
+            causal=softmax,
+        ),
+        head=text_head,
+    )
+    if tower != "both":
+        return image if tower == "image" else text
+    head = spec.SoftmaxSimilaritySpec(scale=logit_scale) if softmax else spec.SigmoidSimilaritySpec()
+    return spec.TwoTowerSpec(image=image, text=text, head=head)
 
 
-def sub_config(config: Config, name: str) -> Config:
+# ---- the published config ---------------------------------------------------------------------------
+
+_STACK_KEYS = (
+    Key("hidden_size", "d_model", 768),
+    Key("num_attention_heads", "num_heads", 12),
+    Key("intermediate_size", "d_ff", 3072),
+    Key("num_hidden_layers", "num_layers", 12),
+    activation("hidden_act", "gelu", {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}),
+    Key("layer_norm_eps", "norm_eps", 1e-5),
+    Key("attention_dropout", default=0.0),
+)
+IMAGE_KEYS = (*_STACK_KEYS, Key("num_channels", "channels", 3))
+TEXT_KEYS = (*_STACK_KEYS, Key("vocab_size", default=32000), Key("max_position_embeddings", "max_len", 77))
+_SHARED = ("vocab_size", "max_len", "end_id", "projection_dim")  # options of the text tower without a prefix
+
+
+def _invert(model: spec.TwoTowerSpec | spec.EncoderOnlySpec) -> dict[str, Any]:
+    """Return the kind of one or both towers, and the model itself."""
+    head, softmax = model.head, isinstance(model.head, spec.SoftmaxSimilaritySpec)
+    if isinstance(head, spec.ProjectionSpec):
+        softmax = head.pool != "last_position"
+    return {"similarity": "softmax" if softmax else "sigmoid", "model": model}
+
+
+def _has_own_head(model: Any) -> bool:
+    """Return whether this is no plain image encoder with a class token."""
+    return not isinstance(model.head, spec.FeaturesSpec) or getattr(model.input, "prefix", 1) == 0
+
+
+TWO_TOWERS = Builder(
+    two_towers,
+    _invert,
+    spec.TwoTowerSpec | spec.EncoderOnlySpec,
+    condition=_has_own_head,
+    shared=True,
+)
+
+
+def towers(stem: str, image: Keys, text: Keys) -> Rule:
+    """Return the rule of both towers together, or of one alone. stem: of the class names.
+
+    image, text: keys of the towers. The options of the text tower get the prefix text_.
+    """
+
+    def read(config: Config, _: Options) -> dict[str, Any]:
+        name = config.architecture
+        if name == f"{stem}Model":
+            parts = (_tower_config(config, part) for part in ("vision_config", "text_config"))
+            return read_keys(next(parts), image) | read_text(next(parts))
+        if name.startswith(f"{stem}Text"):
+            return {**read_text(config), "tower": "text"}
+        return {**read_keys(config, image), "tower": "image"}
+
+    def read_text(config: Config) -> dict[str, Any]:
+        options = read_keys(config, text)
+        return {name if name in _SHARED else f"text_{name}": value for name, value in options.items()}
+
+    def write(options: Options) -> dict[str, Any]:
+        model = options["model"]
+        if isinstance(model, spec.TwoTowerSpec):
+            parts = {"text_config": model.text, "vision_config": model.image}
+            configs = {name: write({"model": tower}) for name, tower in parts.items()}
+            for config in configs.values():
+                del config["architectures"]
+            return {"architectures": [f"{stem}Model"], **configs}
+        is_text = isinstance(model.input, spec.TokensSpec)
+        return {
+            "model_type": f"{stem.lower()}_{'text' if is_text else 'vision'}_model",
+            "architectures": [f"{stem}{'Text' if is_text else 'Vision'}Model"],
+            **write_keys({"head": model.head, **spec_options(model)}, text if is_text else image),
+        }
+
+    named = tuple(f"text_{option}" for key in text for option in key.options)
+    return Rule((*(o for key in (*image, *text) for o in key.options), *named, "tower"), read, write)
+
+
+def _tower_config(config: Config, name: str) -> Config:
     """Return the config of a tower; the older key with the suffix _dict replaces it."""
     return config.nested(f"{name}_dict" if config.get(f"{name}_dict", {}) else name)
 
 
-def read_image_options(config: Config, patch_size: int, **defaults: Any) -> dict[str, Any]:
-    """Read the options of an image tower; images and patches are square in published configs."""
-    return {
-        **read_options(config, IMAGE_KEYS, **defaults),
-        "image_size": config.get("image_size", 224),
-        "patch_size": config.get("patch_size", patch_size),
-    }
+TowerRows = Callable[[spec.EncoderOnlySpec, str, str], tuple[Op, ...]]
 
 
-def write_image_options(tower: spec.EncoderOnlySpec) -> dict[str, Any]:
-    """Return the config keys of an image tower; the inverse of `read_image_options`."""
-    read = tower.input
-    assert isinstance(read, spec.ImagePatchesSpec)
-    (height, width), (patch_height, patch_width) = read.image_size, read.patch_size
-    assert height == width and patch_height == patch_width
-    sizes = {"image_size": height, "patch_size": patch_height}
-    return {**_rename_gelu(write_options(tower, IMAGE_KEYS)), **sizes}
+def towers_table(
+    model: spec.ModelSpec, names: Collection[str], *, image: TowerRows, text: TowerRows, pair: tuple[Op, ...]
+) -> WeightTable:
+    """Return the weight table of one or both towers. image, text: (tower, prefixes) -> operations.
 
-
-def write_text_options(tower: spec.EncoderOnlySpec) -> dict[str, Any]:
-    """Return the config keys of a text tower."""
-    assert isinstance(tower.input, spec.TokensSpec)
-    return _rename_gelu(write_options(tower, TEXT_KEYS))
-
-
-def _rename_gelu(config: dict[str, Any]) -> dict[str, Any]:
-    # the name that these families use, and its faster implementation
-    return config | ({"hidden_act": "gelu_pytorch_tanh"} if config["hidden_act"] == "gelu_new" else {})
+    pair: further operations of both together.
+    """
+    if isinstance(model, spec.TwoTowerSpec):
+        rows = (*image(model.image, "vision_model.", "image."), *text(model.text, "text_model.", "text."))
+        return WeightTable((*rows, *pair))
+    assert isinstance(model, spec.EncoderOnlySpec)
+    is_text = isinstance(model.input, spec.TokensSpec)
+    rows = (text if is_text else image)(model, "{base}", "")
+    prefix = "text_model." if is_text else "vision_model."
+    above = any(not name.startswith("{base}") for row in rows for name in row.theirs)  # a projection
+    return WeightTable(rows, base=(prefix, "") if above else ("", prefix))
 
 
 _LAYER = {

@@ -2,98 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from functools import partial
+from collections.abc import Collection
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.decoder import (
-    RARE_OPTIONS,
-    architectures,
-    decoder,
-    head_rows,
-    read_head,
-    read_pad,
-    read_rotary,
-    write_head,
-    write_rotary,
-)
-from glassformer.families.family import (
-    TINY,
-    Config,
-    Family,
-    Key,
-    model_prefixes,
-    preset,
-    read_options,
-    spec_options,
-    variant,
-    write_options,
-)
+from glassformer.families.decoder import DECODER, PAD, decoder_heads, head_rows, rotary
+from glassformer.families.family import TINY, Family, preset
+from glassformer.families.keys import Key, Keys, Rule, activation, fixed, with_defaults
+from glassformer.families.rows import model_prefixes
 from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored, Op, PermuteRotary, Rename, expand
-
-# LLaMA 2 with 7 billion parameters
-# options that LLaMA's config cannot express
-EXCLUDED = f"wiring norm gated position scale dropout embed_dropout logit_scale init {RARE_OPTIONS}"
-llama = variant(decoder, EXCLUDED, d_ff=11008)
 
 KEYS = (
     Key("vocab_size"),
     Key("hidden_size", "d_model"),
     Key("num_attention_heads", "num_heads"),
-    Key("num_key_value_heads", "num_kv_heads", 0),
+    Key("num_key_value_heads", "num_kv_heads", 0, null=0),  # null: as many as query heads
     Key("head_dim", default=0),
     Key("intermediate_size", "d_ff"),
     Key("num_hidden_layers", "num_layers"),
     Key("max_position_embeddings", "max_len", 2048),
-    Key("hidden_act", "activation", "silu"),
+    activation("hidden_act", "silu"),
     Key("rms_norm_eps", "norm_eps", 1e-6),
     Key("attention_dropout", default=0.0),
     Key("tie_word_embeddings", "tied", False),
+    fixed("rope_interleaved", None, False),
 )
 BIAS = Key("attention_bias", default=False)
+# options that the configs of related families express
+RELATED = ("window", "window_layers", "attention_bias", "qkv_bias", "ffn_bias", "qk_norm")
 
 
-def read(
-    config: Config,
-    stem: str,
-    keys: Sequence[Key] = KEYS,
-    *,
-    kv_heads: int = 0,
-    rope_base: float = 10000.0,
-    rotary: spec.RotarySpec | None = None,
-    **defaults: Any,
-) -> dict[str, Any]:
-    """Read the options of a config with LLaMA's keys. kv_heads, rope_base, defaults: used for absent keys.
-
-    rotary: the rotary positions; None: read them too.
-    """
-    kv_heads = 0 if "num_key_value_heads" in config.values else kv_heads  # null: as many as query heads
-    options = read_options(config, keys, num_kv_heads=kv_heads, **defaults)
-    rotary = rotary or read_rotary(config, base=rope_base, max_len=options["max_len"])
-    head = read_head(config, stem)
-    config.only("rope_interleaved", None, False)
-    pad_id = read_pad(config, head)
-    return {
-        **options,
-        "rope_base": rotary.base,
-        "rope_scaling": rotary.scaling,
-        "pad_id": pad_id,
-        "head": head,
-    }
-
-
-def write(model: spec.ModelSpec, stem: str, keys: Sequence[Key] = KEYS) -> dict[str, Any]:
-    """Return the config, with LLaMA's keys, of a spec; the inverse of `read`."""
-    assert isinstance(model, spec.DecoderOnlySpec) and isinstance(model.decoder.position, spec.RotarySpec)
-    return {
-        "model_type": stem.lower(),
-        **write_head(model.head, stem),
-        **write_options(model, keys),
-        **write_rotary(model.decoder.position),
-        "pad_token_id": spec_options(model)["pad_id"],
-    }
+def llama_keys(*more: Key | Rule, rope_base: float = 10000.0, **defaults: Any) -> Keys:
+    """Return LLaMA's keys with other defaults, and further ones that may replace a key of the same option."""
+    replaced = {option for key in more for option in key.options}
+    keys = (*with_defaults(KEYS, **defaults), rotary(rope_base), PAD)
+    return (*(key for key in keys if not replaced & {*key.options}), *more)
 
 
 def table(
@@ -149,14 +93,6 @@ def table(
     return WeightTable(rows, base=model_prefixes(model.head, *prefixes))
 
 
-_KEYS = (*KEYS, BIAS, Key("mlp_bias", "ffn_bias", False))
-
-
-def from_config(config: Config) -> spec.DecoderOnlySpec:
-    config.only("pretraining_tp", 1, None, default=1)
-    return llama(**read(config, "Llama", _KEYS))
-
-
 _LLAMA_3 = {"vocab_size": 128256, "num_kv_heads": 8, "max_len": 8192, "rope_base": 500000.0}
 _SMOLLM2 = {"vocab_size": 49152, "max_len": 8192, "rope_base": 100000.0, "tied": True}
 
@@ -171,9 +107,11 @@ def _long(factor: float, **options: Any) -> dict[str, Any]:
 
 FAMILY = Family(
     name="llama",
-    model_types=("llama",),
-    architectures=architectures("Llama"),
-    build=llama,
+    builder=DECODER,
+    keys=llama_keys(BIAS, Key("mlp_bias", "ffn_bias", False), fixed("pretraining_tp", 1, None)),
+    defaults={"d_ff": 11008},  # LLaMA 2 with 7 billion parameters
+    more_options=RELATED,
+    heads=decoder_heads("Llama"),
     presets={
         "llama-2-7b": {},
         "llama-2-13b": preset(5120, 40, 40, 13824),
@@ -188,7 +126,5 @@ FAMILY = Family(
         "tinyllama-1.1b": preset(2048, 32, 22, 5632, num_kv_heads=4, max_len=2048),
     },
     tiny={**TINY, "num_kv_heads": 2, "d_ff": 64},
-    from_config=from_config,
-    to_config=partial(write, stem="Llama", keys=_KEYS),
-    table=table,
+    weight_table=table,
 )

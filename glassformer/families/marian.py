@@ -2,74 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 from glassformer.core import spec
 from glassformer.errors import ConflictError
+from glassformer.families.config import Config
 from glassformer.families.encoder_decoder import (
+    ENCODER_DECODER,
+    KEYS,
+    LANGUAGE_MODEL,
     bias_row,
     block_rows,
-    encoder_decoder,
-    language_model,
-    read,
-    write,
 )
-from glassformer.families.family import TINY, Config, Family, model_prefixes, spec_options, variant
-from glassformer.weights.convert import WeightTable
+from glassformer.families.family import TINY, Family
+from glassformer.families.keys import Head, Options, Rule, fixed
 from glassformer.weights.ops import Computed, Ignored, Op, Rename, Tied
 
-# the published translators for one language pair
-marian = variant(encoder_decoder, "position")
 
-
-def from_config(config: Config) -> spec.EncoderDecoderSpec:
-    options = read(config)
-    config.only("normalize_embedding", False, default=False)
-    config.only("static_position_embeddings", True, default=True)
+def _read_vocabularies(config: Config, options: Options) -> dict[str, Any]:
+    """Return the size of the target's vocabulary, and which matrices the languages share."""
     source, target = options["vocab_size"], config.get("decoder_vocab_size", options["vocab_size"])
-    if config.get("share_encoder_decoder_embeddings", True):
-        if target != source:
-            raise ConflictError(
-                [f"{source} source tokens", f"{target} target tokens"],
-                f"{config.where} shares one embedding matrix between both",
-                hint="set share_encoder_decoder_embeddings to false or make the vocabularies equal",
-            )
-        config.only("tie_word_embeddings", True, default=True)
-        tied: tuple[str, ...] = ("source", "head")
-    else:
+    if not config.get("share_encoder_decoder_embeddings", True):
         tied = ("head",) if config.get("tie_word_embeddings", True) else ()
-    heads: dict[str, spec.HeadSpec] = {
-        "MarianMTModel": language_model(config, target),
-        "MarianModel": spec.FeaturesSpec(),
-    }
-    pad = config.get("pad_token_id", 58100)
-    return marian(
-        **options,
-        tgt_vocab_size=target,
-        pad_id=pad,
-        start_id=config.get("decoder_start_token_id", pad),
-        tied=tied,
-        head=heads[config.architecture],
-    )
+        return {"tgt_vocab_size": target, "tied": tied}
+    if target != source:
+        raise ConflictError(
+            [f"{source} source tokens", f"{target} target tokens"],
+            f"{config.where} shares one embedding matrix between both",
+            hint="set share_encoder_decoder_embeddings to false or make the vocabularies equal",
+        )
+    config.only("tie_word_embeddings", True, default=True)
+    return {"tgt_vocab_size": target, "tied": ("source", "head")}
 
 
-def to_config(model: spec.ModelSpec) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderDecoderSpec) and isinstance(model.target, spec.TokensSpec)
+def _write_vocabularies(options: Options) -> dict[str, Any]:
     return {
-        "model_type": "marian",
-        "architectures": [
-            {spec.LanguageModelSpec: "MarianMTModel", spec.FeaturesSpec: "MarianModel"}[type(model.head)]
-        ],
-        **write(model),
-        "decoder_vocab_size": model.target.vocab_size,
-        "share_encoder_decoder_embeddings": "source" in model.tied,
-        "tie_word_embeddings": spec_options(model)["tied"],
+        "decoder_vocab_size": options["tgt_vocab_size"] or options["vocab_size"],
+        "share_encoder_decoder_embeddings": "source" in options["tied"],
+        "tie_word_embeddings": "head" in options["tied"],
     }
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
-    assert isinstance(model, spec.EncoderDecoderSpec)
+def _read_ids(config: Config, options: Options) -> dict[str, Any]:
+    pad = config.get("pad_token_id", 58100)
+    return {"pad_id": pad, "start_id": config.get("decoder_start_token_id", pad)}
+
+
+def _write_ids(options: Options) -> dict[str, Any]:
+    return {"pad_token_id": options["pad_id"], "decoder_start_token_id": options["start_id"]}
+
+
+_KEYS = (
+    *KEYS,
+    Rule(("tgt_vocab_size", "tied"), _read_vocabularies, _write_vocabularies),
+    Rule(("pad_id", "start_id"), _read_ids, _write_ids),
+    fixed("normalize_embedding", False),
+    fixed("static_position_embeddings", True),
+)
+
+
+def weight_rows(model: spec.EncoderDecoderSpec) -> Sequence[Op]:
     bare = isinstance(model.head, spec.FeaturesSpec)
     encoder, decoder = "{base}encoder.embed_tokens.weight", "{base}decoder.embed_tokens.weight"
     head = () if bare else ("lm_head.weight",)
@@ -93,19 +86,18 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
         Ignored("{base}{encoder,decoder}.version"),
     )
     rows += block_rows(model) + bias_row(model.head)
-    return WeightTable(rows, base=model_prefixes(model.head, "model."))
+    return rows
 
 
 FAMILY = Family(
     name="marian",
-    model_types=("marian",),
-    architectures=("MarianMTModel", "MarianModel"),
-    build=marian,
+    builder=ENCODER_DECODER,  # the defaults are the published translators for one language pair
+    keys=_KEYS,
+    heads={"MarianMTModel": LANGUAGE_MODEL, "MarianModel": Head(spec.FeaturesSpec)},
     presets={"opus-mt": {}},
     tiny={**TINY, "d_ff": 64},
-    from_config=from_config,
-    to_config=to_config,
-    table=table,
+    rows=weight_rows,
+    prefixes=("model.",),
     # layer dropout and initialization matter only for training
     ignored_keys=frozenset(
         """encoder_layerdrop decoder_layerdrop init_std classif_dropout classifier_dropout bad_words_ids

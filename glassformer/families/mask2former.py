@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.family import (
-    ACTIVATION_NAMES,
-    ACTIVATIONS,
-    Config,
-    Family,
-    label_config,
-    layer_rows,
-    rename_modules,
-)
+from glassformer.families.family import Builder, Family
+from glassformer.families.keys import Head, Key, Rule, activation, fixed
 from glassformer.families.mask_classifiers import (
+    BACKBONE,
     LOSS_KEYS,
     PIXELS,
     SWINS,
@@ -24,11 +18,10 @@ from glassformer.families.mask_classifiers import (
     Backbone,
     backbone_rows,
     head_rows,
+    mask_classifier_options,
     query_decoder,
-    read_backbone,
-    write_backbone,
 )
-from glassformer.weights.convert import WeightTable
+from glassformer.families.rows import layer_rows, rename_modules
 from glassformer.weights.ops import Op, Rename, Split, expand
 
 
@@ -50,6 +43,7 @@ def mask2former(
     mask_dim: int = 256,
     num_labels: int = 150,
     project_memory: bool = False,
+    head: spec.MasksSpec | None = None,
 ) -> spec.MaskClassifierSpec:
     """Create the spec of a Mask2Former; the defaults are those for ADE20K, with a ResNet-50.
 
@@ -84,59 +78,51 @@ def mask2former(
             wiring="pre" if pre_norm else "post",
             cross_first=True,
         ),
-        head=spec.MasksSpec(num_labels=num_labels, mask_dim=mask_dim),
+        head=head or spec.MasksSpec(num_labels=num_labels, mask_dim=mask_dim),
         project_memory=project_memory,
     )
 
 
-def from_config(config: Config) -> spec.MaskClassifierSpec:
-    config.only("feature_strides", [4, 8, 16, 32], default=[4, 8, 16, 32])
-    return mask2former(
-        backbone=read_backbone(config),
-        width=config.get("feature_size", 256),
-        encoder_layers=config.get("encoder_layers", 6),
-        encoder_ff=config.get("encoder_feedforward_dim", 1024),
-        num_finer=config.choose("common_stride", {4: 1, 8: 0}, 4),
-        d_model=config.get("hidden_dim", 256),
-        num_heads=config.get("num_attention_heads", 8),
-        num_layers=config.get("decoder_layers", 10) - 1,  # it counts the prediction before the first layer
-        d_ff=config.get("dim_feedforward", 2048),
-        activation=config.choose("activation_function", ACTIVATIONS, "relu"),
-        pre_norm=config.get("pre_norm", False),
-        dropout=config.get("dropout", 0.0),
-        num_queries=config.get("num_queries", 100),
-        mask_dim=config.get("mask_feature_size", 256),
-        num_labels=config.num_labels,
-        project_memory=config.get("enforce_input_projection", False),
-    )
-
-
-def to_config(model: spec.ModelSpec) -> dict[str, Any]:
-    assert isinstance(model, spec.MaskClassifierSpec) and isinstance(model.head, spec.MasksSpec)
-    source, block, ffn = model.input, model.decoder.block, model.decoder.block.feed_forward
+def _invert(model: spec.MaskClassifierSpec) -> dict[str, Any]:
+    """Return the options of `mask2former` that give a spec."""
+    source = model.input
     assert isinstance(source, spec.DeformablePixelDecoderSpec)
-    return {
-        "model_type": "mask2former",
-        "architectures": ["Mask2FormerForUniversalSegmentation"],
-        "backbone_config": write_backbone(source.backbone),
-        "feature_size": source.width,
-        "mask_feature_size": model.head.mask_dim,
-        "hidden_dim": model.decoder.d_model,
-        "encoder_feedforward_dim": source.d_ff,
-        "activation_function": ACTIVATION_NAMES[ffn.activation],
+    return mask_classifier_options(model) | {
         "encoder_layers": source.num_layers,
-        "decoder_layers": model.decoder.num_layers + 1,
-        "num_attention_heads": block.attention.num_heads,
-        "dropout": block.dropout,
-        "dim_feedforward": ffn.d_ff,
-        "pre_norm": block.wiring == "pre",
-        "enforce_input_projection": model.project_memory,
-        "feature_strides": [4, 8, 16, 32],
-        "common_stride": 8 // 2**source.num_finer,
-        "num_queries": model.target.num_queries,
-        **label_config(model.head),
+        "encoder_ff": source.d_ff,
+        "num_finer": source.num_finer,
+        "pre_norm": model.decoder.block.wiring == "pre",
+        "project_memory": model.project_memory,
     }
 
+
+BUILDER = Builder(mask2former, _invert, spec.MaskClassifierSpec, spec.DeformablePixelDecoderSpec)
+
+
+# the published number of layers counts the prediction before the first layer
+_NUM_LAYERS = Rule(
+    ("num_layers",),
+    lambda config, _: {"num_layers": config.get("decoder_layers", 10) - 1},
+    lambda options: {"decoder_layers": options["num_layers"] + 1},
+)
+KEYS = (
+    BACKBONE,
+    Key("feature_size", "width", 256),
+    Key("hidden_dim", "d_model", 256),
+    Key("encoder_feedforward_dim", "encoder_ff", 1024),
+    activation("activation_function", "relu"),
+    Key("encoder_layers", default=6),
+    _NUM_LAYERS,
+    Key("num_attention_heads", "num_heads", 8),
+    Key("dropout", default=0.0),
+    Key("dim_feedforward", "d_ff", 2048),
+    Key("pre_norm", default=False),
+    Key("enforce_input_projection", "project_memory", False),
+    fixed("feature_strides", [4, 8, 16, 32]),
+    Key("common_stride", "num_finer", 4, values={4: 1, 8: 0}),
+    Key("num_queries", default=100),
+)
+_HEAD = Head(spec.MasksSpec, (Key("mask_feature_size", "mask_dim", 256),))
 
 _LAYER = {
     **{f"self_attn.{p}_proj": f"self_attn.{p}_proj" for p in ("q", "k", "v", "out")},
@@ -159,8 +145,7 @@ _ENCODER_LAYER = {
 }
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
-    assert isinstance(model, spec.MaskClassifierSpec)
+def weight_rows(model: spec.MaskClassifierSpec) -> Sequence[Op]:
     source, width, count = model.input, model.decoder.d_model, model.decoder.num_layers
     assert isinstance(source, spec.DeformablePixelDecoderSpec)
     pixels, layer = f"{PIXELS}decoder.", f"{TRANSFORMER}decoder.layers.{{i}}"
@@ -199,14 +184,14 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     ]
     if model.project_memory or source.width != width:
         rows += rename_modules(*((f"{TRANSFORMER}input_projections.{n}", f"project.{n}") for n in range(3)))
-    return WeightTable(tuple(rows))
+    return tuple(rows)
 
 
 FAMILY = Family(
     name="mask2former",
-    model_types=("mask2former",),
-    architectures=("Mask2FormerForUniversalSegmentation",),
-    build=mask2former,
+    builder=BUILDER,
+    keys=KEYS,
+    heads={"Mask2FormerForUniversalSegmentation": _HEAD},
     presets={
         "mask2former-resnet50-ade": {},
         **{f"mask2former-swin-{size}-ade-semantic": {"backbone": b} for size, b in SWINS.items()},
@@ -214,8 +199,6 @@ FAMILY = Family(
         "mask2former-swin-small-coco-panoptic": {"backbone": SWINS["small"], "num_labels": 133},
     },
     tiny={**TINY, "encoder_layers": 2, "encoder_ff": 48},
-    from_config=from_config,
-    to_config=to_config,
-    table=table,
+    rows=weight_rows,
     ignored_keys=LOSS_KEYS,
 )

@@ -6,11 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.core.spatial import offset_index
+from glassformer.core.vision.attention import offset_index
 from glassformer.families import hierarchical_encoder
-from glassformer.families.family import Config, rename_modules
+from glassformer.families.config import Config
+from glassformer.families.family import preset, spec_options
+from glassformer.families.keys import Rule
 from glassformer.families.resnet_backbone import read_resnet, resnet_rows, write_resnet
-from glassformer.families.swin import size_options, swin
+from glassformer.families.rows import rename_modules
+from glassformer.families.swin import FAMILY as SWIN
+from glassformer.families.swin import size_options
 from glassformer.weights.ops import Computed, Constant, Op, Rename, add_prefix, expand
 
 PIXELS = "model.pixel_level_module."
@@ -23,25 +27,25 @@ LOSS_KEYS = frozenset(
 )
 
 Backbone = spec.ResNetSpec | spec.EncoderOnlySpec
-TINY: dict[str, Any] = {
-    "backbone": spec.ResNetSpec(
+TINY: dict[str, Any] = preset(
+    32,
+    4,
+    3,
+    64,
+    backbone=spec.ResNetSpec(
         stem_width=16, widths=(16, 32, 48, 64), depths=(1, 1, 1, 1), layer="basic", norm="batch"
     ),
-    "width": 32,
-    "d_model": 32,
-    "num_heads": 4,
-    "num_layers": 3,
-    "d_ff": 64,
-    "num_queries": 8,
-    "mask_dim": 16,
-    "num_labels": 5,
-}
+    width=32,
+    num_queries=8,
+    mask_dim=16,
+    num_labels=5,
+)
 
 
 def swin_backbone(embed_dim: int, depth: int, num_heads: int, **options: Any) -> spec.EncoderOnlySpec:
     """Create a Swin of four stages. depth, num_heads: layers of the third stage, heads of the first."""
     head = spec.BackboneSpec(layers=(1, 2, 3, 4), norm=hierarchical_encoder.NORM)
-    return swin(**size_options(embed_dim, depth, num_heads, drop_path=0.3, head=head, **options))
+    return SWIN.build(**size_options(embed_dim, depth, num_heads, drop_path=0.3, head=head, **options))
 
 
 _LARGER = {"image_size": 384, "window_size": 12}
@@ -92,16 +96,34 @@ def read_backbone(config: Config) -> Backbone:
         return replace(read_resnet(backbone), norm="batch")
     backbone = config.nested("backbone_config", architectures=["SwinBackbone"], out_features=stages)
     backbone.only("use_absolute_embeddings", False, None, default=False)
-    return swin(**hierarchical_encoder.read(backbone, "Swin"))
+    swin = SWIN.from_config(backbone)
+    assert isinstance(swin, spec.EncoderOnlySpec)
+    return swin
 
 
 def write_backbone(backbone: Backbone) -> dict[str, Any]:
     """Return the published config of a backbone; the inverse of `read_backbone`."""
     if isinstance(backbone, spec.EncoderOnlySpec):
-        return hierarchical_encoder.write(backbone, model_type="swin", prefix="Swin")
+        return SWIN.to_config(backbone)
     config = write_resnet(backbone)
     del config["frozen_batch_norm"]
     return config | {"out_features": [f"stage{n + 1}" for n in range(len(backbone.widths))]}
+
+
+BACKBONE = Rule(
+    ("backbone",),
+    lambda config, _: {"backbone": read_backbone(config)},
+    lambda options: {"backbone_config": write_backbone(options["backbone"])},
+)
+
+
+def mask_classifier_options(model: spec.MaskClassifierSpec) -> dict[str, Any]:
+    """Return the options of a spec that both families share."""
+    return spec_options(model) | {
+        "backbone": model.input.backbone,
+        "width": model.input.width,
+        "num_queries": model.target.num_queries,
+    }
 
 
 def backbone_rows(backbone: Backbone) -> tuple[Op, ...]:

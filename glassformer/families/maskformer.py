@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Sequence
 
 from glassformer.core import spec
 from glassformer.families.detr import DECODER_LAYER
-from glassformer.families.family import (
-    ACTIVATION_NAMES,
-    ACTIVATIONS,
-    Config,
-    Family,
-    label_config,
-    rename_modules,
-)
-from glassformer.families.image_encoder import layer_ops
+from glassformer.families.family import Builder, Family
+from glassformer.families.keys import Head, Key, Rule, activation, fixed, nested
 from glassformer.families.mask_classifiers import (
+    BACKBONE,
     LOSS_KEYS,
     PIXELS,
     SWINS,
@@ -24,12 +17,11 @@ from glassformer.families.mask_classifiers import (
     TRANSFORMER,
     Backbone,
     head_rows,
+    mask_classifier_options,
     nested_backbone_rows,
     query_decoder,
-    read_backbone,
-    write_backbone,
 )
-from glassformer.weights.convert import WeightTable
+from glassformer.families.rows import layer_ops, rename_modules
 from glassformer.weights.ops import Op, Rename, expand
 
 
@@ -48,6 +40,7 @@ def maskformer(
     num_queries: int = 100,
     mask_dim: int = 256,
     num_labels: int = 150,
+    head: spec.MasksSpec | None = None,
 ) -> spec.MaskClassifierSpec:
     """Create the spec of a MaskFormer; the defaults are those of ResNet-50 for ADE20K.
 
@@ -69,60 +62,38 @@ def maskformer(
             attention_dropout=attention_dropout,
             ffn_dropout=ffn_dropout,
         ),
-        head=spec.MasksSpec(num_labels=num_labels, mask_dim=mask_dim),
+        head=head or spec.MasksSpec(num_labels=num_labels, mask_dim=mask_dim),
     )
 
 
-def from_config(config: Config) -> spec.MaskClassifierSpec:
-    decoder = config.nested("decoder_config")
-    decoder.only("model_type", "detr", default="detr")
-    decoder.only("auxiliary_loss", False, None, default=False)
-    return maskformer(
-        backbone=read_backbone(config),
-        width=config.get("fpn_feature_size", 256),
-        mask_dim=config.get("mask_feature_size", 256),
-        num_labels=config.num_labels,
-        d_model=decoder.get("d_model", 256),
-        num_heads=decoder.get("decoder_attention_heads", 8),
-        num_layers=decoder.get("decoder_layers", 6),
-        d_ff=decoder.get("decoder_ffn_dim", 2048),
-        activation=decoder.choose("activation_function", ACTIVATIONS, "relu"),
-        dropout=decoder.get("dropout", 0.1),
-        attention_dropout=decoder.get("attention_dropout", 0.0),
-        ffn_dropout=decoder.get("activation_dropout", 0.0),
-        num_queries=decoder.get("num_queries", 100),
-    )
+BUILDER = Builder(maskformer, mask_classifier_options, spec.MaskClassifierSpec, spec.FeaturePyramidSpec)
+KEYS = (
+    BACKBONE,
+    Key("fpn_feature_size", "width", 256),
+    nested(
+        "decoder_config",
+        (
+            fixed("model_type", "detr"),
+            fixed("auxiliary_loss", False, None),
+            Key("d_model", default=256),
+            Rule((), lambda config, _: {}, lambda options: {"encoder_attention_heads": options["num_heads"]}),
+            Key("decoder_attention_heads", "num_heads", 8),
+            Key("decoder_layers", "num_layers", 6),
+            Key("decoder_ffn_dim", "d_ff", 2048),
+            activation("activation_function", "relu"),
+            Key("dropout", default=0.1),
+            Key("attention_dropout", default=0.0),
+            Key("activation_dropout", "ffn_dropout", 0.0),
+            Key("num_queries", default=100),
+        ),
+        model_type="detr",
+    ),
+)
+_HEAD = Head(spec.MasksSpec, (Key("mask_feature_size", "mask_dim", 256),))
 
 
-def to_config(model: spec.ModelSpec) -> dict[str, Any]:
-    assert isinstance(model, spec.MaskClassifierSpec) and isinstance(model.input, spec.FeaturePyramidSpec)
-    assert isinstance(model.head, spec.MasksSpec)
-    block, ffn = model.decoder.block, model.decoder.block.feed_forward
-    return {
-        "model_type": "maskformer",
-        "architectures": ["MaskFormerForInstanceSegmentation"],
-        "backbone_config": write_backbone(model.input.backbone),
-        "fpn_feature_size": model.input.width,
-        "mask_feature_size": model.head.mask_dim,
-        "decoder_config": {
-            "model_type": "detr",
-            "d_model": model.decoder.d_model,
-            "encoder_attention_heads": block.attention.num_heads,
-            "decoder_attention_heads": block.attention.num_heads,
-            "decoder_layers": model.decoder.num_layers,
-            "decoder_ffn_dim": ffn.d_ff,
-            "activation_function": ACTIVATION_NAMES[ffn.activation],
-            "dropout": block.dropout,
-            "attention_dropout": block.attention.dropout,
-            "activation_dropout": ffn.dropout,
-            "num_queries": model.target.num_queries,
-        },
-        **label_config(model.head),
-    }
-
-
-def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
-    assert isinstance(model, spec.MaskClassifierSpec) and isinstance(model.input, spec.FeaturePyramidSpec)
+def weight_rows(model: spec.MaskClassifierSpec) -> Sequence[Op]:
+    assert isinstance(model.input, spec.FeaturePyramidSpec)
     layer = f"{TRANSFORMER}decoder.layers.{{i}}"
     decoder = layer_ops(DECODER_LAYER, old=layer, new=layer, ours="decoder.blocks.{i}")
     fpn, channels = f"{PIXELS}decoder.fpn.", spec.feature_channels(model.input.backbone)
@@ -144,22 +115,20 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     ]
     if channels[-1] != model.decoder.d_model:
         rows += rename_modules((f"{TRANSFORMER}input_projection", "project.0"))
-    return WeightTable(tuple(rows))
+    return tuple(rows)
 
 
 FAMILY = Family(
     name="maskformer",
-    model_types=("maskformer",),
-    architectures=("MaskFormerForInstanceSegmentation",),
-    build=maskformer,
+    builder=BUILDER,
+    keys=KEYS,
+    heads={"MaskFormerForInstanceSegmentation": _HEAD},
     presets={
         **{f"maskformer-swin-{size}-ade": {"backbone": backbone} for size, backbone in SWINS.items()},
         "maskformer-resnet50-ade": {},
         "maskformer-resnet101-ade": {"backbone": spec.ResNetSpec(depths=(3, 4, 23, 3), norm="batch")},
     },
     tiny=TINY,
-    from_config=from_config,
-    to_config=to_config,
-    table=table,
+    rows=weight_rows,
     ignored_keys=LOSS_KEYS | {"num_attention_heads", "num_hidden_layers"},
 )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from glassformer.core import spec
 from glassformer.errors import ConflictError
-from glassformer.families.family import Config, Family, rename_modules
+from glassformer.families.family import Builder, Family
+from glassformer.families.keys import Head, Key, Keys, Rule
+from glassformer.families.rows import rename_modules
 from glassformer.families.sam import mask_decoder, prompt_rows, two_way_rows
-from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import (
     Concat,
     Ignored,
@@ -77,36 +78,20 @@ def mobile_sam(
     )
 
 
-# There is no published config: the keys are the options of `mobile_sam`.
-_SIZES = tuple(
-    "image_size channels d_model decoder_layers decoder_heads decoder_d_ff mask_channels iou_dim".split()
-)
-_LISTS = ("widths", "depths", "heads", "windows", "strides")
-
-
-def from_config(config: Config) -> spec.PromptedSegmenterSpec:
-    options: dict[str, Any] = {key: config.need(key, int) for key in _SIZES}
-    options |= {key: tuple(config.need(key, list)) for key in _LISTS}
-    return mobile_sam(**options)
-
-
-def to_config(model: spec.ModelSpec) -> dict[str, Any]:
-    assert isinstance(model, spec.PromptedSegmenterSpec)
-    assert isinstance(model.input, spec.ConvolutionStemSpec)
+def _invert(model: spec.PromptedSegmenterSpec) -> dict[str, Any]:
+    """Return the options of `mobile_sam` that give a spec."""
     assert isinstance(model.encoder, spec.HybridStagesSpec)
     stages = model.encoder.stages
     attentions = [stage.block.attention for stage in stages if isinstance(stage, spec.StackSpec)]
     windows = [attention.spatial_window for attention in attentions]
     return {
-        "model_type": "mobile_sam",
-        "architectures": ["MobileSam"],
         "image_size": model.input.image_size[0],
         "channels": model.input.channels,
-        "widths": [stage.d_model for stage in stages],
-        "depths": [stage.num_layers for stage in stages],
-        "heads": [attention.num_heads for attention in attentions],
-        "windows": [window.size for window in windows if window],
-        "strides": list(model.encoder.strides),
+        "widths": tuple(stage.d_model for stage in stages),
+        "depths": tuple(stage.num_layers for stage in stages),
+        "heads": tuple(attention.num_heads for attention in attentions),
+        "windows": tuple(window.size for window in windows if window),
+        "strides": model.encoder.strides,
         "d_model": model.decoder.d_model,
         "decoder_layers": model.decoder.num_layers,
         "decoder_heads": model.decoder.attention.num_heads,
@@ -115,6 +100,24 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
         "iou_dim": model.head.iou_dim,
     }
 
+
+BUILDER = Builder(mobile_sam, _invert, spec.PromptedSegmenterSpec, spec.ConvolutionStemSpec)
+
+
+def _sequence(name: str) -> Rule:
+    return Rule(
+        (name,),
+        lambda config, _: {name: tuple(config.need(name, list))},
+        lambda options: {name: [*options[name]]},
+    )
+
+
+# There is no published config: the keys are the options of `mobile_sam`.
+_SIZES = "image_size channels d_model decoder_layers decoder_heads decoder_d_ff mask_channels iou_dim".split()
+KEYS: Keys = (
+    *(Key(name) for name in _SIZES),
+    *(_sequence(name) for name in ("widths", "depths", "heads", "windows", "strides")),
+)
 
 _BATCH_NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
@@ -156,62 +159,57 @@ def _stage_rows(n: int, stage: spec.ConvolutionStageSpec | spec.StackSpec) -> tu
     return expand(add_prefix(theirs, ours, rows), i=stage.num_layers)
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
-    assert isinstance(model, spec.PromptedSegmenterSpec)
+def weight_rows(model: spec.PromptedSegmenterSpec) -> Sequence[Op]:
     assert isinstance(model.encoder, spec.HybridStagesSpec)
     stages, count = model.encoder.stages, model.head.num_masks + 1
     mlps = [(f"output_hypernetworks_mlps.{m}", f"hypernetworks.{m}", 3) for m in range(count)]
     mlps.append(("iou_prediction_head", "iou", model.head.iou_layers))
-    return WeightTable(
-        (
-            *_conv_rows(
-                ("image_encoder.patch_embed.seq.0", "embed.conv1"),
-                ("image_encoder.patch_embed.seq.2", "embed.conv2"),
+    return (
+        *_conv_rows(
+            ("image_encoder.patch_embed.seq.0", "embed.conv1"),
+            ("image_encoder.patch_embed.seq.2", "embed.conv2"),
+        ),
+        *(row for n, stage in enumerate(stages) for row in _stage_rows(n, stage)),
+        *_conv_rows(
+            *(
+                (f"image_encoder.layers.{n}.downsample.{theirs}", f"encoder.merging.{n}.{ours}")
+                for n in range(len(stages) - 1)
+                for theirs, ours in _BOTTLENECK
+            )
+        ),
+        Ignored("image_encoder.{norm_head,head}.*"),  # a classifier from pretraining
+        Rename("image_encoder.neck.0.weight", "neck.conv1.weight"),
+        Rename("image_encoder.neck.2.weight", "neck.conv2.weight"),
+        Rename("prompt_encoder.pe_layer.positional_encoding_gaussian_matrix", "prompt.position.frequencies"),
+        *prompt_rows("point_embeddings"),
+        *two_way_rows(model.decoder.num_layers, "norm"),
+        *rename_modules(
+            ("image_encoder.neck.1", "neck.norm1"),
+            ("image_encoder.neck.3", "neck.norm2"),
+            ("prompt_encoder.mask_downscaling.0", "prompt.mask.conv1"),
+            ("prompt_encoder.mask_downscaling.1", "prompt.mask.norm1"),
+            ("prompt_encoder.mask_downscaling.3", "prompt.mask.conv2"),
+            ("prompt_encoder.mask_downscaling.4", "prompt.mask.norm2"),
+            ("prompt_encoder.mask_downscaling.6", "prompt.mask.conv3"),
+            ("mask_decoder.transformer.norm_final_attn", "decoder.final_norm"),
+            ("mask_decoder.output_upscaling.0", "head.upscale1"),
+            ("mask_decoder.output_upscaling.1", "head.upscale_norm"),
+            ("mask_decoder.output_upscaling.3", "head.upscale2"),
+            *(
+                (f"mask_decoder.{theirs}.layers.{n}", f"head.{ours}.layers.{n}")
+                for theirs, ours, layers in mlps
+                for n in range(layers)
             ),
-            *(row for n, stage in enumerate(stages) for row in _stage_rows(n, stage)),
-            *_conv_rows(
-                *(
-                    (f"image_encoder.layers.{n}.downsample.{theirs}", f"encoder.merging.{n}.{ours}")
-                    for n in range(len(stages) - 1)
-                    for theirs, ours in _BOTTLENECK
-                )
-            ),
-            Ignored("image_encoder.{norm_head,head}.*"),  # a classifier from pretraining
-            Rename("image_encoder.neck.0.weight", "neck.conv1.weight"),
-            Rename("image_encoder.neck.2.weight", "neck.conv2.weight"),
-            Rename(
-                "prompt_encoder.pe_layer.positional_encoding_gaussian_matrix", "prompt.position.frequencies"
-            ),
-            *prompt_rows("point_embeddings"),
-            *two_way_rows(model.decoder.num_layers, "norm"),
-            *rename_modules(
-                ("image_encoder.neck.1", "neck.norm1"),
-                ("image_encoder.neck.3", "neck.norm2"),
-                ("prompt_encoder.mask_downscaling.0", "prompt.mask.conv1"),
-                ("prompt_encoder.mask_downscaling.1", "prompt.mask.norm1"),
-                ("prompt_encoder.mask_downscaling.3", "prompt.mask.conv2"),
-                ("prompt_encoder.mask_downscaling.4", "prompt.mask.norm2"),
-                ("prompt_encoder.mask_downscaling.6", "prompt.mask.conv3"),
-                ("mask_decoder.transformer.norm_final_attn", "decoder.final_norm"),
-                ("mask_decoder.output_upscaling.0", "head.upscale1"),
-                ("mask_decoder.output_upscaling.1", "head.upscale_norm"),
-                ("mask_decoder.output_upscaling.3", "head.upscale2"),
-                *(
-                    (f"mask_decoder.{theirs}.layers.{n}", f"head.{ours}.layers.{n}")
-                    for theirs, ours, layers in mlps
-                    for n in range(layers)
-                ),
-            ),
-            Concat("mask_decoder.{iou_token,mask_tokens}.weight", "head.tokens", sizes=(1, count)),
-        )
+        ),
+        Concat("mask_decoder.{iou_token,mask_tokens}.weight", "head.tokens", sizes=(1, count)),
     )
 
 
 FAMILY = Family(
     name="mobile_sam",
-    model_types=("mobile_sam",),
-    architectures=("MobileSam",),
-    build=mobile_sam,
+    builder=BUILDER,
+    keys=KEYS,
+    heads={"MobileSam": Head(spec.PromptedMasksSpec, from_options=True)},
     presets={"mobile-sam": {}},
     tiny={
         "image_size": 48,
@@ -224,7 +222,5 @@ FAMILY = Family(
         "decoder_d_ff": 64,
         "iou_dim": 16,
     },
-    from_config=from_config,
-    to_config=to_config,
-    table=table,
+    rows=weight_rows,
 )

@@ -14,7 +14,9 @@ from glassformer.core.model import AnyModel
 from glassformer.core.positions import SinusoidalPositions, sinusoids
 from glassformer.core.spec import ModelSpec
 from glassformer.errors import GlassformerError
-from glassformer.families.family import Config, Family, named_label_config
+from glassformer.families.config import Config
+from glassformer.families.family import Family
+from glassformer.families.keys import named_label_config
 from glassformer.weights.convert import WeightTable, to_ours
 from glassformer.weights.int8 import StoredWeights, quantize_state
 from glassformer.weights.ops import Rename
@@ -50,7 +52,7 @@ def published_files(
 
 def _describes(family: Family, config: Config, spec: ModelSpec) -> bool:
     try:
-        return family.from_config(config) == spec
+        return config.architecture in family.architectures and family.from_config(config) == spec
     except (AttributeError, GlassformerError):  # it refers to missing files
         return False
 

@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.family import (
-    ACTIVATION_NAMES,
-    ACTIVATIONS,
-    TINY,
-    Config,
-    Family,
-    Key,
-    UnsupportedConfigError,
-    label_config,
-    layer_rows,
-    model_prefixes,
-    preset,
-    read_options,
-    spec_options,
-    write_options,
-)
-from glassformer.families.text_encoder import TASKS
-from glassformer.weights.convert import WeightTable
+from glassformer.families.config import Config, UnsupportedConfigError
+from glassformer.families.family import TINY, Builder, Family, preset, spec_options
+from glassformer.families.keys import Head, Key, Options, Rule, activation, fixed
+from glassformer.families.rows import layer_rows
 from glassformer.weights.ops import Op, Rename, Split, Tied, expand
 
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
-KEYS = (
-    Key("vocab_size"),
-    Key("hidden_size", "d_model"),
-    Key("num_attention_heads", "num_heads"),
-    Key("intermediate_size", "d_ff"),
-    Key("num_hidden_layers", "num_layers"),
-    Key("max_position_embeddings", "max_len", 8192),
-    Key("hidden_activation", "activation", "gelu"),
-    Key("norm_eps", default=1e-5),
-    Key("attention_bias", default=False),
-    Key("mlp_bias", "ffn_bias", False),
-    Key("attention_dropout", default=0.0),
-    Key("mlp_dropout", "ffn_dropout", 0.0),
-    Key("embedding_dropout", "embed_dropout", 0.0),
-    Key("tie_word_embeddings", "tied", True),
-)
 
 
 def modernbert(
@@ -114,111 +84,147 @@ def modernbert(
     )
 
 
+def _invert(model: spec.EncoderOnlySpec) -> dict[str, Any]:
+    """Return the options of `modernbert` that give a spec."""
+    stack = model.encoder
+    assert isinstance(stack, spec.StackSpec) and isinstance(stack.position, spec.RotarySpec)
+    local, norm = stack.local_position, stack.block.norm
+    assert isinstance(norm, spec.LayerNormSpec)
+    return {
+        **spec_options(model),
+        "norm_bias": norm.bias,
+        "global_every": len(stack.pattern) or 1,
+        "rope_base": stack.position.base,
+        "window": stack.pattern[1].attention.window if stack.pattern else None,
+        "local_rope_base": local.base if isinstance(local, spec.RotarySpec) else None,
+    }
+
+
+BUILDER = Builder(
+    modernbert,
+    _invert,
+    spec.EncoderOnlySpec,
+    spec.TokensSpec,
+    lambda model: isinstance(model.encoder.position, spec.RotarySpec),
+)
+
+
 # ---- the published config ---------------------------------------------------------------------------
 
 
-def _global_every(config: Config) -> int:
-    """Return n if every n-th layer is global, from `layer_types` or the older key."""
-    layers, declared = config.need("num_hidden_layers", int), config.get("global_attn_every_n_layers", 3)
-    kinds = config.get("layer_types", [GLOBAL if n % declared == 0 else LOCAL for n in range(layers)])
+def _read_layers(config: Config, options: Options) -> dict[str, Any]:
+    """Return n if every n-th layer is global, from `layer_types` or the older key, and the windows."""
+    layers, declared = options["num_layers"], config.get("global_attn_every_n_layers", 3)
+    kinds = config.get("layer_types", _layer_types(layers, declared))
+    chosen = {"window": config.get("local_attention", 128) // 2 + 1}
     for every in (declared, *range(1, layers + 1)):
-        if kinds == [GLOBAL if n % every == 0 else LOCAL for n in range(layers)]:
-            return every
+        if kinds == _layer_types(layers, every):
+            return {"global_every": every, **chosen}
     raise UnsupportedConfigError(
         config.where, "layer_types", kinds, f"{GLOBAL} in every n-th layer from the first on, else {LOCAL}"
     )
 
 
+def _layer_types(layers: int, every: int) -> list[str]:
+    return [LOCAL if n % every else GLOBAL for n in range(layers)]
+
+
+def _write_layers(options: Options) -> dict[str, Any]:
+    every, window = options["global_every"], options["window"]
+    config = {
+        "global_attn_every_n_layers": every,
+        "layer_types": _layer_types(options["num_layers"], every),
+    }
+    return config if every == 1 else {**config, "local_attention": 2 * (window - 1)}
+
+
+def _read_rotary(config: Config, options: Options) -> dict[str, Any]:
+    config.only("rope_scaling", None)
+    return {
+        "rope_base": _rope_base(config, GLOBAL, "global_rope_theta", 160000.0),
+        "local_rope_base": _rope_base(config, LOCAL, "local_rope_theta", 10000.0),
+    }
+
+
 def _rope_base(config: Config, kind: str, older_key: str, default: float) -> float:
     older = config.get(older_key, default)
-    config.only("rope_scaling", None)
     parameters = config.get("rope_parameters", dict[str, Any]()).get(kind) or {}
     inner = Config(parameters, f"{config.where}: rope_parameters.{kind}")
     inner.only("rope_type", "default", default="default")
     return inner.get("rope_theta", older)
 
 
-def with_head(config: Config, head: spec.HeadSpec | None) -> spec.EncoderOnlySpec:
-    """Return the encoder of a config with this head; None is the masked-language-model head."""
-    return modernbert(
-        **read_options(config, KEYS),
-        norm_bias=config.get("norm_bias", False),
-        window=config.get("local_attention", 128) // 2 + 1,
-        global_every=_global_every(config),
-        rope_base=_rope_base(config, GLOBAL, "global_rope_theta", 160000.0),
-        local_rope_base=_rope_base(config, LOCAL, "local_rope_theta", 10000.0),
-        pad_id=config.maybe("pad_token_id", int),
-        head=head,
-    )
-
-
-def from_config(config: Config) -> spec.EncoderOnlySpec:
-    norm = spec.LayerNormSpec(eps=config.get("norm_eps", 1e-5), bias=config.get("norm_bias", False))
-    activation: spec.Activation = config.choose("classifier_activation", ACTIVATIONS, "gelu")
-    bias, dropout = config.get("classifier_bias", False), config.get("classifier_dropout", 0.0)
-    hidden: dict[str, Any] = {"hidden": activation, "hidden_norm": norm, "hidden_bias": bias}
-    pools: dict[str, Literal["first", "mean"]] = {"cls": "first", "mean": "mean"}
-    pool = config.choose("classifier_pooling", pools, "cls")
-    labels, decoder_bias = config.num_labels, config.get("decoder_bias", True)
-    heads: dict[str, spec.HeadSpec] = {
-        "ForMaskedLM": spec.MaskedLanguageModelSpec(
-            vocab_size=config.need("vocab_size", int),
-            activation=activation,
-            norm=norm,
-            hidden_bias=bias,
-            bias=decoder_bias,
-        ),
-        "Model": spec.FeaturesSpec(),
-        "ForSequenceClassification": spec.ClassifySpec(
-            num_labels=labels, pool=pool, dropout=dropout, dropped=("out",), **hidden
-        ),
-        "ForTokenClassification": spec.TokenClassifySpec(num_labels=labels, dropout=dropout, **hidden),
-        "ForQuestionAnswering": spec.AnswerSpec(dropout=dropout, **hidden),
+def _write_rotary(options: Options) -> dict[str, Any]:
+    bases = {GLOBAL: options["rope_base"], LOCAL: options["local_rope_base"]}
+    return {
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items() if base
+        }
     }
-    return with_head(config, heads[config.architecture.removeprefix("ModernBert")])
 
 
-def to_config(model: spec.ModelSpec) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderOnlySpec)
-    stack, head = model.encoder, model.head
-    assert isinstance(stack, spec.StackSpec)
-    position, local = stack.position, stack.local_position
-    assert isinstance(position, spec.RotarySpec) and isinstance(stack.block.norm, spec.LayerNormSpec)
-    every = len(stack.pattern) or 1
-    config: dict[str, Any] = {
-        "model_type": "modernbert",
-        "architectures": [f"ModernBert{TASKS[type(head)]}"],
-        **write_options(model, KEYS),
-        "norm_bias": stack.block.norm.bias,
-        "pad_token_id": spec_options(model)["pad_id"],
-        "global_attn_every_n_layers": every,
-        "layer_types": [LOCAL if n % every else GLOBAL for n in range(stack.num_layers)],
-        "rope_parameters": {GLOBAL: {"rope_type": "default", "rope_theta": position.base}},
-        **label_config(head),
-    }
-    if every > 1:
-        assert isinstance(local, spec.RotarySpec) and stack.pattern[1].attention.window is not None
-        config["local_attention"] = 2 * (stack.pattern[1].attention.window - 1)
-        config["rope_parameters"][LOCAL] = {"rope_type": "default", "rope_theta": local.base}
-    if isinstance(head, spec.MaskedLanguageModelSpec):
-        config["classifier_activation"] = ACTIVATION_NAMES[head.activation]
-        config |= {"classifier_bias": head.hidden_bias, "decoder_bias": head.bias}
-    elif isinstance(head, spec.ClassifySpec | spec.TokenClassifySpec | spec.AnswerSpec):
-        assert head.hidden is not None
-        config["classifier_activation"] = ACTIVATION_NAMES[head.hidden]
-        config |= {"classifier_bias": head.hidden_bias, "classifier_dropout": head.dropout}
-    if isinstance(head, spec.ClassifySpec):
-        config["classifier_pooling"] = {"first": "cls", "mean": "mean"}[head.pool]
-    return config
+KEYS = (
+    Key("vocab_size"),
+    Key("hidden_size", "d_model"),
+    Key("num_attention_heads", "num_heads"),
+    Key("intermediate_size", "d_ff"),
+    Key("num_hidden_layers", "num_layers"),
+    Key("max_position_embeddings", "max_len", 8192),
+    activation("hidden_activation", "gelu"),
+    Key("norm_eps", default=1e-5),
+    Key("norm_bias", default=False),
+    Key("attention_bias", default=False),
+    Key("mlp_bias", "ffn_bias", False),
+    Key("attention_dropout", default=0.0),
+    Key("mlp_dropout", "ffn_dropout", 0.0),
+    Key("embedding_dropout", "embed_dropout", 0.0),
+    Key("tie_word_embeddings", "tied", True),
+    Key("pad_token_id", "pad_id", None),
+    Rule(("global_every", "window"), _read_layers, _write_layers),
+    Rule(("rope_base", "local_rope_base"), _read_rotary, _write_rotary),
+    fixed("classifier_pooling", "cls", "mean"),
+)
 
+
+def _norm(field: str) -> Rule:
+    """Return the rule of a head's norm, which has the keys of all norms."""
+
+    def read(config: Config, options: Options) -> dict[str, Any]:
+        bias = config.get("norm_bias", False)
+        return {field: spec.LayerNormSpec(eps=config.get("norm_eps", 1e-5), bias=bias)}
+
+    return Rule((field,), read)
+
+
+_BIAS, _DROPOUT = Key("classifier_bias", "hidden_bias", False), Key("classifier_dropout", "dropout", 0.0)
+_HIDDEN = (activation("classifier_activation", "gelu", ours="hidden"), _norm("hidden_norm"), _BIAS, _DROPOUT)
+_HEADS = {
+    "ModernBertForMaskedLM": Head(
+        spec.MaskedLanguageModelSpec,
+        (
+            Key("vocab_size"),
+            activation("classifier_activation", "gelu"),
+            _norm("norm"),
+            _BIAS,
+            Key("decoder_bias", "bias", True),
+        ),
+    ),
+    "ModernBertModel": Head(spec.FeaturesSpec),
+    "ModernBertForSequenceClassification": Head(
+        spec.ClassifySpec,
+        (*_HIDDEN, Key("classifier_pooling", "pool", "cls", values={"cls": "first", "mean": "mean"})),
+        {"dropped": ("out",)},
+    ),
+    "ModernBertForTokenClassification": Head(spec.TokenClassifySpec, _HIDDEN),
+    "ModernBertForQuestionAnswering": Head(spec.AnswerSpec, _HIDDEN),
+}
 
 # ---- the published tensors --------------------------------------------------------------------------
 
 _TOKEN = "{base}embeddings.tok_embeddings.weight"
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
-    assert isinstance(model, spec.EncoderOnlySpec)
+def weight_rows(model: spec.EncoderOnlySpec) -> Sequence[Op]:
     stack, head, width = model.encoder, model.head, model.encoder.d_model
     options = spec_options(model)
     theirs, ours, layers = "{base}layers.{i}", "encoder.blocks.{i}", stack.num_layers
@@ -267,19 +273,18 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
         )
     else:
         rows += (Rename(_TOKEN, "embed.token.weight"),)
-    return WeightTable(rows, base=model_prefixes(head, "model."))
+    return rows
 
 
 FAMILY = Family(
     name="modernbert",
-    model_types=("modernbert",),
-    architectures=tuple(f"ModernBert{task}" for task in TASKS.values()),
-    build=modernbert,
+    builder=BUILDER,
+    keys=KEYS,
+    heads=_HEADS,
     presets={"modernbert-base": {}, "modernbert-large": preset(1024, 16, 28, 2624)},
     tiny={**TINY, "d_ff": 64, "num_layers": 4, "window": 4, "pad_id": 0},
-    from_config=from_config,
-    to_config=to_config,
-    table=table,
+    rows=weight_rows,
+    prefixes=("model.",),
     ignored_keys=frozenset(
         """initializer_cutoff_factor deterministic_flash_attn sparse_prediction sparse_pred_ignore_index
         reference_compile repad_logits_with_grad sliding_window""".split()

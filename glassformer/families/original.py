@@ -10,37 +10,40 @@ from typing import Any, Literal, get_args
 
 from glassformer.core import spec
 from glassformer.errors import InvalidValueError, UnsupportedError
-from glassformer.families.family import Family
+from glassformer.families.family import Builder, Family, preset
 
+Activation = spec.Activation | Literal["swiglu"]
 Position = Literal["sinusoidal", "sinusoidal_halves", "learned", "rotary", "relative", "alibi", "none"]
 POSITIONS = get_args(Position)
 
 
 def original(
-    *,
-    src_vocab_size: int = 37000,
-    tgt_vocab_size: int | None = None,
     d_model: int = 512,
     num_heads: int = 8,
     d_ff: int = 2048,
     num_layers: int = 6,
-    decoder_layers: int | None = None,
+    src_vocab_size: int = 37000,
+    tgt_vocab_size: int | None = None,
     max_len: int = 5000,
     dropout: float = 0.1,
+    *,
+    decoder_layers: int | None = None,
     norm: Literal["pre", "post"] = "post",
-    activation: spec.Activation = "relu",
+    activation: Activation = "relu",
     position: Position = "sinusoidal",
     norm_eps: float = 1e-5,
     attention_dropout: float = 0.0,
     ffn_dropout: float = 0.0,
     pad_id: int | None = 0,
     start_id: int | None = None,
+    end_id: int | None = None,
     tied: tuple[Literal["source", "head"], ...] = (),
 ) -> spec.EncoderDecoderSpec:
     """Create the spec of the original Transformer; the defaults are the paper's base model.
 
     num_layers: number of layers of each stack, unless `decoder_layers` is set.
-    norm, activation, position: the paper's by default; later variants are options.
+    norm, activation, position: the paper's by default; later variants are options. activation "swiglu" is a
+    gated feed-forward layer with SiLU and without biases.
 
     Dropout is applied as in the paper: to the output of each sublayer and to the summed embeddings.
     """
@@ -57,7 +60,11 @@ def original(
         "alibi": spec.AlibiSpec(),
     }
     attention = spec.AttentionSpec(num_heads=num_heads, dropout=attention_dropout)
-    ffn = spec.FeedForwardSpec(d_ff=d_ff, activation=activation, dropout=ffn_dropout)
+    ffn = (
+        spec.GatedFeedForwardSpec(d_ff=d_ff, dropout=ffn_dropout)
+        if activation == "swiglu"
+        else spec.FeedForwardSpec(d_ff=d_ff, activation=activation, dropout=ffn_dropout)
+    )
     layer_norm = spec.LayerNormSpec(eps=norm_eps)
 
     def tokens(vocab_size: int) -> spec.TokensSpec:
@@ -95,6 +102,7 @@ def original(
         head=spec.LanguageModelSpec(vocab_size=target, bias="head" not in tied),
         tied=tied,
         start_id=start_id,
+        end_id=end_id,
         init=spec.XavierSpec(),
     )
 
@@ -107,23 +115,14 @@ def _no_published_layout(*_: Any) -> Any:
 
 FAMILY = Family(
     name="original",
-    model_types=(),
-    architectures=(),
-    build=original,
+    builder=Builder(original, _no_published_layout, spec.EncoderDecoderSpec),
+    heads={},
     presets={
         "original": {},
         "original-big": {"d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3},
     },
-    tiny={
-        "src_vocab_size": 101,
-        "tgt_vocab_size": 89,
-        "d_model": 32,
-        "num_heads": 4,
-        "d_ff": 64,
-        "num_layers": 2,
-        "max_len": 64,
-    },
-    from_config=_no_published_layout,
-    to_config=_no_published_layout,
-    table=_no_published_layout,
+    tiny=preset(32, 4, 2, 64, src_vocab_size=101, tgt_vocab_size=89, max_len=64),
+    reader=_no_published_layout,
+    writer=_no_published_layout,
+    weight_table=_no_published_layout,
 )

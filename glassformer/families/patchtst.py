@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.core.distributions import DISTRIBUTIONS, Distribution
+from glassformer.core.series.distributions import DISTRIBUTIONS, Distribution
 from glassformer.errors import InvalidValueError
-from glassformer.families.family import (
-    Config,
-    Family,
-    Key,
-    UnsupportedConfigError,
-    layer_rows,
-    model_prefixes,
-    preset,
-    read_options,
-    rename_modules,
-    write_options,
-)
-from glassformer.weights.convert import WeightTable
+from glassformer.families.config import Config, UnsupportedConfigError
+from glassformer.families.family import Builder, Family, preset, spec_options
+from glassformer.families.keys import Head, Key, Options, Rule, activation, fixed
+from glassformer.families.rows import layer_rows, rename_modules
 from glassformer.weights.ops import Op, Rename, Reshape
 
 Pool = Literal["flatten", "mean", "max", "first"]
-_POSITIONS: dict[str, Literal["learned", "sincos"]] = {"random": "learned", "sincos": "sincos"}
-_SCALINGS: dict[Any, Literal["std", "mean", "none"]] = {"std": "std", "mean": "mean", True: "mean"}
-_SCALINGS |= {None: "none", False: "none"}
-_ARCHITECTURES: dict[type, str] = {
-    spec.FeaturesSpec: "PatchTSTModel",
-    spec.ForecastSpec: "PatchTSTForPrediction",
-    spec.SeriesClassifySpec: "PatchTSTForClassification",
-    spec.SeriesRegressSpec: "PatchTSTForRegression",
-    spec.PatchReconstructSpec: "PatchTSTForPretraining",
-}
 
 
 def patchtst(
@@ -114,6 +95,21 @@ def patchtst(
     )
 
 
+def _invert(model: spec.EncoderOnlySpec) -> dict[str, Any]:
+    """Return the options of `patchtst` that give a spec."""
+    block = model.encoder.block
+    norm = "batch" if isinstance(block.norm, spec.BatchNormSpec) else "layer"
+    return {**spec_options(model), "norm": norm, "wiring": block.wiring}
+
+
+BUILDER = Builder(patchtst, _invert, spec.EncoderOnlySpec, spec.SeriesPatchesSpec)
+
+
+# ---- the published config ---------------------------------------------------------------------------
+
+
+_SCALINGS = {"std": "std", "mean": "mean", True: "mean", None: "none", False: "none"}
+_EMBEDDINGS = {True: "shared", False: "per_channel"}
 KEYS = (
     Key("context_length", default=32),
     Key("num_input_channels", "channels", 1),
@@ -123,125 +119,105 @@ KEYS = (
     Key("num_attention_heads", "num_heads", 4),
     Key("ffn_dim", "d_ff", 512),
     Key("num_hidden_layers", "num_layers", 3),
-    Key("activation_function", "activation", "gelu"),
+    activation("activation_function", "gelu"),
     Key("norm_eps", default=1e-5),
     Key("bias", "ffn_bias", True),
     Key("path_dropout", "dropout", 0.0),
     Key("attention_dropout", default=0.0),
     Key("ff_dropout", "ffn_dropout", 0.0),
     Key("positional_dropout", "embed_dropout", 0.0),
+    Key("norm_type", "norm", "batchnorm", values={"batchnorm": "batch", "layernorm": "layer"}),
+    Key("pre_norm", "wiring", True, values={True: "pre", False: "post"}),
+    Key("positional_encoding_type", "position", "sincos", values={"random": "learned", "sincos": "sincos"}),
+    Key("scaling", default="std", values=_SCALINGS),
+    Key("share_embedding", "embedding", True, values=_EMBEDDINGS),
+    Key("use_cls_token", "prefix", False, values={False: 0, True: 1}),
+    fixed("channel_attention", False),
+    fixed("scaling_dim", 1),
+    fixed("keepdim", True),
+    fixed("minimum_scale", None),
+    fixed("default_scale", None),
 )
 
 
-def from_config(config: Config) -> spec.EncoderOnlySpec:
-    config.only("channel_attention", False, default=False)
-    for key, only in {
-        "scaling_dim": 1,
-        "keepdim": True,
-        "minimum_scale": None,
-        "default_scale": None,
-    }.items():
-        config.only(key, only, default=only)
-    if config.architecture == "PatchTSTModel":
-        config.only("do_mask_input", False, None)  # else the bare model masks patches at random
-    prefix: Literal[0, 1] = 1 if config.get("use_cls_token", False) else 0
-    return patchtst(
-        **read_options(config, KEYS),
-        norm=config.choose("norm_type", {"batchnorm": "batch", "layernorm": "layer"}, "batchnorm"),
-        wiring="pre" if config.get("pre_norm", True) else "post",
-        position=config.choose("positional_encoding_type", _POSITIONS, "sincos"),
-        scaling=config.choose("scaling", _SCALINGS, "std"),
-        embedding="shared" if config.get("share_embedding", True) else "per_channel",
-        prefix=prefix,
-        head=_head(config, prefix),
-    )
-
-
-def _head(config: Config, prefix: int) -> spec.HeadSpec:
-    dropout = config.get("head_dropout", 0.0)
+def _read_pool(config: Config, _: Options) -> dict[str, Any]:
     pools: dict[Any, Pool] = {"mean": "mean", "max": "max", None: "flatten"}
-    pool: Pool = config.choose("pooling_type", pools, "mean")
-    if prefix:
+    pool = config.choose("pooling_type", pools, "mean")
+    if config.get("use_cls_token", False):
         pool = "first"  # transformers uses the prefix token for any pooling_type
+    elif pool == "flatten" and config.architecture != "PatchTSTForPrediction":
+        raise UnsupportedConfigError(config.where, "pooling_type", None, "mean or max")
+    return {"pool": pool}
+
+
+def _write_pool(head: Options) -> dict[str, Any]:
+    pool = head["pool"]
+    return {} if pool == "first" else {"pooling_type": None if pool == "flatten" else pool}
+
+
+def _read_distribution(config: Config, _: Options) -> dict[str, Any]:
     names: dict[str, Distribution] = {name: name for name in DISTRIBUTIONS}
     distribution = config.choose("distribution_output", names, "student_t")
-    if config.only("loss", "mse", "nll", default="mse") == "mse":
-        distribution = "none"
-    targets = config.get("num_targets", 1)
-    match config.architecture:
-        case "PatchTSTModel":
-            return spec.FeaturesSpec()
-        case "PatchTSTForPretraining":
-            config.only("mask_value", 0, default=0)
-            return spec.PatchReconstructSpec(dropout=dropout)
-        case "PatchTSTForPrediction":
-            return spec.ForecastSpec(
-                prediction_length=config.get("prediction_length", 24),
-                pool=pool,
-                projection="shared" if config.get("share_projection", True) else "per_channel",
-                distribution=distribution,
-                dropout=dropout,
-            )
-    if pool == "flatten":
-        raise UnsupportedConfigError(config.where, "pooling_type", None, "mean or max")
-    if config.architecture == "PatchTSTForClassification":
-        return spec.SeriesClassifySpec(num_labels=targets, pool=pool, dropout=dropout)
-    between = _output_range(config) if distribution == "none" else None
-    return spec.SeriesRegressSpec(
-        num_targets=targets, pool=pool, distribution=distribution, output_range=between, dropout=dropout
-    )
+    mean = config.only("loss", "mse", "nll", default="mse") == "mse"
+    return {"distribution": "none" if mean else distribution}
 
 
-def _output_range(config: Config) -> tuple[float, float] | None:
+def _write_distribution(head: Options) -> dict[str, Any]:
+    name = head["distribution"]
+    return {"loss": "mse"} if name == "none" else {"loss": "nll", "distribution_output": name}
+
+
+def _read_output_range(config: Config, head: Options) -> dict[str, Any]:
     given: Any = config.get("output_range", None)
-    if given is None:
-        return None
+    if given is None or head["distribution"] != "none":
+        return {"output_range": None}
     if not isinstance(given, list | tuple) or [type(n) in (int, float) for n in given] != [True, True]:
         raise InvalidValueError(f"{config.where}: output_range", given, "[low, high]")
-    return (float(given[0]), float(given[1]))
+    return {"output_range": (float(given[0]), float(given[1]))}
 
 
-def to_config(model: spec.ModelSpec) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.SeriesPatchesSpec)
-    read, block, head = model.input, model.encoder.block, model.head
-    assert isinstance(block.norm, spec.BatchNormSpec | spec.LayerNormSpec)
-    config = {
-        "model_type": "patchtst",
-        "architectures": [_ARCHITECTURES[type(head)]],
-        **write_options(model, KEYS),
-        "norm_type": "batchnorm" if isinstance(block.norm, spec.BatchNormSpec) else "layernorm",
-        "pre_norm": block.wiring == "pre",
-        "positional_encoding_type": {"learned": "random", "sincos": "sincos"}[read.position],
-        "scaling": None if read.scaling == "none" else read.scaling,
-        "share_embedding": read.embedding == "shared",
-        "use_cls_token": read.prefix == 1,
-        "channel_attention": False,
-        "do_mask_input": isinstance(head, spec.PatchReconstructSpec),
-    }
-    if hasattr(head, "dropout"):
-        config["head_dropout"] = head.dropout
-    if (
-        isinstance(head, spec.ForecastSpec | spec.SeriesClassifySpec | spec.SeriesRegressSpec)
-        and head.pool != "first"
-    ):
-        config["pooling_type"] = None if head.pool == "flatten" else head.pool
-    if isinstance(head, spec.ForecastSpec | spec.SeriesRegressSpec):
-        config["loss"] = "mse" if head.distribution == "none" else "nll"
-        if head.distribution != "none":
-            config["distribution_output"] = head.distribution
-    if isinstance(head, spec.ForecastSpec):
-        config["prediction_length"] = head.prediction_length
-        config["share_projection"] = head.projection == "shared"
-    elif isinstance(head, spec.SeriesClassifySpec):
-        config["num_targets"] = head.num_labels
-    elif isinstance(head, spec.SeriesRegressSpec):
-        config["num_targets"] = head.num_targets
-        config["output_range"] = head.output_range and list(head.output_range)
-    return config
+def _write_output_range(head: Options) -> dict[str, Any]:
+    return {"output_range": head["output_range"] and [*head["output_range"]]}
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
-    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.SeriesPatchesSpec)
+_DROPOUT = Key("head_dropout", "dropout", 0.0)
+_POOL = Rule(("pool",), _read_pool, _write_pool)
+_DISTRIBUTION = Rule(("distribution",), _read_distribution, _write_distribution)
+_HEADS = {
+    # else the bare model masks patches at random
+    "PatchTSTModel": Head(spec.FeaturesSpec, (fixed("do_mask_input", False, None, default=None),)),
+    "PatchTSTForPrediction": Head(
+        spec.ForecastSpec,
+        (
+            Key("prediction_length", default=24),
+            _POOL,
+            Key("share_projection", "projection", True, values=_EMBEDDINGS),
+            _DISTRIBUTION,
+            _DROPOUT,
+        ),
+    ),
+    "PatchTSTForClassification": Head(
+        spec.SeriesClassifySpec, (Key("num_targets", "num_labels", 1), _POOL, _DROPOUT)
+    ),
+    "PatchTSTForRegression": Head(
+        spec.SeriesRegressSpec,
+        (
+            Key("num_targets", default=1),
+            _POOL,
+            _DISTRIBUTION,
+            Rule(("output_range",), _read_output_range, _write_output_range),
+            _DROPOUT,
+        ),
+    ),
+    "PatchTSTForPretraining": Head(
+        spec.PatchReconstructSpec,
+        (fixed("mask_value", 0), _DROPOUT, Rule((), lambda config, _: {}, lambda _: {"do_mask_input": True})),
+    ),
+}
+
+
+def weight_rows(model: spec.EncoderOnlySpec) -> Sequence[Op]:
+    assert isinstance(model.input, spec.SeriesPatchesSpec)
     d_model, block = model.encoder.d_model, model.encoder.block
     rows: tuple[Op, ...] = (Rename("{base}encoder.positional_encoder.position_enc", "embed.position"),)
     if model.input.prefix:
@@ -269,7 +245,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
             "{base}encoder.layers.{i}", "encoder.blocks.{i}", model.encoder.num_layers, modules, parts
         )
     rows += _head_rows(model.head, model.input.channels)
-    return WeightTable(rows, base=model_prefixes(model.head, "model."))
+    return rows
 
 
 def _head_rows(head: spec.HeadSpec, channels: int) -> tuple[Op, ...]:
@@ -293,9 +269,9 @@ _DROP = {"dropout": 0.3, "ffn_dropout": 0.3, "embed_dropout": 0.3}
 
 FAMILY = Family(
     name="patchtst",
-    model_types=("patchtst",),
-    architectures=tuple(_ARCHITECTURES.values()),
-    build=patchtst,
+    builder=BUILDER,
+    keys=KEYS,
+    heads=_HEADS,
     presets={
         "patchtst": {},
         "patchtst-small": {**_SHORT, **_DROP},  # the paper's sizes for small data sets
@@ -308,9 +284,8 @@ FAMILY = Family(
         "stride": 3,
         **preset(16, 4, 2, 32),
     },
-    from_config=from_config,
-    to_config=to_config,
-    table=table,
+    rows=weight_rows,
+    prefixes=("model.",),
     ignored_keys=frozenset(
         """init_std num_parallel_samples do_mask_input mask_type random_mask_ratio mask_value
         num_forecast_mask_patches channel_consistent_masking unmasked_channel_indices prediction_length

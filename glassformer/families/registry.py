@@ -10,7 +10,8 @@ from typing import Any
 from glassformer.core.schema import MAX_INT, matches_type
 from glassformer.core.spec import ModelSpec
 from glassformer.errors import GlassformerError, InvalidValueError, UnknownNameError
-from glassformer.families.family import Config, Family, UnsupportedConfigError
+from glassformer.families.config import Config, UnsupportedConfigError
+from glassformer.families.family import Family
 
 # "original" has no published layout; a family that reads another one's model_type comes last
 NAMES = tuple(
@@ -110,7 +111,8 @@ def family_of_config(config: Config) -> Family:
         kind
         for family in families().values()
         if architecture in family.architectures and not family.marker_files
-        for kind in family.model_types
+        for kind, names in FAMILIES_BY_MODEL_TYPE.items()
+        if family.name in names
     }
     if kinds:
         expected = f"{' or '.join(map(repr, sorted(kinds)))} for {architecture}"
@@ -134,6 +136,10 @@ def _unsupported_architecture(config: Config, readers: list[Family]) -> Unsuppor
     return UnsupportedConfigError(config.where, "architectures", name, ", ".join(same), hint)
 
 
-def family_of_spec(model: ModelSpec) -> Family | None:
-    """Return the family whose published config describes this spec exactly, if any."""
-    return next((family for family in families().values() if family.describes(model)), None)
+def family_of_spec(model: ModelSpec, architecture: str = "") -> Family | None:
+    """Return the family whose published config describes this spec exactly, if any.
+
+    architecture: class in an earlier config of the model; of several families, that of this class is chosen
+    """
+    ordered = sorted(families().values(), key=lambda family: architecture not in family.architectures)
+    return next((family for family in ordered if family.describes(model)), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.families.family import Config
+from glassformer.families.config import Config
 from glassformer.weights.ops import Computed, Ignored, Op, Tied
 
 # layers of the stages of timm's models, by name

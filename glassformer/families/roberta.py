@@ -3,47 +3,55 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from glassformer.core import spec
 from glassformer.errors import InvalidValueError
-from glassformer.families.family import TINY, Config, Family, preset, variant
-from glassformer.families.text_encoder import TASKS, read, read_head, table_of, text_encoder, write
+from glassformer.families.config import Config
+from glassformer.families.family import TINY, Family, preset
+from glassformer.families.keys import Key, Options, Rule
+from glassformer.families.text_encoder import KEYS, TEXT_ENCODER, table_of, text_heads
 
 PREFIXES = ("Roberta", "XLMRoberta", "Camembert")
 
-# the base model
-roberta = variant(
-    text_encoder,
-    "embedding_dim num_groups position mlm_activation pool normalize",
-    vocab_size=50265,
-    position="after_pad",
-    types=1,
-    mlm_activation="gelu",
-    norm_eps=1e-5,
-    pad_id=1,
-)
 
-
-def with_head(config: Config, head: spec.HeadSpec | None) -> spec.EncoderOnlySpec:
-    """Return the encoder of a config with this head; None is the masked-language-model head."""
-    pad_id, rows = config.get("pad_token_id", 1), config.need("max_position_embeddings", int)
+def _read_max_len(config: Config, options: Options) -> dict[str, Any]:
+    pad_id, rows = options["pad_id"], config.need("max_position_embeddings", int)
     if pad_id < 0 or rows <= pad_id + 1:
         raise InvalidValueError(
             f"{config.where}: max_position_embeddings", rows, f"more than pad_token_id + 1 ({pad_id + 1})"
         )
-    return roberta(**read(config), max_len=rows - pad_id - 1, pad_id=pad_id, head=head)
+    return {"max_len": rows - pad_id - 1}
 
 
-def from_config(config: Config) -> spec.EncoderOnlySpec:
-    task = next(config.architecture.removeprefix(p) for p in PREFIXES if config.architecture.startswith(p))
-    return with_head(config, read_head(config, task, dropped=("hidden", "out")))
+def _write_max_len(options: Options) -> dict[str, Any]:
+    return {"max_position_embeddings": options["max_len"] + options["pad_id"] + 1}
 
+
+_KEYS = (
+    *KEYS[:-1],
+    Key("pad_token_id", "pad_id", 1),
+    Rule(("max_len",), _read_max_len, _write_max_len),
+)
 
 FAMILY = Family(
     name="roberta",
-    model_types=("roberta", "xlm-roberta", "camembert"),
-    architectures=tuple(f"{prefix}{task}" for prefix in PREFIXES for task in TASKS.values()),
-    build=roberta,
+    builder=TEXT_ENCODER,
+    keys=_KEYS,
+    # the base model
+    defaults={
+        "vocab_size": 50265,
+        "position": "after_pad",
+        "types": 1,
+        "mlm_activation": "gelu",
+        "norm_eps": 1e-5,
+        "pad_id": 1,
+    },
+    heads={
+        name: head
+        for prefix in PREFIXES
+        for name, head in text_heads(prefix, dropped=("hidden", "out")).items()
+    },
     presets={
         "roberta-base": {},
         "roberta-large": preset(1024, 16, 24, 4096),
@@ -53,9 +61,7 @@ FAMILY = Family(
         "camembert-base": {"vocab_size": 32005},
     },
     tiny=TINY,
-    from_config=from_config,
-    to_config=partial(write, model_type="roberta", stem="Roberta"),
-    table=partial(
+    weight_table=partial(
         table_of,
         base="roberta.",
         heads={

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.family import (
-    ACTIVATION_NAMES,
-    ACTIVATIONS,
-    Config,
-    Family,
-    UnsupportedConfigError,
-    preset,
-    rename_modules,
-)
-from glassformer.weights.convert import WeightTable
+from glassformer.families.config import Config, UnsupportedConfigError
+from glassformer.families.family import Builder, Family, preset
+from glassformer.families.keys import Head, Key, Options, Rule, activation, nested
+from glassformer.families.rows import rename_modules
 from glassformer.weights.ops import Concat, Op, Rename, Reshape, Split, Tied, add_prefix, expand
 
 
@@ -133,110 +127,124 @@ def sam(
 # ---- config -----------------------------------------------------------------------------------------------
 
 
-def from_config(config: Config) -> spec.PromptedSegmenterSpec:
-    vision, prompt, decoder = (
-        config.nested(f"{name}_config") for name in ("vision", "prompt_encoder", "mask_decoder")
-    )
-    d_model = vision.get("hidden_size", 768)
-    d_ff = vision.maybe("mlp_dim", int) or int(d_model * vision.get("mlp_ratio", 4.0))
-    decoder_dim = vision.get("output_channels", 256)
-    image_size, patch_size = vision.get("image_size", 1024), vision.get("patch_size", 16)
-    same = (
-        (vision, "num_pos_feats", decoder_dim // 2, 128),
-        (prompt, "hidden_size", decoder_dim, 256),
-        (prompt, "image_size", image_size, 1024),
-        (prompt, "patch_size", patch_size, 16),
-        (prompt, "num_point_embeddings", 4, 4),
-        (decoder, "hidden_size", decoder_dim, 256),
-        (decoder, "attention_downsample_rate", 2, 2),
-    )
-    for part, key, needed, default in same:
-        if part.get(key, default) != needed:
-            raise UnsupportedConfigError(part.where, key, part.get(key, default), str(needed))
-    global_layers = vision.get("global_attn_indexes", [2, 5, 8, 11])
-    return sam(
-        image_size=image_size,
-        patch_size=patch_size,
-        channels=vision.get("num_channels", 3),
-        d_model=d_model,
-        num_heads=vision.get("num_attention_heads", 12),
-        d_ff=d_ff,
-        num_layers=vision.get("num_hidden_layers", 12),
-        activation=vision.choose("hidden_act", ACTIVATIONS, "gelu"),
-        norm_eps=vision.get("layer_norm_eps", 1e-6),
-        attention_dropout=vision.get("attention_dropout", 0.0),
-        qkv_bias=vision.get("qkv_bias", True),
-        position=vision.get("use_abs_pos", True),
-        relative_position=vision.get("use_rel_pos", True),
-        window=vision.get("window_size", 14),
-        global_layers=global_layers,
-        decoder_dim=decoder_dim,
-        decoder_layers=decoder.get("num_hidden_layers", 2),
-        decoder_heads=decoder.get("num_attention_heads", 8),
-        decoder_d_ff=decoder.get("mlp_dim", 2048),
-        decoder_activation=decoder.choose("hidden_act", ACTIVATIONS, "relu"),
-        decoder_norm_eps=decoder.get("layer_norm_eps", 1e-6),
-        num_masks=decoder.get("num_multimask_outputs", 3),
-        iou_dim=decoder.get("iou_head_hidden_dim", 256),
-        iou_layers=decoder.get("iou_head_depth", 3),
-        mask_channels=prompt.get("mask_input_channels", 16),
-        prompt_activation=prompt.choose("hidden_act", ACTIVATIONS, "gelu"),
-        prompt_norm_eps=prompt.get("layer_norm_eps", 1e-6),
-    )
-
-
-def to_config(model: spec.ModelSpec) -> dict[str, Any]:
-    assert isinstance(model, spec.PromptedSegmenterSpec) and isinstance(model.input, spec.ImagePatchesSpec)
-    assert isinstance(model.encoder, spec.StackSpec)
+def _invert(model: spec.PromptedSegmenterSpec) -> dict[str, Any]:
+    """Return the options of `sam` that give a spec."""
+    assert isinstance(model.input, spec.ImagePatchesSpec) and isinstance(model.encoder, spec.StackSpec)
     stack, decoder, prompt = model.encoder, model.decoder, model.prompt
     attention, ffn = stack.block.attention, stack.block.feed_forward
     windows = [stack.block_at(n).attention.spatial_window for n in range(stack.num_layers)]
-    sizes = {"image_size": model.input.image_size[0], "patch_size": model.input.patch_size[0]}
-    width = decoder.d_model
-    vision_config = {
-        **sizes,
-        "num_channels": model.input.channels,
-        "hidden_size": stack.d_model,
-        "num_attention_heads": attention.num_heads,
-        "mlp_dim": ffn.d_ff,
-        "num_hidden_layers": stack.num_layers,
-        "hidden_act": ACTIVATION_NAMES[ffn.activation],
-        "layer_norm_eps": stack.block.norm.eps,
+    return {
+        "image_size": model.input.image_size[0],
+        "patch_size": model.input.patch_size[0],
+        "channels": model.input.channels,
+        "d_model": stack.d_model,
+        "num_heads": attention.num_heads,
+        "d_ff": ffn.d_ff,
+        "num_layers": stack.num_layers,
+        "activation": ffn.activation,
+        "norm_eps": stack.block.norm.eps,
         "attention_dropout": attention.dropout,
         "qkv_bias": "q" in attention.biases,
-        "use_abs_pos": model.input.position == "learned",
-        "use_rel_pos": attention.position_bias is not None,
-        "window_size": max((window.size for window in windows if window), default=0),
-        "global_attn_indexes": [n for n, window in enumerate(windows) if window is None],
-        "output_channels": model.neck.channels,
-        "num_pos_feats": width // 2,
-    }
-    prompt_config = {
-        **sizes,
-        "hidden_size": width,
-        "mask_input_channels": prompt.mask_channels,
-        "hidden_act": ACTIVATION_NAMES[prompt.activation],
-        "layer_norm_eps": prompt.norm_eps,
-    }
-    decoder_config = {
-        "hidden_size": width,
-        "num_hidden_layers": decoder.num_layers,
-        "num_attention_heads": decoder.attention.num_heads,
-        "mlp_dim": decoder.feed_forward.d_ff,
-        "hidden_act": ACTIVATION_NAMES[decoder.feed_forward.activation],
-        "layer_norm_eps": decoder.norm.eps,
-        "num_multimask_outputs": model.head.num_masks,
-        "iou_head_hidden_dim": model.head.iou_dim,
-        "iou_head_depth": model.head.iou_layers,
-    }
-    return {
-        "model_type": "sam",
-        "architectures": ["SamModel"],
-        "vision_config": vision_config,
-        "prompt_encoder_config": prompt_config,
-        "mask_decoder_config": decoder_config,
+        "position": model.input.position == "learned",
+        "relative_position": attention.position_bias is not None,
+        "window": max((window.size for window in windows if window), default=0),
+        "global_layers": [n for n, window in enumerate(windows) if window is None],
+        "decoder_dim": decoder.d_model,
+        "decoder_layers": decoder.num_layers,
+        "decoder_heads": decoder.attention.num_heads,
+        "decoder_d_ff": decoder.feed_forward.d_ff,
+        "decoder_activation": decoder.feed_forward.activation,
+        "decoder_norm_eps": decoder.norm.eps,
+        "num_masks": model.head.num_masks,
+        "iou_dim": model.head.iou_dim,
+        "iou_layers": model.head.iou_layers,
+        "mask_channels": prompt.mask_channels,
+        "prompt_activation": prompt.activation,
+        "prompt_norm_eps": prompt.norm_eps,
     }
 
+
+BUILDER = Builder(sam, _invert, spec.PromptedSegmenterSpec, spec.ImagePatchesSpec)
+
+
+_VISION_KEYS = (
+    Key("image_size", default=1024),
+    Key("patch_size", default=16),
+    Key("num_channels", "channels", 3),
+    Key("hidden_size", "d_model", 768),
+    Key("num_attention_heads", "num_heads", 12),
+    Key("num_hidden_layers", "num_layers", 12),
+    activation("hidden_act", "gelu"),
+    Key("layer_norm_eps", "norm_eps", 1e-6),
+    Key("attention_dropout", default=0.0),
+    Key("qkv_bias", default=True),
+    Key("use_abs_pos", "position", True),
+    Key("use_rel_pos", "relative_position", True),
+    Key("window_size", "window", 14),
+    Key("global_attn_indexes", "global_layers", [2, 5, 8, 11]),
+    Key("output_channels", "decoder_dim", 256),
+    Rule(
+        ("d_ff",),
+        lambda config, options: {
+            "d_ff": config.maybe("mlp_dim", int) or int(options["d_model"] * config.get("mlp_ratio", 4.0))
+        },
+        lambda options: {"mlp_dim": options["d_ff"], "num_pos_feats": options["decoder_dim"] // 2},
+    ),
+)
+_PROMPT_KEYS = (
+    Key("mask_input_channels", "mask_channels", 16),
+    activation("hidden_act", "gelu", ours="prompt_activation"),
+    Key("layer_norm_eps", "prompt_norm_eps", 1e-6),
+    Rule(
+        (),
+        lambda config, _: {},
+        lambda options: {
+            "hidden_size": options["decoder_dim"],
+            "image_size": options["image_size"],
+            "patch_size": options["patch_size"],
+        },
+    ),
+)
+_DECODER_KEYS = (
+    Key("num_hidden_layers", "decoder_layers", 2),
+    Key("num_attention_heads", "decoder_heads", 8),
+    Key("mlp_dim", "decoder_d_ff", 2048),
+    activation("hidden_act", "relu", ours="decoder_activation"),
+    Key("layer_norm_eps", "decoder_norm_eps", 1e-6),
+    Key("num_multimask_outputs", "num_masks", 3),
+    Key("iou_head_hidden_dim", "iou_dim", 256),
+    Key("iou_head_depth", "iou_layers", 3),
+    Rule((), lambda config, _: {}, lambda options: {"hidden_size": options["decoder_dim"]}),
+)
+
+
+def _check_parts(config: Config, options: Options) -> dict[str, Any]:
+    """Check that the sizes in the configs of the parts agree."""
+    width = options["decoder_dim"]
+    expected = {
+        "vision_config": {"num_pos_feats": (width // 2, 128)},
+        "prompt_encoder_config": {
+            "hidden_size": (width, 256),
+            "image_size": (options["image_size"], 1024),
+            "patch_size": (options["patch_size"], 16),
+            "num_point_embeddings": (4, 4),
+        },
+        "mask_decoder_config": {"hidden_size": (width, 256), "attention_downsample_rate": (2, 2)},
+    }
+    for name, sizes in expected.items():
+        part = config.nested(name)
+        for key, (needed, default) in sizes.items():
+            if part.get(key, default) != needed:
+                raise UnsupportedConfigError(part.where, key, part.get(key, default), str(needed))
+    return {}
+
+
+KEYS = (
+    nested("vision_config", _VISION_KEYS),
+    nested("prompt_encoder_config", _PROMPT_KEYS),
+    nested("mask_decoder_config", _DECODER_KEYS),
+    Rule((), _check_parts),
+)
 
 # ---- weights ----------------------------------------------------------------------------------------------
 
@@ -287,8 +295,8 @@ def mlp_names(layers: int) -> list[str]:
     return ["proj_in", *(f"layers.{n}" for n in range(layers - 2)), "proj_out"]
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
-    assert isinstance(model, spec.PromptedSegmenterSpec) and isinstance(model.input, spec.ImagePatchesSpec)
+def weight_rows(model: spec.PromptedSegmenterSpec) -> Sequence[Op]:
+    assert isinstance(model.input, spec.ImagePatchesSpec)
     assert isinstance(model.encoder, spec.StackSpec)
     stack, head, count = model.encoder, model.head, model.head.num_masks + 1
     attention, width = stack.block.attention, stack.d_model
@@ -310,85 +318,78 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
         our_shape=(1, rows * columns, width),
     )
     convolutions = (("layer_norm1", "norm1"), ("layer_norm2", "norm2"))
-    return WeightTable(
-        (
-            Tied(
-                (
-                    "shared_image_embedding.positional_embedding",
-                    "prompt_encoder.shared_embedding.positional_embedding",
-                ),
-                "prompt.position.frequencies",
+    return (
+        Tied(
+            (
+                "shared_image_embedding.positional_embedding",
+                "prompt_encoder.shared_embedding.positional_embedding",
             ),
-            *rename_modules(("vision_encoder.patch_embed.projection", "embed.patch")),
-            *((position,) if model.input.position == "learned" else ()),
-            *expand(layers, i=stack.num_layers),
-            *expand(
-                (split,), i=stack.num_layers, p=("weight", "bias") if "q" in attention.biases else ("weight",)
-            ),
-            *(expand(bias, i=stack.num_layers) if attention.position_bias is not None else ()),
+            "prompt.position.frequencies",
+        ),
+        *rename_modules(("vision_encoder.patch_embed.projection", "embed.patch")),
+        *((position,) if model.input.position == "learned" else ()),
+        *expand(layers, i=stack.num_layers),
+        *expand(
+            (split,), i=stack.num_layers, p=("weight", "bias") if "q" in attention.biases else ("weight",)
+        ),
+        *(expand(bias, i=stack.num_layers) if attention.position_bias is not None else ()),
+        *(Rename(f"vision_encoder.neck.{conv}.weight", f"neck.{conv}.weight") for conv in ("conv1", "conv2")),
+        *add_prefix("vision_encoder.neck.", "neck.", rename_modules(*convolutions)),
+        *prompt_rows("point_embed"),
+        *add_prefix(
+            "prompt_encoder.mask_embed.",
+            "prompt.mask.",
+            rename_modules(*((conv, conv) for conv in ("conv1", "conv2", "conv3")), *convolutions),
+        ),
+        *two_way_rows(model.decoder.num_layers, "layer_norm"),
+        *rename_modules(
+            ("mask_decoder.transformer.layer_norm_final_attn", "decoder.final_norm"),
+            ("mask_decoder.upscale_conv1", "head.upscale1"),
+            ("mask_decoder.upscale_conv2", "head.upscale2"),
+            ("mask_decoder.upscale_layer_norm", "head.upscale_norm"),
             *(
-                Rename(f"vision_encoder.neck.{conv}.weight", f"neck.{conv}.weight")
-                for conv in ("conv1", "conv2")
+                (
+                    f"mask_decoder.output_hypernetworks_mlps.{m}.{name}",
+                    f"head.hypernetworks.{m}.layers.{n}",
+                )
+                for m in range(count)
+                for n, name in enumerate(mlp_names(3))
             ),
-            *add_prefix("vision_encoder.neck.", "neck.", rename_modules(*convolutions)),
-            *prompt_rows("point_embed"),
-            *add_prefix(
-                "prompt_encoder.mask_embed.",
-                "prompt.mask.",
-                rename_modules(*((conv, conv) for conv in ("conv1", "conv2", "conv3")), *convolutions),
+            *(
+                (f"mask_decoder.iou_prediction_head.{name}", f"head.iou.layers.{n}")
+                for n, name in enumerate(mlp_names(head.iou_layers))
             ),
-            *two_way_rows(model.decoder.num_layers, "layer_norm"),
-            *rename_modules(
-                ("mask_decoder.transformer.layer_norm_final_attn", "decoder.final_norm"),
-                ("mask_decoder.upscale_conv1", "head.upscale1"),
-                ("mask_decoder.upscale_conv2", "head.upscale2"),
-                ("mask_decoder.upscale_layer_norm", "head.upscale_norm"),
-                *(
-                    (
-                        f"mask_decoder.output_hypernetworks_mlps.{m}.{name}",
-                        f"head.hypernetworks.{m}.layers.{n}",
-                    )
-                    for m in range(count)
-                    for n, name in enumerate(mlp_names(3))
-                ),
-                *(
-                    (f"mask_decoder.iou_prediction_head.{name}", f"head.iou.layers.{n}")
-                    for n, name in enumerate(mlp_names(head.iou_layers))
-                ),
-            ),
-            Concat("mask_decoder.{iou_token,mask_tokens}.weight", "head.tokens", sizes=(1, count)),
-        )
+        ),
+        Concat("mask_decoder.{iou_token,mask_tokens}.weight", "head.tokens", sizes=(1, count)),
     )
 
 
-TINY: dict[str, Any] = {
-    "image_size": 32,
-    "patch_size": 4,
-    "d_model": 32,
-    "num_heads": 4,
-    "d_ff": 64,
-    "num_layers": 2,
-    "window": 3,
-    "global_layers": (1,),
-    "decoder_dim": 32,
-    "decoder_heads": 4,
-    "decoder_d_ff": 64,
-    "iou_dim": 16,
-}
+TINY: dict[str, Any] = preset(
+    32,
+    4,
+    2,
+    64,
+    image_size=32,
+    patch_size=4,
+    window=3,
+    global_layers=(1,),
+    decoder_dim=32,
+    decoder_heads=4,
+    decoder_d_ff=64,
+    iou_dim=16,
+)
 
 FAMILY = Family(
     name="sam",
-    model_types=("sam",),
-    architectures=("SamModel",),
-    build=sam,
+    builder=BUILDER,
+    keys=KEYS,
+    heads={"SamModel": Head(spec.PromptedMasksSpec, from_options=True)},
     presets={
         "sam-vit-base": {},
         "sam-vit-large": preset(1024, 16, 24, 4096, global_layers=(5, 11, 17, 23)),
         "sam-vit-huge": preset(1280, 16, 32, 5120, global_layers=(7, 15, 23, 31)),
     },
     tiny=TINY,
-    from_config=from_config,
-    to_config=to_config,
-    table=table,
+    rows=weight_rows,
     ignored_keys=frozenset({"tie_word_embeddings"}),
 )

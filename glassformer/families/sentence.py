@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from glassformer.core import spec
 from glassformer.errors import FileMissingError, FileProblemError, InvalidValueError
 from glassformer.families import albert, bert, deberta, distilbert, electra, modernbert, roberta
-from glassformer.families.family import TINY, Config, Family, UnsupportedConfigError, spec_options, variant
-from glassformer.families.text_encoder import Pool, text_encoder
+from glassformer.families.config import Config, UnsupportedConfigError
+from glassformer.families.family import TINY, Builder, Family, spec_options
+from glassformer.families.keys import Head
+from glassformer.families.registry import FAMILIES_BY_MODEL_TYPE
+from glassformer.families.text_encoder import KEYS, MAX_LEN, POOLER, Pool, text_encoder
 from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored
 
@@ -42,31 +44,22 @@ _FURTHER_FILES = (
     "sentence_camembert_config.json",
     "sentence_xlm-roberta_config.json",
 )
-_ENCODERS: tuple[ModuleType, ...] = (bert, roberta, distilbert, electra, albert, modernbert, deberta)
-_WITHOUT_POOLER = (distilbert, electra, modernbert, deberta)
+_ENCODERS = tuple(
+    module.FAMILY for module in (bert, roberta, distilbert, electra, albert, modernbert, deberta)
+)
 _MODULES = "modules.json"
 _TASK = "feature-extraction"
 _PUBLISHER = "sentence_transformers."
 
 
-# the six-layer MiniLM
-sentence = variant(
-    text_encoder,
-    "embedding_dim num_groups position mlm_activation tied head",
-    d_model=384,
-    num_layers=6,
-    pool="mean",
-    normalize=True,
-)
-
-
 def from_config(config: Config) -> spec.EncoderOnlySpec:
     path, normalize = _modules(config)
     kind = config.values["model_type"]
-    encoder = next(e for e in _ENCODERS if kind in e.FAMILY.model_types)
-    pooler = encoder not in _WITHOUT_POOLER and config.has_pooler
+    encoder = next(family for family in _ENCODERS if family.name in FAMILIES_BY_MODEL_TYPE[kind])
+    pooler = config.has_pooler and any(POOLER in head.keys for head in encoder.heads.values())
     head = spec.EmbedSpec(pool=_pool(config, path), normalize=normalize, pooler=pooler)
-    model: spec.EncoderOnlySpec = encoder.with_head(config, head)
+    model = encoder.with_head(config, head)
+    assert isinstance(model, spec.EncoderOnlySpec)
     for name in _FURTHER_FILES:
         content = _object(config, name) or {}
         if content.get("transformer_task", _TASK) != _TASK:
@@ -126,18 +119,16 @@ def _object(config: Config, name: str) -> dict[str, Any] | None:
     return content
 
 
-def _encoder(model: spec.EncoderOnlySpec) -> ModuleType:
-    """Return the family of the text encoder: the first one whose config describes it."""
-    assert isinstance(model.head, spec.EmbedSpec)
+def _encoder(model: spec.ModelSpec) -> tuple[Family, spec.EncoderOnlySpec]:
+    """Return the family of the text encoder, the first that describes it, and its spec."""
+    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.head, spec.EmbedSpec)
     bare = replace(model, head=spec.FeaturesSpec(pooler=model.head.pooler))
-    return next(encoder for encoder in _ENCODERS if encoder.FAMILY.describes(bare))
+    return next(family for family in _ENCODERS if family.describes(bare)), bare
 
 
 def to_config(model: spec.ModelSpec) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.head, spec.EmbedSpec)
-    bare = replace(model, head=spec.FeaturesSpec(pooler=model.head.pooler))
-    config: dict[str, Any] = _encoder(model).FAMILY.to_config(bare)
-    return config
+    family, bare = _encoder(model)
+    return family.to_config(bare)
 
 
 def files(model: spec.ModelSpec) -> dict[str, Any]:
@@ -164,8 +155,7 @@ def files(model: spec.ModelSpec) -> dict[str, Any]:
 
 
 def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
-    assert isinstance(model, spec.EncoderOnlySpec)
-    inner: WeightTable = _encoder(model).FAMILY.table(model, names)
+    inner = _encoder(model)[0].table(model, names)
     # encoders are often published with a pretraining head, which embeddings do not use
     heads = Ignored(
         (
@@ -185,11 +175,15 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     return WeightTable((*inner.ops, heads), base=inner.base)
 
 
+# the encoder may be of any of these families, whose options are compared in `_encoder`
+_ANY_ENCODER = Builder(text_encoder, lambda _: {}, spec.EncoderOnlySpec, spec.TokensSpec, shared=True)
+
 FAMILY = Family(
     name="sentence",
-    model_types=tuple(kind for e in _ENCODERS for kind in e.FAMILY.model_types),
-    architectures=tuple(name for e in _ENCODERS for name in e.FAMILY.architectures),
-    build=sentence,
+    builder=_ANY_ENCODER,
+    keys=(*(key for key in KEYS if key.options != ("tied",)), MAX_LEN),
+    defaults={"d_model": 384, "num_layers": 6, "pool": "mean", "normalize": True},  # the six-layer MiniLM
+    more_options=("pool", "normalize"),
     presets={
         "all-minilm-l6-v2": {},
         "all-minilm-l12-v2": {"num_layers": 12},
@@ -197,9 +191,10 @@ FAMILY = Family(
         "bge-base-en-v1.5": {"d_model": 768, "num_layers": 12, "pool": "first"},
     },
     tiny=TINY,
-    from_config=from_config,
-    to_config=to_config,
-    table=table,
+    reader=from_config,
+    writer=to_config,
+    heads={name: Head(spec.EmbedSpec) for family in _ENCODERS for name in family.heads},
+    weight_table=table,
     files=files,
     marker_files=(_MODULES,),
 )

@@ -13,24 +13,18 @@ from typing import Any, get_type_hints
 
 from glassformer.core.schema import MAX_INT, describe_type, matches_type, union_members
 from glassformer.errors import FileProblemError, InvalidValueError, UnknownNameError
-from glassformer.families.family import read_json
+from glassformer.families.config import read_json
 
 JOB_FILE = "job.json"
 IMAGE_PROCESSOR_FILE = "preprocessor_config.json"  # how images are resized and normalized, as published
 PROCESSOR_FILE = "processor_config.json"
-JOBS = tuple(
-    """
-    translate lm classify ner answer images detect segment forecast restore classify-series summarize embed
-    contrastive
-    """.split()
-)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobInfo:
     """Description of a model's training job, stored as `job.json`; without that file all fields are None.
 
-    name: one of JOBS (the key `job` in the file).
+    name: of the training job (the key `job` in the file).
     classes: the labels of a classifier. problem_type: as in transformers' config. text_pair: whether it reads
     two texts.
     data_columns: column of the training table, a name or a number from 1, by field, e.g. source or label.
@@ -40,7 +34,8 @@ class JobInfo:
     max_len: maximum number of tokens of a text.
     prefix: text before every source of a summarizer.
     gap, before: for a model that restores sentences, the gap token and the string before each text part.
-    columns: channels of the series. frequency: step of the series of a forecaster.
+    columns: channels of the series. frequency: step of the series of a forecaster. fill_missing: how gaps in
+    its training data were filled, "linear" or "last".
     known_covariates, calendar_features: known covariates of a forecaster: columns, and features of the time;
     covariate_mean, covariate_std: of the columns in the training data.
     difference: whether a classifier of series reads first differences as additional channels.
@@ -72,6 +67,7 @@ class JobInfo:
     covariate_mean: tuple[float, ...] | None = None
     covariate_std: tuple[float, ...] | None = None
     frequency: str | None = None
+    fill_missing: str | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     size: tuple[int, ...] | None = None
@@ -97,8 +93,6 @@ class JobInfo:
                 raise UnknownNameError("key", key, hints, hint=f"fix {where}")
         _check(present, hints, where)
         job = cls(**present)
-        if job.name is not None and job.name not in JOBS:
-            raise InvalidValueError(f"{where}: job", job.name, f"one of {', '.join(JOBS)}")
         if job.mean and job.std and len(job.mean) != len(job.std):
             raise InvalidValueError(f"{where}: std", job.std, f"{len(job.mean)} numbers, as in mean")
         return job

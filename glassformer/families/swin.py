@@ -5,23 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from glassformer.core import spec
-from glassformer.families.family import Config, Family, variant
+from glassformer.families.family import Family
 from glassformer.families.hierarchical_encoder import (
+    HIERARCHICAL_ENCODER,
     IGNORED_KEYS,
-    TASKS,
+    KEYS,
+    NORM,
     TINY,
-    hierarchical_encoder,
-    read,
+    hierarchical_heads,
     table_of,
-    write,
 )
-
-swin = variant(hierarchical_encoder, "cosine pretrained_window_sizes")
-
-
-def from_config(config: Config) -> spec.EncoderOnlySpec:
-    return swin(**read(config, "Swin"))
+from glassformer.families.keys import Key
 
 
 def size_options(embed_dim: int, depth: int, first_heads: int, **options: Any) -> dict[str, Any]:
@@ -33,9 +27,9 @@ _BASE_384 = {"image_size": 384, "window_size": 12}
 
 FAMILY = Family(
     name="swin",
-    model_types=("swin",),
-    architectures=tuple(f"Swin{task}" for task in TASKS.values()),
-    build=swin,
+    builder=HIERARCHICAL_ENCODER,
+    keys=(*KEYS, Key("use_absolute_embeddings", "absolute_positions", False)),
+    heads=hierarchical_heads("Swin", NORM),
     presets={
         # for images of 28 x 28 to 32 x 32 pixels, trained from scratch
         "swin-mini-patch2-window4-32": {
@@ -54,8 +48,6 @@ FAMILY = Family(
         "swin-large-patch4-window12-384": size_options(192, 18, 6, **_BASE_384),
     },
     tiny=TINY,
-    from_config=from_config,
-    to_config=partial(write, model_type="swin", prefix="Swin"),
-    table=partial(table_of, base="swin."),
+    weight_table=partial(table_of, base="swin."),
     ignored_keys=IGNORED_KEYS,
 )

@@ -5,46 +5,43 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from glassformer.core import spec
-from glassformer.families.family import Config, Family, variant
+from glassformer.families.config import Config
+from glassformer.families.family import Family
 from glassformer.families.hierarchical_encoder import (
+    HIERARCHICAL_ENCODER,
     IGNORED_KEYS,
-    TASKS,
+    KEYS,
     TINY,
-    hierarchical_encoder,
-    read,
-    read_numbers,
+    hierarchical_heads,
+    numbers,
     table_of,
-    write,
 )
+from glassformer.families.keys import Options, Rule, fixed
 from glassformer.families.swin import size_options
 
-swinv2 = variant(hierarchical_encoder, "cosine absolute_positions", cosine=True)
+_PRETRAINED = numbers("pretrained_window_sizes", (0, 0, 0, 0))
 
 
-def from_config(config: Config) -> spec.EncoderOnlySpec:
-    config.only("use_absolute_embeddings", False, default=False)  # the published code cannot add them
-    options = read(config, "Swinv2")
-    del options["absolute_positions"]
-    sizes = read_numbers(config, "pretrained_window_sizes", [0, 0, 0, 0])
-    return swinv2(**options, pretrained_window_sizes=sizes if any(sizes) else ())
+def _read_pretrained(config: Config, options: Options) -> dict[str, Any]:
+    sizes = _PRETRAINED.read(config, options)
+    return sizes if any(sizes["pretrained_window_sizes"]) else {}
 
 
-def to_config(model: spec.ModelSpec) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.encoder, spec.StagesSpec)
-    biases = [stage.block.attention.position_bias for stage in model.encoder.stages]
-    sizes = [bias.pretrained_size or 0 for bias in biases if isinstance(bias, spec.LogBias2dSpec)]
-    return {**write(model, model_type="swinv2", prefix="Swinv2"), "pretrained_window_sizes": sizes}
-
+_KEYS = (
+    *KEYS,
+    Rule(_PRETRAINED.options, _read_pretrained, _PRETRAINED.write),
+    fixed("use_absolute_embeddings", False),  # the published code cannot add them
+)
 
 _256 = {"image_size": 256, "window_size": 8}
 _LARGE_WINDOW = {"image_size": 256, "window_size": 16}
 
 FAMILY = Family(
     name="swinv2",
-    model_types=("swinv2",),
-    architectures=tuple(f"Swinv2{task}" for task in TASKS.values()),
-    build=swinv2,
+    builder=HIERARCHICAL_ENCODER,
+    keys=_KEYS,
+    defaults={"cosine": True},
+    heads=hierarchical_heads("Swinv2", None),
     presets={
         "swinv2-tiny-patch4-window8-256": _256,
         "swinv2-tiny-patch4-window16-256": _LARGE_WINDOW,
@@ -52,8 +49,6 @@ FAMILY = Family(
         "swinv2-base-patch4-window8-256": size_options(128, 18, 4, **_256),
     },
     tiny=TINY,
-    from_config=from_config,
-    to_config=to_config,
-    table=partial(table_of, base="swinv2."),
+    weight_table=partial(table_of, base="swinv2."),
     ignored_keys=IGNORED_KEYS,
 )

@@ -12,18 +12,9 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.errors import InvalidValueError
-from glassformer.families.family import (
-    ACTIVATION_NAMES,
-    Config,
-    Family,
-    Key,
-    UnsupportedConfigError,
-    label_config,
-    preset,
-    read_options,
-    spec_options,
-    write_options,
-)
+from glassformer.families.config import Config, UnsupportedConfigError
+from glassformer.families.family import Builder, Family, preset, spec_options
+from glassformer.families.keys import ACTIVATION_NAMES, ACTIVATIONS, Head, Key, Options, Rule, fixed
 from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored, Op, Rename, Tied, add_prefix, expand
 
@@ -96,30 +87,31 @@ def t5(
     )
 
 
-KEYS = (
-    Key("vocab_size"),
-    Key("d_model", aliases=("hidden_size",)),
-    Key("num_heads", aliases=("num_attention_heads",)),
-    Key("d_kv", "head_dim", 64, aliases=("head_dim",)),
-    Key("d_ff"),
-    Key("num_layers", aliases=("num_hidden_layers",)),
-    Key("dense_act_fn", "activation", "relu"),
-    Key("layer_norm_epsilon", "norm_eps", 1e-6),
-    Key("dropout_rate", "dropout", 0.1),
+def _invert(model: spec.EncoderDecoderSpec | spec.EncoderOnlySpec) -> dict[str, Any]:
+    """Return the options of `t5` that give a spec, or its encoder."""
+    encoder, head, options = model.encoder, model.head, spec_options(model)
+    assert isinstance(encoder, spec.StackSpec) and isinstance(encoder.position, spec.RelativeSpec)
+    options |= {
+        "gated": encoder.block.feed_forward.gated,
+        "buckets": encoder.position.buckets,
+        "max_distance": encoder.position.max_distance,
+        "scaled": not isinstance(head, spec.LanguageModelSpec) or head.scale != 1.0,
+    }
+    if isinstance(model, spec.EncoderDecoderSpec):
+        options |= {"decoder_layers": model.decoder.num_layers, "start_id": model.start_id}
+    return options
+
+
+BUILDER = Builder(
+    t5,
+    _invert,
+    spec.EncoderDecoderSpec | spec.EncoderOnlySpec,
+    spec.TokensSpec,
+    lambda model: isinstance(model.encoder.position, spec.RelativeSpec),
 )
-# class name by the types of model and head
-ARCHITECTURES: dict[tuple[type, type], str] = {
-    (spec.EncoderDecoderSpec, spec.LanguageModelSpec): "T5ForConditionalGeneration",
-    (spec.EncoderDecoderSpec, spec.FeaturesSpec): "T5Model",
-    (spec.EncoderOnlySpec, spec.FeaturesSpec): "T5EncoderModel",
-    (spec.EncoderDecoderSpec, spec.ClassifySpec): "T5ForSequenceClassification",
-    (spec.EncoderOnlySpec, spec.TokenClassifySpec): "T5ForTokenClassification",
-    (spec.EncoderDecoderSpec, spec.AnswerSpec): "T5ForQuestionAnswering",
-}
 
 
-def from_config(config: Config) -> spec.ModelSpec:
-    config.only("is_decoder", False, default=False)
+def _read_activation(config: Config, options: Options) -> dict[str, Any]:
     named = config.get("feed_forward_proj", "relu")
     gate, _, kind = named.rpartition("-")
     if gate not in ("", "gated"):
@@ -127,86 +119,106 @@ def from_config(config: Config) -> spec.ModelSpec:
             config.where, "feed_forward_proj", named, "an activation, optionally with 'gated-' before it"
         )
     usual = "gelu_new" if named == "gated-gelu" else kind
+    return {
+        "activation": config.choose("dense_act_fn", ACTIVATIONS, usual),
+        "gated": config.get("is_gated_act", gate == "gated"),
+    }
+
+
+def _write_activation(options: Options) -> dict[str, Any]:
+    gated, kind = options["gated"], ACTIVATION_NAMES[options["activation"]]
+    return {
+        "dense_act_fn": kind,
+        "feed_forward_proj": f"gated-{kind.removesuffix('_new')}" if gated else kind,
+        "is_gated_act": gated,
+    }
+
+
+def _read_tied(config: Config, _: Options) -> dict[str, Any]:
+    """Return whether the head shares the token matrix, and whether hidden states are scaled before it.
+
+    Newer configs of v1.1 say tied, although the file has a separate head and hidden states are not scaled.
+    """
     stated = config.get("tie_word_embeddings", True)
     scaled = config.get("scale_decoder_outputs", stated)
-    start = config.get("decoder_start_token_id", config.get("pad_token_id", 0))
-    dropout = config.get("classifier_dropout", 0.0)
-    options = read_options(config, KEYS, activation=usual)
-    heads: dict[str, spec.HeadSpec] = {
-        "T5ForConditionalGeneration": spec.LanguageModelSpec(
-            vocab_size=options["vocab_size"], scale=options["d_model"] ** -0.5 if scaled else 1.0
-        ),
-        "T5Model": spec.FeaturesSpec(),
-        "T5EncoderModel": spec.FeaturesSpec(),
-        "T5ForSequenceClassification": spec.ClassifySpec(
-            num_labels=config.num_labels,
-            pool="end",
-            hidden="tanh",
-            dropout=dropout,
-            end_id=config.get("eos_token_id", 1),
-        ),
-        "T5ForTokenClassification": spec.TokenClassifySpec(num_labels=config.num_labels, dropout=dropout),
-        "T5ForQuestionAnswering": spec.AnswerSpec(),
+    shared = "lm_head.weight" not in config.names or (stated and scaled)
+    return {"tied": shared if config.names else stated, "scaled": scaled}
+
+
+def _write_tied(options: Options) -> dict[str, Any]:
+    return {"tie_word_embeddings": options["tied"], "scale_decoder_outputs": options["scaled"]}
+
+
+def _read_decoder(config: Config, _: Options) -> dict[str, Any]:
+    pad_id = config.get("pad_token_id", 0)
+    return {
+        "decoder_layers": config.maybe("num_decoder_layers", int),
+        "pad_id": pad_id,
+        "start_id": config.get("decoder_start_token_id", pad_id),
     }
-    if config.architecture == "T5ForQuestionAnswering" and config.num_labels != 2:
+
+
+def _write_decoder(options: Options) -> dict[str, Any]:
+    ours = {
+        "num_decoder_layers": "decoder_layers",
+        "pad_token_id": "pad_id",
+        "decoder_start_token_id": "start_id",
+    }
+    config = {key: options[option] for key, option in ours.items() if option in options}
+    return {**config, "is_encoder_decoder": "decoder_layers" in options}
+
+
+KEYS = (
+    Key("vocab_size"),
+    Key("d_model", aliases=("hidden_size",)),
+    Key("num_heads", aliases=("num_attention_heads",)),
+    Key("d_kv", "head_dim", 64, aliases=("head_dim",)),
+    Key("d_ff"),
+    Key("num_layers", aliases=("num_hidden_layers",)),
+    Rule(("activation", "gated"), _read_activation, _write_activation),
+    Key("layer_norm_epsilon", "norm_eps", 1e-6),
+    Key("dropout_rate", "dropout", 0.1),
+    Key("relative_attention_num_buckets", "buckets", 32),
+    Key("relative_attention_max_distance", "max_distance", 128),
+    Rule(("tied", "scaled"), _read_tied, _write_tied),
+    Rule(("decoder_layers", "pad_id", "start_id"), _read_decoder, _write_decoder),
+    fixed("is_decoder", False),
+)
+
+
+def _check_labels(config: Config, _: Options) -> dict[str, Any]:
+    if config.num_labels != 2:
         raise InvalidValueError(f"{config.where}: num_labels", config.num_labels, "2 for question answering")
-    model = t5(
-        **options,
-        decoder_layers=config.maybe("num_decoder_layers", int),
-        gated=config.get("is_gated_act", gate == "gated"),
-        buckets=config.get("relative_attention_num_buckets", 32),
-        max_distance=config.get("relative_attention_max_distance", 128),
-        pad_id=config.get("pad_token_id", 0),
-        start_id=start,
-        tied=_tied(config, stated, scaled),
-        head=heads[config.architecture],
-    )
+    return {}
+
+
+_DROPOUT = Key("classifier_dropout", "dropout", 0.0)
+_HEADS = {
+    "T5ForConditionalGeneration": Head(spec.LanguageModelSpec, from_options=True),
+    "T5Model": Head(spec.FeaturesSpec),
+    "T5EncoderModel": Head(spec.FeaturesSpec),
+    "T5ForSequenceClassification": Head(
+        spec.ClassifySpec,
+        (_DROPOUT, Key("eos_token_id", "end_id", 1)),
+        {"pool": "end", "hidden": "tanh"},
+    ),
+    "T5ForTokenClassification": Head(spec.TokenClassifySpec, (_DROPOUT,)),
+    "T5ForQuestionAnswering": Head(spec.AnswerSpec, (Rule((), _check_labels),)),
+}
+
+
+def from_config(config: Config) -> spec.ModelSpec:
+    model = FAMILY.derived_spec(config)
     if config.architecture not in ENCODERS:
         return model
+    assert isinstance(model, spec.EncoderDecoderSpec)
     return spec.EncoderOnlySpec(input=model.source, encoder=model.encoder, head=model.head, init=model.init)
 
 
-def _tied(config: Config, stated: bool, scaled: bool) -> bool:
-    """Whether the head shares the token matrix; the config alone is not reliable.
-
-    stated: the value in the config. scaled: whether hidden states are scaled before the head.
-    Newer configs of v1.1 say tied, although the file has a separate head and hidden states are not scaled.
-    """
-    if not config.names:
-        return stated
-    return "lm_head.weight" not in config.names or (stated and scaled)
-
-
 def to_config(model: spec.ModelSpec) -> dict[str, Any]:
-    assert isinstance(model, spec.EncoderDecoderSpec | spec.EncoderOnlySpec)
-    encoder, head = model.encoder, model.head
-    assert isinstance(encoder, spec.StackSpec) and isinstance(encoder.position, spec.RelativeSpec)
-    options = spec_options(model)
-    gated, kind = (
-        isinstance(encoder.block.feed_forward, spec.GatedFeedForwardSpec),
-        ACTIVATION_NAMES[options["activation"]],
-    )
-    config = {
-        "model_type": "t5",
-        "architectures": [ARCHITECTURES[type(model), type(head)]],
-        "is_encoder_decoder": isinstance(model, spec.EncoderDecoderSpec),
-        **write_options(model, KEYS),
-        "relative_attention_num_buckets": encoder.position.buckets,
-        "relative_attention_max_distance": encoder.position.max_distance,
-        "feed_forward_proj": f"gated-{kind.removesuffix('_new')}" if gated else kind,
-        "is_gated_act": gated,
-        "pad_token_id": options["pad_id"],
-        "tie_word_embeddings": options["tied"],
-        "scale_decoder_outputs": not isinstance(head, spec.LanguageModelSpec) or head.scale != 1.0,
-        **label_config(head),
-    }
-    if isinstance(model, spec.EncoderDecoderSpec):
-        config["num_decoder_layers"] = model.decoder.num_layers
-        config["decoder_start_token_id"] = model.start_id
-    if isinstance(head, spec.ClassifySpec | spec.TokenClassifySpec):
-        config["classifier_dropout"] = head.dropout
-    if isinstance(head, spec.ClassifySpec):
-        config["eos_token_id"] = head.end_id
+    config = FAMILY.derived_config(model)
+    if isinstance(model, spec.EncoderOnlySpec) and isinstance(model.head, spec.FeaturesSpec):
+        config["architectures"] = ["T5EncoderModel"]
     return config
 
 
@@ -242,7 +254,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
 
 def _stack_rows(side: str, stack: spec.StackSpec) -> tuple[Op, ...]:
     """Return the weight operations of one stack; its position bias is published with the first layer."""
-    gated = isinstance(stack.block.feed_forward, spec.GatedFeedForwardSpec)
+    gated = stack.block.feed_forward.gated
     feed, last = ("wi_0,wi_1,wo", "gate,up,down") if gated else ("wi,wo", "up,down"), 1
     rows: tuple[Op, ...] = (
         Rename("layer.0.SelfAttention.{q,k,v,o}.weight", "self_attn.{q,k,v,out}_proj.weight"),
@@ -277,9 +289,9 @@ _LATER = {"activation": "gelu_tanh", "gated": True, "tied": False}
 
 FAMILY = Family(
     name="t5",
-    model_types=("t5",),
-    architectures=tuple(ARCHITECTURES.values()),
-    build=t5,
+    builder=BUILDER,
+    keys=KEYS,
+    heads=_HEADS,
     presets={
         "t5-small": {},
         "t5-base": preset(768, 12, 12, 3072),
@@ -293,8 +305,8 @@ FAMILY = Family(
         },
     },
     tiny={"vocab_size": 101, **preset(32, 4, 2, 64), "head_dim": 8},
-    from_config=from_config,
-    to_config=to_config,
-    table=table,
+    reader=from_config,
+    writer=to_config,
+    weight_table=table,
     ignored_keys=frozenset({"n_positions", "output_past"}),
 )

@@ -7,31 +7,16 @@ from typing import Any, Literal
 
 from glassformer.core import spec
 from glassformer.errors import InvalidValueError
-from glassformer.families.family import (
-    Config,
-    Key,
-    label_config,
-    layer_rows,
-    model_prefixes,
-    read_options,
-    rename_modules,
-    spec_options,
-    write_options,
-)
+from glassformer.families.family import Builder, spec_options
+from glassformer.families.keys import Head, Key, Rule, activation, fixed
+from glassformer.families.rows import layer_rows, model_prefixes, rename_modules
 from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored, Op, Rename, Tied
 
 TOKEN = "{base}embeddings.word_embeddings.weight"
+Term = Literal["c2p", "p2c"]
 Pool = Literal["mean", "first", "max", "mean_sqrt_len", "last"]
 
-# suffix of the published class name, after the family's prefix
-TASKS: dict[type, str] = {
-    spec.MaskedLanguageModelSpec: "ForMaskedLM",
-    spec.FeaturesSpec: "Model",
-    spec.ClassifySpec: "ForSequenceClassification",
-    spec.TokenClassifySpec: "ForTokenClassification",
-    spec.AnswerSpec: "ForQuestionAnswering",
-}
 KEYS = (
     Key("vocab_size"),
     Key("hidden_size", "d_model"),
@@ -39,12 +24,17 @@ KEYS = (
     Key("intermediate_size", "d_ff"),
     Key("num_hidden_layers", "num_layers"),
     Key("type_vocab_size", "types", 2),
-    Key("hidden_act", "activation", "gelu"),
+    activation("hidden_act", "gelu"),
     Key("layer_norm_eps", "norm_eps", 1e-12),
     Key("hidden_dropout_prob", "dropout", 0.1),
     Key("attention_probs_dropout_prob", "attention_dropout", 0.1),
     Key("tie_word_embeddings", "tied", True),
+    fixed("position_embedding_type", "absolute"),
+    fixed("is_decoder", False),
+    fixed("add_cross_attention", False),
+    Key("pad_token_id", "pad_id", None),
 )
+MAX_LEN = Key("max_position_embeddings", "max_len")
 
 
 def text_encoder(
@@ -58,6 +48,10 @@ def text_encoder(
     num_groups: int | None = None,
     max_len: int = 512,
     position: Literal["learned", "after_pad", "sinusoidal", "none"] = "learned",
+    buckets: int | None = None,
+    max_distance: int | None = None,
+    terms: tuple[Term, ...] = (),
+    position_norm: bool = True,
     types: int | None = 2,
     activation: spec.Activation = "gelu",
     mlm_activation: spec.Activation | None = None,
@@ -76,6 +70,8 @@ def text_encoder(
     hidden states to one embedding per text. Without `pool` or `head`, the model is a masked language model;
     `mlm_activation` is the activation of its dense layer. embedding_dim: width of the token embeddings, if a
     dense layer projects them to d_model. num_groups: number of groups of layers that share parameters.
+    buckets, max_distance, terms, position_norm: of relative positions in disentangled attention, which there
+    is if `terms` are given; max_distance is max_len by default.
     """
     norm = spec.LayerNormSpec(eps=norm_eps)
     positions: dict[str, spec.InputPositionSpec | None] = {
@@ -95,6 +91,18 @@ def text_encoder(
             activation=mlm_activation or activation,
             norm=norm,
         )
+    relative, scale = None, None
+    if terms:
+        if buckets is not None and max_distance is None:  # a short model has no distances for more buckets
+            buckets = max(4, min(buckets, max_len // 2))
+        relative = spec.DisentangledSpec(
+            max_distance=max_distance or max_len,
+            buckets=buckets,
+            terms=terms,
+            norm=norm if position_norm else None,
+            dropout=dropout,
+        )
+        scale = (d_model // num_heads * (1 + len(terms))) ** -0.5
     return spec.EncoderOnlySpec(
         input=spec.TokensSpec(
             vocab_size=vocab_size,
@@ -110,12 +118,13 @@ def text_encoder(
             num_layers=num_layers,
             num_groups=num_groups,
             block=spec.BlockSpec(
-                attention=spec.AttentionSpec(num_heads=num_heads, dropout=attention_dropout),
+                attention=spec.AttentionSpec(num_heads=num_heads, scale=scale, dropout=attention_dropout),
                 feed_forward=spec.FeedForwardSpec(d_ff=d_ff or 4 * d_model, activation=activation),
                 norm=norm,
                 wiring="post",
                 dropout=dropout,
             ),
+            position=relative,
         ),
         head=head,
         tied=("head",) if tied and isinstance(head, spec.MaskedLanguageModelSpec) else (),
@@ -124,67 +133,69 @@ def text_encoder(
     )
 
 
-# ---- the published config ---------------------------------------------------------------------------
+def _invert(model: spec.EncoderOnlySpec) -> dict[str, Any]:
+    """Return the options of `text_encoder` that give a spec."""
+    assert isinstance(model.input, spec.TokensSpec) and isinstance(model.encoder, spec.StackSpec)
+    stack, position = model.encoder, model.input.position
+    kinds = {spec.SinusoidalSpec: "sinusoidal", type(None): "none"}
+    learned = "after_pad" if getattr(position, "offset", 0) else "learned"
+    relative: dict[str, Any] = {"terms": ()}
+    if isinstance(stack.position, spec.DisentangledSpec):
+        relative = {**vars(stack.position), "position_norm": stack.position.norm is not None}
+    return {
+        **relative,
+        **spec_options(model),
+        "embedding_dim": model.input.embedding_dim,
+        "num_groups": stack.num_groups,
+        "position": kinds.get(type(position), learned),
+    }
 
 
-def read(config: Config, **defaults: Any) -> dict[str, Any]:
-    """Read the options of a config with BERT's keys. `defaults` override BERT's."""
-    config.only("position_embedding_type", "absolute", default="absolute")
-    config.only("is_decoder", False, default=False)
-    config.only("add_cross_attention", False, default=False)
-    return read_options(config, KEYS, **defaults)
+TEXT_ENCODER = Builder(
+    text_encoder,
+    _invert,
+    spec.EncoderOnlySpec,
+    spec.TokensSpec,
+    lambda model: (
+        model.encoder.block.wiring == "post"
+        and isinstance(model.encoder.position, spec.DisentangledSpec | None)
+    ),
+    shared=True,
+)
 
 
-def read_head(
-    config: Config,
-    task: str,
+# ---- heads ------------------------------------------------------------------------------------------------
+
+DROPOUT = Key("classifier_dropout", "dropout", 0.1, aliases=("hidden_dropout_prob",))
+POOLER = Rule(
+    ("pooler",),
+    lambda config, _: {"pooler": config.has_pooler},
+    lambda head: {} if head["pooler"] else {"add_pooling_layer": False},
+)
+
+
+def text_heads(
+    stem: str,
     *,
     dropped: tuple[Literal["hidden", "out"], ...],
     hidden: spec.Activation = "tanh",
     pooler: bool = True,
-    dropout: float | None = None,
-) -> spec.HeadSpec | None:
-    """Return the head by the suffix of the published class name; None is the masked-language-model head.
+    dropout: Key = DROPOUT,
+) -> dict[str, Head]:
+    """Return the heads by class name. stem: class name without its suffix.
 
     dropped, hidden: of the classification head. pooler: whether the bare encoder may have a pooler. dropout:
-    of the classification heads, by default from the config.
+    of the classification heads.
     """
-    if dropout is None:
-        dropout = config.get("classifier_dropout", config.get("hidden_dropout_prob", 0.1))
-    match task:
-        case "Model":
-            return spec.FeaturesSpec(pooler=pooler and config.has_pooler)
-        case "ForSequenceClassification":
-            return spec.ClassifySpec(
-                num_labels=config.num_labels, hidden=hidden, dropout=dropout, dropped=dropped
-            )
-        case "ForTokenClassification":
-            return spec.TokenClassifySpec(num_labels=config.num_labels, dropout=dropout)
-        case "ForQuestionAnswering":
-            return spec.AnswerSpec()
-        case _:
-            return None
-
-
-def write(
-    model: spec.ModelSpec, model_type: str, stem: str, *, tasks: Mapping[type, str] = TASKS
-) -> dict[str, Any]:
-    """Return the published config of a spec; the inverse of `read` and `read_head`."""
-    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
-    head, offset = model.head, getattr(model.input.position, "offset", 0)
-    config = {
-        "model_type": model_type,
-        "architectures": [f"{stem}{tasks[type(head)]}"],
-        "max_position_embeddings": spec_options(model)["max_len"] + offset,
-        **write_options(model, KEYS),
-        "pad_token_id": spec_options(model)["pad_id"],
-        **label_config(head),
+    return {
+        f"{stem}ForMaskedLM": Head(spec.MaskedLanguageModelSpec, from_options=True),
+        f"{stem}Model": Head(spec.FeaturesSpec, (POOLER,) if pooler else ()),
+        f"{stem}ForSequenceClassification": Head(
+            spec.ClassifySpec, (dropout,), {"hidden": hidden, "dropped": dropped}
+        ),
+        f"{stem}ForTokenClassification": Head(spec.TokenClassifySpec, (dropout,)),
+        f"{stem}ForQuestionAnswering": Head(spec.AnswerSpec),
     }
-    if isinstance(head, spec.ClassifySpec | spec.TokenClassifySpec):
-        config["classifier_dropout"] = head.dropout
-    if isinstance(head, spec.FeaturesSpec) and not head.pooler:
-        config["add_pooling_layer"] = False
-    return config
 
 
 # ---- the published tensors --------------------------------------------------------------------------

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from glassformer.core import spec
-from glassformer.families.family import Config, Family, preset, variant
+from glassformer.families.family import Family, preset
 from glassformer.families.image_encoder import (
-    EXCLUDED,
+    BARE,
+    HEAD_DIM,
     IGNORED_IMAGE_KEYS,
+    IMAGE_ENCODER,
+    KEYS,
     TINY_IMAGES,
-    image_encoder,
-    read,
-    table_of,
-    write,
+    image_rows,
+    sizes,
 )
-
-vit = variant(image_encoder, EXCLUDED)
-ARCHITECTURES: dict[type, str] = {
-    spec.ClassifySpec: "ViTForImageClassification",
-    spec.FeaturesSpec: "ViTModel",
-}
-
-
-def from_config(config: Config) -> spec.EncoderOnlySpec:
-    return vit(**read(config, ARCHITECTURES))
-
+from glassformer.families.keys import Head
 
 _LARGE = preset(1024, 16, 24, 4096)
 _HUGE = preset(1280, 16, 32, 5120, patch_size=14)
@@ -33,9 +22,12 @@ _POOLED = {"head": spec.FeaturesSpec(pooler=True)}
 
 FAMILY = Family(
     name="vit",
-    model_types=("vit",),
-    architectures=tuple(ARCHITECTURES.values()),
-    build=vit,
+    builder=IMAGE_ENCODER,
+    keys=(sizes(), *KEYS, HEAD_DIM),
+    heads={
+        "ViTForImageClassification": Head(spec.ClassifySpec),
+        "ViTModel": BARE,
+    },
     presets={
         "vit-base-patch16-224": {},
         "vit-base-patch16-384": {"image_size": 384},
@@ -55,8 +47,7 @@ FAMILY = Family(
         "deit-base-patch16-384": {"image_size": 384},
     },
     tiny=TINY_IMAGES,
-    from_config=from_config,
-    to_config=partial(write, model_type="vit", architectures=ARCHITECTURES, prefix=1),
-    table=partial(table_of, base="vit."),
+    rows=image_rows,
+    prefixes=("vit.",),
     ignored_keys=IGNORED_IMAGE_KEYS,
 )

@@ -5,15 +5,18 @@ Values are validated once, when a `GenerationConfig` is created.
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from typing import Any, Final, Literal, TypedDict, get_args
 
+from glassformer.core.schema import in_interval, matches_type, setting
 from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError, UnsupportedError
 
 LengthFormula = Literal["hf", "fairseq", "paper"]
 EarlyStopping = bool | Literal["never"]
+PYTHON: dict[str, Any] = {"edges": ()}  # not on the command line and not in requests
+BEAMS: dict[str, Any] = {"beams": True}  # not of a chat, which has no beam search
 
 
 class GenerationOptions(TypedDict, total=False):
@@ -32,6 +35,9 @@ class GenerationOptions(TypedDict, total=False):
     min_p: float | None
     seed: int | None
     repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: Mapping[int, float] | None
     no_repeat_ngram_size: int | None
     length_penalty: float | None
     length_formula: LengthFormula | None
@@ -47,59 +53,114 @@ class GenerationOptions(TypedDict, total=False):
 class GenerationConfig:
     """Generation settings. `num_beams=1` without `do_sample` is greedy decoding.
 
-    max_new_tokens: maximum number of generated tokens; None: the model's limit
-    min_new_tokens: minimum number of generated tokens
-    max_length, min_length: the same bounds including the prompt or the decoder's start tokens; max_new_tokens
-    takes precedence
-    num_beams: number of beams; 1 means no beam search
-    num_return_sequences: number of results per input, at most num_beams without sampling
-    do_sample: sample instead of taking the most likely token
-    temperature: divides the logits before sampling; below 1 is more conservative
-    top_k: sample from the k most likely tokens; 0: off
-    top_p: sample from the smallest set of tokens with this total probability; 1: off
-    min_p: sample from tokens with at least this fraction of the top probability; 0: off
-    seed: seed of the sampling; None: a random one
-    repetition_penalty: divides the positive and multiplies the negative logits of tokens that occurred; 1:
-    off
-    no_repeat_ngram_size: never generate an n-gram of this size twice; 0: off
-    length_penalty: exponent of the length in the beam score; above 0 favors longer results
-    length_formula: divisor of a finished beam's log-probability for n tokens, including the end token: "hf"
-    and
-    "fairseq" n ** penalty, "paper" ((5 + n) / 6) ** penalty
-    early_stopping: stop when num_beams results are finished (True), when no better one is likely (False), or
-    when none is possible ("never")
-    stop_strings: end the text before one of these strings
-    suppress_tokens: token ids that are never generated
-    forced_bos_token_id: id of the first generated token
-    forced_eos_token_id: id of the last token of a sequence that reaches its maximum length
-    renormalize_logits: normalize the logits again after all logits processors
+    Commands, requests and `GenerationOptions` have the same fields; min, max: narrower bounds of a request.
 
     >>> GenerationConfig(num_beams=4, length_penalty=0.6).num_beams
     4
     """
 
-    max_new_tokens: int | None = None
-    min_new_tokens: int = 0
-    max_length: int | None = None
-    min_length: int = 0
-    num_beams: int = 1
-    num_return_sequences: int = 1
-    do_sample: bool = False
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int | None = None
-    repetition_penalty: float = 1.0
-    no_repeat_ngram_size: int = 0
-    length_penalty: float = 1.0
-    length_formula: LengthFormula = "hf"
-    early_stopping: EarlyStopping = False
-    stop_strings: tuple[str, ...] = ()
-    suppress_tokens: tuple[int, ...] = ()
-    forced_bos_token_id: int | None = None
-    forced_eos_token_id: int | None = None
-    renormalize_logits: bool = False
+    max_new_tokens: int | None = setting(
+        None, "Maximum number of generated tokens (default: the model's limit).", interval="[0, inf)", min=1
+    )
+    min_new_tokens: int = setting(0, "Minimum number of generated tokens.", interval="[0, inf)", **BEAMS)
+    max_length: int | None = setting(
+        None,
+        "Maximum length with the prompt; max_new_tokens takes precedence.",
+        interval="[0, inf)",
+        **PYTHON,
+    )
+    min_length: int = setting(
+        0, "Minimum length with the prompt; min_new_tokens takes precedence.", interval="[0, inf)", **PYTHON
+    )
+    num_beams: int = setting(
+        1, "Number of beams; 1 means no beam search.", interval="[1, inf)", max=16, **BEAMS
+    )
+    num_return_sequences: int = setting(
+        1,
+        "Number of texts per input, at most num_beams without sampling; needs --json.",
+        interval="[1, inf)",
+        edges=("command",),
+        **BEAMS,
+    )
+    do_sample: bool = setting(False, "Sample instead of taking the most likely token.")
+    temperature: float = setting(
+        1.0, "Sampling temperature; below 1 is more conservative.", interval="(0, inf)", min=0.001, max=100
+    )
+    top_k: int = setting(0, "Sample from the k most likely tokens; 0: off.", interval="[0, inf)")
+    top_p: float = setting(
+        1.0,
+        "Sample from the smallest set of top tokens with this cumulative probability; 1: off.",
+        interval="(0, 1]",
+    )
+    min_p: float = setting(
+        0.0,
+        "Sample from tokens with at least this fraction of the top probability; 0: off.",
+        interval="[0, 1]",
+    )
+    seed: int | None = setting(None, "Random seed for sampling.", interval="[0, inf)", max=2**63 - 1)
+    repetition_penalty: float = setting(
+        1.0,
+        "Repetition penalty; above 1 discourages repeated tokens.",
+        interval="(0, inf)",
+        min=0.01,
+        max=100,
+    )
+    presence_penalty: float = setting(
+        0.0, "From -2 to 2; above 0 discourages tokens that were generated.", interval="[-2, 2]"
+    )
+    frequency_penalty: float = setting(
+        0.0, "From -2 to 2; above 0 discourages tokens that were generated often.", interval="[-2, 2]"
+    )
+    logit_bias: tuple[tuple[int, float], ...] = setting(
+        (),
+        "Biases from -100 to 100 that are added to the logits of tokens, by their ids.",
+        edges=("route",),
+        min=-100,
+        max=100,
+        max_items=1024,
+    )
+    no_repeat_ngram_size: int = setting(
+        0, "Never repeat an n-gram of this size; 0: off.", interval="[0, inf)"
+    )
+    length_penalty: float = setting(
+        1.0,
+        "Length penalty of beam search; above 0 favors longer texts.",
+        interval="[-10, 10]",  # bounds the penalty, so that length ** penalty is finite in float32
+        **BEAMS,
+    )
+    length_formula: LengthFormula = setting(
+        "hf",
+        "Divisor of a finished beam's log-probability for n tokens, including the end token: hf and fairseq "
+        "n ** penalty, paper ((5 + n) / 6) ** penalty.",
+        **BEAMS,
+    )
+    early_stopping: EarlyStopping = setting(
+        False,
+        "Stop beam search when num_beams results are finished (true), when no better one is likely (false), "
+        "or when none is possible (never).",
+        **BEAMS,
+    )
+    stop_strings: tuple[str, ...] = setting(
+        (),
+        "Stop at this string, which is not part of the text.",
+        flag="--stop",
+        max_items=4,
+        max_length=256,
+        single=True,
+    )
+    suppress_tokens: tuple[int, ...] = setting((), "Ids of tokens that are never generated.", **PYTHON)
+    forced_bos_token_id: int | None = setting(
+        None, "Id of the first generated token.", interval="[0, inf)", **PYTHON
+    )
+    forced_eos_token_id: int | None = setting(
+        None,
+        "Id of the last token of a sequence that reaches its maximum length.",
+        interval="[0, inf)",
+        **PYTHON,
+    )
+    renormalize_logits: bool = setting(
+        False, "Normalize the logits again after all logits processors.", **PYTHON
+    )
 
     def __post_init__(self) -> None:
         for name, (allowed, expected) in _CHECKS.items():
@@ -125,47 +186,48 @@ class GenerationConfig:
 
 
 def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= 64
+    return matches_type(value, int) and value.bit_length() <= 64
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return matches_type(value, float)
 
 
-_OPTIONAL: Final = {"max_new_tokens", "max_length", "seed", "forced_bos_token_id", "forced_eos_token_id"}
+def _is_bias(pair: Any) -> bool:
+    return matches_type(pair, tuple[int, float]) and 0 <= pair[0] < 2**64 and abs(pair[1]) <= 100
+
+
+_OPTIONAL: Final = {field.name for field in fields(GenerationConfig) if "None" in str(field.type)}
+
+
+def _number_check(field: Field[Any]) -> tuple[Callable[[Any], bool], str]:
+    """Return the check of a number in the interval of its field."""
+    interval, is_kind = field.metadata["interval"], _is_int if "int" in str(field.type) else _is_number
+    kind = "an integer" if is_kind is _is_int else "a number"
+    hint = " (for greedy decoding, set do_sample to false)" if field.name == "temperature" else ""
+    return lambda x: is_kind(x) and in_interval(x, interval), f"{kind} in {interval}{hint}"
+
+
 _CHECKS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
-    **{
-        name: (lambda x: _is_int(x) and x >= 0, "an integer of at least 0")
-        for name in ("min_new_tokens", "min_length", "top_k", "no_repeat_ngram_size", *_OPTIONAL)
-    },
-    **{
-        name: (lambda x: _is_int(x) and x >= 1, "an integer of at least 1")
-        for name in ("num_beams", "num_return_sequences")
-    },
-    **{
-        name: (lambda x: isinstance(x, bool), "true or false") for name in ("do_sample", "renormalize_logits")
-    },
-    "temperature": (
-        lambda x: _is_number(x) and x > 0,
-        "a number above 0 (for greedy decoding, set do_sample to false)",
+    **{one.name: _number_check(one) for one in fields(GenerationConfig) if one.metadata["interval"]},
+    **dict.fromkeys(("do_sample", "renormalize_logits"), (lambda x: matches_type(x, bool), "true or false")),
+    "logit_bias": (
+        lambda x: matches_type(x, tuple[tuple[Any, ...], ...]) and all(map(_is_bias, x)),
+        "token ids, each with a bias from -100 to 100",
     ),
-    "top_p": (lambda x: _is_number(x) and 0 < x <= 1, "a number above 0 and at most 1"),
-    "min_p": (lambda x: _is_number(x) and 0 <= x <= 1, "a number from 0 to 1"),
-    "repetition_penalty": (lambda x: _is_number(x) and x > 0, "a number above 0 (1: off)"),
-    # bounds the penalty, so that length ** penalty is finite in float32
-    "length_penalty": (lambda x: _is_number(x) and abs(x) <= 10, "a number from -10 to 10"),
     "length_formula": (lambda x: x in get_args(LengthFormula), " or ".join(get_args(LengthFormula))),
-    "early_stopping": (lambda x: isinstance(x, bool) or x == "never", "true, false or 'never'"),
+    "early_stopping": (lambda x: matches_type(x, bool) or x == "never", "true, false or 'never'"),
     "stop_strings": (
-        lambda x: isinstance(x, tuple) and all(isinstance(text, str) and text for text in x),
+        lambda x: matches_type(x, tuple[str, ...]) and all(x),
         "a tuple of non-empty strings",
     ),
     "suppress_tokens": (
-        lambda x: isinstance(x, tuple) and all(_is_int(token) and token >= 0 for token in x),
+        lambda x: matches_type(x, tuple[int, ...]) and all(_is_int(token) and token >= 0 for token in x),
         "a tuple of token ids",
     ),
 }
 _NAMES: Final = tuple(field.name for field in fields(GenerationConfig))
+_TUPLES: Final = ("stop_strings", "suppress_tokens", "logit_bias")
 _SAMPLING_ONLY: Final = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 # Keys of a generation_config.json that do not decide which tokens are generated, or are read elsewhere.
@@ -225,7 +287,7 @@ def merge_generation_config(
     if isinstance(least, int) and isinstance(most, int):
         values["min_new_tokens"] = max(0, min(least, most))
     for name, value in overrides.items():
-        values[name] = _as_tuple(name, value) if name in ("stop_strings", "suppress_tokens") else value
+        values[name] = _as_tuple(name, value) if name in _TUPLES else value
     config = GenerationConfig(**values)
     for name, neutral in _SAMPLING_ONLY.items():
         if overrides.get(name, neutral) != neutral and not config.do_sample:
@@ -249,7 +311,7 @@ def _read_published(published: Mapping[str, Any]) -> dict[str, Any]:
         elif name == "suppress_tokens":
             never = tuple(token for token in _as_tuple(name, value) if not (_is_int(token) and token < 0))
             values[name] = (*values.get(name, ()), *never)
-        elif name == "stop_strings":
+        elif name in _TUPLES:
             values[name] = _as_tuple(name, value)
         elif name in _NAMES:
             values[name] = value
@@ -277,6 +339,10 @@ def _single_tokens(bad_words: Any, eos: int | Sequence[int] | None) -> tuple[int
 def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
     if isinstance(value, str):
         return (value,)
+    if isinstance(value, Mapping):  # JSON has only strings as keys
+        return tuple(
+            (int(key) if re.fullmatch(r"\d{1,18}", str(key)) else key, item) for key, item in value.items()
+        )
     _check(name, value, isinstance(value, Iterable), "a list")
     return tuple(value)
 

@@ -130,7 +130,7 @@ class CUDAGraphDecoder(CachedDecoder):
 class CapturedGraph:
     """A CUDA graph with its tensors; once its decoder is gone, a decoder of the same form can reuse it."""
 
-    PARTS = ("cache", "cross", "attend", "cross_attend", "positions", "ids", "rows", "graph", "captured")
+    PARTS = ("cache", "cross", "layers", "positions", "ids", "rows", "graph", "captured")
 
     def __init__(self, decoder: CUDAGraphDecoder, selector: TokenSelector | None) -> None:
         self.owner = weakref.ref(decoder)

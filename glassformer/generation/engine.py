@@ -12,6 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from glassformer.core.embeddings import TokenInput, check_token_ids
 from glassformer.errors import InvalidValueError
 from glassformer.generation.beam_search import BeamSearch
 from glassformer.generation.config import GenerationOptions, merge_generation_config
@@ -19,6 +20,7 @@ from glassformer.generation.inference_model import InferenceModel, prefill
 from glassformer.generation.logits_processors import NO_TOKEN, LogitsProcessors
 from glassformer.generation.loop import Search, TokenSearch, run_search
 from glassformer.generation.params import GenerationOutput, GenerationParams
+from glassformer.generation.prompt import Prompt
 from glassformer.generation.step_decoder import StepDecoder, decoder_start_ids, expand_beams
 from glassformer.inference.kv_cache import COMPACT_INTERVAL
 from glassformer.inference.memory import available_memory, cache_bytes_per_token
@@ -32,16 +34,24 @@ MEMORY_SHARE: Final = 0.5  # of the free memory that the rows of one input may t
 
 
 def generate(
-    model: nn.Module, input_ids: Tensor, params: GenerationParams, *, attention_mask: Tensor | None = None
+    model: nn.Module,
+    input_ids: Tensor | Sequence[Prompt],
+    params: GenerationParams,
+    *,
+    attention_mask: Tensor | None = None,
 ) -> list[list[GenerationOutput]]:
-    """Generate from sources or prompts (B, S): `num_return_sequences` outputs for each, best first.
+    """Generate from sources or prompts: `num_return_sequences` outputs for each, best first.
 
+    input_ids: (B, S), or prompts of any lengths.
     attention_mask (B, S): True for real tokens; by default, all tokens except pad_token_id.
     """
+    prompts: list[Prompt] = []
+    if not isinstance(input_ids, Tensor):
+        input_ids, attention_mask, prompts = _pad(input_ids, params, next(model.parameters()).device)
     mask = input_ids != params.pad_token_id if attention_mask is None else attention_mask
     starts = len(decoder_start_ids(model, params.start_ids))
     limits = [params.limit(length, starts or length) for length in mask.sum(1).tolist()]
-    outputs = _generate(model, input_ids, params, mask, limits, params.generator(input_ids.device))
+    outputs = _generate(model, input_ids, params, mask, limits, params.generator(input_ids.device), prompts)
     for group in outputs:
         for output in group:
             output.check_finite()
@@ -57,11 +67,15 @@ def generate_ids(
 ) -> list[list[int]]:
     """Implement the method `generate` of the core models: keyword options in, token ids out."""
     embed = getattr(model, "src_embed", None) or getattr(model, "embed", None)
+    if isinstance(embed, TokenInput):
+        check_token_ids(input_ids)
     if attention_mask is None and (pad_id := getattr(embed, "pad_id", None)) is not None:
         attention_mask = input_ids != pad_id
     if attention_mask is None:
         attention_mask = torch.ones_like(input_ids)
     config = merge_generation_config({}, options)
+    if eos_token_id is None:
+        eos_token_id = getattr(getattr(model, "spec", None), "end_id", None)
     params = GenerationParams(config=config, eos_token_id=eos_token_id)
     outputs = generate(model, input_ids, params, attention_mask=attention_mask.bool())
     return [output.ids for group in outputs for output in group]
@@ -69,7 +83,7 @@ def generate_ids(
 
 def generate_batched(
     model: nn.Module,
-    examples: Iterable[Sequence[int]],
+    examples: Iterable[Sequence[int] | Prompt],
     params: GenerationParams,
     *,
     batch_tokens: int = BATCH_TOKENS,
@@ -95,13 +109,9 @@ def generate_batched(
         outputs: list[list[GenerationOutput]] = [[] for _ in window]
         lengths, limits = [len(example) for example, _ in window], [limit for _, limit in window]
         for batch in _batches(lengths, limits, budget):
-            width = max(1, *(lengths[n] for n in batch))
-            ids = torch.full((len(batch), width), params.pad_token_id)
-            for row, n in enumerate(batch):
-                ids[row, : lengths[n]] = torch.as_tensor(window[n][0], dtype=torch.long)
-            mask = torch.arange(width) < torch.tensor([lengths[n] for n in batch])[:, None]
+            ids, mask, prompts = _pad([window[n][0] for n in batch], params, device)
             own_limits = [limits[n] for n in batch]
-            groups = _generate(model, ids.to(device), params, mask.to(device), own_limits, generator)
+            groups = _generate(model, ids, params, mask, own_limits, generator, prompts)
             for n, group in zip(batch, groups, strict=True):
                 outputs[n] = group
             if on_batch is not None:
@@ -114,6 +124,23 @@ def generate_batched(
             yield group
 
 
+def _pad(
+    examples: Sequence[Sequence[int] | Prompt], params: GenerationParams, device: torch.device
+) -> tuple[Tensor, Tensor, list[Prompt]]:
+    """Return padded ids (B, S), their mask, and the prompts if any has embeddings or position ids."""
+    lengths = [len(example) for example in examples]
+    width = max((1, *lengths))
+    ids = torch.full((len(examples), width), params.pad_token_id)
+    for row, example in enumerate(examples):
+        tokens = example.ids if isinstance(example, Prompt) else example
+        ids[row, : lengths[row]] = torch.as_tensor(tokens, dtype=torch.long)
+    mask = torch.arange(width) < torch.tensor(lengths)[:, None]
+    prompts: list[Prompt] = []
+    if any(isinstance(example, Prompt) and example.has_embeddings_or_positions for example in examples):
+        prompts = [x if isinstance(x, Prompt) else Prompt(torch.as_tensor(x)) for x in examples]
+    return ids.to(device), mask.to(device), prompts
+
+
 @torch.inference_mode()
 def _generate(
     model: nn.Module,
@@ -122,12 +149,13 @@ def _generate(
     mask: Tensor,
     limits: list[int],
     generator: torch.Generator | None,
+    prompts: Sequence[Prompt],
 ) -> list[list[GenerationOutput]]:
     """Generate from one padded batch. limits: maximum number of new tokens of each row."""
     if not len(inputs):
         return []
     with evaluation_mode(model), torch.cuda.device_of(inputs):  # for Triton kernels
-        decoder, logits, search = start_search(model, inputs, params, mask, limits, generator)
+        decoder, logits, search = start_search(model, inputs, params, mask, limits, generator, prompts)
         for _ in run_search(decoder, logits, search):
             pass
     return search.outputs()
@@ -140,11 +168,14 @@ def start_search(
     mask: Tensor,
     limits: Sequence[int],
     generator: torch.Generator | None,
+    prompts: Sequence[Prompt] = (),
 ) -> tuple[StepDecoder, Tensor, Search]:
     """Prefill the inputs (B, S); return the decoder, the logits of the first token, and the search to run."""
     config, device = params.config, inputs.device
     check_memory(model, params, inputs, max(limits))
-    decoder, logits, most = prefill(model, inputs, mask, start_ids=params.start_ids, capacity=max(limits))
+    decoder, logits, most = prefill(
+        model, inputs, mask, start_ids=params.start_ids, capacity=max(limits), prompts=prompts
+    )
     vocab_size = logits.shape[-1]
     params.check_forced_ids(vocab_size)
     row_limits = torch.tensor(limits, dtype=torch.long, device=device)
@@ -205,10 +236,10 @@ def _context(inputs: Tensor, mask: Tensor, starts: Sequence[int]) -> Tensor:
 
 
 def _windows(
-    examples: Iterable[Sequence[int]], limit: Callable[[int], int], tokens: int
-) -> Iterator[list[tuple[Sequence[int], int]]]:
+    examples: Iterable[Sequence[int] | Prompt], limit: Callable[[int], int], tokens: int
+) -> Iterator[list[tuple[Sequence[int] | Prompt, int]]]:
     """Yield lists of examples with their limits; each list has a bounded number of tokens."""
-    window: list[tuple[Sequence[int], int]] = []
+    window: list[tuple[Sequence[int] | Prompt, int]] = []
     cost = 0
     for example in examples:
         most = limit(len(example))

@@ -15,12 +15,13 @@ from glassformer.core import spec as specs
 from glassformer.core.backend import apply_softcap
 from glassformer.core.embeddings import TokenInput, check_token_ids
 from glassformer.core.heads import HeadContext, VocabularyHead
-from glassformer.core.inputs import embed_inputs
+from glassformer.core.inputs import TextInputs, embed_tokens
 from glassformer.core.masks import Mask
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.core.positions import count_positions
 from glassformer.core.stack import Stack
 from glassformer.errors import EmptyInputError, MissingValueError, ShapeError, UnsupportedError
+from glassformer.generation.prompt import EmbeddingSpan, Prompt
 from glassformer.generation.step_decoder import (
     GRAPH_WARMUP_STEPS,
     PrefillResult,
@@ -28,7 +29,7 @@ from glassformer.generation.step_decoder import (
     decoder_start_ids,
 )
 from glassformer.inference.attention import UnpadIndex, run_unpadded
-from glassformer.inference.kv_cache import BeamKVCache, CrossKVCache
+from glassformer.inference.kv_cache import BeamKVCache, CrossKVCache, layer_contexts
 from glassformer.inference.linear import WeightFormat, choose_linear
 from glassformer.inference.prepare import LinearFactory, WeightFingerprint, fused_copy, residual_dtype
 
@@ -60,6 +61,7 @@ def prefill(
     *,
     start_ids: Sequence[int] | int | None,
     capacity: int,
+    prompts: Sequence[Prompt] = (),
 ) -> PrefillResult:
     """Prefill sources or prompts (B, S), padded on either side.
 
@@ -67,7 +69,10 @@ def prefill(
     mask (B, S): True for real tokens.
     start_ids: first tokens of the target of an encoder-decoder (default: the model's start token).
     capacity: maximum number of tokens to generate.
+    prompts: the prompt of each row, if any has embeddings or position ids.
     """
+    for prompt in prompts:
+        prompt.check(model.model if isinstance(model, InferenceModel) else model)
     source = getattr(model, "model", model)
     if not isinstance(source, EncoderDecoder) or isinstance(source.src_embed, TokenInput):
         check_token_ids(inputs)
@@ -77,6 +82,8 @@ def prefill(
     starts = decoder_start_ids(model, start_ids)
     if isinstance(model, EncoderDecoder | DecoderOnly):
         model = InferenceModel(model, None)
+    if isinstance(model, InferenceModel):
+        return model.prefill(inputs, mask, start_ids=starts, capacity=capacity, prompts=prompts)
     if isinstance(model, SupportsPrefill):
         return model.prefill(inputs, mask, start_ids=starts, capacity=capacity)  # type: ignore[arg-type]
     raise UnsupportedError(f"a {type(model).__name__}", "text generation", hint="use a model with a decoder")
@@ -111,7 +118,7 @@ class InferenceModel(nn.Module):
 
     @property
     def vocab_size(self) -> int:
-        return int(self.spec.head.vocab_size)  # type: ignore[union-attr]
+        return int(self.spec.head.vocab_size)  # type: ignore[attr-defined]
 
     def _prepare(self) -> None:
         model, make = self.model, self.weights
@@ -148,9 +155,27 @@ class InferenceModel(nn.Module):
         if not self._fingerprint.matches(self.model):
             self._prepare()
 
-    def embeddings(self, embed: nn.Module, ids: Tensor, positions: Tensor | None, start: int = 0) -> Tensor:
-        """Embed ids (B, T) at these positions, by default from `start` on -> (B, T, D)."""
-        return embed_inputs(embed, ids, positions, start, None).x.to(self.dtype)
+    def embeddings(
+        self,
+        embed: nn.Module,
+        ids: Tensor,
+        positions: Tensor | None,
+        start: int = 0,
+        spans: Sequence[EmbeddingSpan] = (),
+    ) -> Tensor:
+        """Embed ids (B, T) at these positions, by default from `start` on -> (B, T, D).
+
+        spans: replace token embeddings; their offsets count the ids of all rows. Only for start 0.
+        """
+        if isinstance(embed, TokenInput):
+            if spans:
+                x = embed.token_vectors(ids)
+                for span in spans:
+                    x.view(-1, x.shape[-1])[span.offset : span.end] = span.embeddings.to(x)
+                return embed.embed_vectors(x, positions=positions).x.to(self.dtype)
+            return embed_tokens(embed, TextInputs(ids, positions=positions), start).x.to(self.dtype)
+        embedded: Tensor = embed(ids).x
+        return embedded.to(self.dtype)
 
     def logits(self, x: Tensor) -> Tensor:
         """Apply the head to the last hidden states (N, D) -> logits (N, V)."""
@@ -161,7 +186,13 @@ class InferenceModel(nn.Module):
         return scores
 
     def prefill(
-        self, inputs: Tensor, mask: Tensor | None, *, start_ids: Sequence[int], capacity: int
+        self,
+        inputs: Tensor,
+        mask: Tensor | None,
+        *,
+        start_ids: Sequence[int],
+        capacity: int,
+        prompts: Sequence[Prompt] = (),
     ) -> PrefillResult:
         """Prefill sources or prompts (B, S); see the function `prefill`."""
         self.refresh()
@@ -172,7 +203,7 @@ class InferenceModel(nn.Module):
         if start_ids:
             raise UnsupportedError("a decoder-only model", "start_ids", hint="put them into the prompt")
         assert mask is not None
-        return self._prefill_prompt(self.model, inputs, mask, capacity)
+        return self._prefill_prompt(self.model, inputs, mask, capacity, prompts)
 
     def _prefill_source(
         self, model: EncoderDecoder, src: Tensor, mask: Tensor | None, starts: Sequence[int], capacity: int
@@ -204,13 +235,14 @@ class InferenceModel(nn.Module):
         return PrefillResult(decoder, logits, most)
 
     def _prefill_prompt(
-        self, model: DecoderOnly, prompt: Tensor, mask: Tensor, capacity: int
+        self, model: DecoderOnly, prompt: Tensor, mask: Tensor, capacity: int, prompts: Sequence[Prompt]
     ) -> PrefillResult:
         lengths = mask.sum(1)  # (B,)
+        following = lengths.new_tensor([prompt.next_position for prompt in prompts]) if prompts else lengths
         if prompt.shape[1] == 0 or not bool(lengths.all()):
             raise EmptyInputError("prompt", hint="start it with the BOS token")
         limit = max_positions(model.embed)
-        most = None if limit is None else (limit + 1 - lengths).clamp(min=0)
+        most = None if limit is None else (limit + 1 - following).clamp(min=0)
         capacity = capacity if most is None else min(capacity, int(most.max()))
         longest, padding, positions = int(lengths.max()), None, None
         if not bool(mask.all()):  # move padding to the left
@@ -218,13 +250,20 @@ class InferenceModel(nn.Module):
             prompt = prompt.gather(1, order)[:, -longest:]
             padding = mask = mask.gather(1, order)[:, -longest:]
             positions = count_positions(mask)
-        x = self.embeddings(model.embed, prompt, positions)
+        spans: list[EmbeddingSpan] = []
+        for row, own in enumerate(prompts):
+            spans += own.spans_between(0, len(own), (row + 1) * longest - len(own))
+            if own.positions is not None:
+                if positions is None:
+                    positions = torch.arange(longest, device=prompt.device).repeat(len(prompt), 1)
+                positions[row, longest - len(own) :] = own.positions
+        x = self.embeddings(model.embed, prompt, positions, spans=spans)
         decoder = self._step_decoder(
             model.embed,
             len(prompt),
             longest + capacity,
             mask=padding,
-            positions=lengths,
+            positions=following,
             limit=limit,
             like=x,
         )
@@ -284,8 +323,7 @@ class CachedDecoder:
         """
         self.model, self.embed, self.cache, self.cross = model, embed, cache, cross
         self.positions, self.limit = positions, limit
-        self.attend = cache.attention_layers(model.decoder)
-        self.cross_attend = None if cross is None else cross.attention_layers(model.decoder)
+        self.layers = layer_contexts(model.decoder, cache, cross)
 
     def step(self, ids: Tensor) -> Tensor:
         model, cache, positions = self.model, self.cache, self.positions
@@ -298,7 +336,7 @@ class CachedDecoder:
                 :, 0
             ]
         cache.prepare(positions, x)
-        x = model.decoder.run(x, self.attend, self.cross_attend)
+        x = model.decoder.finish(model.decoder.run(x, self.layers))
         cache.advance()
         if self.positions is not None:
             self.positions.add_(1)

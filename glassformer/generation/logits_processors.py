@@ -30,6 +30,25 @@ def penalize_repetition(scores: Tensor, history: Tensor, penalty: float) -> Tens
     return torch.where(_columns(history, scores), penalized, scores)
 
 
+def penalize_frequency(scores: Tensor, generated: Tensor, penalty: float) -> Tensor:
+    """Subtract the penalty from each token as many times as `generated` (B, N) contains it.
+
+    >>> penalize_frequency(torch.zeros(1, 4), torch.tensor([[2, 1, 2]]), 0.5)
+    tensor([[ 0.0000, -0.5000, -1.0000,  0.0000]])
+    """
+    return scores - penalty * _counts(generated, scores)
+
+
+def penalize_presence(scores: Tensor, generated: Tensor, penalty: float) -> Tensor:
+    """Subtract the penalty once from each token that `generated` (B, N) contains."""
+    return scores - penalty * _columns(generated, scores)
+
+
+def add_bias(scores: Tensor, ids: Tensor, biases: Tensor) -> Tensor:
+    """Add the biases (N,) to the scores of the tokens `ids` (N,) in all rows."""
+    return scores.index_add(1, ids, biases.to(scores.dtype).expand(len(scores), -1))
+
+
 def suppress_repeated_ngrams(scores: Tensor, history: Tensor, size: int) -> Tensor:
     """Suppress each token that would complete an n-gram that the history (B, T) already contains.
 
@@ -84,9 +103,19 @@ def _columns(ids: Tensor, scores: Tensor) -> Tensor:
     """Return a mask (B, V) that is True for the ids (B, N) of each row; NO_TOKEN is ignored."""
     width = scores.shape[-1]
     named = torch.zeros(len(scores), width + 1, dtype=torch.bool, device=scores.device)
-    # ids outside the vocabulary, and NO_TOKEN, go to a spare column
-    spare = torch.where((ids < 0) | (ids >= width), width, ids)
-    return named.scatter_(1, spare, True)[:, :width]
+    return named.scatter_(1, _or_spare(ids, width), True)[:, :width]
+
+
+def _counts(ids: Tensor, scores: Tensor) -> Tensor:
+    """Return how often each token (B, V) occurs in the ids (B, N) of its row; NO_TOKEN is ignored."""
+    width = scores.shape[-1]
+    counts = scores.new_zeros(len(scores), width + 1)
+    return counts.scatter_add_(1, _or_spare(ids, width), counts.new_ones(ids.shape))[:, :width]
+
+
+def _or_spare(ids: Tensor, width: int) -> Tensor:
+    """Replace NO_TOKEN and ids outside the vocabulary by a spare column after it."""
+    return torch.where((ids < 0) | (ids >= width), width, ids)
 
 
 def top_scores(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -100,6 +129,12 @@ def top_scores(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     return values, tokens, scores.logsumexp(-1)
 
 
+def _penalizes(config: GenerationConfig) -> bool:
+    """Whether earlier tokens change the scores."""
+    penalties = config.presence_penalty or config.frequency_penalty or config.repetition_penalty != 1
+    return bool(penalties or config.no_repeat_ngram_size)
+
+
 @dataclass
 class LogitsProcessors:
     """The logits processors of a generation config, with length bounds and history of each row."""
@@ -107,6 +142,8 @@ class LogitsProcessors:
     config: GenerationConfig
     eos_ids: Tensor  # (E,)
     suppressed: Tensor  # (N,), never generated
+    biased: Tensor  # (N,), tokens of `biases`
+    biases: Tensor  # (N,)
     prefix: tuple[int, ...]  # tokens that every row begins with
     limits: Tensor  # (B,), maximum number of new tokens
     min_lengths: Tensor  # (B,), minimum number of new tokens before an end token
@@ -134,18 +171,21 @@ class LogitsProcessors:
         of new tokens. prefix: tokens that every row begins with.
         """
         config, history = params.config, None
-        if config.repetition_penalty != 1 or config.no_repeat_ngram_size > 0 or config.stop_strings:
+        if _penalizes(config) or config.stop_strings:
             new = context.new_full((len(context), int(limits.max())), NO_TOKEN)
             history = torch.cat((context, new), 1)
         lengths = (context != NO_TOKEN).sum(1)
         min_lengths = (config.min_length - lengths).clamp(min=config.min_new_tokens)
         eos_ids = torch.tensor(params.eos_ids, dtype=torch.long, device=context.device)
         suppressed = eos_ids.new_tensor(config.suppress_tokens)
+        biased = eos_ids.new_tensor([token for token, _ in config.logit_bias])
         return cls(
             config,
             # tokens outside the vocabulary cannot be generated anyway
             eos_ids[(eos_ids >= 0) & (eos_ids < vocab_size)],
             suppressed[(suppressed >= 0) & (suppressed < vocab_size)],
+            biased,
+            torch.tensor([bias for _, bias in config.logit_bias], device=context.device),
             prefix,
             limits,
             min_lengths,
@@ -163,10 +203,17 @@ class LogitsProcessors:
         constrained = self.constraints is not None and n >= len(self.prefix)
         if constrained:
             scores = permitted = self._constrain(scores)
+        if len(self.biased):
+            scores = add_bias(scores, self.biased, self.biases)
         if self.history is not None:
             so_far = self.history[:, : self.filled]
+            generated = so_far[:, self.filled - self.new :]
             if config.repetition_penalty != 1:
                 scores = penalize_repetition(scores, so_far, config.repetition_penalty)
+            if config.frequency_penalty:
+                scores = penalize_frequency(scores, generated, config.frequency_penalty)
+            if config.presence_penalty:
+                scores = penalize_presence(scores, generated, config.presence_penalty)
             if config.no_repeat_ngram_size:
                 scores = suppress_repeated_ngrams(scores, so_far, config.no_repeat_ngram_size)
         if len(self.suppressed):
@@ -202,10 +249,10 @@ class LogitsProcessors:
         """Return the tokens (N,) suppressed in all rows at step n; None if there are other processors."""
         config = self.config
         forced = n < len(self.prefix) or (config.forced_eos_token_id is not None and n >= self.earliest_last)
-        repetition = config.repetition_penalty != 1 or config.no_repeat_ngram_size > 0
+        changed = _penalizes(config) or config.logit_bias
         rows_differ = self.shared_min_length <= n < self.longest_min_length
         other = config.do_sample or config.renormalize_logits or self.constraints is not None
-        if forced or repetition or rows_differ or other:
+        if forced or changed or rows_differ or other:
             return None
         return torch.cat((self.suppressed, self.eos_ids)) if n < self.shared_min_length else self.suppressed
 

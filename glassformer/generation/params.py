@@ -113,12 +113,15 @@ class GenerationParams:
         return tuple(self.prefix_ids or ())
 
     def check_forced_ids(self, vocab_size: int) -> None:
-        """Raise if a forced token is not in the vocabulary."""
-        config = self.config
+        """Raise if a forced or biased token is not in the vocabulary."""
+        config, expected = self.config, f"a token id from 0 to {vocab_size - 1}"
         forced = (*(self.prefix_ids or ()), config.forced_bos_token_id, config.forced_eos_token_id)
         for token in forced:
             if token is not None and not 0 <= token < vocab_size:
-                raise InvalidValueError("forced token", token, f"a token id from 0 to {vocab_size - 1}")
+                raise InvalidValueError("forced token", token, expected)
+        for token, _ in config.logit_bias:
+            if token >= vocab_size:
+                raise InvalidValueError("logit_bias", token, expected)
 
     def generator(self, device: torch.device) -> torch.Generator | None:
         """Create a random generator from the seed; None (torch's global generator) without a seed."""

@@ -10,8 +10,9 @@ width, V value width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -19,12 +20,13 @@ from torch.nn import functional as F
 
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.backend import apply_softcap
+from glassformer.core.block import LayerContext
 from glassformer.core.kernels import Kernel, PreparedMask, attend
 from glassformer.core.kv_cache import KVCache, LayerCache
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer
 from glassformer.core.positions import PositionTerms
-from glassformer.core.stack import Stack, layer_kind
+from glassformer.core.stack import Stack
 
 StoreKV = Callable[[int, Tensor, Tensor], None]  # layer, k (B, G, S, K), v (B, G, S, V)
 
@@ -55,23 +57,13 @@ class UnpadIndex:
 class UnpaddedAttention:
     """Self-attention of one layer over full sequences; `store` is called with the keys and values."""
 
-    keys_cached = False
-
     def __init__(
         self, layer: int, rows: UnpadIndex, mask: PreparedMask, terms: PositionTerms, store: StoreKV | None
     ) -> None:
         self.layer, self.rows, self.mask, self.terms, self.store = layer, rows, mask, terms, store
 
-    def __call__(
-        self,
-        attention: MultiHeadAttention,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        obs: Observer | None = None,
-    ) -> Tensor:
-        assert k is not None and v is not None
-        q, k, v = (self.rows.pad(x).transpose(1, 2) for x in (q, k, v))  # (B, H, S, K)
+    def __call__(self, attention: MultiHeadAttention, x: Tensor, obs: Observer | None = None) -> Tensor:
+        q, k, v = (self.rows.pad(y).transpose(1, 2) for y in attention.queries_keys_values(x))  # (B, H, S, K)
         q, k = self.terms.rotate(q, k)
         if self.store is not None:
             self.store(self.layer, k, v)
@@ -98,27 +90,24 @@ def run_unpadded(
     kinds: dict[object, tuple[PreparedMask, PositionTerms]] = {}
     layers = []
     for n, attention in enumerate(stack.attentions):
-        kind = layer_kind(attention)
+        kind = attention.kind
         if kind not in kinds:
             terms = stack.position_terms(
                 positions, 0, length, length, mask, x.device, window=attention.window
             )
-            prepared = attention.prepare_mask(
-                mask,
-                batch=batch,
-                queries=length,
-                keys=length,
-                like=x,
-                terms=terms,
-                kernel=_kernel(attention),
-            )
-            kinds[kind] = prepared, terms
+            sizes, kernel = (batch, length, length), _kernel(attention)
+            kinds[kind] = attention.prepare_mask(mask, sizes, x, terms, kernel), terms
         layers.append(UnpaddedAttention(n, rows, *kinds[kind], store))
-    return stack.run(rows.unpad(x), layers)
+    return stack.finish(stack.run(rows.unpad(x), [LayerContext(attend) for attend in layers]))
 
 
 class DynamicKVCache(KVCache):
     """KV cache of one sequence during chunked prefill; each layer grows by concatenation."""
+
+    length: int
+
+    def __init__(self) -> None:
+        self.layers, self.length = [], 0
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Append a layer's keys (1, G, T, K) and values (1, G, T, V) of the next chunk; return all so far."""
@@ -129,11 +118,12 @@ class DynamicKVCache(KVCache):
             cache.k, cache.v = torch.cat((cache.k, k), 2), torch.cat((cache.v, v), 2)
         return self.layers[layer].k, self.layers[layer].v
 
+    def advance(self, steps: int = 1) -> None:
+        self.length += steps
+
 
 class VarlenAttention:
     """Self-attention of one layer within each of several chunks of different lengths."""
-
-    keys_cached = False
 
     def __init__(
         self,
@@ -144,16 +134,8 @@ class VarlenAttention:
     ) -> None:
         self.layer, self.lengths, self.chunks, self.caches = layer, lengths, chunks, caches
 
-    def __call__(
-        self,
-        attention: MultiHeadAttention,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        obs: Observer | None = None,
-    ) -> Tensor:
-        assert k is not None and v is not None
-        parts = zip(*(x.split(self.lengths) for x in (q, k, v)), strict=True)
+    def __call__(self, attention: MultiHeadAttention, x: Tensor, obs: Observer | None = None) -> Tensor:
+        parts = zip(*(y.split(self.lengths) for y in attention.queries_keys_values(x)), strict=True)
         return torch.cat([self._attend_chunk(attention, n, *part) for n, part in enumerate(parts)])
 
     def _attend_chunk(
@@ -169,36 +151,32 @@ class VarlenAttention:
 
 
 def run_varlen(
-    stack: Stack, x: Tensor, lengths: Sequence[int], caches: Sequence[DynamicKVCache] | None = None
+    stack: Stack,
+    x: Tensor,
+    lengths: Sequence[int],
+    caches: Sequence[DynamicKVCache] | None = None,
+    positions: Mapping[int, Tensor] = MappingProxyType({}),
 ) -> Tensor:
     """Run embeddings (N, D) of concatenated chunks of these lengths through all layers -> (N, D).
 
     caches: KV caches with the earlier chunks of each sequence; the new chunks are appended.
+    positions: position ids (T,) of chunks, if they are not counted from the start of the sequence.
     """
     starts = [0] * len(lengths) if caches is None else [int(cache.length) for cache in caches]
-    shapes = list(zip(lengths, starts, strict=True))
+    own_terms = [n if n in positions else None for n in range(len(lengths))]
+    shapes = list(zip(lengths, starts, own_terms, strict=True))
     mask = Mask(causal=stack.causal)
-    kinds: dict[object, dict[tuple[int, int], tuple[PreparedMask, PositionTerms]]] = {}
+    kinds: dict[object, dict[tuple[int, int, int | None], tuple[PreparedMask, PositionTerms]]] = {}
     layers = []
     for n, attention in enumerate(stack.attentions):
-        prepared = kinds.setdefault(layer_kind(attention), {})
-        for length, past in set(shapes) - set(prepared):
-            keys = past + length
-            terms = stack.position_terms(None, past, length, keys, mask, x.device, window=attention.window)
-            prepared[length, past] = (
-                attention.prepare_mask(
-                    mask,
-                    batch=1,
-                    queries=length,
-                    keys=keys,
-                    like=x,
-                    terms=terms,
-                    kernel=_kernel(attention),
-                ),
-                terms,
-            )
+        prepared = kinds.setdefault(attention.kind, {})
+        for length, past, chunk in set(shapes) - set(prepared):
+            keys, ids = past + length, None if chunk is None else positions[chunk][None]
+            terms = stack.position_terms(ids, past, length, keys, mask, x.device, window=attention.window)
+            sizes, kernel = (1, length, keys), _kernel(attention)
+            prepared[length, past, chunk] = attention.prepare_mask(mask, sizes, x, terms, kernel), terms
         layers.append(VarlenAttention(n, list(lengths), [prepared[shape] for shape in shapes], caches))
-    x = stack.run(x, layers)
+    x = stack.finish(stack.run(x, [LayerContext(attend) for attend in layers]))
     for cache, length in zip(caches or (), lengths, strict=False):
         cache.advance(length)
     return x

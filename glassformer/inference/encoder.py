@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core import spec as specs
-from glassformer.core.embeddings import ImageInput, TokenInput
-from glassformer.core.heads import BackboneHead, HeadContext
-from glassformer.core.inputs import MaskLike, embed_inputs, infer_mask, position_ids
+from glassformer.core.heads import HeadContext
+from glassformer.core.inputs import MaskLike, ModelInputs, embed_inputs, tensor_of
 from glassformer.core.masks import Mask
 from glassformer.core.model import EncoderOnly
 from glassformer.core.stack import Stack
@@ -37,11 +36,11 @@ def supports(model: nn.Module) -> TypeGuard[EncoderOnly]:
     """
     return (
         isinstance(model, EncoderOnly)
-        and not isinstance(model.head, BackboneHead)
-        and isinstance(model.embed, TokenInput | ImageInput)
+        and not getattr(model.head, "reads_all_layers", False)
+        and isinstance(model.spec.input, specs.TokensSpec | specs.ImagePatchesSpec)
         and getattr(model.embed, "layer_positions", None) is None
         and isinstance(model.encoder, Stack)
-        and all(a.spatial_window is None and a.position_bias is None for a in model.encoder.attentions)
+        and not any(attention.on_grid for attention in model.encoder.attentions)
     )
 
 
@@ -78,32 +77,30 @@ class InferenceEncoder(nn.Module):
         return self.model.spec
 
     @property
-    def head(self) -> nn.Module:
+    def head(self) -> Any:
         return self.model.head
 
-    def forward(self, inputs: Tensor, mask: MaskLike = None, *, types: Tensor | None = None) -> Any:
+    def forward(self, inputs: ModelInputs, mask: MaskLike = None) -> Any:
         """ids (B, T) or images (B, C, height, width) -> the head's output."""
         with evaluation_mode(self.model):
-            return self.model.head(*self.hidden_states(inputs, mask, types=types))
+            return self.model.head(*self.hidden_states(inputs, mask))
 
-    def hidden_states(
-        self, inputs: Tensor, mask: MaskLike = None, *, types: Tensor | None = None
-    ) -> tuple[Tensor, HeadContext]:
+    def hidden_states(self, inputs: ModelInputs, mask: MaskLike = None) -> tuple[Tensor, HeadContext]:
         """ids (B, T) or images (B, C, height, width) -> (B, T, D), zero at padding, and head context."""
         with evaluation_mode(self.model):
             if torch.compiler.is_compiling():  # with the weights as they were packed last
-                return self._run(inputs, mask, types)
+                return self._run(inputs, mask)
             if not self._fingerprint.matches(self.model):
                 self._prepare()
-            with torch.cuda.device_of(inputs):  # for Triton kernels
-                return self._run(inputs, mask, types)
+            with torch.cuda.device_of(tensor_of(inputs)):  # for Triton kernels
+                return self._run(inputs, mask)
 
-    def _run(self, inputs: Tensor, mask: MaskLike, types: Tensor | None) -> tuple[Tensor, HeadContext]:
-        embed = self.model.embed
-        tokens = isinstance(embed, TokenInput)
-        full_mask = infer_mask(embed, inputs, mask, "mask")
+    def _run(self, inputs: ModelInputs, mask: MaskLike) -> tuple[Tensor, HeadContext]:
+        embedded = embed_inputs(self.model.embed, inputs, mask)
+        full_mask = embedded.mask
         if (
             full_mask.allowed is not None
+            or full_mask.bias is not None
             or full_mask.segments is not None
             or full_mask.window is not None
             or full_mask.causal
@@ -111,18 +108,11 @@ class InferenceEncoder(nn.Module):
             raise UnsupportedError(
                 "the inference encoder", "masks other than padding masks", hint="call the original model"
             )
-        positions = position_ids(full_mask, 0, inputs, "mask") if tokens else None
-        options = {} if types is None else {"types": types}
-        embedded = embed_inputs(embed, inputs, positions, 0, None, **options)
         x = embedded.x.to(residual_dtype(next(self.model.parameters())))
         rows = UnpadIndex(full_mask.padding, x.shape[:2])
-        x = rows.pad(run_unpadded(self.encoder, x, rows, Mask(padding=full_mask.padding), positions))
-        return x, HeadContext(
-            ids=inputs if tokens else None,
-            padding=full_mask.padding,
-            grid=embedded.grid,
-            images=None if embedded.grid is None else inputs,
-        )
+        mask = Mask(padding=full_mask.padding)
+        x = rows.pad(run_unpadded(self.encoder, x, rows, mask, embedded.positions))
+        return x, HeadContext.of(embedded, tensor_of(inputs))
 
 
 class PackedModel(nn.Module):

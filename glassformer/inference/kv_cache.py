@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.core.attention import MultiHeadAttention
+from glassformer.core.block import LayerContext
 from glassformer.core.kv_cache import KVCache, LayerCache
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer
@@ -42,8 +43,7 @@ class DecodeKVCache(KVCache):
     cross: bool = False  # cross-attention: nothing is appended
 
     def __init__(self, batch: int = 0) -> None:
-        super().__init__()
-        self.batch = batch
+        self.layers, self.batch = [], batch
         # this step's bias (B|1, 1|H, W|1, keys) and position terms, by the window of the layers
         self.bias: dict[int | None, Tensor | None] = {}
         self.terms: dict[int | None, PositionTerms] = {}
@@ -74,21 +74,24 @@ class DecodeKVCache(KVCache):
         return [CachedAttention(self, n) for n in range(len(stack.blocks))]
 
 
+def layer_contexts(stack: Stack, cache: DecodeKVCache, cross: DecodeKVCache | None) -> list[LayerContext]:
+    """Return the context of every layer in a decode step with these caches."""
+    attend = cache.attention_layers(stack)
+    if cross is None:
+        return [LayerContext(backend) for backend in attend]
+    return [LayerContext(*pair) for pair in zip(attend, cross.attention_layers(stack), strict=True)]
+
+
 class CachedAttention:
     """`AttentionBackend` for one layer of a cache."""
 
     def __init__(self, cache: DecodeKVCache, layer: int) -> None:
-        self.cache, self.layer, self.keys_cached = cache, layer, cache.cross
+        self.cache, self.layer = cache, layer
 
-    def __call__(
-        self,
-        attention: MultiHeadAttention,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        obs: Observer | None = None,
-    ) -> Tensor:
-        return self.cache.attend(self.layer, attention, q, k, v)
+    def __call__(self, attention: MultiHeadAttention, x: Tensor, obs: Observer | None = None) -> Tensor:
+        if self.cache.cross:
+            return self.cache.attend(self.layer, attention, attention.queries(x), None, None)
+        return self.cache.attend(self.layer, attention, *attention.queries_keys_values(x))
 
 
 class SharedPromptKVCache(DecodeKVCache):

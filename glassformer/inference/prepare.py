@@ -1,8 +1,9 @@
 """Copies of a model's stacks for inference, with linear layers that are fused and packed for the device.
 
 `core.block` defines what a block computes. A copy shares all modules with the model except attention and
-feed-forward, whose linear layers are replaced (`fused`). Its blocks work on rows (N, D) without padding; only
-the attention backend knows which rows form a sequence.
+feed-forward: `FusedAttention` and `FusedFeedForward` have linear layers that also apply the norm before them
+and add the residual after them. Blocks of `fused_copy` work on rows (N, D) without padding; only the
+attention backend knows which rows form a sequence.
 """
 
 from __future__ import annotations
@@ -13,19 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from typing import ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from glassformer.core.attention import MultiHeadAttention
+from glassformer.core.attention import AttentionBackend, MultiHeadAttention
 from glassformer.core.backend import FusedLinear, Linear, Norm
-from glassformer.core.block import Block
-from glassformer.core.convolution.layers import ConvNorm
-from glassformer.core.feedforward import FeedForward, GatedFeedForward
+from glassformer.core.block import Block, LayerContext, Sublayer, apply_part
+from glassformer.core.feedforward import FeedForward
 from glassformer.core.heads import VocabularyHead
-from glassformer.core.norms import LayerScale
-from glassformer.core.spatial import RelativeBias2d
+from glassformer.core.norms import Conditional, LayerScale
 from glassformer.core.spec import Activation
 from glassformer.core.stack import Stack
 from glassformer.errors import GlassformerError
@@ -50,59 +49,147 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
+class FusedAttention(MultiHeadAttention):
+    """Attention whose projections are fused linear layers.
+
+    qkv: projections of self-attention; q, kv: those of cross-attention
+    norm: norm of the input, if the projections apply it
+    """
+
+    qkv: FusedLinear
+    q: FusedLinear
+    kv: FusedLinear
+    out: FusedLinear
+    norm: Norm | None
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, attend: AttentionBackend, *, residual: Tensor | None = None, obs: None = None
+    ) -> Tensor:
+        """Return attention(norm(x)) + residual."""
+        return self.out(attend(self, x).flatten(-2), residual=residual)
+
+    def queries_keys_values(self, x: Tensor, position: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        if position is not None:
+            return super().queries_keys_values(x if self.norm is None else self.norm(x), position)
+        q, k, v = self.qkv(x, norm=self.norm).split_with_sizes(self._widths, -1)
+        return self._split_queries(q), *self._split_keys_values(k, v)
+
+    def queries(self, x: Tensor, position: Tensor | None = None) -> Tensor:
+        if position is not None:
+            return super().queries(x if self.norm is None else self.norm(x), position)
+        return self._split_queries(self.q(x, norm=self.norm))
+
+    def keys_values(self, memory: Tensor, position: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if position is not None:
+            return super().keys_values(memory, position)
+        k, v = self.kv(memory).split_with_sizes(self._widths[1:], -1)
+        return self._split_keys_values(k, v)
+
+    @property
+    def _widths(self) -> list[int]:
+        groups = self.num_kv_heads
+        return [self.num_heads * self.head_dim, groups * self.head_dim, groups * self.value_dim]
+
+
+class FusedFeedForward(FeedForward):
+    """A feed-forward layer with fused linear layers. norm: norm of the input, if they apply it."""
+
+    wide: FusedLinear
+    narrow: FusedLinear
+    norm: Norm | None
+
+    def forward(self, x: Tensor, *, residual: Tensor | None = None, obs: None = None) -> Tensor:  # type: ignore[override]
+        """Return feed_forward(norm(x)) + residual."""
+        hidden = self.wide(x, norm=self.norm, activation=self.activation, gated=self.gated)
+        return self.narrow(hidden, residual=residual)
+
+
+class FusedBlock(Block):
+    """A block whose fused parts add the residual."""
+
+    def _add(self, x: Tensor, f: Sublayer, y: Tensor, context: LayerContext) -> Tensor:
+        if not isinstance(f.module, FusedAttention | FusedFeedForward):
+            return super()._add(x, f, y, context)
+        residual = x if f.norm_out is None and f.scale is None else None
+        run: Any = f.module.forward  # without hooks, which the copy does not have
+        out: Tensor = run(y, residual=residual) if f.attend is None else run(y, f.attend, residual=residual)
+        if residual is not None:
+            return out
+        out = self._norm("", f.norm_out, out, context)
+        return x + (out if f.scale is None else apply_part(f.scale, out, context))
+
+
 def fused_copy(stack: Stack, make: LinearFactory | None) -> Stack:
     """Copy a stack for rows (N, D). make: creates the linear layers; None: use the model's modules."""
-    result = _copy(stack)
+    result: Stack = _copy(stack)
     copies = {block: _fused_block(cast(Block, block), make) for block in stack.blocks}  # layers may share one
     result.blocks = nn.ModuleList(copies[block] for block in stack.blocks)
     return result
 
 
 def _fused_block(block: Block, make: LinearFactory | None) -> Block:
-    attention, cross = block.self_attn, block.cross_attn
-    if isinstance(attention, MultiHeadAttention):
-        attention = _fused_attention(attention, make, block.scale_self_attn)
-    result = _copy(block)
-    vars(result).update(
-        self_attn=attention,
-        cross_attn=None if cross is None else _fused_attention(cross, make, block.scale_cross_attn, True),
-        ffn=_fused_feed_forward(block.ffn, make, block.scale_ffn),
-        local_conv=None if block.local_conv is None else block.local_conv.fold(),
-    )
+    parts: dict[str, Any] = {"self_attn": _copy(block.self_attn), "ffn": _copy(block.ffn)}
+    if block.cross_attn is not None:
+        parts["cross_attn"] = _copy(block.cross_attn)
+    if block.local_conv is not None:
+        parts["local_conv"] = block.local_conv.fold()  # type: ignore[operator]
+    if make is not None:
+        for name in ("self_attn", "cross_attn", "ffn"):
+            parts |= _fused_sublayer(block, name, make)
+    result: Block = _copy(block, FusedBlock)
+    vars(result).update(parts)
+    if getattr(vars(result).get("forward"), "training_only", False):  # it would run the original block
+        del vars(result)["forward"]
     return result
+
+
+def _fused_sublayer(block: Block, name: str, make: LinearFactory) -> dict[str, Any]:
+    """Return the fused part of a block, and the norm and factor that the block still applies around it."""
+    modules = dict(block.named_children())
+    part, scale = modules.get(name), modules.get(f"scale_{name}")
+    norm_name = f"norm_{name.removesuffix('_attn')}"
+    norm = modules.get(norm_name)
+    if isinstance(norm, Conditional) or block.wiring not in ("pre", "sandwich", "parallel_split"):
+        norm = None
+    if block.wiring in ("sandwich", "res_post") or not isinstance(scale, LayerScale):
+        scale = None
+    kept: dict[str, Any] = {} if norm is None else {norm_name: None}
+    kept |= {} if scale is None else {f"scale_{name}": None}
+    match part:
+        case FeedForward():
+            return kept | {name: _fused_feed_forward(part, make, norm, scale)}
+        case MultiHeadAttention():
+            if part.on_grid:  # the tokens that fill up windows are added after the norm
+                norm = kept.pop(norm_name, None)
+            return kept | {name: _fused_attention(part, make, norm, scale, cross=name == "cross_attn")}
+    return {}
 
 
 def _fused_attention(
-    attention: MultiHeadAttention, make: LinearFactory | None, scale: LayerScale | None, cross: bool = False
-) -> MultiHeadAttention:
-    result = _copy(attention)
-    if make is not None:
-        q, k, v = attention.q_proj, attention.k_proj, attention.v_proj
-        inputs = {"q": _fused(make, q), "kv": _fused(make, k, v)} if cross else {"qkv": _fused(make, q, k, v)}
-        result.fused = {**inputs, "out": _fused(make, attention.out_proj, scale=scale)}
-        if attention.q_proj.weight.is_cuda and has_triton() and _fits_window_kernel(attention):
-            from glassformer.inference.gpu.window_attention import window_attention
-
-            result.window_kernel = window_attention
+    attention: MultiHeadAttention,
+    make: LinearFactory,
+    norm: Norm | None,
+    scale: LayerScale | None,
+    cross: bool = False,
+) -> FusedAttention:
+    kind: type[FusedAttention] = FusedAttention
+    if attention.on_grid:
+        from glassformer.inference.grid_attention import FusedGridAttention as kind
+    result: FusedAttention = _copy(attention, kind)
+    q, k, v = attention.q_proj, attention.k_proj, attention.v_proj
+    inputs = {"q": _fused(make, q), "kv": _fused(make, k, v)} if cross else {"qkv": _fused(make, q, k, v)}
+    vars(result).update(inputs, norm=norm, out=_fused(make, attention.out_proj, scale=scale))
     return result
 
 
-def _fits_window_kernel(attention: MultiHeadAttention) -> bool:
-    """Whether one kernel can compute this attention: small windows and a bias that does not depend on q."""
-    window, bias = attention.spatial_window, attention.position_bias
-    plain = attention.q_norm is None and attention.softcap is None
-    plain = plain and attention.num_heads == attention.num_kv_heads
-    plain = plain and attention.head_dim == attention.value_dim <= 64
-    return plain and window is not None and window.size <= 8 and isinstance(bias, RelativeBias2d)
-
-
 def _fused_feed_forward(
-    ffn: FeedForward, make: LinearFactory | None, scale: LayerScale | None
-) -> FeedForward:
-    result = _copy(ffn)
-    if make is not None:
-        gates = [ffn.gate] if isinstance(ffn, GatedFeedForward) else []
-        result.fused = {"up": _fused(make, *gates, ffn.up), "down": _fused(make, ffn.down, scale=scale)}
+    ffn: FeedForward, make: LinearFactory, norm: Norm | None, scale: LayerScale | None
+) -> FusedFeedForward:
+    result: FusedFeedForward = _copy(ffn, FusedFeedForward)
+    gates = [] if ffn.gate is None else [ffn.gate]
+    vars(result).update(
+        wide=_fused(make, *gates, ffn.up), narrow=_fused(make, ffn.down, scale=scale), norm=norm
+    )
     return result
 
 
@@ -123,15 +210,15 @@ def packed_copy(model: AnyModule, make: LinearFactory | None) -> AnyModule:
 def _packed(module: AnyModule, make: LinearFactory | None) -> AnyModule:
     if isinstance(module, Block):
         return cast(AnyModule, _fused_block(module, make))
-    if isinstance(module, ConvNorm):
-        return cast(AnyModule, module.fold())
-    if not any(isinstance(part, Block | ConvNorm) for part in module.modules()):
+    if callable(fold := getattr(module, "fold", None)):  # a convolution with batch norm
+        return cast(AnyModule, fold())
+    if not any(isinstance(part, Block) or hasattr(part, "fold") for part in module.modules()):
         return module
     if hooked(module):
         raise HookedModuleError(type(module).__name__)
     children = {name: child for name, child in module._modules.items() if child is not None}
     copies = {child: _packed(child, make) for child in children.values()}  # layers may share one
-    result = _copy(module)
+    result: AnyModule = _copy(module)
     if isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential):
         result._modules = {name: copies[child] for name, child in children.items()}
     else:
@@ -161,12 +248,13 @@ class PaddedLinear:
         return y.view(*x.shape[:-1], -1)
 
 
-def _copy(module: AnyModule) -> AnyModule:
+def _copy(module: nn.Module, kind: type[nn.Module] | None = None) -> Any:
     """Return a copy that shares submodules and parameters, in evaluation mode and without hooks.
 
-    Submodules become plain attributes, which are faster to look up.
+    Submodules become plain attributes, which are faster to look up. kind: class of the copy, if another
     """
-    result = object.__new__(type(module))  # `copy` would initialize a module that FSDP has wrapped
+    # `copy` would initialize a module that FSDP has wrapped
+    result: Any = object.__new__(type(module) if kind is None else kind)
     vars(result).update(vars(module) | module._modules)
     result._modules = {}
     result._forward_hooks, result._forward_pre_hooks = OrderedDict(), OrderedDict()

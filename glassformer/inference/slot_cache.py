@@ -53,6 +53,7 @@ class Slot:
     prompt: int  # positions before the first step, visible to all queries
     filled: int
     position: int  # of the next token
+    shift: int = 0  # position id of the next token minus `position`, which counts tokens
     source: Slot | None = None  # the request's slot in the cache of cross-attention
     row: int = -1  # in its bucket
     bucket: SlotBucket = field(init=False, repr=False)
@@ -77,6 +78,10 @@ class SlotBucket(DecodeKVCache):
         self._resize(MIN_SLOTS)
         # where this step's keys are written: (E, 1), (E, W)
         self.index = self.columns = self.positions.new_zeros(0, 0)
+
+    @property
+    def capacity(self) -> int:
+        return self.positions.shape[2]
 
     @property
     def parts(self) -> list[Tensor]:
@@ -144,6 +149,8 @@ class SlotBucket(DecodeKVCache):
         diagonal = torch.full((self.width, self.width), -torch.inf, dtype=dtype, device=device)
         filled = torch.tensor([slot.filled for slot in self.slots], device=device)
         current = torch.tensor([slot.position for slot in self.slots], device=device)[:, None]  # (E, 1)
+        shifts = [slot.shift for slot in self.slots]
+        rotary_ids = current + current.new_tensor(shifts)[:, None] if any(shifts) else current
         self.index = torch.arange(self.batch, device=device)[:, None]
         self.columns = filled[:, None] + torch.arange(self.width, device=device)
         self.visible[self.index, :, self.columns] = diagonal.fill_diagonal_(0.0)  # its own token
@@ -153,7 +160,7 @@ class SlotBucket(DecodeKVCache):
             position, bias = self.stack.position_of(window), visible  # (E, 1, W, C)
             self.terms[window] = PositionTerms()
             if isinstance(position, RotaryPositions):
-                self.terms[window] = position(current)  # cos, sin (E, 1, 1, R)
+                self.terms[window] = position(rotary_ids)  # cos, sin (E, 1, 1, R)
             elif position is not None:
                 bias = position(current, positions).bias.to(dtype) + bias  # (E, H, W, C)
             if window is not None and self.capacity > window:
@@ -267,7 +274,7 @@ class SlotKVCache(DecodeKVCache):
 
     def next_positions(self) -> Tensor:
         """Return the position (N,) of the next token of every row."""
-        positions = [slot.position for slot in self.slots for _ in range(slot.width)]
+        positions = [slot.position + slot.shift for slot in self.slots for _ in range(slot.width)]
         return torch.tensor(positions, device=self.like.device)
 
     def prepare(self) -> None:

@@ -16,7 +16,6 @@ from glassformer.interpret.examples import example_inputs
 from glassformer.interpret.inputs import column_names
 from glassformer.interpret.outline import describe_stacks, model_kind
 from glassformer.interpret.runs import EXAMPLE_RUN, describe_run, run_inputs, run_of
-from glassformer.interpret.tokens import feature_stride
 from glassformer.interpret.trace import Trace, TraceStore, trace_id, trace_model
 from glassformer.tasks.classification import label_names
 from glassformer.tasks.detection import Detector
@@ -88,13 +87,8 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
     folder = None if bundle.folder is None else bundle.folder.resolve()
     run = None if folder is None else run_of(folder)
     examples = (run and run_inputs(bundle, run)) or example_inputs(bundle)
-    match spec:
-        case specs.TwoTowerSpec():
-            architecture, read = "two-tower", spec.image.input
-        case specs.EncoderDecoderSpec():
-            read = spec.source
-        case _:
-            read = spec.input
+    architecture = "two-tower" if spec.children() else architecture
+    read = spec.inputs()[0]
     return schema.ModelInfo(
         id=id,
         name=id if folder is None else (run or folder).name,
@@ -134,8 +128,8 @@ def _describe_image(bundle: Bundle, read: Any) -> schema.ImageInfo | None:
             rows, columns = encoder.output_grid((height // 4, width // 4))  # the stem has stride 4
             patch = (height // rows, width // columns)
         case specs.FeatureMapSpec():  # reads images of any size; this is that of a square one
-            height, width = Detector(bundle).processor.scaled_size((1, 1))
-            patch, channels = (feature_stride(read),) * 2, read.backbone.channels
+            height, width = Detector(bundle).processor.transform.scaled_size((1, 1))
+            patch, channels = (read.stride,) * 2, read.backbone.channels
         case _:
             return None
     return schema.ImageInfo(

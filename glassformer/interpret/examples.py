@@ -12,8 +12,8 @@ from glassformer.bundle import Bundle
 from glassformer.interpret.inputs import column_names
 from glassformer.interpret.outline import model_kind
 from glassformer.interpret.schema import SeriesColumns, TraceInput
-from glassformer.tasks.images import reads_images
-from glassformer.tasks.series_classification import reads_series
+from glassformer.processors.image import reads_images
+from glassformer.processors.series import reads_series
 from glassformer.tasks.text_generation import target_languages, task_prefix
 
 _TEXTS = ("A man is playing guitar on the street.", "2024-03-17", "한 남자가 거리에서 기타를 치고 있다.")

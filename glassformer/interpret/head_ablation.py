@@ -6,13 +6,14 @@ B rows, H heads, N ablated copies, T positions, K head size, V vocabulary or lab
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from glassformer.core.heads import BoxOutput, DistilledLogits, PooledOutput, SpanLogits
-from glassformer.core.model import TwoTowerOutput
+from glassformer.core.heads import SpanLogits
+from glassformer.core.inputs import ModelInputs
 from glassformer.core.observe import Observer
 from glassformer.errors import UnsupportedError
 from glassformer.interpret import schema
@@ -48,10 +49,7 @@ def ablate_heads(trace: Trace, attention: str) -> schema.HeadAblation:
 def _ablated_output(trace: Trace, attention: str, heads: Sequence[int]) -> Tensor:
     """Run a batch with one copy of the input per head, in which that head is zeroed; output (N, ...)."""
     copies = len(heads)
-    inputs = {
-        name: value.repeat_interleave(copies, 0) if isinstance(value, Tensor) else value
-        for name, value in trace.prepared.inputs.items()
-    }
+    inputs = {name: _repeat(value, copies) for name, value in trace.prepared.inputs.items()}
 
     def ablate(x: Tensor) -> Tensor:  # (N * B, H, T, K)
         x = x.clone()
@@ -63,21 +61,26 @@ def _ablated_output(trace: Trace, attention: str, heads: Sequence[int]) -> Tenso
     return _output(model(**inputs, obs=Observer((), {f"{attention}.heads": ablate})))
 
 
+def _repeat(inputs: ModelInputs, copies: int) -> ModelInputs:
+    """Return the inputs with each row repeated."""
+    if isinstance(inputs, Tensor):
+        return inputs.repeat_interleave(copies, 0)
+    tensors = {name: value for name, value in vars(inputs).items() if isinstance(value, Tensor)}
+    repeated: Any = {name: value.repeat_interleave(copies, 0) for name, value in tensors.items()}
+    return replace(inputs, **repeated)
+
+
 def _output(output: Any) -> Tensor:
     """Return the main tensor of a model output: logits, embeddings, span logits or the mean forecast."""
-    match output:
-        case Tensor():
-            return output.float()
-        case DistilledLogits() | BoxOutput():
-            return output.logits.float()
-        case SpanLogits():
-            return torch.stack(output, -1).float()
-        case TwoTowerOutput():  # of each image and its text
-            return output.logits_per_image.diagonal()[:, None].float()
-        case PooledOutput():
-            return output.pooled.float()
-    mean: Tensor = output.mean  # of a predicted distribution
-    return mean.float()
+    if isinstance(output, Tensor):
+        return output.float()
+    if isinstance(output, SpanLogits):
+        return torch.stack(output, -1).float()
+    named: dict[str, Tensor] = output._asdict()
+    if "logits_per_image" in named:  # of each image and its text
+        return named["logits_per_image"].diagonal()[:, None].float()
+    mean: Tensor | None = getattr(output, "mean", None)  # of a predicted distribution
+    return (named[min({"logits", "pooled"} & {*named})] if mean is None else mean).float()
 
 
 def _effects(trace: Trace, before: Tensor, after: Tensor) -> tuple[schema.AblationMeasure, Tensor]:

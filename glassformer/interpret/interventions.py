@@ -22,9 +22,15 @@ from torch import Tensor, nn
 from glassformer.core import spec as specs
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
-from glassformer.core.embeddings import FeatureMapInput, ImageInput, ObjectQueries, TokenInput
 from glassformer.core.heads import HeadContext
-from glassformer.core.inputs import cross_mask, infer_mask, position_ids
+from glassformer.core.inputs import (
+    Memory,
+    TextInputs,
+    cross_mask,
+    infer_mask,
+    position_ids,
+    tensor_of,
+)
 from glassformer.core.masks import Mask
 from glassformer.core.model import EncoderDecoder
 from glassformer.core.observe import Observer
@@ -38,7 +44,8 @@ from glassformer.core.positions import (
     SinusoidalPositions,
     sinusoids,
 )
-from glassformer.core.series import SeriesInput
+from glassformer.core.series.patches import SeriesInput
+from glassformer.core.vision.embeddings import ImageInput
 from glassformer.errors import (
     InvalidValueError,
     MissingValueError,
@@ -50,21 +57,21 @@ from glassformer.generation.inference_model import max_positions
 from glassformer.generation.step_decoder import PrefillResult
 from glassformer.interpret import schema
 from glassformer.interpret.outline import InputNames, find_submodule, input_names, stack_names
-from glassformer.interpret.tokens import feature_grid
 
 Edit = Callable[[Tensor], Tensor]
 Part = TypeVar("Part", bound=nn.Module)
 
 
-def no_padding_mask(name: str, ids: Tensor, read: specs.InputSpec, *, first: int = 0) -> dict[str, Tensor]:
-    """Return {name: mask} that marks all ids (1, T) as real tokens, if one is the pad id; else an empty dict.
+def unpadded(ids: Tensor, read: specs.InputSpec, *, first: int = 0) -> TextInputs:
+    """Return ids (1, T) as inputs without padding.
 
-    Without a mask, a model treats pad ids from position `first` on as padding; nothing is padded here.
+    If one is the pad id, a mask shows all to every query: without it, a model treats pad ids from position
+    `first` on as padding.
     """
-    pad = read.pad_id if isinstance(read, specs.TokensSpec) else None
+    pad = getattr(read, "pad_id", None)
     if pad is None or not bool(ids[:, first:].eq(pad).any()):
-        return {}
-    return {name: torch.ones_like(ids, dtype=torch.bool)}
+        return TextInputs(ids)
+    return TextInputs(ids, mask=torch.ones_like(ids, dtype=torch.bool)[:, None])  # (1, 1, T)
 
 
 class IntervenedForward:
@@ -77,8 +84,9 @@ class IntervenedForward:
     def __init__(
         self, model: Any, inputs: Mapping[str, Any], interventions: Iterable[schema.Intervention]
     ) -> None:
+        """inputs: `ModelInputs` by the names of the forward's arguments."""
         self.model, self.inputs = model, dict(inputs)
-        self.names = input_names(model)
+        self.names, self._reads = input_names(model), model.spec.embeddings()
         self.lengths = {name: self._length(names) for name, names in self.names.items()}
         self._add_stage_lengths()
         self.orders: dict[str, list[int]] = {}
@@ -99,7 +107,7 @@ class IntervenedForward:
 
     def _add(self, intervention: schema.Intervention) -> None:
         tokens = isinstance(intervention, schema.MaskToken | schema.SwapTokens | schema.ScalePositions)
-        if tokens and isinstance(self.model.spec.head, specs.BoxesSpec):
+        if tokens and self.model.spec.yields == "boxes":
             raise UnsupportedError("a model with object queries", "changes of tokens and positions")
         match intervention:
             case schema.AblateHead(attention=name, head=head):
@@ -140,9 +148,10 @@ class IntervenedForward:
     def _swap(self, name: str, order: list[int]) -> None:
         names = self.names[name]
         embed = self.model.get_submodule(names.embed)
-        if isinstance(embed, TokenInput):
-            ids: Tensor = self.inputs[names.ids]
-            self.inputs[names.ids] = ids[:, torch.tensor(order, device=ids.device)]
+        if self._reads[names.embed].modality == "text":
+            text = self._text(names)
+            ids = text.ids[:, torch.tensor(order, device=text.ids.device)]
+            self.inputs[names.argument] = replace(text, ids=ids)
             return
         first = 0 if embed.prefix is None else int(embed.prefix.shape[1])
         if order[:first] != list(range(first)):
@@ -153,44 +162,48 @@ class IntervenedForward:
 
     def _mask(self, name: str, positions: set[int]) -> None:
         """Mask tokens like padding, but keep the position ids of all others."""
-        names, length = self.names[name], self.lengths[name]
-        embed, ids = self.model.get_submodule(names.embed), self.inputs[names.ids]
-        if not names.mask or any(getattr(part, "spatial_window", None) for part in self.model.modules()):
+        names = self.names[name]
+        embed: Any = self.model.get_submodule(names.embed)
+        windows = any(getattr(part, "spatial_window", None) for part in self.model.modules())
+        if windows or self.model.spec.children():
             raise UnsupportedError("a model with two towers or window attention", "masked tokens")
-        mask = infer_mask(embed, ids, self.inputs.get(names.mask), names.mask)
-        rows = ids.shape[0] * (embed.channels if isinstance(embed, SeriesInput) else 1)
-        padding = torch.ones(rows, length, dtype=torch.bool, device=ids.device)
+        modality = self._reads[names.embed].modality
+        if modality != "text":  # nothing of an image or a series is padding
+            x = tensor_of(self.inputs[names.argument])
+            rows = x.shape[0] * (x.shape[2] if modality == "series" else 1)
+            visible = torch.ones(rows, self.lengths[name], dtype=torch.bool, device=x.device)
+            visible[:, sorted(positions)] = False
+            self.inputs["mask"] = Mask(padding=visible)
+            return
+        text = self._text(names)
+        mask = infer_mask(embed, text.ids, text.mask, "tgt_mask" if name == "target" else "mask")
+        padding = torch.ones_like(text.ids, dtype=torch.bool)
         if mask.padding is not None:
             padding = mask.padding.clone()
-            if name == "target" and self.inputs.get(names.mask) is None:
+            if name == "target" and text.mask is None:
                 padding[:, 0] = True  # as the model reads it: a target may start with the pad token
-        if isinstance(embed, TokenInput) and self.inputs.get(names.positions) is None:
-            own = position_ids(Mask(padding=padding, segments=mask.segments), 0, ids, names.mask)
-            self.inputs[names.positions] = own
+        if text.positions is None:
+            own = position_ids(Mask(padding=padding, segments=mask.segments), 0, text.ids)
+            text = replace(text, positions=own)
         visible = padding.clone()
         visible[:, sorted(positions)] = False
         position = getattr(self.model, names.stack).position
-        if isinstance(position, AlibiBias) and position.rounding != "none":
-            # this bias depends on which tokens are padding, so the token is masked pairwise instead
-            allowed = visible[:, None, None].expand(-1, -1, length, -1)
+        if getattr(position, "rounding", "none") != "none":
+            # this bias depends on which tokens are padding, so the token is masked without being padding
+            allowed = visible[:, None, None]  # (B, 1, 1, S)
             allowed = allowed if mask.allowed is None else allowed & mask.allowed
-            self.inputs[names.mask] = replace(mask, allowed=allowed)
+            mask = replace(mask, allowed=allowed)
         else:
-            self.inputs[names.mask] = replace(mask, padding=visible)
+            mask = replace(mask, padding=visible)
+        self.inputs[names.argument] = replace(text, mask=mask)
+
+    def _text(self, names: InputNames) -> TextInputs:
+        text = self.inputs[names.argument]
+        return text if isinstance(text, TextInputs) else TextInputs(text)
 
     def _length(self, names: InputNames) -> int:
-        embed: Any = self.model.get_submodule(names.embed)
-        if isinstance(embed, ObjectQueries):
-            return len(embed.position)
-        ids: Tensor = self.inputs[names.ids]
-        if isinstance(embed, FeatureMapInput):
-            return math.prod(feature_grid(self.model.spec.source, (ids.shape[2], ids.shape[3])))
-        if isinstance(embed, TokenInput):
-            return ids.shape[1]
-        if isinstance(embed, ImageInput):
-            patches = [size // side for size, side in zip(ids.shape[2:], embed.patch_size, strict=True)]
-            return embed.num_trained_tokens + math.prod(patches)
-        return int(embed.position.shape[-2])
+        read: specs.InputSpec = self._reads[names.embed]
+        return read.num_tokens(() if read.trained else tensor_of(self.inputs[names.argument]).shape)
 
     def _add_stage_lengths(self) -> None:
         """Add the numbers of patches of later stages, each of which halves the grid of the one before."""
@@ -198,7 +211,7 @@ class IntervenedForward:
             if names.sequence in self.lengths:
                 embed: Any = self.model.get_submodule(names.embed)
                 if isinstance(embed, ImageInput):
-                    sizes = self.inputs[self.names[names.sequence].ids].shape[2:]
+                    sizes = tensor_of(self.inputs[self.names[names.sequence].argument]).shape[2:]
                     grid = [-(-size // side) for size, side in zip(sizes, embed.patch_size, strict=True)]
             else:
                 grid = [-(-side // 2) for side in grid]
@@ -284,10 +297,7 @@ class IntervenedModel(nn.Module):
 
     def intervened(self, src: Tensor, tgt: Tensor) -> IntervenedForward:
         """Build the forward of src (B, S) and tgt (B, T) with the interventions that already apply."""
-        inputs = {
-            **{"src": src, **no_padding_mask("src_mask", src, self.spec.source)},
-            **{"tgt": tgt, **no_padding_mask("tgt_mask", tgt, self.spec.target, first=1)},
-        }
+        inputs = {"src": unpadded(src, self.spec.source), "tgt": unpadded(tgt, self.spec.target, first=1)}
         length = tgt.shape[1]
         applicable = [change for change in self.interventions if _target_length(change) <= length]
         return IntervenedForward(self.model, inputs, applicable)
@@ -310,13 +320,8 @@ class _IntervenedDecoder:
     def __init__(self, model: IntervenedModel, src: Tensor, tgt: Tensor) -> None:
         self.model, self.src, self.tgt = model, src, tgt
         forward = model.intervened(src, tgt)
-        inputs = forward.inputs
-        self.memory: Tensor = forward.model.encode(  # (B, S, D)
-            inputs["src"],
-            inputs.get("src_mask"),
-            positions=inputs.get("src_positions"),
-            obs=Observer((), forward.edit),
-        )
+        observer = Observer((), forward.edit)
+        self.memory: Tensor = forward.model.encode(forward.inputs["src"], obs=observer)  # (B, S, D)
 
     def step(self, ids: Tensor) -> Tensor:
         self.tgt = torch.cat((self.tgt, ids[:, None]), 1)
@@ -325,16 +330,10 @@ class _IntervenedDecoder:
     def logits(self) -> Tensor:
         """Compute the logits (B, V) of the next token."""
         forward = self.model.intervened(self.src, self.tgt)
-        inputs = forward.inputs
-        source_mask = infer_mask(forward.model.src_embed, inputs["src"], inputs.get("src_mask"), "src_mask")
-        logits: Tensor = forward.model.decode(  # (B, 1, V)
-            inputs["tgt"],
-            self.memory,
-            inputs.get("tgt_mask"),
-            cross_mask(source_mask, inputs.get("tgt_mask")),
-            positions=inputs.get("tgt_positions"),
-            obs=Observer((), forward.edit),
-        )
+        src, tgt = forward.inputs["src"], forward.inputs["tgt"]
+        source_mask = infer_mask(forward.model.src_embed, src.ids, src.mask, "src_mask")
+        memory = Memory.of(self.memory, cross_mask(source_mask, tgt.mask))
+        logits: Tensor = forward.model.decode(tgt, memory, obs=Observer((), forward.edit))  # (B, 1, V)
         last = logits[:, -1].float()
         if not bool(last.amax(-1).isfinite().all()):
             raise NonFiniteError("the output of the intervened model", hint="use smaller interventions")
@@ -394,27 +393,48 @@ def replace_parts(module: Part, **parts: Any) -> Part:
 def _stretch_embedding(embed: nn.Module, stretch: float, length: int) -> nn.Module | None:
     """Copy the embedding with stretched position embeddings; None if it has none."""
     position: Any = getattr(embed, "position", None)
-    if isinstance(embed, ImageInput):
-        rows, columns = (i // p for i, p in zip(embed.image_size, embed.patch_size, strict=True))
-        first = position.shape[1] - rows * columns
-        grid = position[0, first:].unflatten(0, (rows, columns))  # (rows, columns, D)
-        grid = _interpolate(grid, stretch, rows)
-        grid = _interpolate(grid.transpose(0, 1), stretch, columns).transpose(0, 1)
-        return replace_parts(embed, position=torch.cat((position[:, :first], grid.flatten(0, 1)[None]), 1))
-    if isinstance(embed, SeriesInput):
-        first = 0 if embed.prefix is None else embed.prefix.shape[1]
-        moved = _interpolate(position[first:], stretch, len(position) - first)
-        return replace_parts(embed, position=torch.cat((position[:first], moved)))
-    if isinstance(position, SinusoidalPositions):
-        positions = torch.arange(length, dtype=torch.float64) * stretch
-        table = sinusoids(positions, position.d_model, position.layout, position.base).to(position.table)
-        return replace_parts(embed, position=replace_parts(position, table=table, max_len=length))
-    if isinstance(position, LearnedPositions):
-        before = position.weight[: position.offset]
-        moved = _interpolate(position.weight[position.offset :], stretch, length)
-        weight = torch.cat((before, moved))
-        return replace_parts(embed, position=replace_parts(position, weight=weight, max_len=length))
+    if type(embed) in _STRETCHED:
+        return replace_parts(embed, position=_STRETCHED[type(embed)](embed, stretch))
+    if type(position) in _STRETCHED:
+        parts = _STRETCHED[type(position)](position, stretch, length)
+        return replace_parts(embed, position=replace_parts(position, **parts, max_len=length))
     return None
+
+
+def _stretch_patches(embed: ImageInput, stretch: float) -> Tensor:
+    position: Any = embed.position
+    rows, columns = (i // p for i, p in zip(embed.image_size, embed.patch_size, strict=True))
+    first = position.shape[1] - rows * columns
+    grid = position[0, first:].unflatten(0, (rows, columns))  # (rows, columns, D)
+    grid = _interpolate(grid, stretch, rows)
+    grid = _interpolate(grid.transpose(0, 1), stretch, columns).transpose(0, 1)
+    return torch.cat((position[:, :first], grid.flatten(0, 1)[None]), 1)
+
+
+def _stretch_series(embed: SeriesInput, stretch: float) -> Tensor:
+    position, first = embed.position, 0 if embed.prefix is None else embed.prefix.shape[1]
+    return torch.cat((position[:first], _interpolate(position[first:], stretch, len(position) - first)))
+
+
+def _stretch_sinusoids(position: SinusoidalPositions, stretch: float, length: int) -> dict[str, Tensor]:
+    positions = torch.arange(length, dtype=torch.float64) * stretch
+    table = sinusoids(positions, position.d_model, position.layout, position.base)
+    return {"table": table.to(position.table)}
+
+
+def _stretch_learned(position: LearnedPositions, stretch: float, length: int) -> dict[str, Tensor]:
+    first = position.offset
+    moved = _interpolate(position.weight[first:], stretch, length)
+    return {"weight": torch.cat((position.weight[:first], moved))}
+
+
+# of embeddings: their stretched positions; of position embeddings: their stretched parts
+_STRETCHED: dict[type, Callable[..., Any]] = {
+    ImageInput: _stretch_patches,
+    SeriesInput: _stretch_series,
+    SinusoidalPositions: _stretch_sinusoids,
+    LearnedPositions: _stretch_learned,
+}
 
 
 def _interpolate(table: Tensor, stretch: float, length: int) -> Tensor:
@@ -432,14 +452,13 @@ def _interpolate(table: Tensor, stretch: float, length: int) -> Tensor:
 
 
 def _stretch_attention_positions(position: nn.Module, stretch: float) -> nn.Module:
-    if isinstance(position, RotaryPositions):
-        return replace_parts(position, freq=position.freq * stretch)
-    if isinstance(position, AlibiBias):
-        return replace_parts(position, slopes=position.slopes * stretch)
-    if isinstance(position, DisentangledPositions):
-        return _StretchedDisentangledPositions(position, stretch)
-    assert isinstance(position, RelativeBias)
-    return _StretchedRelativeBias(position, stretch)
+    stretched: dict[type, Callable[[Any, float], nn.Module]] = {
+        RotaryPositions: lambda own, stretch: replace_parts(own, freq=own.freq * stretch),
+        AlibiBias: lambda own, stretch: replace_parts(own, slopes=own.slopes * stretch),
+        DisentangledPositions: _StretchedDisentangledPositions,
+        RelativeBias: _StretchedRelativeBias,
+    }
+    return stretched[type(position)](position, stretch)
 
 
 class _StretchedDisentangledPositions(DisentangledPositions):

@@ -12,9 +12,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from glassformer.core.feedforward import FeedForward, GatedFeedForward
+from glassformer.core.feedforward import FeedForward
 from glassformer.core.heads import HeadContext, MaskedLanguageModelHead
-from glassformer.core.model import EncoderDecoder
+from glassformer.core.inputs import tensor_of
+from glassformer.core.masks import Mask
 from glassformer.core.norms import LayerNorm, RMSNorm
 from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.interpret import schema
@@ -104,11 +105,10 @@ def next_tokens(trace: Trace, position: int | None = None, top: int = 50) -> sch
 def _head_context(trace: Trace) -> HeadContext:
     """Return the context that the head received in addition to the hidden states."""
     inputs = trace.prepared.inputs
-    mask = inputs.get("tgt_mask" if isinstance(trace.bundle.model, EncoderDecoder) else "mask")
-    ids = inputs.get("src", inputs.get("ids", inputs.get("inputs")))
-    padding = mask if isinstance(mask, Tensor) else getattr(mask, "padding", None)
+    first = next(iter(inputs.values()))
+    mask = inputs.get("mask", getattr(inputs.get("tgt", first), "mask", None))
     grid = trace.sequences[-1].grid if trace.sequences else None
-    return HeadContext(ids=ids, padding=padding, grid=grid)
+    return HeadContext(ids=tensor_of(first), padding=Mask.of(mask, padding=True).padding, grid=grid)
 
 
 def _check_position(trace: Trace, stack: str, position: int | None) -> int:
@@ -127,7 +127,7 @@ def unit_tokens(trace: Trace, ffn: str, unit: int, top: int = 12) -> schema.Feed
     scaling) and the head; nonlinearities and later blocks are ignored. Empty if the head predicts no tokens
     or does not read this stack.
     """
-    layer = find_submodule(trace.bundle.model, ffn, (FeedForward, GatedFeedForward))
+    layer = find_submodule(trace.bundle.model, ffn, (FeedForward,))
     if layer is None:
         raise schema.ItemNotFoundError("feed-forward layer", ffn)
     if not 0 <= unit < layer.down.in_features:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from glassformer.core.model import TwoTower
+from glassformer.core.inputs import tensor_of
 from glassformer.errors import UnsupportedError
 from glassformer.interpret.outcomes import head_readout
 from glassformer.interpret.trace import Trace
@@ -29,8 +29,7 @@ def occlude_patches(trace: Trace) -> Tensor:
     patches = next((one for one in trace.sequences if one.kind == "patches"), None)
     if patches is None or patches.grid is None or trace.interventions:
         raise UnsupportedError("this trace", "occlusion", hint="it needs an image and no interventions")
-    inputs, model = trace.prepared.inputs, trace.bundle.model
-    image: Tensor = inputs["images" if isinstance(model, TwoTower) else "inputs"]
+    image = tensor_of(next(iter(trace.prepared.inputs.values())))
     step = -(-max(patches.grid) // MAX_SIDE)
     box = patches.tokens[patches.prefix].box
     assert box is not None
@@ -51,7 +50,7 @@ def occlude_patches(trace: Trace) -> Tensor:
 def _scores(trace: Trace, images: Tensor) -> Tensor:
     """Return the scores (N, L) of images (N, C, H, W)."""
     model: Any = trace.bundle.model
-    if isinstance(model, TwoTower):
+    if model.spec.children():
         scores: Tensor = model.head(model.embed_images(images), trace.record.output.text_embeds)
         return scores.float()
     readout = head_readout(trace.bundle)

@@ -15,28 +15,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.bundle import Bundle
-from glassformer.core import spec as specs
 from glassformer.core.heads import (
-    ClassifyHead,
-    DistilledClassifyHead,
-    DistilledLogits,
     HeadContext,
-    LanguageModelHead,
-    MaskedLanguageModelHead,
     SpanLogits,
-    TokenClassifyHead,
-    box_corners,
 )
 from glassformer.core.observe import Record
-from glassformer.core.series import SeriesClassifyHead
+from glassformer.core.vision.heads import DistilledLogits, box_corners
 from glassformer.errors import UnsupportedError
 from glassformer.interpret import schema
-from glassformer.interpret.inputs import PastValues, PreparedInput
 from glassformer.interpret.outline import describe_stacks, stack_output
-from glassformer.tasks.base import require_tokenizer
+from glassformer.interpret.prepared_input import PastValues, PreparedInput
+from glassformer.processors.image import reads_images
+from glassformer.processors.text import require_tokenizer
 from glassformer.tasks.classification import LabelScorer, label_activation, label_names
 from glassformer.tasks.forecasting import LEVELS, quantiles
-from glassformer.tasks.images import reads_images
 from glassformer.tasks.question_answering import QuestionAnswerer
 from glassformer.tasks.text_generation import decode_continuation
 
@@ -117,9 +109,9 @@ class HeadReadout:
 def head_readout(bundle: Bundle) -> HeadReadout:
     """Return the readout of a model that predicts tokens or labels; raise for others."""
     model: Any = bundle.model
-    tokens = isinstance(model.head, LanguageModelHead | MaskedLanguageModelHead)
-    whole_input = isinstance(model.head, ClassifyHead | DistilledClassifyHead | SeriesClassifyHead)
-    if not (tokens or whole_input or isinstance(model.head, TokenClassifyHead)):
+    tokens = model.spec.yields in ("next tokens", "masked tokens")
+    whole_input = model.spec.yields == "label"
+    if not (tokens or whole_input or model.spec.yields == "token labels"):
         raise UnsupportedError(bundle.display_name, "predictions of tokens or labels")
     return HeadReadout(
         bundle=bundle,
@@ -141,14 +133,14 @@ def read_outcome(bundle: Bundle, prepared: PreparedInput, record: Record) -> Res
                 kind="translate", text=text, num_tokens=count, finish_reason=prepared.finish_reason
             ), {}
         case "generate":
-            ids = prepared.inputs["ids"][0].tolist()
+            ids = prepared.inputs["inputs"].ids[0].tolist()
             prompt, generated = ids[: prepared.start], ids[prepared.start :]
             text, count = decode_continuation(require_tokenizer(bundle), prompt, generated), len(generated)
             return schema.TextOutcome(
                 kind="generate", text=text, num_tokens=count, finish_reason=prepared.finish_reason
             ), {}
         case "fill":
-            is_mask = prepared.inputs["inputs"][0] == require_tokenizer(bundle).mask_id
+            is_mask = prepared.inputs["inputs"].ids[0] == require_tokenizer(bundle).mask_id
             masks = is_mask.nonzero()[:, 0].tolist() if isinstance(is_mask, Tensor) else []
             top = head_readout(bundle).top
             predictions = {n: top(output[0, n].float(), MAX_PREDICTIONS) for n in masks}
@@ -180,7 +172,7 @@ def read_outcome(bundle: Bundle, prepared: PreparedInput, record: Record) -> Res
 def _answer(bundle: Bundle, prepared: PreparedInput, output: SpanLogits) -> schema.AnswerOutcome:
     assert prepared.question is not None
     scores = [(output.start[0].float().cpu(), output.end[0].float().cpu())]
-    best = QuestionAnswerer(bundle).postprocess(prepared.question, scores)
+    best = QuestionAnswerer(bundle).answer(prepared.question, scores)
     return schema.AnswerOutcome(text=best.text, start=best.start, end=best.end, score=best.score)
 
 
@@ -240,7 +232,7 @@ def _detections(bundle: Bundle, prepared: PreparedInput, record: Record) -> Resu
 
 
 def _embedding(bundle: Bundle, prepared: PreparedInput, record: Record) -> Result:
-    if isinstance(bundle.spec.head, specs.EmbedSpec):
+    if bundle.spec.yields == "embedding":
         name, vector, tensors = "head.embedding", record["head.embedding"], {}
     else:
         x = record[stack_output(describe_stacks(bundle)[-1])]  # (1, T, D)

@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.mask_classifier import EncoderMaskClassifier, MaskClassifier
-from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly, TwoTower
 from glassformer.core.observe import Record
-from glassformer.core.segmenter import PromptedSegmenter
-from glassformer.core.stages import Stages
+from glassformer.core.schema import Spec
+from glassformer.core.vision.stages import Stages
 from glassformer.errors import UnsupportedError
 from glassformer.interpret import schema
+from glassformer.tasks.registry import tasks_of
 
 DERIVED = ("table", "table_ahead", "similarity")  # computed from the position scheme, not recorded
 Step = tuple[str, Any, int | None, dict[str, str]]  # name, kind, layer, roles
@@ -30,43 +29,17 @@ def find_submodule(model: nn.Module, path: str, kinds: tuple[type[nn.Module], ..
 
 
 def model_kind(bundle: Bundle) -> schema.Kind:
-    """Return the kind of a model, derived from its input and its head."""
-    if isinstance(bundle.model, TwoTower):
-        return "similarity"
-    if isinstance(bundle.model, PromptedSegmenter):
-        return "segment"
-    if not isinstance(bundle.model, EncoderDecoder | EncoderOnly | DecoderOnly):
-        masks = isinstance(bundle.model, EncoderMaskClassifier | MaskClassifier)
-        reason = "a mask classifier" if masks else "a baseline without attention"
-        raise UnsupportedError(bundle.display_name, f"tracing: it is {reason} ({bundle.spec.kind})")
-    spec, head = bundle.model.spec, bundle.spec.head
-    read = spec.source if isinstance(spec, specs.EncoderDecoderSpec) else spec.input
-    match read, head:
-        case specs.SeriesPatchesSpec(covariates=covariates), specs.ForecastSpec() if covariates:
-            raise UnsupportedError(bundle.display_name, "tracing: it reads known covariates")
-        case specs.SeriesPatchesSpec(), specs.ForecastSpec():
-            return "forecast"
-        case specs.SeriesPatchesSpec(), specs.SeriesClassifySpec():
-            return "classify"
-        case specs.ImagePatchesSpec(), specs.ClassifySpec() | specs.DistilledClassifySpec():
-            return "image"
-        case specs.ImagePatchesSpec() | specs.FeatureMapSpec(), specs.BoxesSpec():
-            return "detect"
-        case specs.ImagePatchesSpec(), specs.PixelsSpec():
-            raise UnsupportedError(bundle.display_name, "tracing: it predicts the class of every pixel")
-        case specs.ImagePatchesSpec(suffix=0), _:
-            return "embed"
-        case specs.TokensSpec(), specs.LanguageModelSpec():
-            return "translate" if isinstance(spec, specs.EncoderDecoderSpec) else "generate"
-        case specs.TokensSpec(), specs.ClassifySpec():
-            return "classify"
-        case specs.TokensSpec(), specs.MaskedLanguageModelSpec() if isinstance(spec, specs.EncoderOnlySpec):
-            return "fill"
-        case specs.TokensSpec(), specs.AnswerSpec() if isinstance(spec, specs.EncoderOnlySpec):
-            return "answer"
-        case specs.TokensSpec(), _ if not isinstance(spec, specs.EncoderDecoderSpec):
-            return "embed"
-    raise UnsupportedError(bundle.display_name, f"tracing: it reads {read.kind} with the head {head.kind}")
+    """Return the kind of a model: the view of the first task that it can do and that has one."""
+    if not bundle.spec.stacks():
+        raise UnsupportedError(
+            bundle.display_name, f"tracing: it is a baseline without attention ({bundle.spec.kind})"
+        )
+    views = ((task.name, task.view(bundle.spec)) for task in tasks_of(bundle.spec))
+    kind: Any = next((name if view is True else view for name, view in views if view), None)
+    if kind is None:
+        raise UnsupportedError(bundle.display_name, f"tracing: its outputs have no view ({bundle.spec.kind})")
+    found: schema.Kind = kind
+    return found
 
 
 # how the page draws a wiring; sandwich norms are drawn as pre-norm whose output is normed before the sum
@@ -81,32 +54,30 @@ WIRINGS: dict[specs.Wiring, Any] = {
 
 
 class InputNames(NamedTuple):
-    """The names of the forward arguments and modules for one input sequence of a model."""
+    """The names of the forward argument and the modules for one input sequence of a model."""
 
-    ids: str
+    argument: str
     embed: str
     stack: schema.StackName
-    mask: str
-    positions: str
 
 
-def input_names(model: nn.Module) -> dict[Any, InputNames]:
-    """Return the argument and module names of each input sequence, in the order of the data flow."""
-    if isinstance(model, TwoTower):  # it has no arguments for image masks and positions
-        return {
-            "image": InputNames("images", "image.embed", "image.encoder", "", ""),
-            "text": InputNames("ids", "text.embed", "text.encoder", "", ""),
-        }
-    if isinstance(model, PromptedSegmenter):  # its traces have the tensors of the decoder only
-        return {}
-    if isinstance(model, EncoderDecoder):
-        return {
-            "source": InputNames("src", "src_embed", "encoder", "src_mask", "src_positions"),
-            "target": InputNames("tgt", "tgt_embed", "decoder", "tgt_mask", "tgt_positions"),
-        }
-    if isinstance(model, EncoderOnly):
-        return {"input": InputNames("inputs", "embed", "encoder", "mask", "positions")}
-    return {"input": InputNames("ids", "embed", "decoder", "mask", "positions")}
+# of each kind of single model, in the order of the data flow
+_INPUT_NAMES: dict[str, dict[Any, InputNames]] = {
+    "EncoderDecoder": {
+        "source": InputNames("src", "src_embed", "encoder"),
+        "target": InputNames("tgt", "tgt_embed", "decoder"),
+    },
+    "EncoderOnly": {"input": InputNames("inputs", "embed", "encoder")},
+    "DecoderOnly": {"input": InputNames("inputs", "embed", "decoder")},
+}
+
+
+def input_names(model: Any) -> dict[Any, InputNames]:
+    """Return the names of each input sequence; none if a trace only contains parts of the model."""
+    towers = model.spec.children()
+    return _INPUT_NAMES.get(model.spec.kind) or {
+        name: InputNames(f"{name}s", f"{name}.embed", f"{name}.encoder") for name in towers
+    }
 
 
 class StackNames(NamedTuple):
@@ -160,6 +131,7 @@ def describe_stacks(bundle: Bundle) -> tuple[schema.StackInfo, ...]:
 def _describe_stack(bundle: Bundle, names: StackNames) -> schema.StackInfo:
     stack, read = _spec_at(bundle.spec, names.path), _spec_at(bundle.spec, names.input)
     block, attention = stack.block, stack.block.attention
+    _check_parts(bundle, stack, read)
     return schema.StackInfo(
         name=names.name,
         path=names.path,
@@ -179,7 +151,7 @@ def _describe_stack(bundle: Bundle, names: StackNames) -> schema.StackInfo:
         head_dim=attention.head_dim or stack.d_model // attention.num_heads,
         d_ff=block.feed_forward.d_ff,
         activation=block.feed_forward.activation,
-        gated=isinstance(block.feed_forward, specs.GatedFeedForwardSpec),
+        gated=block.feed_forward.gated,
         biases=block.feed_forward.biases,
         cross=block.cross_attention is not None,
         position=_describe_position(names.path, stack, names.embed, read),
@@ -187,9 +159,31 @@ def _describe_stack(bundle: Bundle, names: StackNames) -> schema.StackInfo:
     )
 
 
+# the parts that a description has words for
+_NORMS = (specs.LayerNormSpec, specs.RMSNormSpec, specs.BatchNormSpec)
+_FEED_FORWARDS = (specs.FeedForwardSpec, specs.GatedFeedForwardSpec)
+_POSITIONS = (
+    *(specs.SinusoidalSpec, specs.LearnedSpec, specs.Sinusoidal2dSpec, specs.Learned2dSpec),
+    *(specs.RotarySpec, specs.RelativeSpec, specs.AlibiSpec, specs.DisentangledSpec),
+    *(specs.RelativeBias2dSpec, specs.QueryBias2dSpec, specs.LogBias2dSpec),
+)
+
+
+def _check_parts(bundle: Bundle, stack: specs.StackSpec, read: Any) -> None:
+    """Raise if a stack or its input has a part that cannot be described."""
+    positions = (stack.position, stack.local_position, getattr(read, "position", None))
+    parts = [part for part in positions if isinstance(part, Spec)]
+    for block in stack.blocks:
+        parts += [part for part in (block.norm, block.feed_forward, block.attention.position_bias) if part]
+    for part in parts:
+        if type(part) not in (*_NORMS, *_FEED_FORWARDS, *_POSITIONS):
+            raise UnsupportedError(bundle.display_name, f"tracing: it has the part {part.kind}")
+
+
 def _describe_position(
     name: str, stack: specs.StackSpec, embed: str, read: specs.InputSpec | None
 ) -> schema.PositionInfo:
+    """Describe the positions of a stack, whose parts are known."""
     inside, before = f"{name}.position", f"{embed}.position"
     match stack.position:
         case specs.RotarySpec(base=base):
@@ -215,7 +209,16 @@ def _describe_position(
                 return schema.PositionInfo(kind="learned", max_len=rows, name=before)
             layout = "interleaved"
             return schema.PositionInfo(kind="sinusoidal", max_len=rows, base=1e4, layout=layout, name=before)
-    return schema.PositionInfo(kind="none")
+        case (  # positions of another stack, of image cells, of queries or none: nothing to draw
+            None
+            | specs.TokensSpec(position=None)
+            | specs.FeatureMapSpec()
+            | specs.ConvolutionStemSpec()
+            | specs.ObjectQueriesSpec()
+            | specs.VectorsSpec()
+        ):
+            return schema.PositionInfo(kind="none")
+    raise UnsupportedError("tracing", f"positions of the input {read.kind}")
 
 
 _PARTS = {"self_attn": "self_attention", "cross_attn": "cross_attention", "ffn": "feed_forward"}

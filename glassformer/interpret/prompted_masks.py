@@ -17,9 +17,9 @@ from glassformer.core.observe import Observer
 from glassformer.data.image_files import decode_base64
 from glassformer.errors import MissingValueError
 from glassformer.interpret import schema
-from glassformer.interpret.inputs import PreparedInput
+from glassformer.interpret.prepared_input import PreparedInput
 from glassformer.interpret.tokens import prompt_sequences
-from glassformer.tasks.segmentation import Prompt, PromptSegmenter
+from glassformer.tasks.segmentation import PromptSegmenter, SegmentationPrompt
 
 _KINDS: dict[str, Any] = {
     "self_attn": "tokens",
@@ -41,12 +41,14 @@ def segment_by_prompt(
     if input.image is None:
         raise MissingValueError("image", f"by {bundle.display_name}")
     spec: Any = bundle.spec
-    task = PromptSegmenter(bundle, prompts=[Prompt(points=[(0, 0)])], multimask_output=True)
+    task = PromptSegmenter(bundle, prompts=[SegmentationPrompt(points=[(0, 0)])], multimask_output=True)
     image = task.encode(decode_base64(input.image))
     if not (input.points or input.background_points or input.box):
         height, width = image.size
         input = replace(input, points=((width / 2, height / 2),))
-    prompt = Prompt(points=input.points or (), background_points=input.background_points or (), box=input.box)
+    prompt = SegmentationPrompt(
+        points=input.points or (), background_points=input.background_points or (), box=input.box
+    )
     observer = Observer(("decoder.*.q", "decoder.*.k"))
     output = task.decode(image, prompt, observer)
     record, padded_grid = observer.record, image.embedding.shape[-2:]

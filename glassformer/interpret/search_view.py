@@ -14,6 +14,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core.heads import HeadContext
+from glassformer.core.inputs import Masks
 from glassformer.core.masks import Mask
 from glassformer.errors import InvalidValueError
 from glassformer.generation import GenerationConfig, generate_batched
@@ -21,7 +22,7 @@ from glassformer.generation.logits_processors import NEVER, LogitsProcessors
 from glassformer.generation.search_tree import SearchNode
 from glassformer.generation.step_decoder import decoder_start_ids
 from glassformer.generation.stopping_criteria import completes_stop
-from glassformer.interpret.inputs import (
+from glassformer.interpret.generated_text import (
     check_token_ids,
     encode_segment,
     generation_task,
@@ -78,9 +79,9 @@ class _Generation:
         decoded = torch.tensor([[*self.prefix, *generated]], device=self.task.bundle.device)
         if self.has_source:
             source = decoded.new_tensor([self.segment.ids])
-            x, context = model.hidden_states(source, decoded, src_mask=Mask(), tgt_mask=Mask())
+            x, context = model.hidden_states(source, decoded, Masks(Mask(), Mask()))
         else:
-            x, context = model.hidden_states(decoded, mask=Mask())
+            x, context = model.hidden_states(decoded, Mask())
         logits: Tensor = model.head(x[:, -1:], HeadContext(ids=context.ids))
         return logits[0, -1].float()
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from glassformer.bundle import Bundle
-from glassformer.core import spec as specs
-from glassformer.core.model import TwoTower
 from glassformer.data.image_files import decode_base64
 from glassformer.errors import UnsupportedError
 from glassformer.interpret import schema
@@ -25,7 +24,7 @@ def compare_images_texts(
 
     images: data: URLs or base64
     """
-    if not isinstance(bundle.model, TwoTower):
+    if not bundle.spec.children():
         raise UnsupportedError(bundle.display_name, "comparing images with texts")
     try:
         image_vectors = Embedder(bundle.tower("image")).run([decode_base64(image) for image in images])
@@ -34,9 +33,10 @@ def compare_images_texts(
     except RejectedInputError as error:
         raise error.reason from None
     head = bundle.model.head
+    own: Any = bundle.spec.head
     return schema.SimilarityInfo(
         cosines=tuple(tuple(row) for row in cosines.tolist()),
         scale=float(head.scale.float().exp()),
         bias=0.0 if head.bias is None else float(head.bias),
-        activation="sigmoid" if isinstance(bundle.spec.head, specs.SigmoidSimilaritySpec) else "softmax",
+        activation=own.activation,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
@@ -126,21 +125,12 @@ def image_sequence(
     )
 
 
-def feature_grid(read: specs.FeatureMapSpec, image_size: tuple[int, int]) -> tuple[int, int]:
-    """Return the rows and columns of the feature map of an image."""
-    stride = feature_stride(read)
-    return -(-image_size[0] // stride), -(-image_size[1] // stride)
-
-
-def feature_stride(read: specs.FeatureMapSpec) -> int:
-    return 4 * math.prod(read.backbone.strides)  # the stem has stride 4
-
-
 def detection_sequences(
     read: specs.FeatureMapSpec, image_size: tuple[int, int], num_queries: int
 ) -> tuple[TokenSequence, TokenSequence]:
     """Return the cells of an image's feature map row by row, and the object queries."""
-    stride, (rows, columns) = feature_stride(read), feature_grid(read, image_size)
+    stride = read.stride
+    rows, columns = (-(-side // stride) for side in image_size)
     cells = tuple(
         TraceToken(piece=f"{row + 1},{column + 1}", box=(column * stride, row * stride, stride, stride))
         for row in range(rows)

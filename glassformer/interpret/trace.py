@@ -19,7 +19,7 @@ from glassformer.bundle import Bundle
 from glassformer.core.observe import Record, observe
 from glassformer.errors import UnsupportedError
 from glassformer.interpret import schema
-from glassformer.interpret.inputs import PreparedInput, prepare_input
+from glassformer.interpret.inputs import prepare_input
 from glassformer.interpret.interventions import IntervenedForward
 from glassformer.interpret.outcomes import read_outcome
 from glassformer.interpret.outline import (
@@ -29,9 +29,10 @@ from glassformer.interpret.outline import (
     model_kind,
     residual_sites,
 )
+from glassformer.interpret.prepared_input import PreparedInput
 from glassformer.interpret.prompted_masks import segment_by_prompt
 from glassformer.interpret.window_attention import whole_grid
-from glassformer.tasks.base import select_tokens
+from glassformer.processors.text import select_tokens
 
 MAX_BYTES = 3 << 30  # of one trace
 MAX_TRACES, MAX_STORED_BYTES = 48, 1 << 30  # of a store

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from glassformer.core.observe import Record
-from glassformer.core.spatial import WindowLayout, offset_index
+from glassformer.core.vision.attention import WindowLayout, offset_index
 
 
 def whole_grid(x: Tensor, windows: WindowLayout) -> Tensor:

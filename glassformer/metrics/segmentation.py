@@ -12,6 +12,20 @@ VOID = -1  # pixels without a class, in maps (H, W)
 ClassMap = NDArray[np.integer[Any]]
 
 
+def paint(
+    masks: Sequence[tuple[int, NDArray[np.bool_]]], size: tuple[int, int], background: int
+) -> tuple[ClassMap, ClassMap]:
+    """Return maps (H, W) of classes and of segment numbers; later masks cover earlier ones.
+
+    masks: class and mask (H, W) of each segment.
+    """
+    classes = np.full(size, background, np.int64)
+    numbers = np.zeros_like(classes)
+    for number, (label, mask) in enumerate(masks, 1):
+        classes[mask], numbers[mask] = label, number
+    return classes, numbers
+
+
 class PixelConfusion:
     """The confusion matrix of pixels: mean IoU and pixel accuracy.
 

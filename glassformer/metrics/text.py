@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError
 
@@ -133,46 +133,6 @@ def _columns(
     if len(counts) != 1 or counts == [0]:
         raise InvalidValueError("the number of references per hypothesis", counts, "one number of at least 1")
     return [list(column) for column in zip(*reference_sets, strict=True)]
-
-
-@dataclass
-class ExactMatch:
-    """Exact match and token accuracy of rows of tokens (or of characters, if rows are strings).
-
-    >>> exact = ExactMatch()
-    >>> exact.add([[1, 2, 3], [4]], [[1, 2, 3], [4, 5]])
-    >>> exact.match, exact.token_accuracy
-    (0.5, 0.8)
-    """
-
-    rows: int = 0
-    same: int = 0
-    positions: int = 0
-    hits: int = 0
-
-    def add(self, outputs: Iterable[Sequence[Any]], expected: Iterable[Sequence[Any]]) -> None:
-        """Add rows and their expected rows."""
-        outputs, expected = list(outputs), list(expected)
-        if len(outputs) != len(expected):
-            reason = f"there are {len(outputs)} outputs and {len(expected)} expected rows"
-            raise ConflictError(("outputs", "expected"), reason)
-        for output, target in zip(outputs, expected, strict=True):
-            hits = sum(a == b for a, b in zip(output, target, strict=False))
-            longer = max(len(output), len(target))
-            self.rows += 1
-            self.same += hits == longer
-            self.positions += longer
-            self.hits += hits
-
-    @property
-    def match(self) -> float:
-        """The fraction of rows that are identical."""
-        return self.same / self.rows if self.rows else 0.0
-
-    @property
-    def token_accuracy(self) -> float:
-        """The fraction of positions with the same token; the excess of a longer row counts as wrong."""
-        return self.hits / self.positions if self.positions else 0.0
 
 
 def perplexity(loss: float) -> float:

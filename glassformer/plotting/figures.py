@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from glassformer.core.observe import Record
-from glassformer.errors import ShapeError
+from glassformer.errors import InvalidValueError, ShapeError
 from glassformer.plotting.canvas import BLUE, figure_style, hide_frame, new_figure
-from glassformer.plotting.fonts import label
+from glassformer.plotting.fonts import drawable, label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +27,25 @@ def attention_weights(record: Record, name: str, *, head: int | None = None, row
     """Return the weights (T, S) of batch row `row` in a record: of one head, or the mean over heads."""
     weights = record.weights(name, head)[row]
     return weights if head is not None else weights.mean(0)
+
+
+def attention(weights: Tensor, tokens: Labels = None, *, keys: Labels = None, title: str = "") -> Figure:
+    """Plot the weights (T, S) of one head, or (H, T, S) or (1, H, T, S) of all heads side by side.
+
+    tokens: the queries, one label for each row; keys: those of the columns, by default the same
+
+    >>> import torch
+    >>> figure = attention(torch.eye(3), ["I", "am", "here"])
+    """
+    if isinstance(weights, list):
+        raise InvalidValueError("weights", "a list", "a tensor", "pass those of one layer: weights[-1]")
+    if weights.dim() == 4 and weights.shape[0] > 1:
+        hint = "pass one row of the batch: weights[0]"
+        raise ShapeError("weights", weights.shape, "(T, S), (H, T, S) or (1, H, T, S)", hint)
+    weights = weights[0] if weights.dim() == 4 else weights
+    keys = tokens if keys is None else keys
+    draw = attention_map if weights.dim() == 2 else attention_grid
+    return draw(weights, queries=tokens, keys=keys, title=title)
 
 
 def attention_map(
@@ -46,7 +65,7 @@ def attention_map(
         figure = new_figure(max(3.2, cell * columns + 1.9), max(2.4, cell * rows + 1.3))
         axes = figure.subplots()
         image = _draw_weights(axes, matrix, queries, keys)
-        axes.set(xlabel=key_name, ylabel=query_name, title=title)
+        axes.set(xlabel=drawable(key_name), ylabel=drawable(query_name), title=drawable(title))
         bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.03, ticks=[0, 0.5, 1], shrink=0.6)
         bar.outline.set_visible(False)
         bar.ax.tick_params(length=0)
@@ -63,8 +82,10 @@ def attention_grid(
     columns_used = min(columns, count)
     down = math.ceil(count / columns_used)
     cell = max(0.08, min(0.2, 2.4 / max(rows, width)))
+    names = 0.06 * max((len(label(name)) for name in keys or ()), default=0)  # height of the rotated labels
     with figure_style():
-        figure = new_figure(columns_used * (cell * width + 0.45) + 0.3, down * (cell * rows + 0.75) + 0.35)
+        panel_height = cell * rows + 0.45 + max(0.3, names)
+        figure = new_figure(columns_used * (cell * width + 0.45) + 0.3, down * panel_height + 0.35)
         for n, axes in enumerate(figure.subplots(down, columns_used, squeeze=False).flatten()):
             if n >= count:
                 axes.set_visible(False)
@@ -72,7 +93,7 @@ def attention_grid(
             _draw_weights(axes, heads[n], queries if n % columns_used == 0 else None, keys, small=True)
             axes.set_title(f"head {n}", fontsize=9, fontweight="normal", pad=5)
         if title:
-            figure.suptitle(title, fontsize=11, fontweight="bold")
+            figure.suptitle(drawable(title), fontsize=11, fontweight="bold")
     return figure
 
 
@@ -130,7 +151,7 @@ def _draw_mask(axes: Axes, allowed: Tensor, title: str) -> None:
         edgecolors="white",
         linewidth=1.2 if max(rows, columns) <= 24 else 0,
     )
-    axes.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal", xlabel="key", title=title)
+    axes.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal", xlabel="key", title=drawable(title))
     for axis, count in ((axes.xaxis, columns), (axes.yaxis, rows)):
         step = max(1, int(MaxNLocator(5, integer=True).tick_values(0, count)[1]))
         axis.set_ticks([n + 0.5 for n in range(0, count, step)], labels=map(str, range(0, count, step)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 BASE = "DejaVu Sans"  # ships with matplotlib
 # fonts with Korean letters (most of them with Chinese and Japanese too), in order of preference
@@ -24,7 +25,13 @@ def font_families() -> tuple[str, ...]:
     """Return the font families, in the order in which they are tried for each character."""
     from matplotlib import font_manager
 
-    installed = {entry.name for entry in font_manager.fontManager.ttflist}
+    manager = font_manager.fontManager
+    if not any(entry.name in CJK for entry in manager.ttflist):  # the list may be older than the fonts
+        files = {name.replace(" ", "") for name in CJK}
+        for path in font_manager.findSystemFonts():
+            if Path(path).stem.removesuffix("-Regular") in files:
+                manager.addfont(path)
+    installed = {entry.name for entry in manager.ttflist}
     return (BASE, *[name for name in CJK if name in installed][:1])
 
 

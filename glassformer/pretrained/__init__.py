@@ -6,11 +6,14 @@ pipeline = glassformer.load("pocket")
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
 from glassformer.errors import FileProblemError, GlassformerError, UnknownNameError
+from glassformer.json_text import parse_json
 
 HERE = Path(__file__).parent
 CARD = "CARD.md"
@@ -58,6 +61,23 @@ def resolve_name(model: str | Path) -> Path:
     """
     path = Path(model)
     return HERE / path.name if is_shipped(model) and not _is_model(path) else path
+
+
+def hub_hint(model: str | Path) -> str:
+    """Return how to download a model that is not found, if its name may be one of the Hugging Face Hub.
+
+    >>> hub_hint("gpt2")
+    'for a model of the Hugging Face Hub, first run: glassformer download ORG/gpt2'
+    >>> hub_hint("pockett"), hub_hint("./gpt2"), hub_hint("/models/x")
+    ('', '', '')
+    """
+    name = os.fspath(model)
+    if name.startswith(".") or not re.fullmatch(r"([\w.-]+/)?[\w.-]+", name):
+        return ""
+    if get_close_matches(name, names(), n=1):
+        return ""
+    repo = name if "/" in name else f"ORG/{name}"
+    return f"for a model of the Hugging Face Hub, first run: glassformer download {repo}"
 
 
 def _is_model(path: Path) -> bool:
@@ -112,15 +132,29 @@ class NoModelYetError(GlassformerError):
     template: ClassVar[str] = "the run in {folder} has no model yet"
 
 
+_UNFINISHED = re.compile(rf"\.({REQUEST}|{LOCK}\.json)\.[0-9a-f]{{8}}\.tmp")  # of `atomic_write`
+
+
 def check_run_folder(folder: Path) -> None:
     """Raise NotARunError unless the folder is missing, empty or a training run.
 
     A run that was killed before its first file leaves at most its lock.
     """
-    if not folder.is_dir() or (folder / REQUEST).is_file():
+    if not folder.is_dir() or _has_keys(folder / REQUEST, "training"):
         return
-    if any(not path.name.startswith((LOCK, f".{LOCK}", f".{REQUEST}.")) for path in folder.iterdir()):
-        raise NotARunError(folder)
+    for path in folder.iterdir():
+        is_lock = path.name == LOCK and path.is_file() and not path.stat().st_size
+        if not (is_lock or _has_keys(path, "pid", "host") or _UNFINISHED.fullmatch(path.name)):
+            raise NotARunError(folder)
+
+
+def _has_keys(path: Path, *keys: str) -> bool:
+    """Whether the file contains a JSON object with these keys, as Glassformer writes it."""
+    try:
+        content = parse_json(path.read_bytes()) if path.suffix == ".json" else None
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and set(keys) <= content.keys()
 
 
 def model_folder(folder: str | Path) -> Path:

@@ -1,6 +1,6 @@
 """API keys: who may use the server, and how much.
 
-A keys file is a JSON list. Each key has a `name`, which the log shows, and its `key` or the hexadecimal
+A keys file is a JSON list. Each key has a `name`, which errors show, and its `key` or the hexadecimal
 SHA-256 hash of it (`sha256`). The limits are optional:
 
     [{"name": "search", "sha256": "9f86...", "requests_per_minute": 60, "tokens_per_minute": 100000,
@@ -17,6 +17,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,42 @@ class RateLimit:
         self._level -= amount
 
 
+class Admission:
+    """A request that was admitted with a key.
+
+    reserved: tokens of the limit per minute that it may need. used: tokens that it read and generated.
+    """
+
+    def __init__(self, usage: KeyUsage) -> None:
+        self.usage, self.reserved, self.used = usage, 0, 0
+
+    def reserve(self, tokens: int) -> None:
+        """Reserve tokens; raise if the key has not as many left."""
+        self.usage.reserve(tokens)
+        self.reserved += tokens
+
+    def end(self, tokens: int) -> None:
+        """Replace the reserved tokens by those used; if none were counted, the answer was not finished."""
+        self.usage.finish((tokens or self.reserved) - self.reserved)
+
+
+_admission: ContextVar[Admission | None] = ContextVar("admission", default=None)
+
+
+def reserve_tokens(tokens: int) -> None:
+    """Reserve tokens that the current request reads and may generate, if its key has a limit."""
+    admission = _admission.get()
+    if admission is not None:
+        admission.reserve(tokens)
+
+
+def count_tokens(tokens: int) -> None:
+    """Count tokens that the current request has read or generated."""
+    admission = _admission.get()
+    if admission is not None:
+        admission.used += tokens
+
+
 class KeyUsage:
     """How much of its limits one key uses at the moment."""
 
@@ -126,21 +163,34 @@ class KeyUsage:
         self._requests = None if key.requests_per_minute is None else RateLimit(key.requests_per_minute)
         self._tokens = None if key.tokens_per_minute is None else RateLimit(key.tokens_per_minute)
 
-    def start(self) -> None:
-        """Count a request that starts; raise if the key is at one of its limits."""
+    def start(self) -> Admission:
+        """Count a request that starts, in the current context; raise if the key is at one of its limits."""
         key = self.key
         if key.max_concurrent_requests is not None and self.active >= key.max_concurrent_requests:
             raise RateLimitExceededError(key.name, key.max_concurrent_requests, "concurrent requests", 1.0)
         if self._requests is not None and (seconds := self._requests.wait_seconds(1)):
             raise RateLimitExceededError(key.name, self._requests.per_minute, "requests per minute", seconds)
-        if self._tokens is not None and (seconds := self._tokens.wait_seconds(1)):
-            raise RateLimitExceededError(key.name, self._tokens.per_minute, "tokens per minute", seconds)
+        self._check_tokens(1)
         if self._requests is not None:
             self._requests.take(1)
         self.active += 1
+        admission = Admission(self)
+        _admission.set(admission)
+        return admission
+
+    def _check_tokens(self, needed: int) -> None:
+        if self._tokens is not None and (seconds := self._tokens.wait_seconds(needed)):
+            limit = self._tokens.per_minute
+            raise RateLimitExceededError(self.key.name, limit, "tokens per minute", seconds)
+
+    def reserve(self, tokens: int) -> None:
+        """Take tokens before they are used; raise if fewer are left."""
+        self._check_tokens(tokens)
+        if self._tokens is not None:
+            self._tokens.take(tokens)
 
     def finish(self, tokens: int) -> None:
-        """Count the end of a request that read and generated `tokens` tokens."""
+        """Count the end of a request that used `tokens` tokens more than were reserved."""
         self.active -= 1
         if self._tokens is not None:
             self._tokens.take(tokens)

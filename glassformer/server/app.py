@@ -21,13 +21,13 @@ from glassformer import __version__
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError
 from glassformer.interpret.catalog import Catalog
-from glassformer.server.access_log import AccessLogMiddleware
 from glassformer.server.api_keys import KeyStore
 from glassformer.server.errors import (
     ErrorResponse,
     UnavailableError,
     error_response,
     http_error,
+    openai_error,
     validation_error,
 )
 from glassformer.server.explorer import mount_page, trace_router
@@ -58,23 +58,28 @@ def create_app(
     keys: KeyStore | None = None,
     runs: Mapping[str, Path] | None = None,
     limits: Limits | None = None,
+    aliases: Mapping[str, str] | None = None,
     slots: int = 32,
     max_batch_total_tokens: int | None = None,
+    max_model_len: int | None = None,
     enable_prefix_caching: bool = True,
 ) -> FastAPI:
     """Create the application for these models and runs.
 
     address: where the server listens. keys: the API keys of its clients; none by default.
     slots: texts that a model generates concurrently. max_batch_total_tokens: tokens of all these texts,
-    including those still to be generated (default: as many as fit into memory).
+    including those still to be generated (default: as many as fit into memory). max_model_len: tokens of a
+    prompt and its answer (default: the model's context). aliases: further names of models.
     enable_prefix_caching: prompts that begin alike share the keys and values of their beginning.
     `app.state.server` is the server's `ServerState`, and `app.state.metrics` has its metrics.
     """
     address, keys = address or Address(), keys or KeyStore()
     models = ModelRegistry(
         bundles,
+        aliases=aliases,
         slots=slots,
         tokens=max_batch_total_tokens,
+        max_model_len=max_model_len,
         enable_prefix_caching=enable_prefix_caching,
     )
     metrics = Metrics(models)
@@ -111,6 +116,7 @@ def create_app(
     async def ready() -> Health:
         """Report that the server takes requests (readiness); else status 429 or 503. No API key is needed."""
         state.check_ready()
+        models.check_ready()
         return Health()
 
     for path, probe in (("/health", health), ("/ready", ready)):
@@ -134,7 +140,6 @@ def create_app(
     app.add_middleware(SecurityMiddleware, address=address, keys=keys)
     if address.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=address.cors_origins, **CORS)  # type: ignore[arg-type]
-    app.add_middleware(AccessLogMiddleware)
     return app
 
 
@@ -142,7 +147,8 @@ async def handle_error(request: Request, error: Exception) -> Response:
     """Send every error as an `ErrorResponse`."""
     match error:
         case GlassformerError():
-            return error_response(error)
+            is_openai = request.url.path.startswith("/v1/")
+            return error_response(openai_error(error) if is_openai else error)
         case RequestValidationError():
             return error_response(validation_error(error))
         case HTTPException():

@@ -40,7 +40,8 @@ class ChatCompletion(Generation):
         top = (request.top_logprobs or 0) if request.logprobs else None
         if request.top_logprobs and not request.logprobs:
             raise MissingValueError("logprobs", "for top_logprobs")
-        super().__init__(model, request, top_logprobs=top)
+        max_tokens = request.max_completion_tokens or request.max_tokens
+        super().__init__(model, request, max_tokens=max_tokens, top_logprobs=top)
         if request.tool_choice not in (None, "none", "auto"):
             raise InvalidValueError("tool_choice", request.tool_choice, "none or auto")
         tools = None if request.tool_choice == "none" else request.tools
@@ -49,7 +50,7 @@ class ChatCompletion(Generation):
             tools=[tool.model_dump() for tool in tools] if tools else None,
             documents=request.documents,
             chat_template_kwargs=request.chat_template_kwargs,
-            **generation_options(request, request.max_completion_tokens or request.max_tokens),
+            **generation_options(request, max_tokens),
         )
         (document,) = self.task.preprocess([[template_message(one) for one in request.messages]])
         self.ids = [segment.ids for segment in segments_of(document)]

@@ -9,9 +9,10 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
@@ -24,6 +25,8 @@ from glassformer.errors import (
     UnsupportedError,
 )
 from glassformer.generation import GeneratedToken, GenerationOutput
+from glassformer.processors.text import require_tokenizer
+from glassformer.server.api_keys import reserve_tokens
 from glassformer.server.errors import PayloadTooLargeError, RequestTimeoutError, error_body
 from glassformer.server.metrics import Metrics
 from glassformer.server.models import GenerationTask, ServedModel, architecture, wait_for
@@ -39,21 +42,22 @@ from glassformer.server.schema import (
     ResponseFormat,
     Usage,
 )
-from glassformer.tasks.base import require_tokenizer
 from glassformer.tasks.streaming import IncrementalDecoder
-from glassformer.tasks.structured_output import ANY_OBJECT
+from glassformer.tasks.structured_output import ANY_OBJECT, SchemaCheck
 from glassformer.tasks.text_generation import PromptTask, Segment, TextGenerator, segments_of
 from glassformer.tokenization import Tokenizer
 
 DEFAULT_TOKENS = 16  # OpenAI's default
 MAX_ROWS = 128  # maximum texts per request
 FINISH_REASONS: dict[str, FinishReason] = {"end": "stop", "stop": "stop", "length": "length"}
+SCHEMA_THREADS = ThreadPoolExecutor(4, thread_name_prefix="schemas")  # each waits for a compiler process
 RESERVE = 0.5  # seconds before the deadline at which a stream ends with an error; less if it is near
 
 
 class Generation(ABC):
     """A validated request: the prompts as ids and the generation plan. Choice i belongs to prompt i // n.
 
+    max_tokens: requested maximum number of new tokens.
     top_logprobs: number of most likely tokens to report with each token; None: no probabilities.
     """
 
@@ -61,13 +65,22 @@ class Generation(ABC):
     ids: list[list[int]]
     id_prefix: ClassVar[str]
 
-    def __init__(self, model: ServedModel, request: GenerationRequest, *, top_logprobs: int | None) -> None:
-        _check_supported(request)
+    def __init__(
+        self,
+        model: ServedModel,
+        request: GenerationRequest,
+        *,
+        max_tokens: int | None,
+        top_logprobs: int | None,
+    ) -> None:
+        if request.stream_options is not None and not request.stream:
+            raise InvalidValueError("stream_options", "set", "no value without stream")
         architecture(model.bundle)  # raises for a model that does not generate text
         assert model.generation is not None  # every model that generates has one
         self.generation, self.model, self.n = model.generation, model.id, request.n or 1
         self.tokenizer = require_tokenizer(model.bundle)
-        self.top_logprobs, self.stream_options = top_logprobs, request.stream_options
+        self.max_tokens, self.top_logprobs = max_tokens, top_logprobs
+        self.stream_options = request.stream_options
         self.header: dict[str, Any] = {
             "id": f"{self.id_prefix}-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -76,6 +89,8 @@ class Generation(ABC):
 
     def start(self, on_token: Callable[[int, GeneratedToken], None] | None = None) -> list[GenerationTask]:
         """Start all choices, or none if one fails. on_token: called with the index of the choice."""
+        for ids in self.ids:
+            self.generation.check_length(ids, self.max_tokens)
         tasks: list[GenerationTask] = []
         try:
             for index in range(len(self.ids) * self.n):
@@ -86,6 +101,7 @@ class Generation(ABC):
                 listener = None if on_token is None else partial(on_token, index)
                 prompt, top = self.prompt(index), self.top_logprobs
                 tasks.append(self.generation.submit(params, prompt, self, listener, top=top))
+            reserve_tokens(sum(map(len, self.ids)) + sum(task.limit for task in tasks))
         except BaseException:
             for task in tasks:
                 task.cancel()
@@ -126,6 +142,21 @@ class Generation(ABC):
         return Usage(prompt_tokens=read, completion_tokens=generated, total_tokens=read + generated)
 
 
+G = TypeVar("G", bound=Generation)
+
+
+async def prepare(kind: Callable[[ServedModel, Any], G], model: ServedModel, request: GenerationRequest) -> G:
+    """Validate a request in a thread; a schema is checked first, until the client disconnects."""
+    schema = _json_schema(request.response_format)
+    if schema is not None:
+        check = SchemaCheck(schema)
+        try:
+            await asyncio.get_running_loop().run_in_executor(SCHEMA_THREADS, check.run)
+        finally:
+            check.cancel()
+    return await asyncio.to_thread(kind, model, request)
+
+
 class Completion(Generation):
     """A request of /v1/completions."""
 
@@ -133,7 +164,7 @@ class Completion(Generation):
     task: TextGenerator
 
     def __init__(self, model: ServedModel, request: CompletionRequest) -> None:
-        super().__init__(model, request, top_logprobs=request.logprobs)
+        super().__init__(model, request, max_tokens=request.max_tokens, top_logprobs=request.logprobs)
         _check_completion(request)
         self.request = request
         self.task = self._task(model.bundle, architecture(model.bundle))
@@ -207,6 +238,9 @@ def generation_options(request: GenerationRequest, max_new_tokens: int | None) -
         "seed": request.seed,
         "stop_strings": stop or None,
         "repetition_penalty": request.repetition_penalty,
+        "presence_penalty": request.presence_penalty,
+        "frequency_penalty": request.frequency_penalty,
+        "logit_bias": request.logit_bias,
         "json_schema": _json_schema(request.response_format),
     }
     if do_sample:
@@ -224,22 +258,10 @@ def _json_schema(response_format: ResponseFormat | None) -> Mapping[str, Any] | 
     return None
 
 
-def _reject_unsupported(request: GenerationRequest, *names: str) -> None:
-    for name in names:
-        if value := getattr(request, name):
-            hint = "use repetition_penalty" if name.endswith("penalty") else "leave it out"
-            raise InvalidValueError(name, value, "it to be unset, as this server does not support it", hint)
-
-
-def _check_supported(request: GenerationRequest) -> None:
-    """Reject OpenAI parameters that this server does not support."""
-    _reject_unsupported(request, "presence_penalty", "frequency_penalty", "logit_bias")
-    if request.stream_options is not None and not request.stream:
-        raise InvalidValueError("stream_options", "set", "no value without stream")
-
-
 def _check_completion(request: CompletionRequest) -> None:
-    _reject_unsupported(request, "suffix")
+    """Reject OpenAI parameters that this server does not support."""
+    if request.suffix:
+        raise InvalidValueError("suffix", request.suffix, "no value, as text cannot be inserted")
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise InvalidValueError("best_of", request.best_of, "the value of n")
     if request.echo and request.logprobs is not None:

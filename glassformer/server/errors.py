@@ -151,6 +151,30 @@ class InvalidRequestError(HttpError):
 
 
 @dataclass(eq=False)
+class ContextLengthExceededError(HttpError):
+    """A prompt, or the new tokens that it asks for, exceed the model's context; the code is OpenAI's."""
+
+    length: int
+    limit: int
+    unit: str = "tokens"
+    max_tokens: int = 0
+    status = 400
+
+    def message(self) -> str:
+        prompt = f"the prompt has {self.length:,} {self.unit}"
+        new = f" and max_tokens is {self.max_tokens:,}" if self.max_tokens else ""
+        return f"{prompt}{new}, but the model has room for {self.limit:,} {self.unit}"
+
+
+def openai_error(error: GlassformerError) -> GlassformerError:
+    """Return the error that OpenAI's clients expect: they shorten a prompt that is too long."""
+    if error.code != "input_too_long":
+        return error
+    fields = error.fields
+    return ContextLengthExceededError(fields["length"], fields["limit"], fields["unit"])
+
+
+@dataclass(eq=False)
 class PayloadTooLargeError(HttpError):
     what: str
     limit: int
@@ -163,14 +187,6 @@ class QueueFullError(RetryError):
     limit: int
     status = 429
     template: ClassVar[str] = "{limit:,} requests are already in progress or queued; try again in a second"
-
-
-@dataclass(eq=False)
-class SlowBodyError(HttpError):
-    """The body of a request arrived too slowly, or made room for newer ones."""
-
-    status = 408
-    template: ClassVar[str] = "the body of the request arrived too slowly"
 
 
 @dataclass(eq=False)

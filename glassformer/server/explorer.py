@@ -14,17 +14,19 @@ from glassformer.explorer import FOLDER, page_files
 from glassformer.interpret import schema
 from glassformer.interpret.catalog import Catalog
 from glassformer.interpret.comparison import compare_traces
+from glassformer.interpret.generated_text import split_sentences
 from glassformer.interpret.head_ablation import ablate_heads
 from glassformer.interpret.head_patterns import describe_heads
-from glassformer.interpret.inputs import split_sentences
 from glassformer.interpret.logit_lens import logit_lens, next_tokens, unit_tokens
 from glassformer.interpret.runs import MAX_SNAPSHOTS, SnapshotViewer, describe_run
 from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.interpret.similarity import compare_images_texts
 from glassformer.interpret.tensors import read_tensor
 from glassformer.server import schema as http
-from glassformer.server.schema import GenerationParameters, Language, ModelName, RequestModel, Text, TokenId
+from glassformer.server.schema import Language, ModelName, RequestModel, Text, TokenId
+from glassformer.server.task_schema import generation_parameters
 
+GenerationParameters: Any = generation_parameters()
 NOT_BUILT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Glassformer</title>
 <p>This installation of Glassformer does not include the explorer page.
 The <a href="docs">HTTP API</a> works.</p></html>
@@ -81,7 +83,7 @@ class SentencesRequest(RequestModel):
 class StepRequest(SentencesRequest):
     """POST /trace/step: the candidates for the token after `generated_ids`."""
 
-    generated_ids: Annotated[list[TokenId], Field(max_length=http.MAX_NEW_TOKENS)] | None = None
+    generated_ids: Annotated[list[TokenId], Field(max_length=http.MAX_IDS)] | None = None
     top: Annotated[int, Field(ge=1, le=1000)] = 50
     parameters: GenerationParameters | None = None
 

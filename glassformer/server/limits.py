@@ -19,22 +19,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glassformer.errors import GlassformerError, InvalidValueError
 from glassformer.inference.memory import available_memory
-from glassformer.server.access_log import current_record
 from glassformer.server.api_keys import KeyUsage
 from glassformer.server.errors import (
     PayloadTooLargeError,
     QueueFullError,
     RequestTimeoutError,
-    SlowBodyError,
     UnavailableError,
     error_response,
 )
 from glassformer.server.metrics import Metrics
-from glassformer.server.security import client_address
+from glassformer.tasks.registry import tasks
 
 EXPENSIVE = ("/trace", "/runs")  # GET requests that count as work
-# routes whose bodies contain images or series
-LARGE = ("/classify", "/detect", "/embed", "/forecast", "/segment", "/similar", "/trace")
 MIN_MEMORY = 256 << 20  # free bytes below which requests are refused
 LARGE_REQUEST = 1 << 20  # bytes of a body after which memory is returned to the system
 TIMEOUT_HEADER = "x-request-timeout"
@@ -46,16 +42,13 @@ class Limits:
 
     max_requests: in progress or queued. timeout: seconds per response; a request may ask for less.
     max_body_bytes: of a request with images or series; other bodies have at most `max_text_bytes`.
-    body_timeout: seconds in which a body must arrive. max_unread_bodies: per client, and max_unread_bytes: in
-    total; beyond them the body that has been arriving for the longest time is refused.
+    max_unread_bytes: of all bodies that have not arrived completely.
     """
 
     max_requests: int = 256
     timeout: float = 300.0
     max_body_bytes: int = 32 << 20
     max_text_bytes: int = 8 << 20
-    body_timeout: float = 30.0
-    max_unread_bodies: int = 128
     max_unread_bytes: int = 256 << 20
 
 
@@ -91,7 +84,8 @@ class LimitsMiddleware:
 
     def __init__(self, app: ASGIApp, state: ServerState, metrics: Metrics) -> None:
         self.app, self.state, self.limits, self.metrics = app, state, state.limits, metrics
-        self.uploads: dict[str, list[_Upload]] = {}  # by client, the oldest first
+        self.large = ("/trace", *large_routes())
+        self.unread = 0  # bytes of bodies that have not arrived completely
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -115,16 +109,14 @@ class LimitsMiddleware:
                 return
             self.state.check()
             usage: KeyUsage | None = scope.get("key_usage")
-            if usage is not None:
-                usage.start()
+            admission = None if usage is None else usage.start()
             self._count(1)
             try:
                 await self._respond(scope, receive, response, body, timeout)
             finally:
                 self._count(-1)
-                if usage is not None:
-                    record = current_record()
-                    usage.finish(record.prompt_tokens + record.completion_tokens)
+                if admission is not None:
+                    admission.end(admission.used)
         except GlassformerError as error:
             await error_response(error, {"Connection": "close"})(scope, receive, response)
         except Exception:
@@ -194,60 +186,35 @@ class LimitsMiddleware:
         """Read the complete body; return None if the client disconnects first."""
         declared = Headers(scope=scope).get("content-length", "0")
         declared_length = int(declared[:15]) if declared.isdecimal() else 0
-        is_large = scope["path"].startswith(LARGE)
+        is_large = scope["path"].startswith(self.large)
         most = self.limits.max_body_bytes if is_large else self.limits.max_text_bytes
-        client, body, more = client_address(scope), bytearray(), True
-        timeout = min(self.limits.body_timeout, scope["deadline"] - time.monotonic())
+        body, more, timeout = bytearray(), True, scope["deadline"] - time.monotonic()
         try:
-            async with asyncio.timeout(timeout) as timer:
-                upload = _Upload(timer)
-                self.uploads.setdefault(client, []).append(upload)
-                try:
-                    while more:
-                        if max(len(body), declared_length) > most:
-                            raise PayloadTooLargeError("bytes", most)
-                        self._limit_uploads(client)
-                        message = await receive()
-                        if message["type"] == "http.disconnect":
-                            return None
-                        body += message.get("body", b"")
-                        upload.size = len(body)
-                        more = message.get("more_body", False)
-                finally:
-                    self.uploads[client].remove(upload)
-                    if not self.uploads[client]:
-                        del self.uploads[client]
+            async with asyncio.timeout(timeout):
+                while more:
+                    if max(len(body), declared_length) > most:
+                        raise PayloadTooLargeError("bytes", most)
+                    if self.unread > self.limits.max_unread_bytes:
+                        raise UnavailableError("too many bodies are arriving; try again in a second")
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    chunk = message.get("body", b"")
+                    body += chunk
+                    self.unread += len(chunk)
+                    more = message.get("more_body", False)
         except TimeoutError:
-            raise SlowBodyError from None
+            raise RequestTimeoutError(timeout) from None
+        finally:
+            self.unread -= len(body)
         if len(body) > most:
             raise PayloadTooLargeError("bytes", most)
         return bytes(body)
 
-    def _limit_uploads(self, client: str) -> None:
-        """Refuse the oldest unread bodies if there are too many of this client, or too many bytes."""
-        own = self.uploads[client]
-        for upload in own[: max(0, len(own) - self.limits.max_unread_bodies)]:
-            upload.refuse()
-        unread = [upload for uploads in self.uploads.values() for upload in uploads]
-        excess = sum(upload.size for upload in unread) - self.limits.max_unread_bytes
-        if excess <= 0:
-            return
-        for upload in sorted(unread, key=lambda upload: upload.since):
-            if excess <= 0:
-                break
-            excess -= upload.size
-            upload.refuse()
 
-
-class _Upload:
-    """A body that is being read."""
-
-    def __init__(self, timer: asyncio.Timeout) -> None:
-        self._timer, self.size, self.since = timer, 0, time.monotonic()
-
-    def refuse(self) -> None:
-        if not self._timer.expired():
-            self._timer.reschedule(0)
+def large_routes() -> list[str]:
+    """Return the routes whose bodies contain images or series."""
+    return [f"/{spec.name}" for spec in tasks().values() if {"image", "series"} & {*spec.inputs.modalities}]
 
 
 class _Response:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import resource
+import mmap
 from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from glassformer.server.access_log import current_record
+from glassformer.server.api_keys import count_tokens
 from glassformer.server.models import ModelRegistry, ServedModel
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -52,11 +52,8 @@ class Metrics:
         self._seconds.labels(route).observe(seconds)
 
     def count_tokens(self, model: str, *, read: int, generated: int) -> None:
-        """Count the tokens of the current request, also for its log line and the limits of its API key."""
-        record = current_record()
-        record.model = model
-        record.prompt_tokens += read
-        record.completion_tokens += generated
+        """Count the tokens of the current request, also for the limits of its API key."""
+        count_tokens(read + generated)
         self._read.labels(model).inc(read)
         self._generated.labels(model).inc(generated)
 
@@ -71,6 +68,6 @@ def _stat(model: ServedModel, name: str) -> float:
 def _memory() -> float:
     """Return the resident memory of this process in bytes; 0 if unknown."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
     except OSError:
         return 0.0

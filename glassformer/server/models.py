@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
 import unicodedata
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from glassformer.bundle import Bundle
-from glassformer.errors import GlassformerError, InputTooLongError
+from glassformer.errors import GlassformerError, InputTooLongError, InvalidValueError
 from glassformer.generation import GeneratedToken, GenerationOutput, GenerationParams
 from glassformer.generation.continuous import Request, Scheduler, SchedulerFullError, Stats
+from glassformer.generation.continuous.request import RequestCancelledError
 from glassformer.generation.continuous.scheduler import PREFIX_SHARE
 from glassformer.generation.inference_model import InferenceModel
+from glassformer.generation.step_decoder import decoder_start_ids
 from glassformer.inference.memory import available_memory, cache_bytes_per_token
 from glassformer.interpret.runs import run_of
 from glassformer.pretrained import is_run, model_folder
-from glassformer.server.access_log import current_record
-from glassformer.server.errors import ModelNotFoundError
-from glassformer.tasks.base import require_tokenizer
-from glassformer.tasks.text_generation import Architecture, generation_architecture, target_language
+from glassformer.processors.text import require_tokenizer
+from glassformer.server.errors import ContextLengthExceededError, ModelNotFoundError, UnavailableError
+from glassformer.tasks.base import Callbacks
+from glassformer.tasks.text_generation import (
+    Architecture,
+    context_length,
+    generation_architecture,
+    target_language,
+)
 
 T = TypeVar("T")
 Predicate = Callable[[Bundle], bool]
@@ -35,6 +43,7 @@ MAX_OPEN_TOKENS = 1 << 22  # of the sources and prompts of all requests to a mod
 MAX_CACHED = 65_536  # tokens in the KV cache of a model, if memory allows
 MIN_CACHED = 1024
 CACHE_SHARE = 0.5  # of the free memory, for the KV caches of all models
+MAX_STEP_SECONDS = 15.0  # of a step or a task, after which the model counts as not answering
 MAX_CONCURRENT = 32  # texts of one request submitted at a time, so that other requests are not blocked
 
 
@@ -45,6 +54,11 @@ class GenerationTask:
         self.tokens: list[GeneratedToken] = []
         self.outputs: asyncio.Future[list[GenerationOutput]] = asyncio.get_running_loop().create_future()
         self.request: Request | None = None
+
+    @property
+    def limit(self) -> int:
+        """Maximum number of new tokens, in all rows."""
+        return 0 if self.request is None else self.request.rows * self.request.limit
 
     def cancel(self) -> None:
         if self.request is not None:
@@ -62,10 +76,19 @@ class GenerationTask:
 
 
 class GenerationService:
-    """Generation with one model. tokens: capacity of its KV cache in tokens."""
+    """Generation with one model.
+
+    tokens: capacity of its KV cache in tokens. max_model_len: limit of its context, if below the model's own.
+    """
 
     def __init__(
-        self, bundle: Bundle, *, slots: int, tokens: int = MAX_CACHED, enable_prefix_caching: bool = True
+        self,
+        bundle: Bundle,
+        *,
+        slots: int,
+        tokens: int = MAX_CACHED,
+        max_model_len: int | None = None,
+        enable_prefix_caching: bool = True,
     ) -> None:
         self._scheduler = Scheduler(
             bundle.inference_model(),
@@ -74,8 +97,20 @@ class GenerationService:
             queue=MAX_QUEUED,
             enable_prefix_caching=enable_prefix_caching,
         )
+        self._model = bundle.model
         self._reads_source = generation_architecture(bundle) == "encoder-decoder"
+        self._max_source = min(MAX_SOURCE, max_model_len or MAX_SOURCE)
+        self.context = min(filter(None, (context_length(bundle), max_model_len, tokens)))
         self._open_tokens = 0  # of the sources and prompts that are waiting or running
+
+    def room(self, ids: Sequence[int]) -> int:
+        """Return the maximum number of new tokens: what a prompt, but not a source, leaves of the context."""
+        return self.context if self._reads_source else self.context - len(ids)
+
+    def check_length(self, ids: Sequence[int], max_tokens: int | None) -> None:
+        """Raise if the context is too short for these ids with `max_tokens` (by default 1) new tokens."""
+        if (max_tokens or 1) > self.room(ids):
+            raise ContextLengthExceededError(len(ids), self.context, max_tokens=max_tokens or 0)
 
     def submit(
         self,
@@ -92,8 +127,8 @@ class GenerationService:
         event loop.
         top: number of most likely tokens to report at each step; None: no probabilities.
         """
-        if self._reads_source and len(ids) > MAX_SOURCE:
-            raise InputTooLongError(len(ids), MAX_SOURCE, hint="split the text")
+        if self._reads_source and len(ids) > self._max_source:
+            raise InputTooLongError(len(ids), self._max_source, hint="split the text")
         if self._open_tokens + len(ids) > MAX_OPEN_TOKENS:
             raise SchedulerFullError(self._scheduler.stats().waiting)
         task, loop = GenerationTask(), asyncio.get_running_loop()
@@ -108,8 +143,10 @@ class GenerationService:
             task.finish(result)
 
         wants_tokens = on_token is not None or top is not None
+        starts = len(decoder_start_ids(self._model, params.start_ids))
         params = replace(
             params,
+            max_new_tokens=min(params.limit(len(ids), starts or len(ids)), self.room(ids)),
             top_logprobs=top or 0,
             on_token=(lambda token: loop.call_soon_threadsafe(receive, token)) if wants_tokens else None,
         )
@@ -142,6 +179,10 @@ class GenerationService:
     def stats(self) -> Stats:
         return self._scheduler.stats()
 
+    def step_seconds(self) -> float:
+        """Return for how long the current step has been running."""
+        return self._scheduler.step_seconds()
+
     def close(self) -> None:
         self._scheduler.close()
 
@@ -154,6 +195,29 @@ async def wait_for(tasks: Sequence[GenerationTask]) -> list[list[GenerationOutpu
             task.cancel()
 
 
+class TaskThread(ThreadPoolExecutor):
+    """A thread that knows for how long its current task has been running."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(1, thread_name_prefix=f"tasks-{name}")
+        self._started: float | None = None
+
+    def submit(self, work: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        def timed() -> T:
+            self._started = time.monotonic()
+            try:
+                return work(*args, **kwargs)
+            finally:
+                self._started = None
+
+        return super().submit(timed)
+
+    def seconds(self) -> float:
+        """Return for how long the current task has been running; 0 if there is none."""
+        started = self._started
+        return 0.0 if started is None else time.monotonic() - started
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServedModel:
     """A model behind the server. generation: None if the model does not generate text."""
@@ -162,11 +226,32 @@ class ServedModel:
     bundle: Bundle
     generation: GenerationService | None
     created: int
-    thread: ThreadPoolExecutor = field(repr=False)
+    thread: TaskThread = field(repr=False)
 
     async def run(self, work: Callable[[Bundle], T]) -> T:
         """Run `work` in the model's thread; it does not start if the caller is canceled while waiting."""
         return await asyncio.wrap_future(self.thread.submit(work, self.bundle))
+
+    async def run_steps(self, work: Callable[[Bundle, Callbacks], T]) -> T:
+        """Run `work` in the model's thread; it ends at the next step if the caller is canceled."""
+        canceled = threading.Event()
+
+        def check(_: int = 0) -> None:
+            if canceled.is_set():
+                raise RequestCancelledError
+
+        try:
+            callbacks = Callbacks(on_done=check, on_step=check)
+            return await self.run(lambda bundle: work(bundle, callbacks))
+        finally:
+            canceled.set()
+
+    def is_stuck(self) -> bool:
+        """Whether a step of the generation or a task has been running for too long."""
+        busy = self.thread.seconds()
+        if self.generation is not None:
+            busy = max(busy, self.generation.step_seconds())
+        return busy > MAX_STEP_SECONDS
 
     def close(self) -> None:
         if self.generation is not None:
@@ -175,17 +260,23 @@ class ServedModel:
 
 
 class ModelRegistry(dict[str, ServedModel]):
-    """The served models by name. tokens: capacity of each KV cache; None: as many as fit into memory."""
+    """The served models by name. aliases: further names of models.
+
+    tokens: capacity of each KV cache; None: as many as fit into memory. max_model_len: see GenerationService.
+    """
 
     def __init__(
         self,
         bundles: Mapping[str, Bundle],
         *,
+        aliases: Mapping[str, str] | None = None,
         slots: int = 32,
         tokens: int | None = None,
+        max_model_len: int | None = None,
         enable_prefix_caching: bool = True,
     ) -> None:
         super().__init__()
+        self.aliases = dict(aliases or {})
         count = sum(map(generates, bundles.values()))
 
         def service(bundle: Bundle) -> GenerationService:
@@ -193,6 +284,7 @@ class ModelRegistry(dict[str, ServedModel]):
                 bundle,
                 slots=slots,
                 tokens=tokens or cache_tokens(bundle, count),
+                max_model_len=max_model_len,
                 enable_prefix_caching=enable_prefix_caching,
             )
 
@@ -202,20 +294,24 @@ class ModelRegistry(dict[str, ServedModel]):
                 bundle=bundle,
                 generation=service(bundle) if generates(bundle) else None,
                 created=int(time.time()),
-                thread=ThreadPoolExecutor(1, thread_name_prefix=f"tasks-{name}"),
+                thread=TaskThread(name),
             )
 
     def select(self, name: str | None, *preferences: Predicate) -> ServedModel:
         """Return the model of that name; without a name, the first that meets the earliest preference."""
+        name = self.aliases.get(name, name) if name is not None else None
         if name is None:
             matches = (model for test in preferences for model in self.values() if test(model.bundle))
-            model = next(matches, next(iter(self.values())))
-        elif name in self:
-            model = self[name]
-        else:
+            return next(matches, next(iter(self.values())))
+        if name not in self:
             raise ModelNotFoundError(name, list(self))
-        current_record().model = model.id
-        return model
+        return self[name]
+
+    def check_ready(self) -> None:
+        """Raise if a model does not answer."""
+        for model in self.values():
+            if model.is_stuck():
+                raise UnavailableError(f"the model {model.id!r} is busy with one step; try again later")
 
     def close(self) -> None:
         for model in self.values():
@@ -264,13 +360,19 @@ def translates(to: str | None) -> Predicate:
 
 
 def load_models(
-    folders: Sequence[str], load: Callable[[str], Bundle]
+    folders: Sequence[str], load: Callable[[str], Bundle], names: Sequence[str] = ()
 ) -> tuple[dict[str, Bundle], dict[str, Path]]:
-    """Load the models by unique name; also return the folders of those that are training runs."""
+    """Load the models by unique name; also return the folders of those that are training runs.
+
+    names: one for each model, or one and its aliases for a single model; by default those of the folders.
+    """
+    if names and (len(set(names)) < len(names) or len(folders) not in (1, len(names)) or not all(names)):
+        expected = f"{len(folders)} different names, one for each model"
+        raise InvalidValueError("served_model_name", ", ".join(names), expected)
     bundles: dict[str, Bundle] = {}
     runs: dict[str, Path] = {}
-    for folder in folders:
-        name = unique_name(Path(folder), bundles)
+    for n, folder in enumerate(folders):
+        name = names[n] if names else unique_name(Path(folder), bundles)
         if is_run(Path(folder)):
             runs[name] = Path(folder)
         bundles[name] = load(str(model_folder(folder)))

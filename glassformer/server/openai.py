@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 from torch import Tensor
+from torch.nn import functional as F
 
 from glassformer.bundle import Bundle
 from glassformer.errors import InvalidValueError
+from glassformer.processors.text import max_input_tokens, token_input
 from glassformer.server.chat import ChatCompletion
-from glassformer.server.completions import Completion, EventStream, Generation, check_ids
+from glassformer.server.completions import Completion, EventStream, Generation, check_ids, prepare
 from glassformer.server.metrics import Metrics
 from glassformer.server.models import (
     ModelRegistry,
@@ -38,7 +39,7 @@ from glassformer.server.schema import (
     ModelList,
     Usage,
 )
-from glassformer.tasks.base import Callbacks, max_input_tokens, token_input
+from glassformer.tasks.base import Callbacks
 from glassformer.tasks.chat import has_chat_template
 from glassformer.tasks.embedding import Embedder, embedding_size, text_bundle
 from glassformer.tokenization import Encoded
@@ -53,12 +54,13 @@ def openai_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
     @router.get("/models")
     async def list_models() -> ModelList:
         """List the models."""
-        return ModelList(data=[_card(model) for model in models.values()])
+        names = (*models, *models.aliases)
+        return ModelList(data=[_card(name, models.select(name)) for name in names])
 
-    @router.get("/models/{name}")
+    @router.get("/models/{name:path}")
     async def get_model(name: str) -> ModelCard:
         """Describe one model."""
-        return _card(models.select(name))
+        return _card(name, models.select(name))
 
     @router.post("/completions", response_model=CompletionResponse, responses=STREAM)
     async def complete(body: CompletionRequest, request: Request) -> Any:
@@ -67,14 +69,14 @@ def openai_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
             (is_decoder_only, generates) if body.to is None else (translates(body.to), is_encoder_decoder)
         )
         model = models.select(body.model, *preferences)
-        completion = await asyncio.to_thread(Completion, model, body)
+        completion = await prepare(Completion, model, body)
         return await respond(completion, body.stream, request)
 
     @router.post("/chat/completions", response_model=ChatCompletionResponse, responses=STREAM)
     async def chat(body: ChatCompletionRequest, request: Request) -> Any:
         """Answer a conversation; with `stream`, as server-sent events."""
         model = models.select(body.model, without_errors(has_chat_template), is_decoder_only)
-        completion = await asyncio.to_thread(ChatCompletion, model, body)
+        completion = await prepare(ChatCompletion, model, body)
         return await respond(completion, body.stream, request)
 
     async def respond(completion: Generation, stream: bool | None, request: Request) -> Any:
@@ -94,9 +96,11 @@ def openai_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
             body.model, without_errors(lambda bundle: token_input(text_bundle(bundle)) and bundle.tokenizer)
         )
         width = embedding_size(model.bundle)
-        if body.dimensions not in (None, width):
-            raise InvalidValueError("dimensions", body.dimensions, f"{width}, the model's own")
-        vectors, tokens = await model.run(lambda bundle: _embed(bundle, body.input))
+        if (body.dimensions or 1) > width:
+            raise InvalidValueError("dimensions", body.dimensions, f"at most {width}, the model's own")
+        vectors, tokens = await model.run_steps(lambda *thread: _embed(body.input, *thread))
+        if (body.dimensions or width) < width:
+            vectors = F.normalize(vectors[:, : body.dimensions], dim=-1)
         metrics.count_tokens(model.id, read=tokens, generated=0)
         encode = _base64 if body.encoding_format == "base64" else Tensor.tolist
         return EmbeddingResponse(
@@ -108,20 +112,20 @@ def openai_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
     return router
 
 
-def _card(model: ServedModel) -> ModelCard:
-    return ModelCard(id=model.id, created=model.created)
+def _card(name: str, model: ServedModel) -> ModelCard:
+    return ModelCard(id=name, created=model.created)
 
 
-def _embed(bundle: Bundle, inputs: Any) -> tuple[Tensor, int]:
+def _embed(inputs: Any, bundle: Bundle, callbacks: Callbacks) -> tuple[Tensor, int]:
     bundle = text_bundle(bundle)
     token_input(bundle)  # strings must never be opened as image files
     if isinstance(inputs, str):
         inputs = [inputs]
     if isinstance(inputs[0], str):
         embedder = _CountingEmbedder(bundle)
-        return torch.stack(embedder(inputs)), embedder.tokens
+        return torch.stack(list(embedder.run(inputs, callbacks))), embedder.tokens
     rows = [inputs] if isinstance(inputs[0], int) else inputs
-    return _embed_ids(bundle, rows), sum(map(len, rows))
+    return _embed_ids(rows, bundle, callbacks), sum(map(len, rows))
 
 
 class _CountingEmbedder(Embedder):
@@ -129,17 +133,18 @@ class _CountingEmbedder(Embedder):
 
     tokens = 0
 
-    @property
-    def max_tokens(self) -> int:
-        return min(super().max_tokens, MAX_EMBEDDED)
+    def __init__(self, bundle: Bundle) -> None:
+        super().__init__(bundle)
+        processor: Any = self.processor
+        processor.max_tokens = min(processor.max_tokens, MAX_EMBEDDED)
 
-    def preprocess(self, inputs: Sequence[Any], first: int, callbacks: Callbacks) -> list[Encoded | None]:
-        encoded = super().preprocess(inputs, first, callbacks)
-        self.tokens += sum(map(len, filter(None, encoded)))
-        return encoded
+    def load(self, inputs: Iterable[Any]) -> list[Any]:
+        items = list(super().load(inputs))
+        self.tokens += sum(len(item) for item in items if isinstance(item, Encoded))
+        return items
 
 
-def _embed_ids(bundle: Bundle, rows: Sequence[list[int]]) -> Tensor:
+def _embed_ids(rows: Sequence[list[int]], bundle: Bundle, callbacks: Callbacks) -> Tensor:
     check_ids(
         rows, vocab_size=token_input(bundle).vocab_size, limit=min(max_input_tokens(bundle), MAX_EMBEDDED)
     )
@@ -151,7 +156,7 @@ def _embed_ids(bundle: Bundle, rows: Sequence[list[int]]) -> Tensor:
                 ids=ids, type_ids=[0] * n, offsets=[(0, 0)] * n, sequence_ids=[0] * n, word_ids=[None] * n
             )
         )
-    vectors = Embedder(bundle).run_batches(encoded)
+    vectors = Embedder(bundle).run_batches(encoded, callbacks)
     return torch.stack([vector for vector in vectors if vector is not None])
 
 

@@ -19,19 +19,19 @@ from glassformer.bundle import load, resolve_device
 from glassformer.errors import MissingDependencyError, MissingValueError
 from glassformer.inference.memory import limit_onednn_cache
 from glassformer.pretrained import resolve_name
-from glassformer.server.access_log import configure_logging
 from glassformer.server.api_keys import KeyStore
 from glassformer.server.app import create_app
 from glassformer.server.errors import error_response
 from glassformer.server.limits import Limits
 from glassformer.server.models import load_models
+from glassformer.server.run import configure_logging
 from glassformer.server.security import Address, is_loopback
 
 if TYPE_CHECKING:
     from ray.serve import Application
 
 NAME = "glassformer"
-KEY_VARIABLES = ("GLASSFORMER_API_KEY", "GLASSFORMER_TOKEN")
+KEY_VARIABLE = "GLASSFORMER_API_KEY"
 SHUTDOWN_SECONDS = 30
 
 
@@ -80,7 +80,7 @@ def app_builder(options: RayServeOptions) -> "Application":
         raise MissingDependencyError(str(error.name or "ray"), extra="ray") from None
     models = [str(Path(name).absolute()) if Path(name).is_dir() else name for name in options.model]
     options = options.model_copy(update={"model": models})
-    api_key = next(filter(None, map(os.environ.get, KEY_VARIABLES)), None)
+    api_key = os.environ.get(KEY_VARIABLE) or None
     KeyStore(api_key)  # fail before replicas start
 
     def build() -> ASGIApp:

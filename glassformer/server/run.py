@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
 import signal
 import socket
 import ssl
 import stat
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -23,7 +26,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from glassformer.errors import FileExistsAlreadyError, FileProblemError, InvalidValueError, MissingValueError
 
 BACKLOG = 512
-SHUTDOWN_SECONDS = 30
+SHUTDOWN_SECONDS = 30  # after a signal
+CLOSING_SECONDS = 2  # of these, to cancel the requests that are left and to stop the models
 HEAD_SECONDS = 30  # in which the head of a request must arrive
 
 
@@ -33,12 +37,12 @@ class HttpOptions:
 
     ssl_certfile, ssl_keyfile: certificate and private key, in PEM format, to serve HTTPS.
     forwarded_allow_ips: addresses of proxies, separated by commas, whose headers X-Forwarded-For and
-    X-Forwarded-Proto are trusted; * for all.
+    X-Forwarded-Proto are trusted; * for all. By default none is: any local process could forge them.
     """
 
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None
-    forwarded_allow_ips: str = "127.0.0.1"
+    forwarded_allow_ips: str | None = None
 
     def __post_init__(self) -> None:
         if self.ssl_certfile is None:
@@ -55,6 +59,34 @@ class HttpOptions:
             hint = "" if self.ssl_keyfile else "is the private key in another file?"
             problem = f"cannot be used for TLS ({getattr(error, 'reason', None) or error.args[-1]})"
             raise FileProblemError(self.ssl_certfile, problem, hint=hint) from None
+
+
+class _JsonFormatter(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": self.formatTime(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def configure_logging(level: str, format: Literal["text", "json"]) -> None:
+    """Send the logs of this package and of uvicorn to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.setFormatter(_JsonFormatter() if format == "json" else text)
+    for name in ("glassformer", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level.upper())
+    if logging.getLogger("uvicorn").level < logging.WARNING:
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it reports its own start and stop
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -135,8 +167,9 @@ def make_server(
         http=_Protocol,
         loop="asyncio",
         timeout_keep_alive=15,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS - CLOSING_SECONDS,
         h11_max_incomplete_event_size=65_536,
+        proxy_headers=options.forwarded_allow_ips is not None,
         forwarded_allow_ips=options.forwarded_allow_ips,
         ssl_certfile=options.ssl_certfile,
         ssl_keyfile=options.ssl_keyfile,
@@ -178,6 +211,14 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._on_ready, self._on_exit = on_ready, on_exit
+        self._timer: threading.Timer | None = None
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            super().run(sockets)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -191,3 +232,6 @@ class _Server(uvicorn.Server):
         self._on_exit()
         name = "Ctrl-C" if sig == signal.SIGINT else signal.Signals(sig).name
         print(f"{name}: finishing requests in progress; repeat to stop at once", file=sys.stderr, flush=True)
+        self._timer = threading.Timer(SHUTDOWN_SECONDS, os._exit, (0,))  # even if threads are still working
+        self._timer.daemon = True
+        self._timer.start()

@@ -18,7 +18,6 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glassformer.errors import GlassformerError, InvalidValueError, MissingValueError
-from glassformer.server.access_log import RequestRecord, current_record
 from glassformer.server.api_keys import KeyStore
 from glassformer.server.errors import (
     AmbiguousLengthError,
@@ -143,14 +142,14 @@ class SecurityMiddleware:
             await send(message)
 
         try:
-            self.check(scope, current_record())
+            self.check(scope)
         except GlassformerError as error:
             response = error_response(error, {"Connection": "close"})  # the body is not read
             await response(scope, receive, send_with_headers)
         else:
             await self.app(scope, receive, send_with_headers)
 
-    def check(self, scope: Scope, record: RequestRecord) -> None:
+    def check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         scope["key_usage"] = None
         if "content-length" in headers and "transfer-encoding" in headers:
@@ -164,8 +163,7 @@ class SecurityMiddleware:
             raise CrossOriginError(origin)
         if self.keys and not is_probe:
             key = _credentials(headers.get("authorization", ""))
-            usage = scope["key_usage"] = self.keys.authenticate(key, client_address(scope))
-            record.key = usage.key.name
+            scope["key_usage"] = self.keys.authenticate(key, client_address(scope))
 
 
 def client_address(scope: Scope) -> str:

@@ -1,355 +1,148 @@
-"""Task routes: /translate, /classify, /embed, /similar, /detect, /segment, /ner and /forecast."""
+"""The routes of the tasks, one for each declaration.
+
+A request names a model, or the first that accepts the task and reads the inputs is chosen. Tasks that
+generate text share the continuous batches of their model with all other requests; the others run in the
+model's thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
+import numpy as np
 from fastapi import APIRouter
-from torch import Tensor
-from torch.nn import functional as F
+from pydantic import BaseModel
 
 from glassformer.bundle import Bundle
-from glassformer.core import spec as specs
-from glassformer.data.image_files import decode_base64
-from glassformer.data.mask_encoding import encode_rle
-from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
+from glassformer.errors import UnsupportedError
+from glassformer.server.api_keys import reserve_tokens
 from glassformer.server.errors import PayloadTooLargeError
 from glassformer.server.metrics import Metrics
-from glassformer.server.models import (
-    ModelRegistry,
-    ServedModel,
-    architecture,
-    is_encoder_decoder,
-    translates,
-    without_errors,
-)
-from glassformer.server.schema import (
-    ClassifyRequest,
-    ClassifyResponse,
-    DetectedObject,
-    DetectRequest,
-    DetectResponse,
-    EmbedRequest,
-    EmbedResponse,
-    EntitySpan,
-    ForecastRequest,
-    ForecastResponse,
-    LabelScore,
-    NerRequest,
-    NerResponse,
-    RunLengths,
-    SegmentedObject,
-    SegmentRequest,
-    SegmentResponse,
-    SimilarMatch,
-    SimilarRequest,
-    SimilarResponse,
-    TranslateRequest,
-    TranslateResponse,
-    Translation,
-)
-from glassformer.tasks.base import RejectedInputError, input_kind, token_input
-from glassformer.tasks.classification import Classifier, label_names
-from glassformer.tasks.detection import Detector
-from glassformer.tasks.embedding import Embedder, rank_vectors
-from glassformer.tasks.forecasting import LEVELS, Forecaster, forecast_steps
-from glassformer.tasks.image_segmentation import make_segmenter
-from glassformer.tasks.images import ImageWarning, image_warning_message, reads_images
-from glassformer.tasks.text_generation import Document, segments_of
-from glassformer.tasks.token_classification import TokenClassifier
-from glassformer.tasks.translation import Translator
-from glassformer.tasks.zero_shot import TEMPLATE, ZeroShotClassifier
+from glassformer.server.models import ModelRegistry, ServedModel, architecture, without_errors
+from glassformer.server.task_schema import SINGLE, RequestInputs, read_request, request_model, response_model
+from glassformer.tasks import registry
+from glassformer.tasks.base import Callbacks
+from glassformer.tasks.forecasting import TIME, request_table
+from glassformer.tasks.registry import TaskSpec
+from glassformer.tasks.results import GeneratedResult
+from glassformer.tasks.text_generation import Document, TextGenerationTask, segments_of
 
 MAX_SENTENCES = 4096  # of one request
-MAX_CHARACTERS = 1 << 21  # of all texts to translate
-TIME = "ds"
-_OTHER_HEADS = specs.TokenClassifySpec | specs.BoxesSpec | specs.MasksSpec  # labels of tokens or objects
+MAX_CHARACTERS = 1 << 21  # of all texts from which text is generated
+READS = {"text": "texts", "image": "images", "series": "time series", "vectors": "vectors"}
 
 
 def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
     router = APIRouter(tags=["tasks"])
-
-    @router.post("/translate")
-    async def translate(body: TranslateRequest) -> TranslateResponse:
-        """Translate texts; line breaks are kept."""
-        model = models.select(body.model, translates(body.to), is_encoder_decoder)
-        task, documents = await asyncio.to_thread(_prepare, model, body)
-        sources = [[segment.ids for segment in segments_of(document)] for document in documents]
-        assert model.generation is not None  # `_prepare` checks it
-        inputs = [ids for row in sources for ids in row]
-        outputs = iter(await model.generation.generate_all(task.params, inputs))
-        rows = [[next(outputs)[0] for _ in row] for row in sources]
-        metrics.count_tokens(
-            model.id,
-            read=sum(len(ids) for row in sources for ids in row),
-            generated=sum(len(output.ids) for row in rows for output in row),
-        )
-        results = [
-            task.postprocess(document, [[output] for output in row])
-            for document, row in zip(documents, rows, strict=True)
-        ]
-        translations = [Translation.model_validate(result, from_attributes=True) for result in results]
-        return TranslateResponse(model=model.id, translations=translations)
-
-    @router.post("/classify")
-    async def classify(body: ClassifyRequest) -> ClassifyResponse:
-        """Classify texts or images."""
-        has_images = body.images is not None
-
-        def is_classifier(bundle: Bundle) -> bool:
-            if body.labels is not None:
-                return isinstance(bundle.spec, specs.TwoTowerSpec)
-            head: Any = getattr(bundle.spec, "head", None)
-            label_names(bundle, getattr(head, "num_labels", 0))
-            classifies = hasattr(head, "num_labels") and not isinstance(head, _OTHER_HEADS)
-            return classifies and reads_images(bundle) == has_images
-
-        _check_one_of(texts=body.texts, images=body.images)
-        model = models.select(body.model, without_errors(is_classifier))
-        two_towers = isinstance(model.bundle.spec, specs.TwoTowerSpec)
-        if (body.labels is not None) != two_towers:
-            if two_towers:
-                raise MissingValueError("labels", f"by the model {model.id!r}, which has no labels")
-            raise UnsupportedError(f"the model {model.id!r}", "other labels", "leave out labels")
-        _check_input(model.bundle, images=has_images)
-        if two_towers and not has_images:
-            raise UnsupportedError(f"the model {model.id!r}", "labels of texts", "send images")
-        if body.text_pairs is not None and len(body.text_pairs) != len(body.texts or ()):
-            expected = f"{len(body.texts or ())}, as many as texts"
-            raise InvalidValueError("text_pairs", f"{len(body.text_pairs)} texts", expected)
-        inputs: Any = body.texts if body.images is None else _decode(body.images)
-        if body.text_pairs is not None:
-            inputs = list(zip(inputs, body.text_pairs, strict=True))
-        return await model.run(lambda bundle: _classify(model.id, bundle, inputs, body))
-
-    @router.post("/embed")
-    async def embed(body: EmbedRequest) -> EmbedResponse:
-        """Embed texts or images, each as one vector."""
-        _check_one_of(texts=body.texts, images=body.images)
-        suited = _embeds(texts=body.texts is not None, images=body.images is not None)
-        model = models.select(body.model, without_errors(suited))
-        vectors = await model.run(lambda bundle: _embed(bundle, body.texts, body.images, body.truncate))
-        return EmbedResponse(model=model.id, vectors=vectors.tolist())
-
-    @router.post("/similar")
-    async def similar(body: SimilarRequest) -> SimilarResponse:
-        """Rank candidates by their similarity to each query: texts or images."""
-        _check_one_of(texts=body.texts, images=body.images)
-        _check_one_of(candidate_texts=body.candidate_texts, candidate_images=body.candidate_images)
-        suited = _embeds(
-            texts=body.texts is not None or body.candidate_texts is not None,
-            images=body.images is not None or body.candidate_images is not None,
-        )
-        model = models.select(body.model, without_errors(suited))
-        return await model.run(lambda bundle: _similar(model.id, bundle, body))
-
-    @router.post("/detect")
-    async def detect(body: DetectRequest) -> DetectResponse:
-        """Detect objects in images."""
-
-        def detects(bundle: Bundle) -> bool:
-            return isinstance(getattr(bundle.spec, "head", None), specs.BoxesSpec)
-
-        model = models.select(body.model, without_errors(detects))
-        images = _decode(body.images)
-        return await model.run(lambda bundle: _detect(model.id, bundle, images, body))
-
-    @router.post("/segment")
-    async def segment(body: SegmentRequest) -> SegmentResponse:
-        """Segment an image: the objects that points and boxes name, or all objects and regions.
-
-        A second prompt for the same image reuses its encoding.
-        """
-        prompted = bool(body.points or body.background_points or body.boxes or body.everything)
-
-        def promptable(bundle: Bundle) -> bool:
-            return isinstance(bundle.spec, specs.PromptedSegmenterSpec)
-
-        def segments_images(bundle: Bundle) -> bool:
-            return isinstance(getattr(bundle.spec, "head", None), specs.MasksSpec | specs.PixelsSpec)
-
-        suited = (promptable, segments_images) if prompted else (segments_images, promptable)
-        model = models.select(body.model, *(without_errors(test) for test in suited))
-        image = decode_base64(body.image)
-        return await model.run(lambda bundle: _segment(model.id, bundle, image, body))
-
-    @router.post("/ner")
-    async def ner(body: NerRequest) -> NerResponse:
-        """Find named entities in texts."""
-
-        def tags_tokens(bundle: Bundle) -> bool:
-            return isinstance(getattr(bundle.spec, "head", None), specs.TokenClassifySpec)
-
-        model = models.select(body.model, without_errors(tags_tokens))
-        return await model.run(lambda bundle: _ner(model.id, bundle, body))
-
-    @router.post("/forecast")
-    async def forecast(body: ForecastRequest) -> ForecastResponse:
-        """Forecast time series."""
-        model = models.select(body.model, without_errors(lambda bundle: forecast_steps(bundle) is not None))
-        return await model.run(lambda bundle: _forecast(model.id, bundle, body))
-
+    for spec in registry.tasks().values():
+        add_route(router, spec, models, metrics)
     return router
 
 
-def _check_one_of(**values: object) -> None:
-    names = [name for name, value in values.items() if value is not None]
-    if not names:
-        raise MissingValueError(" or ".join(values), "as the input")
-    if len(names) > 1:
-        raise ConflictError(names, "a request must have only one of them")
+def add_route(router: APIRouter, spec: TaskSpec, models: ModelRegistry, metrics: Metrics) -> None:
+    """Add the route of a task."""
+    generates = issubclass(spec.result, GeneratedResult)
+
+    async def route(body: Any) -> Any:
+        inputs = read_request(spec, body)
+        options = spec.read_options(inputs.options)
+        model = models.select(body.model, *preferences(spec, options, inputs))
+        if generates:
+            return await generate(spec, model, options, inputs, metrics)
+        return await model.run_steps(lambda *thread: respond(spec, model.id, inputs, *thread))
+
+    route.__name__, route.__doc__ = spec.name, f"{spec.summary} {spec.description}".strip()
+    route.__annotations__ = {"body": request_model(spec), "return": response_model(spec)}
+    router.post(f"/{spec.name}")(route)
 
 
-def _check_input(bundle: Bundle, *, images: bool) -> None:
-    """Raise if a model does not read images, or texts: a text must never be opened as an image file."""
-    kind = input_kind(bundle.spec)
-    if ("images" if images else "text") not in kind:
-        raise UnsupportedError(bundle.display_name, "images" if images else "texts", f"it reads {kind}")
+def preferences(spec: TaskSpec, options: Any, inputs: RequestInputs) -> tuple[Callable[[Bundle], bool], ...]:
+    """Return predicates for the choice of a model, the most important first."""
+
+    def accepted(bundle: Bundle) -> bool:
+        return spec.accepts(bundle.spec) and all(reads(bundle, one) for one in inputs.modalities)
+
+    def preferred(bundle: Bundle) -> bool:
+        return accepted(bundle) and spec.prefers(bundle, options)
+
+    return without_errors(preferred), without_errors(accepted)
 
 
-def _decode(images: list[str]) -> list[bytes]:
-    """Decode images from base64; an error has the number of the image."""
-    contents = []
-    for number, image in enumerate(images, 1):
-        try:
-            contents.append(decode_base64(image))
-        except InvalidValueError as error:
-            raise RejectedInputError("image", number, error) from None
-    return contents
+def reads(bundle: Bundle, modality: str) -> bool:
+    """Whether a model reads inputs of a modality."""
+    has_tokenizer = modality != "text" or bundle.tokenizer is not None
+    return has_tokenizer and modality in bundle.spec.modalities
 
 
-def _prepare(model: ServedModel, body: TranslateRequest) -> tuple[Translator, list[Document]]:
-    _check_one_of(text=body.text, texts=body.texts)
+def respond(
+    spec: TaskSpec, model: str, inputs: RequestInputs, bundle: Bundle, callbacks: Callbacks
+) -> BaseModel:
+    """Run a task in the thread of its model."""
+    items, options = inputs.items, dict(inputs.options)
+    if spec.inputs == registry.SERIES_TABLE:
+        items, options["time"] = [request_table(items[0].columns, items[0].timestamps)], TIME
+    if any(option.metadata.get("collection") for option in spec.all_options):
+        options["callbacks"] = callbacks
+    task = spec.make(bundle, spec.read_options(options))
+    known = task.bundle.spec.modalities
+    for modality in inputs.modalities.difference(known):  # a text must never be opened as an image file
+        hint = f"it reads {' and '.join(READS[one] for one in known)}"
+        raise UnsupportedError(bundle.display_name, READS[modality], hint)
+    if inputs.modalities == {"series"} and spec.inputs != registry.SERIES_TABLE:
+        items = [np.asarray(values, np.float64) for values in items]
+    response, only = response_model(spec), spec.result_field
+    if spec.inputs in SINGLE:
+        if spec.parts is not None:
+            return response(model=model, **{spec.results: list(spec.parts(task, items[0], callbacks))})
+        (output,) = task.run(items, callbacks)
+        return response(model=model, **vars(spec.result.of(output)))
+    results = [spec.result.of(output) for output in task.run(items, callbacks)]
+    content = {spec.results: [getattr(one, only) for one in results] if only else results}
+    notes = spec.notes(bundle, results) if spec.notes is not None else []
+    return response(
+        model=model, **content, **({"warnings": notes} if "warnings" in response.model_fields else {})
+    )
+
+
+async def generate(
+    spec: TaskSpec, model: ServedModel, options: Any, inputs: RequestInputs, metrics: Metrics
+) -> BaseModel:
+    """Generate a text for each input."""
+    task, documents = await asyncio.to_thread(_prepare, spec, model, options, inputs.items)
+    sources = [[segment.ids for segment in segments_of(document)] for document in documents]
+    assert model.generation is not None  # `_prepare` checks it
+    ids = [one for row in sources for one in row]
+    for one in ids:
+        model.generation.check_length(one, None)
+    reserve_tokens(sum(len(one) + task.params.limit(len(one), 1) for one in ids))
+    outputs = iter(await model.generation.generate_all(task.params, ids))
+    rows = [[next(outputs)[0] for _ in row] for row in sources]
+    metrics.count_tokens(
+        model.id,
+        read=sum(map(len, ids)),
+        generated=sum(len(output.ids) for row in rows for output in row),
+    )
+    texts = [
+        spec.result.of(task.postprocess(document, [[output] for output in row]))
+        for document, row in zip(documents, rows, strict=True)
+    ]
+    return response_model(spec)(model=model.id, **{spec.results: texts})
+
+
+def _prepare(
+    spec: TaskSpec, model: ServedModel, options: Any, texts: list[str]
+) -> tuple[TextGenerationTask[str], list[Document]]:
     architecture(model.bundle)  # fails if it does not generate
-    options = {**body.generation_options(), "num_return_sequences": 1}
-    task = Translator(model.bundle, to=body.to, prefix=body.prefix, split=body.split, **options)
-    texts = [body.text] if body.text is not None else body.texts or []
+    task: Any = spec.make(model.bundle, options)
     if sum(map(len, texts)) > MAX_CHARACTERS:
         raise PayloadTooLargeError("characters", MAX_CHARACTERS)
     documents, count = [], 0
-    for document in task.preprocess(texts):
+    preprocessed: Iterator[Document] = task.preprocess(texts)
+    for document in preprocessed:
         documents.append(document)
         count += len(segments_of(document))
         if count > MAX_SENTENCES:
             raise PayloadTooLargeError("sentences", MAX_SENTENCES)
     return task, documents
-
-
-def _classify(model: str, bundle: Bundle, inputs: Any, body: ClassifyRequest) -> ClassifyResponse:
-    task: Classifier | ZeroShotClassifier
-    if body.labels is None:
-        task = Classifier(bundle, top=body.top, truncate=body.truncate)
-    else:
-        template = body.template or TEMPLATE
-        task = ZeroShotClassifier(
-            bundle, body.labels, template=template, top=body.top, truncate=body.truncate
-        )
-    outputs = task(inputs)
-    results = [
-        [LabelScore(label=label.label, score=label.score) for label in output.labels] for output in outputs
-    ]
-    warnings: Counter[ImageWarning] = Counter(warning for output in outputs for warning in output.warnings)
-    messages = [image_warning_message(bundle, warning, count) for warning, count in warnings.items()]
-    return ClassifyResponse(model=model, results=results, warnings=messages)
-
-
-def _detect(model: str, bundle: Bundle, images: list[bytes], body: DetectRequest) -> DetectResponse:
-    results = [
-        [DetectedObject.model_validate(found, from_attributes=True) for found in objects]
-        for objects in Detector(bundle, threshold=body.threshold).run(images)
-    ]
-    return DetectResponse(model=model, results=results)
-
-
-def _segment(model: str, bundle: Bundle, image: bytes, body: SegmentRequest) -> SegmentResponse:
-    task = make_segmenter(
-        bundle,
-        points=[(x, y) for x, y in body.points],
-        background_points=[(x, y) for x, y in body.background_points],
-        boxes=[(left, top, right, bottom) for left, top, right, bottom in body.boxes],
-        everything=body.everything,
-        points_per_side=body.points_per_side,
-        multimask_output=body.multimask_output,
-        mode=body.mode,
-        threshold=body.threshold,
-        stuff_classes=body.stuff_classes,
-    )
-    results = [
-        SegmentedObject(
-            label=found.label, score=found.score, box=found.box, mask=RunLengths(**encode_rle(found.mask))
-        )
-        for found in task(image)
-        if found.mask is not None
-    ]
-    return SegmentResponse(model=model, results=results)
-
-
-def _embeds(*, texts: bool, images: bool) -> Callable[[Bundle], bool]:
-    """Return a check for models that embed texts, images or both."""
-
-    def check(bundle: Bundle) -> bool:
-        if isinstance(bundle.spec, specs.TwoTowerSpec):
-            return True
-        if images:
-            return reads_images(bundle) and not texts
-        return bundle.tokenizer is not None and bool(token_input(bundle))
-
-    return check
-
-
-def _embed(bundle: Bundle, texts: list[str] | None, images: list[str] | None, truncate: bool) -> Tensor:
-    """Return the vectors (N, D)."""
-    _check_input(bundle, images=images is not None)
-    if isinstance(bundle.spec, specs.TwoTowerSpec):
-        bundle = bundle.tower("text" if images is None else "image")
-    inputs: Any = texts if images is None else _decode(images)
-    return torch.stack(list(Embedder(bundle, truncate=truncate).run(inputs)))
-
-
-def _similar(model: str, bundle: Bundle, body: SimilarRequest) -> SimilarResponse:
-    queries, candidates = (
-        F.normalize(_embed(bundle, texts, images, body.truncate), dim=-1)
-        for texts, images in ((body.texts, body.images), (body.candidate_texts, body.candidate_images))
-    )
-    results = [
-        [SimilarMatch(index=n, score=score) for n, score in row]
-        for row in rank_vectors(queries, candidates, body.top)
-    ]
-    return SimilarResponse(model=model, results=results)
-
-
-def _ner(model: str, bundle: Bundle, body: NerRequest) -> NerResponse:
-    task = TokenClassifier(bundle, aggregation_strategy=body.aggregation_strategy, truncate=body.truncate)
-    results = [
-        [EntitySpan.model_validate(entity, from_attributes=True) for entity in entities]
-        for entities in task.run(body.texts)
-    ]
-    return NerResponse(model=model, results=results)
-
-
-def _forecast(model: str, bundle: Bundle, body: ForecastRequest) -> ForecastResponse:
-    length = len(next(iter(body.series.columns.values())))
-    timestamps: Any = range(length) if body.series.timestamps is None else body.series.timestamps
-    table: dict[str, Any] = {TIME: timestamps, **body.series.columns}
-    quantile_levels = LEVELS if body.quantile_levels is None else sorted(body.quantile_levels)
-    columns = list(body.series.columns) if bundle.job.columns is None else None
-    task = Forecaster(bundle, time=TIME, columns=columns, fill=body.fill, quantile_levels=quantile_levels)
-    result = task(table)
-    levels = result.quantile_levels  # none if the model predicts no distribution
-    return ForecastResponse(
-        model=model,
-        columns=list(result.names),
-        timestamps=[result.timestamp(0, step) for step in range(result.values.shape[1])],
-        values={name: result.values[0, :, n].tolist() for n, name in enumerate(result.names)},
-        quantiles={
-            name: {f"{level:g}": result.quantiles[q, 0, :, n].tolist() for q, level in enumerate(levels)}
-            for n, name in enumerate(result.names)
-        }
-        if levels
-        else None,
-        warnings=list(result.notes),
-    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 from glassformer.bundle import Bundle
-from glassformer.errors import UnsupportedError
-from glassformer.tasks.base import NO_CALLBACKS, Callbacks, check_characters, require_tokenizer
+from glassformer.errors import GlassformerError, InputTooLongError, UnsupportedError, attempt
+from glassformer.processors.text import check_characters, require_tokenizer
 from glassformer.tasks.text_generation import (
     Document,
     PromptTask,
@@ -67,19 +67,14 @@ class ChatGenerator(PromptTask[Conversation]):
         """Whether `inputs` is one conversation rather than several."""
         return not (isinstance(inputs, Sequence) and inputs and isinstance(inputs[0], Sequence))
 
-    def preprocess(
-        self, inputs: Iterable[Conversation], callbacks: Callbacks = NO_CALLBACKS
-    ) -> Iterator[Document]:
-        for number, conversation in enumerate(inputs, 1):
-            options = {"add_generation_prompt": True, **self.template_options}
-            text = self.tokenizer.apply_chat_template(conversation, tokenize=False, **options)
-            limit = self.max_input_tokens
-            if limit is not None and (error := check_characters(text, limit)) is not None:
-                callbacks.reject("prompt", number, error)
-                yield []
-                continue
-            ids = self.tokenizer.encode(text, special=False, parse_special=True).ids
-            yield self.document(ids or self.bos_ids(), text, number, callbacks)
+    def load(self, inputs: Iterable[Conversation]) -> list[Document | GlassformerError]:
+        return [attempt(self._encode, conversation, errors=(InputTooLongError,)) for conversation in inputs]
+
+    def _encode(self, conversation: Conversation) -> Document:
+        options = {"add_generation_prompt": True, **self.template_options}
+        text = self.tokenizer.apply_chat_template(conversation, tokenize=False, **options)
+        check_characters(text, self.max_input_tokens)
+        return self.document(self.tokenizer.encode(text, special=False, parse_special=True).ids, text)
 
 
 def has_chat_template(bundle: Bundle) -> bool:

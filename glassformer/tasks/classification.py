@@ -6,53 +6,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack, get_args
 
-import torch
 from torch import Tensor
 
 from glassformer.bundle import Bundle
-from glassformer.core import spec as specs
-from glassformer.core.heads import DistilledLogits
+from glassformer.core.vision.heads import DistilledLogits
 from glassformer.data.examples import class_names
 from glassformer.data.sources import ProblemType
 from glassformer.errors import InvalidValueError, MissingValueError, UnsupportedError
-from glassformer.tasks.base import TokenBatch, check_at_least, check_finite, collate, encoder_model
+from glassformer.tasks.base import check_at_least, check_finite
+from glassformer.tasks.declarations.classify import Classification, Label
 from glassformer.tasks.encoder import EncoderTask, EncoderTaskOptions
-from glassformer.tasks.images import ImageWarning
-
-
-@dataclass(frozen=True, kw_only=True)
-class Label:
-    """A label and its probability; for a regression model, the predicted value."""
-
-    label: str
-    score: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Classification:
-    """The labels of an input, most likely first; empty if it was rejected. warnings: only for images."""
-
-    labels: list[Label]
-    warnings: tuple[ImageWarning, ...] = ()
 
 
 @dataclass(frozen=True)
 class LabelScorer:
-    """Convert logits (L,) to the `top` labels (None: all), most likely first."""
+    """Convert logits (L,) to the `top` labels (None: all) with at least `min_score`, most likely first."""
 
     names: Sequence[str]
     activation: Literal["softmax", "sigmoid", "none"]
     top: int | None = None
+    min_score: float | None = None
 
     @classmethod
-    def of(cls, bundle: Bundle, top: int | None = None) -> LabelScorer:
+    def of(cls, bundle: Bundle, top: int | None = None, min_score: float | None = None) -> LabelScorer:
         """Create the scorer of a classifier from its label names and its problem type."""
         head = getattr(bundle.spec, "head", None)
-        if not isinstance(head, specs.ClassifySpec | specs.DistilledClassifySpec | specs.SeriesClassifySpec):
+        if head is None or head.yields != "label":
             hint = f"its head is {getattr(head, 'kind', 'missing')}"
             raise UnsupportedError(bundle.display_name, "classification", hint=hint)
         check_at_least("top", top)
-        return cls(label_names(bundle, head.num_labels), label_activation(bundle, head.num_labels), top)
+        names, activation = label_names(bundle, head.num_labels), label_activation(bundle, head.num_labels)
+        return cls(names, activation, top, min_score)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Convert logits (..., L) to probabilities; for regression, return them unchanged."""
@@ -68,7 +52,9 @@ class LabelScorer:
             return []
         scores = self.probabilities(logits.float())
         order = scores.argsort(descending=True, stable=True)[: self.top].tolist()
-        return [Label(label=self.names[n], score=float(scores[n])) for n in order]
+        labels = [Label(label=self.names[n], score=float(scores[n])) for n in order]
+        least = self.min_score
+        return labels if least is None else [label for label in labels if label.score >= least]
 
 
 def label_names(bundle: Bundle, count: int) -> list[str]:
@@ -100,42 +86,32 @@ def label_activation(bundle: Bundle, count: int) -> Literal["softmax", "sigmoid"
     return "sigmoid" if kind == "multi_label_classification" or count == 1 else "softmax"
 
 
-class Classifier(EncoderTask[Tensor, Classification]):
+class Classifier(EncoderTask[Classification]):
     """Classify texts, text pairs (tuples), or image files if the model reads images.
 
-    top: number of labels; None: all. For a multi-label model the probabilities do not sum to 1; for a
-    regression model the score is the predicted value.
+    top: number of labels; None: all. min_score: of a label.
+    For a multi-label model the probabilities do not sum to 1; for a regression model the score is the
+    predicted value.
     """
 
-    reads_pairs = True
-
     def __init__(
-        self, bundle: Bundle, *, top: int | None = None, **options: Unpack[EncoderTaskOptions]
+        self,
+        bundle: Bundle,
+        *,
+        top: int | None = None,
+        min_score: float | None = None,
+        **options: Unpack[EncoderTaskOptions],
     ) -> None:
-        self.labels = LabelScorer.of(bundle, top)
-        super().__init__(bundle, **options)
+        self.labels = LabelScorer.of(bundle, top, min_score)
+        super().__init__(bundle, pairs=True, **options)
+        spec: Any = bundle.spec
+        if spec.architecture == "encoder-decoder" and spec.start_id is None:
+            raise MissingValueError("start_id", f"by the decoder of {bundle.display_name}")
 
     def forward(self, items: Sequence[Any]) -> Sequence[Tensor]:
-        if self.images is None:
-            logits = text_logits(self.bundle, collate(self.bundle, items))
-        else:
-            output = self.model(self.images.collate(items))
-            logits = output.logits if isinstance(output, DistilledLogits) else output
+        output = self.model(**self.processor.collate(items))
+        logits: Tensor = output.logits if isinstance(output, DistilledLogits) else output
         return list(check_finite(self.bundle, logits.cpu()))
 
     def postprocess(self, input: Any, item: Any, raw: Tensor | None) -> Classification:
         return Classification(labels=self.labels(raw), warnings=getattr(item, "warnings", ()))
-
-
-def text_logits(bundle: Bundle, batch: TokenBatch) -> Tensor:
-    """Return logits (B, L) of a batch of texts. An encoder-decoder reads the same text on both sides."""
-    model = encoder_model(bundle)
-    if not isinstance(bundle.spec, specs.EncoderDecoderSpec):
-        logits: Tensor = model(batch.ids, batch.mask, **batch.kwargs())
-        return logits
-    start = bundle.spec.start_id
-    if start is None:
-        raise MissingValueError("start_id", f"by the decoder of {bundle.display_name}")
-    decoder_ids = torch.cat((torch.full_like(batch.ids[:, :1], start), batch.ids[:, :-1]), 1)
-    logits = model(batch.ids, decoder_ids, batch.mask)
-    return logits

@@ -6,20 +6,19 @@ B images, Q object queries, L labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from glassformer.bundle import Bundle
-from glassformer.core import spec as specs
-from glassformer.core.heads import BoxOutput, box_corners
+from glassformer.core.vision.heads import BoxOutput, box_corners
 from glassformer.data.annotations import Annotation
-from glassformer.data.image_processing import Pixels, Size
+from glassformer.data.image_processing import Size
 from glassformer.errors import UnsupportedError
-from glassformer.tasks.base import check_at_least, check_finite, check_probability
+from glassformer.processors.image import ProcessedImage, VisionProcessor
+from glassformer.tasks.base import check_finite, check_probability
 from glassformer.tasks.classification import label_names
-from glassformer.tasks.images import ImageTask, load_image_processor
+from glassformer.tasks.images import ImageTask
 
 
 class Detector(ImageTask):
@@ -33,35 +32,17 @@ class Detector(ImageTask):
 
     def __init__(self, bundle: Bundle, *, threshold: float = 0.5, batch_size: int = 16) -> None:
         head = getattr(bundle.spec, "head", None)
-        if not isinstance(head, specs.BoxesSpec):
+        if head is None or head.yields != "boxes":
             hint = "use a detection model such as DETR or YOLOS"
             raise UnsupportedError(bundle.display_name, "object detection", hint=hint)
         check_probability("threshold", threshold)
-        check_at_least("batch_size", batch_size)
-        self.bundle, self.threshold, self.batch_size = bundle, threshold, batch_size
-        self.labels = label_names(bundle, head.num_labels)
-        source: Any = getattr(bundle.spec, "source", None) or getattr(bundle.spec, "input", None)
-        masked = isinstance(source, specs.FeatureMapSpec)  # whether the model tells padding from pixels
-        channels = source.backbone.channels if masked else source.channels
-        self.processor = load_image_processor(bundle, channels=channels)
-        self.pads = masked and self.processor.do_pad
+        super().__init__(bundle, VisionProcessor.from_bundle(bundle), batch_size=batch_size)
+        self.threshold, self.labels = threshold, label_names(bundle, head.num_labels)
 
-    def batch_key(self, size: Size) -> object:
-        """With padding, portraits and landscapes form batches; without, images of the same size."""
-        return size[0] > size[1] if self.pads else size
-
-    @torch.inference_mode()
-    def forward(self, images: Sequence[tuple[Pixels, Size]]) -> list[list[Annotation]]:
-        """Detect the objects of resized images, given with the sizes of the original ones."""
-        pixels, sizes = zip(*images, strict=True)
-        batch = self.processor.collate(pixels, sizes)
-        device, dtype = self.bundle.device, next(self.bundle.model.parameters()).dtype
-        options = {}
-        if self.pads and len({p.shape for p in pixels}) > 1 and batch.pixel_mask is not None:
-            options["pixel_mask"] = batch.pixel_mask.to(device)
-        output: BoxOutput = self.bundle.inference_model()(batch.pixels.to(device, dtype), **options)
+    def forward(self, items: Sequence[ProcessedImage]) -> list[list[Annotation]]:
+        output: BoxOutput = self.bundle.inference_model()(**self.processor.collate(items))
         check_finite(self.bundle, output.logits)
-        found = select_boxes(output, sizes, self.threshold)
+        found = select_boxes(output, [item.size for item in items], self.threshold)
         return [
             [
                 Annotation(self.labels[label], (box[0], box[1], box[2], box[3]), score=score)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from os import PathLike
-from pathlib import Path
 from typing import Any, Unpack
 
 import torch
@@ -13,22 +11,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.bundle import Bundle
-from glassformer.core import spec as specs
 from glassformer.core.heads import pool
-from glassformer.data.image_files import is_image_name
-from glassformer.errors import EmptyInputError, GlassformerError, UnknownNameError, UnsupportedError
-from glassformer.tasks.base import (
-    NO_CALLBACKS,
-    Callbacks,
-    Task,
-    TokenBatch,
-    check_at_least,
-    check_finite,
-    chunks,
-    collate,
-    encoder_model,
-)
+from glassformer.core.inputs import ModelInputs, TextInputs
+from glassformer.core.masks import Mask
+from glassformer.errors import EmptyInputError, UnknownNameError, UnsupportedError
+from glassformer.processors.base import ForwardInputs
+from glassformer.processors.text import TextProcessor
+from glassformer.tasks.base import NO_CALLBACKS, Callbacks, Task, check_at_least, check_finite, chunks
+from glassformer.tasks.declarations.similar import Match
 from glassformer.tasks.encoder import EncoderTask, EncoderTaskOptions
+from glassformer.tokenization import Encoded
 
 QUERIES_TOGETHER = 256  # compared with all candidates at once
 PROMPTS_FILE = "config_sentence_transformers.json"
@@ -37,16 +29,14 @@ PROMPTS_FILE = "config_sentence_transformers.json"
 def embedding_size(bundle: Bundle) -> int:
     """Return the embedding dimension D of a model."""
     spec: Any = bundle.spec
-    if isinstance(spec, specs.TwoTowerSpec):
-        return spec.embedding_dim
-    if isinstance(spec.head, specs.ProjectionSpec) and spec.head.projection_dim:
-        return spec.head.projection_dim
-    stack = spec.decoder if isinstance(spec, specs.DecoderOnlySpec) else spec.encoder
-    size: int = stack.d_model
-    return size
+    if spec.children():
+        return int(spec.embedding_dim)
+    if size := getattr(spec.head, "projection_dim", None):
+        return int(size)
+    return int(next(iter(spec.stacks().values())).d_model)
 
 
-class Embedder(EncoderTask[Tensor, Tensor]):
+class Embedder(EncoderTask[Tensor]):
     """Embed texts or image files as vectors (D,), float32, on the CPU; all NaN if rejected or skipped.
 
     A sentence encoder pools, normalizes, lowercases and truncates as configured in its folder. A model with
@@ -60,82 +50,73 @@ class Embedder(EncoderTask[Tensor, Tensor]):
         self, bundle: Bundle, *, prompt: str | None = None, **options: Unpack[EncoderTaskOptions]
     ) -> None:
         self.towers: dict[str, Embedder] = {}
-        if isinstance(bundle.spec, specs.TwoTowerSpec):
-            self.bundle = bundle
-            self.towers = {
-                "image": Embedder(bundle.tower("image"), **options),
-                "text": Embedder(bundle.tower("text"), prompt=prompt, **options),
-            }
+        if bundle.spec.children():
+            from glassformer.processors.image_text import ImageTextProcessor
+
+            image = Embedder(bundle.tower("image"), **options)
+            text = Embedder(bundle.tower("text"), prompt=prompt, **options)
+            self.bundle, self.budget, self.read_ahead = bundle, image.budget, image.read_ahead
+            self.towers = {"image": image, "text": text}
+            self.processor = ImageTextProcessor(image.processor, text.processor)
             return
-        super().__init__(bundle, **options)
-        if prompt is not None and self.images is not None:
-            raise UnsupportedError(bundle.display_name, "a prompt", hint="it reads images")
-        self.prompt = prompt_text(bundle, prompt)
+        prefix = prompt_text(bundle, prompt)
         configs = (bundle.files[name] for name in bundle.files if name.startswith("sentence_"))
-        self.config: dict[str, Any] = next(filter(None, configs), {})  # truncation and lowercasing
+        config: dict[str, Any] = next(filter(None, configs), {})  # truncation and lowercasing
+        lowercase = bool(config.get("do_lower_case"))
+        super().__init__(
+            bundle,
+            max_tokens=config.get("max_seq_length"),
+            prepare=lambda text: (prefix + text).lower() if lowercase else prefix + text,
+            **options,
+        )
+        if prompt is not None and not isinstance(self.processor, TextProcessor):
+            raise UnsupportedError(bundle.display_name, "a prompt", hint="it reads images")
 
-    @property
-    def max_tokens(self) -> int:
-        return min(super().max_tokens, self.config.get("max_seq_length") or 1 << 30)
-
-    def prepare_text(self, text: str) -> str:
-        return (self.prompt + text).lower() if self.config.get("do_lower_case") else self.prompt + text
-
-    def run(self, inputs: Iterable[Any], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Tensor]:
+    def input_name(self, input: Any) -> str:
         if not self.towers:
-            yield from super().run(inputs, callbacks)
-            return
-        first = 1
-        for chunk in chunks(inputs, self.read_ahead):
-            vectors: dict[int, Tensor] = {}
-            for kind, tower in self.towers.items():
-                rows = [n for n, item in enumerate(chunk) if (kind == "image") == is_image_input(item)]
-                items = [chunk[n] for n in rows]
-                numbered = _renumber(callbacks, kind, [first + n for n in rows])
-                vectors |= zip(rows, tower.run(items, numbered), strict=True)
-            yield from (vectors[n] for n in range(len(chunk)))
-            first += len(chunk)
+            return super().input_name(input)
+        from glassformer.processors.image_text import is_image_input
+
+        return "image" if is_image_input(input) else "text"
 
     def forward(self, items: Sequence[Any]) -> Sequence[Tensor]:
-        if self.images is None:
-            vectors = text_vectors(self.bundle, collate(self.bundle, items))
-        elif projects(self.bundle):
-            vectors = F.normalize(self.model(self.images.collate(items)).pooled.float(), dim=-1)
-        else:
-            x: Tensor = self.model.hidden_states(self.images.collate(items))[0]
-            vectors = x[:, 0] if self.images.read.prefix else x.mean(1)
+        if self.towers:
+            return self.towers["text" if isinstance(items[0], Encoded) else "image"].forward(items)
+        vectors = self._vectors(self.processor.collate(items))
         return list(check_finite(self.bundle, vectors.float().cpu()))
+
+    def _vectors(self, inputs: ForwardInputs) -> Tensor:
+        """Return the vectors (B, D) of a batch."""
+        spec: Any = self.bundle.spec
+        if spec.architecture == "encoder-decoder":
+            return pool(self.model.encode(inputs["src"]), padding_of(inputs["src"]), "mean")
+        if projects(self.bundle):
+            return F.normalize(self.model(**inputs).pooled.float(), dim=-1)
+        if spec.yields == "embedding":
+            pooled: Tensor = self.model(**inputs)
+            return pooled
+        x, _ = self.model.hidden_states(**inputs)
+        has_class_token = getattr(spec.input, "prefix", 0) > 0
+        return pool(x, padding_of(inputs["inputs"]), "first" if has_class_token else "mean")
 
     def postprocess(self, input: Any, item: Any, raw: Tensor | None) -> Tensor:
         return torch.full((embedding_size(self.bundle),), torch.nan) if raw is None else raw
 
 
-def is_image_input(item: object) -> bool:
-    """Whether an input of a model with two towers is an image: anything but a text.
-
-    >>> is_image_input("a cat"), is_image_input("cat.jpg"), is_image_input(b"...")
-    (False, True, True)
-    """
-    return not isinstance(item, str) or ("\n" not in item and is_image_name(Path(item)))
+def padding_of(inputs: ModelInputs) -> Tensor | None:
+    """Return which tokens of a batch are real (B, T); None if all are, as for images."""
+    mask = inputs.mask if isinstance(inputs, TextInputs) else None
+    return mask.padding if isinstance(mask, Mask) else None
 
 
 def text_bundle(bundle: Bundle) -> Bundle:
     """Return the text tower of a model with two towers; any other model as it is."""
-    return bundle.tower("text") if isinstance(bundle.spec, specs.TwoTowerSpec) else bundle
+    return bundle.tower("text") if bundle.spec.children() else bundle
 
 
 def projects(bundle: Bundle) -> bool:
     """Whether the head of a model gives one vector per input."""
-    return isinstance(getattr(bundle.spec, "head", None), specs.ProjectionSpec | specs.AttentionPoolSpec)
-
-
-def _renumber(callbacks: Callbacks, kind: str, numbers: Sequence[int]) -> Callbacks:
-    """Return callbacks for some of the inputs. numbers: their numbers among all inputs."""
-
-    def reject(number: int, reason: GlassformerError) -> None:
-        callbacks.reject(kind, numbers[number - 1], reason)
-
-    return replace(callbacks, on_reject=reject)
+    return bundle.spec.yields == "vector"
 
 
 def prompt_text(bundle: Bundle, prompt: str | None) -> str:
@@ -148,31 +129,6 @@ def prompt_text(bundle: Bundle, prompt: str | None) -> str:
     if name not in prompts:
         raise UnknownNameError("prompt", name, prompts)
     return prompts[name] or ""
-
-
-def text_vectors(bundle: Bundle, batch: TokenBatch) -> Tensor:
-    """Return the vectors (B, D) of a batch of texts."""
-    model = encoder_model(bundle)
-    spec: Any = bundle.spec
-    if isinstance(spec, specs.EncoderDecoderSpec):
-        return pool(model.encode(batch.ids, batch.mask), batch.mask, "mean")
-    if projects(bundle):
-        output = model(batch.ids, batch.mask, **batch.kwargs())
-        return F.normalize(output.pooled.float(), dim=-1)
-    if isinstance(spec.head, specs.EmbedSpec):
-        pooled: Tensor = model(batch.ids, batch.mask, **batch.kwargs())
-        return pooled
-    x, _ = model.hidden_states(batch.ids, batch.mask, **batch.kwargs())
-    return pool(x, batch.mask, "mean")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Match:
-    """A candidate, its index, and its cosine similarity to the query. text: empty for pixels and bytes."""
-
-    index: int
-    text: str
-    score: float
 
 
 class SimilaritySearch(Task[Any, list[Match]]):

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 from torch import Tensor
 
 from glassformer.bundle import Bundle
-from glassformer.core import spec as specs
-from glassformer.errors import MissingValueError, UnsupportedError
-from glassformer.tasks.base import (
-    BATCH_TOKENS,
-    Callbacks,
-    check_at_least,
-    check_finite,
-    collate,
-    encoder_model,
-    require_tokenizer,
-    token_input,
-)
+from glassformer.core.inputs import tensor_of
+from glassformer.errors import GlassformerError, MissingValueError, UnsupportedError, attempt
+from glassformer.processors.text import require_tokenizer, token_input
+from glassformer.tasks.base import BATCH_TOKENS, check_at_least, check_finite
+from glassformer.tasks.declarations.fill import FilledText, TokenScore
 from glassformer.tasks.encoder import EncoderTask
 from glassformer.tokenization import Encoded, Tokenizer
 
@@ -29,36 +21,15 @@ _CONTINUATION = "##"  # prefix of a WordPiece token within a word
 Prediction = list[list[tuple[int, float]]]  # for each mask, tokens and their probabilities
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenScore:
-    """A token predicted for a mask: its id, text and probability."""
-
-    token: int
-    text: str
-    score: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class FilledText:
-    """A text with the most likely token at each mask, and the predictions for each mask."""
-
-    text: str
-    masks: list[list[TokenScore]]
-
-
-class MaskFiller(EncoderTask[Prediction, FilledText]):
+class MaskFiller(EncoderTask[FilledText]):
     """Predict the `top` most likely tokens for every [MASK] (or the model's own mask token), independently.
 
     Other special tokens written in a text (e.g. "[SEP]") are parsed as tokens. An empty text stays empty.
     """
 
-    parse_special = True
-
     def __init__(self, bundle: Bundle, *, top: int = 5, batch_tokens: int = BATCH_TOKENS) -> None:
         head = getattr(bundle.spec, "head", None)
-        if not isinstance(bundle.spec, specs.EncoderOnlySpec) or not isinstance(
-            head, specs.MaskedLanguageModelSpec
-        ):
+        if head is None or (head.yields, bundle.spec.architecture) != ("masked tokens", "encoder-only"):
             hint = f"its head is {getattr(head, 'kind', 'missing')}"
             raise UnsupportedError(bundle.display_name, "filling masks", hint=hint)
         check_at_least("top", top, most=head.vocab_size)
@@ -66,31 +37,30 @@ class MaskFiller(EncoderTask[Prediction, FilledText]):
         self.top, self.tokenizer = top, require_tokenizer(bundle)
         self.mask_token = mask_token(self.tokenizer)
         self.mask_id: int = self.tokenizer.mask_id or 0
-        super().__init__(bundle, batch_tokens=batch_tokens)
+        super().__init__(bundle, batch_tokens=batch_tokens, prepare=self._with_mask_token, parse_special=True)
 
-    def prepare_text(self, text: str) -> str:
+    def _with_mask_token(self, text: str) -> str:
         return text if self.mask_token in text else text.replace(MASK, self.mask_token)
 
-    def preprocess(self, inputs: Sequence[str], first: int, callbacks: Callbacks) -> list[Encoded | None]:
-        encoded = super().preprocess(inputs, first, callbacks)
-        for n, (text, encoding) in enumerate(zip(inputs, encoded, strict=True)):
-            if encoding is None:
-                continue
-            masks, spelled = encoding.ids.count(self.mask_id), self.prepare_text(text)
-            if masks != spelled.count(self.mask_token) or (spelled.strip() and not masks):
-                hint = "put it where a word is to be predicted"
-                callbacks.reject("text", first + n, MissingValueError(MASK, "in the text", hint=hint))
-                encoded[n] = None
-        return encoded
+    def load(self, inputs: Iterable[str]) -> list[Encoded | GlassformerError]:
+        texts = list(inputs)
+        return list(map(partial(attempt, self._check_masks), texts, self.processor.load_batch(texts)))
+
+    def _check_masks(self, text: str, item: Encoded | GlassformerError) -> Encoded | GlassformerError:
+        """Raise if a text has no mask."""
+        if isinstance(item, Encoded):
+            prepared, count = self._with_mask_token(text), item.ids.count(self.mask_id)
+            if count != prepared.count(self.mask_token) or (prepared.strip() and not count):
+                raise MissingValueError(MASK, "in the text", hint="put it where a word is to be predicted")
+        return item
 
     def forward(self, items: Sequence[Encoded]) -> Sequence[Prediction]:
-        model: Any = encoder_model(self.bundle)
-        batch = collate(self.bundle, items)
-        x, context = model.hidden_states(batch.ids, batch.mask, **batch.kwargs())
-        masked = batch.ids.eq(self.mask_id)  # (B, T)
+        inputs = self.processor.collate(items)
+        x, context = self.model.hidden_states(**inputs)
+        masked = tensor_of(inputs["inputs"]).eq(self.mask_id)  # (B, T)
         predictions: list[Prediction] = [[] for _ in items]
         # the head is applied per position, so only the hidden states of masks (masks, 1, D) go through it
-        logits: Tensor = model.head(x[masked][:, None], context)[:, 0].float()
+        logits: Tensor = self.model.head(x[masked][:, None], context)[:, 0].float()
         scores, tokens = check_finite(self.bundle, logits).softmax(-1).topk(self.top, dim=-1)
         rows = masked.nonzero()[:, 0].tolist()
         for row, ids, likely in zip(rows, tokens.tolist(), scores.tolist(), strict=True):
@@ -104,7 +74,7 @@ class MaskFiller(EncoderTask[Prediction, FilledText]):
             [TokenScore(token=id, text=token_text(self.tokenizer, id), score=score) for id, score in scores]
             for scores in raw
         ]
-        parts = self.prepare_text(input).split(self.mask_token)
+        parts = self._with_mask_token(input).split(self.mask_token)
         return FilledText(text=fill(parts, [scores[0].text for scores in masks]), masks=masks)
 
 

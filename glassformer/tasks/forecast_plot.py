@@ -60,7 +60,7 @@ def _plot_future(axes: Axes, forecast: Forecast, series: int, column: int, times
             np.append(last, forecast.quantiles[at, series, :, column]) for at in (n, len(levels) - 1 - n)
         )
         share = levels[-1 - n] - levels[n]
-        name = f"{share:.0%} of futures" if n in (0, pairs - 1) else None
+        name = f"{share:.0%} prediction interval" if n in (0, pairs - 1) else None
         axes.fill_between(times, low, high, color=BLUE, alpha=0.15 + 0.1 * n / pairs, linewidth=0, label=name)
     axes.plot(times, line, color=ORANGE, linewidth=1.6, label="forecast")
 

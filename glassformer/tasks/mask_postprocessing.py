@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.core.heads import MaskOutput
+from glassformer.core.vision.heads import MaskOutput
 from glassformer.data.annotations import Annotation, mask_to_box
 
 Size = tuple[int, int]  # rows, columns
-SegmentationMode = Literal["semantic", "instance", "panoptic"]
 
 
 class MaskSegment(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.core.convolution.pixel_head import PixelOutput
+from glassformer.core.vision.convolution.pixel_head import PixelOutput
 from glassformer.tasks.mask_postprocessing import MaskSegment, Size
 
 WINDOW = 5  # side of the square in which votes for a center are added

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,48 +11,26 @@ import torch
 from torch import Tensor
 
 from glassformer.bundle import Bundle
-from glassformer.core import spec as specs
 from glassformer.core.heads import SpanLogits
-from glassformer.errors import EmptyInputError, GlassformerError, InputTooLongError, UnsupportedError
+from glassformer.errors import EmptyInputError, GlassformerError, InputTooLongError, UnsupportedError, attempt
+from glassformer.processors.text import TextProcessor, check_text, require_tokenizer, select_tokens
 from glassformer.tasks.base import (
     BATCH_TOKENS,
     NO_CALLBACKS,
+    BatchTask,
     Callbacks,
-    Task,
-    batches,
     check_at_least,
     check_finite,
-    check_text,
-    chunks,
-    collate,
     encoder_model,
-    max_input_tokens,
-    require_tokenizer,
-    select_tokens,
-    token_input,
 )
+from glassformer.tasks.declarations.answer import Answer
 from glassformer.tasks.token_classification import same_word
 from glassformer.tokenization import Encoded
 
 WINDOW = 384  # tokens per window, as usual in training
 STRIDE = 128  # tokens that two neighboring windows share
 MAX_ANSWER_TOKENS = 15
-READ_AHEAD = 64  # questions whose windows are batched together
 SpanScores = tuple[Tensor, Tensor]  # logits (tokens,) of an answer's start and end
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """A span of the context: its text, character offsets [start, end) and probability.
-
-    no_answer: the probability that the context has no answer, if the model was trained to predict this.
-    """
-
-    text: str
-    start: int
-    end: int
-    score: float
-    no_answer: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +42,7 @@ class EncodedQuestion:
     context: str
 
 
-class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
+class QuestionAnswerer(BatchTask[tuple[str, str], Answer | None]):
     """Find the most likely answer to a question in a context; inputs are (question, context).
 
     max_answer_tokens: maximum length of an answer, before it is extended to whole words.
@@ -72,6 +50,9 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
     handle_impossible_answer: return an empty answer if it is more likely than the best span.
     Probabilities are normalized over all windows, so a window without an answer does not outweigh the others.
     """
+
+    read_ahead = 64
+    processor: TextProcessor
 
     def __init__(
         self,
@@ -84,45 +65,34 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
         batch_tokens: int = BATCH_TOKENS,
     ) -> None:
         head = getattr(bundle.spec, "head", None)
-        if not isinstance(head, specs.AnswerSpec) or not isinstance(bundle.spec, specs.EncoderOnlySpec):
+        if (bundle.spec.yields, bundle.spec.architecture) != ("span", "encoder-only"):
             hint = f"its head is {getattr(head, 'kind', 'missing')}"
             raise UnsupportedError(bundle.display_name, "question answering", hint=hint)
-        token_input(bundle)
         check_at_least("max_answer_tokens", max_answer_tokens)
         check_at_least("window", window)
         check_at_least("stride", stride, least=0)
         check_at_least("batch_tokens", batch_tokens)
-        self.bundle, self.tokenizer = bundle, require_tokenizer(bundle)
-        self.max_answer_tokens, self.stride, self.batch_tokens = max_answer_tokens, stride, batch_tokens
+        self.bundle, self.processor, self.budget = bundle, TextProcessor(bundle, pairs=True), batch_tokens
+        self.tokenizer = require_tokenizer(bundle)
+        self.max_answer_tokens, self.stride = max_answer_tokens, stride
         self.handle_impossible_answer = handle_impossible_answer
-        self.window = min(window or WINDOW, max_input_tokens(bundle))
+        self.window = min(window or WINDOW, self.processor.max_tokens)
 
     def is_single(self, inputs: Any) -> bool:
         return (
             isinstance(inputs, tuple) and len(inputs) == 2 and all(isinstance(part, str) for part in inputs)
         )
 
-    def run(
-        self, inputs: Iterable[tuple[str, str]], callbacks: Callbacks = NO_CALLBACKS
-    ) -> Iterator[Answer | None]:
-        first = 1
-        for chunk in chunks(inputs, READ_AHEAD):
-            items: list[EncodedQuestion | None] = []
-            for number, (question, context) in enumerate(chunk, first):
-                item = None
-                if not callbacks.skips(question):
-                    try:
-                        item = self.preprocess(question, context)
-                    except GlassformerError as error:
-                        callbacks.reject("question", number, error)
-                items.append(item)
-            scores = iter(self.forward([item for item in items if item is not None]))
-            for item in items:
-                yield None if item is None else self.postprocess(item, next(scores))
-                callbacks.on_done(1)
-            first += len(chunk)
+    def is_blank(self, input: tuple[str, str]) -> bool:
+        return not input[0].strip()
 
-    def preprocess(self, question: str, context: str) -> EncodedQuestion:
+    def input_name(self, input: tuple[str, str]) -> str:
+        return "question"
+
+    def load(self, inputs: Iterable[tuple[str, str]]) -> list[EncodedQuestion | GlassformerError]:
+        return [attempt(self.encode, *pair) for pair in inputs]
+
+    def encode(self, question: str, context: str) -> EncodedQuestion:
         """Tokenize a question with its context, and split the context into windows."""
         for name, text in (("question", question), ("context", context)):
             if not check_text(text, name).strip():
@@ -133,21 +103,29 @@ class QuestionAnswerer(Task[tuple[str, str], Answer | None]):
         )
 
     @torch.inference_mode()
-    def forward(self, items: Sequence[EncodedQuestion]) -> list[list[SpanScores]]:
+    def run_batches(
+        self, items: Sequence[EncodedQuestion | None], callbacks: Callbacks = NO_CALLBACKS
+    ) -> list[list[SpanScores]]:
         """Compute the start and end logits of each window of each question."""
-        windows = [(item, window) for item in items for window in item.windows]
-        scores: dict[int, SpanScores] = {}
-        for rows in batches([len(window) for _, window in windows], self.batch_tokens):
-            batch = collate(self.bundle, [select_tokens(windows[n][0].encoded, windows[n][1]) for n in rows])
-            span: SpanLogits = encoder_model(self.bundle)(batch.ids, batch.mask, **batch.kwargs())
-            both = torch.stack((span.start, span.end), 1).float().cpu()  # (B, 2, T)
-            for row, n in enumerate(rows):
-                start, end = check_finite(self.bundle, both[row, :, : len(windows[n][1])])
-                scores[n] = (start, end)
-        ordered = (scores[n] for n in range(len(windows)))
-        return [[next(ordered) for _ in item.windows] for item in items]
+        windows = [select_tokens(item.encoded, window) for item in items if item for window in item.windows]
+        scores = iter(super().run_batches(windows))
+        outputs = [[next(scores) for _ in item.windows] if item else [] for item in items]
+        callbacks.on_done(len(items))
+        return outputs
 
-    def postprocess(self, item: EncodedQuestion, scores: Sequence[SpanScores]) -> Answer:
+    def forward(self, items: Sequence[Encoded]) -> list[SpanScores]:
+        """Compute the start and end logits of windows."""
+        span: SpanLogits = encoder_model(self.bundle)(**self.processor.collate(items))
+        both = torch.stack((span.start, span.end), 1).float().cpu()  # (B, 2, T)
+        rows = [check_finite(self.bundle, row[:, : len(item)]) for row, item in zip(both, items, strict=True)]
+        return [(start, end) for start, end in rows]
+
+    def postprocess(
+        self, input: object, item: EncodedQuestion | None, raw: Sequence[SpanScores]
+    ) -> Answer | None:
+        return None if item is None else self.answer(item, raw)
+
+    def answer(self, item: EncodedQuestion, scores: Sequence[SpanScores]) -> Answer:
         """Return the most likely span over all windows."""
         encoded, cls_id = item.encoded, self.tokenizer.cls_id
         best = (-float("inf"), 0, 0)

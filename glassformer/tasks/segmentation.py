@@ -22,23 +22,29 @@ from torch.nn import functional as F
 
 from glassformer.bundle import Bundle
 from glassformer.core.observe import Observer
-from glassformer.core.segmenter import PromptedMaskOutput
-from glassformer.core.spec import PromptedSegmenterSpec
+from glassformer.core.vision.segmenter import PromptedMaskOutput, Prompts
 from glassformer.data.annotations import ONE_CLASS, Annotation, Box, mask_to_box
-from glassformer.data.image_files import ImageLike, load_image
+from glassformer.data.image_files import ImageLike
 from glassformer.data.image_processing import Size
-from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
+from glassformer.errors import (
+    ConflictError,
+    GlassformerError,
+    InvalidValueError,
+    MissingValueError,
+    UnsupportedError,
+    attempt,
+)
+from glassformer.processors.image import VisionProcessor
 from glassformer.tasks.base import (
     NO_CALLBACKS,
+    BatchTask,
     Callbacks,
-    Task,
     check_at_least,
     check_finite,
     check_probability,
 )
-from glassformer.tasks.images import IMAGE_ERRORS, load_image_processor
+from glassformer.tasks.declarations.segment import Point
 
-Point = tuple[float, float]  # x, y in pixels
 CACHED_IMAGES = 8  # embeddings per model; one takes 4 MB
 WHOLE_OBJECT_MARGIN = 0.05  # of predicted IoU; see the card of pocket-sam
 POINTS_PER_BATCH = {"cpu": 16, "cuda": 64}  # prompts of "everything" that are decoded together
@@ -46,7 +52,7 @@ FULL_SIZE_PIXELS = 1 << 26  # of all masks that are resized together; one pixel 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prompt:
+class SegmentationPrompt:
     """Points and a box that name one object.
 
     points: inside the object. background_points: outside of it. box: around it.
@@ -62,7 +68,7 @@ class Prompt:
         return len(self.points) == 1 and not self.background_points and self.box is None
 
 
-def make_prompts(points: Any = (), background_points: Any = (), boxes: Any = ()) -> list[Prompt]:
+def make_prompts(points: Any = (), background_points: Any = (), boxes: Any = ()) -> list[SegmentationPrompt]:
     """Return one prompt of the points, with the box if there is one; without points, a prompt for each box.
 
     The arguments are lists or arrays, of points (x, y) and of boxes (x_min, y_min, x_max, y_max). Each may
@@ -75,11 +81,11 @@ def make_prompts(points: Any = (), background_points: Any = (), boxes: Any = ())
     outside = _parse_rows("background_points", background_points, "x,y", "120,80")
     around = _parse_rows("boxes", boxes, "x_min,y_min,x_max,y_max", "40,20,200,160")
     if not inside and not outside:
-        return [Prompt(box=box) for box in around]
+        return [SegmentationPrompt(box=box) for box in around]
     if len(around) > 1:
         names = ("points" if inside else "background_points", "several boxes")
         raise ConflictError(names, "the points may belong to any of them", "use one box, or no points")
-    return [Prompt(points=inside, background_points=outside, box=around[0] if around else None)]
+    return [SegmentationPrompt(points=inside, background_points=outside, box=around[0] if around else None)]
 
 
 def _parse_rows(name: str, values: Any, form: str, example: str) -> list[Any]:
@@ -131,15 +137,14 @@ class EncodedImage:
     scaled_size: Size
 
 
-def check_takes_prompts(bundle: Bundle) -> PromptedSegmenterSpec:
-    """Return the spec of a promptable model; raise for other models."""
-    if not isinstance(bundle.spec, PromptedSegmenterSpec):
+def check_takes_prompts(bundle: Bundle) -> None:
+    """Raise unless a model is promptable."""
+    if bundle.spec.yields != "prompted masks":
         hint = "use a SAM model, e.g. pocket-sam"
         raise UnsupportedError(bundle.display_name, "prompts of points and boxes", hint=hint)
-    return bundle.spec
 
 
-class PromptSegmenter(Task[ImageLike, list[Annotation]]):
+class PromptSegmenter(BatchTask[ImageLike, list[Annotation]]):
     """Segment images by prompts: paths, file contents (bytes), PIL images or arrays.
 
     The result is one list of masks per image, with their predicted IoU as score: those of the first prompt,
@@ -153,15 +158,18 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
     a single point, which is ambiguous
     """
 
+    read_ahead = 1
+    processor: VisionProcessor
+
     def __init__(
         self,
         bundle: Bundle,
         *,
-        prompts: Sequence[Prompt] = (),
+        prompts: Sequence[SegmentationPrompt] = (),
         everything: MaskGeneration | None = None,
         multimask_output: bool | None = None,
     ) -> None:
-        source = check_takes_prompts(bundle).input
+        check_takes_prompts(bundle)
         if everything is not None and prompts:
             name = "boxes" if prompts[0].box else "points"
             raise ConflictError(("everything", name), "everything is segmented with a grid of points")
@@ -173,25 +181,43 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
             raise MissingValueError("points", "for a promptable model", hint, alternatives=others)
         self.bundle, self.prompts, self.everything = bundle, prompts, everything
         self.multimask_output = multimask_output
-        self.image_size = source.image_size
-        self.processor = load_image_processor(bundle, channels=source.channels)
+        self.processor = VisionProcessor.from_bundle(bundle)
+        self.image_size: Size = self.processor.read.image_size
 
-    def run(
-        self, inputs: Iterable[ImageLike], callbacks: Callbacks = NO_CALLBACKS
-    ) -> Iterator[list[Annotation]]:
-        for number, image in enumerate(inputs, 1):
-            result: list[Annotation] = []
-            try:
-                encoded = self.encode(image)
-                if self.everything is not None:
-                    result = self._segment_everything(encoded, self.everything)
-                else:
-                    for prompt in self.prompts:
-                        result += self._segment(encoded, prompt)
-            except IMAGE_ERRORS as error:
-                callbacks.reject("image", number, error)
-            callbacks.on_done(1)
-            yield result
+    def load(self, inputs: Iterable[ImageLike]) -> list[EncodedImage | GlassformerError]:
+        return [attempt(self._load, image, errors=self.processor.errors) for image in inputs]
+
+    def _load(self, image: ImageLike) -> EncodedImage:
+        encoded = self.encode(image)
+        for prompt in self.prompts:
+            _fit_prompt(prompt, encoded.size)
+        return encoded
+
+    def run_batches(
+        self, items: Sequence[EncodedImage | None], callbacks: Callbacks = NO_CALLBACKS
+    ) -> list[list[Annotation]]:
+        outputs = [[] if item is None else list(self._annotations(item, callbacks)) for item in items]
+        callbacks.on_done(len(items))
+        return outputs
+
+    def forward(self, items: Sequence[EncodedImage]) -> list[list[Annotation]]:
+        return self.run_batches(items)
+
+    def postprocess(
+        self, input: ImageLike, item: EncodedImage | None, raw: list[Annotation]
+    ) -> list[Annotation]:
+        return raw
+
+    def annotate(self, image: ImageLike, callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Annotation]:
+        """Yield the masks of an image one by one: in full size, all of them may not fit into memory."""
+        return self._annotations(self._load(image), callbacks)
+
+    def _annotations(self, image: EncodedImage, callbacks: Callbacks) -> Iterator[Annotation]:
+        if self.everything is not None:
+            yield from self._segment_everything(image, self.everything, callbacks)
+        for prompt in self.prompts:
+            callbacks.on_step()
+            yield from self._segment(image, prompt)
 
     @torch.inference_mode()
     def encode(self, image: ImageLike) -> EncodedImage:
@@ -201,9 +227,8 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
             cache.move_to_end(key)
             cached: EncodedImage = cache[key]
             return cached
-        batch = self.processor([load_image(image)])
-        pixels = batch.pixels.to(self.bundle.device, next(self.bundle.model.parameters()).dtype)
-        embedding: Tensor = self.model.encode_image(pixels)
+        batch = self.processor.stack([self.processor.load(image)])
+        embedding: Tensor = self.model.encode_image(**self.processor.inputs(batch))
         encoded = EncodedImage(check_finite(self.bundle, embedding), batch.sizes[0], batch.scaled_sizes[0])
         if key is not None:
             cache[key] = encoded
@@ -217,35 +242,47 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
         return self.bundle.inference_model().packed
 
     @torch.inference_mode()
-    def decode(self, image: EncodedImage, prompt: Prompt, obs: Observer | None = None) -> PromptedMaskOutput:
+    def decode(
+        self, image: EncodedImage, prompt: SegmentationPrompt, obs: Observer | None = None
+    ) -> PromptedMaskOutput:
         """Decode one prompt to mask logits (1, 1, M, h, w), and their predicted IoU (1, 1, M)."""
         prompt = _fit_prompt(prompt, image.size)
         points = [*prompt.points, *prompt.background_points]
         labels = [1] * len(prompt.points) + [0] * len(prompt.background_points)
-        output: PromptedMaskOutput = self.model.decode(
-            image.embedding,
+        corners = torch.tensor(prompt.box).view(1, 1, 2, 2) if prompt.box else None
+        multimask = prompt.is_single_click if self.multimask_output is None else self.multimask_output
+        prompts = Prompts(
             points=self._scale(torch.tensor(points)[None, None], image) if points else None,
             labels=torch.tensor(labels, device=image.embedding.device)[None, None] if points else None,
-            boxes=self._scale(torch.tensor(prompt.box).view(1, 1, 2, 2), image).flatten(2)
-            if prompt.box
-            else None,
-            multimask_output=prompt.is_single_click
-            if self.multimask_output is None
-            else self.multimask_output,
-            obs=obs,
+            boxes=None if corners is None else self._scale(corners, image).flatten(2),
+            multimask_output=multimask,
         )
+        output: PromptedMaskOutput = self.model.decode(image.embedding, prompts, obs=obs)
         return output
 
-    @torch.inference_mode()
-    def _segment(self, image: EncodedImage, prompt: Prompt) -> list[Annotation]:
-        """Return the masks of one prompt, the best first, without empty ones; if all are empty, the best."""
+    def _segment(self, image: EncodedImage, prompt: SegmentationPrompt) -> Iterator[Annotation]:
+        """Yield the masks of one prompt, the best first, without empty ones; if all are empty, the best."""
         output = self.decode(image, prompt)
-        masks = self._full_size(output.masks[0, 0], image) > 0
-        order = self.rank(output, image, prompt)
-        order = [n for n in order if masks[n].any()] or order[:1]  # results of several boxes stay aligned
-        return [_annotation(masks[n], float(output.iou[0, 0, n])) for n in order]
+        best_empty: Annotation | None = None
+        all_empty = True
+        for n in self.rank(output, image, prompt):
+            found = self._annotation(output.masks[0, 0, n], image, float(output.iou[0, 0, n]))
+            if found.box is None:
+                best_empty = best_empty or found
+            else:
+                all_empty = False
+                yield found
+        if all_empty and best_empty is not None:  # results of several boxes stay aligned
+            yield best_empty
 
-    def rank(self, output: PromptedMaskOutput, image: EncodedImage, prompt: Prompt) -> list[int]:
+    @torch.inference_mode()
+    def _annotation(self, mask: Tensor, image: EncodedImage, score: float) -> Annotation:
+        """Return an annotation with the mask (h, w) in full size."""
+        pixels = (self._full_size(mask[None], image)[0] > 0).cpu().numpy()
+        box = mask_to_box(pixels) if pixels.any() else None
+        return Annotation(ONE_CLASS, box, pixels, min(max(score, 0.0), 1.0))
+
+    def rank(self, output: PromptedMaskOutput, image: EncodedImage, prompt: SegmentationPrompt) -> list[int]:
         """Return the indices of the masks that `decode` returned for a prompt, the best first."""
         rows, columns = self.unpadded(output.masks.shape[-2:], image)
         areas = (output.masks[0, 0, :, :rows, :columns] > 0).flatten(1).sum(1)
@@ -257,9 +294,19 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
         (high, wide), (rows, columns) = image.scaled_size, grid
         return math.ceil(high * rows / self.image_size[0]), math.ceil(wide * columns / self.image_size[1])
 
+    def _segment_everything(
+        self, image: EncodedImage, options: MaskGeneration, callbacks: Callbacks
+    ) -> Iterator[Annotation]:
+        """Yield the masks of a grid of points that are good, stable and not duplicates, the best first."""
+        masks, scores = self._grid_masks(image, options, callbacks)
+        for mask, score in zip(masks, scores.tolist(), strict=True):
+            yield self._annotation(mask, image, score)
+
     @torch.inference_mode()
-    def _segment_everything(self, image: EncodedImage, options: MaskGeneration) -> list[Annotation]:
-        """Return the masks of a grid of points that are good, stable and not duplicates, the best first."""
+    def _grid_masks(
+        self, image: EncodedImage, options: MaskGeneration, callbacks: Callbacks
+    ) -> tuple[Tensor, Tensor]:
+        """Return masks (N, h, w) as predicted and their scores (N,), the best first."""
         side, (height, width) = options.points_per_side, image.size
         steps = (torch.arange(side) + 0.5) / side
         grid = torch.stack(torch.meshgrid(steps * width, steps * height, indexing="xy"), -1).view(-1, 1, 2)
@@ -269,23 +316,23 @@ class PromptSegmenter(Task[ImageLike, list[Annotation]]):
         together = max(1, FULL_SIZE_PIXELS // (height * width))
         size = POINTS_PER_BATCH["cpu" if image.embedding.device.type == "cpu" else "cuda"]
         for points in grid.split(size):
-            output: PromptedMaskOutput = self.model.decode(
-                image.embedding, points=self._scale(points[None], image)
-            )
+            output: PromptedMaskOutput = self.model.decode(image.embedding, self._scale(points[None], image))
             masks, scores = output.masks.flatten(0, 2), output.iou.flatten()
             good = scores > options.pred_iou_thresh
             for part, part_scores in zip(
                 masks[good].split(together), scores[good].split(together), strict=True
             ):
+                callbacks.on_step()
                 logits = self._full_size(part, image)
                 stability = stability_score(logits, options.stability_score_offset)
                 stable = (stability > options.stability_score_thresh) & (logits > 0).flatten(1).any(1)
-                boxes += [mask_to_box((mask > 0).cpu().numpy()) for mask in logits[stable]]
+                kept = stable.nonzero().flatten().tolist()
+                boxes += [mask_to_box((logits[n] > 0).cpu().numpy()) for n in kept]
                 good_masks.append(part[stable])
                 good_scores.append(part_scores[stable])
         masks, scores = torch.cat(good_masks), torch.cat(good_scores)
         order = suppress_boxes(torch.tensor(boxes).view(-1, 4), scores, options.box_nms_thresh)
-        return [_annotation(self._full_size(masks[n : n + 1], image)[0] > 0, float(scores[n])) for n in order]
+        return masks[order], scores[order]
 
     def _scale(self, points: Tensor, image: EncodedImage) -> Tensor:
         """Scale points (..., 2) of the original image to the resized one."""
@@ -344,13 +391,7 @@ def suppress_boxes(boxes: Tensor, scores: Tensor, threshold: float) -> list[int]
     return indices
 
 
-def _annotation(mask: Tensor, score: float) -> Annotation:
-    pixels = mask.cpu().numpy()
-    box = mask_to_box(pixels) if pixels.any() else None
-    return Annotation(ONE_CLASS, box, pixels, min(max(score, 0.0), 1.0))
-
-
-def _fit_prompt(prompt: Prompt, size: Size) -> Prompt:
+def _fit_prompt(prompt: SegmentationPrompt, size: Size) -> SegmentationPrompt:
     """Clip the box to the image; raise if a point or the whole box lies outside of it."""
     height, width = size
     inside = f"inside the image of {width} x {height} pixels"

@@ -6,8 +6,14 @@ is allowed only when the value is complete, so an output that did not reach the 
 
 from __future__ import annotations
 
+import hashlib
 import json
+import reprlib
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock, Timer
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -23,8 +29,11 @@ if TYPE_CHECKING:
 
 JSONSchema = Mapping[str, Any]
 ANY_OBJECT: JSONSchema = {"type": "object"}
-# one space, or a line break with indentation: a model must not fill its output with spaces
-WHITESPACE = r"\x20|\x0A[\x20\x09]{0,32}"
+VENDOR_KEY = "x-guidance"  # options of llguidance, which could turn off errors about keywords it ignores
+COMPILE_SECONDS = 3.5  # in which a schema must compile, however busy the machine is
+MAX_ACCEPTED = 4096
+_accepted: dict[bytes, None] = {}  # digests of schemas that compile within the limits, oldest first
+_idle: list[subprocess.Popen[str]] = []  # processes that wait for a schema
 _tables: WeakKeyDictionary[Tokenizer, tuple[tuple[int, ...], LLTokenizer]] = WeakKeyDictionary()
 
 
@@ -36,30 +45,118 @@ class JSONConstraint:
     """
 
     def __init__(self, tokenizer: Tokenizer, schema: JSONSchema, eos_ids: Sequence[int]) -> None:
-        try:
-            from llguidance import LLMatcher
-        except ImportError:
-            raise MissingDependencyError("llguidance", "structured") from None
-        if not isinstance(schema, Mapping):
-            raise InvalidValueError("json_schema", type(schema).__name__, "a dict, the JSON schema")
+        check = SchemaCheck(schema)
+        check.run()
+        from glassformer.tasks.schema_compiler import compile_schema
+
         if not eos_ids:
             raise UnsupportedError("a model without an end token", "structured output")
         self._table, self._eos_ids = _token_table(tokenizer, tuple(eos_ids)), tuple(eos_ids)
         try:
-            text = json.dumps(schema)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidValueError("json_schema", str(schema), f"JSON values ({error})") from error
-        options: Any = {"whitespace_pattern": WHITESPACE}
-        self._grammar = LLMatcher.grammar_from_json_schema(text, defaults=options)
-        self._first = LLMatcher(self._table, self._grammar, log_level=0)
-        if self._first.is_error():
-            reason = next(iter(self._first.get_error().splitlines()), "")
-            raise InvalidValueError("json_schema", text, f"a JSON schema that can be enforced ({reason})")
+            self._first = compile_schema(check.text, self._table)
+        except ValueError as error:
+            raise check.error(str(error)) from None
         self.start().mask(tokenizer.target_vocab_size)  # raises if the vocabulary cannot spell JSON
 
     def start(self) -> JSONState:
         """Return the state of a new sequence."""
         return JSONState(self._first.deep_copy(), self._eos_ids)
+
+
+class SchemaCheck:
+    """Compiles a schema within limits of time and memory, in a process; `cancel` ends it from any thread."""
+
+    def __init__(self, schema: JSONSchema) -> None:
+        self.schema, self.text = schema, ""
+        self._process: subprocess.Popen[str] | None = None
+        self._lock, self._canceled = Lock(), False
+
+    def run(self) -> None:
+        """Raise unless the schema compiles, or compiled before."""
+        self.text = _schema_text(self.schema)
+        digest = hashlib.sha256(self.text.encode()).digest()
+        if digest in _accepted:
+            return
+        reason = self._compile()
+        if reason:
+            raise self.error(reason)
+        _accepted[digest] = None
+        while len(_accepted) > MAX_ACCEPTED:
+            _accepted.pop(next(iter(_accepted)), None)
+
+    def _compile(self) -> str:
+        """Return the error of the compiler, empty if there is none."""
+        process = _compiler_process()
+        with self._lock:
+            self._process = process
+        if self._canceled:
+            process.kill()
+        timer = Timer(COMPILE_SECONDS, self.cancel)
+        timer.start()
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(f"{self.text}\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except OSError:
+            answer = ""
+        finally:
+            timer.cancel()
+            with self._lock:
+                self._process = None
+        if not answer:
+            _end(process)
+            return "it takes too much time or memory to compile"
+        _idle.append(process)
+        return str(json.loads(answer))
+
+    def cancel(self) -> None:
+        """End the compilation, if it is running."""
+        self._canceled = True
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+
+    def error(self, reason: str) -> InvalidValueError:
+        return InvalidValueError("json_schema", self.text, f"a JSON schema that can be enforced ({reason})")
+
+
+def _schema_text(schema: JSONSchema) -> str:
+    """Return a schema as JSON on one line."""
+    if not isinstance(schema, Mapping):
+        raise InvalidValueError("json_schema", type(schema).__name__, "a dict, the JSON schema")
+    if VENDOR_KEY in schema:
+        raise InvalidValueError("json_schema", VENDOR_KEY, "the keywords of JSON Schema", "leave it out")
+    try:
+        return json.dumps(schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidValueError("json_schema", reprlib.repr(schema), f"JSON values ({error})") from error
+
+
+def _compiler_process() -> subprocess.Popen[str]:
+    """Return a process that compiles schemas, an idle one if possible."""
+    while _idle:
+        process = _idle.pop()
+        if process.poll() is None:
+            return process
+        _end(process)
+    try:
+        from glassformer.tasks import schema_compiler
+    except ImportError:
+        raise MissingDependencyError("llguidance", "structured") from None
+    return subprocess.Popen(
+        [sys.executable, "-P", str(Path(schema_compiler.__file__))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for this process
+    )
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with process:  # closes its pipes and waits for it
+        process.kill()
 
 
 class JSONState:

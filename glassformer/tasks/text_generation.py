@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 import torch
 
 from glassformer.bundle import Bundle
-from glassformer.core import spec as specs
 from glassformer.errors import (
     EmptyInputError,
     GlassformerError,
@@ -23,6 +22,7 @@ from glassformer.errors import (
     MissingValueError,
     UnknownNameError,
     UnsupportedError,
+    attempt,
 )
 from glassformer.generation.config import GenerationOptions, merge_generation_config
 from glassformer.generation.engine import generate_batched
@@ -30,17 +30,8 @@ from glassformer.generation.params import GenerationOutput, GenerationParams
 from glassformer.generation.search_tree import SearchTree
 from glassformer.generation.stopping_criteria import FinishReason, truncate_at_stop
 from glassformer.messages import plural
-from glassformer.tasks.base import (
-    NO_CALLBACKS,
-    Callbacks,
-    In,
-    Task,
-    check_at_least,
-    check_characters,
-    check_text,
-    chunks,
-    require_tokenizer,
-)
+from glassformer.processors.text import check_characters, check_text, require_tokenizer
+from glassformer.tasks.base import NO_CALLBACKS, Callbacks, In, Task, check_at_least
 from glassformer.tokenization import (
     Encoded,
     Tokenizer,
@@ -51,20 +42,12 @@ from glassformer.tokenization import (
 from glassformer.tokenization.sentence_split import is_unspaced
 
 BATCH_TOKENS_GPU, BATCH_TOKENS_CPU = 16_384, 4096  # a CPU gains nothing from larger batches
-ENCODED_TOGETHER = 256  # texts
 CONTEXT_TOKENS = 8  # of the prompt, decoded with the output: the first token of a text loses its space
 
 Architecture = Literal["encoder-decoder", "decoder-only"]
 # longer_than_trained: a segment has more tokens than the model was usually trained on.
 # split_word: a word was too long and had to be cut. unknown_characters: some are not in the vocabulary.
 InputWarning = Literal["longer_than_trained", "split_word", "unknown_characters"]
-# the column that each task adds to a table
-GENERATED_COLUMNS = {
-    "translate": "translation",
-    "summarize": "summary",
-    "restore": "restored",
-    "generate": "generated",
-}
 
 
 @dataclass(frozen=True)
@@ -158,11 +141,12 @@ class TextOptions(GenerationOptions, total=False):
 class TextGenerationTask(Task[In, GeneratedText]):
     """Base class of all tasks whose output is text.
 
-    preprocess: split texts into documents of encoded segments.
+    load: split texts into documents of encoded segments.
     params: generation parameters, passed to `generation` with the ids of a segment.
     decode: convert the output ids of a segment to text. postprocess: build the result of a document.
     """
 
+    read_ahead = 256
     default_beams = 1  # if neither the folder nor the caller sets it
 
     def __init__(self, bundle: Bundle, options: TextOptions, language: TargetLanguage | None = None) -> None:
@@ -203,9 +187,10 @@ class TextGenerationTask(Task[In, GeneratedText]):
         """Return the special tokens of a generation."""
         return special_tokens(bundle)
 
-    @abstractmethod
     def preprocess(self, inputs: Iterable[In], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
         """Yield a document for each input; it is empty if the input is rejected or skipped."""
+        for chunk in self.read(inputs, callbacks):
+            yield from (document or [] for _, document in chunk)
 
     @abstractmethod
     def decode(self, segment: Segment, ids: list[int]) -> str:
@@ -323,8 +308,8 @@ def memory_errors() -> Iterator[None]:
 
 def generation_architecture(bundle: Bundle) -> Architecture:
     """Return the architecture of a model that generates text; raise for any other model."""
-    kind, head = bundle.spec.kind, getattr(bundle.spec, "head", None)
-    if head is None or isinstance(head, specs.LanguageModelSpec):  # a recurrent baseline has no other head
+    kind = bundle.spec.kind
+    if bundle.spec.yields == "next tokens":
         if kind in ("EncoderDecoder", "LSTMEncoderDecoder"):
             return "encoder-decoder"
         if kind in ("DecoderOnly", "LSTMLanguageModel"):
@@ -367,6 +352,15 @@ def max_source_tokens(bundle: Bundle) -> int | None:
     position = getattr(getattr(spec, "source", getattr(spec, "input", None)), "position", None)
     length: int | None = getattr(position, "max_len", None) or getattr(spec, "max_len", None)
     return length or require_tokenizer(bundle).max_length
+
+
+def context_length(bundle: Bundle) -> int | None:
+    """Return the maximum length of a prompt with its continuation, or of a target; None: no limit."""
+    if generation_architecture(bundle) == "decoder-only":
+        return max_source_tokens(bundle)
+    position = getattr(getattr(bundle.spec, "target", None), "position", None)
+    length: int | None = getattr(position, "max_len", None)
+    return length
 
 
 def _config_ids(bundle: Bundle, name: str) -> tuple[int, ...]:
@@ -514,13 +508,15 @@ class PromptTask(TextGenerationTask[In]):
             return self.default_new_tokens
         return max(1, min(self.default_new_tokens, most + 1 - input_length))  # the last token is not read
 
-    def document(self, ids: list[int], text: str, number: int, callbacks: Callbacks) -> Document:
-        """Return the document of a prompt; reject the prompt if it is too long for the model."""
+    def input_name(self, input: In) -> str:
+        return "prompt"
+
+    def document(self, ids: list[int], text: str) -> Document:
+        """Return the document of a prompt; raise if it is too long for the model."""
         limit = self.max_input_tokens
         if limit is not None and len(ids) > limit:
-            callbacks.reject("prompt", number, InputTooLongError(len(ids), limit))
-            return []
-        return [Segment(ids, text)]
+            raise InputTooLongError(len(ids), limit)
+        return [Segment(ids or self.bos_ids(), text)]
 
 
 class TextGenerator(PromptTask[str]):
@@ -547,25 +543,22 @@ class TextGenerator(PromptTask[str]):
             self.language = target_language(bundle, to)
         super().__init__(bundle, options, self.language)
 
-    def preprocess(self, inputs: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
-        first, limit = 1, self.max_input_tokens
-        for batch in chunks(inputs, ENCODED_TOGETHER):
-            prompts = [check_text(text, "prompt", number) for number, text in enumerate(batch, first)]
-            errors = [None if limit is None else check_characters(prompt, limit) for prompt in prompts]
-            short = [prompt for prompt, error in zip(prompts, errors, strict=True) if error is None]
-            encoded = iter(self._encode([self.language.prefix + prompt for prompt in short]))
-            for number, (prompt, error) in enumerate(zip(prompts, errors, strict=True), first):
-                if error is not None:
-                    callbacks.reject("prompt", number, error)
-                    yield []
-                    continue
-                encoding = next(encoded)
-                if callbacks.skips(prompt):
-                    yield []
-                    continue
-                ids = encoding.ids if self.architecture == "encoder-decoder" else without_end(encoding)
-                yield self.document(ids or self.bos_ids(), prompt, number, callbacks)
-            first += len(batch)
+    def load(self, inputs: Iterable[str]) -> list[Document | GlassformerError]:
+        checked = [attempt(self._check, prompt) for prompt in inputs]
+        texts = [self.language.prefix + text for text in checked if isinstance(text, str)]
+        encoded = iter(self._encode(texts))
+        return [
+            attempt(self._document, next(encoded), text) if isinstance(text, str) else text
+            for text in checked
+        ]
+
+    def _check(self, prompt: str) -> str:
+        check_characters(check_text(prompt, "prompt"), self.max_input_tokens)
+        return prompt
+
+    def _document(self, encoded: Encoded, prompt: str) -> Document:
+        encoder_decoder = self.architecture == "encoder-decoder"
+        return self.document(encoded.ids if encoder_decoder else without_end(encoded), prompt)
 
     def _encode(self, prompts: list[str]) -> list[Encoded]:
         if self.language.tag is not None:

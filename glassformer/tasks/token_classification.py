@@ -4,31 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Unpack, get_args
+from typing import Unpack, get_args
 
 from torch import Tensor
 
 from glassformer.bundle import Bundle
-from glassformer.core import spec as specs
 from glassformer.errors import InvalidValueError, UnsupportedError
-from glassformer.tasks.base import check_finite, collate
+from glassformer.tasks.base import check_finite
 from glassformer.tasks.classification import label_names
+from glassformer.tasks.declarations.ner import AggregationStrategy, Entity
 from glassformer.tasks.encoder import EncoderTask, EncoderTaskOptions
 from glassformer.tokenization import Encoded
 
-AggregationStrategy = Literal["none", "simple", "first"]
 OUTSIDE = "O"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entity:
-    """A span of a text: its label, probability, character offsets [start, end) and text."""
-
-    label: str
-    score: float
-    start: int
-    end: int
-    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +43,7 @@ def split_prefix(tag: str) -> tuple[str, str]:
     return (tag[0], tag[2:]) if tag.startswith(("B-", "I-")) else ("I", tag)
 
 
-class TokenClassifier(EncoderTask[Tensor, list[Entity]]):
+class TokenClassifier(EncoderTask[list[Entity]]):
     """Find named entities in texts.
 
     aggregation_strategy: as in transformers' pipeline. "none" returns every token with a tag other than O,
@@ -72,7 +60,7 @@ class TokenClassifier(EncoderTask[Tensor, list[Entity]]):
         **options: Unpack[EncoderTaskOptions],
     ) -> None:
         head = getattr(bundle.spec, "head", None)
-        if not isinstance(head, specs.TokenClassifySpec):
+        if head is None or head.yields != "token labels":
             hint = f"its head is {getattr(head, 'kind', 'missing')}"
             raise UnsupportedError(bundle.display_name, "token classification", hint=hint)
         if aggregation_strategy not in (None, *get_args(AggregationStrategy)):
@@ -83,8 +71,7 @@ class TokenClassifier(EncoderTask[Tensor, list[Entity]]):
         self.labels = label_names(bundle, head.num_labels)
 
     def forward(self, items: Sequence[Encoded]) -> Sequence[Tensor]:
-        batch = collate(self.bundle, items)
-        logits: Tensor = self.model(batch.ids, batch.mask, **batch.kwargs())  # (B, T, L)
+        logits: Tensor = self.model(**self.processor.collate(items))  # (B, T, L)
         rows = zip(logits.float().cpu(), items, strict=True)
         return [check_finite(self.bundle, row[: len(item)]) for row, item in rows]
 

@@ -14,11 +14,17 @@ from functools import cache
 from typing import Literal, Unpack, get_args
 
 from glassformer.bundle import Bundle
-from glassformer.errors import GlassformerError, InputTooLongError, InvalidValueError, UnsupportedError
+from glassformer.errors import (
+    GlassformerError,
+    InputTooLongError,
+    InvalidValueError,
+    UnsupportedError,
+    attempt,
+)
 from glassformer.generation.stopping_criteria import truncate_at_stop
-from glassformer.tasks.base import NO_CALLBACKS, Callbacks, check_text, chunks
+from glassformer.processors.text import check_text
+from glassformer.tasks.declarations.translate import Split
 from glassformer.tasks.text_generation import (
-    ENCODED_TOGETHER,
     NO_LANGUAGE,
     Document,
     Segment,
@@ -34,7 +40,6 @@ from glassformer.tokenization.sentence_split import split_in_half, split_sentenc
 NUM_BEAMS = 4  # of translate and summarize, if neither the folder nor the caller sets it
 LONGEST_TAG = 32  # characters of a language tag such as >>cmn_Hans<<
 
-Split = Literal["long", "always", "never"]
 Encode = Callable[[Sequence[str]], list[list[int]]]
 LINE_TOKENS = 128  # a longer line is split: most models are trained on sentences
 SENTENCE_TOKENS = 512  # a longer sentence is split, however many tokens the model could read
@@ -53,8 +58,8 @@ class SequenceToSequenceTask(TextGenerationTask[str]):
     name: str  # for error messages
     segmenter: Segmenter
 
-    def preprocess(self, inputs: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
-        return self.segmenter.segment(inputs, callbacks)
+    def load(self, inputs: Iterable[str]) -> list[Document | GlassformerError]:
+        return self.segmenter.segment(inputs)
 
     def decode(self, segment: Segment, ids: list[int]) -> str:
         """Decode to one line, truncated before the first stop string."""
@@ -257,29 +262,29 @@ class Segmenter:
     knows: Callable[[str], bool] | None = None
     lowercase: bool = False
 
-    def segment(self, documents: Iterable[str], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Document]:
-        """Yield the segmented documents; a rejected one is empty."""
-        first = 1
-        for texts in chunks(documents, ENCODED_TOGETHER):
-            batch = list(enumerate(texts, first))
-            first += len(batch)
-            lines = [self._lines(check_text(text, "text", number)) for number, text in batch]
-            encoded = iter(
-                self.encode([line.source for row in lines for line in row if isinstance(line, _Line)])
-            )
-            for (number, _), row in zip(batch, lines, strict=True):
-                ids = [next(encoded) if isinstance(line, _Line) else [] for line in row]
-                try:
-                    document: Document = []
-                    for line, line_ids in zip(row, ids, strict=True):
-                        document += self._segment_line(line, line_ids) if isinstance(line, _Line) else [line]
-                except GlassformerError as error:
-                    callbacks.reject("text", number, error)
-                    document = []
-                yield document
+    def segment(self, texts: Iterable[str]) -> list[Document | GlassformerError]:
+        """Return the segmented documents, or the errors of those that cannot be segmented."""
+        rows = [attempt(self._lines, text) for text in texts]
+        parts = (part for row in rows if isinstance(row, list) for part in row)
+        encoded = iter(self.encode([part.source for part in parts if isinstance(part, _Line)]))
+        documents: list[Document | GlassformerError] = []
+        for row in rows:
+            if isinstance(row, list):
+                ids = [next(encoded) if isinstance(part, _Line) else [] for part in row]
+                documents.append(attempt(self._segment_lines, row, ids))
+            else:
+                documents.append(row)
+        return documents
+
+    def _segment_lines(self, lines: list[str | _Line], ids: list[list[int]]) -> Document:
+        document: Document = []
+        for line, line_ids in zip(lines, ids, strict=True):
+            document += self._segment_line(line, line_ids) if isinstance(line, _Line) else [line]
+        return document
 
     def _lines(self, text: str) -> list[str | _Line]:
         """Split a document into lines; leading spaces are copied, trailing ones dropped."""
+        check_text(text)
         if self.unit == "document":
             return [_Line("", body)] if (body := text.strip()) else []
         lines: list[str | _Line] = []

@@ -6,22 +6,21 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.bundle import Bundle
-from glassformer.core import spec as specs
-from glassformer.core.model import TwoTower
 from glassformer.errors import EmptyInputError, InvalidValueError, UnsupportedError
 from glassformer.tasks.base import check_at_least, check_finite
-from glassformer.tasks.classification import Classification, LabelScorer
+from glassformer.tasks.classification import LabelScorer
+from glassformer.tasks.declarations.classify import Classification
 from glassformer.tasks.embedding import Embedder
 from glassformer.tasks.encoder import EncoderTask, EncoderTaskOptions
 
 TEMPLATE = "a photo of a {}"
 
 
-class ZeroShotClassifier(EncoderTask[Tensor, Classification]):
+class ZeroShotClassifier(EncoderTask[Classification]):
     """Classify images by labels that are given as texts.
 
     labels: names of the classes. template: text with {} in place of a label; the embeddings of several
@@ -38,7 +37,7 @@ class ZeroShotClassifier(EncoderTask[Tensor, Classification]):
         top: int | None = None,
         **options: Unpack[EncoderTaskOptions],
     ) -> None:
-        if not isinstance(bundle.model, TwoTower):
+        if not bundle.spec.children():
             raise UnsupportedError(bundle.display_name, "labels given as texts", hint="it has its own labels")
         check_at_least("top", top)
         templates = [template] if isinstance(template, str) else list(template)
@@ -52,9 +51,9 @@ class ZeroShotClassifier(EncoderTask[Tensor, Classification]):
         if len(set(labels)) < len(labels):
             raise InvalidValueError("labels", list(labels), "different labels")
         super().__init__(bundle.tower("image"), **options)
-        self.head = bundle.model.head
-        sigmoid = isinstance(bundle.spec.head, specs.SigmoidSimilaritySpec)
-        self.scorer = LabelScorer(list(labels), "sigmoid" if sigmoid else "softmax", top)
+        similarity: Any = bundle.spec.head
+        self.head: nn.Module = bundle.model.head
+        self.scorer = LabelScorer(list(labels), similarity.activation, top)
         self.embedder = Embedder(bundle.tower("image"), **options)
         self.vectors = self._label_vectors(bundle, labels, templates, options)
 

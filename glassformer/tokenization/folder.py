@@ -17,6 +17,7 @@ from typing import Any
 from tokenizers import AddedToken
 
 from glassformer.errors import FileMissingError, FileProblemError, GlassformerError, InvalidValueError
+from glassformer.json_text import parse_json
 
 ROLES = ("pad", "bos", "eos", "unk", "cls", "sep", "mask")
 CONFIG = "tokenizer_config.json"
@@ -76,10 +77,11 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read the JSON object in a file; return an empty dict if the file does not exist."""
     if not path.is_file():
         return {}
+    text = read_text(path)
     try:
-        value = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise FileProblemError(path, f"is not valid JSON ({error.msg})", error.lineno) from error
+        value = parse_json(text)
+    except ValueError as error:
+        raise FileProblemError(path, f"is not valid JSON ({error})") from error
     if not isinstance(value, dict):
         raise FileProblemError(path, f"is a JSON {type(value).__name__}, not an object")
     return value

@@ -128,6 +128,11 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: list[str], types: list[i
     if types.count(2) != 1:  # SentencePiece needs exactly one unknown token
         unknown = metadata.get(f"{_PREFIX}unknown_token_id", 0)
         types = [2 if index == unknown else 1 if own == 2 else own for index, own in enumerate(types)]
+    # llama.cpp writes the spaces of user-defined tokens as such, SentencePiece as its own symbol
+    tokens = [
+        token.replace(" ", "▁") if kind == USER_DEFINED else token
+        for token, kind in zip(tokens, types, strict=True)
+    ]
     message = b"".join(
         _field(1, _field(1, token.encode()) + b"\x15" + struct.pack("<f", score) + _number(3, own))
         for token, score, own in zip(tokens, scores, types, strict=True)

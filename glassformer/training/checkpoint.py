@@ -253,7 +253,7 @@ def named_state(module: nn.Module, optimizer: Optimizer, *, initialize: bool = F
     return {
         "model": model_state(learner),
         "optimizer": {
-            f"{kind}.{name.removeprefix('model.')}": value
+            f"{kind}.{name}": value
             for name, values in state.items()
             for kind, value in values.items()
             if isinstance(value, Tensor)
@@ -267,7 +267,7 @@ def model_state(module: nn.Module) -> dict[str, Tensor]:
     duplicates = dict(module.named_parameters(remove_duplicate=False)).keys() - unique.keys()
     tied = {name.replace(_COMPILED, "") for name in duplicates}
     weights: Any = get_model_state_dict(module)
-    return {name.removeprefix("model."): value for name, value in weights.items() if name not in tied}
+    return {name: value for name, value in weights.items() if name not in tied}
 
 
 @torch.no_grad()
@@ -355,7 +355,7 @@ def average_folders(folders: Iterable[Path], out: Path) -> None:
     weights = average_weights(paths)
     for path in paths:
         verify_checksums(path)
-    out.mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
     names = [path.name for path in paths[0].iterdir() if path.is_file() and not _is_weights(path.name)]
     for name in names:
         shutil.copyfile(paths[0] / name, out / name)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -116,6 +117,16 @@ class DataCache:
         large = {name: size for name, size in sizes.items() if size > MAX_CHECKSUM_BYTES}
         write_checksums(self.folder, sizes.keys() - large.keys())
         return self._write({**self._started, "extra": self.extra, "large": large, **notes})
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Context in which data is read that is not stored; raise if a run would resume on other data."""
+        known = self.load(no_log)
+        if known is None:
+            self.start()
+        yield
+        if known is None:
+            self.commit()
 
     def _write(self, content: dict[str, Any]) -> dict[str, Any]:
         with atomic_write(self.note) as file:

@@ -110,16 +110,17 @@ def make_batches(
 
     row_width: width of a packed row, if the examples can be packed.
     """
-    assert options.batch is not None
+    rows, tokens = options.batch_limits()
     if not options.packing:
-        return Batches(data=examples, tokens=options.batch, seed=seed), examples
+        return Batches(data=examples, rows=rows, tokens=tokens, seed=seed), examples
     if row_width is None or not isinstance(examples, PairExamples):
         raise InvalidValueError("training.packing", True, "false, since only sentence pairs can be packed")
     packed = PackedPairs(examples, row_width)
     sample = np.linspace(0, len(packed) - 1, min(len(packed), SAMPLED_PAIRS)).astype(np.int64)
     pair_length = max(1.0, packed.lengths(sample).sum(1).mean())
-    pool = max(8192, round(POOLED_BATCHES * options.batch / pair_length))
-    return PackedBatches(data=packed, tokens=options.batch, seed=seed, pool=pool, width=row_width), packed
+    assert tokens is not None
+    pool = max(8192, round(POOLED_BATCHES * tokens / pair_length))
+    return PackedBatches(data=packed, tokens=tokens, seed=seed, pool=pool, width=row_width), packed
 
 
 class Prefetcher:

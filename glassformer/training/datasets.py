@@ -43,7 +43,7 @@ class DatasetOptions:
     """
 
     dataset: Any
-    collate_fn: Collate = default_collate
+    collate_fn: Collate
     shuffle: bool = True
     num_workers: int = 0
 
@@ -72,6 +72,19 @@ class DatasetOptions:
     def examples(self) -> int | None:
         """The number of examples; None if unknown."""
         return len(self.dataset) if hasattr(self.dataset, "__len__") else None
+
+
+def collate_equal(examples: list[Any]) -> Any:
+    """Make a batch with torch's `default_collate`, whose examples must have the same structure and shape."""
+    try:
+        return default_collate(examples)
+    except (RuntimeError, TypeError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UnsupportedError(
+            "the default collate_fn",
+            f"a batch of these examples ({reason:.150})",
+            "pass collate_fn=, e.g. a function that pads with torch.nn.utils.rnn.pad_sequence",
+        ) from error
 
 
 def is_map_style(dataset: Any) -> bool:
@@ -134,8 +147,9 @@ class _InOrder(Batches):
 
     def plan(self, epoch: int, pool: int) -> list[NDArray[np.int64]]:
         end = min((pool + 1) * self.pool, len(self.data))
-        starts = range(pool * self.pool, end, self.tokens)
-        return [np.arange(start, min(start + self.tokens, end)) for start in starts]
+        assert self.rows is not None
+        starts = range(pool * self.pool, end, self.rows)
+        return [np.arange(start, min(start + self.rows, end)) for start in starts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +212,7 @@ class DatasetLoader:
         kind = Batches if self.data.shuffle else _InOrder
         rows = _EqualLengths(len(self.data.dataset))
         pool = max(1, POOL_ROWS // size) * size
-        stream = kind(data=rows, tokens=size, seed=self.seed, pool=pool).stream(start)
+        stream = kind(data=rows, rows=size, seed=self.seed, pool=pool).stream(start)
         while True:
             batches = list(islice(stream, self.accumulation_steps))
             own = [(n, batch) for n, batch in enumerate(batches) if n % self.ranks == self.rank]

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from glassformer.bundle import load
+from glassformer.core.schema import field_types
 from glassformer.data.readers import (
     LANGUAGE_COLUMN,
     UTF8,
@@ -34,8 +36,9 @@ from glassformer.families.sidecars import JOB_FILE, read_job, read_object
 from glassformer.pretrained import model_folder
 from glassformer.training.data_cache import Log, no_log
 from glassformer.training.hardware import device_for
-from glassformer.training.jobs import JOBS
-from glassformer.training.recipe import DATA_SECTIONS, batch_key, parse_recipe, with_overrides
+from glassformer.training.job import create_job
+from glassformer.training.jobs import current_name, find_job
+from glassformer.training.recipe import BatchLimits, parse_recipe, with_overrides
 from glassformer.training.task import ValidationResult
 
 
@@ -54,7 +57,7 @@ def evaluate_files(
     job: str | None = None,
     columns: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    batch: int | None = None,
+    batch: BatchLimits | None = None,
     encoding: str = UTF8,
     device: str = "auto",
     log: Log,
@@ -64,23 +67,27 @@ def evaluate_files(
     folder: the model folder. job: by default the job that the model was trained for.
     columns: names or numbers of the columns in tables; by default those that the model was trained with.
     overrides: changes to the data section of the recipe, e.g. `data.sample_by=line`.
-    batch: batch size in the unit of the job. encoding: of text files.
+    batch: maximum size of a batch. encoding: of text files.
     """
     folder = model_folder(folder)
-    name = job or job_of_model(folder)
+    name, renamed = current_name(job or job_of_model(folder), warn=job is not None)
+    spec, base = find_job(name), load(folder, dtype="float32")
+    if spec.variants:
+        spec = spec.variant(renamed or {"input": base.spec.modalities[0]})
     recipe: dict[str, Any] = {
         "job": name,
-        "data": {},
         "model": {"folder": str(folder)},
         "training": {
-            batch_key(name): batch,
+            **(batch or BatchLimits())._asdict(),
             "max_generate_samples": sys.maxsize,
             "log_samples": 0,
             "device": device,
         },
     }
-    known = DATA_SECTIONS[name].__dataclass_fields__ if name in DATA_SECTIONS else {}  # parsing reports it
+    known = field_types(spec.data)
     recipe["data"] = {split: list(files) for split in ("train", "valid") if split in known}
+    if spec.input:
+        recipe["data"]["input"] = spec.input
     if encoding != UTF8:
         recipe["data"]["encoding"] = encoding
     overridden = {override.partition("=")[0].strip() for override in overrides}
@@ -98,9 +105,12 @@ def evaluate_files(
         if not override.startswith("data."):
             raise InvalidValueError("override", override, "a data setting, e.g. data.sample_by=line")
     parsed = parse_recipe(with_overrides(recipe, overrides))
+    if parsed.batch_warning:
+        log(parsed.batch_warning)
     where = device_for(device)
     with TemporaryDirectory(prefix="glassformer-") as temporary:
-        created = JOBS[name](parsed, Path(temporary), no_log)
+        created = create_job(parsed, Path(temporary), no_log)
+        created.base = base
         created.adopt_base_settings()
         created.prepare_data()
         for fact, value in created.facts.items():
@@ -108,11 +118,11 @@ def evaluate_files(
                 log(f"{fact}: {value}")
             elif fact == "skipped":
                 log(value)
-        task = created.task()
-        assert task.validate is not None
-        task.learner.to(where).eval()
+        plan = created.plan()
+        assert plan.validate is not None
+        plan.learner.to(where).eval()
         with torch.no_grad():
-            validation = task.validate(where)
+            validation = plan.validate(where)
         for fact in ("evaluated split", "unknown classes"):  # counted while the images are read
             if fact in created.facts:
                 log(f"{fact}: {created.facts[fact]}")
@@ -132,7 +142,8 @@ def remembered_columns(
     info = read_job(folder / JOB_FILE, None)
     reads_pairs = job in ("translate", "summarize") and len(files) != 2  # two plain files are aligned
     tables = [file for file in files if file_format(file) != "plain" or reads_pairs]
-    if info.name != job or not info.data_columns or not tables:
+    trained = info.name and current_name(info.name, warn=False)[0]
+    if trained != job or not info.data_columns or not tables:
         return []
     columns = [column for field, column in info.data_columns.items() if field != LANGUAGE_COLUMN]
     for file in tables:

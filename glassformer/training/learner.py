@@ -16,15 +16,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from glassformer.core.block import Block
-from glassformer.core.distributions import DistributionParameters, map_parameters
+from glassformer.core.block import Block, LayerContext
 from glassformer.core.heads import LanguageModelHead
+from glassformer.core.inputs import Masks, SeriesInputs, TextInputs
 from glassformer.core.masks import Mask
 from glassformer.core.model import EncoderOnly
+from glassformer.core.series.distributions import DistributionParameters, map_parameters
 from glassformer.data.examples import IGNORE_INDEX
-from glassformer.training.losses import cross_entropy, projected_cross_entropy
+from glassformer.training.losses import contrastive_loss, cosent_loss, cross_entropy, projected_cross_entropy
 
 EXCLUDED_LOGIT = -1e4  # of padding
+MAX_SCALE = 4.6052  # upper bound of the trained scale of a contrastive model: log(100)
 CUTMIX_SIDE = (0.25, 0.75)  # smallest and largest rectangle, as a fraction of the image's side
 
 
@@ -41,6 +43,11 @@ def count_labels(batch: Mapping[str, Any]) -> int:
 def count_examples(batch: Mapping[str, Any]) -> int:
     """Return the number of examples in a batch."""
     return len(batch["labels"])
+
+
+def count_pairs(batch: Mapping[str, Any]) -> int:
+    """Return the number of pairs in a batch."""
+    return len(batch["anchors" if "anchors" in batch else "ids"])
 
 
 class Learner(nn.Module):
@@ -133,9 +140,8 @@ class PairLearner(Learner):
     ) -> tuple[Tensor, Any]:
         # targets are padded on the right, so the causal mask already hides padding from real tokens
         src_mask = None if src_segments is None else Mask(segments=src_segments)
-        states: tuple[Tensor, Any] = self.model.hidden_states(
-            src, tgt, src_mask=src_mask, tgt_mask=Mask(segments=tgt_segments)
-        )
+        masks = Masks(src_mask, Mask(segments=tgt_segments))
+        states: tuple[Tensor, Any] = self.model.hidden_states(src, tgt, masks)
         return states
 
 
@@ -143,7 +149,7 @@ class TextLearner(Learner):
     """Train a model to predict each token from the previous tokens of the same document."""
 
     def forward(self, ids: Tensor, labels: Tensor, segments: Tensor | None = None) -> Tensor:
-        x, context = self.model.hidden_states(ids, mask=Mask(segments=segments))
+        x, context = self.model.hidden_states(ids, Mask(segments=segments))
         return vocabulary_loss(self.model, x, context, labels, self.label_smoothing)
 
 
@@ -161,8 +167,8 @@ class SeriesLearner(Learner):
     def forecast(self, past: Tensor, covariates: Tensor | None = None) -> Tensor | DistributionParameters:
         """Return the forecast of the model; a baseline ignores covariates."""
         uses_covariates = covariates is not None and isinstance(self.model, EncoderOnly)
-        options = {"covariates": covariates} if uses_covariates else {}
-        output: Tensor | DistributionParameters = self.model(past, **options)
+        inputs = SeriesInputs(past, covariates=covariates) if uses_covariates else past
+        output: Tensor | DistributionParameters = self.model(inputs)
         return output
 
     def loss(self, forecast: Tensor | DistributionParameters, future: Tensor) -> Tensor:
@@ -204,7 +210,7 @@ class LabelLearner(Learner):
 
     def logits(self, inputs: Tensor, types: Tensor | None = None) -> Tensor:
         """Return the logits (B, L), or (B, T, L) of a token classifier. types: token types of text pairs."""
-        output = self.model(inputs) if types is None else self.model(inputs, types=types)
+        output = self.model(inputs if types is None else TextInputs(inputs, types=types))
         logits: Tensor = output if isinstance(output, Tensor) else output.logits
         return logits
 
@@ -244,7 +250,7 @@ class SpanLearner(Learner):
 
     def logits(self, inputs: Tensor, types: Tensor | None = None) -> Tensor:
         """Return the logits (B, 2, T) of the first and the last token; padding is excluded."""
-        span = self.model(inputs) if types is None else self.model(inputs, types=types)
+        span = self.model(inputs if types is None else TextInputs(inputs, types=types))
         logits = torch.stack((span.start, span.end), 1).float()
         return logits.masked_fill((inputs == self.pad_id)[:, None], EXCLUDED_LOGIT)
 
@@ -285,7 +291,7 @@ class TextLabelLearner(LabelLearner):
         masked = torch.rand(ids.shape, device=ids.device) < self.mask_prob
         for special in self.unmaskable:
             masked = masked & (ids != special)
-        x, context = self.model.hidden_states(torch.where(masked, self.mask_id, ids), types=types)
+        x, context = self.model.hidden_states(TextInputs(torch.where(masked, self.mask_id, ids), types=types))
         loss = self.loss(self.model.head(x, context), labels)
         if not self.mlm_weight:
             return loss
@@ -363,6 +369,60 @@ def _interval(side: int, offset: Tensor, length: Tensor) -> Tensor:
     return (position >= start) & (position < start + pixels)
 
 
+class SentencePairLearner(Learner):
+    """Train a sentence encoder on pairs, against the other pairs of a batch, or on scored pairs.
+
+    temperature: cosine similarities are divided by it.
+    """
+
+    def __init__(self, model: torch.nn.Module, *, temperature: float) -> None:
+        super().__init__(model)
+        self.temperature = temperature
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return the embeddings (B, D), scaled to length 1."""
+        return F.normalize(self.model(ids).float(), dim=-1)
+
+    def forward(
+        self,
+        anchors: Tensor,
+        positives: Tensor,
+        negatives: Tensor | None = None,
+        scores: Tensor | None = None,
+    ) -> Tensor:
+        queries, keys = self.embed(anchors), self.embed(positives)  # (B, D) each
+        if scores is not None:
+            return len(scores) * cosent_loss((queries * keys).sum(-1), scores, self.temperature)
+        # another pair with the same positive is no negative example
+        same = (positives[:, None] == positives).all(-1)
+        same = same & ~torch.eye(len(same), dtype=torch.bool, device=same.device)
+        logits = (queries @ keys.T).masked_fill(same, -torch.inf)
+        if negatives is not None:
+            logits = torch.cat((logits, queries @ self.embed(negatives).T), dim=-1)
+        targets = torch.arange(len(queries), device=queries.device)
+        return F.cross_entropy(logits / self.temperature, targets, reduction="sum")
+
+
+class ContrastiveLearner(Learner):
+    """Train two towers so that each image is most similar to its caption, and each caption to its image.
+
+    The negatives of a pair are the other pairs of the same micro-batch on the same device, so accumulation
+    does not add negatives. A pair with the same image or the same caption is not a negative.
+    """
+
+    def forward(self, images: Tensor, ids: Tensor, numbers: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.model.head.scale.clamp_(max=MAX_SCALE)
+        pictures, texts = self.model.embed_images(images), self.model.embed_texts(ids)
+        with torch.autocast(ids.device.type, enabled=False):  # a scale of 100 would magnify rounding errors
+            logits = self.model.head(pictures.float(), texts.float())
+        same = (ids[:, None] == ids).all(-1) | (numbers[:, None] == numbers)
+        targets = torch.arange(len(ids), device=ids.device)
+        if self.model.spec.head.activation == "sigmoid":
+            return contrastive_loss(logits, targets, same, sigmoid=True)
+        return (contrastive_loss(logits, targets, same) + contrastive_loss(logits.T, targets, same)) / 2
+
+
 def model_parameters(learner: nn.Module) -> dict[str, nn.Parameter]:
     """Return the trainable parameters by name, without the prefix `model.`; tied ones appear once."""
     return {
@@ -404,20 +464,28 @@ def flops_per_token(learner: nn.Module) -> float:
     return 6.0 * (sum(p.numel() for p in learner.parameters()) - lookups)
 
 
-class CheckpointedBlock(Block):
-    """A block with gradient checkpointing: only its input is stored, and the backward pass recomputes it."""
+class CheckpointedForward:
+    """The forward pass of a block with gradient checkpointing.
 
-    def forward(self, x: Tensor, memory: Tensor | None = None, **kwargs: Any) -> Tensor:
+    Only the inputs of the block are stored, and the backward pass recomputes it.
+    """
+
+    training_only = True  # copies for inference run the block itself
+
+    def __init__(self, block: Block) -> None:
+        self.block, self.forward = block, block.forward
+
+    def __call__(self, x: Tensor, context: LayerContext) -> Tensor:
         # with a KV cache or an observer the block must run once; both are used in inference only
-        cache = getattr(kwargs.get("attend"), "cache", None)
-        inference = cache is not None or kwargs.get("obs") is not None
+        inference = getattr(context.attend, "cache", None) is not None or context.obs is not None
         if not torch.is_grad_enabled() or inference:
-            return super().forward(x, memory, **kwargs)
-        state = BatchNormState(self)
+            return self.forward(x, context)
+        options: dict[str, Any] = {}
+        state = BatchNormState(self.block)
         if state.tensors and not torch.compiler.is_compiling():
-            kwargs["context_fn"] = lambda: (nullcontext(), _preserve_statistics(state))
+            options["context_fn"] = lambda: (nullcontext(), _preserve_statistics(state))
         out: Tensor = checkpoint(
-            super().forward, x, memory, use_reentrant=False, preserve_rng_state=True, **kwargs
+            self.forward, x, context, use_reentrant=False, preserve_rng_state=True, **options
         )
         return out
 
@@ -435,11 +503,10 @@ def _preserve_statistics(state: BatchNormState) -> Iterator[None]:
 def enable_gradient_checkpointing(model: nn.Module) -> int:
     """Enable gradient checkpointing (activation recomputation) for all blocks; return their number.
 
-    Call it before `Parallel.wrap`.
-
-    Only the class of each block changes, so module paths and checkpoint keys stay the same.
+    Call it before `Parallel.wrap`. Only the `forward` of each block is replaced, so module paths and
+    checkpoint keys stay the same.
     """
-    blocks = [module for module in model.modules() if type(module) is Block]
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
     for block in blocks:
-        block.__class__ = CheckpointedBlock
+        block.forward = CheckpointedForward(block)  # type: ignore[method-assign]
     return len(blocks)

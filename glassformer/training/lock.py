@@ -15,6 +15,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from glassformer.errors import FileProblemError, GlassformerError
 from glassformer.pretrained import LOCK
+from glassformer.weights.atomic_write import atomic_write
 
 HOLDER = f"{LOCK}.json"
 ACQUIRE_TIMEOUT = 0.5  # seconds; `holder_of` acquires the lock for a moment
@@ -66,8 +67,8 @@ class RunLock:
         holder = LockHolder(
             pid=os.getpid(), host=socket.gethostname(), started=time.strftime("%Y-%m-%d %H:%M:%S %z")
         )
-        with suppress(OSError):  # e.g. a full disk; the lock itself is held
-            (self.folder / HOLDER).write_text(json.dumps(asdict(holder)))
+        with suppress(FileProblemError), atomic_write(self.folder / HOLDER) as file:
+            file.write(json.dumps(asdict(holder)).encode())  # on a full disk, the lock itself is held
         return self
 
     def __exit__(self, *_: object) -> None:

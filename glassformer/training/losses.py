@@ -104,6 +104,21 @@ def _has_triton() -> bool:
     return has_triton()
 
 
+def cosent_loss(similarities: Tensor, scores: Tensor, temperature: float) -> Tensor:
+    """Return the CoSENT loss of cosine similarities (B,): pairs with a higher score should be more similar.
+
+    It is log(1 + sum exp((s_i - s_j) / temperature)) over all i, j where the score of i is below that of j.
+
+    >>> loss = cosent_loss(torch.tensor([0.1, 0.9]), torch.tensor([0.0, 5.0]), 1.0)
+    >>> bool(torch.isclose(loss, torch.tensor(-0.8).exp().log1p()))
+    True
+    """
+    scaled = similarities / temperature
+    differences = scaled[:, None] - scaled  # (B, B)
+    wrong_order = differences.masked_fill(scores[:, None] >= scores, -torch.inf).flatten()
+    return torch.cat((wrong_order.new_zeros(1), wrong_order)).logsumexp(0)
+
+
 class _ProjectedCrossEntropy(torch.autograd.Function):
     """Compute the gradients in the forward pass, chunk by chunk; the backward pass only scales them."""
 

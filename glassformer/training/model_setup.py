@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import nn
 
 from glassformer.bundle import Bundle
@@ -16,11 +18,14 @@ from glassformer.core.block import Block
 from glassformer.core.build import build_model, initialize, unique_state_dict
 from glassformer.core.heads import VocabularyHead
 from glassformer.core.lora import add_lora
-from glassformer.core.model import AnyModel, TwoTower
-from glassformer.errors import GlassformerError, UnknownNameError
-from glassformer.families.family import Config, Family
+from glassformer.core.model import AnyModel
+from glassformer.data.image_files import MAX_DEFAULT_SIDE
+from glassformer.errors import GlassformerError, InvalidValueError, UnknownNameError, UnsupportedError
+from glassformer.families.config import Config
+from glassformer.families.family import Family
 from glassformer.families.registry import check_option_names, families, family_of_spec, preset_spec, presets
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
+from glassformer.messages import plural
 from glassformer.training.hardware import Hardware
 from glassformer.training.recipe import ModelOptions, TrainingOptions
 
@@ -30,6 +35,21 @@ SIZE_OPTIONS = frozenset(
     {"d_model", "num_heads", "num_kv_heads", "d_ff", "num_layers", "max_len", "dropout", "norm"}
 )
 TaskSuffix = Literal["ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
+MAX_SMALL_SIDE = 64  # largest image for the smallest hierarchical encoder; larger ones get these options
+LARGE_STAGES = {
+    "patch_size": 4,
+    "embed_dim": 96,
+    "depths": (2, 2, 6, 2),
+    "num_heads": (3, 6, 12, 24),
+    "window_size": 7,
+}
+SMALL_DATA = 1_000_000  # training values below which a small forecaster does better
+SATURATING_WIDTH = 128  # model width from which the hardware is fully used
+MAX_CONTEXT = 1024  # tokens of a block of text, unless the recipe sets a context length
+PATCHES = 48  # number of patches of a series that the default stride aims at
+PATCH_LENGTH = 16
+PATCH_COUNTS = (49, 256)  # fewest and most patches of an image
+MAX_PATCH_SIZE = 16
 BASELINES = ("lstm", "linear", "repeat", "seasonal")
 
 
@@ -104,7 +124,7 @@ def choose_size(
     if length_known:
         return chosen, epochs, reason
     estimate = hardware.estimate(epochs * units * 6 * weights(chosen))
-    return chosen, epochs, f"{reason}; {epochs:g} epochs, {estimate}"
+    return chosen, epochs, f"{reason}; {epochs:g} {plural('epoch', epochs)}, {estimate}"
 
 
 def find_preset(name: str) -> tuple[str, Family]:
@@ -179,13 +199,11 @@ def new_model_spec(options: ModelOptions, fixed: Mapping[str, Any]) -> specs.Mod
 def build_initialized(spec: specs.ModelSpec) -> AnyModel:
     """Build a newly initialized model; for widths below 768 the published std is scaled up."""
     model = build_model(spec)
-    if isinstance(model, TwoTower):
-        for tower in (model.image, model.text):
-            tower.load_state_dict(build_initialized(tower.spec).state_dict())
+    if children := spec.children():
+        for name, child in children.items():
+            model.get_submodule(name).load_state_dict(build_initialized(child).state_dict())
         return model
-    assert not isinstance(spec, specs.TwoTowerSpec)
-    stack = spec.encoder if hasattr(spec, "encoder") else spec.decoder
-    width = stack.d_model
+    width = next(iter(spec.stacks().values())).d_model
     if isinstance(spec.init, specs.NormalSpec) and width < PUBLISHED_WIDTH:
         initialize(model, replace(spec.init, std=spec.init.std * math.sqrt(PUBLISHED_WIDTH / width)))
     return model
@@ -198,9 +216,8 @@ def with_head(bundle: Bundle, head: specs.HeadSpec) -> Bundle:
     """
     if bundle.spec.head == head:
         return bundle
-    assert not isinstance(bundle.spec, specs.TwoTowerSpec | specs.PromptedSegmenterSpec)
-    tied: Any = tuple(name for name in bundle.spec.tied if name != "head")
-    model = build_model(replace(bundle.spec, head=head, tied=tied))
+    tied = tuple(name for name in bundle.spec.tied if name != "head")
+    model = build_model(replace(bundle.spec, head=head, tied=tied))  # type: ignore[type-var]
     body = {name: t for name, t in unique_state_dict(bundle.model).items() if not name.startswith("head.")}
     model.load_state_dict(body, strict=False)
     files = {name: bundle.files[name] for name in (IMAGE_PROCESSOR_FILE,) if name in bundle.files}
@@ -238,8 +255,8 @@ def image_head(bundle: Bundle, num_labels: int) -> specs.ClassifySpec:
 
     By default it reads the first token, or the mean of all if there is no class token.
     """
-    spec, family = bundle.spec, families().get(bundle.family or "")
-    assert isinstance(spec, specs.EncoderOnlySpec)
+    spec: Any = bundle.spec
+    family = families().get(bundle.family or "")
     pools: tuple[Literal["first", "first_mean", "mean"], ...] = ("first", "first_mean", "mean")
     heads = [specs.ClassifySpec(num_labels=num_labels, pool=pool) for pool in pools]
     for head in heads:
@@ -288,3 +305,169 @@ def select_trainable(model: nn.Module, options: TrainingOptions) -> str:
     trained = sum(p.numel() for p in names.values() if p.requires_grad)
     total = sum(p.numel() for p in names.values())
     return f"{trained:,} of {total:,} parameters are trained" if trained < total else ""
+
+
+def fit_to_patches(height: int, width: int, patch: int | Sequence[int] | None) -> tuple[int, int]:
+    """Return the image size, or the closest one that is divisible into patches. patch: None if it is chosen.
+
+    >>> fit_to_patches(28, 28, None), fit_to_patches(224, 212, None), fit_to_patches(30, 21, 4)
+    ((28, 28), (224, 208), (32, 20))
+    """
+    if patch is None:
+        with suppress(InvalidValueError):
+            choose_patch_size(height, width)
+            return height, width
+    scale = min(1.0, MAX_DEFAULT_SIDE / max(height, width)) if patch is None else 1.0
+    rows, columns = patch if isinstance(patch, Sequence) else [patch or MAX_PATCH_SIZE] * 2
+    return max(1, round(scale * height / rows)) * rows, max(1, round(scale * width / columns)) * columns
+
+
+def choose_patch_size(height: int, width: int) -> int:
+    """Choose the largest patch size that leaves enough patches.
+
+    >>> [choose_patch_size(side, side) for side in (28, 32, 8, 224)]
+    [4, 4, 1, 16]
+    """
+    fewest, most = PATCH_COUNTS
+    sizes = [n for n in range(1, MAX_PATCH_SIZE + 1) if height % n == 0 == width % n]
+    counts = {size: height * width // size**2 for size in sizes}
+    suitable = [size for size, count in counts.items() if fewest <= count <= most]
+    if suitable:
+        return max(suitable)
+    if counts[max(sizes)] <= most:
+        return 1  # a very small image: each pixel is a patch
+    rounded = [-(-side // 16) * 16 for side in (height, width)]
+    raise InvalidValueError(
+        "the image size",
+        f"{height} x {width}",
+        f"a size divisible into {fewest} to {most} equal patches",
+        f"resize the images, e.g. data.image_size={rounded}",
+    )
+
+
+def keep_fitting_weights(bundle: Bundle, spec: specs.ModelSpec) -> Bundle:
+    """Return a newly initialized model with all weights of the bundle that have the same name and shape.
+
+    spec: of the new model, e.g. with another number of labels.
+    """
+    model = build_model(spec)
+    own = unique_state_dict(model)
+    known = {
+        name: tensor
+        for name, tensor in unique_state_dict(bundle.model).items()
+        if name in own and own[name].shape == tensor.shape
+    }
+    model.load_state_dict(known, strict=False)
+    files = {name: bundle.files[name] for name in (IMAGE_PROCESSOR_FILE,) if name in bundle.files}
+    return replace(bundle, model=model, family=None, config={}, files=files)
+
+
+def count_queries(spec: Any) -> int:
+    """Return the number of object queries of a detector, the most objects that it finds in an image."""
+    return int(spec.head.num_queries or spec.target.num_queries)
+
+
+def add_queries(detector: Bundle, number: int) -> Bundle:
+    """Return a detector with more object queries; the new ones are copies of the others with some noise."""
+    spec: Any = detector.spec
+    count = count_queries(spec)
+    if spec.head.num_queries is None:  # they are the input of a decoder
+        extended = replace(spec, target=replace(spec.target, num_queries=count + number))
+    else:
+        tokens = replace(spec.input, suffix=count + number)
+        extended = replace(spec, input=tokens, head=replace(spec.head, num_queries=count + number))
+    result = keep_fitting_weights(detector, extended)
+    sources = dict(detector.model.named_parameters())
+    with torch.no_grad():
+        for name, parameter in result.model.named_parameters():
+            source = sources[name]
+            if parameter.shape != source.shape:  # (..., tokens, D), with the queries at the end
+                queries = source[..., -count:, :]
+                copies = queries[..., torch.arange(number, device=source.device) % count, :]
+                noise = torch.randn_like(copies) * (0.1 * queries.std())
+                parameter.copy_(torch.cat((source, copies + noise), -2))
+    return result
+
+
+def keep_positions(base: Bundle, bundle: Bundle) -> None:
+    """Copy the trained positions of prefix and patches to a model with more tokens behind them."""
+    old: Any = base.model
+    new: Any = bundle.model
+    if old.embed.position is not None:
+        with torch.no_grad():
+            new.embed.position[:, : old.embed.position.shape[1]] = old.embed.position
+
+
+def forecaster_lengths(bundle: Bundle, context: int | None) -> tuple[int | None, int]:
+    """Return context length and horizon of a saved forecaster.
+
+    context: returned if the model works with any context length.
+    """
+    spec: Any = bundle.spec
+    if spec.yields == "future values":
+        if spec.heads():
+            return spec.input.context_length, spec.head.prediction_length
+        known = bundle.job.context  # of a baseline
+        return getattr(spec, "context_length", context or known), spec.prediction_length
+    raise UnsupportedError("the model in model.folder", "forecasting")
+
+
+def forecaster_options(context: int, rows: int) -> dict[str, Any]:
+    """Choose PatchTST options. rows: number of training windows, each column counted."""
+    patch = 16 if context >= 64 else max(2, context // 6)
+    options: dict[str, Any] = {"patch_length": patch, "stride": max(1, patch // 2), "num_layers": 3}
+    if context <= patch:
+        options["norm"] = "layer"  # batch norm fails on a single window with a single patch
+    if rows < SMALL_DATA:
+        dropouts = dict.fromkeys(("dropout", "ffn_dropout", "embed_dropout"), 0.3)
+        return options | {"d_model": 16, "num_heads": 4, "d_ff": 128, **dropouts}
+    return options | {"d_model": 128, "num_heads": 16, "d_ff": 256}
+
+
+def forecaster_epochs(
+    hardware: Hardware, options: Mapping[str, Any], rows: int, horizon: int, context: int
+) -> tuple[float, str]:
+    """Return the number of epochs that fits the time budget (1 to 30), and the reason."""
+    patches = (context - options["patch_length"]) // options["stride"] + 1
+    layer = 4 * options["d_model"] ** 2 + 2 * options["d_model"] * options["d_ff"]
+    weights = patches * (options["num_layers"] * layer + options["d_model"] * horizon)
+    idle = max(
+        1.0, SATURATING_WIDTH / options["d_model"]
+    )  # small matrix multiplications do not saturate the hardware
+    flops = 6 * weights * rows * idle  # per epoch
+    epochs = float(f"{min(30.0, max(1.0, TIME_BUDGET * hardware.flops / flops)):.2g}")
+    return epochs, f"{epochs:g} {plural('epoch', epochs)}, {hardware.estimate(epochs * flops)}"
+
+
+def series_classifier_options(length: int) -> dict[str, Any]:
+    """Choose PatchTST options for series of a length."""
+    patch = min(PATCH_LENGTH, max(2, length // 4))
+    return {
+        "patch_length": patch,
+        "stride": max(1, round((length - patch) / PATCHES)),
+        "d_model": 64,
+        "num_heads": 4,
+        "d_ff": 128,
+        "num_layers": 3,
+        "norm": "layer",  # better than batch norm on small data sets, and with a moving average of weights
+        "wiring": "pre",
+        "position": "sincos",
+        "scaling": "none",  # the series are standardized with the training data's statistics
+        "embedding": "per_channel",
+        "head_dropout": 0.2,
+        "dropout": 0.2,
+        "ffn_dropout": 0.2,
+        "embed_dropout": 0.2,
+    }
+
+
+def choose_context_length(tokens: int, longest: int) -> int:
+    """Choose a power of two from 128 to 1024, limited by the longest document and leaving 2,500 blocks.
+
+    >>> [choose_context_length(*sizes) for sizes in ((10**6, 10**6), (10**6, 90), (10**9, 10**6))]
+    [256, 128, 1024]
+    """
+    length = 128
+    while length < min(MAX_CONTEXT, longest) and tokens // (2 * length) >= 2500:
+        length *= 2
+    return length

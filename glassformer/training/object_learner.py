@@ -6,139 +6,29 @@ Letters: B images, C channels, H height, W width, M objects of an image (padded)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.core.convolution.pixel_head import PixelOutput
-from glassformer.core.heads import BoxOutput, MaskOutput, box_corners
+from glassformer.core.vision.convolution.pixel_head import PixelOutput
+from glassformer.core.vision.heads import BoxOutput, MaskOutput
 from glassformer.data.annotated_examples import NO_OBJECT
+from glassformer.data.augmentation import (
+    ObjectAugment,
+    choose_pasted,
+    move_boxes,
+    move_images,
+    paste_boxes,
+    paste_segments,
+)
 from glassformer.data.examples import IGNORE_INDEX
 from glassformer.training.learner import Learner
-from glassformer.training.set_losses import SEGMENTATION, box_set_loss, mask_set_loss
+from glassformer.training.object_losses import SEGMENTATION, box_set_loss, mask_set_loss
 
 MaskLoss = Literal["cross_entropy", "focal"]
-VISIBLE = 0.3  # an object stays a target if at least this share of its box is left after cropping
 OFFSET_UNIT = 16.0  # pixels; offsets to centers are compared in this unit
-PASTED = 0.5  # probability that an object of the other image is pasted
-COARSE = 4  # the ellipses of pasted objects are computed at this stride
-
-
-@dataclass(frozen=True, kw_only=True)
-class ObjectAugment:
-    """Random augmentation of images and their objects, for training only.
-
-    It draws from torch's generator, which the trainer seeds for each micro-batch, so that a resumed run draws
-    the same numbers.
-
-    flip: probability of a horizontal flip. vertical_flip: of a vertical one.
-    scale: images are zoomed by up to exp(scale) in or out, at a random position.
-    color: largest change of brightness, contrast and saturation, as a fraction.
-    copy_paste: probability that objects of another image of the batch are pasted into an image.
-    """
-
-    flip: float = 0.0
-    vertical_flip: float = 0.0
-    scale: float = 0.0
-    color: float = 0.0
-    copy_paste: float = 0.0
-
-    def transform(self, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Draw the map from new to old coordinates, both from -1 to 1: factors (B, 2) and shifts (B, 2)."""
-        draws = torch.rand(count, 5, device=device)
-        signs = torch.where(draws[:, :2] < draws.new_tensor([self.flip, self.vertical_flip]), -1.0, 1.0)
-        zoom = torch.exp((2 * draws[:, 2:3] - 1) * self.scale)
-        free = (1 - 1 / zoom).abs()  # how far the window, or the image in it, may move
-        return signs / zoom, (2 * draws[:, 3:] - 1) * free
-
-    def change_colors(self, images: Tensor) -> Tensor:
-        """Change brightness, contrast and saturation of images (B, C, H, W) from 0 to 1."""
-        if not self.color:
-            return images
-        draws = 1 + (2 * torch.rand(3, len(images), 1, 1, 1, device=images.device) - 1) * self.color
-        images = images * draws[0]
-        mean = images.mean((1, 2, 3), keepdim=True)
-        images = mean + (images - mean) * draws[1]
-        gray = images.mean(1, keepdim=True)
-        return (gray + (images - gray) * draws[2]).clamp(0, 1)
-
-
-def move_images(images: Tensor, factor: Tensor, shift: Tensor, mode: str = "bilinear") -> Tensor:
-    """Resample images (B, C, H, W) with the map of `ObjectAugment.transform`; outside is 0."""
-    zero = torch.zeros_like(factor[:, 0])
-    across = torch.stack((factor[:, 0], zero, shift[:, 0]), -1)
-    down = torch.stack((zero, factor[:, 1], shift[:, 1]), -1)
-    grid = F.affine_grid(torch.stack((across, down), 1), list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, mode=mode, align_corners=False)
-
-
-def move_boxes(labels: Tensor, boxes: Tensor, factor: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply the map of `ObjectAugment.transform` to boxes (B, M, 4); those mostly outside lose their label.
-
-    labels: (B, M), NO_OBJECT for padding.
-    """
-    old = box_corners(boxes).unflatten(-1, (2, 2)) * 2 - 1  # (B, M, 2 corners, 2)
-    new = ((old - shift[:, None, None]) / factor[:, None, None] + 1) / 2
-    low, high = new.amin(2), new.amax(2)
-    area = (high - low).prod(-1)
-    low, high = low.clamp(0, 1), high.clamp(0, 1)
-    visible = (high - low).prod(-1) >= VISIBLE * area
-    return torch.where(visible, labels, NO_OBJECT), torch.cat(((low + high) / 2, high - low), -1)
-
-
-def choose_pasted(labels: Tensor, probability: float) -> Tensor:
-    """Draw which objects (B, M) are pasted into the next image: half of them, in some of the images."""
-    chosen = torch.rand(labels.shape, device=labels.device) < PASTED
-    chosen &= torch.rand(len(labels), 1, device=labels.device) < probability
-    return chosen & (labels != NO_OBJECT)
-
-
-def paste_boxes(
-    images: Tensor, labels: Tensor, boxes: Tensor, chosen: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Paste the chosen objects (B, M) of each image into the next one: the ellipses in their boxes.
-
-    Objects that are mostly covered lose their label. Returns images (B, C, H, W), labels (B, 2 M) and boxes.
-    """
-    height, width = images.shape[2:]
-    y, x = (
-        (torch.arange(0, side, COARSE, device=images.device) + COARSE / 2) / side for side in (height, width)
-    )
-    distance = [  # from the center of each box, 1 at its sides: (B, M, h, 1) and (B, M, 1, w)
-        (line - boxes[..., axis, None]).abs() / (boxes[..., axis + 2, None] / 2).clamp(min=1e-6)
-        for axis, line in ((1, y), (0, x))
-    ]
-    down, across = distance[0][..., None], distance[1][..., None, :]
-    radius = (down.square() + across.square()).masked_fill(~chosen[..., None, None], 4.0).amin(1).sqrt()
-    covered = (radius.roll(1, 0) < 1)[:, None]  # (B, 1, h, w)
-    inside = (down < 1) & (across < 1)
-    hidden = (inside & covered).flatten(2).sum(-1) > (1 - VISIBLE) * inside.flatten(2).sum(-1)
-    opacity = F.interpolate(
-        ((1 - radius) * COARSE * 2 + 0.5)[:, None], (height, width), mode="bilinear"
-    ).clamp(0, 1)
-    images = torch.lerp(images, images.roll(1, 0), opacity.roll(1, 0))
-    pasted = torch.where(chosen, labels, NO_OBJECT).roll(1, 0)
-    labels = torch.cat((torch.where(hidden, NO_OBJECT, labels), pasted), 1)
-    return images, labels, torch.cat((boxes, boxes.roll(1, 0)), 1)
-
-
-def paste_segments(
-    images: Tensor, labels: Tensor, segments: Tensor, chosen: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Paste the chosen objects (B, M) of each image into the next one, cut out along their masks.
-
-    segments: number of the object of each pixel (B, H, W), NO_OBJECT outside; in the result, pasted objects
-    have the numbers M to 2 M - 1. Returns images (B, C, H, W), labels (B, 2 M) and segments.
-    """
-    index = segments.long().clamp(min=0).flatten(1)
-    mask = chosen.gather(1, index).view_as(segments) & (segments != NO_OBJECT)
-    mask, others = mask.roll(1, 0), segments.roll(1, 0) + labels.shape[1]
-    images = torch.where(mask[:, None], images.roll(1, 0), images)
-    pasted = torch.where(chosen, labels, NO_OBJECT).roll(1, 0)
-    return images, torch.cat((labels, pasted), 1), torch.where(mask, others, segments)
 
 
 class ObjectLearner(Learner):

@@ -9,16 +9,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import typing
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
-from glassformer.core.schema import describe_type, matches_type, union_members
+from glassformer.core.precision import DTYPE_ALIASES
+from glassformer.core.schema import (
+    REQUIRED,
+    Settings,
+    SettingsType,
+    coerce_value,
+    describe_type,
+    field_types,
+    parse_settings,
+    setting,
+)
 from glassformer.errors import (
     ConflictError,
     FileMissingError,
@@ -28,54 +36,25 @@ from glassformer.errors import (
     UnknownNameError,
     UnsupportedError,
 )
+from glassformer.training.job_spec import JobSpec
+from glassformer.training.jobs import all_jobs, current_name, find_job, job_names
+from glassformer.training.sections import DataSection, Paths
 
-Paths = tuple[str, ...]
-Columns = tuple[str | int, ...]  # names, or numbers from 1
-
-
-REQUIRED: Any = dataclasses.MISSING
 DURATION_UNITS = (86400, 3600, 60, 1)  # seconds of a day, hour, minute and second
 DEFAULT_MAX_GRAD_NORM = 1.0
 MIN_EVAL_STEPS = 10  # a validation takes longer than a few steps of a short run
+UNUSUAL_BATCH_SIZE = 1024  # of texts: a larger number is probably meant as tokens
+SECTIONS = ("job", "seed", "data", "tokenizer", "model", "training")
 
 
-def setting(
-    default: Any, description: str, *, interval: str = "", unit: str = "", length: int | None = None
-) -> Any:
-    """Declare a key of a recipe with its default and its description.
+class BatchLimits(NamedTuple):
+    """Maximum size of a batch in examples, and in tokens with padding; None is unlimited."""
 
-    interval: valid numbers, e.g. `[0, 1)`. length: required length of a tuple.
-    """
-    metadata = {"description": description, "interval": interval, "unit": unit, "length": length}
-    return field(default=default, metadata=metadata)
+    batch_size: int | None = None
+    batch_tokens: int | None = None
 
 
-def in_interval(value: float, interval: str) -> bool:
-    """Return whether a number lies in an interval.
-
-    >>> in_interval(0, "[0, 1)"), in_interval(1, "[0, 1)"), in_interval(float("nan"), "[0, inf)")
-    (True, False, False)
-    """
-    low, high = (float(end) for end in interval[1:-1].split(","))
-    above = value >= low if interval[0] == "[" else value > low
-    return above and (value <= high if interval[-1] == "]" else value < high)
-
-
-class Section:
-    """Base class of recipe sections; checks that numbers lie in the interval that their key declares."""
-
-    section: typing.ClassVar[str]
-
-    def __post_init__(self) -> None:
-        for key in dataclasses.fields(self):  # type: ignore[arg-type]
-            value, length = getattr(self, key.name), key.metadata["length"]
-            interval = key.metadata["interval"]
-            values = value.values() if isinstance(value, Mapping) else value
-            numbers = (value,) if not isinstance(value, tuple | Mapping) else tuple(values)
-            if interval and not all(in_interval(n, interval) for n in numbers if isinstance(n, int | float)):
-                raise InvalidValueError(f"{self.section}.{key.name}", value, f"a number in {interval}")
-            if length and isinstance(value, tuple) and len(value) != length:
-                raise InvalidValueError(f"{self.section}.{key.name}", list(value), f"{length} numbers")
+DEFAULT_EVALUATION_BATCH = BatchLimits(batch_tokens=4096)  # an image or a series counts as one token
 
 
 def parse_duration(text: str) -> float:
@@ -109,400 +88,8 @@ def default_intervals(steps: int, per_epoch: int, eval_steps: int | None) -> dic
     }
 
 
-class DataSection(Section):
-    section = "data"
-
-
-def _train_files(description: str) -> Any:
-    return setting(REQUIRED, description, unit="files")
-
-
-def _valid_split(fraction: float) -> Any:
-    text = "validation split: files like the training files, or the fraction of the training data to hold out"
-    return setting(fraction, text, interval="(0, 1)", unit="files or fraction")
-
-
-def _max_len(of: str, default: int = 128) -> Any:
-    text = f"maximum length of {of}; null is {default}, or less if the base model reads less"
-    return setting(None, text, interval="[1, inf)", unit="tokens")
-
-
-def _encoding() -> Any:
-    return setting("utf-8", "encoding of text files, e.g. cp949 for a CSV from Korean Excel", unit="name")
-
-
-def _bpe_dropout() -> Any:
-    return setting(
-        0.0,
-        "BPE dropout (training only): in each of three passes, probability of splitting a token into two "
-        "shorter ones",
-        interval="[0, 1)",
-        unit="probability",
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
-class PairData(DataSection):
-    """Sentences and their translations, aligned line by line in two files or in the columns of tables."""
-
-    train: Paths = _train_files("two line-aligned files, or tables with both sentences in a row")
-    valid: Paths | float = _valid_split(0.02)
-    encoding: str = _encoding()
-    columns: Columns | None = setting(
-        None, "source and target column, e.g. `[en, de]`; null detects them", unit="names or numbers"
-    )
-    language_column: str | int | None = setting(
-        None, "column with the target language; null trains one target language", unit="name or number"
-    )
-    max_len: int | None = _max_len("source and target; longer pairs are skipped and counted")
-    bpe_dropout: float = _bpe_dropout()
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextData(DataSection):
-    """Documents for language modeling."""
-
-    train: Paths = _train_files("plain text, or tables with a text column")
-    valid: Paths | float = _valid_split(0.05)
-    encoding: str = _encoding()
-    sample_by: Literal["line", "paragraph", "file"] = setting(
-        "paragraph",
-        "what a document is in a plain file: a line, a paragraph (up to a blank line), or the file",
-    )
-    text_column: str | int | None = setting(
-        None, "text column of a table; null detects it", unit="name or number"
-    )
-    context_length: int | None = setting(
-        None, "tokens per example, packed end to end; null chooses 128 to 1024", unit="tokens"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabeledData(DataSection):
-    """Texts and their labels, one per row."""
-
-    train: Paths = _train_files("tables with a text and a label in a row")
-    valid: Paths | float = _valid_split(0.05)
-    encoding: str = _encoding()
-    columns: Columns | None = setting(
-        None,
-        "text and label column, or text, text_pair and label, e.g. `[premise, hypothesis, label]`; null "
-        "detects them",
-        unit="names or numbers",
-    )
-    problem_type: (
-        Literal["single_label_classification", "multi_label_classification", "regression"] | None
-    ) = setting(
-        None,
-        "single_label_classification, multi_label_classification (lists, or cells such as `warm|funny`) or "
-        "regression (numbers with a fractional part); null detects it",
-    )
-    max_len: int | None = _max_len("a text; longer texts are truncated and counted")
-    bpe_dropout: float = _bpe_dropout()
-    mask_prob: float = setting(
-        0.0, "probability of masking a token (training only)", interval="[0, 1)", unit="probability"
-    )
-    mlm_weight: float = setting(
-        0.0,
-        "weight of the masked-language-modeling loss, relative to the classification loss",
-        interval="[0, inf)",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaggedData(DataSection):
-    """Sentences with a tag per word, e.g. named entities."""
-
-    train: Paths = _train_files(
-        "a word and its tag per line and a blank line between sentences, or JSON Lines with two lists"
-    )
-    valid: Paths | float = _valid_split(0.05)
-    encoding: str = _encoding()
-    columns: Columns | None = setting(
-        None,
-        "word and tag column; null is the first and the last, or lists with usual names (tokens, ner_tags)",
-        unit="names or numbers",
-    )
-    max_len: int | None = _max_len("a sentence; longer ones are truncated and counted")
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuestionData(DataSection):
-    """Questions with answers in a context."""
-
-    train: Paths = _train_files("JSON in SQuAD's format")
-    valid: Paths | float = _valid_split(0.05)
-    encoding: str = _encoding()
-    max_len: int | None = _max_len("a window of question and context", default=384)
-    stride: int = setting(
-        128, "tokens that two windows of a long context share", interval="[0, inf)", unit="tokens"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SummaryData(DataSection):
-    """Texts and their summaries, one per row."""
-
-    train: Paths = _train_files("tables with a text and its summary in a row, or two line-aligned files")
-    valid: Paths | float = _valid_split(0.02)
-    encoding: str = _encoding()
-    columns: Columns | None = setting(
-        None, "text and summary column; null detects them", unit="names or numbers"
-    )
-    prefix: str | None = setting(
-        None, "text before every source, e.g. `summarize: ` for T5; null is that of the base model, or none"
-    )
-    max_len: int | None = _max_len("a text; longer texts are truncated and counted", default=512)
-    max_summary_len: int = setting(
-        128, "maximum length of a summary; longer ones are truncated", interval="[2, inf)", unit="tokens"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmbeddingData(DataSection):
-    """Pairs of similar texts, with hard negatives or with scores."""
-
-    train: Paths = _train_files("tables with two texts in a row, and optionally a negative or a score")
-    valid: Paths | float = _valid_split(0.05)
-    encoding: str = _encoding()
-    columns: Columns | None = setting(
-        None,
-        "anchor and positive column, and optionally a column of hard negatives or of scores; null detects "
-        "them",
-        unit="names or numbers",
-    )
-    max_len: int | None = _max_len("a text; longer texts are truncated")
-    temperature: float = setting(0.05, "divisor of the cosine similarities in the loss", interval="(0, inf)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CaptionData(DataSection):
-    """Images and their captions."""
-
-    train: Paths = _train_files("tables with an image path and a caption in a row, or COCO caption files")
-    valid: Paths | float = _valid_split(0.05)
-    encoding: str = _encoding()
-    columns: Columns | None = setting(
-        None, "image and caption column, e.g. `[image, caption]`; null detects them", unit="names or numbers"
-    )
-    images: str | None = setting(
-        None, "folder of the images; null is the folder of the file, or its subfolder images", unit="folder"
-    )
-    image_size: tuple[int, ...] = setting(
-        (224, 224),
-        "height and width to resize to; a base model keeps its own",
-        interval="[1, inf)",
-        unit="pixels",
-    )
-    max_len: int | None = _max_len("a caption; longer ones are truncated", default=64)
-    flip_prob: float = setting(
-        0.0, "augmentation: random horizontal flip", interval="[0, 1]", unit="probability"
-    )
-    max_shift: int = setting(0, "augmentation: maximum random shift", interval="[0, inf)", unit="pixels")
-    max_rotation: float = setting(
-        0.0, "augmentation: maximum random rotation", interval="[0, 180]", unit="degrees"
-    )
-    erase_prob: float = setting(
-        0.0, "augmentation: random erasing of a rectangle", interval="[0, 1]", unit="probability"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SentenceData(DataSection):
-    """Sentences to corrupt and restore (denoising)."""
-
-    train: Paths = _train_files("one sentence per line, or a column of a table")
-    valid: Paths | float = _valid_split(0.02)
-    encoding: str = _encoding()
-    text_column: str | int | None = setting(
-        None, "sentence column of a table; null detects it", unit="name or number"
-    )
-    max_len: int | None = _max_len("a sentence; longer ones are skipped and counted", default=64)
-    trim_prob: float = setting(0.3, "corruption: cut off the beginning or the end", unit="probability")
-    gap_prob: float = setting(
-        0.3, "corruption: text infilling, i.e. replace words by a gap token", unit="probability"
-    )
-    shuffle_prob: float = setting(0.3, "corruption: shuffle words locally", unit="probability")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageData(DataSection):
-    """Images and their classes."""
-
-    train: Paths = setting(
-        REQUIRED,
-        "a folder with a subfolder per class, IDX, npz, CIFAR .bin or Parquet",
-        unit="folder or file",
-    )
-    valid: Paths | float = _valid_split(0.1)
-    image_size: tuple[int, ...] | None = setting(
-        None,
-        "height and width to resize to; null keeps the most common size",
-        interval="[1, inf)",
-        unit="pixels",
-    )
-    flip_prob: float = setting(
-        0.0, "augmentation: random horizontal flip", interval="[0, 1]", unit="probability"
-    )
-    max_shift: int = setting(0, "augmentation: maximum random shift", interval="[0, inf)", unit="pixels")
-    max_rotation: float = setting(
-        0.0, "augmentation: maximum random rotation", interval="[0, 180]", unit="degrees"
-    )
-    erase_prob: float = setting(
-        0.0, "augmentation: random erasing of a rectangle", interval="[0, 1]", unit="probability"
-    )
-    cutmix_prob: float = setting(
-        0.0, "augmentation: CutMix, decided per batch", interval="[0, 1]", unit="probability"
-    )
-    mixup_prob: float = setting(
-        0.0, "augmentation: mixup, in batches without CutMix", interval="[0, 1]", unit="probability"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ObjectData(DataSection):
-    """Images with the boxes of objects."""
-
-    train: Paths = setting(
-        REQUIRED,
-        "COCO JSON, a YOLO data.yaml, a Pascal VOC folder, or a folder with `train` and `train_mask`",
-        unit="file or folder",
-    )
-    valid: Paths | float | None = setting(
-        None,
-        "validation split: a path like `train`, or the fraction of the training images to hold out; "
-        "null is the val split of the training data, or 0.1",
-        interval="(0, 1)",
-        unit="file, folder or fraction",
-    )
-    images: str | None = setting(
-        None, "folder of the images of COCO JSON; null looks beside the file", unit="folder"
-    )
-    image_size: tuple[int, ...] | None = setting(
-        None,
-        "height and width to resize to; null is the usual size, at most 512, or that of the base model",
-        interval="[1, inf)",
-        unit="pixels",
-    )
-    flip_prob: float = setting(
-        0.5, "augmentation: random horizontal flip", interval="[0, 1]", unit="probability"
-    )
-    vertical_flip_prob: float = setting(
-        0.0, "augmentation: random vertical flip", interval="[0, 1]", unit="probability"
-    )
-    scale_jitter: float = setting(
-        0.3, "augmentation: zoom by up to exp(+-scale_jitter), at a random position", interval="[0, 2]"
-    )
-    color_jitter: float = setting(
-        0.2,
-        "augmentation: change of brightness, contrast and saturation",
-        interval="[0, 1]",
-        unit="fraction",
-    )
-    copy_paste_prob: float = setting(
-        0.0,
-        "augmentation: paste objects of another image, cut out by masks (segment) or as ellipses (detect)",
-        interval="[0, 1]",
-        unit="probability",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SegmentData(ObjectData):
-    """Images with the masks of objects or classes."""
-
-    segmentation: Literal["semantic", "instance"] | None = setting(
-        None,
-        "semantic: a class per pixel; instance: a mask per object; null is instance if an image has several "
-        "masks of one class",
-    )
-    mask_loss: Literal["cross_entropy", "focal"] = setting(
-        "cross_entropy",
-        "loss of the masks of object queries, added to the dice loss: cross_entropy as in Mask2Former, or "
-        "focal as in MaskFormer",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeriesData(DataSection):
-    """Time series."""
-
-    train: Paths = setting(
-        REQUIRED, "CSV or Parquet, wide (a column per series) or long (unique_id, ds, y)", unit="file"
-    )
-    encoding: str = _encoding()
-    time_column: str | None = setting(
-        None, "time column; null detects it, and numbers the rows if there is none", unit="name"
-    )
-    target_columns: Paths | None = setting(
-        None, "columns to forecast; null takes all numeric columns", unit="names"
-    )
-    known_covariates: Paths | None = setting(
-        None, "columns whose future is known, e.g. prices or holidays (futr_exog_list)", unit="names"
-    )
-    calendar_features: (
-        tuple[Literal["hour", "day_of_week", "day_of_month", "day_of_year", "month"], ...] | None
-    ) = setting(None, "known covariates computed from the time column, e.g. [hour, day_of_week]")
-    context_length: int | None = setting(
-        None, "number of past steps that the model reads; null chooses it", unit="time steps"
-    )
-    horizon: int = setting(96, "number of steps to forecast", unit="time steps")
-    split: tuple[float, ...] = setting(
-        (0.7, 0.1, 0.2),
-        "training, validation and test split in time: fractions, or the rows where they end",
-        interval="[0, inf)",
-        unit="fractions or rows",
-        length=3,
-    )
-    fill_missing: Literal["linear", "last"] | None = setting(
-        None, "how to fill missing rows: linear interpolation or the last value; null rejects them"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabeledSeriesData(DataSection):
-    """Time series and their labels."""
-
-    train: Paths = setting(
-        REQUIRED,
-        ".ts (UEA), label and values in a row (UCR), or a table, wide (a row per series with a label "
-        "column) or long (unique_id, ds, values, label)",
-        unit="file",
-    )
-    valid: Paths | float = _valid_split(0.2)
-    encoding: str = _encoding()
-    label_column: str | None = setting(None, "label column of a table; null detects it", unit="name")
-    time_column: str | None = setting(None, "time column of a long table; null detects it", unit="name")
-    value_columns: Paths | None = setting(
-        None, "columns of values; null takes all other columns", unit="names"
-    )
-    context_length: int | None = setting(
-        None,
-        "length that all series are resampled to; null is the longest training series, at most 1024",
-        interval="[4, inf)",
-        unit="time steps",
-    )
-    difference: bool = setting(True, "add the first difference of each channel as a channel")
-    jitter_std: float = setting(
-        0.03, "augmentation: noise, relative to a channel's std", interval="[0, inf)", unit="std"
-    )
-    scale_std: float = setting(0.1, "augmentation: std of a random factor", interval="[0, inf)")
-    time_warp: float = setting(
-        0.1, "augmentation: the local speed changes by up to exp(+-time_warp)", interval="[0, inf)"
-    )
-    max_shift: float = setting(
-        0.0, "augmentation: maximum random shift in time", interval="[0, 1)", unit="fraction of the length"
-    )
-    max_mask: float = setting(
-        0.1, "augmentation: longest masked span", interval="[0, 1)", unit="fraction of the length"
-    )
-    mixup_prob: float = setting(
-        1.0, "augmentation: mixup, decided per batch", interval="[0, 1]", unit="probability"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenizerOptions(Section):
+class TokenizerOptions(Settings):
     """The tokenizer to train or to use."""
 
     section = "tokenizer"
@@ -517,7 +104,7 @@ class TokenizerOptions(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions(Section):
+class ModelOptions(Settings):
     """A preset, family or baseline, or a model to fine-tune."""
 
     section = "model"
@@ -530,17 +117,14 @@ class ModelOptions(Section):
     folder: str | None = setting(None, "model folder to fine-tune, instead of a preset")
     overrides: Mapping[str, Any] = field(
         default_factory=dict,
-        metadata={
-            "description": "option of the family: d_model, num_heads, d_ff, num_layers, dropout, ...",
-            "interval": "",
-            "unit": "",
-            "length": None,
-        },
+        metadata=setting(
+            None, "option of the family: d_model, num_heads, d_ff, num_layers, dropout, ..."
+        ).metadata,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingOptions(Section):
+class TrainingOptions(Settings):
     """The optimizer, the learning-rate schedule and the training loop."""
 
     section = "training"
@@ -563,15 +147,17 @@ class TrainingOptions(Section):
     )
     batch_tokens: int | None = setting(
         None,
-        "text jobs: maximum batch size per device, padding included; null chooses it",
+        "text jobs: maximum number of tokens in a batch per device, padding included; null chooses it, "
+        "unless batch_size is set",
         interval="[1, inf)",
         unit="tokens",
     )
     batch_size: int | None = setting(
         None,
-        "images and time series: maximum batch size per device; null chooses it",
+        "maximum number of examples in a batch per device, in every job; null chooses it, or in a text job "
+        "batch_tokens instead",
         interval="[1, inf)",
-        unit="images, windows or series",
+        unit="examples",
     )
     packing: bool | None = setting(
         None,
@@ -617,8 +203,7 @@ class TrainingOptions(Section):
     )
     label_smoothing: float | None = setting(
         None,
-        "label smoothing: probability mass spread over all classes; null is 0.1 for translate, restore and "
-        "images, else 0",
+        "label smoothing: probability mass spread over all classes; null is the default of the job, or 0",
         interval="[0, 1)",
         unit="probability",
     )
@@ -626,7 +211,7 @@ class TrainingOptions(Section):
         None,
         "classify: weight of each class in the loss: balanced (inversely proportional to its frequency, as "
         "in scikit-learn), a list in the order of the classes, or a mapping; for multi-label, weights of the "
-        "positive examples; null is balanced if the labels of a single-label job are skewed, else none",
+        "positive examples; null is balanced if each text has one label and they are skewed, else none",
         interval="(0, inf)",
     )
     r_drop: float = setting(
@@ -652,9 +237,7 @@ class TrainingOptions(Section):
     )
     metric_for_best_model: str | None = setting(
         None,
-        "metric that defines the best model; null is bleu for translate, chrf for restore, accuracy for "
-        "images, classify-series and classify (f1 for skewed or multiple labels, mse for regression), f1 for "
-        "ner and answer, ap for detect, ap or miou for segment, mse for forecast, loss for lm",
+        "metric that defines the best model, one of those of the job; null is its default",
     )
     greater_is_better: bool | None = setting(
         None,
@@ -698,8 +281,9 @@ class TrainingOptions(Section):
     device: str = setting("auto", "auto, cpu, cuda or cuda:1; auto is a GPU if there is one")
     precision: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto",
-        "bfloat16 and float16 are mixed precision (autocast), float16 with dynamic loss scaling; auto is "
-        "bfloat16 on a GPU, float32 on a CPU",
+        "bfloat16 (bf16) and float16 (fp16) are mixed precision (autocast), float16 with dynamic loss "
+        "scaling; auto is bfloat16 on a GPU, float32 on a CPU",
+        aliases=DTYPE_ALIASES,
     )
     compile: Literal["auto", "off", "default", "reduce-overhead", "max-autotune"] = setting(
         "auto", "mode of torch.compile; auto compiles on a GPU"
@@ -762,79 +346,20 @@ class TrainingOptions(Section):
         if self.time_limit is not None:
             parse_duration(self.time_limit)
 
-    @property
-    def batch(self) -> int | None:
-        """Return the batch size in the unit of the job: `batch_tokens` or `batch_size`."""
-        return self.batch_tokens or self.batch_size
-
-
-JobData = (
-    PairData
-    | TextData
-    | LabeledData
-    | TaggedData
-    | QuestionData
-    | SentenceData
-    | SummaryData
-    | EmbeddingData
-    | CaptionData
-    | ImageData
-    | ObjectData
-    | SegmentData
-    | SeriesData
-    | LabeledSeriesData
-)
-DATA_SECTIONS: dict[str, type[JobData]] = {
-    "translate": PairData,
-    "lm": TextData,
-    "classify": LabeledData,
-    "ner": TaggedData,
-    "answer": QuestionData,
-    "images": ImageData,
-    "detect": ObjectData,
-    "segment": SegmentData,
-    "forecast": SeriesData,
-    "classify-series": LabeledSeriesData,
-    "restore": SentenceData,
-    "summarize": SummaryData,
-    "embed": EmbeddingData,
-    "contrastive": CaptionData,
-}
-METRICS = {  # validation metrics of each job
-    "translate": "loss perplexity bleu chrf exact",
-    "lm": "loss perplexity bits_per_character bits_per_byte",
-    "classify": "loss accuracy f1 micro_f1 mse mae pearson spearman",
-    "ner": "loss accuracy precision recall f1",
-    "answer": "loss exact_match f1",
-    "images": "loss accuracy f1",
-    "detect": "loss ap ap50 ap75 ap_small ap_medium ap_large",
-    "segment": "loss ap ap50 ap75 ap_small ap_medium ap_large pq sq rq miou pixel_accuracy",
-    "forecast": "loss mse mae",
-    "classify-series": "loss accuracy f1",
-    "restore": "loss perplexity bleu chrf exact",
-    "summarize": "loss perplexity rouge1 rouge2 rougeL",
-    "embed": "loss spearman recall_at_1",
-    "contrastive": "loss recall_at_1 image_to_text_recall_at_1 image_to_text_recall_at_5 "
-    "image_to_text_recall_at_10 text_to_image_recall_at_1 text_to_image_recall_at_5 "
-    "text_to_image_recall_at_10",
-}
-NO_TEXT_JOBS = ("images", "detect", "segment", "forecast", "classify-series")  # jobs without a tokenizer
-SECTIONS = ("job", "seed", "data", "tokenizer", "model", "training")
-
-
-def batch_key(job: str) -> str:
-    """Return the training key for the batch size: text jobs count tokens, other jobs examples."""
-    return "batch_size" if job in (*NO_TEXT_JOBS, "contrastive") else "batch_tokens"
+    def batch_limits(self, default: BatchLimits = DEFAULT_EVALUATION_BATCH) -> BatchLimits:
+        """Return the maximum size of a batch. default: if the recipe sets none."""
+        chosen = BatchLimits(self.batch_size, self.batch_tokens)
+        return default if chosen == BatchLimits() else chosen
 
 
 class KeyDescription(NamedTuple):
-    """A key of a recipe, for the reference. job: the job of a data key; None for the other sections.
+    """A key of a recipe, for the reference. job: of a data key; None for the other sections.
 
     default: as in YAML, or "required". interval: valid numbers, e.g. `[0, 1)`.
     """
 
     section: str
-    job: str | None
+    job: JobSpec | None
     key: str
     type: str
     default: str
@@ -849,9 +374,9 @@ def describe_keys() -> Iterator[KeyDescription]:
     >>> next(key.description for key in describe_keys() if key.key == "eps")
     'Adam epsilon'
     """
-    sections: list[tuple[str | None, type[Section]]] = [*DATA_SECTIONS.items()]
+    sections: list[tuple[JobSpec | None, type[Settings]]] = [(job, job.data) for job in all_jobs()]
     for job, section in [*sections, *((None, s) for s in (TokenizerOptions, ModelOptions, TrainingOptions))]:
-        types = typing.get_type_hints(section)
+        types = field_types(section)
         for key in dataclasses.fields(section):  # type: ignore[arg-type]
             info = key.metadata
             yield KeyDescription(
@@ -879,35 +404,51 @@ class Recipe:
     """The settings of one run: job, data, tokenizer, model and training."""
 
     job: str
-    data: JobData
+    data: DataSection
     seed: int = 1
     tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
     model: ModelOptions = field(default_factory=ModelOptions)
     training: TrainingOptions = field(default_factory=TrainingOptions)
 
     def __post_init__(self) -> None:
-        training, metrics = self.training, METRICS[self.job].split()
+        training, job = self.training, self.spec
         metric = training.metric_for_best_model
-        if metric is not None and metric not in metrics:
-            raise UnknownNameError("metric", metric, metrics, where=f"the job {self.job}")
-        for key in {"batch_tokens", "batch_size"} - {batch_key(self.job)}:
-            if getattr(training, key) is not None:
-                hint = f"use training.{batch_key(self.job)}"
-                raise UnsupportedError(f"the job {self.job}", f"training.{key}", hint=hint)
+        if metric is not None and metric not in job.metrics:
+            raise UnknownNameError("metric", metric, job.metrics, where=f"the job {self.job}")
+        if training.batch_tokens is not None and job.batch_unit != "tokens":
+            hint = "use training.batch_size"
+            raise UnsupportedError(f"the job {self.job}", "training.batch_tokens", hint=hint)
+        if training.packing and training.batch_size is not None:
+            names = ("training.packing", "training.batch_size")
+            raise ConflictError(names, "a packed row holds several examples", "use training.batch_tokens")
         if training.lora_r is not None and self.model.folder is None:
             raise MissingValueError("model.folder", "to train LoRA adapters of a model")
         if training.lora_r is not None and training.average_checkpoints:
             names = ("training.lora_r", "training.average_checkpoints")
             raise ConflictError(names, "an average of adapters is not an adapter")
-        if training.r_drop and self.job in ("lm", "forecast"):
+        if training.r_drop and not job.r_drop:
             raise UnsupportedError(f"the job {self.job}", "R-Drop", hint="set training.r_drop to 0")
+
+    @property
+    def spec(self) -> JobSpec:
+        """The declaration of the job, of its variant for this data."""
+        job = find_job(self.job)
+        return next((variant for variant in job.variants if variant.data is type(self.data)), job)
+
+    @property
+    def batch_warning(self) -> str:
+        """A warning if the batch size of a text job looks like a number of tokens; else empty."""
+        size = self.training.batch_size or 0
+        if size <= UNUSUAL_BATCH_SIZE or self.spec.batch_unit != "tokens":
+            return ""
+        return f"batch_size {size:,} counts examples; batch_tokens (--batch-tokens) counts tokens"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as plain data, in the structure of the file."""
         data: dict[str, Any] = {"job": self.job, "seed": self.seed}
         for section in SECTIONS[2:]:
             data[section] = section_dict(getattr(self, section))
-        if self.job in NO_TEXT_JOBS:
+        if not self.spec.tokenizer:
             del data["tokenizer"]
         return data
 
@@ -955,7 +496,7 @@ def with_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[st
         if not equals or not section:
             raise InvalidValueError("the override", override, "section.key=value, e.g. training.lr=0.001")
         try:
-            value = yaml.safe_load(text)
+            value = text if len(text) == 1 and not text.isalnum() else yaml.safe_load(text)  # e.g. | or a tab
         except yaml.YAMLError:
             value = text
         if not key:
@@ -967,16 +508,22 @@ def with_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[st
     return changed
 
 
-def parse_recipe(data: Mapping[str, Any]) -> Recipe:
-    """Parse the content of a recipe; unknown keys, wrong types and values out of range are errors."""
+def parse_recipe(data: Mapping[str, Any], *, warn: bool = True) -> Recipe:
+    """Parse the content of a recipe; unknown keys, wrong types and values out of range are errors.
+
+    data: what the file holds. warn: warn if the job has a name of a former version.
+    """
     for key in data:
         if key not in SECTIONS:
             raise UnknownNameError("recipe section", str(key), *_section_of_key(str(key), data.get("job")))
-    job = data.get("job")
-    if not isinstance(job, str) or job not in DATA_SECTIONS:
-        raise UnknownNameError("job", str(job), DATA_SECTIONS)
+    job, renamed = current_name(str(data.get("job")), warn=warn)
+    if job not in job_names():
+        raise UnknownNameError("job", job, job_names())
     if "data" not in data:
         raise MissingValueError("data", "in a recipe", "set data.train to the training files")
+    section = data["data"]
+    if renamed and isinstance(section, Mapping):
+        section = {**renamed, **section}
     model = data.get("model") or {}
     if not isinstance(model, Mapping):
         model = {"preset": model}  # `model: lstm` for short
@@ -988,14 +535,13 @@ def parse_recipe(data: Mapping[str, Any]) -> Recipe:
     return Recipe(
         job=job,
         seed=seed,
-        data=parse_section(DATA_SECTIONS[job], data["data"]),
+        data=parse_section(find_job(job).variant(section).data, section),
         tokenizer=parse_section(TokenizerOptions, data.get("tokenizer")),
         model=dataclasses.replace(parse_section(ModelOptions, own), overrides=overrides),
         training=parse_section(TrainingOptions, data.get("training")),
     )
 
 
-SectionType = TypeVar("SectionType", bound=Section)
 # Names that other libraries use for our keys.
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "learning_rate": ("lr",),
@@ -1020,8 +566,9 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "warmup": ("warmup_steps",),
     "schedule": ("lr_scheduler",),
     "lr_scheduler_type": ("lr_scheduler",),
-    "batch": ("batch_tokens", "batch_size"),
-    "per_device_train_batch_size": ("batch_tokens", "batch_size"),
+    "batch": ("batch_size", "batch_tokens"),
+    "per_device_train_batch_size": ("batch_size",),
+    "max_tokens": ("batch_tokens",),
     "max_length": ("max_len",),
     "max_seq_length": ("max_len",),
     "futr_exog_list": ("known_covariates",),
@@ -1032,9 +579,9 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 
 def _section_of_key(name: str, job: Any) -> tuple[Sequence[str], str]:
     """Return the known sections and no hint, or no sections and a hint with the section of the key."""
-    kinds: list[type[Section]] = [TrainingOptions, TokenizerOptions, ModelOptions]
-    if job in DATA_SECTIONS:
-        kinds.append(DATA_SECTIONS[job])
+    kinds: list[type[Settings]] = [TrainingOptions, TokenizerOptions, ModelOptions]
+    if job in job_names():
+        kinds += [variant.data for variant in all_jobs() if variant.name == job]
     for kind in kinds:
         keys = {key.name for key in dataclasses.fields(kind)}  # type: ignore[arg-type]
         matches = [key for key in (name, *SYNONYMS.get(name, ())) if key in keys]
@@ -1043,52 +590,10 @@ def _section_of_key(name: str, job: Any) -> tuple[Sequence[str], str]:
     return SECTIONS, ""
 
 
-def parse_section(kind: type[SectionType], data: Any) -> SectionType:
+def parse_section(kind: type[SettingsType], data: Any) -> SettingsType:
     """Parse a section from plain data. kind: its class.
 
     >>> parse_section(TokenizerOptions, {"kind": "char"}).kind
     'char'
     """
-    data = {} if data is None else data
-    if not isinstance(data, Mapping):
-        raise InvalidValueError(kind.section, data, "a section of keys and values")
-    types = typing.get_type_hints(kind)
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    hints = {key.name: types[key.name] for key in fields}
-    values = {}
-    for key, value in data.items():
-        if key not in hints:
-            synonyms = [name for name in SYNONYMS.get(str(key), ()) if name in hints]
-            known, hint = ((), f"use {' or '.join(synonyms)}") if synonyms else (hints, "")
-            raise UnknownNameError("key", str(key), known, hint, where=kind.section)
-        values[key] = coerce_value(value, hints[key], f"{kind.section}.{key}")
-    for key in fields:
-        required = key.default is REQUIRED and key.default_factory is dataclasses.MISSING
-        if required and key.name not in values:
-            raise MissingValueError(f"{kind.section}.{key.name}", "in a recipe")
-    return kind(**values)
-
-
-def coerce_value(value: Any, hint: Any, name: str) -> Any:
-    """Convert a value to the type `hint` of its field: a list to a tuple, a single path to a tuple of one.
-
-    YAML 1.1 parses `off` as a boolean and `1e-3` as a string; both are converted if the field requires it.
-    name: the key, for errors.
-    """
-    known = union_members(hint)
-    scalars = [choice for choice in known if typing.get_origin(choice) is not tuple]
-    sequence = next((choice for choice in known if typing.get_origin(choice) is tuple), None)
-    if isinstance(value, bool) and not any(matches_type(value, choice) for choice in scalars):
-        word = "on" if value else "off"
-        value = word if any(matches_type(word, choice) for choice in scalars) else value
-    if isinstance(value, str) and float in scalars and str not in scalars:
-        with suppress(ValueError):
-            value = float(value)
-    if any(matches_type(value, choice) for choice in scalars):
-        is_int = isinstance(value, int) and not isinstance(value, bool)
-        return float(value) if is_int and float in scalars and int not in scalars else value
-    if sequence is not None and value is not None:
-        inner = typing.get_args(sequence)[0]
-        items = value if isinstance(value, list | tuple) else [value]
-        return tuple(coerce_value(item, inner, name) for item in items)
-    raise InvalidValueError(name, value, describe_type(hint))
+    return parse_settings(kind, data, needed="in a recipe", synonyms=SYNONYMS)

@@ -29,12 +29,17 @@ from glassformer.training.checkpoint import recover_folder
 from glassformer.training.data_cache import Log, no_log
 from glassformer.training.distributed import Parallel
 from glassformer.training.hardware import Hardware
-from glassformer.training.jobs import JOBS
-from glassformer.training.jobs.base import Job
+from glassformer.training.job import Job, create_job
 from glassformer.training.logging.console import silence_stderr
 from glassformer.training.logging.trackers import make_trackers
-from glassformer.training.recipe import Recipe, parse_recipe, read_recipe
-from glassformer.training.session import RESUMABLE, Session, check_unchanged, first_difference, open_session
+from glassformer.training.recipe import Recipe, parse_recipe, read_recipe, read_recipe_dict
+from glassformer.training.session import (
+    RESUMABLE,
+    check_unchanged,
+    first_difference,
+    has_results,
+    open_session,
+)
 from glassformer.training.signals import Interrupted, StopSignals
 from glassformer.training.trainer import RunResult, Trainer
 from glassformer.weights.atomic_write import atomic_write
@@ -89,20 +94,16 @@ def run(
             )
         except Interrupted:
             return RunResult(outcome="interrupted", folder=root, exit_code=session.signals.exit_code)
-        return _train_job(job, session, callbacks)
-
-
-def _train_job(job: Job[Any], session: Session, callbacks: Sequence[TrainerCallback]) -> RunResult:
-    torch.manual_seed(job.recipe.seed)
-    trainer = Trainer.of_task(
-        job.task(),
-        job.recipe.training,
-        seed=job.recipe.seed,
-        folder=job.folder,
-        callbacks=[_TestSplit(job), *callbacks],
-        facts={"job": job.recipe.job, **job.facts},
-    )
-    return trainer.train_in(session)
+        torch.manual_seed(job.recipe.seed)
+        trainer = Trainer.of_plan(
+            job.plan(),
+            job.recipe.training,
+            seed=job.recipe.seed,
+            folder=root,
+            callbacks=[_TestSplit(job), *callbacks],
+            facts={"job": job.recipe.job, **job.facts},
+        )
+        return trainer.train_in(session)
 
 
 class _TestSplit(TrainerCallback):
@@ -147,7 +148,7 @@ def prepare_job(request: Recipe, root: Path, device: torch.device, log: Log, *, 
     for name in (BEST, MODEL, "tokenizer"):
         recover_folder(root / name)
     known = resumed_recipe(request, root)
-    job = JOBS[request.job](known or _round_accumulation(request, ranks, log), root, log)
+    job = create_job(known or _round_accumulation(request, ranks, log), root, log)
     if known is None:
         job.check_model()
     job.prepare_data()
@@ -158,7 +159,7 @@ def prepare_job(request: Recipe, root: Path, device: torch.device, log: Log, *, 
         job.facts["chosen"] = reasons
         _write_request(request, root)
         _write(root / RECIPE, job.recipe.to_yaml())
-    elif known != read_recipe(root / RECIPE):  # resumed with more steps, or on another device
+    elif known != saved_recipe(root):  # resumed with more steps, or on another device
         _write(root / RECIPE, known.to_yaml())
     return job
 
@@ -171,6 +172,11 @@ def _round_accumulation(request: Recipe, ranks: int, log: Log) -> Recipe:
     return replace(request, training=replace(request.training, gradient_accumulation_steps=steps))
 
 
+def saved_recipe(root: Path) -> Recipe:
+    """Return the recipe of the run in a folder; it may have been started by a former version."""
+    return parse_recipe(read_recipe_dict(root / RECIPE), warn=False)
+
+
 def resumed_recipe(request: Recipe, root: Path) -> Recipe | None:
     """Return the recipe of the run in the folder, if it matches the request; None if there is no run.
 
@@ -178,12 +184,13 @@ def resumed_recipe(request: Recipe, root: Path) -> Recipe | None:
     """
     if not is_run(root):
         return None
-    content, now = read_recipe(root / RECIPE).to_dict(), request.to_dict()
+    content, now = saved_recipe(root).to_dict(), request.to_dict()
     before = content
     if (root / REQUEST).is_file():
-        before = json.loads((root / REQUEST).read_text(encoding="utf-8"))
+        request_file = json.loads((root / REQUEST).read_text(encoding="utf-8"))
+        before = parse_recipe(request_file, warn=False).to_dict()
     if first_difference(now, before) and first_difference(now, content):
-        if not any((root / name).exists() for name in ("checkpoints", MODEL)):
+        if not has_results(root):
             return None
         check_unchanged(root, now, before)
     training, changes = content["training"], now["training"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.errors import ConflictError
-from glassformer.pretrained import check_run_folder
+from glassformer.pretrained import MODEL, check_run_folder
 from glassformer.training.distributed import Parallel, parallel_from_environment
 from glassformer.training.hardware import device_for
 from glassformer.training.lock import RunLock
@@ -47,6 +47,11 @@ def open_session(folder: Path, options: TrainingOptions) -> Iterator[Session]:
         parallel.barrier()
     finally:
         parallel.close()
+
+
+def has_results(folder: Path) -> bool:
+    """Whether a run has saved anything; before that, all of its settings may still change."""
+    return any((folder / name).exists() for name in ("checkpoints", MODEL))
 
 
 def check_unchanged(folder: Path, now: Mapping[str, Any], before: Mapping[str, Any]) -> None:

@@ -17,13 +17,12 @@ from torch.optim import Optimizer
 from glassformer.data import Batches
 from glassformer.data.examples import Arrays, Examples
 from glassformer.data.windows import Windows
+from glassformer.errors import InvalidValueError
 from glassformer.metrics.forecast import ForecastErrors, ForecastScores
-from glassformer.metrics.labels import ConfusionMatrix
 from glassformer.training.datasets import DatasetOptions, EvaluationBatches
-from glassformer.training.learner import LabelLearner, Learner, SeriesLearner, count_labels, point_forecast
-from glassformer.training.losses import cross_entropy
+from glassformer.training.learner import Learner, SeriesLearner, count_labels, point_forecast
 from glassformer.training.optimizer import build_optimizer
-from glassformer.training.recipe import TrainingOptions
+from glassformer.training.recipe import BatchLimits, TrainingOptions
 
 LossFunction = Callable[[Any, Any], "Tensor | tuple[Tensor, float | Tensor]"]
 MetricsFunction = Callable[[Any, EvaluationBatches], Mapping[str, float]]
@@ -130,7 +129,16 @@ class FunctionTask(TrainingTask):
 
 def summed_loss(loss: Tensor | tuple[Tensor, float | Tensor], examples: int) -> tuple[Tensor, float | Tensor]:
     """Return the summed loss and its count for the result of `TrainingTask.loss`."""
-    return loss if isinstance(loss, tuple) else (loss * examples, examples)
+    is_sum = isinstance(loss, tuple) and len(loss) == 2
+    total = loss[0] if is_sum else loss
+    expected = "the mean loss as a scalar tensor, or its sum and the count"
+    if not isinstance(total, Tensor):
+        raise InvalidValueError("the loss", f"a {type(total).__name__}", expected)
+    if total.dim():
+        raise InvalidValueError("the loss", f"a tensor of shape {tuple(total.shape)}", expected)
+    if torch.is_grad_enabled() and not total.requires_grad:
+        raise InvalidValueError("the loss", "a tensor without gradient", "a function of the parameters")
+    return (total, loss[1]) if is_sum else (total * examples, examples)
 
 
 class TaskLearner(Learner):
@@ -145,8 +153,8 @@ class TaskLearner(Learner):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnerTask:
-    """Everything that the training loop needs.
+class TrainingPlan:
+    """Everything that the training loop needs, from a job or from a `TrainingTask`.
 
     learner: a module whose forward takes a batch and returns the summed loss; its `model` is saved.
     train: the training examples, or a dataset with its batch settings.
@@ -174,19 +182,16 @@ class LearnerTask:
 
 
 def evaluation_batches(
-    examples: Examples, device: torch.device, batch: int
+    examples: Examples, device: torch.device, batch: BatchLimits
 ) -> Iterator[tuple[NDArray[np.int64], Arrays, dict[str, Tensor]]]:
-    """Yield batches that cover each example once: row numbers, arrays, and the arrays as tensors.
-
-    batch: maximum number of tokens, images or windows in a batch.
-    """
-    for planned in Batches(data=examples, tokens=batch).epoch():
+    """Yield batches that cover each example once: row numbers, arrays, and the arrays as tensors."""
+    for planned in Batches(data=examples, rows=batch.batch_size, tokens=batch.batch_tokens).epoch():
         arrays = examples.batch(planned.rows, epoch=0)
         tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
         yield planned.rows, arrays, tensors
 
 
-def mean_loss(learner: Learner, examples: Examples, device: torch.device, *, batch: int) -> float:
+def mean_loss(learner: Learner, examples: Examples, device: torch.device, *, batch: BatchLimits) -> float:
     """Return the mean loss per label over all examples. The learner must be in evaluation mode.
 
     `forward` is called uncompiled, since the shapes of evaluation batches vary too much.
@@ -198,21 +203,8 @@ def mean_loss(learner: Learner, examples: Examples, device: torch.device, *, bat
     return total / count if count else math.nan
 
 
-def classification_metrics(
-    learner: LabelLearner, examples: Examples, device: torch.device, *, classes: Sequence[str], batch: int
-) -> tuple[float, ConfusionMatrix, NDArray[np.int64]]:
-    """Return the mean loss per example, the confusion matrix, and the predicted class of each row."""
-    total, counts, predicted = 0.0, ConfusionMatrix(classes), np.zeros(len(examples), np.int64)
-    for rows, arrays, tensors in evaluation_batches(examples, device, batch):
-        logits = learner.logits(tensors["inputs"])
-        total += float(cross_entropy(logits, tensors["labels"]))
-        predicted[rows] = logits.argmax(-1).cpu().numpy()
-        counts.add(predicted=predicted[rows], true=arrays["labels"])
-    return total / len(examples), counts, predicted
-
-
 def forecast_metrics(
-    learner: SeriesLearner, windows: Windows, device: torch.device, *, batch: int
+    learner: SeriesLearner, windows: Windows, device: torch.device, *, batch: BatchLimits
 ) -> tuple[float, ForecastScores]:
     """Return the mean loss per value, and the errors over all windows, in standardized units."""
     total, values, errors = 0.0, 0, ForecastErrors()

@@ -24,10 +24,10 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import default_collate
 
 from glassformer.bundle import Bundle, load, save
 from glassformer.core.build import matches_spec, unique_state_dict
+from glassformer.core.lora import merge_lora, remove_lora
 from glassformer.core.model import AnyModel
 from glassformer.data import DataPosition
 from glassformer.data.batches import ROW_SEPARATOR
@@ -59,6 +59,7 @@ from glassformer.training.datasets import (
     DatasetLoader,
     DatasetOptions,
     EvaluationBatches,
+    collate_equal,
     to_device,
 )
 from glassformer.training.distributed import Fsdp, Parallel
@@ -91,15 +92,15 @@ from glassformer.training.recipe import (
     parse_section,
     section_dict,
 )
-from glassformer.training.session import RESUMABLE, Session, check_unchanged, open_session
+from glassformer.training.session import RESUMABLE, Session, check_unchanged, has_results, open_session
 from glassformer.training.signals import StopSignals
 from glassformer.training.task import (
     FunctionTask,
-    LearnerTask,
     LossFunction,
     MetricsFunction,
     Sample,
     TaskLearner,
+    TrainingPlan,
     TrainingTask,
     ValidationResult,
     lower_is_better,
@@ -154,6 +155,15 @@ class DivergedError(GlassformerError):
         "{steps} consecutive steps had a non-finite or far too large loss, the last one step {last_step:,} "
         "(examples {examples}); the weights are those before them"
     )
+
+
+@dataclass(eq=False)
+class NothingToTrainError(GlassformerError):
+    """No parameter of the module is trained. parameters: their number."""
+
+    parameters: int
+    hint: str = "check training.freeze, and requires_grad of the parameters"
+    template: ClassVar[str] = "0 of {parameters:,} parameters are trained"
 
 
 @dataclass(eq=False)
@@ -238,7 +248,7 @@ class Trainer:
     deadline: float = math.inf
     metric: str = "loss"
     log: RunLog
-    _task: TrainingTask | None = None  # None for the task of a job
+    _task: TrainingTask | None = None  # None for the plan of a job
     _stop_outcome: Outcome = "interrupted"
 
     def __init__(
@@ -252,12 +262,14 @@ class Trainer:
         collate_fn: Collate | None = None,
         compute_metrics: MetricsFunction | None = None,
         callbacks: Sequence[TrainerCallback] = (),
-        folder: str | Path,
+        folder: str | Path | None = None,
         seed: int = 1,
         shuffle: bool = True,
         num_workers: int = 0,
         **options: Any,
     ) -> None:
+        if folder is None:
+            raise MissingValueError("folder", "to train", 'pass the run folder, e.g. folder="runs/x"')
         if task is None:
             if loss is None:
                 raise MissingValueError(
@@ -267,7 +279,7 @@ class Trainer:
         elif loss is not None or compute_metrics is not None:
             name = "compute_metrics" if loss is None else "loss"
             raise ConflictError(("task", name), "both are given", "define it in the task")
-        collate_fn = collate_fn or default_collate
+        collate_fn = collate_fn or collate_equal
         data = DatasetOptions(
             dataset=train_dataset, collate_fn=collate_fn, shuffle=shuffle, num_workers=num_workers
         )
@@ -277,9 +289,10 @@ class Trainer:
         self.model, self._eval_dataset, self._collate_fn = module, eval_dataset, collate_fn
         self._task, self._requested = task, section_dict(requested)
         self._training_examples = data.examples
+        self._unfrozen = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
         library_model = isinstance(model, Bundle) or (isinstance(module, AnyModel) and matches_spec(module))
         self._initialize(
-            LearnerTask(
+            TrainingPlan(
                 learner=TaskLearner(module, task),
                 train=data,
                 unit=task.unit,
@@ -297,9 +310,9 @@ class Trainer:
         )
 
     @classmethod
-    def of_task(
+    def of_plan(
         cls,
-        task: LearnerTask,
+        plan: TrainingPlan,
         options: TrainingOptions,
         *,
         seed: int,
@@ -307,15 +320,15 @@ class Trainer:
         callbacks: Sequence[TrainerCallback] = (),
         facts: Mapping[str, Any] | None = None,
     ) -> Trainer:
-        """Return the trainer of a job's task, with all options set. facts: about the run, for its log."""
+        """Return the trainer of a job's plan, with all options set. facts: about the run, for its log."""
         trainer = cls.__new__(cls)
-        trainer.model = task.learner.model
-        trainer._initialize(task, options, seed=seed, folder=folder, callbacks=callbacks, facts=facts)
+        trainer.model = plan.learner.model
+        trainer._initialize(plan, options, seed=seed, folder=folder, callbacks=callbacks, facts=facts)
         return trainer
 
     def _initialize(
         self,
-        task: LearnerTask,
+        plan: TrainingPlan,
         options: TrainingOptions,
         *,
         seed: int,
@@ -324,7 +337,7 @@ class Trainer:
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         assert options.max_steps is not None
-        self.task, self.options, self.seed, self.folder = task, options, seed, folder
+        self.plan, self.options, self.seed, self.folder = plan, options, seed, folder
         self.facts = facts or {}
         self.max_steps = options.max_steps
         self.callbacks = [*callbacks, *make_trackers(options.report_to)]
@@ -334,12 +347,14 @@ class Trainer:
     def start(
         self, *, parallel: Parallel, log: RunLog, signals: StopSignals, started: float | None = None
     ) -> Trainer:
-        """Wrap the model and build everything else that steps need; `run` then trains from the state.
+        """Wrap the model and build everything else that steps need; `run_steps` then trains from the state.
 
         started: when the time limit starts, as `time.monotonic` returns it; by default now.
         """
-        task, options = self.task, self.options
+        plan, options = self.plan, self.options
         self.parallel, self.log, self.signals = parallel, log, signals
+        if trainable := select_trainable(plan.learner.model, options):
+            log.message(trainable)
         self.device = parallel.device
         self.dtype = dtype_of(options, self.device)
         if options.time_limit is not None:
@@ -351,16 +366,19 @@ class Trainer:
             max_steps=self.max_steps,
             min_lr_ratio=options.min_lr_ratio,
         )
-        self.metric = options.metric_for_best_model or task.metric or "loss"
-        if reason := compile_learner(task.learner, options, self.device):
+        self.metric = options.metric_for_best_model or plan.metric or "loss"
+        if reason := compile_learner(plan.learner, options, self.device):
             log.message(reason)
-        if isinstance(task.learner, TaskLearner):  # a job builds the same weights on every rank
-            parallel.broadcast_weights(task.learner)
-        self.module = parallel.wrap(task.learner)
+        if isinstance(plan.learner, TaskLearner):  # a job builds the same weights on every rank
+            parallel.broadcast_weights(plan.learner)
+        self.module = parallel.wrap(plan.learner)
         self.learner = cast(Learner, parallel.unwrap(self.module))
         self.parameters = model_parameters(self.learner)
+        total = sum(p.numel() for p in self.learner.parameters())
+        if not self.parameters and (total or self._task):  # a baseline of a job has nothing to train
+            raise NothingToTrainError(total)
         self.batch_norm_state = BatchNormState(self.learner)
-        self.optimizer = task.optimizer(self.parameters, options)
+        self.optimizer = plan.optimizer(self.parameters, options)
         self.peak_lrs = [group["lr"] for group in self.optimizer.param_groups]
         self.ema = ExponentialMovingAverage(self.parameters, options.ema) if options.ema else None
         self.loss_scale = LossScale(self.device) if self.dtype == torch.float16 else None
@@ -370,7 +388,7 @@ class Trainer:
         )
         self.snapshots = snapshot_steps(options.snapshots, self.max_steps)
         self.loader = self._make_loader()
-        tokens = self.task.unit == "tokens"  # an image or a series has an unknown number of them
+        tokens = self.plan.unit == "tokens"  # an image or a series has an unknown number of them
         self.flops_per_unit = flops_per_token(self.learner) if tokens else 0.0
         self.data_seconds = 0.0  # spent waiting for data
         self._compiled = False  # whether a compiled step succeeded
@@ -378,19 +396,19 @@ class Trainer:
         return self
 
     def _make_loader(self) -> DataLoader | DatasetLoader:
-        task, options = self.task, self.options
+        plan, options = self.plan, self.options
         common: dict[str, Any] = {
             "accumulation_steps": options.gradient_accumulation_steps,
             "rank": self.parallel.rank,
             "ranks": self.parallel.ranks,
         }
-        if isinstance(task.train, DatasetOptions):
+        if isinstance(plan.train, DatasetOptions):
             assert options.batch_size is not None
-            return DatasetLoader(data=task.train, batch_size=options.batch_size, seed=self.seed, **common)
-        assert task.count is not None
-        batches, examples = make_batches(task.train, options, seed=self.seed, row_width=task.row_width)
+            return DatasetLoader(data=plan.train, batch_size=options.batch_size, seed=self.seed, **common)
+        assert plan.count is not None
+        batches, examples = make_batches(plan.train, options, seed=self.seed, row_width=plan.row_width)
         pinned = self.device.type == "cuda"
-        return DataLoader(batches=batches, examples=examples, count=task.count, pin_memory=pinned, **common)
+        return DataLoader(batches=batches, examples=examples, count=plan.count, pin_memory=pinned, **common)
 
     @property
     def is_main(self) -> bool:
@@ -414,6 +432,7 @@ class Trainer:
             recover_folder(self.folder / name)
         with open_session(self.folder, self.options) as session:
             self._resume_settings(session.parallel)
+            torch.manual_seed(self.seed)  # for new adapters
             result = self.train_in(session)
         result.raise_signal()
         return result
@@ -426,7 +445,7 @@ class Trainer:
         path = self.folder / REQUEST
         dataset = {"examples": self._training_examples}
         request = {"seed": self.seed, "training": self._requested, "train_dataset": dataset}
-        if path.is_file():
+        if path.is_file() and has_results(self.folder):
             before = json.loads(path.read_text(encoding="utf-8"))
             chosen = before.pop("chosen", {})
             check_unchanged(self.folder, json.loads(json.dumps(request)), before)
@@ -448,7 +467,6 @@ class Trainer:
                 "resume with a number of processes that divides it",
             )
         configure_torch(options, parallel.device)
-        trainable = select_trainable(self.task.learner.model, options)
         manager = CheckpointManager(root / "checkpoints", parallel, keep=options.save_total_limit)
         checkpoint = manager.newest()
         step = checkpoint.step if checkpoint is not None else 0
@@ -457,20 +475,18 @@ class Trainer:
             root,
             total_steps=self.max_steps,
             from_step=step,
-            unit=self.task.unit,
+            unit=self.plan.unit,
             every=options.logging_steps or 1,
             peak_flops=peak and peak * parallel.ranks,
             main=parallel.main,
             tensorboard="tensorboard" in options.report_to,
         ) as log:
-            weights = sum(p.numel() for p in self.task.learner.parameters())
-            facts = {"parameters": weights, "device": str(parallel.device), "processes": parallel.ranks}
-            log.facts({**facts, "CPU threads": torch.get_num_threads(), **self.facts})
-            if options.gradient_checkpointing and not enable_gradient_checkpointing(self.task.learner):
+            if options.gradient_checkpointing and not enable_gradient_checkpointing(self.plan.learner):
                 log.message("gradient checkpointing has no effect: the module has no blocks of this library")
             self.start(parallel=parallel, log=log, signals=session.signals, started=session.started)
-            if trainable:
-                log.message(trainable)
+            weights = sum(p.numel() for p in self.plan.learner.parameters())
+            facts = {"parameters": weights, "device": str(parallel.device), "processes": parallel.ranks}
+            log.facts({**facts, "CPU threads": torch.get_num_threads(), **self.facts})
             if checkpoint is None:
                 steps = "step" if self.max_steps == 1 else "steps"
                 log.message(f"{weights:,} parameters, {self.max_steps:,} {steps} on {parallel.device}")
@@ -481,7 +497,7 @@ class Trainer:
                 verb = "finished at" if step >= self.max_steps else "resuming from"
                 log.message(f"{verb} step {step:,} of {self.max_steps:,}")
             self._call("on_train_begin")
-            outcome = self.run()
+            outcome = self.run_steps()
             state, progress = self.state, f"step {self.state.step:,} of {self.max_steps:,}"
             if outcome == "interrupted":
                 log.message(f"stopped at {progress}; run the same command again to resume")
@@ -518,14 +534,14 @@ class Trainer:
 
         dataset: by default `eval_dataset`.
         """
-        if dataset is None and self.task.validate is None:
+        if dataset is None and self.plan.validate is None:
             raise MissingValueError("dataset", "to evaluate", "pass one, or eval_dataset to the trainer")
         device = device_for(self.options.device)
         training = self.model.training
         self.model.to(device).eval()
         try:
             with torch.no_grad(), autocast(device, dtype_of(self.options, device)):
-                validate = self.task.validate if dataset is None else partial(self._evaluate, dataset=dataset)
+                validate = self.plan.validate if dataset is None else partial(self._evaluate, dataset=dataset)
                 return dict(validate(device).metrics) if validate else {}
         finally:
             self.model.train(training)
@@ -543,7 +559,7 @@ class Trainer:
 
     # ---- steps -----------------------------------------------------------------------------------------
 
-    def run(self) -> Outcome:
+    def run_steps(self) -> Outcome:
         """Train until the last step, an early stop or a signal, and save a checkpoint in each case."""
         if self.state.step >= self.max_steps:
             return "finished"
@@ -558,12 +574,13 @@ class Trainer:
             self._save_snapshot()
         with self.loader.open(self.state.position, self.state.data_state) as steps:
             while self.state.step < self.max_steps:
-                outcome = self._run_step(steps)
+                outcome = self.run_step(steps)
                 if outcome is not None:
                     return outcome
         return "finished"
 
-    def _run_step(self, steps: Iterator[StepBatches]) -> Outcome | None:
+    def run_step(self, steps: Iterator[StepBatches]) -> Outcome | None:
+        """Train one step and log it; validate and save if they are due. Return why the run ends, or None."""
         options, state = self.options, self.state
         start = time.perf_counter()
         batches = next(steps)
@@ -610,14 +627,15 @@ class Trainer:
         self.batch_norm_state.save()
         while True:
             try:
-                return self._train_step(batches)
+                return self._forward_backward(batches)
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 if not _is_out_of_memory(error):
                     raise
                 self._discard_step()
                 batches = self._split_batches(batches, error)
 
-    def _train_step(self, batches: list[MicroBatch]) -> tuple[Tensor, Tensor, float] | None:
+    def _forward_backward(self, batches: list[MicroBatch]) -> tuple[Tensor, Tensor, float] | None:
+        """Compute the gradient of a step and update the weights; see `train_step`."""
         step = self.state.step + 1
         known = sum(batch.units or 0 for batch in batches)
         overdue = time.monotonic() >= self.deadline
@@ -637,7 +655,7 @@ class Trainer:
             loss, count = self._backward(batch, step, last=n + 1 == len(batches))
             total += loss
             returned += count
-        if self.task.count is None:
+        if self.plan.count is None:
             units = float(self.parallel.sum(torch.tensor(returned, dtype=torch.float64)))
         if units <= 0:
             raise EmptyInputError(f"batch of step {step:,}", "check the data, or raise the batch size")
@@ -663,7 +681,7 @@ class Trainer:
         with self.parallel.gradient_sync(self.module, last):
             with autocast(self.device, self.dtype):
                 output: Any = self._forward(inputs)
-            loss, count = (output, 0) if self.task.count else output
+            loss, count = (output, 0) if self.plan.count else output
             (loss if self.loss_scale is None else loss * self.loss_scale.scale).backward()
         return loss.detach(), float(count)
 
@@ -779,11 +797,11 @@ class Trainer:
 
     def validate(self) -> bool:
         """Validate, log the result and save the best model; return whether to stop early."""
-        state, task = self.state, self.task
-        if task.validate is None:
+        state, plan = self.state, self.plan
+        if plan.validate is None:
             return False
         with torch.no_grad(), self.evaluating():
-            result = task.validate(self.device)
+            result = plan.validate(self.device)
             self.metrics = result.metrics
             samples = distinct_samples(result.samples, self.options.log_samples)
             self.log.validation(state.step, result.metrics, samples, signatures=result.signatures)
@@ -801,7 +819,7 @@ class Trainer:
             if score >= best:
                 state.best, state.best_step = sign * score, state.step
                 if self.parallel.main:
-                    replace_folder(self.folder / BEST, task.save)
+                    replace_folder(self.folder / BEST, plan.save)
             self._save_for_averaging(score)
         if self.is_main:
             self._call("on_log", {f"valid/{name}": value for name, value in result.metrics.items()})
@@ -811,7 +829,7 @@ class Trainer:
     def _metric_name(self, metrics: Mapping[str, float]) -> str:
         """Return the name of the metric that selects the best model."""
         default = "loss" if "loss" in metrics else next(iter(metrics), "loss")
-        name = self.options.metric_for_best_model or self.task.metric or default
+        name = self.options.metric_for_best_model or self.plan.metric or default
         if name not in metrics:
             raise UnknownNameError("metric", name, metrics)
         return name
@@ -826,7 +844,7 @@ class Trainer:
         if not options.average_checkpoints:
             return
         if self.parallel.main:
-            replace_folder(self.averaged_folder(state.step), self.task.save)
+            replace_folder(self.averaged_folder(state.step), self.plan.save)
         candidates = [*state.averaged, (state.step, score)]
         if options.average_selection == "best":
             candidates.sort(key=lambda pair: pair[1])
@@ -840,7 +858,7 @@ class Trainer:
             self._check_pending()
             with torch.no_grad(), self.evaluating():
                 if self.parallel.main:
-                    save_snapshot(self.folder, self.state.step, self.task.save, self.log.message)
+                    save_snapshot(self.folder, self.state.step, self.plan.save, self.log.message)
 
     def save(self) -> None:
         """Write a checkpoint, and delete averaging weights that are no longer needed."""
@@ -894,11 +912,14 @@ class Trainer:
         else:
             with torch.no_grad(), self.evaluating():
                 if self.is_main:
-                    replace_folder(model, self.task.save)
+                    replace_folder(model, self.plan.save)
             self.log.message(f"wrote {model}, the weights of the last step")
-        if self.task.load is not None:
+        if self.plan.load is not None:
             self.parallel.any(False)  # other ranks read what rank 0 has written
-            fill(model_state(self.learner.model), self.task.load(model))
+            remove_lora(self.model)  # the saved weights include the adapters
+            fill(model_state(self.model), self.plan.load(model))
+            for name, parameter in self.model.named_parameters():
+                parameter.requires_grad_(name in self._unfrozen)
 
 
 def distinct_samples(samples: Sequence[Sample], limit: int) -> list[Sample]:
@@ -957,5 +978,6 @@ def fill_options(options: TrainingOptions, examples: int | None) -> TrainingOpti
 
 def save_module(module: nn.Module, folder: Path) -> None:
     """Save the weights of any module as safetensors; a tied weight is stored once, under its first name."""
-    weights = {name: tensor.detach().cpu() for name, tensor in unique_state_dict(module).items()}
+    state = merge_lora(unique_state_dict(module), module)
+    weights = {name: tensor.detach().cpu() for name, tensor in state.items()}
     write_checksums(folder, save_weights(folder, weights))

@@ -11,16 +11,16 @@ from torch import Tensor
 from glassformer.bundle import Bundle
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.kernels import KERNELS, Kernel
-from glassformer.core.mask_classifier import MaskClassifier
-from glassformer.core.model import AnyModel, TwoTower
+from glassformer.core.model import AnyModel
 from glassformer.core.observe import Observer, Record, observe
+from glassformer.core.precision import upcast
 from glassformer.errors import GlassformerError
 from glassformer.verify.comparison import (
-    GRADIENT_FACTOR,
+    TOLERANCES,
     CheckResult,
+    Tolerance,
     bitwise_difference,
     check_result,
-    dtype_tolerance,
     relative_error,
     skipped,
 )
@@ -37,6 +37,8 @@ from glassformer.verify.inputs import (
 
 Run = Callable[[AnyModel, RandomInputs, Kernel], list[Tensor]]
 
+GRADIENT_FACTOR = 10  # a gradient accumulates more rounding errors than an output
+
 # ---- rows and padding -----------------------------------------------------------------------------------
 
 
@@ -49,23 +51,25 @@ def batched_equals_single(bundle: Bundle, name: str, side: Side = "none") -> Che
     mask = sample.masks[-1]
     with torch.no_grad():
         batched = sample.run(model)
-        compared = [key for key in batched if not pools_padding(head, key, side)]
-        if isinstance(model, TwoTower):  # a row's logits compare it with all other rows
-            compared = [key for key in compared if not key.startswith("logits_per_")]
+        compared = [  # a similarity compares a row with all other rows
+            key for key in batched if not pools_padding(head, key, side) and not key.startswith("logits_per_")
+        ]
         if not compared:
             return skipped(name, "the head reads the first column even if it is padding, like the reference")
-        differences = []
-        for row in range(len(sample)):
-            single = sample.single_row(row).run(model)
-            for key in compared:
-                row_output = batched[key][row]
-                if mask is not None and is_per_token(head, key):
-                    row_output = row_output[mask[row]]
-                differences.append(relative_error(row_output, single[key][0]))
-    lengths = "" if side == "none" else " of unequal length"
-    return check_result(
-        name, differences, dtype_tolerance(model), f"{len(sample)} rows{lengths}, each also alone"
-    )
+
+        def single_rows(model: AnyModel, sample: RandomInputs) -> list[Tensor]:
+            outputs = (sample.single_row(row).run(model) for row in range(len(sample)))
+            return [output[key][0] for output in outputs for key in compared]
+
+        rows = [
+            batched[key][row] if mask is None or not is_per_token(head, key) else batched[key][row][mask[row]]
+            for row in range(len(sample))
+            for key in compared
+        ]
+        differences = map(relative_error, rows, single_rows(model, sample))
+        lengths = "" if side == "none" else " of unequal length"
+        note = f"{len(sample)} rows{lengths}, each also alone"
+        return check_result(name, differences, Tolerance.of_model(model, sample, single_rows), note)
 
 
 # ---- kernels ---------------------------------------------------------------------------------------------
@@ -74,24 +78,24 @@ def batched_equals_single(bundle: Bundle, name: str, side: Side = "none") -> Che
 def kernels_agree(bundle: Bundle, name: str) -> CheckResult:
     """Compare each attention kernel with the explicit (unfused) kernel on a left-padded batch."""
     with torch.no_grad():
-        return _compare_with_explicit(bundle, name, _outputs, 1.0, dtype_tolerance(bundle.model))
+        return _compare_with_explicit(bundle, name, _outputs, floor=1.0)
 
 
 def gradients_agree(bundle: Bundle, name: str) -> CheckResult:
     """Compare the gradients of the first attention layer's projections with those of the explicit kernel."""
-    tolerance = GRADIENT_FACTOR * dtype_tolerance(bundle.model)
     if not any(isinstance(m, MultiHeadAttention) for m in bundle.model.modules()):
         return skipped(name, "the model has no attention")
+    minimum = GRADIENT_FACTOR * TOLERANCES[next(bundle.model.parameters()).dtype]
     with torch.enable_grad():
-        return _compare_with_explicit(bundle, name, _gradients, 0.0, tolerance)
+        return _compare_with_explicit(bundle, name, _gradients, floor=0.0, minimum=minimum)
 
 
 def _compare_with_explicit(
-    bundle: Bundle, name: str, run: Run, floor: float, tolerance: float
+    bundle: Bundle, name: str, run: Run, *, floor: float, minimum: float = 0.0
 ) -> CheckResult:
     sample = random_inputs(bundle.model, "left" if has_tokens(bundle.model) else "none")
     expected = run(bundle.model, sample, "explicit")
-    largest = max((float(t.detach().abs().max()) for t in expected), default=0.0)
+    floor = max([floor, *(float(t.detach().abs().max()) for t in expected)])
     differences, compared, unsupported = [], [], []
     for kernel in KERNELS:
         if kernel == "explicit":
@@ -104,10 +108,13 @@ def _compare_with_explicit(
             unsupported.append(kernel)
             continue
         compared.append(kernel)
-        differences += [
-            relative_error(f, e, max(floor, largest)) for f, e in zip(outputs, expected, strict=True)
-        ]
+        differences += [relative_error(f, e, floor) for f, e in zip(outputs, expected, strict=True)]
     missing = f" (not {', '.join(unsupported)})" if unsupported else ""
+
+    def both(model: AnyModel, sample: RandomInputs) -> list[Tensor]:  # either may have larger rounding errors
+        return [*run(model, sample, "explicit"), *run(model, sample, "auto")]
+
+    tolerance = Tolerance.of_model(bundle.model, sample, both, minimum, floor)
     return check_result(name, differences, tolerance, f"{', '.join(compared)} against explicit{missing}")
 
 
@@ -120,11 +127,12 @@ def _gradients(model: AnyModel, sample: RandomInputs, kernel: Kernel) -> list[Te
     # a random projection as loss: a sum of squares would be constant for normalized vectors
     generator = torch.Generator().manual_seed(1)
     loss = torch.stack(
-        [(t.float() * torch.randn(t.shape, generator=generator).to(t.device)).mean() for t in outputs]
+        [(upcast(t) * torch.randn(t.shape, generator=generator).to(t.device)).mean() for t in outputs]
     )
     attentions = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
-    # object queries may start as zeros, which gives the first layer no gradient
-    chosen = attentions[-1 if isinstance(model, MaskClassifier) else 0]
+    # object queries may start as zeros, which gives the first layer of a decoder alone no gradient
+    queries = model.spec.modalities == ("image",) and [*model.spec.stacks()] == ["decoder"]
+    chosen = attentions[-1 if queries else 0]
     weights = [chosen.q_proj.weight, chosen.k_proj.weight, chosen.v_proj.weight]
     return list(torch.autograd.grad(loss.sum(), weights))
 
@@ -140,14 +148,15 @@ def observed_equals_unobserved(bundle: Bundle, name: str) -> CheckResult:
         plain = sample.run(model)
         observed = sample.run(model, obs=Observer())
     differences = [bitwise_difference(observed[key], plain[key]) for key in plain]
-    return check_result(name, differences, 0.0, "outputs with and without an observer, bit for bit")
+    note = "outputs with and without an observer, bit for bit"
+    return check_result(name, differences, Tolerance(0.0), note)
 
 
 def _record(bundle: Bundle) -> Record:
     """Record all attention layers on a left-padded batch, in which some queries attend to nothing."""
     model = bundle.model
     sample = random_inputs(model, "left" if has_tokens(model) else "none")
-    return observe(model, sample.arguments(model), want=("*.q", "*.k", "*.v", "*.heads"))
+    return observe(model, sample.arguments(), want=("*.q", "*.k", "*.v", "*.heads"))
 
 
 def rows_sum_to_one(bundle: Bundle, name: str) -> CheckResult:
@@ -159,9 +168,8 @@ def rows_sum_to_one(bundle: Bundle, name: str) -> CheckResult:
     for attention in record.attentions():
         sums = record.weights(attention).sum(-1)
         differences.append(float(torch.minimum((sums - 1).abs(), sums.abs()).nan_to_num(float("inf")).max()))
-    return check_result(
-        name, differences, 1e-5, f"{len(differences)} attentions, every head; 0 if fully masked"
-    )
+    note = f"{len(differences)} attentions, every head; 0 if fully masked"
+    return check_result(name, differences, Tolerance(1e-5), note)
 
 
 def attention_weights_match_outputs(bundle: Bundle, name: str) -> CheckResult:
@@ -169,14 +177,24 @@ def attention_weights_match_outputs(bundle: Bundle, name: str) -> CheckResult:
     record = _record(bundle)
     if not record.attentions():
         return skipped(name, "the model has no attention")
-    differences = []
-    for attention in record.attentions():
-        weights, v = record.weights(attention), record[f"{attention}.v"]
-        values = v.float().repeat_interleave(weights.shape[1] // v.shape[1], 1)  # (B, H, S, V)
-        differences.append(relative_error(record[f"{attention}.heads"], weights @ values))
+    heads = [_recomputed_heads(record, attention) for attention in record.attentions()]
+    fast = [record[f"{attention}.heads"] for attention in record.attentions()]
+
+    def rounding_error() -> float:
+        exact = record.double()
+        pairs = zip(heads, record.attentions(), strict=True)
+        return max(relative_error(h, _recomputed_heads(exact, attention)) for h, attention in pairs)
+
     return check_result(
         name,
-        differences,
-        dtype_tolerance(bundle.model),
-        f"{len(differences)} attentions, recomputed afterwards",
+        map(relative_error, fast, heads),
+        Tolerance.of_dtype(next(bundle.model.parameters()).dtype, rounding_error),
+        f"{len(heads)} attentions, recomputed afterwards",
     )
+
+
+def _recomputed_heads(record: Record, attention: str) -> Tensor:
+    """Return attention weights times values, (B, H, T, V)."""
+    weights, v = record.weights(attention), record[f"{attention}.v"]
+    values = v.to(weights.dtype).repeat_interleave(weights.shape[1] // v.shape[1], 1)  # (B, H, S, V)
+    return weights @ values

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.bundle import Bundle
-from glassformer.core import spec
+from glassformer.core.inputs import Memory, TextInputs
 from glassformer.core.kv_cache import KVCache
+from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder
+from glassformer.core.precision import upcast
 from glassformer.errors import GlassformerError
 from glassformer.generation import GenerationConfig, GenerationOutput, GenerationParams, generate, prefill
 from glassformer.generation.continuous import Scheduler
@@ -18,7 +21,8 @@ from glassformer.generation.inference_model import InferenceModel, prepare_for_i
 from glassformer.generation.step_decoder import decoder_start_ids
 from glassformer.inference.encoder import InferenceEncoder, PackedModel, supports
 from glassformer.inference.linear import WeightFormat
-from glassformer.verify.comparison import CheckResult, check_result, dtype_tolerance, relative_error, skipped
+from glassformer.processors.text import token_input
+from glassformer.verify.comparison import CheckResult, Tolerance, check_result, relative_error, skipped
 from glassformer.verify.inputs import (
     RandomInputs,
     Side,
@@ -61,10 +65,19 @@ def cached_equals_uncached(bundle: Bundle, name: str) -> CheckResult:
             stepped = drop_padding(model, sample, _run_in_chunks(model, sample, chunks, static))
             differences += [relative_error(stepped[key], full[key]) for key in full]
         note = "token by token, in uneven chunks, with static shapes"
-        if isinstance(model.spec.head, spec.LanguageModelSpec):
-            differences += _generation_differences(model)
+        sequences: list[GeneratedSequence] = []
+        if model.spec.yields == "next tokens":
+            generated = _generate(model)
+            sequences = list(dict.fromkeys(sequence for sequence, _ in generated))
+            expected = {sequence: _uncached_logprobs(model, sequence) for sequence in sequences}
+            differences += [relative_error(logprobs, expected[sequence]) for sequence, logprobs in generated]
             note += "; greedy search, beams, continuous batching"
-    return check_result(name, differences, dtype_tolerance(model), note)
+
+        def uncached(model: AnyModel, sample: RandomInputs) -> list[Tensor]:
+            outputs = drop_padding(model, sample, sample.run(model)).values()
+            return [*outputs, *(_uncached_logprobs(model, sequence) for sequence in sequences)]
+
+        return check_result(name, differences, Tolerance.of_model(model, sample, uncached), note)
 
 
 def _uneven_chunks(length: int) -> list[int]:
@@ -97,13 +110,23 @@ def _run_in_chunks(
             result = model(chunk, key_mask, cache=cache)
         else:
             assert isinstance(model, EncoderDecoder) and memory is not None
-            result = model.decode(chunk, memory, key_mask, sample.masks[0], cache=cache)
+            result = model.decode(
+                TextInputs(chunk, Mask(padding=key_mask)), Memory.of(memory, sample.masks[0]), cache=cache
+            )
         parts.append(named_outputs(result))
     return {key: torch.cat([part[key] for part in parts], 1) for key in parts[0]}
 
 
-def _generation_differences(model: EncoderDecoder | DecoderOnly) -> Iterator[float]:
-    """Yield errors of the log-probs of generated tokens (`generate` and scheduler) vs uncached forwards."""
+class GeneratedSequence(NamedTuple):
+    """Generated ids, after the ids of the prompt or, with a source, after the start tokens."""
+
+    source: tuple[int, ...]
+    context: tuple[int, ...]
+    ids: tuple[int, ...]
+
+
+def _generate(model: EncoderDecoder | DecoderOnly) -> list[tuple[GeneratedSequence, Tensor]]:
+    """Return sequences and their log-probs from `generate` and the scheduler, greedy and with beams."""
     length = fitting_length(model.spec, 2 * NEW_TOKENS)
     count = min(NEW_TOKENS, length // 2)
     sample = random_inputs(model, "right", length=length - count, target_length=1)
@@ -121,34 +144,33 @@ def _generation_differences(model: EncoderDecoder | DecoderOnly) -> Iterator[flo
         for beams in (1, BEAMS)
     ]
     rows = [ids[row_mask].tolist() for ids, row_mask in zip(inputs, mask, strict=True)]
+    outputs: list[tuple[list[int], GenerationOutput]] = []
     for params in settings:
-        for row, outputs in zip(rows, generate(prepared, inputs, params, attention_mask=mask), strict=True):
-            yield from (_logprob_difference(model, row, starts, output) for output in outputs)
+        generated = generate(prepared, inputs, params, attention_mask=mask)
+        outputs += [(row, output) for row, beams in zip(rows, generated, strict=True) for output in beams]
     scheduler = Scheduler(prepared)
     try:
         requests = [(row, scheduler.submit(row, params)) for row in rows for params in settings]
-        for row, request in requests:
-            yield from (_logprob_difference(model, row, starts, output) for output in request.result())
+        outputs += [(row, output) for row, request in requests for output in request.result()]
     finally:
         scheduler.close(drain=False)
+    return [
+        (
+            GeneratedSequence(tuple(row if starts else ()), tuple(starts or row), tuple(output.ids)),
+            torch.tensor(output.logprobs, device=inputs.device),
+        )
+        for row, output in outputs
+    ]
 
 
-def _logprob_difference(
-    model: EncoderDecoder | DecoderOnly, row: list[int], starts: list[int], output: GenerationOutput
-) -> float:
-    """Return the error of an output's log-probs, compared with one forward pass over the full sequence."""
+def _uncached_logprobs(model: AnyModel, sequence: GeneratedSequence) -> Tensor:
+    """Return the log-probs (T,) of generated tokens, from one forward pass over the full sequence."""
     device = next(model.parameters()).device
-    context = starts or row
-    ids = torch.tensor([[*context, *output.ids[:-1]]], device=device)
-    mask = torch.ones_like(ids, dtype=torch.bool)
-    if isinstance(model, EncoderDecoder):
-        source = torch.tensor([row], device=device)
-        logits = model(source, ids, torch.ones_like(source, dtype=torch.bool), mask)
-    else:
-        logits = model(ids, mask)
-    expected = logits[0, len(context) - 1 :].float().log_softmax(-1)
-    chosen = expected.gather(1, torch.tensor(output.ids, device=device)[:, None])[:, 0]
-    return relative_error(torch.tensor(output.logprobs, device=device), chosen)
+    rows = (sequence.source, (*sequence.context, *sequence.ids[:-1]))
+    inputs = [torch.tensor([row], device=device) for row in rows if row]
+    logits = model(*(TextInputs(x, Mask(padding=torch.ones_like(x, dtype=torch.bool))) for x in inputs))
+    logprobs = upcast(logits[0, len(sequence.context) - 1 :]).log_softmax(-1)
+    return logprobs.gather(1, torch.tensor(sequence.ids, device=device)[:, None])[:, 0]
 
 
 # ---- prepared = loaded ----------------------------------------------------------------------------------
@@ -159,9 +181,16 @@ def prepared_equals_loaded(bundle: Bundle, name: str) -> CheckResult:
     outputs = _loaded_and_prepared(bundle, "own")
     if isinstance(outputs, str):
         return skipped(name, outputs)
-    loaded, prepared = outputs
+    sample, loaded, prepared = outputs
     differences = [relative_error(prepared[key], loaded[key]) for key in loaded]
-    return check_result(name, differences, dtype_tolerance(bundle.model), "as all tasks run it")
+
+    def as_loaded(model: AnyModel, sample: RandomInputs) -> list[Tensor]:
+        outputs = drop_padding(model, sample, sample.run(model))
+        return [outputs[key] for key in loaded]
+
+    with torch.no_grad():
+        tolerance = Tolerance.of_model(bundle.model, sample, as_loaded)
+        return check_result(name, differences, tolerance, "as all tasks run it")
 
 
 def quantized_near_loaded(bundle: Bundle, name: str, weights: WeightFormat) -> CheckResult:
@@ -172,17 +201,17 @@ def quantized_near_loaded(bundle: Bundle, name: str, weights: WeightFormat) -> C
         return skipped(name, str(error))
     if isinstance(outputs, str):
         return skipped(name, outputs)
-    loaded, quantized = outputs
+    _, loaded, quantized = outputs
     differences = [relative_error(quantized[key], loaded[key]) for key in loaded]
     key = next(iter(loaded))
-    choices = [o[key] > 0 if key == "masks" else o[key].argmax(-1) for o in outputs]
+    choices = [o[key] > 0 if key == "masks" else o[key].argmax(-1) for o in (loaded, quantized)]
     same = (choices[0] == choices[1]).flatten()
     note = f"the same choice at {int(same.sum()):,} of {same.numel():,}"
     ids = _text(bundle)
     if ids is not None:
         before, after = (_loss(scores[key], ids) for scores in (loaded, quantized))
         note += f"; loss on a text {before:.3f}, {weights} {after:.3f}"
-    return check_result(name, differences, MAX_QUANTIZATION_ERROR[weights], note)
+    return check_result(name, differences, Tolerance(MAX_QUANTIZATION_ERROR[weights]), note)
 
 
 def _text(bundle: Bundle) -> Tensor | None:
@@ -191,9 +220,7 @@ def _text(bundle: Bundle) -> Tensor | None:
     if bundle.tokenizer is None or not isinstance(model, DecoderOnly) or not has_tokens(model):
         return None
     ids = bundle.tokenizer.encode(TEXT).ids[: fitting_length(model.spec, 64)]
-    known = (
-        isinstance(model.spec.input, spec.TokensSpec) and max(ids, default=0) < model.spec.input.vocab_size
-    )
+    known = max(ids, default=0) < token_input(bundle).vocab_size
     return torch.tensor([ids], device=next(model.parameters()).device) if known and len(ids) > 1 else None
 
 
@@ -204,8 +231,8 @@ def _loss(scores: Tensor, ids: Tensor) -> float:
 
 def _loaded_and_prepared(
     bundle: Bundle, weights: WeightFormat
-) -> tuple[dict[str, Tensor], dict[str, Tensor]] | str:
-    """Return the outputs of the loaded and the prepared model, or the reason why there are none."""
+) -> tuple[RandomInputs, dict[str, Tensor], dict[str, Tensor]] | str:
+    """Return the inputs and the outputs of the loaded and the prepared model, or why there are none."""
     model = bundle.model
     with torch.inference_mode():
         if supports(model):
@@ -219,11 +246,11 @@ def _loaded_and_prepared(
                 }
                 for run in (model, InferenceEncoder(model, weights))
             )
-            return loaded, prepared
-        if not isinstance(model.spec.head, spec.LanguageModelSpec):
+            return sample, loaded, prepared
+        if model.spec.yields != "next tokens":
             sample = random_inputs(model)
-            packed = PackedModel(model, weights)(*sample.arguments(model))
-            return sample.run(model), named_outputs(packed)
+            packed = PackedModel(model, weights)(*sample.arguments())
+            return sample, sample.run(model), named_outputs(packed)
         if not has_tokens(model):
             return "only tokens are generated step by step"
         ids = _text(bundle)
@@ -240,7 +267,7 @@ def _loaded_and_prepared(
             sample = RandomInputs((source, started), sample.masks)
         full = sample.run(model)["output"]
         stepped = _decode_step_by_step(prepare_for_inference(model, weights), sample, full.shape[1])
-        return {"output": full}, {"output": stepped}
+        return sample, {"output": full}, {"output": stepped}
 
 
 def _decode_step_by_step(model: nn.Module, sample: RandomInputs, length: int) -> Tensor:

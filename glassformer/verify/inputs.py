@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,22 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core import spec
-from glassformer.core.mask_classifier import EncoderMaskClassifier, MaskClassifier
-from glassformer.core.model import AnyModel, TwoTower
+from glassformer.core.inputs import TextInputs
+from glassformer.core.masks import Mask
+from glassformer.core.model import AnyModel
 
 Side = Literal["none", "right", "left"]
 
 BATCH, LENGTH = 3, 17
 PADDING = (0, 3, 7)  # padding of each row
-# heads with one output per token; all others have one per sequence
-PER_TOKEN = (
-    spec.FeaturesSpec,
-    spec.LanguageModelSpec,
-    spec.MaskedLanguageModelSpec,
-    spec.TokenClassifySpec,
-    spec.ReplacedTokenSpec,
-    spec.AnswerSpec,
-)
 
 
 @dataclass(frozen=True)
@@ -37,14 +28,12 @@ class RandomInputs:
 
     def run(self, model: AnyModel, **options: Any) -> dict[str, Tensor]:
         """Run the model; return its outputs by name ("output" if there is only one)."""
-        return named_outputs(model(*self.arguments(model), **options))
+        return named_outputs(model(*self.arguments(), **options))
 
-    def arguments(self, model: AnyModel) -> tuple[Tensor | None, ...]:
+    def arguments(self) -> tuple[Tensor | TextInputs, ...]:
         """Return the positional arguments of the forward pass."""
-        if isinstance(model, EncoderMaskClassifier | MaskClassifier):
-            return self.inputs  # images have no mask
-        masks = self.masks[1:] if isinstance(model, TwoTower) else self.masks
-        return (*self.inputs, *masks)
+        pairs = zip(self.inputs, self.masks, strict=True)
+        return tuple(x if mask is None else TextInputs(x, Mask(padding=mask)) for x, mask in pairs)
 
     def single_row(self, row: int) -> RandomInputs:
         """Return one row without its padding."""
@@ -54,6 +43,11 @@ class RandomInputs:
         )
         masks = (None if mask is None else mask[row][mask[row]][None] for mask in self.masks)
         return RandomInputs(inputs, tuple(masks))
+
+    def double(self) -> RandomInputs:
+        """Return the same inputs in float64; token ids stay as they are."""
+        inputs = tuple(x.double() if x.is_floating_point() else x for x in self.inputs)
+        return RandomInputs(inputs, self.masks)
 
     def __len__(self) -> int:
         return len(self.inputs[0])
@@ -72,16 +66,15 @@ def named_outputs(result: Any) -> dict[str, Tensor]:
 
 def is_per_token(head: spec.HeadSpec, name: str) -> bool:
     """Whether an output has one entry for every (target) token."""
-    return name == "hidden" or (isinstance(head, PER_TOKEN) and name != "pooled")
+    return name == "hidden" or (head.per_token and name != "pooled")
 
 
 def pools_padding(head: spec.HeadSpec, name: str, side: Side) -> bool:
     """Whether an output is computed from the first or last column, which is padding on this side."""
-    if isinstance(head, spec.ProjectionSpec):
-        padded = {"left": "first", "right": "last_position"}
-        return name == "pooled" and head.pool == padded.get(side)
-    first = isinstance(head, spec.ClassifySpec) and head.pool == "first"
-    return side == "left" and (name == "pooled" or first)
+    pool = getattr(head, "pool", None)
+    if head.yields == "vector" and pool is not None:
+        return name == "pooled" and (side, pool) in (("left", "first"), ("right", "last_position"))
+    return side == "left" and (name == "pooled" or (head.yields == "label" and pool == "first"))
 
 
 def drop_padding(model: AnyModel, sample: RandomInputs, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -111,7 +104,7 @@ def perturb_parameters(model: AnyModel, seed: int = 0) -> None:
 
 def has_tokens(model: AnyModel) -> bool:
     """Whether the model reads token ids, which can be padded."""
-    return all(isinstance(input_spec, spec.TokensSpec) for input_spec, _ in _input_specs(model.spec))
+    return model.spec.modalities == ("text",)
 
 
 def random_inputs(
@@ -130,8 +123,8 @@ def random_inputs(
     By default rows are longer than a small attention window and fit the position table. The target is shorter
     than the source, so that confusing the two gives wrong shapes.
     """
-    if batch is None:
-        batch = 1 if isinstance(model.spec, spec.PromptedSegmenterSpec) else BATCH
+    prompted = model.spec.yields == "prompted masks"
+    batch = batch or (1 if prompted else BATCH)
     generator = torch.Generator().manual_seed(seed)
     parameter = next(model.parameters())
     longest = length or fitting_length(model.spec)
@@ -139,9 +132,9 @@ def random_inputs(
     inputs: list[Tensor] = []
     masks: list[Tensor | None] = []
     # the targets of other heads are their sources, shifted
-    towers = isinstance(model.spec, spec.TwoTowerSpec)
-    free = towers or isinstance(model.spec.head, spec.LanguageModelSpec | spec.FeaturesSpec)
-    head = model.spec.text.head if isinstance(model.spec, spec.TwoTowerSpec) else model.spec.head
+    towers = model.spec.children()
+    head = towers["text"].head if towers else model.spec.head
+    free = bool(towers) or head.yields in ("next tokens", "hidden states")
     for number, (input_spec, width) in enumerate(_input_specs(model.spec)):
         steps = shorter if number and free else longest
         if isinstance(input_spec, spec.TokensSpec):
@@ -155,25 +148,16 @@ def random_inputs(
             masks.append(mask)
             continue
         masks.append(None)
-        shape: tuple[int, ...] = (batch, steps, width)
-        if isinstance(input_spec, spec.ImagePatchesSpec | spec.ConvolutionStemSpec):
-            shape = (batch, input_spec.channels, *input_spec.image_size)
-        elif isinstance(input_spec, spec.FeatureMapSpec):
-            stride = 4 * math.prod(input_spec.backbone.strides)
-            shape = (batch, input_spec.backbone.channels, 4 * stride, 5 * stride)
-        elif isinstance(input_spec, spec.FeaturePyramidSpec | spec.DeformablePixelDecoderSpec):
-            shape = (batch, spec.image_channels(input_spec), 96, 128)
-        elif isinstance(input_spec, spec.SeriesPatchesSpec):
-            shape = (batch, input_spec.context_length, input_spec.channels)
+        shape = (batch, *input_spec.example_shape(steps, width))
         if parameter.is_meta:  # only shapes are needed, however large
             inputs.append(torch.empty(shape, dtype=parameter.dtype, device="meta"))
         else:
             values = torch.randn(shape, generator=generator)
-            is_series = isinstance(input_spec, spec.SeriesPatchesSpec)
-            inputs.append((values.cumsum(1) if is_series else values).to(parameter.dtype))
-    if isinstance(model.spec, spec.PromptedSegmenterSpec):  # two prompts of one point for each image
-        height, width = model.spec.input.image_size
-        points = torch.rand((batch, 2, 1, 2), generator=generator) * torch.tensor((width, height))
+            values = values.cumsum(1) if input_spec.modality == "series" else values
+            inputs.append(values.to(parameter.dtype))
+    if prompted:  # two prompts of one point for each image
+        points = torch.rand((batch, 2, 1, 2), generator=generator)
+        points *= torch.tensor(inputs[0].shape[:1:-1])  # width, height
         inputs.append(points)
         masks.append(None)
     device = parameter.device
@@ -185,14 +169,8 @@ def random_inputs(
 
 def _input_specs(model: spec.ModelSpec) -> list[tuple[spec.InputSpec, int]]:
     """Return the spec of each input of the forward pass, with the width of its stack."""
-    if isinstance(model, spec.EncoderDecoderSpec) and isinstance(model.target, spec.ObjectQueriesSpec):
-        return [(model.source, model.encoder.d_model)]  # the queries are trained
-    if isinstance(model, spec.EncoderDecoderSpec):
-        return [(model.source, model.encoder.d_model), (model.target, model.decoder.d_model)]
-    if isinstance(model, spec.TwoTowerSpec):
-        return [(tower.input, tower.encoder.d_model) for tower in (model.image, model.text)]
-    stack = model.decoder if isinstance(model, spec.DecoderSpec) else model.encoder
-    return [(model.input, stack.d_model)]
+    widths = [stack.d_model for stack in model.stacks().values()]
+    return list(zip(model.inputs(), widths, strict=False))
 
 
 def fitting_length(model: spec.ModelSpec, length: int = LENGTH) -> int:
@@ -201,8 +179,8 @@ def fitting_length(model: spec.ModelSpec, length: int = LENGTH) -> int:
         getattr(getattr(input_spec, "position", None), "max_len", None)
         for input_spec, _ in _input_specs(model)
     ]
-    stacks = [getattr(model, name) for name in ("encoder", "decoder") if hasattr(model, name)]
-    windows = [b.attention.window for s in stacks for b in getattr(s, "blocks", ()) if b.attention.window]
+    blocks = [block for stack in model.stacks().values() for block in getattr(stack, "blocks", ())]
+    windows = [block.attention.window for block in blocks if block.attention.window]
     enough = max([length, *(w + 5 for w in windows if w <= 4 * length)])
     return min([enough, *(table for table in tables if isinstance(table, int))])
 

@@ -17,21 +17,21 @@ from torch import Tensor
 from glassformer.bundle import Bundle, Layout, load, save
 from glassformer.core import spec
 from glassformer.core.build import unique_state_dict
-from glassformer.core.distributions import DISTRIBUTIONS
 from glassformer.core.model import AnyModel
 from glassformer.core.observe import Observer
+from glassformer.core.series.distributions import DISTRIBUTIONS
 from glassformer.errors import MissingDependencyError, UnknownNameError, UnsupportedError
 from glassformer.families.registry import families, family_of_spec
 from glassformer.families.sidecars import read_object
 from glassformer.verify.comparison import (
     CheckResult,
+    Tolerance,
     bitwise_difference,
     check_result,
-    dtype_tolerance,
     relative_error,
     skipped,
 )
-from glassformer.verify.inputs import RandomInputs, drop_padding, has_tokens, is_per_token, random_inputs
+from glassformer.verify.inputs import RandomInputs, drop_padding, has_tokens, random_inputs
 
 LIBRARY = "transformers"
 # output names of this package -> those of the reference; the first one present is used
@@ -49,13 +49,20 @@ REFERENCE_NAMES = {
     "boxes": "pred_boxes",
     "iou": "iou_scores",
 }
+# argument names of the reference, by what a model reads
+INPUT_NAMES: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("text",): ("input_ids", "decoder_input_ids"),
+    ("image",): ("pixel_values", "input_points"),
+    ("image", "text"): ("pixel_values", "input_ids"),
+    ("series",): ("past_values",),
+}
 
 
 def reference_equals_ours(bundle: Bundle, name: str, *, required: bool = False) -> CheckResult:
     """Compare with transformers on the same inputs: single rows, and right-padded if there is a pad id."""
     if importlib.util.find_spec(LIBRARY) is None:
         if required:
-            raise MissingDependencyError(LIBRARY, "dev")
+            raise MissingDependencyError(LIBRARY)
         return skipped(name, f"{LIBRARY} is not installed")
     family = families()[bundle.family] if bundle.family else family_of_spec(bundle.spec)
     if family is None:
@@ -69,12 +76,13 @@ def reference_equals_ours(bundle: Bundle, name: str, *, required: bool = False) 
         reference = _reference(folder, bundle.model)
         if isinstance(reference, str):
             return _unavailable(name, reference, required)
-        with torch.no_grad():
-            differences = list(_gaps(reference, bundle.model))
     note = f"{type(reference).__name__} of {LIBRARY} {version(LIBRARY)}"
-    if isinstance(bundle.spec.head, spec.EmbedSpec):
+    if bundle.spec.yields == "embedding":
         note += ", vectors before the pooling"
-    return check_result(name, differences, dtype_tolerance(bundle.model), note)
+    with torch.no_grad():
+        batch = random_inputs(bundle.model, "right")
+        differences = _differences(reference, bundle.model, batch)
+        return check_result(name, differences, Tolerance.of_model(bundle.model, batch, _all_outputs), note)
 
 
 def _unavailable(name: str, reason: str, required: bool) -> CheckResult:
@@ -102,26 +110,30 @@ def _reference(folder: Path, model: AnyModel) -> Any:
     return reference.to(first.device).eval()
 
 
-def _gaps(reference: Any, model: AnyModel) -> Iterator[float]:
-    sample = random_inputs(model, "right")
-    for row in range(len(sample)):
-        yield from _compare(reference, model, sample.single_row(row))
+def _samples(model: AnyModel, batch: RandomInputs) -> list[RandomInputs]:
+    """Return each row alone and, if the model has a pad id, the padded batch."""
+    rows = [batch.single_row(row) for row in range(len(batch))]
     source = getattr(model.spec, "source", getattr(model.spec, "input", None))
-    if has_tokens(model) and getattr(source, "pad_id", None) is not None:
-        yield from _compare(reference, model, sample)
+    return [*rows, batch] if has_tokens(model) and getattr(source, "pad_id", None) is not None else rows
 
 
-def _compare(reference: Any, model: AnyModel, sample: RandomInputs) -> Iterator[float]:
-    theirs = _parameters(model.spec.head, reference(**_named_inputs(model.spec, sample)))
-    mask = sample.masks[-1]
-    if isinstance(model.spec.head, spec.EmbedSpec):  # the reference model has no pooling
-        yield relative_error(_last_hidden_states(model, sample)[mask], theirs["last_hidden_state"][mask])
-        return
-    for key, ours in drop_padding(model, sample, sample.run(model)).items():
-        expected = _reference_output(theirs, key)
-        if mask is not None and is_per_token(model.spec.head, key):
-            expected = expected[mask]
-        yield relative_error(ours, expected)
+def _differences(reference: Any, model: AnyModel, batch: RandomInputs) -> Iterator[float]:
+    for sample in _samples(model, batch):
+        ours = _outputs(model, sample)
+        theirs = _parameters(model.spec.head, reference(**_named_inputs(model.spec, sample)))
+        expected = drop_padding(model, sample, {key: _reference_output(theirs, key) for key in ours})
+        yield from (relative_error(ours[key], expected[key]) for key in ours)
+
+
+def _all_outputs(model: AnyModel, batch: RandomInputs) -> list[Tensor]:
+    return [x for sample in _samples(model, batch) for x in _outputs(model, sample).values()]
+
+
+def _outputs(model: AnyModel, sample: RandomInputs) -> dict[str, Tensor]:
+    """Return our outputs without padding; the last hidden states if the reference has no pooling."""
+    is_embedder = model.spec.yields == "embedding"
+    named = {"hidden": _last_hidden_states(model, sample)} if is_embedder else sample.run(model)
+    return drop_padding(model, sample, named)
 
 
 def _parameters(head: Any, result: Any) -> Any:
@@ -137,26 +149,10 @@ def _parameters(head: Any, result: Any) -> Any:
 
 def _named_inputs(model_spec: spec.ModelSpec, sample: RandomInputs) -> dict[str, Tensor]:
     """Return the inputs by the reference's argument names."""
-    first, mask = sample.inputs[0], sample.masks[0]
-    if isinstance(model_spec, spec.TwoTowerSpec):
-        return {"pixel_values": first, "input_ids": sample.inputs[1]}  # of one row, without padding
-    source = model_spec.source if isinstance(model_spec, spec.EncoderDecoderSpec) else model_spec.input
-    match source:
-        case spec.ImagePatchesSpec() if isinstance(model_spec, spec.PromptedSegmenterSpec):
-            return {"pixel_values": first, "input_points": sample.inputs[1]}
-        case (
-            spec.ImagePatchesSpec()
-            | spec.FeatureMapSpec()
-            | spec.FeaturePyramidSpec()
-            | spec.DeformablePixelDecoderSpec()
-        ):
-            return {"pixel_values": first}
-        case spec.SeriesPatchesSpec():
-            return {"past_values": first}
-    assert mask is not None
-    named = {"input_ids": first, "attention_mask": mask.long()}
-    if isinstance(model_spec, spec.EncoderDecoderSpec):
-        named["decoder_input_ids"] = sample.inputs[1]
+    names = INPUT_NAMES[model_spec.modalities]
+    named = dict(zip(names, sample.inputs, strict=False))  # of a pair, one row without padding
+    if model_spec.modalities == ("text",) and (mask := sample.masks[0]) is not None:
+        named["attention_mask"] = mask.long()
     return named
 
 
@@ -205,9 +201,8 @@ def saved_equals_loaded(bundle: Bundle, name: str) -> CheckResult:
                 differences += [bitwise_difference(after[key], before[key]) for key in before]
             del reloaded, after
             shutil.rmtree(folder)  # the next layout needs the space
-    return check_result(
-        name, differences, 0.0, f"{len(before)} tensors, bit for bit; layout {' and '.join(layouts)}"
-    )
+    note = f"{len(before)} tensors, bit for bit; layout {' and '.join(layouts)}"
+    return check_result(name, differences, Tolerance(0.0), note)
 
 
 def _layouts(bundle: Bundle) -> list[Layout]:

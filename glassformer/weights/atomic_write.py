@@ -3,6 +3,7 @@
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -42,7 +43,7 @@ def staged_files(folder: Path) -> Iterator[Path]:
     If the block fails or the process is killed, `folder` keeps its old files. Once the temporary folder is
     complete it is renamed to `.save`, and `finish_staged` can be repeated until it succeeds.
     """
-    for leftover in folder.glob(f"{STAGED}-*"):
+    for leftover in folder.glob(f"{STAGED}-{'[0-9a-f]' * 8}"):
         shutil.rmtree(leftover, ignore_errors=True)
     temporary = folder / f"{STAGED}-{secrets.token_hex(4)}"
     try:
@@ -56,6 +57,24 @@ def staged_files(folder: Path) -> Iterator[Path]:
         raise FileProblemError(folder, f"cannot be written ({error.strerror or error})", hint=hint) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder, which is renamed to `path` if the block succeeds."""
+    path = path.resolve()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as parent:
+            temporary = Path(parent) / "model"
+            temporary.mkdir()
+            yield temporary
+            if path.exists():
+                path.rmdir()
+            shutil.move(temporary, path)
+    except OSError as error:
+        hint = "check free space and permissions"
+        raise FileProblemError(path, f"cannot be written ({error.strerror or error})", hint=hint) from error
 
 
 def finish_staged(folder: Path, *, last: str) -> None:

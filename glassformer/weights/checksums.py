@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from glassformer.errors import FileMissingError, FileProblemError, GlassformerError
+from glassformer.json_text import parse_json
 from glassformer.weights.atomic_write import atomic_write
 
 CHECKSUMS_FILE = "checksums.json"
@@ -43,8 +44,9 @@ def write_checksums(folder: str | Path, names: Iterable[str]) -> Path:
 
 
 def listed_files(folder: str | Path) -> set[str]:
-    """Return the names of all files of a saved folder: those in `checksums.json`, and that file itself."""
-    return {*_read(Path(folder) / CHECKSUMS_FILE), CHECKSUMS_FILE}
+    """Return the names of the files that an earlier save wrote: those in `checksums.json`, and that file."""
+    path = Path(folder) / CHECKSUMS_FILE
+    return {*_read(path), CHECKSUMS_FILE} if path.exists() else set()
 
 
 def verify_checksums(folder: str | Path) -> bool:
@@ -90,7 +92,7 @@ def _read(path: Path) -> dict[str, dict[str, int | str]]:
     """Read the list of files; raise unless formatting it again gives the same bytes."""
     try:
         text = path.read_bytes()
-        files = json.loads(text)["files"]
+        files = parse_json(text)["files"]
         valid = _render(files) == text and all(
             set(entry) == {"bytes", "sha256"} and type(entry["bytes"]) is int and _inside(name)
             for name, entry in files.items()

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from glassformer.errors import FileMissingError, FileProblemError, GlassformerError, UnsupportedError
+from glassformer.json_text import parse_json
 from glassformer.weights.atomic_write import atomic_write, make_folder
 
 LENGTH_BYTES = 8
@@ -139,7 +140,7 @@ def open_weights(folder: str | Path) -> Weights:
 def _model_class(folder: Path) -> str:
     """Return the first of `architectures` in a folder's config.json, else "AutoModel"."""
     try:
-        name = json.loads((folder / "config.json").read_text("utf-8"))["architectures"][0]
+        name = parse_json((folder / "config.json").read_bytes())["architectures"][0]
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         return "AutoModel"
     return name if isinstance(name, str) and name.isidentifier() else "AutoModel"
@@ -195,6 +196,19 @@ def weight_files(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if _WEIGHT_FILES.fullmatch(path.name)]
 
 
+def find_gguf(path: Path) -> Path | None:
+    """Return a GGUF file: `path` itself, or the only one in a folder without `config.json` or `spec.json`."""
+    if path.is_file():
+        return path if path.suffix == ".gguf" else None
+    if not path.is_dir() or any((path / name).is_file() for name in ("config.json", "spec.json")):
+        return None
+    files = sorted(path.glob("*.gguf"))
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files[:4])
+        raise FileProblemError(path, f"has {len(files)} GGUF files", hint=f"name one of them: {names}")
+    return files[0] if files else None
+
+
 def _open(path: Path) -> Any:
     try:
         return safetensors.safe_open(path, framework="pt")
@@ -210,7 +224,7 @@ def _open(path: Path) -> Any:
 
 def _open_shards(index: Path) -> list[Any]:
     try:
-        weight_map: dict[str, str] = dict(json.loads(index.read_bytes())["weight_map"])
+        weight_map: dict[str, str] = dict(parse_json(index.read_bytes())["weight_map"])
     except (ValueError, KeyError, TypeError) as error:
         raise FileProblemError(index, "is not an index of shards") from error
     files = []

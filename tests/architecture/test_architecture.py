@@ -20,21 +20,22 @@ Sources = Mapping[str, str]
 
 # A part (package or top-level module) may import itself and any part above it in this list.
 ORDER = """
-    errors messages core weights tokenization data families inference generation baselines metrics plotting
-    pretrained bundle tasks torch_modules recipes training export interpret verify api batch explorer server
-    cli __main__
+    errors messages json_text core weights tokenization data families transformer inference generation
+    torch_modules baselines metrics plotting pretrained bundle processors tasks recipes training export
+    interpret verify api batch explorer server cli __main__
 """.split()
 # The parts at the bottom stay independent of each other.
 ONLY: dict[str, set[str]] = {
     "core": {"errors"},
-    "weights": {"errors", "messages"},
-    "tokenization": {"errors", "weights"},  # atomic writes
-    "data": {"errors", "messages"},
-    "families": {"errors", "core", "weights"},
+    "weights": {"errors", "messages", "json_text"},
+    "tokenization": {"errors", "json_text", "weights"},  # atomic writes
+    "data": {"errors", "messages", "json_text", "weights"},  # atomic writes
+    "families": {"errors", "json_text", "core", "weights"},
     "inference": {"errors", "core"},
     "generation": {"errors", "core", "inference"},
     "torch_modules": {"errors", "core"},
-    "plotting": {"errors", "core", "data", "generation"},
+    "transformer": {"errors", "core", "families"},
+    "plotting": {"errors", "core", "transformer", "data", "generation"},
 }
 # `model.generate`, the one way up: imported when it is called, so that core loads without generation.
 UPWARD = {("glassformer/core/model.py", "generation")}
@@ -42,9 +43,11 @@ UPWARD = {("glassformer/core/model.py", "generation")}
 THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
     "messages": set(),
+    "json_text": set(),
     "core": {"torch"},
     "torch_modules": {"torch"},
-    "weights": {"torch", "numpy", "safetensors"},
+    "transformer": {"torch"},
+    "weights": {"torch", "numpy", "safetensors", "gguf"},
     "tokenization": {"tokenizers", "sentencepiece", "jinja2"},
     "inference": {"torch", "triton"},
     "generation": {"torch"},

@@ -19,6 +19,7 @@ from glassformer.baselines import (
     to_dict,
 )
 from glassformer.baselines.lstm import LSTMStack
+from glassformer.core.inputs import Masks
 from glassformer.core.masks import Mask
 from glassformer.core.schema import InvalidSpecError
 from glassformer.errors import (
@@ -104,7 +105,7 @@ def test_padding_does_not_change_encoder_decoder_outputs(side: str, attention: s
     sources, targets = rows(), rows(1)[::-1]
     src, src_real = padded(sources, side)
     tgt, tgt_real = padded(targets, side)
-    result = model(src, tgt, src_real, tgt_real)
+    result = model(src, tgt, Masks(src_real, Mask(padding=tgt_real)))
     for n, (source, target) in enumerate(zip(sources, targets, strict=True)):
         alone = model(torch.tensor([source]), torch.tensor([target]))[0]
         assert torch.allclose(result[n][tgt_real[n]], alone, atol=1e-5), n
@@ -142,7 +143,7 @@ def plain(model: Any, row: list[int], most: int) -> list[int]:
             ids = torch.tensor([out])
             real = torch.ones_like(ids, dtype=torch.bool)
             source = torch.tensor([row])
-            logits = model(source, ids, None, real) if pairs else model(ids, real)
+            logits = model(source, ids, Masks(tgt=Mask(padding=real))) if pairs else model(ids, real)
             out.append(int(logits[0, -1].argmax()))
     return out[start:]
 

@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from glassformer.batch import BatchProgress, run
-from glassformer.batch.plan import BatchRequest, open_plan
+from glassformer.batch.plan import BatchRequest, delete_leftovers, open_plan
 from glassformer.batch.storage import Location
 from glassformer.batch.worker import BatchWorker, DeadlyBlockError
 from glassformer.cli.main import main
@@ -23,6 +23,7 @@ from glassformer.errors import (
     ConflictError,
     FileExistsAlreadyError,
     FileMissingError,
+    FileProblemError,
     GlassformerError,
     InvalidValueError,
     NonFiniteError,
@@ -94,6 +95,87 @@ def test_bad_input_is_rejected_before_ray_starts(sentences, tmp_path, monkeypatc
     (out / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsAlreadyError):
         run("embed", "pocket", sentences, out)
+
+
+def read_all(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("input_name", "output_name"),
+    [
+        ("data", "data"),
+        ("data/part-1.csv", "data"),
+        ("data", "data/out"),
+        ("link", "data"),
+        ("links", "data"),
+    ],
+)
+def test_output_that_overlaps_the_input_is_refused(input_name, output_name, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/part-1.csv").write_text("text\nhello\n")
+    (tmp_path / "link").symlink_to("data")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links/rows.csv").symlink_to("../data/part-1.csv")
+    for overwrite in (True, False):
+        with pytest.raises(ConflictError) as conflict:
+            run("embed", "pocket", tmp_path / input_name, tmp_path / output_name, overwrite=overwrite)
+        assert conflict.value.names == ["output", "input"]
+    assert list(read_all(tmp_path / "data").values()) == [b"text\nhello\n"]
+
+
+def test_overwriting_deletes_only_the_parts_that_the_plan_lists(sentences, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    own = {"part-9.csv": "a\n1\n", "part-notes.md": "mine", "part-000001.csv": "a\n1\n", "mine.csv": "a\n"}
+    for name, text in own.items():
+        (out / name).write_text(text)
+    with pytest.raises(FileExistsAlreadyError):  # no run wrote into this folder
+        run("embed", "pocket", sentences, out, overwrite=True)
+    plan = {"request": {}, "files": [], "blocks": []}
+    for other in ("../sentences.jsonl", "mine.csv"):  # not a plan of ours
+        (out / "_batch.json").write_text(json.dumps({**plan, "parts": ["part-000001.csv", other]}))
+        with pytest.raises(FileProblemError):
+            run("embed", "pocket", sentences, out, overwrite=True)
+    (out / "_batch.json").unlink()
+    assert {path.name: content.decode() for path, content in read_all(out).items()} == own
+
+    request = BatchRequest(
+        task="embed", model="pocket", inputs=(sentences.as_uri(),), format="jsonl", options={}
+    )
+    folder = Location(tmp_path / "earlier")
+    plan = open_plan(request, folder, workers=1, batch_size=BLOCK_ROWS, overwrite=False)
+    for name, text in {**own, plan.part(plan.blocks[0]): "written by the run"}.items():
+        (tmp_path / "earlier" / name).write_text(text)
+    open_plan(request, folder, workers=1, batch_size=2 * BLOCK_ROWS, overwrite=True)
+    written = read_all(tmp_path / "earlier")
+    assert {
+        path.name: content.decode() for path, content in written.items() if path.name != "_batch.json"
+    } == own
+
+    (tmp_path / "earlier/part-000009.jsonl").write_text(
+        "mine"
+    )  # not of the 6 listed parts, but of the next 12
+    with pytest.raises(FileExistsAlreadyError):
+        open_plan(request, folder, workers=1, batch_size=BLOCK_ROWS, overwrite=True)
+    assert (tmp_path / "earlier/part-000009.jsonl").read_text() == "mine"
+
+
+def test_only_unfinished_files_of_killed_workers_are_deleted(tmp_path):
+    for name, file in {
+        "0": "part-000000.csv",
+        "1": ".part-000000.csv.9f2c6a01.part",
+        "2": "mine.csv",
+    }.items():
+        folder = tmp_path / f"out/.part-000000.csv-{name:0>8}"
+        folder.mkdir(parents=True)
+        (folder / file).write_text("text\n")
+    (tmp_path / "out/.part-000000.csv-00000003").write_text("mine")
+    (tmp_path / "out/.part-000000.csv-00000004").symlink_to(tmp_path / "out/.part-000000.csv-00000002")
+    delete_leftovers(Location(tmp_path / "out"))
+    left = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert left == [f".part-000000.csv-0000000{n}" for n in (2, 3, 4)]
+    assert (tmp_path / "out/.part-000000.csv-00000002/mine.csv").read_text() == "text\n"
 
 
 @pytest.mark.slow
@@ -228,6 +310,55 @@ def test_rows_that_kill_workers_or_fail_in_a_batch_are_named(sentences, tmp_path
     (error,) = worker({"number": [1]})["failure"]
     assert isinstance(error, DeadlyBlockError)
     assert (error.start, error.stop) == (BLOCK_ROWS + 1, 2 * BLOCK_ROWS)
+
+
+@pytest.mark.parametrize("format", ["jsonl", "parquet"])
+def test_null_text_is_an_error_of_its_row_and_an_empty_one_is_not(tmp_path, format):
+    _, model = bert("BertForSequenceClassification", tmp_path / "model")
+    texts = ["good film", None, ""]
+    if format == "parquet":
+        pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "in.parquet")
+    else:
+        (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts))
+    request = BatchRequest(
+        task="classify",
+        model=str(model),
+        inputs=(Location(tmp_path / f"in.{format}").uri,),
+        format="jsonl",
+        options={},
+    )
+    out = Location(tmp_path / "out")
+    plan = open_plan(request, out, workers=1, batch_size=3, overwrite=False)
+    assert BatchWorker(plan, out.uri, device="cpu")({"number": [0]}) == {"rows": [3], "errors": [1]}
+    rows = read_parts(tmp_path / "out")
+    assert [row["error"] is None for row in rows] == [True, False, True]
+    assert [bool(row["label"]) for row in rows] == [True, False, False]
+
+
+@pytest.mark.parametrize("name", ["in.xlsx", "in.csv"])
+def test_excel_and_separators_are_read(name, tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    _, model = bert("BertForSequenceClassification", tmp_path / "model")
+    rows = [(n, f"good film, {n}") for n in range(5)]
+    book = openpyxl.Workbook()
+    for row in [("id", "text"), *rows]:
+        book.active.append(row)
+    book.save(tmp_path / "in.xlsx")
+    (tmp_path / "in.csv").write_text("".join(f"{n};{text}\n" for n, text in [("id", "text"), *rows]))
+    request = BatchRequest(
+        task="classify",
+        model=str(model),
+        inputs=(Location(tmp_path / name).uri,),
+        columns=("text",),
+        format="jsonl",
+        options={},
+    )
+    out = Location(tmp_path / "out")
+    plan = open_plan(request, out, workers=1, batch_size=2, overwrite=False)
+    assert BatchWorker(plan, out.uri, device="cpu")({"number": [0, 1, 2]})["errors"] == [0, 0, 0]
+    assert [(row["id"], row["text"]) for row in read_parts(tmp_path / "out")] == [
+        (str(n), t) for n, t in rows
+    ]
 
 
 def test_remote_parquet_is_copied_and_uploaded(tmp_path, monkeypatch):

@@ -52,7 +52,9 @@ class Done(NamedTuple):
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    monkeypatch.setattr("glassformer.cli.console.PROGRESS_DELAY", 3600.0)  # else stderr depends on the speed
+
     def call(*args: object) -> Done:
         with pytest.raises(SystemExit) as stop:
             main([str(arg) for arg in args])

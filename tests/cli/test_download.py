@@ -100,3 +100,36 @@ def test_download_errors_exit_with_2(hub: str, tmp_path: Path) -> None:
     for result, named in ((missing, "org/other"), (pickled, "pytorch_model.bin"), (unnamed, "ORG/NAME")):
         assert result.returncode == 2 and named in result.stderr and "Traceback" not in result.stderr
     assert not Hub.requests
+
+
+def test_download_needs_only_its_extra(hub: str, tmp_path: Path) -> None:
+    """The Hub's client may use any HTTP library; no other one is imported."""
+    hidden = (
+        "import sys; sys.modules['httpx'] = None; from glassformer.cli.main import main; main(sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", hidden, "download", "org/model", "--out", str(tmp_path / "model")]
+    environment = {**os.environ, "HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "model/model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "http://[no", "nonsense"])
+def test_download_without_a_network_ends_in_one_sentence(endpoint: str, tmp_path: Path) -> None:
+    result = download(endpoint, "org/model", "--out", str(tmp_path / "model"))
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1, result.stderr
+
+
+def test_download_keeps_files_that_it_did_not_write(hub: str, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    (folder / ".cache/huggingface").mkdir(parents=True)  # as in a home folder
+    (folder / "config.json").write_text("mine")
+    for option in ((), ("--overwrite",)):
+        result = download(hub, "org/model", "--out", str(folder), *option)
+        assert result.returncode == 2 and "config.json" in result.stderr
+    assert [path.name for path in folder.iterdir() if path.is_file()] == ["config.json"]
+    assert (folder / "config.json").read_text() == "mine"
+    (folder / "config.json").unlink()
+    assert download(hub, "org/model", "--out", str(folder)).returncode == 0
+    assert download(hub, "org/model", "--out", str(folder), "--overwrite").returncode == 0

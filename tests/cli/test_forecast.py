@@ -36,7 +36,20 @@ def test_table_matches_the_library(run: Any, folders: dict[str, Path], tmp_path:
     told = json.loads(run("forecast", model, data, "--json", "--quantile-levels", "0.5").out)
     rows = told["rows"]
     assert 0 < told["seconds"] < 60
-    assert list(rows[0]) == ["ds", *NAMES, "a_0.5", "b_0.5", "c_0.5"] and len(rows) == STEPS
+    assert list(rows[0]) == ["date", *NAMES, "a_0.5", "b_0.5", "c_0.5"] and len(rows) == STEPS
+
+
+def test_forecast_is_separated_as_the_input(run: Any, folders: dict[str, Path], tmp_path: Path) -> None:
+    data = write_csv(tmp_path / "data.csv", random_table())
+    other = tmp_path / "other.csv"
+    other.write_text(data.read_text().replace(",", ";").replace(".", ","))
+    for file, out in ((data, "a.csv"), (other, "b.csv")):
+        assert run("forecast", folders["forecast"], file, "--out", tmp_path / out).code == 0
+    text = (tmp_path / "a.csv").read_text()
+    header, rows = text.split("\n", 1)
+    expected = header.replace(",", ";") + "\n" + rows.replace(",", ";").replace(".", ",")
+    assert (tmp_path / "b.csv").read_text() == expected
+    assert run("forecast", folders["forecast"], other).out == text
 
 
 def test_figure_of_many_columns_with_odd_names(run: Any, tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """inspect, verify and env with valid input."""
 
 import json
+import time
 
 import pytest
 import torch
 
 import glassformer
 from glassformer.families.registry import families
+from glassformer.verify.comparison import Tolerance, check_result
 
 
 def document(done):
@@ -67,6 +69,21 @@ def test_verify_prints_every_check_with_its_tolerance(run, tiny_folder):
     for check in report["checks"]:
         assert check["worst"] <= check["tolerance"], check
         assert check["name"] in done.out
+
+
+def test_verify_shows_the_running_check_without_a_terminal(run, tiny_folder, monkeypatch):
+    def slow(bundle, name):
+        time.sleep(0.5)
+        return check_result(name, [2e-5], Tolerance(1e-5, lambda: 1e-5))
+
+    monkeypatch.setattr("glassformer.verify.all_checks", lambda *_: {"left = right": slow, "up = down": slow})
+    monkeypatch.setattr("glassformer.cli.console.PROGRESS_DELAY", 0.05)
+    done = run("verify", tiny_folder)
+    assert done.err.index("left = right") < done.err.index("up = down")
+    assert "2.0e-05  ≤ 8.0e-05" in done.out and "1.0e-05" in done.out
+    done = run("verify", tiny_folder, "--json")
+    assert "left = right" in done.err
+    assert [check["rounding_error"] for check in document(done)["checks"]] == [1e-5, 1e-5]
 
 
 def test_verify_exits_1_when_a_check_fails(run, tiny_folder, monkeypatch):

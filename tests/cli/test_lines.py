@@ -108,3 +108,12 @@ def test_empty_input_prints_a_warning_and_succeeds(run, stdin, command, tmp_path
     assert (done.code, done.out) == (0, "") and done.err.startswith("warning: ")
     (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbf")
     assert run(*command, "--file", tmp_path / "in.txt") == done
+
+
+def test_batch_and_the_other_commands_accept_the_same_names_for_files(run, folders, tmp_path):
+    (tmp_path / "in.txt").write_text("good film\nbad film\n")
+    for source, target in (("--file", "--out"), ("--input", "--output")):
+        paths = (source, tmp_path / "in.txt", target, tmp_path / f"{target}.txt")
+        assert run("classify", folders["classify"], *paths).code == 0
+        assert "no-model" in run("batch", "classify", "no-model", *paths).error()
+    assert (tmp_path / "--out.txt").read_bytes() == (tmp_path / "--output.txt").read_bytes() != b""

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -13,11 +14,12 @@ import torch
 
 import glassformer
 from glassformer.cli import main as cli
+from glassformer.cli.options import flags_of
 
 ALL_HELP = """
 import sys
-from glassformer.cli.main import COMMANDS, main
-for name in COMMANDS:
+from glassformer.cli.main import commands, main
+for name in commands():
     try:
         main([name, "--help"])
     except SystemExit as stop:
@@ -32,9 +34,22 @@ def test_help_is_fast_and_imports_no_torch():
     done = subprocess.run([sys.executable, "-m", "glassformer", "--help"], capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
-    assert all(name in done.stdout for name in cli.COMMANDS)
+    assert all(name in done.stdout for name in cli.commands())
     done = subprocess.run([sys.executable, "-c", ALL_HELP], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.count("Usage: glassformer") == len(cli.COMMANDS), done.stderr
+    assert done.returncode == 0 and done.stdout.count("Usage: glassformer") == len(cli.commands()), (
+        done.stderr
+    )
+
+
+@pytest.mark.parametrize("columns", ["80", "60"])
+def test_help_never_cuts_an_option(run, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    for name, command in cli.commands().items():
+        out = run(name, "--help").out
+        assert "…" not in out.replace("...", ""), name
+        function = command.load(name)
+        missing = [flag for flag in flags_of(function).values() if not re.search(rf"{flag}(?![\w-])", out)]
+        assert not missing, name
 
 
 def test_version_needs_no_command(run):

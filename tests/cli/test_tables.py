@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import sys
 
+import openpyxl
 import pyarrow.parquet
 import pytest
 
@@ -24,6 +26,9 @@ def table(tmp_path):
 
 
 def read_table(path):
+    if path.suffix == ".xlsx":
+        header, *rows = openpyxl.load_workbook(path).active.iter_rows(values_only=True)
+        return [{n: "" if v is None else v for n, v in zip(header, row, strict=True)} for row in rows]
     if path.suffix == ".parquet":
         return pyarrow.parquet.read_table(path).to_pylist()
     raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -33,7 +38,7 @@ def read_table(path):
     return list(csv.DictReader(raw.decode("utf-8-sig").splitlines(True), delimiter=delimiter))
 
 
-@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "tsv", "jsonl", "parquet"])
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "tsv", "jsonl", "parquet", "xlsx"])
 def test_classify_adds_columns_in_every_format(run, folders, table, tmp_path, suffix):
     lines = run("classify", folders["classify"], ROWS[0][0], ROWS[1][0]).out.splitlines()
     out = tmp_path / f"out.{suffix}"
@@ -48,6 +53,40 @@ def test_classify_adds_columns_in_every_format(run, folders, table, tmp_path, su
     if suffix != "csv":  # what was written can be read again, in another format
         again = run("classify", folders["classify"], "--file", out, "--column", "text")
         assert again.out.splitlines()[1] == lines[1]
+
+
+@pytest.mark.parametrize("suffix", ["xlsx", "csv"])
+def test_table_from_another_country_is_written_as_it_is_read(run, folders, tmp_path, suffix):
+    """Semicolons and decimal commas in, the same out; text in a workbook is never a formula."""
+    rows = [("=1+1", "3,5"), ("gut, aber; 1.2 lang", "0,25")]
+    with (tmp_path / "in.csv").open("w", newline="") as file:
+        csv.writer(file, delimiter=";").writerows([("text", "size"), *rows])
+    out = tmp_path / f"out.{suffix}"
+    done = run(
+        "classify", folders["classify"], "--file", tmp_path / "in.csv", "--column", "text", "--out", out
+    )
+    assert done.code == 0
+    if suffix == "xlsx":
+        cells = list(openpyxl.load_workbook(out).active.iter_rows(min_row=2))
+        assert [row[0].value for row in cells] == [text for text, _ in rows]
+        assert [row[0].data_type for row in cells] == ["s", "s"] and isinstance(cells[0][3].value, float)
+        return
+    written = list(csv.DictReader(out.open(newline=""), delimiter=";"))
+    assert [(row["text"], row["size"]) for row in written] == rows
+    assert all(0 < float(row["score"].replace(",", ".")) < 1 and "." not in row["score"] for row in written)
+
+
+@pytest.mark.parametrize("name", ["pred.ods", "pred.xls"])
+def test_unknown_spreadsheets_are_refused(run, folders, table, tmp_path, name):
+    run("classify", folders["classify"], "--file", table, "--out", tmp_path / name).error()
+    run("forecast", folders["forecast"], table, "--out", tmp_path / "out.xlsx").error()
+    assert not (tmp_path / name).exists() and not (tmp_path / "out.xlsx").exists()
+
+
+def test_excel_without_its_package_names_the_extra(run, folders, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    (tmp_path / "x.xlsx").write_bytes(b"PK\x03\x04")
+    assert "openpyxl" in run("classify", folders["classify"], "--file", tmp_path / "x.xlsx").error()
 
 
 def test_resumed_table_equals_an_uninterrupted_one(run, folders, table, tmp_path):
@@ -78,11 +117,11 @@ def test_columns_are_chosen_or_listed_in_an_error(run, folders, tmp_path):
 
 def test_bad_row_is_empty_and_reported(run, folders, tmp_path):
     path = tmp_path / "x.jsonl"
-    path.write_text('{"text": "a", "n": 1}\nnot JSON\n{"text": 3}\n{"text": "b"}\n')
+    path.write_text('{"text": "a", "n": 1}\nnot JSON\n{"text": 3}\n{"text": "b"}\n{"text": null}\n')
     done = run("embed", folders["embed"], "--file", path, "--column", "text", "--out", tmp_path / "out.jsonl")
     rows = read_table(tmp_path / "out.jsonl")
-    assert done.code == 2 and "warning: row 2" in done.err and "warning: row 3" in done.err
-    assert [bool(row["embedding"]) for row in rows] == [True, False, False, True]
+    assert done.code == 2 and all(f"warning: row {n}" in done.err for n in (2, 3, 5))
+    assert [bool(row["embedding"]) for row in rows] == [True, False, False, True, False]
     assert rows[0]["n"] == 1 and rows[2]["text"] == 3
 
 

@@ -81,6 +81,14 @@ def test_separate_target_vocabulary_is_written_and_overwritten(run, files):
 
 def test_bad_rows_are_reported_and_skipped(run, files):
     path = files / "some.txt"
-    path.write_bytes(b"\n".join(line.encode() for line in ENGLISH * 4) + b"\n\xff\xfe bad\n")
-    done = run("tokenizer", "train", path, "--out", files / "out")
-    assert done.code == 0 and "some.txt line 41" in done.err
+    good = b"\n".join(line.encode() for line in ENGLISH * 4)
+    outputs = []
+    for content in (good, good[:100].replace(b"\n", b" ") + b"\n" + good, good + b"\n\xff zzz qqq zzz qqq\n"):
+        path.write_bytes(content)
+        out = files / f"out{len(outputs)}"
+        done = run("tokenizer", "train", path, "--out", out, "--json")
+        assert done.code == 0
+        (side,) = json.loads(done.out)["sides"]
+        outputs.append((side["texts"], (out / "tokenizer.json").read_bytes()))
+    assert f"{path.name} line 41" in done.err
+    assert outputs[2] == outputs[0] != outputs[1]  # as without the bad line

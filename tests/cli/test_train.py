@@ -52,7 +52,8 @@ def test_dry_run_writes_nothing(run, place):
 
 def test_training_flags(run, place):
     """They are keys of the training section; --epochs replaces the max_steps of a recipe."""
-    flags = ["--epochs", "1", "--lr", "0.004", "--batch-size", "600", "--time-limit", "1h"]
+    flags = ["--epochs", "1", "--lr", "0.004", "--batch-tokens", "600", "--time-limit", "1h"]
+    flags += ["--batch-size", "1500"]
     done = run("train", *PAIRS, *quick(), "--out", "runs/x")
     assert done.code == 0, done.err
     done = run("train", place / "runs/x/recipe.yaml", *flags, "--out", "runs/y")
@@ -60,6 +61,7 @@ def test_training_flags(run, place):
     training = read_recipe(place / "runs/y/recipe.yaml").training
     before = read_recipe(place / "runs/x/recipe.yaml").training
     assert (training.epochs, training.lr, training.batch_tokens, training.time_limit) == (1, 0.004, 600, "1h")
+    assert training.batch_size == 1500 and "batch_tokens" in done.err  # a warning: it counts examples
     assert training.max_steps != before.max_steps
     assert run("train", *PAIRS, "--time-limit", "5", "--out", "runs/z").code == 2
     done = run("train", *PAIRS, "--set", "epochs=3", "--out", "runs/z")

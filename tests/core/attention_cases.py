@@ -38,8 +38,8 @@ def may_attend(mask: Mask, b: int, h: int, t: int, s: int, queries: int, keys: i
         if own != mask.segments[b, s]:
             return False
     if mask.allowed is not None:
-        rows, heads = mask.allowed.shape[:2]
-        return bool(mask.allowed[b if rows > 1 else 0, h if heads > 1 else 0, t, s])
+        rows, heads, times, _ = mask.allowed.shape
+        return bool(mask.allowed[b % rows, h % heads, t % times, s])
     return True
 
 
@@ -57,8 +57,8 @@ def naive(case: Case) -> np.ndarray:
         scores = []
         for s in visible:
             score = sum(q[b, h, t, i] * k[b, g, s, i] for i in range(width)) * scale
-            if case.bias is not None:
-                score += float(case.bias[b if case.bias.shape[0] > 1 else 0, h, t, s])
+            for bias in filter(lambda bias: bias is not None, (case.bias, case.mask.bias)):
+                score += float(bias.expand(batch, heads, queries, keys)[b, h, t, s])
             scores.append(score)
         powers = [math.exp(score - max(scores)) for score in scores]
         for s, power in zip(visible, powers, strict=True):
@@ -85,8 +85,11 @@ def masks(draw: Any, batch: int, heads: int, queries: int, keys: int) -> Mask:
             query_segments = torch.randint(3, (batch, queries), generator=generator)
     allowed = None
     if draw(st.booleans()):
-        rows, own = draw(st.sampled_from((1, batch))), draw(st.sampled_from((1, heads)))
-        allowed = coin(rows, own, queries, keys, chance=0.6)
+        allowed = coin(*(draw(st.sampled_from((1, n))) for n in (batch, heads, queries)), keys, chance=0.6)
+    bias = None
+    if draw(st.booleans()):
+        shape = [draw(st.sampled_from((1, n))) for n in (batch, heads, queries)]
+        bias = torch.randn(*shape, keys, generator=generator)
     return Mask(
         causal=draw(st.booleans()),
         window=draw(st.none() | st.integers(1, keys + 2)),
@@ -95,6 +98,7 @@ def masks(draw: Any, batch: int, heads: int, queries: int, keys: int) -> Mask:
         query_segments=query_segments,
         allowed=allowed,
         offset=offset,
+        bias=bias,
     )
 
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from glassformer.core import build, spec
 from glassformer.core.block import Block
+from glassformer.core.inputs import Memory
 from glassformer.core.masks import Mask
 from glassformer.core.norms import make_norm
 from glassformer.errors import UnsupportedError
@@ -46,16 +47,16 @@ def test_block_matches_the_formula_of_its_wiring(wiring: spec.Wiring, cross: boo
     x, memory, mask = torch.randn(2, 5, D), torch.randn(2, 7, D), Mask(causal=True)
 
     def attend(y: Tensor) -> Tensor:
-        return b.self_attn(y, mask=mask)
+        return b.self_attn(y, mask)
 
     match wiring:
         case "pre":
             y = x + attend(b.norm_self(x))
-            y = y + b.cross_attn(b.norm_cross(y), memory) if cross else y
+            y = y + b.cross_attn(b.norm_cross(y), k_v=memory) if cross else y
             expected = y + b.ffn(b.norm_ffn(y))
         case "post":
             y = b.norm_self(x + attend(x))
-            y = b.norm_cross(y + b.cross_attn(y, memory)) if cross else y
+            y = b.norm_cross(y + b.cross_attn(y, k_v=memory)) if cross else y
             expected = b.norm_ffn(y + b.ffn(y))
         case "parallel":
             n = b.norm_self(x)
@@ -63,7 +64,7 @@ def test_block_matches_the_formula_of_its_wiring(wiring: spec.Wiring, cross: boo
             expected = x + attend(n) + b.ffn(n)
         case _:
             expected = x + attend(b.norm_self(x)) + b.ffn(b.norm_ffn(x))
-    torch.testing.assert_close(b(x, memory if cross else None, mask=mask), expected)
+    torch.testing.assert_close(b(x, b.prepare(x, mask, memory if cross else None)), expected)
 
 
 def test_feed_forward_matches_its_formula() -> None:
@@ -118,7 +119,7 @@ def test_stack_applies_its_blocks_and_final_norm(final: spec.NormSpec | None) ->
     model = build.build_stack(what)
     x = expected = torch.randn(2, 6, D)
     for one in model.blocks:
-        expected = one(expected, mask=Mask(causal=True, window=2))
+        expected = one(expected, one.prepare(expected, Mask(causal=True, window=2)))
     if final is not None:
         expected = model.final_norm(expected)
     torch.testing.assert_close(model(x), expected)
@@ -135,7 +136,8 @@ def test_cross_attention_has_its_own_heads_and_window() -> None:
     )
     model = build.build_stack(spec.StackSpec(d_model=D, num_layers=1, block=block)).eval()
     x, memory, mask = torch.randn(3, 6, D), torch.randn(3, 7, D), torch.rand(3, 2, 6, 7) < 0.8
-    together = model(x, memory, memory_mask=mask)
-    torch.testing.assert_close(together, model.blocks[0](x, memory, memory_mask=mask))
+    seen, (block,) = Memory.of(memory, mask), model.blocks
+    together = model(x, seen)
+    torch.testing.assert_close(together, block(x, block.prepare(x, memory=seen)))
     model.blocks[0].cross_attn.window = None
-    assert not torch.allclose(together, model(x, memory, memory_mask=mask))
+    assert not torch.allclose(together, model(x, seen))

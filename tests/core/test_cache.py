@@ -12,7 +12,9 @@ from torch import Tensor
 
 from glassformer.core import spec
 from glassformer.core.build import build_model
-from glassformer.core.kv_cache import CacheFullError, KVCache
+from glassformer.core.inputs import Masks, Memory, TextInputs
+from glassformer.core.kv_cache import CacheFullError, ContiguousKVCache, KVCache
+from glassformer.core.masks import Mask
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.errors import ConflictError, UnsupportedError
 from tests.core.models import LAYERS, POSITIONS, ids, model_of, spec_of
@@ -43,18 +45,20 @@ def prepared(shape: str, *, batch: int = 3, **options: Any) -> tuple[Any, Step, 
 
     def step(tgt: Tensor, mask: Tensor | None = None, *, rows: Tensor | None = None, **more: Any) -> Tensor:
         rows = torch.arange(len(tgt)) if rows is None else rows
-        out: Tensor = model.decode(tgt, memory[rows], mask, real[rows], **more)
+        text = TextInputs(tgt, None if mask is None else Mask(padding=mask))
+        out: Tensor = model.decode(text, Memory.of(memory[rows], real[rows]), **more)
         return out
 
     def full(tgt: Tensor, mask: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         rows = torch.arange(len(tgt)) if rows is None else rows
-        out: Tensor = model(src[rows], tgt, real[rows], mask)
+        masks = Masks(real[rows], None if mask is None else Mask(padding=mask))
+        out: Tensor = model(src[rows], tgt, masks)
         return out
 
     return model, full, step
 
 
-def cache_for(model: Any, fixed: bool, batch: int = 3) -> KVCache:
+def cache_for(model: Any, fixed: bool, batch: int = 3) -> ContiguousKVCache:
     cache = KVCache.allocate(model.spec, batch, ROOM)
     return cache.with_static_shapes() if fixed else cache
 
@@ -166,7 +170,7 @@ def test_unfitting_cache_is_rejected() -> None:
     with pytest.raises(ConflictError):
         model(ids(2, 1), cache=cache)
     with pytest.raises(ConflictError):
-        model(ids(3, 1), cache=KVCache(cache.layers[:1]))
+        model(ids(3, 1), cache=ContiguousKVCache(cache.layers[:1]))
     with pytest.raises(UnsupportedError):
         KVCache.allocate(model_of("encoder_only").spec, 1, 4)
     other = KVCache.allocate(model.spec, 3, 4, dtype=torch.float64)

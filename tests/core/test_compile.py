@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 
+from glassformer.core.inputs import Masks
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.model import EncoderDecoder
 from tests.core.models import ids, inputs_of, model_of
@@ -88,8 +89,9 @@ def test_masks_and_padding_compile() -> None:
     model = model_of("encoder_decoder", window=3)
     src, tgt = inputs_of("encoder_decoder")
     src[1, 4:] = 0
-    masks = (src != 0, torch.ones(3, 6, 6).tril().bool(), (torch.arange(7) != 2).expand(3, 4, 6, 7))
+    blind = (torch.arange(7) != 2).expand(3, 4, 6, 7)
+    masks = Masks(src != 0, torch.ones(3, 6, 6).tril().bool(), blind)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
         torch.testing.assert_close(compiled(src, tgt), model(src, tgt))
-        torch.testing.assert_close(compiled(src, tgt, *masks), model(src, tgt, *masks))
+        torch.testing.assert_close(compiled(src, tgt, masks), model(src, tgt, masks))

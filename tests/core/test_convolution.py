@@ -11,9 +11,9 @@ import transformers
 from torch import nn
 
 from glassformer.core import spec
-from glassformer.core.convolution.layers import ConvNorm, FoldedStem
-from glassformer.core.convolution.resnet import ResNet
-from glassformer.families.family import Config
+from glassformer.core.vision.convolution.layers import ConvNorm, FoldedStem
+from glassformer.core.vision.convolution.resnet import ResNet
+from glassformer.families.config import Config
 from glassformer.families.resnet_backbone import read_resnet, resnet_rows, timm_resnet, write_resnet
 from glassformer.weights.convert import WeightTable, to_ours
 

@@ -48,7 +48,7 @@ def test_stack_with_a_pattern_alternates_its_blocks() -> None:
         for block in stack.blocks:
             position = stack.position if block.self_attn.window is None else stack.local_position
             terms: PositionTerms = position(positions)
-            expected = block(expected, mask=Mask(causal=True), terms=terms)
+            expected = block(expected, block.prepare(expected, Mask(causal=True), terms=terms))
         expected = stack.final_norm(expected)
         torch.testing.assert_close(stack(x), expected)
         stack.local_position = None

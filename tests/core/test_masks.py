@@ -76,10 +76,12 @@ def test_prepared_and_simplified_masks_are_equivalent(
 
 
 WRONG: list[tuple[Any, type[GlassformerError], dict[str, Any]]] = [
-    (torch.ones(2, 4), InvalidValueError, {"name": "mask.dtype", "value": "torch.float32"}),
+    (torch.arange(12).view(3, 4), InvalidValueError, {"name": "mask", "value": "torch.int64"}),
+    (Mask(padding=torch.ones(2, 4)), InvalidValueError, {"name": "mask.dtype", "value": "torch.float32"}),
     ([[True] * 4] * 2, InvalidValueError, {"name": "mask", "value": "list"}),
     (torch.ones(4).bool(), ShapeError, {"what": "mask", "shape": [4]}),
-    (torch.ones(1, 4).bool(), ShapeError, {"shape": [1, 4]}),
+    (torch.ones(2, 4).bool(), ShapeError, {"shape": [2, 4]}),
+    (Mask(padding=torch.ones(1, 4).bool()), ShapeError, {"shape": [1, 4]}),
     (torch.ones(2, 5, 3, 4).bool(), ShapeError, {"shape": [2, 5, 3, 4]}),
     (Mask(segments=torch.ones(2, 3)), ShapeError, {"what": "segments", "shape": [2, 3]}),
     (Mask(query_segments=torch.ones(2, 3)), MissingValueError, {"name": "segments"}),
@@ -93,3 +95,8 @@ def test_mismatched_masks_are_rejected(
     with pytest.raises(kind) as caught:
         Mask.of(value).check(batch=2, heads=6, queries=3, keys=4)
     assert caught.value.fields.items() >= fields.items()
+
+
+def test_narrower_window_of_mask_and_layer_holds() -> None:
+    pairs = ((5, 2, 2), (2, 5, 2), (None, 3, 3), (4, None, 4))
+    assert all(Mask(window=own).with_window(layer).window == least for own, layer, least in pairs)

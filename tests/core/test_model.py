@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import glassformer
 from glassformer import GlassformerError, Mask
+from glassformer.core.inputs import Masks, TextInputs
 from glassformer.errors import InputTooLongError, InvalidValueError, ShapeError, UnknownNameError
 from glassformer.families.original import POSITIONS
 from tests.core.models import ids, inputs_of, model_of
@@ -54,6 +55,12 @@ def test_presets_have_the_sizes_of_the_paper() -> None:
     assert sum(p.numel() for p in model.parameters()) == 37000 * 512 + 6 * (encoder + decoder)
 
 
+def test_error_about_tied_modules_names_the_choices() -> None:
+    with pytest.raises(InvalidValueError) as error:
+        glassformer.build("original", src_vocab_size=31, tied=("target", "head"))
+    assert error.value.name.endswith("tied") and all(x in error.value.expected for x in ("source", "head"))
+
+
 def test_logits_have_the_documented_shape_and_target_is_causal() -> None:
     model = original()
     src, tgt = batch()
@@ -71,8 +78,8 @@ def test_inferred_padding_matches_explicit_mask_and_unpadded_row() -> None:
     src, tgt = batch()
     logits = model(src, tgt)
     real, written = src != 0, tgt != 0
-    torch.testing.assert_close(model(src, tgt, real, written, real), logits)
-    torch.testing.assert_close(model(src, tgt, Mask(padding=real), Mask(padding=written)), logits)
+    torch.testing.assert_close(model(src, tgt, Masks(real, Mask(padding=written), real)), logits)
+    torch.testing.assert_close(model(src, tgt, Masks(Mask(padding=real), Mask(padding=written))), logits)
     for row in range(B):
         alone = model(src[row : row + 1][:, real[row]], tgt[row : row + 1][:, written[row]])
         torch.testing.assert_close(alone[0], logits[row, written[row]], atol=1e-5, rtol=0)
@@ -85,26 +92,60 @@ def test_target_may_start_with_the_pad_token() -> None:
     written = tgt != 0
     written[:, 0] = True
     logits = model(src, tgt)
-    torch.testing.assert_close(logits, model(src, tgt, tgt_mask=written))
-    assert not torch.allclose(logits, model(src, tgt, tgt_mask=tgt != 0))
+    torch.testing.assert_close(logits, model(src, tgt, Masks(tgt=Mask(padding=written))))
+    assert not torch.allclose(logits, model(src, tgt, Masks(tgt=Mask(padding=tgt != 0))))
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_scores_of_a_mask_are_added_to_those_of_the_positions(position: str) -> None:
+    model = original(position=position)
+    src, tgt = ids(B, S, seed=1), ids(B, T, seed=2)
+    expected = model(src, tgt)
+    same = [torch.randn(1, 1, n, 1).expand(-1, -1, -1, keys) for n, keys in ((S, S), (T, T), (T, S))]
+    # the softmax ignores what all keys share
+    given = model(src, tgt, Masks(*(Mask(bias=scores) for scores in same)))
+    torch.testing.assert_close(given, expected, atol=1e-5, rtol=0)
+    other = model(src, tgt, Masks(*(Mask(bias=torch.randn_like(scores)) for scores in same)))
+    assert (other - expected).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("position", POSITIONS)
 def test_mask_shapes_are_equivalent(position: str) -> None:
     model = original(position=position)
     src, tgt = ids(B, S, seed=1), ids(B, T, seed=2)
-    positions = {"src_positions": torch.arange(S)[None], "tgt_positions": torch.arange(T)[None]}
+    inputs = (
+        TextInputs(src, positions=torch.arange(S)[None]),
+        TextInputs(tgt, positions=torch.arange(T)[None]),
+    )
     real = torch.tensor([[1] * 7, [1] * 5 + [0] * 2, [1, 0, 1, 1, 0, 1, 1]]).bool()
     written = torch.tensor([[1] * 5, [1] * 3 + [0] * 2, [1, 1, 0, 1, 1]]).bool()
-    expected = model(src, tgt, real, written, real, **positions)
+    expected = model(*inputs, Masks(real, Mask(padding=written), real))
+    causal = ones(T, T).tril()
 
-    def forms(mask: Tensor, queries: int) -> list[Tensor]:
-        wide = mask[:, None, :].expand(-1, queries, -1)
-        return [wide, wide[:, None], wide[:, None].expand(-1, H, -1, -1)]
+    def forms(mask: Tensor, queries: int, also: Tensor | bool = True) -> list[Tensor]:
+        wide = mask[:, None, :].expand(-1, queries, -1) & also
+        every = [wide, wide[:, None], wide[:, None].expand(-1, H, -1, -1)]
+        scores = torch.zeros(wide.shape).masked_fill(~wide, -torch.inf)
+        return [mask[:, None], mask[:, None, None], *every, wide.int(), wide.float(), scores]
 
-    every = zip(forms(real, S), forms(written, T), forms(real, T), strict=True)
+    everything = (ones(B, S), ones(B, 1, T), ones(B, S))
+    for n, open_mask in enumerate(everything):  # each of the masks has an effect
+        others = [open_mask if n == m else mask for m, mask in enumerate((real, Mask(padding=written), real))]
+        assert (model(*inputs, Masks(*others)) - expected).abs().max() > 1e-3
+    every = zip(forms(real, S), forms(written, T, causal), forms(real, T), strict=True)
     for masks in every:
-        torch.testing.assert_close(model(src, tgt, *masks, **positions), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(model(*inputs, Masks(*masks)), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", Masks._fields)
+def test_masks_of_an_encoder_decoder_by_keyword_are_explained(name: str) -> None:
+    model, src = glassformer.tiny("t5"), torch.ones(2, 3).long()
+    with pytest.raises(UnknownNameError) as caught:
+        model(src, src, **{f"{name}_mask": src > 0})
+    assert "Masks(" in caught.value.hint
+    with pytest.raises(InvalidValueError) as many:
+        model(src, src, None, None, None, None)
+    assert many.value.value == 4
 
 
 def ones(*shape: int) -> Tensor:
@@ -112,12 +153,13 @@ def ones(*shape: int) -> Tensor:
 
 
 WRONG: list[tuple[dict[str, Any], type[GlassformerError], dict[str, Any]]] = [
-    ({"src_mask": ones(B, S + 1)}, ShapeError, {"what": "src_mask", "shape": [B, S + 1]}),
-    ({"tgt_mask": ones(1, T)}, ShapeError, {"what": "tgt_mask", "shape": [1, T]}),
-    ({"memory_mask": ones(B, S, T)}, ShapeError, {"what": "memory_mask", "shape": [B, 1, S, T]}),
-    ({"src_mask": torch.ones(B, S)}, InvalidValueError, {"name": "src_mask.dtype"}),
+    ({"masks": ones(B, S + 1)}, ShapeError, {"what": "src_mask", "shape": [B, S + 1]}),
+    ({"masks": Masks(tgt=ones(B, T))}, ShapeError, {"what": "tgt_mask", "shape": [B, T]}),
+    ({"masks": Masks(memory=ones(B, S, T))}, ShapeError, {"what": "memory_mask", "shape": [B, S, T]}),
+    ({"masks": torch.full((B, S), 2)}, InvalidValueError, {"name": "src_mask"}),
     ({"src": torch.full((B, S), 31)}, InvalidValueError, {"name": "token id", "value": 31}),
-    ({"src": torch.ones(B, S)}, ShapeError, {"shape": [B, S]}),
+    ({"src": torch.ones(B, S)}, InvalidValueError, {"name": "ids.dtype", "value": "torch.float32"}),
+    ({"src": torch.ones(S).long()}, ShapeError, {"what": "ids", "shape": [S]}),
     ({"tgt": ids(B, 21)}, InputTooLongError, {"length": 21, "limit": 20}),
     ({"tgt": ids(B + 1, T)}, ShapeError, {"what": "the target"}),
     ({"kernel": "fast"}, UnknownNameError, {"kind": "kernel", "name": "fast"}),
@@ -130,7 +172,9 @@ def test_mismatched_inputs_are_rejected(
 ) -> None:
     src, tgt = batch()
     with pytest.raises(kind) as caught:
-        original()(**{"src": src, "tgt": tgt, **args})
+        inputs = {"src": src, "tgt": tgt, **args}
+        given = (inputs.pop("src"), inputs.pop("tgt"), inputs.pop("masks", None))
+        original()(*given, **inputs)
     assert caught.value.fields.items() >= fields.items()
 
 

@@ -133,7 +133,8 @@ def test_edited_residual_is_used_by_later_layers() -> None:
     record = observe(model, inputs, edit={"decoder.blocks.0.resid_out": lambda _: new})
     assert torch.equal(record["decoder.blocks.1.resid_in"], new)
     with torch.no_grad():
-        x = model.decoder.blocks[1](new, mask=Mask(causal=True))
+        block = model.decoder.blocks[1]
+        x = block(new, block.prepare(new, Mask(causal=True)))
         expected = model.decoder.final_norm(x) @ model.head.weight.T
     torch.testing.assert_close(record.output, expected)
 
@@ -197,5 +198,8 @@ def test_names_that_match_nothing_are_rejected() -> None:
         observe(model, inputs, edit={"decoder.blocks.0.resid_out": lambda x: x[..., :8]})
     assert observe(model, inputs, want=("nothing.*", "*.q")).names()
     assert not observe(model, inputs, want=()).names()  # the output alone
-    with pytest.raises(UnsupportedError):
-        observe(torch.nn.Linear(2, 2), torch.ones(1, 2))
+    with pytest.raises(UnsupportedError) as layer:
+        observe(torch.nn.TransformerEncoderLayer(8, 2), torch.ones(1, 2, 8))
+    with pytest.raises(UnsupportedError) as other:
+        observe(type("Other", (torch.nn.Linear,), {})(2, 2), torch.ones(1, 2))
+    assert "from_torch" in layer.value.hint and "from_torch" not in other.value.hint

@@ -7,6 +7,7 @@ import torch
 
 from glassformer import KVCache, Mask
 from glassformer.core import spec
+from glassformer.core.inputs import Masks, Memory, TextInputs
 from glassformer.core.kernels import Kernel
 from tests.core.models import INSIDE, POSITIONS, SHAPES, ids, inputs_of, model_of
 
@@ -28,7 +29,7 @@ def test_packed_documents_match_separate_documents(
         segments = torch.tensor([[4] * first + [9] * (second + 2)])
         masks.append(Mask(segments=segments, padding=packed[-1] != 0))
     with torch.no_grad():
-        actual = model(*packed, *masks, kernel=kernel)
+        actual = model(*packed, Masks(*masks) if len(masks) > 1 else masks[0], kernel=kernel)
         start = 0
         for inputs in alone:
             expected = model(*inputs)
@@ -43,10 +44,10 @@ def test_packed_documents_continue_from_a_cache() -> None:
     src, tgt = ids(1, 7, seed=1), ids(1, 6, seed=2)
     there, here = torch.tensor([[0] * 3 + [1] * 4]), torch.tensor([[0] * 2 + [1] * 4])
     with torch.no_grad():
-        expected = model(src, tgt, Mask(segments=there), Mask(segments=here))
+        expected = model(src, tgt, Masks(Mask(segments=there), Mask(segments=here)))
         memory, cache = model.encode(src, Mask(segments=there)), KVCache.allocate(model.spec, 1, 6)
         for n in range(6):
             across = Mask(segments=there, query_segments=here[:, n : n + 1])
             own = Mask(segments=here[:, : n + 1])
-            step = model.decode(tgt[:, n : n + 1], memory, own, across, cache=cache)
+            step = model.decode(TextInputs(tgt[:, n : n + 1], own), Memory(memory, across), cache=cache)
             torch.testing.assert_close(step[:, 0], expected[:, n], atol=1e-5, rtol=0)

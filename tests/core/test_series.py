@@ -12,9 +12,10 @@ from torch import Tensor, distributions
 
 from glassformer.core import spec
 from glassformer.core.build import build_model
-from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
+from glassformer.core.inputs import SeriesInputs
 from glassformer.core.observe import Observer
-from glassformer.core.series import SeriesInput, compute_scaling, extract_patches
+from glassformer.core.series.distributions import Gaussian, NegativeBinomial, StudentT
+from glassformer.core.series.patches import SeriesInput, compute_scaling, extract_patches
 from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 
 TIME, CHANNELS, AHEAD = 21, 3, 5
@@ -76,8 +77,8 @@ def test_missing_values_are_ignored(scaling: str) -> None:
     observed = torch.ones(2, TIME, CHANNELS, dtype=torch.bool)
     observed[0, 3:9, 1] = observed[1, -4:, 2] = False
     one, other = (series().masked_fill(~observed, what) for what in (torch.nan, 1e6))
-    assert torch.equal(model(one, observed=observed), model(other, observed=observed))
-    assert not torch.equal(model(series(), observed=observed), model(series()))
+    assert torch.equal(model(SeriesInputs(one, observed)), model(SeriesInputs(other, observed)))
+    assert not torch.equal(model(SeriesInputs(series(), observed)), model(series()))
 
 
 def test_forecasts_are_unscaled() -> None:
@@ -126,7 +127,7 @@ def test_masked_patches_are_ignored() -> None:
     changed = values.clone()
     changed[:, 12:18, 1] += 3  # what stands in the hidden patch
     assert model(values).shape == (2, CHANNELS, 4, 6)
-    assert torch.equal(model(values, masked_patches=hidden), model(changed, masked_patches=hidden))
+    assert torch.equal(*(model(SeriesInputs(x, masked_patches=hidden)) for x in (values, changed)))
     assert not torch.equal(model(values), model(changed))
 
 
@@ -134,8 +135,8 @@ def test_masked_patches_are_ignored() -> None:
     ("kind", "call"),
     [
         (ShapeError, lambda m: m(torch.zeros(2, CHANNELS, TIME))),
-        (ShapeError, lambda m: m(series(), observed=torch.ones(2, TIME, dtype=torch.bool))),
-        (ShapeError, lambda m: m(series(), masked_patches=torch.zeros(2, 4, dtype=torch.bool))),
+        (ShapeError, lambda m: m(SeriesInputs(series(), torch.ones(2, TIME, dtype=torch.bool)))),
+        (ShapeError, lambda m: m(SeriesInputs(series(), masked_patches=torch.zeros(2, 4, dtype=torch.bool)))),
         (InvalidValueError, lambda m: model_of(spec.FeaturesSpec(), context_length=5)),
         (UnsupportedError, lambda m: model_of(spec.ClassifySpec(num_labels=2))),
     ],

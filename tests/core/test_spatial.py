@@ -12,8 +12,9 @@ from glassformer.core.build import build_block, build_model, build_stack
 from glassformer.core.masks import Mask
 from glassformer.core.norms import drop_path
 from glassformer.core.observe import observe
-from glassformer.core.positions import PositionTerms
-from glassformer.core.spatial import WindowLayout, offset_index, sinusoids_2d
+from glassformer.core.positions import Grid, PositionTerms
+from glassformer.core.vision.attention import GridAttention, WindowLayout, offset_index
+from glassformer.core.vision.grid import sinusoids_2d
 from glassformer.errors import MissingValueError
 from glassformer.inference.encoder import InferenceEncoder
 
@@ -22,6 +23,11 @@ def _redraw(module: torch.nn.Module) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_(std=0.3)
+
+
+def on_grid(attention: GridAttention, x: torch.Tensor, grid: Grid) -> torch.Tensor:
+    out: torch.Tensor = attention(x, attention.prepare(x, terms=PositionTerms(grid=grid)))
+    return out
 
 
 def _window_of(row: int, column: int, layout: WindowLayout) -> tuple[int, int, int, int]:
@@ -36,7 +42,7 @@ def test_window_attention_is_full_attention_with_a_window_mask(
     grid: tuple[int, int], size: int, shift: int
 ) -> None:
     window = spec.WindowSpec(size=size, shift=shift)
-    windowed = MultiHeadAttention(16, num_heads=4, spatial_window=window)
+    windowed = GridAttention(16, num_heads=4, spatial_window=window)
     full = MultiHeadAttention(16, num_heads=4)
     _redraw(windowed)
     full.load_state_dict(windowed.state_dict())
@@ -45,19 +51,19 @@ def test_window_attention_is_full_attention_with_a_window_mask(
     allowed = torch.tensor([[a == b for b in cells] for a in cells])
     x = torch.randn(2, len(cells), 16)
     expected = full(x, mask=Mask(allowed=allowed[None, None]))
-    torch.testing.assert_close(windowed(x, terms=PositionTerms(grid=grid)), expected)
+    torch.testing.assert_close(on_grid(windowed, x, grid), expected)
     if shift:
         windowed.spatial_window = spec.WindowSpec(size=size)
-        assert not torch.allclose(windowed(x, terms=PositionTerms(grid=grid)), expected)
+        assert not torch.allclose(on_grid(windowed, x, grid), expected)
 
 
 def test_tokens_attend_to_the_padding_of_windows() -> None:
-    attention = MultiHeadAttention(8, num_heads=2, spatial_window=spec.WindowSpec(size=4))
+    attention = GridAttention(8, num_heads=2, spatial_window=spec.WindowSpec(size=4))
     _redraw(attention)
     x = torch.randn(1, 15, 8)
     padded = F.pad(x.view(1, 3, 5, 8), (0, 0, 0, 3, 0, 1)).view(1, 32, 8)
-    expected = attention(padded, terms=PositionTerms(grid=(4, 8))).view(4, 8, 8)[:3, :5].reshape(1, 15, 8)
-    torch.testing.assert_close(attention(x, terms=PositionTerms(grid=(3, 5))), expected)
+    expected = on_grid(attention, padded, (4, 8)).view(4, 8, 8)[:3, :5].reshape(1, 15, 8)
+    torch.testing.assert_close(on_grid(attention, x, (3, 5)), expected)
 
 
 def test_offset_index_numbers_row_and_column_offsets() -> None:
@@ -68,7 +74,7 @@ def test_offset_index_numbers_row_and_column_offsets() -> None:
 
 
 def test_query_bias_is_the_product_of_queries_and_offset_vectors() -> None:
-    attention = MultiHeadAttention(8, num_heads=2, position_bias=spec.QueryBias2dSpec(grid=(2, 3)))
+    attention = GridAttention(8, num_heads=2, position_bias=spec.QueryBias2dSpec(grid=(2, 3)))
     _redraw(attention)
     bias = attention.position_bias
     assert bias is not None
@@ -91,11 +97,11 @@ def test_position_embeddings_reach_queries_and_keys_but_not_values() -> None:
 
     q, k, v = heads(attention.q_proj(query)), heads(attention.k_proj(key)), heads(attention.v_proj(memory))
     expected = attention.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
-    options = {"position_embeddings": position, "memory_position_embeddings": memory_position}
-    torch.testing.assert_close(attention(x, memory, **options), expected)
+    across = attention.prepare(x, memory=memory)._replace(position=position, memory_position=memory_position)
+    torch.testing.assert_close(attention(x, across), expected)
     k, v = heads(attention.k_proj(query)), heads(attention.v_proj(x))
     expected = attention.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
-    torch.testing.assert_close(attention(x, position_embeddings=position), expected)
+    torch.testing.assert_close(attention(x, attention.prepare(x)._replace(position=position)), expected)
 
 
 def _image_model(block: spec.BlockSpec, shift: int) -> spec.EncoderOnlySpec:
@@ -128,7 +134,7 @@ def test_recorded_weights_spread_over_the_grid() -> None:
 
 
 def test_window_attention_without_a_grid_is_rejected() -> None:
-    attention = MultiHeadAttention(8, num_heads=2, spatial_window=spec.WindowSpec(size=2))
+    attention = GridAttention(8, num_heads=2, spatial_window=spec.WindowSpec(size=2))
     with pytest.raises(MissingValueError):
         attention(torch.randn(1, 4, 8))
 
@@ -143,7 +149,7 @@ def test_layer_scale_multiplies_the_output_of_each_sublayer() -> None:
     assert layer.scale_self_attn is not None and layer.scale_ffn is not None and layer.norm_self is not None
     attended = x + layer.scale_self_attn.weight * layer.self_attn(layer.norm_self(x))
     expected = attended + layer.scale_ffn.weight * layer.ffn(layer.norm_ffn(attended))
-    torch.testing.assert_close(layer(x), expected)
+    torch.testing.assert_close(layer(x, layer.prepare(x)), expected)
 
 
 def test_inference_encoder_folds_layer_scale() -> None:

@@ -11,7 +11,6 @@ from glassformer.data.annotation_writers import (
     annotation_to_dict,
     class_map,
     coco_results,
-    instance_map,
     to_coco,
 )
 from glassformer.data.annotations import AnnotatedImage, Annotation, find_annotations, read_coco
@@ -79,19 +78,14 @@ def test_json_has_box_score_and_mask():
 
 def test_png_masks_are_read_back(tmp_path):
     """The object with the higher score is in front."""
-    for folder, numbers in (
-        ("instance", instance_map(GUESSES, 20, 30)),
-        ("class", class_map(GUESSES, ["dog", "cat"], 20, 30)),
-    ):
-        for name in ("images", "masks"):
-            (tmp_path / folder / name).mkdir(parents=True)
-        Image.new("RGB", (30, 20)).save(tmp_path / folder / "images" / "a.png")
-        Image.fromarray(numbers).save(tmp_path / folder / "masks" / "a.png")
+    numbers = class_map(GUESSES, ["dog", "cat"], 20, 30)
+    for name in ("images", "masks"):
+        (tmp_path / "class" / name).mkdir(parents=True)
+    Image.new("RGB", (30, 20)).save(tmp_path / "class" / "images" / "a.png")
+    Image.fromarray(numbers).save(tmp_path / "class" / "masks" / "a.png")
     (tmp_path / "class" / "classes.txt").write_text("dog\ncat\n")
-    first, second = find_annotations(tmp_path / "instance")[0].annotations
-    assert (first.mask == LEFT).all() and (second.mask == RIGHT & ~LEFT).all()
     dog, cat = find_annotations(tmp_path / "class")[0].annotations
     assert (dog.label, cat.label) == ("dog", "cat")
     assert (cat.mask == LEFT).all() and (dog.mask == RIGHT & ~LEFT).all()
     with pytest.raises(InvalidValueError):
-        instance_map([Annotation("cat", (0, 0, 1, 1))], 20, 30)
+        class_map([Annotation("cat", (0, 0, 1, 1))], ["cat"], 20, 30)

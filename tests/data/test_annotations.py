@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from glassformer.data.annotated_examples import AnnotatedExamples
-from glassformer.data.annotations import find_annotations, read_coco, read_masks, read_yolo
+from glassformer.data.annotations import find_annotations, read_coco, read_masks, read_voc, read_yolo
 from glassformer.data.mask_encoding import encode_rle, mask_to_counts
 from glassformer.data.row_errors import RowErrors, TooManyBadRowsError
 from glassformer.errors import (
@@ -194,7 +194,9 @@ def test_truncated_images_are_replaced_in_their_batch(tmp_path, logged):
 
 def test_bad_coco_files_are_rejected(tmp_path):
     path = tmp_path / "x.json"
-    problems = dict.fromkeys(("{", "[]", "{}", '{"images": 1}'), FileProblemError)
+    texts = ["{", "[]", "{}", '{"images": 1}', "[" * 100_000]
+    texts += ['{"images": [{"id": 1}], "categories": [{"id": Infinity, "name": "a"}]}']
+    problems = dict.fromkeys(texts, FileProblemError)
     for text, error in {**problems, '{"images": []}': EmptyInputError}.items():
         path.write_text(text)
         with pytest.raises(error):
@@ -208,6 +210,45 @@ def test_bad_coco_files_are_rejected(tmp_path):
     image(data.paths[0], (9, 9))
     with pytest.raises(FileProblemError):
         data[0].load()  # of another size than annotated
+
+
+OUTSIDE = ["../../outside.png", "a/../../../outside.png", "ABSOLUTE", "link.png", "x" * 5000, "a\0.png"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE, ids=range(len(OUTSIDE)))
+def test_images_outside_of_the_folder_are_not_opened(name, tmp_path):
+    outside, root = image(tmp_path / "outside.png"), tmp_path / "data"
+    name = str(outside) if name == "ABSOLUTE" else name
+    path = coco(root / "set", images=[{"id": 6, "file_name": name}])
+    for folder in (root / "set", root / "JPEGImages", root / "Annotations"):
+        folder.mkdir(exist_ok=True)
+        (folder / "link.png").symlink_to(outside)
+    with pytest.raises(TooManyBadRowsError) as caught:
+        read_coco(path)
+    assert (caught.value.bad, caught.value.rows) == (1, 8)
+
+    xml = f"<annotation><filename>{name}</filename></annotation>".replace("\0", "")
+    (root / "Annotations" / "x.xml").write_text(xml)
+    with pytest.raises(TooManyBadRowsError):
+        read_voc(root)
+
+    if name.isprintable() and len(name) < 1000:
+        (root / "list.txt").write_text(f"set/images/a.png\n{name.replace('link', 'set/link')}\n")
+        (root / "data.yaml").write_text("names: [cat]\ntrain: list.txt\n")
+        with pytest.raises(FileProblemError) as listed:
+            read_yolo(root / "data.yaml")
+        assert listed.value.line == 2
+
+
+def test_images_in_linked_and_neighboring_folders_are_found(tmp_path):
+    """annotations/x.json may name ../images/a.png, and images may be a link to another disk."""
+    coco(tmp_path / "disk")
+    (tmp_path / "set" / "annotations").mkdir(parents=True)
+    (tmp_path / "set" / "images").symlink_to(tmp_path / "disk" / "images")
+    names = ["../images/a.png", "images/b.png"]
+    content = {"images": [{"id": n, "file_name": name} for n, name in enumerate(names)]}
+    (tmp_path / "set/annotations/x.json").write_text(json.dumps(content))
+    assert [path.name for path in read_coco(tmp_path / "set/annotations/x.json").paths] == ["a.png", "b.png"]
 
 
 @pytest.mark.parametrize("layout", ["yaml", "roboflow", "classes", "beside"])

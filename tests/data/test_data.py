@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.data import Batches, DataPosition, Permutation, Store, write_store
-from glassformer.data.batches import PACKING_WINDOW, pack
+from glassformer.data.batches import PACKING_WINDOW, ROW_SEPARATOR, PackedBatches, pack
 from glassformer.data.examples import IGNORE_INDEX, PairExamples
-from glassformer.errors import FileExistsAlreadyError, FileProblemError, InvalidValueError
+from glassformer.errors import FileExistsAlreadyError, FileProblemError, InvalidValueError, MissingValueError
 from glassformer.training.data_loader import make_batches
+from glassformer.training.recipe import TrainingOptions
 from tests.data.files import rows_of
 
 
@@ -134,20 +134,41 @@ def test_bucketing_by_length_has_little_padding_and_epochs_differ() -> None:
     assert first.tolist() != second.tolist()
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_epoch_and_seed_groups_the_rows_anew(packed: bool) -> None:
+    data = Lengths([[4, 4]] * 400)  # of equal length, so that sorting by length groups nothing
+
+    def groups(seed: int, epoch: int) -> set[frozenset[int]]:
+        options: dict[str, Any] = {"data": data, "tokens": 160, "seed": seed}
+        batches = PackedBatches(width=20, **options) if packed else Batches(**options)
+        rows = [batch.rows for batch in batches.epoch(DataPosition(epoch)) if batch.epoch == epoch]
+        return {frozenset(batch[batch != ROW_SEPARATOR].tolist()) for batch in rows}
+
+    first, *others = groups(1, 0), groups(1, 1), groups(1, 2), groups(2, 0)
+    assert len(first) == 20 and all(first.isdisjoint(other) for other in others)
+    assert groups(1, 0) == first
+
+
 pair_lengths = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=260)
 
 
-@given(table=pair_lengths, tokens=st.integers(1, 900), most=st.none() | st.integers(1, 90))
-def test_batch_ends_before_the_row_that_exceeds_the_budget(
-    table: list[tuple[int, int]], tokens: int, most: int | None
+@given(table=pair_lengths, tokens=st.none() | st.integers(1, 900), most=st.none() | st.integers(1, 90))
+def test_batch_ends_before_the_row_that_exceeds_a_limit(
+    table: list[tuple[int, int]], tokens: int | None, most: int | None
 ) -> None:
+    if tokens is None and most is None:
+        with pytest.raises(MissingValueError):
+            Batches(data=Lengths([list(row) for row in table]))
+        return
     batches = Batches(data=Lengths([list(row) for row in table]), tokens=tokens, rows=most)
     expected: list[list[int]] = [[]]
     ordered = sorted(batches.pool_rows(0, 0).tolist(), key=lambda row: table[row][::-1])
     for row in ordered:
         tried = [*expected[-1], row]
         cost = len(tried) * sum(max(table[one][side] for one in tried) for side in (0, 1))
-        if expected[-1] and (cost > tokens or (most is not None and len(tried) > most)):
+        if expected[-1] and (
+            (tokens is not None and cost > tokens) or (most is not None and len(tried) > most)
+        ):
             expected.append([row])
         else:
             expected[-1] = tried
@@ -181,7 +202,7 @@ def test_large_packed_batches_have_little_padding(tmp_path: Path) -> None:
     examples = PairExamples(
         write_store(tmp_path / "s", ("source", "target"), pairs, max_id=9), pad_id=0, start_id=3
     )
-    options: Any = SimpleNamespace(batch=65_536, packing=True)
+    options = TrainingOptions(batch_tokens=65_536, packing=True)
     batches, rows = make_batches(examples, options, seed=1, row_width=128)
     labels = np.concatenate([rows.batch(one, epoch=0)["labels"] for one in batches.plan(0, 0)])
     assert (labels != IGNORE_INDEX).mean() > 0.9

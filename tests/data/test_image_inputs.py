@@ -3,6 +3,7 @@
 import base64
 import io
 import struct
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -61,6 +62,16 @@ def test_all_modes_become_rgb():
     exif[0x0112] = 6
     turned = load_image(encode(Image.fromarray(PIXELS), "PNG", exif=exif))
     assert (np.asarray(turned) == np.rot90(PIXELS, -1)).all()
+
+
+def test_sixteen_bits_take_little_memory():
+    content = encode(Image.fromarray(np.full((1000, 1000), 0x80FF, np.uint16)))
+    load_image(content)  # imports
+    tracemalloc.start()
+    load_image(content)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 1000 * 1000  # bytes per pixel: 2 decoded, twice, and 1 converted, twice
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Run-length encodings and polygons against pycocotools."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -50,9 +52,25 @@ def test_polygons_match_pycocotools():
             points[1] = points[0]  # a point twice
         if number % 5 == 0:
             points = points * 0.05 + 20  # smaller than a few pixels
+        if number % 11 == 0:
+            points = (points - 28) * 40  # far outside of the image
         polygon = points.ravel().tolist()
         theirs = reference.decode(reference.frPyObjects([polygon], height, width))[..., 0].astype(bool)
         assert (polygons_to_mask([polygon], height, width) == theirs).all(), polygon
+
+
+def test_polygons_far_outside_of_the_image_take_little_memory():
+    triangle = [0, 0, 990_000, 1, 3, 990_000]
+    tracemalloc.start()
+    mask = polygons_to_mask([triangle] * 2000, 30, 40)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert mask.all() and peak < 1 << 20  # every pixel lies between the two long sides
+    zigzag = np.stack((np.arange(20_000) % 2 * 500.0, np.arange(20_000) * 1e-3), 1)  # 10 million crossings
+    tracemalloc.start()
+    polygons_to_mask([zigzag.ravel().tolist()], 30, 500)
+    assert tracemalloc.get_traced_memory()[1] < 300 << 20
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("counts", ["0", "P", "\x00", "o" * 20, [1, 2], [-1, 13], None, ["a"]])

@@ -6,6 +6,8 @@ import csv
 import gzip
 import io
 import os
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,21 +15,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data.readers import MAX_LINE_BYTES, read_lines, read_pieces
+from glassformer.data import readers
+from glassformer.data.readers import MAX_LINE_BYTES, open_table, read_lines, read_pieces
 from glassformer.data.row_errors import Invalid, RowCounter, RowErrors
 from glassformer.data.sources import Source, labeled_texts, pairs, stamp_by_content, texts
 from glassformer.data.split import split_source
-from glassformer.errors import EmptyInputError, FileProblemError, UnknownNameError
+from glassformer.errors import (
+    EmptyInputError,
+    FileProblemError,
+    MissingDependencyError,
+    UnknownNameError,
+)
 from tests.data.files import GOOD, GOOD_ROWS, joined, jsonl, placed, read
 
 DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 
 # The same twenty pairs in every guise.
-def _csv(header: list[str] | None = None) -> bytes:
+def _csv(header: list[str] | None = None, delimiter: str = ",") -> bytes:
     text = io.StringIO(newline="")
-    csv.writer(text).writerows([*([header] if header else []), *GOOD_ROWS])
+    csv.writer(text, delimiter=delimiter).writerows([*([header] if header else []), *GOOD_ROWS])
     return text.getvalue().encode()
+
+
+def _excel(header: list[str] | None = None) -> bytes:
+    import openpyxl
+
+    book, content = openpyxl.Workbook(), io.BytesIO()
+    for row in [*([header] if header else []), *GOOD_ROWS]:
+        book.active.append(row)
+    book.save(content)
+    return content.getvalue()
 
 
 SOURCE, TARGET = (b"\n".join(row[side].encode() for row in GOOD_ROWS) for side in (0, 1))
@@ -45,6 +63,12 @@ GUISES: dict[str, tuple[dict[str, bytes], dict[str, object]]] = {
     "named header": ({"a.tsv": b"this\tthat\n" + GOOD}, {"columns": ("this", "that")}),
     "other order": ({"a.csv": _csv(["that", "this"])}, {"columns": (2, 1)}),
     "CSV": ({"a.csv": _csv()}, {}),
+    "semicolons": ({"a.csv": _csv(["source", "target"], ";")}, {}),
+    "pipes": ({"a.csv": _csv(None, "|")}, {}),
+    "tabs with quotes": ({"a.csv": _csv(["source", "target"], "\t")}, {}),
+    "given delimiter": ({"a.txt": _csv(None, "#")}, {"delimiter": "#"}),
+    "Excel": ({"a.xlsx": _excel(["source", "target"])}, {}),
+    "Excel without a header": ({"a.xlsx": _excel()}, {}),
     "JSON": ({"a.jsonl": jsonl(*[{"src": a, "tgt": b} for a, b in GOOD_ROWS])}, {}),
     "JSON inside": ({"a.jsonl": jsonl(*[{"translation": {"en": a, "de": b}} for a, b in GOOD_ROWS])}, {}),
     "several": (
@@ -241,6 +265,22 @@ def test_tables_and_texts_are_read_in_their_encoding(tmp_path: Path, encoding: s
     assert lines[0] == "바다" and any(isinstance(line, Invalid) for line in lines)
 
 
+def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading and writing; a writer says so before the first row."""
+    from glassformer.data.readers import ParquetReader
+    from glassformer.data.tables import TableWriter
+
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "a.parquet").touch()
+    for use in (
+        lambda: ParquetReader(tmp_path / "a.parquet"),
+        lambda: TableWriter(tmp_path / "b.parquet", {"label": str}),
+    ):
+        with pytest.raises(MissingDependencyError) as raised:
+            use()
+        assert (raised.value.package, raised.value.extra) == ("pyarrow", "parquet")
+
+
 def test_huge_parquet_cell_is_rejected(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -254,3 +294,33 @@ def test_huge_parquet_cell_is_rejected(tmp_path: Path) -> None:
     parquet.write_table(bomb, tmp_path / "b.parquet", compression="zstd", use_dictionary=False)
     with pytest.raises(FileProblemError):
         pairs(tmp_path / "b.parquet")
+
+
+def test_decimal_commas_are_converted_in_numbers_only(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text;size\nGood, but long;3,5\n1,5 stars;-0,25\n")
+    rows = open_table(tmp_path / "a.csv").rows(["text", "size"], RowCounter(""))
+    assert [list(row) for _, row in rows] == [["Good, but long", "3.5"], ["1,5 stars", "-0.25"]]
+
+
+def test_empty_cells_of_a_workbook_keep_their_place(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (["id", "text", "label"], [1, None, "good"], [None, "b", None], [None] * 3, [2, "c", "bad"]):
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    rows = open_table(tmp_path / "a.xlsx").rows(["text", "label", "id"], RowCounter(""))
+    assert [list(row) for _, row in rows] == [["", "good", "1"], ["b", "", ""], ["c", "bad", "2"]]
+
+
+def test_workbook_that_expands_too_far_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book, path = openpyxl.Workbook(), tmp_path / "a.xlsx"
+    book.active.append(["text"])
+    book.active.append(["a"])
+    book.save(path)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("xl/media/large", bytes(2 << 20))
+    assert open_table(path).head().rows == [("text",), ("a",)]
+    monkeypatch.setattr(readers, "MAX_COLUMN_BYTES", 1 << 20)
+    with pytest.raises(FileProblemError):
+        open_table(path).head()

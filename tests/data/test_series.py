@@ -55,7 +55,7 @@ def test_wide_table_is_one_series_with_channels(tmp_path: Path, between: str, en
     assert (series.values == values).all() and series.values.dtype == np.float64
     assert series.names == ("a", "b") and series.ids == ("x",) and len(series) == 1
     assert str(series.step) == "1 hour" and series.timestamp(5) == "2024-02-29 01:00:00"
-    assert series.lengths.tolist() == [30] and series.notes == ()
+    assert series.lengths.tolist() == [30] and len(series.notes) == (between == ";")  # it is reported
 
 
 def test_long_table_is_many_series_in_any_row_order(tmp_path: Path) -> None:
@@ -73,13 +73,54 @@ def test_long_table_is_many_series_in_any_row_order(tmp_path: Path) -> None:
     assert both.names == ("target", "z") and both.values.shape == (15, 2)
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+@pytest.mark.parametrize("options", [{}, {"delimiter": "GIVEN", "decimal": ","}])
+def test_decimal_commas_are_read(tmp_path: Path, delimiter: str, options: dict[str, str]) -> None:
+    values = np.random.default_rng(1).normal(size=(30, 2)).round(3) * 10
+    rows = [
+        f"{stamp}{delimiter}{a:.3f}{delimiter}{b:.3f}".replace(".", ",")
+        for stamp, (a, b) in zip(hours(30), values, strict=True)
+    ]
+    text = "\n".join([delimiter.join(("date", "a, C", "b")), *rows]) + "\n"
+    given = {name: delimiter if value == "GIVEN" else value for name, value in options.items()}
+    series = read(tmp_path, text, **given)
+    assert series.names == ("a, C", "b") and np.allclose(series.values, values, rtol=0, atol=1e-9)
+    assert any("comma" in note for note in series.notes) == (not options)
+    with pytest.raises(FileProblemError):
+        read(tmp_path, text, delimiter=delimiter, decimal=".")
+    labeled = "label;x0;x1;x2\n" + "".join(f"{n % 2};{n},5;1,25;-2\n" for n in range(6))
+    (tmp_path / "labeled.csv").write_text(labeled)
+    (first, *_) = read_labeled_series(tmp_path / "labeled.csv").values
+    assert first[:, 0].tolist() == [0.5, 1.25, -2.0]
+
+
+def test_excel_workbook_is_one_series(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(["date", "a", "b", None])
+    for n in range(30):
+        book.active.append([datetime(2024, 2, 28, 20) + timedelta(hours=n), n / 8, n if n != 4 else None])
+    book.save(tmp_path / "x.xlsx")
+    series = read_series(tmp_path / "x.xlsx", errors=RowErrors(), fill="linear")
+    assert series.names == ("a", "b") and str(series.step) == "1 hour"
+    assert series.values.tolist() == [[n / 8, n] for n in range(30)]
+    (tmp_path / "broken.xlsx").write_bytes((tmp_path / "x.xlsx").read_bytes()[:-400])
+    with pytest.raises(FileProblemError):
+        read_series(tmp_path / "broken.xlsx", errors=RowErrors())
+
+
 def test_columns_can_be_chosen_and_row_numbers_are_not_a_channel(tmp_path: Path) -> None:
     text = ",when,a,city,b\n0,2024-01-01,1,Rome,4\n1,2024-01-02,2,Oslo,5\n2,2024-01-03,3,Lima,6\n"
     series = read(tmp_path, text, time="when", target=["b", "a"])
     assert series.names == ("b", "a") and series.values.tolist() == [[4, 1], [5, 2], [6, 3]]
+    numbers = read(tmp_path, text, time="when")
+    assert numbers.names == ("a", "b") and numbers.values.tolist() == [[1, 4], [2, 5], [3, 6]]
+    assert len(numbers.notes) == 1 and "city" in numbers.notes[0]
     with pytest.raises(FileProblemError) as caught:
-        read(tmp_path, text, time="when")
+        read(tmp_path, text, time="when", target=["a", "city"])
     assert caught.value.line == 2
+    sparse = read(tmp_path, text.replace("Rome", "").replace("Oslo", ""), time="when")
+    assert sparse.names == ("a", "b") and sparse.notes == numbers.notes  # empty cells are not numbers
     with pytest.raises(UnknownNameError):
         read(tmp_path, text, target="c")
     assert read(tmp_path, text.replace("city", "x").replace(",when", ",date"), target="a").names == ("a",)
@@ -194,7 +235,7 @@ BAD: dict[str, tuple[str | bytes, int | None]] = {
     "text": (table(hours(8), [*A[:6], "x", 7], B), 8),
     "nan": (table(hours(8), A, ["nan", "", *B[2:]]), 2),
     "infinite": (table(hours(8), A, [*B[:7], "1e310"]), 9),
-    "column of text": (table(hours(8), ["Rome"] * 8, B), 2),
+    "columns of text": (table(hours(8), ["Rome"] * 8, ["Oslo"] * 8), 2),
     "repeated in one of many": ("unique_id,ds,y\na,1,2\nb,1,3\na,1,2\nb,2,4\n", 4),
 }
 

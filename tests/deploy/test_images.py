@@ -15,6 +15,8 @@ import httpx
 import pytest
 import yaml
 
+from glassformer.server.limits import Limits
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 DOCKERFILES = [DEPLOY / "Dockerfile", DEPLOY / "Dockerfile.cuda"]
@@ -150,3 +152,14 @@ def test_the_image_builds_and_becomes_healthy():
         assert state == "healthy"
     finally:
         subprocess.run(["docker", "stop", container], check=True)
+
+
+def test_the_proxy_allows_what_the_server_allows():
+    text = re.sub(r"#.*", "", (DEPLOY / "nginx.conf").read_text())
+    values = dict(re.findall(r"^ *(\w+) ([^;{}]+);", text, re.MULTILINE))
+    assert int(values["client_max_body_size"].rstrip("m")) << 20 == Limits().max_body_bytes
+    assert int(values["proxy_read_timeout"].rstrip("s")) > Limits().timeout
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    assert "ports" not in services["glassformer"]  # only the proxy is reachable
+    assert services["proxy"]["ports"][0].endswith(f":{values['listen']}")
+    assert "X-Forwarded-For $remote_addr;" in text and "$proxy_add" not in text

@@ -15,12 +15,19 @@ import torch
 import yaml
 
 from glassformer import recipes
+from glassformer.tasks import registry
 from glassformer.training.recipe import parse_recipe, read_recipe_dict
 from tests.docs.pages import LANGUAGES, PAGES, ROOT, page_id, read_blocks, read_prose
 from tests.docs.shell import Shell
 from tests.docs.workspace import create_workspace
 
 MAX_NOT_RUN = 5
+
+
+@pytest.fixture(autouse=True)
+def declared_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the tasks that a page registers."""
+    monkeypatch.setattr(registry, "REGISTERED", dict(registry.REGISTERED))
 
 
 @pytest.fixture(autouse=True)

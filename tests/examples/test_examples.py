@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import glassformer
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -27,9 +29,12 @@ def test_every_example_is_tested():
     assert not untested
 
 
-def test_transformer_from_parts_learns_to_reverse(run, capsys):
-    run("transformer_from_parts", "--max-steps", 200)
-    assert float(capsys.readouterr().out.split("correctly: ")[1].split("%")[0]) > 80
+def test_the_chapter_learns_to_translate(run, tmp_path, capsys):
+    run("the_chapter", "--max-steps", 100, "--out", "chapter")
+    assert int(capsys.readouterr().out.split("in the table: ")[1].split()[0]) > 70
+    assert (tmp_path / "chapter" / "cross-attention.png").read_bytes().startswith(b"\x89PNG")
+    (translation,) = glassformer.load(tmp_path / "chapter" / "model").translate(["Thank you."])
+    assert isinstance(translation, str)
 
 
 def test_attention_heads_writes_a_figure(run, tmp_path, capsys):
@@ -51,7 +56,7 @@ def test_korean_english_translator_trains(run, capsys):
 def test_forecast_csv_prints_quantiles(run, capsys):
     run("forecast_csv", "--max-steps", 3, "--out", "run", "--horizon", 7)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split("\t") == ["ds", "sales", "sales_0.1", "sales_0.5", "sales_0.9"]
+    assert lines[0].split("\t") == ["date", "sales", "sales_0.1", "sales_0.5", "sales_0.9"]
     assert len(lines) == 8 and lines[1].startswith("2025-12-31")
 
 

@@ -2,7 +2,9 @@
 
 from experiments.__main__ import main
 from experiments.page import PAGE, fill_tables
+from experiments.paths import ROOT
 from experiments.rows import ROWS
+from experiments.statements import missing_statements, unrecorded_decimals
 from experiments.tables import TABLES
 
 
@@ -16,3 +18,12 @@ def test_results_page_matches_the_recorded_figures():
 def test_experiments_are_listed(capsys):
     main([])
     assert len(capsys.readouterr().out.splitlines()) == len(ROWS)
+
+
+def test_scores_in_the_text_match_the_recorded_figures():
+    """If this fails, the page quotes other figures than the recorded ones, or its wording has changed."""
+    assert missing_statements(ROOT) == []
+
+
+def test_every_decimal_of_the_page_is_recorded_or_a_setting():
+    assert unrecorded_decimals(ROOT) == set()

@@ -42,6 +42,51 @@ def test_wheel_and_sdist_contain_the_page_and_models(built: Path) -> None:
     assert "web/src/main.ts" in packed and not any("node_modules" in name for name in packed + names)
 
 
+def test_wheel_carries_its_readme_and_the_licenses_of_what_it_ships(built: Path) -> None:
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        files = {name.partition("/licenses/")[2]: name for name in wheel.namelist() if "/licenses/" in name}
+        header, _, description = wheel.read(metadata).decode().partition("\n\n")
+        apache = wheel.read(files["LICENSES/Apache-2.0.txt"]).decode()
+        notices = wheel.read(files["THIRD_PARTY_NOTICES.md"]).decode()
+    assert description.strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
+    assert {"LICENSE", "LICENSES/Unicode-3.0.txt"} <= files.keys()
+    assert "Version 2.0, January 2004" in apache and "END OF TERMS AND CONDITIONS" in apache
+    licenses = re.search(r"^License-Expression: (.+)$", header, re.MULTILINE)
+    cards = {
+        folder.name: (folder / "CARD.md").read_text("utf-8")
+        for folder in map(models.folder_of, models.names())
+    }
+    for name, card in cards.items():  # what is not under our license is named
+        (stated,) = re.findall(r"^license: (.+)$", card, re.MULTILINE)
+        if "Apache-2.0" in stated:
+            assert f"pretrained/{name}/" in notices and licenses and "Apache-2.0" in licenses[1]
+
+
+def test_the_size_of_the_wheel_is_stated_by_part(built: Path) -> None:
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        sizes = wheel_sizes(wheel)
+    page = (ROOT / "docs/get-started/installation.md").read_text(encoding="utf-8")
+    stated = {
+        part: float(size) for part, size in re.findall(r"^\| ([^|]+) \| ([\d.]+) MB \|$", page, re.MULTILINE)
+    }
+    assert stated.keys() == sizes.keys()
+    for part, size in sizes.items():
+        assert stated[part] == pytest.approx(size, rel=0.1, abs=0.1), (part, size)
+
+
+def wheel_sizes(wheel: zipfile.ZipFile) -> dict[str, float]:
+    """The compressed megabytes of each part, as the installation page lists them; the largest first."""
+    sizes: dict[str, float] = {}
+    for file in wheel.infolist():
+        _, second, third, *_ = [*file.filename.split("/"), "", ""]
+        name = f"`{third}`" if second == "pretrained" and not third.endswith(".py") else "code and recipes"
+        part = "the explorer's page" if second == "explorer" and third == "page" else name
+        part = "the explorer's example training run" if "example_run" in file.filename else part
+        sizes[part] = sizes.get(part, 0.0) + file.compress_size / 1e6
+    return dict(sorted(sizes.items(), key=lambda item: -item[1])) | {"total": sum(sizes.values())}
+
+
 def test_page_states_the_licenses_of_its_packages() -> None:
     text = (ROOT / "glassformer/explorer/page/THIRD_PARTY_LICENSES.md").read_text(encoding="utf-8")
     for package, notice in (("svelte", "Svelte"), ("d3-scale", "Mike Bostock"), ("katex", "Khan Academy")):

@@ -48,7 +48,7 @@ def greedy(expected_trace: ExpectedTrace, written: list[int]) -> list[int]:
     """Greedy continuation of the reversing model, computed with its forward only."""
     trace = expected_trace(RUN)
     inputs, start = trace.prepared.inputs, trace.sequence("target").prefix
-    first = inputs["tgt"][0, :start].tolist()
+    first = inputs["tgt"].ids[0, :start].tolist()
     end = trace.bundle.tokenizer.eos_id
     while len(written) < 20 and (not written or written[-1] != end):
         scores = trace.bundle.model(inputs["src"], torch.tensor([[*first, *written]]))

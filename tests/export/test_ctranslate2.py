@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 import glassformer
 from glassformer.core import spec
+from glassformer.core.inputs import TextInputs
 from glassformer.errors import InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.export.ctranslate2 import export_ctranslate2
 from glassformer.generation import GenerationConfig, GenerationParams, generate
@@ -134,7 +135,7 @@ def test_encoder_matches_ctranslate2(tmp_path, family, options, pooled):
     )
     output = runtime.forward_batch(rows, token_type_ids=type_ids)
     with torch.no_grad():
-        vectors, context = model.hidden_states(ids, mask, types=kinds)
+        vectors, context = model.hidden_states(TextInputs(ids, mask, kinds))
     hidden = torch.from_numpy(numpy.array(output.last_hidden_state))
     torch.testing.assert_close(hidden[mask], vectors[mask], atol=1e-4, rtol=1e-4)
     assert (output.pooler_output is not None) == pooled
@@ -265,4 +266,18 @@ def test_missing_eos_token_existing_folder_and_missing_package(tmp_path, run, mo
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
     absent = run("export", model, "--format", "ctranslate2", "--out", tmp_path / "out")
-    assert absent.code == 2 and "glassformer[export]" in absent.err
+    assert absent.code == 2 and "ctranslate2" in absent.err
+
+
+def test_transformer_without_tokenizer_generates_until_its_own_end_token(tmp_path):
+    sizes = (16, 4, 32, 1, 20, 20)
+    free = randomize_parameters(glassformer.Transformer(*sizes, bos_token_id=4).eval())
+    rows = torch.randint(8, 20, (12, 5), generator=torch.Generator().manual_seed(0))
+    end = free.generate(rows, max_new_tokens=MAX_NEW_TOKENS)[0][3]
+    model = glassformer.Transformer(*sizes, bos_token_id=4, eos_token_id=end).eval()
+    model.load_state_dict(free.state_dict())
+    export_ctranslate2(glassformer.Pipeline(model=model), tmp_path / "out")
+    theirs = their_output(tmp_path / "out", [[f"<id {n}>" for n in row] for row in rows.tolist()])
+    ours = model.generate(rows, max_new_tokens=MAX_NEW_TOKENS)
+    assert [tokens for tokens, _ in theirs] == [[f"<id {n}>" for n in row] for row in ours]
+    assert len(ours[0]) <= 3

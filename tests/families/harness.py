@@ -10,17 +10,12 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
-from glassformer.core.heads import (
-    BackboneOutput,
-    BoxOutput,
-    DistilledLogits,
-    MaskOutput,
-    PooledOutput,
-    SpanLogits,
-)
-from glassformer.core.model import AnyModel, EncoderDecoder, TwoTowerOutput
-from glassformer.core.segmenter import PromptedMaskOutput
+from glassformer.core.heads import PooledOutput, SpanLogits
+from glassformer.core.model import AnyModel, EncoderDecoder
+from glassformer.core.series.distributions import Gaussian, NegativeBinomial, StudentT
+from glassformer.core.vision.heads import BackboneOutput, BoxOutput, DistilledLogits, MaskOutput
+from glassformer.core.vision.segmenter import PromptedMaskOutput
+from glassformer.core.vision.two_tower import TwoTowerOutput
 
 LENGTH, BATCH = 9, 3
 MAIN = (

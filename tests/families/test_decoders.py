@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import glassformer
 from glassformer.core import spec
 from glassformer.core.build import build_model
-from glassformer.families.family import Config
+from glassformer.families.config import Config
 from glassformer.families.registry import families, preset_spec
 from tests.families import harness
 from tests.families.cases import FAMILIES

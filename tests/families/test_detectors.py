@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 import glassformer
 from glassformer.core import spec
 from glassformer.core.build import build_model
-from glassformer.core.heads import BoxOutput
+from glassformer.core.inputs import ImageInputs, Memory
+from glassformer.core.vision.heads import BoxOutput
 from glassformer.families.registry import preset_spec
 from tests.families import harness
 from tests.families.cases import DETR, YOLOS
@@ -68,16 +69,15 @@ def test_padding_and_positions_change_the_result(tmp_path: Path) -> None:
     mask[1, 50:], mask[1, :, 30:] = False, False
     with torch.no_grad():
         theirs = reference(pixels, pixel_mask=mask.long())
-        assert gap(model(pixels, pixel_mask=mask), theirs) < 1e-5
+        assert gap(model(ImageInputs(pixels, mask)), theirs) < 1e-5
         assert gap(model(pixels), theirs) > 1e-3
-        embedded = model.src_embed(pixels, pixel_mask=mask)
-        positions, padding = embedded.position_embeddings, embedded.padding
-        queries = model.tgt_embed(2)
+        embedded = model.src_embed(ImageInputs(pixels, mask))
+        positions, queries = embedded.position_embeddings, model.tgt_embed(2)
 
         def detect(x: Any, encoder: Any, keys: Any, places: Any) -> BoxOutput:
-            memory = model.encoder(x, mask=padding, position_embeddings=encoder)
-            options = {"position_embeddings": places, "memory_position_embeddings": keys}
-            hidden = model.decoder(queries.x, memory, memory_mask=padding, **options)
+            memory = model.encoder(embedded._replace(x=x, position_embeddings=encoder))
+            memory = Memory(memory, embedded.mask, keys)
+            hidden = model.decoder(queries._replace(position_embeddings=places), memory)
             return model.head(hidden, glassformer.core.heads.HeadContext())
 
         right = queries.position_embeddings

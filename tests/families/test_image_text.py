@@ -64,7 +64,8 @@ def test_wrong_variants_fail(pair: Any) -> None:
             model.text.head.projection.bias = torch.nn.Parameter(torch.full((9,), 0.1))
 
     def embeddings_of_any_length(model: Any) -> None:
-        model._embed = lambda tower, name, inputs, mask, options: tower(inputs, mask).pooled
+        model.embed_images = lambda images, **options: model.image(images).pooled
+        model.embed_texts = lambda texts, mask, **options: model.text(texts, mask).pooled
 
     def other_probe(model: Any) -> None:
         if sigmoid:

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import glassformer
-from glassformer.core.deformable import DeformableAttention
-from glassformer.core.mask_classifier import EncoderMaskClassifier, MaskClassifier
+from glassformer.core.vision.deformable import DeformableAttention
+from glassformer.core.vision.mask_classifier import EncoderMaskClassifier, MaskClassifier
 from glassformer.errors import InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.families.eomt import from_image_encoder
 from tests.families import harness, values

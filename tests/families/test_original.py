@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import glassformer
+from glassformer.core.inputs import Memory
 from tests.families.harness import BATCH, LENGTH, token_batch
 
 V1, V2 = 41, 37
@@ -113,8 +114,9 @@ def test_logits_gradients_and_cached_steps_match_the_reference(pair: Any, side: 
         )
         assert (mine - other).abs().max() < 1e-4
     with torch.no_grad():
-        memory, cache = ours.encode(src), glassformer.KVCache.allocate(ours.spec, BATCH, LENGTH)
-        steps = [ours.decode(tgt[:, [n]], memory, None, real, cache=cache) for n in range(LENGTH)]
+        cache = glassformer.KVCache.allocate(ours.spec, BATCH, LENGTH)
+        memory = Memory.of(ours.encode(src), real)
+        steps = [ours.decode(tgt[:, [n]], memory, cache=cache) for n in range(LENGTH)]
     assert (torch.cat(steps, 1) - expected).abs().max() < 1e-5
 
 

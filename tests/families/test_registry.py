@@ -5,19 +5,65 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 import glassformer
-from glassformer.errors import InvalidValueError
-from glassformer.families.registry import FAMILIES_BY_MODEL_TYPE, NAMES, families
+from glassformer.core.build import build_model
+from glassformer.core.embeddings import TokenInput
+from glassformer.core.spec import ModelSpec
+from glassformer.core.vision.embeddings import FeatureMapInput, ImageInput
+from glassformer.errors import GlassformerError, InvalidValueError
+from glassformer.families.config import Config
+from glassformer.families.family import Family
+from glassformer.families.registry import (
+    FAMILIES_BY_MODEL_TYPE,
+    NAMES,
+    families,
+    family_of_spec,
+    preset_spec,
+    tiny_spec,
+)
 
 
-def test_model_types_are_mapped_to_their_families() -> None:
-    named: dict[str, tuple[str, ...]] = {}
+def test_saved_model_types_are_mapped_to_their_families() -> None:
     for name, family in families().items():
-        for kind in family.model_types:
-            named[kind] = (*named.get(kind, ()), name)
-    assert named == FAMILIES_BY_MODEL_TYPE
+        if name != "original":  # it has no published layout
+            kind = family.to_config(tiny_spec(name))["model_type"]
+            assert name in FAMILIES_BY_MODEL_TYPE[kind]
     assert tuple(families()) == NAMES
+    assert {name for names in FAMILIES_BY_MODEL_TYPE.values() for name in names} == {*NAMES} - {"original"}
+
+
+def converts_exactly(family: Family, model: ModelSpec) -> bool:
+    try:
+        config = Config(family.to_config(model), files=family.files(model))
+        return config.architecture in family.architectures and family.from_config(config) == model
+    except (AssertionError, AttributeError, KeyError, StopIteration, TypeError, GlassformerError):
+        return False
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_families_that_describe_a_spec_match_its_structure(name: str) -> None:
+    for options in ({}, *families()[name].presets.values()):
+        model = preset_spec(next(iter(families()[name].presets)), **options) if options else tiny_spec(name)
+        exact = [family.name for family in families().values() if converts_exactly(family, model)]
+        assert exact == [family.name for family in families().values() if family.describes(model)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_family_of_a_spec_is_found_without_converting_it_to_other_configs(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    converted, to_config = set(), Family.to_config
+
+    def record(family: Family, model: ModelSpec) -> dict[str, Any]:
+        converted.add(family.name)
+        return to_config(family, model)
+
+    monkeypatch.setattr(Family, "to_config", record)
+    family = family_of_spec(tiny_spec(name))
+    encoders = {"bert"} if name == "sentence" else set()  # the family of its encoder
+    assert converted == ({family.name} | encoders if family is not None else set())
 
 
 @pytest.mark.parametrize("family", NAMES)
@@ -27,3 +73,20 @@ def test_invalid_width_is_rejected(family: str, size: Any) -> None:
     with pytest.raises(InvalidValueError) as caught:
         glassformer.tiny(family, **{name: size})
     assert caught.value.name == name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_spec_names_the_modules_of_its_model(name: str) -> None:
+    """Embeddings, stacks and heads are listed by module path, and example inputs have the tokens they say."""
+    with torch.device("meta"):
+        model = build_model(tiny_spec(name))
+    model_spec = model.spec
+    assert model_spec.yields is not None and model_spec.architecture != ModelSpec.architecture
+    modules = dict(model.named_modules())
+    paths = [f"{path}{part}" for path, stack in model_spec.stacks().items() for part in stack.parts()]
+    assert {*paths, *model_spec.stacks(), *model_spec.embeddings(), *model_spec.heads()} <= {*modules}
+    for path, read in model_spec.embeddings().items():
+        shape = (2, *read.example_shape(5, 8))
+        if isinstance(modules[path], TokenInput | ImageInput | FeatureMapInput):
+            inputs = torch.zeros(shape[:2]).long() if read.modality == "text" else torch.zeros(shape)
+            assert modules[path].to_empty(device="cpu")(inputs).x.shape[1] == read.num_tokens(shape)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 import glassformer
 from glassformer.core.build import build_model, unique_state_dict
-from glassformer.core.segmenter import PromptedSegmenter
 from glassformer.core.spec import PromptedSegmenterSpec
+from glassformer.core.vision.segmenter import PromptedSegmenter, Prompts
 from tests.families import harness
 from tests.families.cases import SAM
 
@@ -54,7 +54,7 @@ def prompts(model: PromptedSegmenter, kinds: str) -> dict[str, Tensor]:
 def difference(model: PromptedSegmenter, reference: Any, inputs: dict[str, Tensor], **options: Any) -> float:
     theirs = {f"input_{name}": value for name, value in inputs.items()}
     with torch.no_grad():
-        ours = model(pixels(model), **inputs, **options)
+        ours = model(pixels(model), Prompts(**inputs, **options))
         return harness.worst(ours, reference(pixel_values=pixels(model), **theirs, **options), None)
 
 
@@ -79,9 +79,10 @@ def test_image_is_encoded_once_for_several_prompts(pair: Any) -> None:
     inputs = prompts(model, "plb")
     with torch.no_grad():
         embedding = model.encode_image(pixels(model))
-        together = model.decode(embedding, **inputs)
+        together = model.decode(embedding, Prompts(**inputs))
         for n in range(PROMPTS):
-            alone = model.decode(embedding, **{name: value[:, n : n + 1] for name, value in inputs.items()})
+            one = Prompts(**{name: value[:, n : n + 1] for name, value in inputs.items()})
+            alone = model.decode(embedding, one)
             assert (alone.masks[:, 0] - together.masks[:, n]).abs().max() < 1e-5
             assert (alone.iou[:, 0] - together.iou[:, n]).abs().max() < 1e-5
 

@@ -8,7 +8,7 @@ import pytest
 import transformers
 
 from glassformer.errors import GlassformerError
-from glassformer.families.family import Config
+from glassformer.families.config import Config
 from glassformer.families.registry import family_of_config
 from tests.families.cases import (
     ALBERT,

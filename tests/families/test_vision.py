@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 import glassformer
-from glassformer.core import spatial, stages
 from glassformer.core.build import build_model
-from glassformer.core.heads import BackboneOutput
+from glassformer.core.inputs import ImageInputs
 from glassformer.core.norms import UnitNorm
-from glassformer.core.spatial import LogBias2d, RelativeBias2d, WindowLayout
+from glassformer.core.vision import attention as spatial
+from glassformer.core.vision import stages
+from glassformer.core.vision.attention import LogBias2d, RelativeBias2d, WindowLayout
+from glassformer.core.vision.heads import BackboneOutput
 from glassformer.errors import ConflictError, InvalidValueError, ShapeError
 from glassformer.families.registry import preset_spec, tiny_spec
 from tests.families import harness
@@ -56,7 +58,7 @@ def test_masked_patches_match_transformers(tmp_path: Path) -> None:
     model = load(reference, tmp_path)
     pixels, masked = torch.randn(2, 3, 12, 12), torch.rand(2, 9) < 0.5
     with torch.no_grad():
-        ours = model(pixels, masked_patches=masked)
+        ours = model(ImageInputs(pixels, masked_patches=masked))
         theirs = reference(pixels, bool_masked_pos=masked)
     assert harness.worst(ours, theirs, None) < 1e-5
 

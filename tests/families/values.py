@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 import glassformer
 from glassformer.core.build import unique_state_dict
-from glassformer.core.distributions import DISTRIBUTIONS
-from glassformer.core.embeddings import ImageInput
-from glassformer.core.mask_classifier import MaskClassifier
-from glassformer.core.model import EncoderDecoder, EncoderOnly, TwoTower
-from glassformer.core.segmenter import PromptedSegmenter
+from glassformer.core.inputs import ImageInputs, SeriesInputs
+from glassformer.core.model import EncoderDecoder, EncoderOnly
+from glassformer.core.series.distributions import DISTRIBUTIONS
+from glassformer.core.vision.embeddings import ImageInput
+from glassformer.core.vision.mask_classifier import MaskClassifier
+from glassformer.core.vision.segmenter import PromptedSegmenter, Prompts
+from glassformer.core.vision.two_tower import TwoTower
 from glassformer.families.registry import families
 from glassformer.weights.convert import to_theirs
 
@@ -36,7 +38,7 @@ def run_padded_images(
     for row, (height, width) in enumerate(((77, 40), (51, 61), (33, 19))):
         mask[row, :height, :width] = True
     theirs = reference(pixel_values=pixels, pixel_mask=mask.long())
-    return model(pixels, pixel_mask=mask, kernel=kernel), theirs
+    return model(ImageInputs(pixels, mask), kernel=kernel), theirs
 
 
 def run(
@@ -51,27 +53,27 @@ def run(
         if isinstance(model, PromptedSegmenter):
             prompts = clicks(values.shape[-1])
             theirs = dict(zip(("input_points", "input_labels"), prompts, strict=True))
-            return model(values, *prompts, kernel=kernel), reference(pixel_values=values, **theirs)
+            return model(values, Prompts(*prompts), kernel=kernel), reference(pixel_values=values, **theirs)
         return model(values, kernel=kernel), reference(pixel_values=values)
     config = reference.config
     values = torch.randn(BATCH, config.context_length, config.num_input_channels).cumsum(1) + 3
-    mine: dict[str, Any] = {}
+    masked_patches = None
     if config.do_mask_input:  # the reference would hide patches at random; let it hide the last ones
         reference.model.masking.mask_type = "forecast"
         reference.model.masking.num_forecast_mask_patches = [HIDDEN]
-        mine["masked_patches"] = torch.zeros(
-            BATCH, config.num_input_channels, model.spec.input.num_patches, dtype=torch.bool
-        )
-        mine["masked_patches"][..., -HIDDEN:] = True
+        shape = (BATCH, config.num_input_channels, model.spec.input.num_patches)
+        masked_patches = torch.zeros(shape, dtype=torch.bool)
+        masked_patches[..., -HIDDEN:] = True
     if side == "none":
-        return model(values, kernel=kernel, **mine), published(reference, reference(past_values=values))
+        inputs = SeriesInputs(values, masked_patches=masked_patches)
+        return model(inputs, kernel=kernel), published(reference, reference(past_values=values))
     observed = torch.ones_like(values, dtype=torch.bool)
     for row, short in enumerate((0, 2, 5)):
         observed[row, -short if side == "right" else 0 : None if side == "right" else short] = not short
     observed[1, 3, 0] = False
     theirs = reference(past_values=values.masked_fill(~observed, 0.0), past_observed_mask=observed.float())
-    unread = values.masked_fill(~observed, torch.nan)
-    return model(unread, kernel=kernel, observed=observed, **mine), published(reference, theirs)
+    inputs = SeriesInputs(values.masked_fill(~observed, torch.nan), observed, masked_patches)
+    return model(inputs, kernel=kernel), published(reference, theirs)
 
 
 def clicks(size: int) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,8 @@ from torch import nn
 
 from glassformer.baselines import build_baseline
 from glassformer.baselines import spec as baseline_specs
+from glassformer.core.inputs import Masks
+from glassformer.core.masks import Mask
 from glassformer.errors import (
     ConflictError,
     InvalidValueError,
@@ -67,7 +69,8 @@ def logprobs_after(
     """Log-probs of the next token of one row, without a cache."""
     inputs = [START, *out] if start_kwargs else [*row, *out]
     texts = [torch.tensor([row]), torch.tensor([inputs])] if start_kwargs else [torch.tensor([inputs])]
-    logits = model(*texts, *(torch.ones_like(text, dtype=torch.bool) for text in texts))
+    masks = [Mask(padding=torch.ones_like(text, dtype=torch.bool)) for text in texts]
+    logits = model(*texts, Masks(*masks) if len(masks) > 1 else masks[0])
     logprobs: list[float] = logits[0, -1].double().log_softmax(-1).tolist()
     return logprobs
 
@@ -398,6 +401,9 @@ INVALID: dict[str, tuple[Any, ...]] = {
     "min_p": (1.5, -0.1),
     "seed": (-1, 2**70),
     "repetition_penalty": (0, math.inf),
+    "presence_penalty": (2.1, math.nan, "high"),
+    "frequency_penalty": (-3,),
+    "logit_bias": ({5: 101}, {-1: 0.5}, {"five": 1}, {5: math.nan}, {True: 1}, 3, [5]),
     "no_repeat_ngram_size": (-2,),
     "max_new_tokens": (-1, "ten"),
     "min_new_tokens": (-1,),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.build import build_model
+from glassformer.core.inputs import Masks
 from glassformer.core.model import EncoderDecoder
 from glassformer.errors import EmptyInputError, MissingValueError, ShapeError, UnsupportedError
 from glassformer.families.registry import tiny_spec
@@ -80,7 +81,9 @@ def uncached_greedy(
     while len(out) - start < most:
         ids = torch.tensor([out])
         masks = [torch.ones_like(x, dtype=torch.bool) for x in (source, ids)]
-        logits = model(source, ids, *masks) if isinstance(model, EncoderDecoder) else model(ids, masks[1])
+        logits = (
+            model(source, ids, Masks(*masks)) if isinstance(model, EncoderDecoder) else model(ids, masks[1])
+        )
         token = int(logits[0, -1].argmax())
         if token in ends:
             break

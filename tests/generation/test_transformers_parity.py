@@ -26,6 +26,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "never-short": {"num_beams": 3, "early_stopping": "never", "length_penalty": -0.5},
     "early": {"num_beams": 4, "early_stopping": True, "length_penalty": 2.0, "num_return_sequences": 4},
     "no-repeat": {"num_beams": 4, "no_repeat_ngram_size": 2, "num_return_sequences": 2},
+    "bias": {"sequence_bias": {(7,): 6.0, (30,): -4.5}, "repetition_penalty": 1.7},
+    "beam-bias": {"sequence_bias": {(7,): 1.0, (30,): -4.5}, "num_beams": 3, "num_return_sequences": 2},
     "penalty": {"num_beams": 4, "repetition_penalty": 1.5, "num_return_sequences": 2},
     "least": {"num_beams": 4, "min_new_tokens": 8, "num_return_sequences": 2},
     "marian's": {
@@ -38,7 +40,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def our_config(kwargs: dict[str, Any]) -> GenerationConfig:
     kwargs = dict(kwargs)
     suppressed = tuple(token for (token,) in kwargs.pop("bad_words_ids", ()))
-    return GenerationConfig(**kwargs, max_new_tokens=MAX_NEW_TOKENS, suppress_tokens=suppressed)
+    bias = tuple((token, value) for (token,), value in kwargs.pop("sequence_bias", {}).items())
+    return GenerationConfig(
+        **kwargs, max_new_tokens=MAX_NEW_TOKENS, suppress_tokens=suppressed, logit_bias=bias
+    )
 
 
 def with_end(kwargs: dict[str, Any], end: int) -> dict[str, Any]:
@@ -65,7 +70,7 @@ def test_generation_matches_transformers(family: str) -> None:
     reported: dict[str, list[list[int]]] = {}
     for name, kwargs, ends in cases:
         batches = [prompts]
-        if not config.is_encoder_decoder and ("repeat" in name or "penalty" in name):
+        if not config.is_encoder_decoder and ("repeat" in name or "penalty" in name or name == "bias"):
             # transformers counts a prompt's padding as repeated tokens
             batches = [[row] for row in prompts]
         for batch in batches:

@@ -18,7 +18,7 @@ from glassformer.core.backend import ACTIVATIONS  # noqa: E402
 from glassformer.core.kernels import attend  # noqa: E402
 from glassformer.core.masks import Mask  # noqa: E402
 from glassformer.core.positions import rotate  # noqa: E402
-from glassformer.core.spatial import WindowLayout  # noqa: E402
+from glassformer.core.vision.attention import WindowLayout  # noqa: E402
 from glassformer.inference.gpu.decode_attention import decode_attention  # noqa: E402
 from glassformer.inference.gpu.launch import num_sms  # noqa: E402
 from glassformer.inference.gpu.linear import fused_linear  # noqa: E402

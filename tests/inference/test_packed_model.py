@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from glassformer import tiny
 from glassformer.core import spec
 from glassformer.core.build import build_model
-from glassformer.core.convolution.layers import ConvNorm
+from glassformer.core.vision.convolution.layers import ConvNorm
 from glassformer.inference.encoder import PackedModel, supports
 from glassformer.inference.linear import WeightFormat
 

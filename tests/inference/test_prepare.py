@@ -15,8 +15,10 @@ import glassformer
 from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.build import build_model
+from glassformer.core.inputs import Masks
+from glassformer.core.masks import Mask
 from glassformer.core.model import DecoderOnly, EncoderDecoder
-from glassformer.errors import GlassformerError
+from glassformer.errors import GlassformerError, UnsupportedError
 from glassformer.families.registry import families
 from glassformer.generation import GenerationConfig, GenerationOutput, prefill
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
@@ -25,6 +27,7 @@ from glassformer.inference.encoder import InferenceEncoder, supports
 from glassformer.inference.kv_cache import BeamKVCache
 from glassformer.inference.linear import Int8Linear, PackedLinear, _onednn, _reduce_range
 from glassformer.inference.prepare import HookedModuleError, LinearFactory, packed_copy
+from glassformer.training.learner import enable_gradient_checkpointing
 from glassformer.verify import perturb_parameters
 from glassformer.verify.inputs import drop_padding, has_tokens, random_inputs
 from tests.core.models import model_of as core_model
@@ -73,7 +76,8 @@ def step_errors(factory: LinearFactory | None, model: Any, rows: int) -> list[fl
             text, after = inputs[row : row + 1, :length], continuation[row : row + 1, :n]
             if has_source:
                 after = torch.cat((torch.tensor([[START]]), after), 1)
-                expected = model(text, after, torch.ones_like(text).bool(), torch.ones_like(after).bool())
+                masks = Masks(torch.ones_like(text).bool(), torch.ones_like(after).bool())
+                expected = model(text, after, masks)
             else:
                 complete = torch.cat((text, after), 1)
                 expected = model(complete, torch.ones_like(complete).bool())
@@ -187,6 +191,14 @@ def test_copied_model_is_independent(weights: Any) -> None:
     encoder, kwargs = InferenceEncoder(perturbed_model("bert"), weights), torch.tensor([[2, 9, 14, 5]])
     with torch.inference_mode():
         assert torch.equal(copy.deepcopy(encoder)(kwargs), encoder(kwargs))
+
+
+def test_inference_encoder_refuses_masks_other_than_padding() -> None:
+    encoder, ids = InferenceEncoder(perturbed_model("bert")), torch.tensor([[2, 9, 14, 5]])
+    by_query = torch.ones(4, 4).tril()[None]
+    for mask in (by_query.bool(), torch.randn(1, 4), torch.randn(1, 1, 1, 4), Mask(window=2)):
+        with pytest.raises(UnsupportedError):
+            encoder(ids, mask)
 
 
 def test_causal_encoder_stays_causal() -> None:
@@ -308,3 +320,18 @@ def test_int8_row_does_not_depend_on_other_rows() -> None:
     product, x = Int8Linear([(torch.randn(24, 16), torch.randn(24))]), torch.randn(5, 16)
     x[3] *= 100  # nor on a large one among them
     assert torch.equal(product(x), torch.cat([product(row[None]) for row in x]))
+
+
+def test_copies_of_checkpointed_blocks_run_their_fused_layers() -> None:
+    model, ids, calls = perturbed_model("bert").eval(), torch.ones(2, 5).long(), list[Any]()
+    expected = InferenceEncoder(model, PackedLinear).hidden_states(ids)[0]
+    enable_gradient_checkpointing(model)
+
+    class Counted(PackedLinear):
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            calls.append(self)
+            return super().__call__(*args, **options)
+
+    with torch.no_grad():
+        torch.testing.assert_close(InferenceEncoder(model, Counted).hidden_states(ids)[0], expected)
+    assert len(set(calls)) == 4 * len(model.encoder.blocks)

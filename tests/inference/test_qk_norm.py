@@ -52,11 +52,11 @@ def test_qk_norm_matches_transformers_and_precedes_the_rotation() -> None:
     hidden = torch.full((7, 7), -torch.inf).triu(1)[None, None]
     with torch.no_grad():
         expected, _ = theirs(x, (cos, sin), hidden)
-        actual = ours(x, mask=Mask(causal=True), terms=terms)
+        actual = ours(x, ours.prepare(x, Mask(causal=True), terms=terms))
         wrong = NormAfterRotary(terms.rotary)
         wrong.q_norm, wrong.k_norm = ours.q_norm, ours.k_norm
         ours.q_norm = ours.k_norm = None
-        unnormalized = ours(x, mask=Mask(causal=True), terms=wrong)
+        unnormalized = ours(x, ours.prepare(x, Mask(causal=True), terms=wrong))
     torch.testing.assert_close(actual, expected)
     assert float((unnormalized - expected).abs().max()) > 0.01
 

@@ -183,7 +183,7 @@ def inputs_for(model: Any, length: int = 9, seed: int = 1) -> dict[str, Tensor]:
                 "tgt": torch.randint(4, 50, (1, length - 2), generator=generator),
             }
         case "DecoderOnly":
-            return {"ids": torch.randint(4, 50, (1, length), generator=generator)}
+            return {"inputs": torch.randint(4, 50, (1, length), generator=generator)}
     embed = model.embed
     if hasattr(embed, "image_size"):
         return {"inputs": torch.randn(1, embed.channels, *embed.image_size, generator=generator)}

@@ -13,9 +13,11 @@ from torch import nn
 
 import glassformer
 from glassformer.api import Pipeline
+from glassformer.core.inputs import TextInputs
+from glassformer.core.masks import Mask
 from glassformer.families.sidecars import JobInfo
 from glassformer.interpret.catalog import Catalog
-from glassformer.interpret.inputs import split_sentences
+from glassformer.interpret.generated_text import split_sentences
 from glassformer.interpret.interventions import IntervenedModel
 from glassformer.interpret.schema import TextOutcome
 from glassformer.interpret.search_view import search_tree
@@ -139,7 +141,8 @@ def test_target_interventions_apply_from_their_position_on() -> None:
         mask[:, 2:3] = False
         with torch.no_grad():
             places = torch.arange(target.shape[1]).expand_as(target)
-            wanted = model(src.expand(2, -1), target, tgt_mask=mask, tgt_positions=places)[:, -1]
+            tgt = TextInputs(target, Mask(padding=mask), positions=places)
+            wanted = model(src.expand(2, -1), tgt)[:, -1]
         torch.testing.assert_close(result, wanted)
     steps.select(torch.tensor([1]))
     assert steps.step(torch.tensor([4])).shape == wanted[:1].shape

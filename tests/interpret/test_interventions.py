@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import tiny
+from glassformer.core.inputs import TextInputs
 from glassformer.core.masks import Mask
 from glassformer.core.observe import observe
 from glassformer.errors import (
@@ -26,8 +27,7 @@ SOURCE, TARGET = ids(1, 7, seed=1), ids(1, 6, seed=2)
 
 
 def inputs_of(shape: str) -> dict[str, Tensor]:
-    word = {"encoder_only": "inputs", "decoder_only": "ids"}.get(shape)
-    return {"src": SOURCE, "tgt": TARGET} if word is None else {word: SOURCE}
+    return {"src": SOURCE, "tgt": TARGET} if shape == "encoder_decoder" else {"inputs": SOURCE}
 
 
 def stack_of(shape: str) -> str:
@@ -82,13 +82,13 @@ def test_masked_token_equals_padding_with_unchanged_positions() -> None:
     change = {"kind": "mask_token", "sequence": "input", "position": 3}
     for shape in ("encoder_only", "decoder_only"):
         model, inputs = model_of(shape), inputs_of(shape)
-        expected = model(*inputs.values(), mask=hidden, positions=torch.arange(7)[None])
+        expected = model(TextInputs(SOURCE, hidden, positions=torch.arange(7)[None]))
         torch.testing.assert_close(after(model, inputs, change), expected)
     model, inputs = model_of("encoder_decoder"), inputs_of("encoder_decoder")
-    expected = model(SOURCE, TARGET, src_mask=hidden, src_positions=torch.arange(7)[None])
+    expected = model(TextInputs(SOURCE, hidden, positions=torch.arange(7)[None]), TARGET)
     torch.testing.assert_close(after(model, inputs, {**change, "sequence": "source"}), expected)
     mask = Mask(padding=hidden[:, :6])
-    expected = model(SOURCE, TARGET, tgt_mask=mask, tgt_positions=torch.arange(6)[None])
+    expected = model(SOURCE, TextInputs(TARGET, mask, positions=torch.arange(6)[None]))
     torch.testing.assert_close(after(model, inputs, {**change, "sequence": "target"}), expected)
 
 
@@ -96,9 +96,9 @@ def test_masked_token_keeps_rounded_alibi_biases() -> None:
     """Rounded ALiBi counts real tokens: those after a masked one must keep their positions."""
     torch.manual_seed(0)
     model = tiny("falcon", position="alibi").eval()
-    plain = observe(model, {"ids": SOURCE})
+    plain = observe(model, {"inputs": SOURCE})
     forward = IntervenedForward(
-        model, {"ids": SOURCE}, interventions([{"kind": "mask_token", "sequence": "input", "position": 3}])
+        model, {"inputs": SOURCE}, interventions([{"kind": "mask_token", "sequence": "input", "position": 3}])
     )
     record = observe(forward.model, forward.inputs)
     for name in record.attentions():
@@ -112,8 +112,8 @@ def test_masking_keeps_a_target_that_starts_with_the_pad_token() -> None:
     model = model_of("encoder_decoder")
     target = TARGET.clone()
     target[0, 0] = 0
-    mask = torch.tensor([[True, True, True, True, False, True]])
-    expected = model(SOURCE, target, tgt_mask=mask, tgt_positions=torch.arange(6)[None])
+    mask = Mask(padding=torch.tensor([[True, True, True, True, False, True]]))
+    expected = model(SOURCE, TextInputs(target, mask, positions=torch.arange(6)[None]))
     change = {"kind": "mask_token", "sequence": "target", "position": 4}
     torch.testing.assert_close(after(model, {"src": SOURCE, "tgt": target}, change), expected)
 
@@ -121,10 +121,10 @@ def test_masking_keeps_a_target_that_starts_with_the_pad_token() -> None:
 def test_swaps_are_applied_in_order() -> None:
     model = model_of("decoder_only")
     changes = [{"kind": "swap_tokens", "sequence": "input", "positions": two} for two in ([1, 4], [4, 6])]
-    forward = IntervenedForward(model, {"ids": SOURCE}, interventions(changes))
+    forward = IntervenedForward(model, {"inputs": SOURCE}, interventions(changes))
     assert forward.orders == {"input": [0, 4, 2, 3, 6, 5, 1]}
-    assert torch.equal(forward.inputs["ids"], SOURCE[:, forward.orders["input"]])
-    assert torch.equal(after(model, {"ids": SOURCE}, *changes), model(SOURCE[:, [0, 4, 2, 3, 6, 5, 1]]))
+    assert torch.equal(forward.inputs["inputs"].ids, SOURCE[:, forward.orders["input"]])
+    assert torch.equal(after(model, {"inputs": SOURCE}, *changes), model(SOURCE[:, [0, 4, 2, 3, 6, 5, 1]]))
 
 
 def test_swapped_patches_equal_a_swapped_image() -> None:
@@ -154,11 +154,10 @@ def test_swapped_patches_equal_a_swapped_image() -> None:
 def test_residual_is_scaled_at_one_position_and_passed_on_by_a_layer_that_is_off() -> None:
     model = model_of("decoder_only")
     name = "decoder.blocks.0.resid_out"
-    record = observe(model, {"ids": SOURCE})
+    record = observe(model, {"inputs": SOURCE})
     change = {"kind": "scale_residual", "name": name, "position": 4, "scale": -2}
-    forward = IntervenedForward(
-        model, {"ids": SOURCE}, interventions([change, {"kind": "skip_layer", "block": "decoder.blocks.1"}])
-    )
+    changes = interventions([change, {"kind": "skip_layer", "block": "decoder.blocks.1"}])
+    forward = IntervenedForward(model, {"inputs": SOURCE}, changes)
     changed = observe(forward.model, forward.inputs, edit=forward.edit)
     expected = record[name].clone()
     expected[:, 4] *= -2
@@ -191,7 +190,7 @@ def test_stretch_of_two_reads_every_other_position(position: str) -> None:
         allowed = real[:, None, None].expand(1, 1, 13, 13)
         expected = model(wide, mask=Mask(allowed=allowed))[:, ::2]
     else:
-        expected = model(SOURCE, positions=2 * torch.arange(7)[None])
+        expected = model(TextInputs(SOURCE, positions=2 * torch.arange(7)[None]))
     torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -249,10 +248,10 @@ def test_interventions_on_missing_parts_are_rejected(
     change: dict[str, Any], error: type[GlassformerError]
 ) -> None:
     with pytest.raises(error):
-        IntervenedForward(model_of("decoder_only"), {"ids": SOURCE}, interventions([change]))
+        IntervenedForward(model_of("decoder_only"), {"inputs": SOURCE}, interventions([change]))
 
 
 def test_a_model_without_positions_cannot_stretch_them() -> None:
     stretch = interventions([{"kind": "scale_positions", "stack": "decoder", "scale": 0.5}])
     with pytest.raises(UnsupportedError):
-        IntervenedForward(model_of("decoder_only", position="none"), {"ids": SOURCE}, stretch)
+        IntervenedForward(model_of("decoder_only", position="none"), {"inputs": SOURCE}, stretch)

@@ -75,7 +75,7 @@ def test_target_equals_translate(family: str) -> None:
     trace = trace_of(bundle, {"text": TEXT})
     expected = Translator(bundle)(TEXT)
     assert trace.outcome.text == trace.sequence("target").text == expected.text != plain
-    written = trace.prepared.inputs["tgt"][0, trace.prepared.start :].tolist()
+    written = trace.prepared.inputs["tgt"].ids[0, trace.prepared.start :].tolist()
     assert (
         trace.outcome.num_tokens == len(written) > 0 and trace.outcome.finish_reason == expected.finish_reason
     )
@@ -103,7 +103,7 @@ def test_generated_tokens_follow_the_prompt(family: str) -> None:
     bundle = tiny_bundle(family)
     prompt, written = bundle.tokenizer.encode("the sea").ids, bundle.tokenizer.encode(" sang 늙").ids
     trace = trace_of(bundle, {"text": "the sea", "target": written})
-    assert trace.prepared.inputs["ids"].tolist() == [[*prompt, *written]]
+    assert trace.prepared.inputs["inputs"].ids.tolist() == [[*prompt, *written]]
     assert trace.outcome.text == " sang 늙" and trace.sequences[0].text == "the sea sang 늙"
     assert trace.outcome.num_tokens == len(written) and trace.prepared.start == len(prompt)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -64,7 +66,7 @@ def test_occlusion_is_the_drop_of_the_score(family: str) -> None:
     assert tuple(drops.shape[1:]) == patches.grid
     row, column = 1, 2
     x, y, width, height = patches.tokens[patches.prefix + row * patches.grid[1] + column].box
-    inputs = {name: value.clone() for name, value in trace.prepared.inputs.items()}
+    inputs = copy.deepcopy(trace.prepared.inputs)
     image = inputs["images" if family == "clip" else "inputs"]
     image[:, :, y : y + height, x : x + width] = 0
     with torch.inference_mode():

@@ -11,7 +11,6 @@ import sacrebleu
 import torch
 
 from glassformer.errors import (
-    ConflictError,
     EmptyInputError,
     GlassformerError,
     InvalidValueError,
@@ -22,7 +21,7 @@ from glassformer.metrics.forecast import ForecastErrors
 from glassformer.metrics.labels import ConfusionMatrix, multi_label_scores
 from glassformer.metrics.regression import regression_scores
 from glassformer.metrics.squad import answer_f1, exact_match
-from glassformer.metrics.text import ExactMatch, Perplexity, bleu, chrf
+from glassformer.metrics.text import Perplexity, bleu, chrf
 
 HYPOTHESES = ["The cat sat on the mat, quietly.", "a man rides his horse", "나는 어제 학교에 갔다.", "x"]
 REFERENCES = ["A cat sat on the mat quietly.", "a man is riding a horse", "나는 어제 학교에 갔습니다.", "y z"]
@@ -89,17 +88,6 @@ def test_empty_and_invalid_labels() -> None:
     ):
         with pytest.raises(error):
             metric.add(predicted=predicted, true=true)
-
-
-def test_exact_match_and_token_accuracy() -> None:
-    metric = ExactMatch()
-    metric.add([[1, 2, 3], [1, 9, 3]], [[1, 2, 3], [1, 2, 3]])  # 6 places, 5 right
-    metric.add([[], [7, 7, 7]], [[], [7]])  # an empty row is the same as an empty row; two tokens too many
-    metric.add(["abc"], ["abd"])
-    assert (metric.match, metric.token_accuracy) == (2 / 5, (5 + 1 + 2) / (6 + 3 + 3))
-    assert (ExactMatch().match, ExactMatch().token_accuracy) == (0.0, 0.0)
-    with pytest.raises(ConflictError):
-        metric.add([[1], [2]], [[1]])
 
 
 def test_perplexity_does_not_depend_on_the_batches() -> None:

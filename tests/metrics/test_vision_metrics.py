@@ -35,7 +35,7 @@ def draw_objects(rng: np.random.Generator, count: int, scored: bool) -> Objects:
     )
 
 
-def predict(rng: np.random.Generator, true: Objects) -> Objects:
+def predict(rng: np.random.Generator, true: Objects, num_wrong: int) -> Objects:
     """Shifted copies of the annotated objects, and some that are wrong."""
     boxes, masks = true.boxes.copy(), true.masks.copy()
     for n in range(len(boxes)):
@@ -43,7 +43,9 @@ def predict(rng: np.random.Generator, true: Objects) -> Objects:
         boxes[n] += np.tile(shift, 2)
         masks[n] = np.roll(masks[n], tuple(shift[::-1]), (0, 1))
     right = Objects(true.labels, boxes, rng.integers(1, 6, len(boxes)) / 5, masks)
-    wrong = draw_objects(rng, int(rng.integers(0, 4)), scored=True)
+    wrong = draw_objects(rng, num_wrong, scored=True)
+    if num_wrong > 100:  # of one class, before the right ones
+        wrong = wrong._replace(labels=np.zeros_like(wrong.labels), scores=np.ones_like(wrong.scores))
     parts = [np.concatenate(pair) for pair in zip(right[:4], wrong[:4], strict=True)]
     return Objects(*parts)
 
@@ -53,7 +55,9 @@ def draw_images() -> list[tuple[Objects, Objects]]:
     pairs = []
     for n in range(IMAGES):
         true = draw_objects(rng, 0 if n == 3 else int(rng.integers(1, 12)), scored=False)
-        predicted = predict(rng, true) if n != 6 else draw_objects(rng, 0, scored=True)
+        # one image has more predictions of a class than the 100 that COCO counts
+        num_wrong = 120 if n == 8 else int(rng.integers(0, 4))
+        predicted = predict(rng, true, num_wrong) if n != 6 else draw_objects(rng, 0, scored=True)
         pairs.append((predicted, true))
     return pairs
 

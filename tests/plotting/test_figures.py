@@ -1,6 +1,7 @@
 """Figures show what they are given, read back from the figure or from the written file."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from rich.cells import cell_len
 
 import glassformer
 from glassformer import Mask, plotting
-from glassformer.errors import ShapeError
+from glassformer.errors import GlassformerError, ShapeError
 from glassformer.plotting import fonts
 
 
@@ -95,3 +96,21 @@ def test_saved_files_are_deterministic(tmp_path: Path) -> None:
     mask = torch.ones(4, 4).tril()
     files = [plotting.save(plotting.mask_map(mask), tmp_path / "a" / f"{n}.png") for n in range(2)]
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_labels_of_all_heads_are_inside_the_figure() -> None:
+    words = "the animal did not cross the street".split()
+    figure = plotting.attention(torch.ones(4, 7, 7) / 7, words, title="One layer")
+    figure.canvas.draw()
+    labels = [text for axes in figure.axes for text in axes.get_xticklabels()]
+    assert len(labels) == 28
+    for text in labels:
+        box = text.get_window_extent()
+        assert box.y0 >= 0 and figure.bbox.contains(box.x0, box.y0), text.get_text()
+
+
+@pytest.mark.parametrize("weights", [torch.ones(2, 4, 5, 5) / 5, [torch.ones(1, 4, 5, 5) / 5]])
+def test_weights_of_a_batch_or_of_all_layers_are_rejected(weights: Any) -> None:
+    with pytest.raises(GlassformerError) as caught:
+        plotting.attention(weights)
+    assert "weights" in caught.value.fields.values()

@@ -11,7 +11,7 @@ import pytest
 
 import glassformer
 from glassformer import pretrained as models
-from glassformer.errors import FileMissingError
+from glassformer.errors import FileMissingError, GlassformerError
 from tests.interpret import models as tiny
 
 Shipped = Callable[[str], Path]
@@ -99,6 +99,21 @@ def test_a_misspelled_name_gets_a_suggestion(run: Any, shipped: Shipped) -> None
     for args in (["models", "poket"], ["inspect", "poket"], ["translate", "poket", "a"], ["serve", "poket"]):
         done = run(*args)
         assert done.code == 2 and "did you mean 'pocket'?" in done.err, args
+
+
+def test_a_name_that_may_be_on_the_hub_gets_the_command_that_downloads_it(shipped: Shipped) -> None:
+    from glassformer.batch import run
+    from glassformer.cli.options import load_or_build
+
+    for name, repo in {"gpt2": "ORG/gpt2", "gpt5": "ORG/gpt5", "org/gpt5": "org/gpt5"}.items():
+        for find in (
+            lambda name: glassformer.load(name),
+            load_or_build,
+            lambda name: run("translate", name, "in.csv", "out"),
+        ):
+            with pytest.raises(GlassformerError) as missing:
+                find(name)
+            assert f"glassformer download {repo}" in missing.value.hint  # type: ignore[attr-defined]
 
 
 def test_explore_opens_all_shipped_models_by_default(

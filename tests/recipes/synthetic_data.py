@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from glassformer.data.scenes import LANGUAGES, CutOuts, SceneComposer, SceneOptions, write_scenes
+from experiments.scenes import LANGUAGES, CutOuts, SceneComposer, SceneOptions, write_scenes
 
 WHO, DOES, WHERE = (
     ["a dog", "a cat", "the old man", "a woman", "two boys", "the horse"],
@@ -59,27 +59,18 @@ def text_files(folder: Path) -> None:
 
 
 def image_files(folder: Path) -> None:
+    """Noise in three brightnesses, as a folder per class."""
     rng = np.random.default_rng(0)
-    labels = np.arange(60) % 3
-    images = (rng.integers(0, 60, (60, 8, 8)) + 60 * labels[:, None, None]).astype(np.uint8)
-    np.savez(folder / "digits.npz", images=images, labels=labels)
-    for name, part in ((name, part) for name in ("mnist", "fashion-mnist") for part in ("train", "t10k")):
-        (folder / name).mkdir(exist_ok=True)
-        head = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in images.shape)
-        path = folder / name / f"{part}-images-idx3-ubyte.gz"
-        path.write_bytes(gzip.compress(head + images.tobytes()))
-        head = b"\0\0\x08\x01" + len(labels).to_bytes(4, "big")
-        path = folder / name / f"{part}-labels-idx1-ubyte.gz"
-        path.write_bytes(gzip.compress(head + labels.astype(np.uint8).tobytes()))
-
-
-def photograph_files(folder: Path) -> None:
-    """CIFAR's layout: a label, then 32 x 32 bytes of red, of green and of blue."""
-    rng = np.random.default_rng(1)
-    records = rng.integers(0, 256, (40, 1 + 3 * 32 * 32)).astype(np.uint8)
-    records[:, 0] = np.arange(40) % 10
-    (folder / "cifar10").mkdir()
-    (folder / "cifar10" / "data_batch_1.bin").write_bytes(records.tobytes())
+    for name, shape, count in (
+        ("digits", (8, 8), 60),
+        ("mnist", (8, 8), 60),
+        ("fashion-mnist", (8, 8), 60),
+        ("cifar10", (32, 32, 3), 40),
+    ):
+        for n in range(count):
+            path = folder / name / str(n % 3) / f"{n:02}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((rng.integers(0, 60, shape) + 60 * (n % 3)).astype(np.uint8)).save(path)
 
 
 def series_files(folder: Path, rows: int = 700) -> None:
@@ -178,7 +169,7 @@ def caption_files(folder: Path, count: int = 24) -> None:
 
 
 def all_files(folder: Path) -> Path:
-    images = (image_files, photograph_files, object_files, caption_files)
+    images = (image_files, object_files, caption_files)
     writers = (text_files, *images, series_files, labeled_series_files)
     for write in writers:
         write(folder)

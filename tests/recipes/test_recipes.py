@@ -4,11 +4,14 @@ import pytest
 import yaml
 
 from glassformer.recipes import names, recipe_path, title
-from glassformer.training.recipe import DATA_SECTIONS, METRICS, Recipe, batch_key, parse_recipe, read_recipe
+from glassformer.training.jobs import all_jobs
+from glassformer.training.recipe import Recipe, parse_recipe, read_recipe
 
 
 def test_every_job_has_a_recipe():
-    assert {read_recipe(recipe_path(name)).job for name in names()} == set(DATA_SECTIONS)
+    assert {read_recipe(recipe_path(name)).spec.title for name in names()} == {
+        job.title for job in all_jobs()
+    }
 
 
 @pytest.mark.parametrize("name", names())
@@ -31,8 +34,8 @@ def test_paths_are_plain_names(name):
 
 
 SMALL = {"d_model": 48, "num_layers": 1, "d_ff": 64}  # what two steps on a CPU have time for
-BATCH = {"lm": 512, "forecast": 32, "images": 40}  # rows of an lm: up to 512 tokens
-BATCH |= {"classify-series": 8, "detect": 3, "segment": 3, "contrastive": 6}
+BATCH = {"lm": 512, "forecast": 32, "classify (image)": 40}  # rows of an lm: up to 512 tokens
+BATCH |= {"classify (series)": 8, "detect": 3, "segment": 3, "contrastive": 6}
 OBJECTS = ("detect-scenes", "detect-bccd", "segment-nuclei", "segment-camvid")
 ALSO = {
     "lm-gpt2-small": ["training.batch_tokens=1024", "tokenizer.vocab_size=300"],
@@ -46,7 +49,7 @@ ALSO = {
 def small(name: str, recipe: Recipe) -> list[str]:
     """The changes by which a recipe is tried quickly: its sizes, not its ways."""
     sizes = [f"model.{key}={value}" for key, value in SMALL.items() if key in recipe.model.overrides]
-    batch = f"training.{batch_key(recipe.job)}={BATCH.get(recipe.job, 2048)}"
+    batch = f"training.{recipe.spec.batch_key}={BATCH.get(recipe.spec.title, 2048)}"
     return [*sizes, batch, "training.compile=off", *ALSO.get(name, ())]
 
 
@@ -72,4 +75,4 @@ def test_recipe_trains_and_evaluates(run, data_folder, monkeypatch, name):
     report = yaml.safe_load(done.out)
     assert report["job"] == recipe.job
     reported = {name for name in report["metrics"] if not name.startswith("repeat")}
-    assert {"loss"} < reported <= set(METRICS[recipe.job].split())  # some are of one type of labels only
+    assert {"loss"} < reported <= set(recipe.spec.metrics)  # some are of one type of labels only

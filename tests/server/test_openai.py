@@ -6,8 +6,9 @@ import openai
 import pytest
 import torch
 
+import glassformer
 from glassformer.tokenization import encode_tagged
-from tests.server.harness import LANGUAGES, Server
+from tests.server.harness import LANGUAGES, Server, serving
 
 PROMPT = "the cat sat on"
 
@@ -161,6 +162,14 @@ def test_embeddings_match_embed(client, bundles):
     by_ids = client.embeddings.create(model="encoder", input=ids)
     assert torch.equal(torch.tensor([one.embedding for one in by_ids.data]), wanted)
     assert by_ids.usage == found.usage
+    width = wanted.shape[1]
+    for dimensions in (5, width):
+        cut = client.embeddings.create(model="encoder", input=texts, dimensions=dimensions)
+        expected = wanted if dimensions == width else torch.nn.functional.normalize(wanted[:, :dimensions])
+        assert torch.allclose(torch.tensor([one.embedding for one in cut.data]), expected, atol=1e-7)
+    with pytest.raises(openai.UnprocessableEntityError) as caught:
+        client.embeddings.create(model="encoder", input=texts, dimensions=width + 1)
+    assert caught.value.param == "dimensions"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +177,10 @@ def test_embeddings_match_embed(client, bundles):
     [
         ({"model": "other"}, openai.NotFoundError, "model_not_found", "model"),
         ({"max_tokens": 0}, openai.UnprocessableEntityError, "invalid_request", "max_tokens"),
-        ({"presence_penalty": 1.0}, openai.UnprocessableEntityError, "invalid_value", "presence_penalty"),
+        ({"presence_penalty": 3.0}, openai.UnprocessableEntityError, "invalid_request", "presence_penalty"),
+        ({"logit_bias": {"99999": 1}}, openai.UnprocessableEntityError, "invalid_value", "logit_bias"),
+        ({"logit_bias": {"the": 1}}, openai.UnprocessableEntityError, "invalid_value", "logit_bias"),
+        ({"suffix": "a"}, openai.UnprocessableEntityError, "invalid_value", "suffix"),
         ({"prompt": [[1, 99999]]}, openai.UnprocessableEntityError, "invalid_value", "prompt"),
         ({"temperature": 1e-9}, openai.UnprocessableEntityError, "invalid_request", "temperature"),
         (
@@ -189,5 +201,94 @@ def test_errors_carry_code_and_param(client, options, error, code, param):
 def test_models_that_do_not_generate_are_rejected(client):
     with pytest.raises(openai.UnprocessableEntityError):
         client.completions.create(model="encoder", prompt=PROMPT)
-    with pytest.raises(openai.UnprocessableEntityError):
-        client.completions.create(model="writer", prompt="a " * 500)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_new_tokens_are_bounded_by_what_the_prompt_leaves_of_the_context(client, bundles, stream):
+    context, read = 128, len(bundles["writer"].tokenizer.encode(PROMPT).ids)
+    request = {"model": "writer", "prompt": PROMPT, "temperature": 0, "stream": stream}
+    full = client.completions.create(**request, max_tokens=context - read)
+    choices = [chunk.choices[0] for chunk in full] if stream else full.choices
+    (wanted,) = bundles["writer"].generate([PROMPT], max_new_tokens=context - read)
+    assert "".join(one.text for one in choices) == wanted
+    too_long = [{"max_tokens": context - read + 1}, {"prompt": "a " * 200}, {"prompt": [5] * context}]
+    for change in too_long:
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.completions.create(**{**request, **change})
+        assert (caught.value.code, caught.value.type) == ("context_length_exceeded", "invalid_request_error")
+        assert caught.value.body["fields"]["limit"] == context
+    # the default of 16 tokens is shortened
+    nearly = client.completions.create(model="writer", prompt=[5] * (context - 2), temperature=0)
+    assert nearly.usage.completion_tokens == 2
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.embeddings.create(model="encoder", input="a " * 5000)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_penalties_are_those_of_the_library_streamed_or_not(client, bundles):
+    tokenizer = bundles["writer"].tokenizer
+    (free,) = bundles["writer"].generate([PROMPT], max_new_tokens=40)
+    frequent = tokenizer.encode(free).ids[0]
+    for options in (
+        {"presence_penalty": 1.5},
+        {"frequency_penalty": 1.5},
+        {"logit_bias": {str(frequent): -100, "9": 3.5}},
+    ):
+        request = {"model": "writer", "prompt": [PROMPT, "dog"], "max_tokens": 40, **options}
+        for sampling in ({"temperature": 0}, {"temperature": 0.9, "seed": 5}):
+            found = client.completions.create(**request, **sampling)
+            library = {"do_sample": True, **sampling} if sampling["temperature"] else {}
+            for n, one in enumerate(found.choices):
+                seed = {"seed": library["seed"] + n} if library else {}
+                prompt = request["prompt"][n]
+                (wanted,) = bundles["writer"].generate(
+                    [prompt], max_new_tokens=40, **options, **{**library, **seed}
+                )
+                assert one.text == wanted
+            texts = ["", ""]
+            for chunk in client.completions.create(**request, **sampling, stream=True):
+                for piece in chunk.choices:
+                    texts[piece.index] += piece.text
+            assert texts == [one.text for one in found.choices]
+        assert found.choices[0].text != free
+
+
+def test_option_names_the_models_and_limits_the_context(folders):
+    options = ("--served-model-name", "org/gpt-4o", "--served-model-name", "other", "--max-model-len", "20")
+    with serving([folders["writer"]], *options) as running:
+        client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0)
+        assert [one.id for one in client.models.list()] == ["org/gpt-4o", "other"]
+        assert client.models.retrieve("org/gpt-4o").id == "org/gpt-4o"
+        for name in ("org/gpt-4o", "other"):
+            found = client.completions.create(model=name, prompt=[5, 6, 7], max_tokens=17)
+            assert found.model == "org/gpt-4o"
+        for change in ({"max_tokens": 18}, {"prompt": [5] * 20}):
+            with pytest.raises(openai.BadRequestError) as caught:
+                client.completions.create(**{"model": "other", "prompt": [5, 6, 7], **change})
+            assert caught.value.code == "context_length_exceeded"
+        with pytest.raises(openai.NotFoundError):
+            client.completions.create(model="writer", prompt="a")
+
+
+def test_a_long_context_allows_as_many_new_tokens(folders, tmp_path):
+    tokenizer = glassformer.load(folders["writer"]).tokenizer
+    model = glassformer.tiny("llama", vocab_size=tokenizer.vocab_size, max_len=10_000)
+    glassformer.save(glassformer.Pipeline(model=model.eval(), tokenizer=tokenizer), tmp_path / "long")
+    with serving([tmp_path / "long"]) as running:
+        client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0)
+        request = {"model": "long", "prompt": [5, 6], "temperature": 0, "logit_bias": {"9": 100}}
+        stop = tokenizer.decode([9])
+        found = client.completions.create(**request, max_tokens=8192, stop=[stop])
+        assert found.choices[0].finish_reason == "stop"
+        with pytest.raises(openai.BadRequestError):
+            client.completions.create(**request, max_tokens=9999)
+
+
+def test_keys_of_other_servers_are_accepted_or_answered_with_the_key_to_use(client, bundles):
+    request = {"model": "writer", "prompt": PROMPT, "max_tokens": 4, "temperature": 0}
+    found = client.completions.create(**request, extra_body={"service_tier": "auto"})
+    assert found.choices[0].text == bundles["writer"].generate([PROMPT], max_new_tokens=4)[0]
+    for name in ("guided_choice", "guided_regex"):
+        with pytest.raises(openai.UnprocessableEntityError) as caught:
+            client.completions.create(**request, extra_body={name: ["a"]})
+        assert "response_format" in caught.value.body["fields"]["problems"][0]

@@ -14,8 +14,8 @@ from PIL import Image
 
 from glassformer.data.mask_encoding import encode_rle
 from glassformer.generation import GenerationConfig
+from glassformer.server.explorer import GenerationParameters
 from glassformer.server.models import load_models
-from glassformer.server.schema import GenerationParameters
 from glassformer.tasks import Translator
 from tests.server.harness import KINDS, LINES
 
@@ -208,11 +208,13 @@ def test_errors_carry_code_and_fields(server):
         assert (found["code"], found["param"]) == ("invalid_request", "num_beams")
         found = error("/v1/completions", 422, prompt=[[1, 99999]], model="writer")
         assert (found["code"], found["fields"]["value"]) == ("invalid_value", 99999)
-        found = error("/v1/completions", 422, prompt=[1] * 500, model="writer")
+        found = error("/v1/completions", 400, prompt=[1] * 500, model="writer")
         assert (found["code"], found["fields"]) == (
-            "input_too_long",
-            {"length": 500, "limit": 128, "unit": "tokens"},
+            "context_length_exceeded",
+            {"length": 500, "limit": 128, "unit": "tokens", "max_tokens": 0},
         )
+        found = error("/embed", 422, texts=["a " * 500], model="encoder")
+        assert (found["code"], found["fields"]["unit"]) == ("input_too_long", "tokens")
 
 
 def test_the_pages_files_have_cache_headers(server):

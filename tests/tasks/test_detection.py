@@ -13,7 +13,7 @@ import transformers
 from PIL import Image
 
 import glassformer
-from glassformer.core.heads import BoxOutput
+from glassformer.core.vision.heads import BoxOutput
 from glassformer.errors import FileMissingError, FileProblemError, InvalidValueError, UnsupportedError
 from glassformer.tasks import Detector, RejectedInputError
 from glassformer.tasks.base import Callbacks

@@ -18,7 +18,8 @@ from glassformer.baselines import LSTMLanguageModel
 from glassformer.baselines.spec import LSTMLanguageModelSpec
 from glassformer.bundle import Bundle
 from glassformer.errors import UnknownNameError, UnsupportedError
-from glassformer.tasks import Classifier, Embedder, QuestionAnswerer, RejectedInputError, images
+from glassformer.processors.image import FixedSizeVisionProcessor
+from glassformer.tasks import Classifier, Embedder, QuestionAnswerer, RejectedInputError
 from glassformer.tasks.question_answering import context_windows, extend_to_words
 from glassformer.tokenization import Encoded
 from tests.families import harness
@@ -97,9 +98,9 @@ def test_images_match_transformers(tmp_path: Path) -> None:
     assert bundle.classify(files[0], top=1) == bundle.classify([files[0]], top=1)[0]
     assert bundle.classify(Image.open(files[0])) == bundle.classify(files[0])
     assert bundle.classify(np.asarray(Image.open(files[0]))) == bundle.classify(files[0])
-    collator = images.ImageCollator(bundle)
-    assert collator.process(files[0]).warnings == ()
-    assert collator.process(random_image(tmp_path, 4, (200, 200))).warnings == ("large",)
+    collator = FixedSizeVisionProcessor.from_bundle(bundle)
+    assert collator.load(files[0]).warnings == ()
+    assert collator.load(random_image(tmp_path, 4, (200, 200))).warnings == ("large",)
 
 
 def test_lstm_has_no_embeddings() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
+from glassformer.core.series.distributions import Gaussian, NegativeBinomial, StudentT
 from glassformer.families.sidecars import JobInfo
 from glassformer.interpret.schema import SeriesColumns, TraceInput
 from glassformer.interpret.tensors import read_tensor
@@ -85,7 +85,7 @@ def test_quantiles_match_transformers(tmp_path: Path) -> None:
         bell = torch.distributions.Normal(loc, spread).icdf(torch.tensor(level))
         assert np.abs(result.quantiles[n] - (bell * scale + shift).numpy()).max() < 1e-4
     assert np.abs(result.values - (loc * scale + shift).numpy()).max() < 1e-4
-    assert result.header() == ["ds", *NAMES, "a_0.25", "a_0.9", "b_0.25", "b_0.9", "c_0.25", "c_0.9"]
+    assert result.header() == ["date", *NAMES, "a_0.25", "a_0.9", "b_0.25", "b_0.9", "c_0.25", "c_0.9"]
     row = next(result.rows())
     assert (
         row[4:6] == result.quantiles[:, 0, 0, 0].tolist() and row[8:] == result.quantiles[:, 0, 0, 2].tolist()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.core.heads import MaskOutput
+from glassformer.core.vision.heads import MaskOutput
 from glassformer.tasks.mask_postprocessing import (
     MaskPostprocessor,
     MaskSegment,

@@ -12,12 +12,12 @@ import transformers
 from PIL import Image
 
 import glassformer
-from glassformer.core.segmenter import PromptedMaskOutput
+from glassformer.core.vision.segmenter import PromptedMaskOutput
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.tasks.segmentation import (
     MaskGeneration,
-    Prompt,
     PromptSegmenter,
+    SegmentationPrompt,
     make_prompts,
     stability_score,
     suppress_boxes,
@@ -88,15 +88,15 @@ def test_masks_and_scores_match_transformers(pair: Any, kind: str, size: tuple[i
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
-        (Prompt(points=[(5, 5)]), [0.91, 0.95, 0.6]),
-        (Prompt(points=[(5, 5), (6, 6)]), [0.95, 0.91, 0.6]),
-        (Prompt(points=[(5, 5)], background_points=[(19, 1)]), [0.95, 0.91, 0.6]),
-        (Prompt(points=[(5, 5)], box=(0, 0, 20, 20)), [0.95, 0.91, 0.6]),
-        (Prompt(box=(0, 0, 20, 20)), [0.95, 0.91, 0.6]),
+        (SegmentationPrompt(points=[(5, 5)]), [0.91, 0.95, 0.6]),
+        (SegmentationPrompt(points=[(5, 5), (6, 6)]), [0.95, 0.91, 0.6]),
+        (SegmentationPrompt(points=[(5, 5)], background_points=[(19, 1)]), [0.95, 0.91, 0.6]),
+        (SegmentationPrompt(points=[(5, 5)], box=(0, 0, 20, 20)), [0.95, 0.91, 0.6]),
+        (SegmentationPrompt(box=(0, 0, 20, 20)), [0.95, 0.91, 0.6]),
     ],
 )
 def test_one_click_prefers_the_whole_object(
-    pair: Any, prompt: Prompt, expected: list[float], monkeypatch: pytest.MonkeyPatch
+    pair: Any, prompt: SegmentationPrompt, expected: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part is rated 0.95, the whole 0.91, the background 0.6; scores stay with their masks."""
     sides = {0.95: 4, 0.91: 12, 0.6: 40}  # of squares, in cells of the mask logits
@@ -261,7 +261,7 @@ def test_missing_and_conflicting_prompts_are_rejected(pair: Any) -> None:
                 pair[2].segment(picture(30, 20), **option, **prompt)
             assert list(conflict.value.names) == [*option, *prompt]
     with pytest.raises(ConflictError):
-        PromptSegmenter(pair[2], prompts=[Prompt(points=[(3, 3)])], everything=MaskGeneration())
+        PromptSegmenter(pair[2], prompts=[SegmentationPrompt(points=[(3, 3)])], everything=MaskGeneration())
     for options in ({"points": [(3, 3)]}, {"points_per_side": 4}):
         with pytest.raises(UnsupportedError):
             glassformer.load("pocket-digits").segment(picture(30, 20), **options)

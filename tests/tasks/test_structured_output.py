@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
+import time
+from dataclasses import replace
 
 import jsonschema_rs
 import pytest
@@ -11,7 +15,8 @@ import torch
 import glassformer
 from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.generation.continuous import Scheduler
-from glassformer.tasks import TextGenerator
+from glassformer.tasks import TextGenerator, schema_compiler, structured_output
+from glassformer.tasks.structured_output import SchemaCheck
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 
 CORPUS = [
@@ -99,6 +104,102 @@ def test_what_cannot_be_enforced_is_an_error(model):
         TextGenerator(model, json_schema=POINT, num_beams=2)
     with pytest.raises(UnsupportedError):
         TextGenerator(_model("char"), json_schema=POINT)
+
+
+def _multiples(*factors: int) -> dict[str, object]:
+    return {"allOf": [{"type": "integer", "multipleOf": factor} for factor in factors]}
+
+
+def _nested(keyword: str, depth: int) -> dict[str, object]:
+    schema: dict[str, object] = {}
+    for _ in range(depth):
+        schema = {"properties": {"a": schema}} if keyword == "properties" else {keyword: [schema]}
+    return schema
+
+
+RUNAWAY = _multiples(9973, 9967, 9949, 9941)  # compiles for hours
+INVALID = {
+    "objects": _nested("properties", 100),
+    "alternatives": _nested("anyOf", 130),
+    "recursion": _nested("anyOf", 5000),
+    "surrogate": {"const": "\ud800"},
+    "infinity": {"const": 1e400},
+    "number": {"minimum": 10**400},
+    "vendor key": {"x-guidance": {"lenient": True}, "type": "array", "uniqueItems": True},
+    "huge enum": {"enum": [f"value {n}" for n in range(400_000)]},
+    "runaway": RUNAWAY,
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_schemas_that_do_not_compile_are_refused_in_time(model, name):
+    start = time.monotonic()
+    with pytest.raises(InvalidValueError) as caught:
+        TextGenerator(model, json_schema=INVALID[name])
+    assert caught.value.name == "json_schema" and time.monotonic() - start < 10
+
+
+def test_a_refused_schema_is_refused_again():
+    for _ in range(2):  # what compiled within the limits once is not checked again
+        with pytest.raises(InvalidValueError):
+            SchemaCheck(INVALID["alternatives"]).run()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the addresses of a process")
+def test_memory_of_the_compiler_is_limited():
+    import resource
+
+    SchemaCheck({"const": "limited"}).run()
+    assert resource.prlimit(structured_output._idle[-1].pid, resource.RLIMIT_AS)[0] == schema_compiler.MEMORY
+
+
+def test_a_property_may_have_the_name_of_the_vendor_key(model):
+    schema = {"type": "object", "properties": {"x-guidance": {"enum": [1]}}, "required": ["x-guidance"]}
+    text = model.generate("the", json_schema={**schema, "additionalProperties": False}, max_new_tokens=100)
+    assert json.loads(text) == {"x-guidance": 1}
+
+
+def test_a_compilation_can_be_canceled():
+    check = SchemaCheck(_multiples(9973, 9967))
+    timer = threading.Timer(0.5, check.cancel)
+    timer.start()
+    start = time.monotonic()
+    with pytest.raises(InvalidValueError):
+        check.run()
+    assert time.monotonic() - start < 3
+    SchemaCheck(SCHEMAS["union"]).run()  # another process compiles the next schema
+
+
+class _FailingState:
+    """Allows all tokens twice, and then none."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def mask(self, vocab_size: int) -> torch.Tensor:
+        if self.steps == 2:
+            raise UnsupportedError("the vocabulary", "this schema")
+        return torch.ones(vocab_size, dtype=torch.bool)
+
+    def append(self, token: int) -> None:
+        self.steps += 1
+
+    def start(self) -> _FailingState:
+        return _FailingState()
+
+
+def test_a_constraint_that_fails_ends_only_its_own_request(model):
+    free = TextGenerator(model, max_new_tokens=20)
+    failing = replace(TextGenerator(model, max_new_tokens=20).params, constraint=_FailingState())
+    scheduler = Scheduler(model.inference_model(), slots=8)
+    try:
+        alone = scheduler.submit([5, 6, 7], free.params).result()[0].ids
+        requests = [scheduler.submit([5, 6, 7], params) for params in (free.params, failing, free.params)]
+        with pytest.raises(UnsupportedError):
+            requests[1].result()
+        assert requests[0].result()[0].ids == requests[2].result()[0].ids == alone
+    finally:
+        scheduler.close()
 
 
 def test_sentencepiece_like_vocabularies(model):

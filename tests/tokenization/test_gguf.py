@@ -31,17 +31,20 @@ def sentencepiece_metadata(prefix: bool) -> tuple[Any, dict[str, Any]]:
         add_dummy_prefix=prefix,
         normalization_rule_name="identity",
         remove_extra_whitespaces=False,
-        user_defined_symbols=["<turn>"],
+        user_defined_symbols=["<turn>", "▁▁"],
         minloglevel=2,
     )
     trained = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     ids = range(trained.get_piece_size())
     kinds = {2: trained.is_unknown, 3: trained.is_control, 6: trained.is_byte}
     types = [next((kind for kind, test in kinds.items() if test(n)), 1) for n in ids]
-    types[trained.piece_to_id("<turn>")] = 4
+    tokens = [trained.id_to_piece(n) for n in ids]
+    for token in ("<turn>", "▁▁"):
+        types[tokens.index(token)] = 4
+        tokens[tokens.index(token)] = token.replace("▁", " ")  # as llama.cpp does for user-defined tokens
     metadata = {
         "model": "llama",
-        "tokens": [trained.id_to_piece(n) for n in ids],
+        "tokens": tokens,
         "scores": [trained.get_score(n) for n in ids],
         "token_type": types,
         "bos_token_id": 1,

@@ -21,8 +21,6 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import elastic_launch
 from torch.distributed.run import config_from_args, parse_args
 
-import glassformer.training.jobs.seq2seq
-import glassformer.training.run  # noqa: F401 (what a command would else import in each rank)
 from tests.training import ranks
 
 ROOT = Path(__file__).parents[2]

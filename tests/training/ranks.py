@@ -145,7 +145,8 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
         if parallel.main:
             model = parallel.unwrap(run.module).model.state_dict()
             assert model.pop("head.weight") is not None
-            changes = differing({"model": model}, {"model": ended["model"]})
+            named = {f"model.{name}": value for name, value in model.items()}
+            changes = differing({"model": named}, {"model": ended["model"]})
             assert all(value.numpy().shape == value.shape for value in model.values())  # as a save does
     run.module.train()
     further = run.steps([STEPS + 1])

@@ -20,7 +20,7 @@ from glassformer.training.learner import PairLearner, count_labels
 from glassformer.training.logging.run_log import RunLog
 from glassformer.training.recipe import TrainingOptions
 from glassformer.training.signals import StopSignals
-from glassformer.training.task import LearnerTask, ValidationResult
+from glassformer.training.task import TrainingPlan, ValidationResult
 from glassformer.training.trainer import Trainer
 from glassformer.weights.store import save_weights
 
@@ -56,7 +56,7 @@ class Tampered(PairLearner):
 
 def task_in(
     folder: Path, *, dropout: float = 0.1, scores: list[float] | None = None, change: Change | None = None
-) -> LearnerTask:
+) -> TrainingPlan:
     """Reverse short rows of ids; a validation returns the next of `scores`, or the loss on ten rows."""
     rng = np.random.default_rng(0)
     if not (folder / "data").exists():
@@ -78,7 +78,7 @@ def task_in(
             score = float(learner.forward(**batch))
         return ValidationResult(metrics={"loss": score})
 
-    return LearnerTask(
+    return TrainingPlan(
         learner=learner,
         train=examples,
         unit="tokens",
@@ -92,13 +92,13 @@ def task_in(
 
 @contextmanager
 def trainer_in(
-    folder: Path, options: TrainingOptions = OPTIONS, *, task: LearnerTask | None = None, **task_options: Any
+    folder: Path, options: TrainingOptions = OPTIONS, *, task: TrainingPlan | None = None, **task_options: Any
 ) -> Iterator[Trainer]:
     """A trainer in a folder, for the given task or for reversing."""
     folder.mkdir(exist_ok=True)
     alone = SingleProcess(device=torch.device("cpu" if options.device == "auto" else options.device))
     with RunLog(folder, total_steps=options.max_steps or 1) as log:
-        trainer = Trainer.of_task(task or task_in(folder, **task_options), options, seed=7, folder=folder)
+        trainer = Trainer.of_plan(task or task_in(folder, **task_options), options, seed=7, folder=folder)
         yield trainer.start(parallel=alone, log=log, signals=StopSignals())
 
 

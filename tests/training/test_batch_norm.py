@@ -15,7 +15,7 @@ import glassformer
 from glassformer.data.examples import Arrays
 from glassformer.training.learner import SeriesLearner, count_values, enable_gradient_checkpointing
 from glassformer.training.signals import StopSignals
-from glassformer.training.task import LearnerTask, ValidationResult
+from glassformer.training.task import TrainingPlan, ValidationResult
 from glassformer.weights.store import save_weights
 from tests.training.reverse_task import OPTIONS, same, trainer_in, weights
 
@@ -49,13 +49,13 @@ class Troubled(SeriesLearner):
         return loss
 
 
-def forecasting(trouble: Callable[[int], None] | None = None) -> LearnerTask:
+def forecasting(trouble: Callable[[int], None] | None = None) -> TrainingPlan:
     torch.manual_seed(5)
     model = glassformer.tiny("patchtst", context_length=32, prediction_length=8, channels=2)
     learner = Troubled(model)
     if trouble is not None:
         learner.trouble = trouble
-    return LearnerTask(
+    return TrainingPlan(
         learner=learner,
         train=Noise(),
         unit="values",
@@ -68,7 +68,7 @@ def forecasting(trouble: Callable[[int], None] | None = None) -> LearnerTask:
 
 def test_discarded_steps_do_not_change_running_statistics(tmp_path: Path) -> None:
     with trainer_in(tmp_path / "through", ACCUMULATED, task=forecasting()) as trainer:
-        trainer.run()
+        trainer.run_steps()
         through = weights(trainer)
     assert any(name.endswith("running_mean") for name in through)
     received: list[StopSignals] = []
@@ -79,12 +79,12 @@ def test_discarded_steps_do_not_change_running_statistics(tmp_path: Path) -> Non
 
     with trainer_in(tmp_path / "stopped", ACCUMULATED, task=forecasting(stop)) as trainer:
         received.append(trainer.signals)
-        assert trainer.run() == "interrupted" and trainer.state.step == 2
+        assert trainer.run_steps() == "interrupted" and trainer.state.step == 2
     with trainer_in(tmp_path / "stopped", ACCUMULATED, task=forecasting()) as trainer:
         saved = trainer.checkpoints.newest()
         assert saved is not None
         trainer.restore(saved)
-        trainer.run()
+        trainer.run_steps()
         assert same(weights(trainer), through)
 
     def full(times: int) -> None:
@@ -93,7 +93,7 @@ def test_discarded_steps_do_not_change_running_statistics(tmp_path: Path) -> Non
 
     counts = {name: t for name, t in through.items() if name.endswith("num_batches_tracked")}
     with trainer_in(tmp_path / "full", ACCUMULATED, task=forecasting(full)) as trainer:
-        trainer.run()
+        trainer.run_steps()
         result = weights(trainer)
         assert all(int(result[name]) == 2 * int(count) for name, count in counts.items())  # in two parts each
 
@@ -105,7 +105,7 @@ def test_gradient_checkpointing_updates_batch_norm_once(tmp_path: Path) -> None:
         if name == "recomputed":
             assert enable_gradient_checkpointing(task.learner) == 2
         with trainer_in(tmp_path / name, replace(OPTIONS, batch_tokens=4, max_steps=3), task=task) as trainer:
-            trainer.run()
+            trainer.run_steps()
             result.append(weights(trainer))
     plain, recomputed = result
     for tensor, other in zip(plain.values(), recomputed.values(), strict=True):
@@ -124,6 +124,6 @@ def test_skipped_step_does_not_change_running_statistics(tmp_path: Path) -> None
 
     options = replace(OPTIONS, batch_tokens=4, max_steps=10)  # one pass over the rows
     with trainer_in(tmp_path, options, task=replace(task, train=Spoilt())) as trainer:
-        trainer.run()
+        trainer.run_steps()
         assert trainer.state.skipped == 1
         assert all(bool(tensor.isfinite().all()) for tensor in weights(trainer).values())

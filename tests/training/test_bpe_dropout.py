@@ -14,8 +14,8 @@ from glassformer.errors import UnsupportedError
 from glassformer.tokenization import Side, TokenizerPlan, load_tokenizer, train_tokenizer
 from glassformer.training.data_cache import no_log
 from glassformer.training.data_loader import make_batches
-from glassformer.training.jobs.seq2seq import TranslateJob
-from glassformer.training.jobs.text import token_splits
+from glassformer.training.encoding import token_splits
+from glassformer.training.jobs.translate import TranslateJob
 from glassformer.training.recipe import Recipe, parse_recipe
 from glassformer.training.run import run
 from tests.data.files import rows_of
@@ -117,7 +117,7 @@ def test_tokens_are_split_with_the_requested_probability_independently_per_side(
 @pytest.mark.parametrize("packing", [False, True])
 def test_batches_keep_their_planned_size_and_validation_is_unchanged(tmp_path: Path, packing: bool) -> None:
     job = prepared_job(tmp_path, packing=packing)
-    task, tokens = job.task(), 400
+    task, tokens = job.plan(), 400
     held = PairExamples(job.corpus.valid, pad_id=job.corpus.pad_id, start_id=job.start_id)
     batches, examples = make_batches(task.train, job.recipe.training, seed=1, row_width=task.row_width)
     for batch in islice(batches.stream(), 60):  # over several epochs

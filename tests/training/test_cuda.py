@@ -21,16 +21,16 @@ def test_resume_is_bit_identical(tmp_path: Path, packing: bool) -> None:
     options = replace(CUDA, packing=packing, ema=0.9, batch_tokens=512)
     configure_torch(options, torch.device("cuda"))
     with trainer_in(tmp_path / "through", options) as trainer:
-        assert trainer.run() == "finished"
+        assert trainer.run_steps() == "finished"
         through = weights(trainer)
     with trainer_in(tmp_path / "stopped", replace(options, max_steps=8)) as trainer:
         trainer.schedule = replace(trainer.schedule, max_steps=24)
-        trainer.run()
+        trainer.run_steps()
     with trainer_in(tmp_path / "stopped", options) as trainer:
         saved = trainer.checkpoints.newest()
         assert saved is not None and saved.step == 8
         trainer.restore(saved)
-        trainer.run()
+        trainer.run_steps()
         assert same(weights(trainer), through)
 
 
@@ -40,7 +40,7 @@ def test_compiled_training_equals_eager(tmp_path: Path) -> None:
     for name, compile in (("plain", "off"), ("compiled", "auto")):
         options = replace(CUDA, packing=True, batch_tokens=512, precision="float32", compile=compile)
         with trainer_in(tmp_path / name, options, dropout=0.0) as trainer:
-            trainer.run()
+            trainer.run_steps()
             results.append(weights(trainer))
     assert all(torch.allclose(results[0][n], results[1][n], atol=2e-4) for n in results[0])
 
@@ -50,7 +50,7 @@ def test_non_finite_step_is_skipped(tmp_path: Path) -> None:
         return loss * float("nan") if times == 5 else loss
 
     with trainer_in(tmp_path, replace(CUDA, compile="off"), change=spoil) as trainer:
-        trainer.run()
+        trainer.run_steps()
         assert trainer.state.skipped == 1
         assert all(tensor.isfinite().all() for tensor in weights(trainer).values())
 
@@ -64,5 +64,5 @@ def test_out_of_memory_splits_the_batches(tmp_path: Path) -> None:
         return loss
 
     with trainer_in(tmp_path, replace(CUDA, compile="off"), change=full) as trainer:
-        trainer.run()
+        trainer.run_steps()
         assert trainer.state.splits > 1 and trainer.state.step == CUDA.max_steps

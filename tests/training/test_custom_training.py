@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import glassformer
+from glassformer.core.precision import DTYPE_ALIASES, parse_dtype
 from glassformer.errors import (
     ConflictError,
     InvalidValueError,
@@ -27,6 +28,7 @@ from glassformer.errors import (
     UnknownNameError,
     UnsupportedError,
 )
+from glassformer.training.optimizer import LossScale
 from glassformer.weights.store import open_weights
 
 INPUTS = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
@@ -324,6 +326,78 @@ def test_float16_with_loss_scaling_trains(tmp_path: Path) -> None:
         assert float(F.mse_loss(trainer.model.eval()(INPUTS), TARGETS)) < float(TARGETS.var())
 
 
+def test_mlflow_stores_the_metrics_of_a_resumed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((tmp_path / "store").as_uri())
+    options: dict[str, Any] = {"report_to": ["mlflow"], "eval_dataset": Pairs(), "eval_steps": 2}
+    trainer_in(tmp_path / "run", callbacks=[StopAt(2)], max_steps=4, **options).train()
+    trainer_in(tmp_path / "run", max_steps=4, **options).train()
+    (run,) = mlflow.search_runs(output_format="list")
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    losses = {line["step"]: line["metrics"]["loss"] for line in lines if line["kind"] == "valid"}
+    stored = mlflow.MlflowClient().get_metric_history(run.info.run_id, "valid/loss")
+    assert {metric.step: metric.value for metric in stored} == losses and set(losses) == {2, 4}
+    assert run.data.params["lr"] == "0.01" and run.info.status == "FINISHED"
+
+
+def test_wandb_writes_an_offline_run_that_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    options: dict[str, Any] = {"report_to": ["wandb"], "max_steps": 4}
+    trainer_in(tmp_path, callbacks=[StopAt(2)], **options).train()
+    trainer_in(tmp_path, **options).train()
+    run_id = json.loads((tmp_path / "trackers.json").read_text())["wandb"]
+    folders = list((tmp_path / "wandb").glob("offline-run-*"))
+    assert len(folders) == 2 and all(folder.name.endswith(f"-{run_id}") for folder in folders)
+    assert all(list(folder.glob(f"run-{run_id}.wandb")) for folder in folders)
+
+
+class WithSgd(Regression):
+    def optimizer(self, parameters: Any, options: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters.values(), lr=options.lr)
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        (WithSgd(), {"max_grad_norm": 0.0}),
+        (WithSgd(), {"max_grad_norm": 0.5}),
+        (Regression(), {"eps": 0.9, "weight_decay": 0.0}),  # a step that depends on the gradient's scale
+    ],
+)
+def test_steps_in_float16_equal_those_in_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: Any, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(LossScale, "INITIAL", 256.0)  # no step overflows
+    changes = []
+    for precision in ("float32", "float16"):
+        model = network(dropout=0.0)
+        before = parameters(model)
+        fixed: dict[str, Any] = {"max_steps": 3, "lr": 0.05, "lr_scheduler": "constant", "ema": 0.0}
+        fixed |= {"warmup_steps": 0, "gradient_accumulation_steps": 2, "precision": precision}
+        trainer_in(tmp_path / precision, model=model, task=task, **fixed, **options).train()
+        changes.append(
+            torch.cat([(value - before[name]).flatten() for name, value in parameters(model).items()])
+        )
+    exact, scaled = changes
+    assert exact.norm() > 0.01
+    assert (scaled - exact).norm() < 0.02 * exact.norm()
+
+
+def test_gradients_below_the_maximum_norm_are_not_scaled(tmp_path: Path) -> None:
+    weights = []
+    for maximum in (0.0, 1000.0, 0.1):
+        options: dict[str, Any] = {"max_grad_norm": maximum, "max_steps": 3, "lr": 0.05, "ema": 0.0}
+        trainer = trainer_in(tmp_path / str(maximum), model=network(0.0), task=WithSgd(), **options)
+        trainer.train()
+        weights.append(torch.cat([value.flatten() for value in parameters(trainer.model).values()]))
+    torch.testing.assert_close(weights[0], weights[1])
+    assert (weights[2] - weights[0]).abs().max() > 1e-3
+
+
 def test_trackers_receive_metrics_and_continue_a_resumed_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,6 +416,7 @@ def test_trackers_receive_metrics_and_continue_a_resumed_run(
     run = SimpleNamespace(info=SimpleNamespace(run_id="m1"))
     names = ("log_params", "log_metrics", "end_run")
     mlflow = SimpleNamespace(start_run=record("start_run", run), **{name: record(name) for name in names})
+    monkeypatch.setitem(sys.modules, "wandb", None)  # type: ignore[arg-type]
     with pytest.raises(MissingDependencyError):
         trainer_in(tmp_path, report_to=["wandb"])
     monkeypatch.setitem(sys.modules, "wandb", wandb)  # type: ignore[arg-type]
@@ -360,7 +435,47 @@ def test_trackers_receive_metrics_and_continue_a_resumed_run(
     assert params["lr"] == 0.01
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda loss: {"loss": loss}, lambda loss: loss[None], lambda loss: (loss, 4, 0), float, Tensor.detach],
+)
+def test_loss_that_is_not_a_differentiable_scalar_is_an_error(tmp_path: Path, wrong: Any) -> None:
+    def loss(model: Any, batch: tuple[Tensor, Tensor]) -> Any:
+        return wrong(F.mse_loss(model(batch[0]), batch[1]))
+
+    with pytest.raises(InvalidValueError) as error:
+        trainer_in(tmp_path, task=None, loss=loss).train()
+    assert error.value.name == "the loss"
+
+
+def test_examples_of_different_shapes_need_a_collate_fn(tmp_path: Path) -> None:
+    texts = [torch.ones(length) for length in (3, 5, 4, 6)]
+
+    def loss(model: Any, batch: Tensor) -> Tensor:
+        return model(batch.sum(1, keepdim=True).expand(-1, 3)).square().mean()  # type: ignore[no-any-return]
+
+    for dataset in (texts, [(1, object())], [{"a": 1}, {"b": 1}]):
+        with pytest.raises(UnsupportedError) as error:
+            trainer_in(tmp_path, dataset, task=None, loss=loss, max_steps=1).train()
+        assert error.value.subject == "the default collate_fn"
+    padded = trainer_in(
+        tmp_path, texts, task=None, loss=loss, max_steps=1, collate_fn=nn.utils.rnn.pad_sequence
+    )
+    assert padded.train().outcome == "finished"
+
+
+def test_precision_has_the_spellings_of_dtype(tmp_path: Path) -> None:
+    for alias, name in DTYPE_ALIASES.items():
+        assert trainer_in(tmp_path, precision=alias).options.precision == name
+        assert parse_dtype(alias) == parse_dtype(name)
+    with pytest.raises(InvalidValueError):
+        trainer_in(tmp_path, precision="fp8")
+
+
 def test_wrong_arguments_and_changed_settings_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(MissingValueError) as no_folder:
+        glassformer.Trainer(network(), Regression(), train_dataset=Pairs())
+    assert no_folder.value.name == "folder"
     with pytest.raises(MissingValueError):
         trainer_in(tmp_path, task=None)
     with pytest.raises(ConflictError):

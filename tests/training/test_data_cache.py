@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from glassformer.tokenization import TokenizerPlan, encode_tagged, train_tokenizer
-from glassformer.training import data_cache
+from glassformer.training import data_cache, encoding
 from glassformer.training.data_cache import DataChangedError
-from glassformer.training.jobs import JOBS, text
+from glassformer.training.job import create_job
 from glassformer.training.recipe import parse_recipe
 from tests.data.files import rows_of
 
@@ -42,7 +42,7 @@ def prepare_job(folder: Path, job: str, data: dict[str, Any], tokenizer: Path) -
     """A job with its data gathered, and what it said."""
     messages: list[str] = []
     recipe = parse_recipe({"job": job, "data": data, "tokenizer": {"folder": str(tokenizer)}})
-    created = JOBS[recipe.job](recipe, folder, messages.append)
+    created = create_job(recipe, folder, messages.append)
     created.prepare_data()
     return created, messages
 
@@ -50,8 +50,8 @@ def prepare_job(folder: Path, job: str, data: dict[str, Any], tokenizer: Path) -
 @pytest.fixture
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few hundred rows are many groups, in flight at the same time."""
-    monkeypatch.setattr(text, "GROUP_ROWS", 7)
-    monkeypatch.setattr(text, "GROUP_CHARACTERS", 300)
+    monkeypatch.setattr(encoding, "GROUP_ROWS", 7)
+    monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 300)
 
 
 @pytest.mark.usefixtures("small_groups")
@@ -217,7 +217,7 @@ def learning(tmp_path: Path) -> Gather:
             train.write_text("".join(f"{a}\t{a.upper()}\n" for a in texts(50, seed)))
         data = {"train": [str(train)], "valid": 0.1}
         recipe = parse_recipe({"job": "translate", "data": data, "tokenizer": {"vocab_size": 80}})
-        job: Any = JOBS[recipe.job](recipe, tmp_path / "own", messages.append)
+        job: Any = create_job(recipe, tmp_path / "own", messages.append)
         job.prepare_data()
         return job, "\n".join(messages)
 
@@ -281,7 +281,7 @@ def test_skipped_pairs_do_not_count_for_the_source_unit(tmp_path: Path, tokenize
         for most in (40, 400)
     }
     assert [len(job.corpus.train) for job in units.values()] == [200, 260]
-    assert [job.unit for job in units.values()] == ["sentence", "line"]
+    assert [job.source_unit for job in units.values()] == ["sentence", "line"]
 
 
 def test_moved_image_changes_its_class(tmp_path: Path) -> None:
@@ -294,8 +294,8 @@ def test_moved_image_changes_its_class(tmp_path: Path) -> None:
     def class_and_cache() -> tuple[str, bool]:
         """The classes of all shades, from the darkest on, and whether they were known before."""
         messages: list[str] = []
-        recipe = parse_recipe({"job": "images", "data": {"train": [str(root)], "valid": 0.2}})
-        job: Any = JOBS[recipe.job](recipe, tmp_path / "run", messages.append)
+        recipe = parse_recipe({"job": "classify", "data": {"train": [str(root)], "valid": 0.2}})
+        job: Any = create_job(recipe, tmp_path / "run", messages.append)
         job.prepare_data()
         rows = np.arange(count)
         shades, labels = job.train_set.images(rows)[:, 0, 0, 0], job.train_set.labels(rows)

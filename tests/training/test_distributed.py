@@ -123,8 +123,11 @@ def test_a_checkpoint_of_another_model_is_an_error(runs: tuple[Path, dict[str, A
     assert checkpoint is not None
     for change, name in (
         ({**state["model"], "more": torch.zeros(2)}, "more"),
-        ({n: t for n, t in state["model"].items() if n != "embed.token.weight"}, "embed.token.weight"),
-        ({**state["model"], "embed.token.weight": torch.zeros(2)}, "embed.token.weight"),
+        (
+            {n: t for n, t in state["model"].items() if n != "model.embed.token.weight"},
+            "model.embed.token.weight",
+        ),
+        ({**state["model"], "model.embed.token.weight": torch.zeros(2)}, "model.embed.token.weight"),
     ):
         with pytest.raises(CheckpointMismatchError) as caught:
             fill(change, checkpoint.tensors["model"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.core.distributions import Gaussian, NegativeBinomial, StudentT
+from glassformer.core.series.distributions import Gaussian, NegativeBinomial, StudentT
 from glassformer.errors import NonFiniteError
 from glassformer.training.data_cache import no_log
 from glassformer.training.evaluation import evaluate_files

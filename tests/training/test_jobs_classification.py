@@ -9,14 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import glassformer
 from glassformer.bundle import Bundle
 from glassformer.core.spec import ReplacedTokenSpec
-from glassformer.errors import GlassformerError, InvalidValueError, UnknownNameError, UnsupportedError
+from glassformer.errors import (
+    FileProblemError,
+    GlassformerError,
+    InvalidValueError,
+    UnknownNameError,
+    UnsupportedError,
+)
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 from glassformer.training.data_cache import no_log
 from glassformer.training.logging.history import read_history
+from glassformer.training.model_setup import choose_patch_size, fit_to_patches
 from glassformer.training.recipe import parse_recipe
 from glassformer.training.run import prepare_job, run
 
@@ -159,13 +167,21 @@ def test_a_single_class_is_an_error(tmp_path: Path) -> None:
         texts(reviews(tmp_path / "train.tsv", 40, labels=("bad", "bad")), tmp_path / "run")
 
 
+def class_folders(folder: Path, images: np.ndarray, labels: np.ndarray) -> Path:
+    """Write a folder of images per class."""
+    for n, (image, label) in enumerate(zip(images, labels, strict=True)):
+        path = folder / str(label) / f"{n:04}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    return folder
+
+
 def test_image_classifier_learns_digits_and_matches_transformers(tmp_path: Path) -> None:
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     images = np.rint(digits.images * 255 / 16).astype(np.uint8)
-    np.savez(tmp_path / "digits.npz", images=images, labels=digits.target.astype(np.int64))
     recipe = {
-        "job": "images",
-        "data": {"train": [str(tmp_path / "digits.npz")], "valid": 0.15},
+        "job": "classify",
+        "data": {"train": [str(class_folders(tmp_path / "digits", images, digits.target))], "valid": 0.15},
         "model": {
             "patch_size": 4,
             "d_model": 64,
@@ -193,41 +209,67 @@ def test_image_classifier_learns_digits_and_matches_transformers(tmp_path: Path)
     assert (ours.argmax(-1).numpy() == digits.target[:20]).mean() > 0.9
 
 
-def test_idx_pair_is_one_source_and_new_labels_are_noticed(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    pixels, labels = draw.integers(0, 256, (40, 8, 8), np.uint8), np.arange(40, dtype=np.uint8) % 2
-    pair = [tmp_path / "train-images-idx3-ubyte", tmp_path / "train-labels-idx1-ubyte"]
-    pair[0].write_bytes(b"\0\0\x08\3" + np.array(pixels.shape, ">u4").tobytes() + pixels.tobytes())
-
-    def logged(out: str, labels: np.ndarray, *files: Path) -> list[str]:
-        pair[1].write_bytes(b"\0\0\x08\1" + np.array(labels.shape, ">u4").tobytes() + labels.tobytes())
-        recipe = {
-            "job": "images",
-            "data": {"train": list(map(str, files)), "valid": 0.2},
-            "model": ENCODER,
-            "training": {"max_steps": 1, "batch_size": 8},
-        }
-        job = prepare_job(parse_recipe(recipe), tmp_path / out, torch.device("cpu"), no_log)
+def test_new_labels_of_the_same_images_are_noticed(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 8, 8), np.uint8)
+    recipe = {
+        "job": "classify",
+        "data": {"train": [str(tmp_path / "images")], "valid": 0.2},
+        "model": ENCODER,
+        "training": {"max_steps": 1, "batch_size": 8},
+    }
+    class_folders(tmp_path / "images", pixels, np.arange(40) % 2)
+    for classes in (["0", "1"], ["3", "4"]):
+        job = prepare_job(parse_recipe(recipe), tmp_path / "run", torch.device("cpu"), no_log)
         assert job.facts["training images"] + job.facts["validation images"] == 40
-        return job.facts["classes"]
+        assert job.facts["classes"] == classes
+        for label in (0, 1):
+            if classes[0] == "0":
+                (tmp_path / "images" / str(label)).rename(tmp_path / "images" / str(label + 3))
 
-    assert logged("both", labels, *pair) == logged("one", labels, pair[0]) == ["0", "1"]
-    assert logged("both", labels + 3, *pair) == logged("one", labels + 3, pair[0]) == ["3", "4"]
-    with pytest.raises(GlassformerError):
-        logged("other", labels, pair[0], tmp_path / "digits.npz")
+
+@pytest.mark.parametrize("names", [["train-images-idx3-ubyte", "train-labels-idx1-ubyte.gz"], ["digits.npz"]])
+def test_sets_in_arrays_name_the_command_that_writes_a_folder(tmp_path: Path, names: list[str]) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for name in names:
+        (source / name).write_bytes(b"")
+    for files in ([str(source / name) for name in names], [str(source)]):
+        recipe = parse_recipe({"job": "classify", "data": {"train": files}, "model": ENCODER})
+        with pytest.raises(FileProblemError, match=r"python -m experiments\.image_folders"):
+            prepare_job(recipe, tmp_path / "run", torch.device("cpu"), no_log)
+
+
+def test_default_image_size_is_always_divisible_into_patches(tmp_path: Path) -> None:
+    for height, width in np.random.default_rng(0).integers(1, 3000, (2000, 2)).tolist():
+        fitted = fit_to_patches(height, width, None)
+        assert (choose_patch_size(*fitted) and max(fitted) <= 224) or fitted == (height, width)
+        assert [side % 12 for side in fit_to_patches(height, width, (12, 6))] in ([0, 0], [0, 6])
+    sizes = [(200, 150), (640, 480), (333, 500), (1000, 700), (120, 97), (90, 160), (75, 75), (300, 290)]
+    for number, size in enumerate(sizes * 3):
+        (tmp_path / "photos" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size, (number, 9, 9)).save(tmp_path / "photos" / "ab"[number % 2] / f"{number}.png")
+    recipe = {"job": "classify", "data": {"train": [str(tmp_path / "photos")], "valid": 0.3}}
+    training = {"max_steps": 1, "device": "cpu", "batch_size": 2}
+    tiny = {"d_model": 8, "num_heads": 2, "d_ff": 8, "num_layers": 1}
+    bundle = glassformer.train({**recipe, "model": tiny, "training": training}, tmp_path / "run")
+    assert all(side % 8 == 0 for side in bundle.job.size)
 
 
 def test_gray_images_are_converted_for_a_color_model(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     pixels, labels = draw.integers(0, 256, (40, 16, 16), np.uint8), np.arange(40) % 2
-    np.savez(tmp_path / "grey.npz", images=pixels, labels=labels)
-    np.savez(tmp_path / "colour.npz", images=np.stack([pixels] * 3, -1), labels=labels)
+    class_folders(tmp_path / "grey-images", pixels, labels)
+    class_folders(tmp_path / "colour-images", np.stack([pixels] * 3, -1), labels)
     base = glassformer.save(glassformer.tiny("vit"), tmp_path / "base")
     results = {}
     for name in ("grey", "colour"):
         recipe = {
-            "job": "images",
-            "data": {"train": [str(tmp_path / f"{name}.npz")], "valid": [str(tmp_path / "grey.npz")]},
+            "job": "classify",
+            "data": {
+                "input": "image",
+                "train": [str(tmp_path / f"{name}-images")],
+                "valid": [str(tmp_path / "grey-images")],
+            },
             "model": {"folder": str(base)},
             "training": {"max_steps": 2, "batch_size": 16},
         }
@@ -237,18 +279,17 @@ def test_gray_images_are_converted_for_a_color_model(tmp_path: Path) -> None:
 
 
 def digit_files(folder: Path) -> Path:
-    """Scanned digits in color, 8 x 8 pixels, as a NumPy file."""
+    """Scanned digits in color, 8 x 8 pixels, as a folder per class."""
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     images = np.rint(digits.images * 255 / 16).astype(np.uint8)
     colors = np.repeat(images[..., None], 3, -1)
-    np.savez(folder / "digits.npz", images=colors, labels=digits.target.astype(np.int64))
-    return folder / "digits.npz"
+    return class_folders(folder / "digits", colors, digits.target)
 
 
 def test_hierarchical_classifier_learns_digits_and_matches_transformers(tmp_path: Path) -> None:
     recipe = {
-        "job": "images",
-        "data": {"train": [str(digit_files(tmp_path))], "valid": 0.15, "mixup_prob": 0.2},
+        "job": "classify",
+        "data": {"input": "image", "train": [str(digit_files(tmp_path))], "valid": 0.15, "mixup_prob": 0.2},
         "model": {
             "preset": "swin",
             "embed_dim": 48,
@@ -281,8 +322,13 @@ def test_linear_probe_of_a_loaded_image_encoder(family: str, tmp_path: Path) -> 
     if family == "clip":
         size = base.model.image.spec.input.image_size[0]
     recipe = {
-        "job": "images",
-        "data": {"train": [str(digit_files(tmp_path))], "valid": 0.15, "image_size": [size]},
+        "job": "classify",
+        "data": {
+            "input": "image",
+            "train": [str(digit_files(tmp_path))],
+            "valid": 0.15,
+            "image_size": [size],
+        },
         "model": {"folder": str(tmp_path / "base")},
         "training": {"max_steps": 20, "lr": 0.01, "batch_size": 64, "freeze": ["embed", "encoder"]},
     }

@@ -18,7 +18,7 @@ from glassformer.data.split import fraction_with_a_row, split_source
 from glassformer.errors import FileMissingError, FileProblemError, UnsupportedError
 from glassformer.metrics.embedding import retrieval_recall
 from glassformer.training.evaluation import evaluate_files, remembered_columns
-from glassformer.training.jobs.contrastive import ContrastiveLearner
+from glassformer.training.learner import ContrastiveLearner
 from glassformer.training.losses import contrastive_loss
 from tests.families import harness
 
@@ -97,6 +97,10 @@ def test_caption_files(tmp_path: Path) -> None:
     }
     (tmp_path / "coco.json").write_text(json.dumps(coco))
     assert list(CaptionSource(tmp_path / "coco.json").rows(RowErrors())) == rows
+    for name in ("../secret.png", str(tmp_path / "images/1.png")):
+        (tmp_path / "outside.csv").write_text(f"image,caption\n{name},a green circle\n")
+        with pytest.raises(FileProblemError):
+            list(CaptionSource(tmp_path / "outside.csv").rows(RowErrors()))
     (tmp_path / "other.json").write_text('{"images": [{"id": 1}]}')
     with pytest.raises(FileProblemError):
         CaptionSource(tmp_path / "other.json")
@@ -130,7 +134,7 @@ def test_training_finds_colored_shapes(preset: str, tmp_path: Path) -> None:
     if preset == "clip":
         recipe["model"]["projection_dim"] = 32
     pipeline = glassformer.train(recipe, tmp_path / "run", log=logged.append)
-    assert any("cannot be read" in line for line in logged)
+    assert [line for line in logged if "missing.png" in line]
     assert pipeline.family == preset
     labels = [f"{color} {shape}" for color in COLORS for shape in SHAPES]
     pictures = [tmp_path / "images" / f"{n}.png" for n in range(16)]

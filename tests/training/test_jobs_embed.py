@@ -11,7 +11,8 @@ import torch
 import glassformer
 from glassformer.training.data_cache import no_log
 from glassformer.training.evaluation import evaluate_files
-from glassformer.training.jobs.sentence_embedding import SentencePairLearner, cosent_loss
+from glassformer.training.learner import SentencePairLearner
+from glassformer.training.losses import cosent_loss
 from glassformer.training.recipe import parse_recipe
 from glassformer.training.run import run
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.errors import GlassformerError
+from glassformer.errors import GlassformerError, InvalidValueError
 from glassformer.training.data_cache import no_log
 from glassformer.training.logging.history import read_history
 from glassformer.training.recipe import parse_recipe
@@ -84,6 +84,26 @@ def test_transformer_beats_the_baselines_and_matches_transformers(waves: Path, t
         assert torch.allclose(forecast_output, theirs.eval()(past).prediction_outputs, atol=1e-4)
 
 
+def test_scaler_knows_only_the_training_rows(tmp_path: Path) -> None:
+    """Later rows have another level and spread, which no forecaster may know."""
+    values = np.random.default_rng(0).normal(3, 2, (200, 2)).round(4)
+    values[140:] = (values[140:] * 50 + 1000).round(4)
+    forecast(table(tmp_path / "x.csv", values), tmp_path / "run", "repeat", max_steps=1)
+    job = glassformer.load(tmp_path / "run/model").job
+    assert np.allclose(job.mean, values[:140].mean(0)) and np.allclose(job.std, values[:140].std(0))
+
+
+def test_filled_gaps_are_filled_again_when_forecasting(tmp_path: Path) -> None:
+    file = table(tmp_path / "x.csv", np.random.default_rng(0).normal(size=(200, 2)), left_out=50)
+    data = {"train": [str(file)], "context_length": 24, "horizon": 6}
+    training = {"max_steps": 1, "device": "cpu"}
+    recipe: dict[str, Any] = {"job": "forecast", "model": "repeat", "training": training}
+    model = glassformer.train({**recipe, "data": {**data, "fill_missing": "linear"}}, tmp_path / "run")
+    model.forecast(file)
+    with pytest.raises(GlassformerError):
+        model.forecast(file, fill="error")
+
+
 def test_negative_losses_of_a_density_are_not_outliers(waves: Path, tmp_path: Path) -> None:
     options = {**SIZES, "distribution": "student_t"}
     result = forecast(waves, tmp_path / "run", options, eval_steps=40)
@@ -125,7 +145,7 @@ def test_series_of_much_smaller_variance_are_logged(tmp_path: Path) -> None:
     recipe = {"job": "forecast", "data": data, "model": "repeat", "training": {"max_steps": 1}}
     messages: list[str] = []
     run(parse_recipe(recipe), tmp_path / "out", log=messages.append)
-    assert [line for line in messages if "1 of 4 series, e.g. 'small'" in line]
+    assert [line for line in messages if "1 of 4 series" in line and "'small'" in line]
 
 
 def test_fine_tuning_keeps_context_and_horizon(waves: Path, tmp_path: Path) -> None:
@@ -160,6 +180,13 @@ def test_unusable_series_and_settings_are_errors(change: dict[str, Any], tmp_pat
     recipe = {"job": "forecast", "data": {"train": [str(file)], "horizon": 12, **change}}
     with pytest.raises(GlassformerError):
         run(parse_recipe(recipe), tmp_path / "run", log=no_log)
+
+
+def test_horizon_longer_than_the_validation_split_is_named(waves: Path, tmp_path: Path) -> None:
+    recipe = {"job": "forecast", "data": {"train": [str(waves)]}}
+    with pytest.raises(InvalidValueError) as error:  # of 500 rows, 50 are for validation
+        run(parse_recipe(recipe), tmp_path / "run", log=no_log)
+    assert (error.value.name, error.value.value) == ("data.horizon", 96) and "50" in error.value.expected
 
 
 def test_series_of_six_rows_with_a_single_patch_can_be_trained(tmp_path: Path) -> None:

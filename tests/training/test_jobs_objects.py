@@ -13,12 +13,19 @@ import torch
 from PIL import Image
 
 import glassformer
+from experiments.scenes import LANGUAGES, CutOuts, SceneComposer, SceneOptions, write_scenes
 from glassformer.bundle import Bundle, load, save
-from glassformer.core.convolution.pixel_head import PixelOutput
+from glassformer.core.vision.convolution.pixel_head import PixelOutput
 from glassformer.data.annotated_examples import NO_OBJECT, AnnotatedExamples, fractional_boxes
 from glassformer.data.annotations import AnnotationSet, find_annotations, read_coco
+from glassformer.data.augmentation import (
+    ObjectAugment,
+    move_boxes,
+    move_images,
+    paste_boxes,
+    paste_segments,
+)
 from glassformer.data.examples import IGNORE_INDEX
-from glassformer.data.scenes import LANGUAGES, CutOuts, SceneComposer, SceneOptions, write_scenes
 from glassformer.errors import (
     FileMissingError,
     InvalidValueError,
@@ -28,19 +35,12 @@ from glassformer.errors import (
 )
 from glassformer.families.registry import preset_spec
 from glassformer.tasks.pixel_postprocessing import pixel_classes, pixel_instances
+from glassformer.training import object_job
 from glassformer.training.data_cache import DataChangedError
 from glassformer.training.evaluation import evaluate_files
-from glassformer.training.jobs import JOBS, detection
-from glassformer.training.model_setup import build_initialized
-from glassformer.training.object_learner import (
-    ObjectAugment,
-    center_offsets,
-    move_boxes,
-    move_images,
-    paste_boxes,
-    paste_segments,
-    segment_masks,
-)
+from glassformer.training.job import create_job
+from glassformer.training.model_setup import build_initialized, count_queries
+from glassformer.training.object_learner import center_offsets, segment_masks
 from glassformer.training.recipe import parse_recipe
 from glassformer.training.run import train
 
@@ -169,16 +169,16 @@ def test_an_image_encoder_becomes_a_detector_with_new_classes(scenes, tmp_path):
 
 @pytest.mark.parametrize("family", ["yolos", "detr"])
 def test_a_detector_gets_more_queries_if_images_have_more_objects(scenes, tmp_path, family, monkeypatch):
-    monkeypatch.setattr(detection, "SAMPLED_IMAGES", 1)  # all images count, not only sampled ones
+    monkeypatch.setattr(object_job, "SAMPLED_IMAGES", 1)  # all images count, not only sampled ones
     torch.manual_seed(0)
     base = Bundle(model=glassformer.tiny(family, num_queries=2))
     save(base, tmp_path / "base")
     options = recipe(scenes, "detect-yolos") | {"model": {"folder": str(tmp_path / "base")}}
-    job = JOBS["detect"](parse_recipe(options), tmp_path / "run", lambda _: None)
+    job = create_job(parse_recipe(options), tmp_path / "run", lambda _: None)
     job.prepare_data()
     assert job.most_objects == 3
     detector = job.build()
-    assert detection.count_queries(detector.spec) == 5
+    assert count_queries(detector.spec) == 5
     images = torch.randn(1, 3, 32, 32)
     with torch.no_grad():
         boxes = detector.model.eval()(images).boxes
@@ -196,11 +196,11 @@ def test_the_number_of_queries_is_set_by_the_recipe(scenes, tmp_path, family):
     folder = str(tmp_path / "base")
     model, messages = {"folder": folder, "num_queries": 9, "d_model": 64}, []
     options = recipe(scenes, "detect-yolos") | {"model": model}
-    job = JOBS["detect"](parse_recipe(options), tmp_path / "run", messages.append)
+    job = create_job(parse_recipe(options), tmp_path / "run", messages.append)
     job.check_model()
     assert "model.d_model" in messages[0] and "num_queries" not in messages[0]  # the folder has its own width
     job.prepare_data()
-    assert detection.count_queries(job.build().spec) == 9
+    assert count_queries(job.build().spec) == 9
     for wrong in (3, 0, "many", 4.5, True):
         options["model"] = {"folder": folder, "num_queries": wrong}
         with pytest.raises(InvalidValueError) as caught:
@@ -213,20 +213,20 @@ def test_the_queries_of_a_new_detection_head_are_set_by_the_recipe(scenes, tmp_p
     save(Bundle(model=build_initialized(spec)), tmp_path / "encoder")
     options = recipe(scenes, "detect-yolos")
     options["model"] = {"folder": str(tmp_path / "encoder"), "num_queries": 7}
-    job = JOBS["detect"](parse_recipe(options), tmp_path / "run", lambda _: None)
+    job = create_job(parse_recipe(options), tmp_path / "run", lambda _: None)
     job.check_model()
     job.prepare_data()
-    assert detection.count_queries(job.build().spec) == 7
+    assert count_queries(job.build().spec) == 7
 
 
 def test_evaluation_does_not_add_queries(scenes, tmp_path):
     train(recipe(scenes, "detect-yolos", steps=1), tmp_path / "run", log=lambda _: None)
     options = recipe(scenes, "detect-yolos") | {"model": {"folder": str(tmp_path / "run/model")}}
-    job = JOBS["detect"](parse_recipe(options), tmp_path / "evaluation", lambda _: None)
+    job = create_job(parse_recipe(options), tmp_path / "evaluation", lambda _: None)
     job.adopt_base_settings()
     job.prepare_data()
     job.most_objects = 100
-    assert detection.count_queries(job.build().spec) == 8
+    assert count_queries(job.build().spec) == 8
 
 
 def test_semantic_segmentation_is_measured_by_mean_iou(scenes, tmp_path):
@@ -374,9 +374,9 @@ def test_each_split_is_read_once_and_its_bad_images_are_counted(scenes, tmp_path
         splits.append(split)
         return find_annotations(path, split, **options)
 
-    monkeypatch.setattr(detection, "find_annotations", read)
+    monkeypatch.setattr(object_job, "find_annotations", read)
     request = parse_recipe({"job": "detect", "data": {"train": [str(data)]}})
-    job = JOBS["detect"](request, tmp_path, lambda _: None)
+    job = create_job(request, tmp_path, lambda _: None)
     job.prepare_data()
     assert splits == ["train", "val"]
     assert (job.facts["training images"], job.facts["validation images"]) == (15, 7)
@@ -389,7 +389,7 @@ def count_images(data: Path, job: str = "detect", **section: Any) -> tuple[int, 
     counts = []
     for _ in range(2):
         with TemporaryDirectory() as folder:
-            prepared = JOBS[job](request, Path(folder), lambda _: None)
+            prepared = create_job(request, Path(folder), lambda _: None)
             prepared.prepare_data()
         counts.append((prepared.facts["training images"], prepared.facts["validation images"]))
         request = prepared.recipe

@@ -19,7 +19,8 @@ from glassformer.data.labeled_series import (
     read_labeled_series,
 )
 from glassformer.errors import FileProblemError, InvalidValueError, UnknownNameError
-from glassformer.tasks import SeriesClassifier
+from glassformer.processors.series import SeriesProcessor
+from glassformer.tasks import RejectedInputError
 from glassformer.training.data_cache import no_log
 from glassformer.training.evaluation import evaluate_files
 from glassformer.training.recipe import parse_recipe
@@ -52,7 +53,7 @@ def write_ts(path: Path, values: Any, labels: list[str]) -> Path:
 
 def train(folder: Path, file: Path, **training: Any) -> Path:
     recipe = {
-        "job": "classify-series",
+        "job": "classify",
         "data": {"train": [str(file)]},
         "model": SIZES,
         "training": {"max_steps": 60, "lr": 0.01, "batch_size": 16, "eval_steps": 30, **training},
@@ -122,15 +123,18 @@ def test_job_learns_and_transformers_reads_the_model(tmp_path: Path) -> None:
     assert [one[0].label for one in pipeline.classify(file)] == [one[0].label for one in results]
     shorter = pipeline.classify([tests[0][::2], tests[1]])  # of unequal lengths
     assert sum(label.score for label in shorter[0]) == pytest.approx(1)
+    with pytest.raises(RejectedInputError) as rejected:
+        pipeline.classify([tests[0], tests[1, :, :1]])
+    assert rejected.value.number == 2 and isinstance(rejected.value.reason, InvalidValueError)
     with pytest.raises(InvalidValueError):
-        pipeline.classify(tests[:, :, :1])
+        pipeline.classify(tests[1, :, :1])
     with pytest.raises(UnknownNameError):
         evaluate_files(model, [str(write_ts(file, tests, ["third"] * 60))], device="cpu", log=no_log)
 
     transformers = pytest.importorskip("transformers")
     theirs = transformers.PatchTSTForClassification.from_pretrained(model).eval()
     assert theirs.config.id2label == {0: "fast", 1: "slow"}
-    inputs = torch.from_numpy(SeriesClassifier(pipeline).preprocess(list(tests)))
+    inputs = SeriesProcessor(pipeline).collate(list(tests))["inputs"]
     with torch.no_grad():
         expected = theirs(past_values=inputs).prediction_logits
         torch.testing.assert_close(pipeline.model(inputs), expected, atol=1e-5, rtol=1e-5)

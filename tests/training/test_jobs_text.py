@@ -20,7 +20,8 @@ from glassformer.data.store import write_store
 from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 from glassformer.training.data_cache import no_log
-from glassformer.training.jobs.seq2seq import GAP, PREFIX, normalize_spaces, word_starts
+from glassformer.training.encoding import word_starts
+from glassformer.training.jobs.restore import GAP, PREFIX, normalize_spaces
 from glassformer.training.recipe import parse_recipe
 from glassformer.training.run import run
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import glassformer
+from glassformer.core.inputs import TextInputs
 from glassformer.errors import FileProblemError, GlassformerError, InvalidValueError, UnknownNameError
-from glassformer.tasks.base import truncate_longest_first
+from glassformer.processors.text import truncate_longest_first
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 from glassformer.training.data_cache import no_log
 from glassformer.training.evaluation import evaluate_files
@@ -146,7 +147,7 @@ def test_question_answering_learns_windows_and_loads_in_transformers(tmp_path: P
     encoded = pipeline.tokenizer.encode("who is it ?", "we saw Anna near Rome")
     ids, types = torch.tensor([encoded.ids]), torch.tensor([encoded.type_ids])
     with torch.no_grad():
-        ours, other = pipeline.model(ids, types=types), theirs(ids, token_type_ids=types)
+        ours, other = pipeline.model(TextInputs(ids, types=types)), theirs(ids, token_type_ids=types)
     assert torch.allclose(ours.start, other.start_logits, atol=1e-5)
     assert torch.allclose(ours.end, other.end_logits, atol=1e-5)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import glassformer
-from glassformer.errors import MissingValueError, UnknownNameError
+from glassformer.errors import MissingValueError, UnknownNameError, UnsupportedError
 from glassformer.tokenization import load_tokenizer
 from glassformer.training.data_cache import no_log
 from glassformer.training.evaluation import evaluate_files
@@ -71,10 +71,11 @@ def test_the_tag_selects_the_target_language(trained: Path) -> None:
 
 def test_a_multilingual_model_needs_a_known_target_language(trained: Path) -> None:
     bundle = glassformer.load(trained / "run" / "model")
-    for call in (bundle.translate, bundle.generate):
-        with pytest.raises(MissingValueError) as missing:
-            call("abdc")
-        assert missing.value.name == "to"
+    with pytest.raises(MissingValueError) as missing:
+        bundle.translate("abdc")
+    assert missing.value.name == "to"
+    with pytest.raises(UnsupportedError):  # a prompt has no place for the language
+        bundle.generate("abdc")
     with pytest.raises(UnknownNameError):
         bundle.translate("abdc", to="de")
     assert bundle.generate([">>back<<abdc"], parse_special=True, num_beams=1) == ["cdba"]

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import glassformer
+from glassformer.core.inputs import tensor_of
 from glassformer.data.examples import IGNORE_INDEX
 from glassformer.errors import InvalidValueError
 from glassformer.families.registry import preset_spec
@@ -47,9 +48,9 @@ class Seen(nn.Module):
         self.ids = ids
         return self.model(ids)
 
-    def hidden_states(self, ids, types=None):
-        self.ids = ids
-        return self.model.hidden_states(ids)
+    def hidden_states(self, inputs):
+        self.ids = tensor_of(inputs)
+        return self.model.hidden_states(inputs)
 
 
 def learner(model, **options):
@@ -126,7 +127,7 @@ def test_cutmix_loss_is_proportional():
 
 @pytest.mark.parametrize(
     ("job", "key", "value"),
-    [("translate", "bpe_dropout", 1.0), ("classify", "mlm_weight", -1.0), ("images", "max_shift", -1)],
+    [("translate", "bpe_dropout", 1.0), ("classify", "mlm_weight", -1.0), ("translate", "max_len", 0)],
 )
 def test_data_settings_out_of_range_are_errors(job, key, value):
     with pytest.raises(InvalidValueError) as caught:

@@ -37,6 +37,16 @@ def test_training_rejects_a_folder_with_other_files(tmp_path, name):
     assert file.read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["lock", "lock.json", "request.json", ".request.json"])
+def test_training_keeps_files_that_look_like_those_of_a_run(tmp_path, name):
+    (tmp_path / "pairs.tsv").write_text(PAIRS)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text('{"url": "mine"}')
+    with pytest.raises(NotARunError):
+        train_in(tmp_path / "run", tmp_path / "pairs.tsv")
+    assert [path.read_text() for path in (tmp_path / "run").iterdir()] == ['{"url": "mine"}']
+
+
 def test_training_keeps_a_training_file_in_the_run_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pairs = tmp_path / "data" / "pairs.tsv"
@@ -54,6 +64,6 @@ def test_training_starts_in_an_empty_folder_or_one_left_by_a_killed_start(tmp_pa
     folder = tmp_path / "run"
     folder.mkdir()
     for name in left:
-        (folder / name).touch()
+        (folder / name).write_text('{"pid": 1, "host": "a"}' if name == "lock.json" else "")
     assert train_in(folder, pairs).outcome == "finished"
     assert (folder / "model").is_dir()

@@ -142,7 +142,7 @@ def test_signal_during_tokenizer_training_exits_immediately(kind: str, tmp_path:
     try:
         assert process.stderr is not None
         assert "training a" in process.stderr.readline()
-        time.sleep(2)
+        time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=6)
     finally:

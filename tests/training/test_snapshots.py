@@ -29,8 +29,8 @@ def test_snapshots_hold_the_weights_of_their_steps_and_do_not_change_the_run(tmp
         trainer_in(tmp_path / "run", replace(OPTIONS, snapshots=4)) as trainer,
     ):
         first = weights(trainer)
-        plain.run()
-        trainer.run()
+        plain.run_steps()
+        trainer.run_steps()
         assert same(weights(plain), weights(trainer))
         last = weights(trainer)
     folder = tmp_path / "run" / "snapshots"

@@ -52,18 +52,18 @@ def test_accumulated_halved_and_packed_steps_equal_one_big_batch(tmp_path: Path)
 def test_resume_is_bit_identical(tmp_path: Path) -> None:
     options = replace(OPTIONS, ema=0.9, average_checkpoints=2, gradient_accumulation_steps=2)
     with trainer_in(tmp_path / "through", options) as trainer:
-        assert trainer.run() == "finished"
+        assert trainer.run_steps() == "finished"
         through, averages = weights(trainer), {n: t.clone() for n, t in trainer.ema.tensors.items()}  # type: ignore[union-attr]
     for step in (4, 8):
         folder = tmp_path / f"stopped-{step}"
         with trainer_in(folder, replace(options, max_steps=step)) as trainer:
             trainer.schedule = replace(trainer.schedule, max_steps=options.max_steps)
-            trainer.run()
+            trainer.run_steps()
         with trainer_in(folder, options) as trainer:
             saved = trainer.checkpoints.newest()
             assert saved is not None and saved.step == step
             trainer.restore(saved)
-            trainer.run()
+            trainer.run_steps()
             assert same(weights(trainer), through)
             assert same(trainer.ema.tensors, averages)  # type: ignore[union-attr]
             assert [step for step, _ in trainer.state.averaged] == [8, 12]
@@ -72,7 +72,7 @@ def test_resume_is_bit_identical(tmp_path: Path) -> None:
 def test_stop_inside_a_step_discards_it_and_resumes_bit_identically(tmp_path: Path) -> None:
     options = replace(OPTIONS, gradient_accumulation_steps=3)
     with trainer_in(tmp_path / "through", options) as trainer:
-        trainer.run()
+        trainer.run_steps()
         through = weights(trainer)
     received: list[StopSignals] = []
 
@@ -83,13 +83,13 @@ def test_stop_inside_a_step_discards_it_and_resumes_bit_identically(tmp_path: Pa
 
     with trainer_in(tmp_path / "stopped", options, change=stop_at_the_eighth) as trainer:
         received.append(trainer.signals)
-        assert trainer.run() == "interrupted"
+        assert trainer.run_steps() == "interrupted"
         assert trainer.state.step == 2
     with trainer_in(tmp_path / "stopped", options) as trainer:
         saved = trainer.checkpoints.newest()
         assert saved is not None
         trainer.restore(saved)
-        trainer.run()
+        trainer.run_steps()
         assert same(weights(trainer), through)
 
 
@@ -108,7 +108,7 @@ def test_non_finite_and_outlier_steps_are_skipped(tmp_path: Path) -> None:
             return plain(step)
 
         trainer.train_step = watched  # type: ignore[method-assign]
-        trainer.run()
+        trainer.run_steps()
         assert trainer.state.skipped == 3
         for step in (3, 7, 55):
             assert same(before[step], before[step + 1]), step
@@ -126,7 +126,7 @@ def test_too_many_bad_steps_raise_with_their_examples(tmp_path: Path) -> None:
         ) as trainer,
         pytest.raises(DivergedError) as caught,
     ):
-        trainer.run()
+        trainer.run_steps()
     assert (caught.value.steps, caught.value.last_step) == (5, 11) and caught.value.examples
     assert all(t.isfinite().all() for t in weights(trainer).values())
 
@@ -137,7 +137,7 @@ def test_out_of_memory_splits_the_batches_and_gives_the_same_weights(
 ) -> None:
     options = replace(OPTIONS, packing=packing)
     with trainer_in(tmp_path / "plain", options, dropout=0.0) as trainer:
-        trainer.run()
+        trainer.run_steps()
         plain = weights(trainer)
 
     def full(_: int, src: Tensor, loss: Tensor) -> Tensor:
@@ -146,14 +146,14 @@ def test_out_of_memory_splits_the_batches_and_gives_the_same_weights(
         return loss
 
     with trainer_in(tmp_path / "full", options, dropout=0.0, change=full) as trainer:
-        trainer.run()
+        trainer.run_steps()
         assert trainer.state.splits > 1
         assert all(torch.allclose(plain[n], t, atol=5e-5) for n, t in weights(trainer).items())
     with (
         trainer_in(tmp_path / "none", change=lambda *_: full(0, torch.ones(9), torch.ones(1))) as trainer,
         pytest.raises(TrainingMemoryError) as caught,
     ):
-        trainer.run()
+        trainer.run_steps()
     assert caught.value.step == 1
 
 
@@ -176,7 +176,7 @@ def test_best_and_averaged_weights_are_saved_and_patience_stops_early(tmp_path: 
             return validate()
 
         trainer.validate = noting  # type: ignore[method-assign]
-        assert trainer.run() == "early stop"
+        assert trainer.run_steps() == "early stop"
     assert trainer.state.step == 12 and trainer.state.best_step == 6
     assert same(dict(open_weights(tmp_path / "best")), validated[6])
     assert sorted(path.name for path in (tmp_path / "averaged").iterdir()) == [
@@ -202,7 +202,7 @@ def test_weights_to_average_stay_until_the_next_checkpoint(
         trainer_in(tmp_path, replace(OPTIONS, average_checkpoints=1)) as trainer,
         pytest.raises(KeyboardInterrupt),
     ):
-        trainer.run()
+        trainer.run_steps()
     saved = trainer.checkpoints.newest()
     assert saved is not None and [step for step, _ in saved.state["averaged"]] == [8]
     assert sorted(path.name for path in (tmp_path / "averaged").iterdir()) == [
@@ -219,4 +219,4 @@ def test_an_error_while_loading_data_is_raised_by_the_trainer(
 
     monkeypatch.setattr(PairExamples, "batch", gone)
     with trainer_in(tmp_path) as trainer, pytest.raises(FileProblemError):
-        trainer.run()
+        trainer.run_steps()

@@ -18,7 +18,14 @@ from glassformer.inference.kv_cache import BeamKVCache
 from glassformer.inference.linear import Int8Linear, PackedLinear
 from glassformer.inference.slot_cache import SlotKVCache
 from glassformer.verify import all_checks, perturb_parameters, reference, verify
-from glassformer.verify.comparison import bitwise_difference, check_result, relative_error
+from glassformer.verify.comparison import (
+    MAX_ROUNDING_ERRORS,
+    Tolerance,
+    bitwise_difference,
+    check_result,
+    relative_error,
+)
+from glassformer.verify.inputs import random_inputs
 from tests.families import harness
 from tests.families.cases import CASES
 
@@ -83,7 +90,7 @@ ERRORS = {
     ),
     "kernels agree": lambda m: wrap(m, kernels, "sdpa", lambda f, *a, **k: f(*a, **k) * 1.001),
     "kernels' gradients agree": lambda m: wrap(
-        m, kernels, "sdpa", lambda f, *a, **k: (lambda x: x + 0.01 * (x - x.detach()))(f(*a, **k))
+        m, kernels, "sdpa", lambda f, *a, **k: (lambda x: x + 0.001 * (x - x.detach()))(f(*a, **k))
     ),
     "observed = unobserved": lambda m: wrap(
         m, Observer, "__call__", lambda f, s, name, x: f(s, name, x) * (1 + 1e-6)
@@ -134,6 +141,64 @@ def test_cache_check_covers_every_cache(broken, monkeypatch):
     assert all_checks()[name](bundle, name).status == "failed"
 
 
+def bundle_with_large_activations(**options: int) -> Bundle:
+    """A mean of 100 in every feature, which the norms subtract, leaves rounding errors above 1e-5."""
+    bundle = perturbed_bundle("gpt2", **options)
+    with torch.no_grad():
+        bundle.model.embed.position.weight.add_(100.0)
+    return bundle
+
+
+@pytest.mark.parametrize("name", ["cached = uncached", "kernels agree", "prepared = loaded"])
+def test_rounding_errors_of_large_activations_pass(name):
+    result = all_checks()[name](bundle_with_large_activations(), name)
+    assert result.status == "passed" and result.worst > 1e-5
+    assert result.tolerance == pytest.approx(MAX_ROUNDING_ERRORS * result.rounding_error)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_check_detects_a_small_error_among_large_rounding_errors(name, monkeypatch):
+    sizes = {"d_model": 128} if name.startswith("int4") else {}
+    bundle, check = bundle_with_large_activations(**sizes), all_checks()[name]
+    assert check(bundle, name).status == "passed"
+    ERRORS[name](monkeypatch)
+    assert check(bundle, name).status == "failed"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_detectors_with_large_activations_pass(seed):
+    """Most of them differ by more than 1e-5 in attention heads, or 1e-4 in gradients."""
+    torch.manual_seed(seed)
+    model = glassformer.tiny("detr").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    assert [c for c in verify(Bundle(model=model), "skipped") if c.status == "failed"] == []
+
+
+@pytest.mark.parametrize("family", families())
+def test_kernels_agree_to_float64_in_a_float64_model(family):
+    """Nothing in the model rounds to float32, so float64 measures its rounding errors."""
+    model = perturbed_bundle(family).model.double()
+    sample = random_inputs(model)
+    with torch.no_grad():
+        fast, explicit = (sample.run(model, kernel=kernel) for kernel in ("auto", "explicit"))
+    assert all(t.dtype == torch.float64 for t in fast.values())
+    assert max(relative_error(fast[key], explicit[key]) for key in fast) < 1e-12
+
+
+def test_tolerance_follows_the_rounding_error_up_to_a_maximum():
+    def result(difference: float, error: float, dtype: torch.dtype = torch.float32):
+        return check_result("x", [difference], Tolerance.of_dtype(dtype, lambda: error))
+
+    assert result(9e-6, 1.0).rounding_error is None, "not measured if it is not needed"
+    assert [result(d, 1e-5).status for d in (7e-5, 9e-5)] == ["passed", "failed"]
+    assert [result(d, 1.0).status for d in (9e-4, 1.1e-3)] == ["passed", "failed"]
+    assert result(2e-5, 1e-7).tolerance == 1e-5 and result(2e-5, 1e-7).rounding_error == 1e-7
+    half = result(2e-2, 1.0, torch.float16)
+    assert half.status == "failed" and half.rounding_error is None, "only float32 is measured"
+
+
 def test_every_check_has_an_error_to_detect():
     assert set(ERRORS) == set(all_checks("skipped"))
 
@@ -152,7 +217,7 @@ def test_check_detects_a_difference_from_the_reference(family, tmp_path):
 
 
 def test_check_without_comparisons_fails():
-    assert check_result("x", [], 1e-5).status == "failed"
+    assert check_result("x", [], Tolerance(1e-5)).status == "failed"
 
 
 def test_differences_of_nan_and_of_other_shapes_are_infinite():

@@ -20,6 +20,7 @@ from glassformer.generation.step_decoder import GRAPH_WARMUP_STEPS
 from glassformer.inference.attention import DynamicKVCache
 from glassformer.inference.gpu.kv_cache import TritonSlotCache
 from glassformer.inference.gpu.launch import CudaGraph
+from glassformer.inference.kv_cache import layer_contexts
 from glassformer.inference.slot_cache import Slot
 
 MIN_CAPACITY: Final = 512  # positions; the capacity doubles when a request needs more
@@ -43,7 +44,7 @@ class CUDAGraphBatch(SlotBatch):
         """Allocate a cache, and discard the graphs, which contain the addresses of the old one."""
         like = self.parameter.new_empty(0, dtype=self.model.dtype)
         self.static_cache = TritonSlotCache(self.model.decoder, self.slots, capacity, like)
-        self.attend = self.static_cache.attention_layers(self.model.decoder)
+        self.layers = layer_contexts(self.model.decoder, self.static_cache, None)
         self.graphs: dict[int, CudaGraph[Tensor]] = {}
 
     @property
@@ -52,7 +53,8 @@ class CUDAGraphBatch(SlotBatch):
 
     def fits(self, request: Request) -> bool:
         """Whether the request can run here."""
-        return not request.searches and self._needed(request) <= self.max_capacity
+        shifted = request.shift != 0  # a graph counts positions by the filled rows
+        return not request.searches and not shifted and self._needed(request) <= self.max_capacity
 
     @staticmethod
     def _needed(request: Request) -> int:
@@ -111,6 +113,6 @@ class CUDAGraphBatch(SlotBatch):
             positions = positions.clamp(max=self.table - 1)
         x = self.model.embeddings(self.embed, self.ids[:size, None], positions[:, None])[:, 0]
         cache.prepare(size)
-        x = self.model.decoder.run(x, self.attend, None)
+        x = self.model.decoder.finish(self.model.decoder.run(x, self.layers))
         cache.advance()
         return self.model.logits(x)

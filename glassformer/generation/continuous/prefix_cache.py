@@ -1,14 +1,14 @@
 """Automatic prefix caching: prompts with the same beginning share its keys and values.
 
-The keys and values of a prefilled prompt are stored in blocks of tokens. A block is found by its tokens and
-the block before it, so a prompt reuses the longest stored prefix of whole blocks. The least recently used
-blocks are dropped.
+The keys and values of a prefilled prompt are stored in blocks of tokens. A block is found by its tokens (or
+what the prompt holds in their place) and the block before it, so a prompt reuses the longest stored prefix of
+whole blocks. The least recently used blocks are dropped.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ BLOCK: Final = 32  # tokens
 
 class _Key(NamedTuple):
     parent: int  # number of the block before it; 0 for the first
-    tokens: tuple[int, ...]
+    tokens: tuple[Hashable, ...]
 
 
 class _Block(NamedTuple):
@@ -42,7 +42,7 @@ class PrefixCache:
         """Return the number of stored tokens."""
         return BLOCK * len(self._blocks)
 
-    def find(self, ids: Sequence[int]) -> DynamicKVCache:
+    def find(self, ids: Sequence[Hashable]) -> DynamicKVCache:
         """Return the keys and values of the longest stored prefix, without the last token of the prompt."""
         keys = self._stored(ids[:-1])
         blocks = [self._blocks[key] for key in keys]
@@ -54,7 +54,7 @@ class PrefixCache:
             past.advance(BLOCK * len(blocks))
         return past
 
-    def store(self, ids: Sequence[int], past: DynamicKVCache) -> None:
+    def store(self, ids: Sequence[Hashable], past: DynamicKVCache) -> None:
         """Store the whole blocks of a prefilled prompt."""
         keys = self._stored(ids)
         parent = self._blocks[keys[-1]].number if keys else 0
@@ -72,7 +72,7 @@ class PrefixCache:
         while len(self._blocks) > self._max_blocks:
             self._blocks.popitem(last=False)
 
-    def _stored(self, ids: Sequence[int]) -> list[_Key]:
+    def _stored(self, ids: Sequence[Hashable]) -> list[_Key]:
         """Return the keys of the stored blocks that the prompt begins with, and mark them as used."""
         keys: list[_Key] = []
         parent = 0

@@ -29,6 +29,7 @@ from glassformer.errors import (
 from glassformer.generation.inference_model import InferenceModel, max_positions
 from glassformer.generation.logits_processors import LogitsProcessors
 from glassformer.generation.params import GeneratedToken, GenerationOutput, GenerationParams
+from glassformer.generation.prompt import Prompt
 from glassformer.generation.step_decoder import decoder_start_ids
 
 MAX_SHARE: Final = 0.75  # of rows and tokens that one caller with several requests may use
@@ -91,29 +92,45 @@ class Request:
 
     ids: token ids of the source or prompt. starts: the decoder's start tokens; empty for a decoder-only
     model.
+    prompt: with embeddings or position ids; None if it is only ids.
     limit: maximum number of new tokens.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        ids: Sequence[int] | Tensor,
+        ids: Sequence[int] | Tensor | Prompt,
         params: GenerationParams,
         *,
         caller: Hashable | None = None,
         on_done: OnDone | None = None,
     ) -> None:
+        self.prompt = ids if isinstance(ids, Prompt) and ids.has_embeddings_or_positions else None
+        if self.prompt is not None:
+            self.prompt.check(model.model if isinstance(model, InferenceModel) else model)
+        ids = ids.ids if isinstance(ids, Prompt) else ids
         self.ids = tuple(ids.tolist() if isinstance(ids, Tensor) else ids)
         self.params, self._on_done = params, on_done
         self.starts = tuple(decoder_start_ids(model, params.start_ids))
         self.limit = params.limit(len(self.ids), len(self.starts) or len(self.ids))
         if isinstance(model, InferenceModel):
-            self.limit = min(self.limit, _max_new_tokens(model, self.ids, self.starts))
+            used = None if self.prompt is None else self.prompt.next_position
+            self.limit = min(self.limit, _max_new_tokens(model, self.ids, self.starts, used))
             params.check_forced_ids(model.vocab_size)
         self.caller: Hashable = self if caller is None else caller
         self.cancelled = False
         self._result: list[GenerationOutput] | Exception | None = None
         self._done = threading.Event()
+
+    @property
+    def cache_keys(self) -> Sequence[Hashable]:
+        """What the prefix cache looks up: the ids, or what stands in their place."""
+        return self.ids if self.prompt is None else self.prompt.cache_keys()
+
+    @property
+    def shift(self) -> int:
+        """Position id of the first new token minus the length of the prompt."""
+        return 0 if self.prompt is None else self.prompt.next_position - len(self.ids)
 
     @property
     def searches(self) -> bool:
@@ -178,13 +195,18 @@ class Request:
                 self._on_done(result)
 
 
-def _max_new_tokens(model: InferenceModel, ids: Sequence[int], starts: Sequence[int]) -> int:
-    """Return how many new tokens the position table allows; raise if the model cannot process the input."""
+def _max_new_tokens(
+    model: InferenceModel, ids: Sequence[int], starts: Sequence[int], used: int | None
+) -> int:
+    """Return how many new tokens the position table allows; raise if the model cannot process the input.
+
+    used: number of positions of a prompt, if different from its length.
+    """
     inner = model.model
     if isinstance(inner, EncoderDecoder):
         if not starts:
             raise MissingValueError("start_ids", "to start the decoder")
-        _check_ids(inner.src_embed, ids, "source")
+        _check_ids(inner.src_embed, ids, "source", len(ids))
         embed, before, name = inner.tgt_embed, starts, "start"
     else:
         if starts:
@@ -192,19 +214,20 @@ def _max_new_tokens(model: InferenceModel, ids: Sequence[int], starts: Sequence[
         if not ids:
             raise EmptyInputError("prompt", hint="start it with the BOS token")
         embed, before, name = inner.embed, ids, "prompt"
-    table = _check_ids(embed, before, name)
-    return 1 << 62 if table is None else max(0, table + 1 - len(before))
+    used = len(before) if used is None else used
+    table = _check_ids(embed, before, name, used)
+    return 1 << 62 if table is None else max(0, table + 1 - used)
 
 
-def _check_ids(embed: nn.Module, ids: Sequence[int], name: str) -> int | None:
+def _check_ids(embed: nn.Module, ids: Sequence[int], name: str, used: int) -> int | None:
     """Raise if an id is not in the vocabulary or there are too many; return the position table's size."""
     assert isinstance(embed, TokenInput)
     size, table = embed.token.num_embeddings, max_positions(embed)
     for token in ids:
         if not 0 <= token < size:
             raise InvalidValueError(f"token of the {name}", token, f"a token id from 0 to {size - 1}")
-    if table is not None and len(ids) > table:
-        raise InputTooLongError(len(ids), table)
+    if table is not None and used > table:
+        raise InputTooLongError(used, table)
     return table
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from glassformer.errors import GlassformerError
 from glassformer.generation.beam_search import BeamSearch
 from glassformer.generation.continuous.request import Request
 from glassformer.generation.params import GeneratedToken, GenerationOutput
@@ -166,16 +167,22 @@ class RequestBeamSearch:
 
 def choose_tokens(
     samplers: Sequence[RequestSampler], offsets: Sequence[int], logits: Tensor
-) -> list[SampledTokens]:
-    """Choose the tokens of each request from logits (R, V). offsets: first row of each request."""
+) -> list[SampledTokens | GlassformerError]:
+    """Choose the tokens of each request from logits (R, V). offsets: first row of each request.
+
+    The result of a request is the error if it fails, e.g. because no token can continue its JSON value.
+    """
     groups: dict[Hashable, list[int]] = {}
     for n, sampler in enumerate(samplers):
         groups.setdefault(sampler.kind, []).append(n)
-    choices: dict[int, SampledTokens] = {}
+    choices: dict[int, SampledTokens | GlassformerError] = {}
     for members in groups.values():
         rows = [offsets[n] + row for n in members for row in range(len(samplers[n].active))]
-        sampled = _choose_together([samplers[n] for n in members], _rows(logits, rows))
-        choices.update(zip(members, sampled, strict=True))
+        try:
+            sampled = _choose_together([samplers[n] for n in members], _rows(logits, rows))
+            choices.update(zip(members, sampled, strict=True))
+        except GlassformerError as error:
+            choices.update(dict.fromkeys(members, error))
     return [choices[n] for n in range(len(samplers))]
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import NonFiniteError
+from glassformer.errors import GlassformerError, NonFiniteError
 from glassformer.generation.continuous.prefix_cache import PrefixCache
 from glassformer.generation.continuous.request import (
     Request,
@@ -98,6 +98,8 @@ class SequentialRunner:
         try:
             with evaluation_mode(self.model):
                 result = self._run(request)
+        except GlassformerError as error:  # invalid options
+            result = error
         except Exception as error:
             result = generation_error("decoding", error)
         self.rows = 0
@@ -109,7 +111,10 @@ class SequentialRunner:
             params = replace(params, on_token=request.report)
         ids = torch.tensor([request.ids], dtype=torch.long, device=device)
         mask, generator = torch.ones_like(ids, dtype=torch.bool), params.generator(device)
-        decoder, logits, search = start_search(self.model, ids, params, mask, [request.limit], generator)
+        prompts = [] if request.prompt is None else [request.prompt]
+        decoder, logits, search = start_search(
+            self.model, ids, params, mask, [request.limit], generator, prompts
+        )
         self.counts.prompt_tokens += len(request.ids)
         for _ in run_search(decoder, logits, search):
             self.counts.steps += 1
@@ -292,7 +297,8 @@ class SlotRunner:
             if self.batch.sources is not None:
                 sources = self.batch.read_sources(chunks)
             else:
-                last = self.batch.read_prompts(chunks, [entry.past for entry in batch])  # (M, D)
+                pasts, prompts = [entry.past for entry in batch], [entry.request.prompt for entry in batch]
+                last = self.batch.read_prompts(chunks, pasts, prompts)  # (M, D)
         except Exception as error:
             _log.exception("prefill failed")
             for entry in batch:
@@ -308,7 +314,7 @@ class SlotRunner:
             self.prefilling.extend(entry for n, entry in enumerate(batch) if n not in complete)
             for n in complete:
                 if self.prefix_cache_tokens:
-                    self.prefixes.store(batch[n].request.ids, batch[n].past)
+                    self.prefixes.store(batch[n].request.cache_keys, batch[n].past)
                 self._join(batch[n], batch[n].past)
             rows = [n for n in complete for _ in range(batch[n].request.rows)]
             if rows:
@@ -321,7 +327,7 @@ class SlotRunner:
         """Take the keys and values of the prompt's prefix from the prefix cache, before it is prefilled."""
         if self.prefix_cache_tokens and not entry.looked_up:
             entry.looked_up = True
-            entry.past = self.prefixes.find(entry.request.ids)
+            entry.past = self.prefixes.find(entry.request.cache_keys)
             self.counts.prefix_cache_queries += len(entry.request.ids)
             self.counts.prefix_cache_hits += int(entry.past.length)
 
@@ -330,6 +336,8 @@ class SlotRunner:
         rows = entry.request.rows
         widths = [rows] if entry.request.searches else [1] * rows
         entry.slots = [entry.batch.join(width, past) for width in widths]
+        for slot in entry.slots:
+            slot.shift = entry.request.shift
         entry.past = DynamicKVCache()
         self.running.append(entry)
 
@@ -366,7 +374,12 @@ class SlotRunner:
         for entry, problem in finished:
             self._finish(entry, problem)
 
-    def _append(self, entry: RunningRequest, sampler: RequestSampler, choice: SampledTokens) -> None:
+    def _append(
+        self, entry: RunningRequest, sampler: RequestSampler, choice: SampledTokens | GlassformerError
+    ) -> None:
+        if isinstance(choice, GlassformerError):
+            self._finish(entry, choice)
+            return
         try:
             tokens, finished = sampler.append(choice)
         except Exception as error:  # stop strings are found with the caller's own decode function

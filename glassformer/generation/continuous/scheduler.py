@@ -6,7 +6,9 @@ thread.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -27,6 +29,7 @@ from glassformer.generation.continuous.request import (
 from glassformer.generation.continuous.runner import SequentialRunner, SlotRunner
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
 from glassformer.generation.params import GenerationParams
+from glassformer.generation.prompt import Prompt
 from glassformer.generation.step_decoder import SupportsPrefill
 
 PREFIX_SHARE: Final = 0.25  # size of the prefix cache, as a fraction of the tokens of all rows
@@ -89,6 +92,7 @@ class Scheduler:
         self._changed = threading.Condition()
         self._queue = RequestQueue(slots, tokens)
         self._closing = False
+        self._step_since: float | None = None
         self._runner: SlotRunner | SequentialRunner = SequentialRunner(self.model)
         if isinstance(self.model, InferenceModel) and self.model.decoder.attentions:
             cached = int(PREFIX_SHARE * tokens) if enable_prefix_caching else 0
@@ -100,7 +104,7 @@ class Scheduler:
 
     def submit(
         self,
-        ids: Sequence[int] | Tensor,
+        ids: Sequence[int] | Tensor | Prompt,
         params: GenerationParams,
         *,
         caller: Hashable | None = None,
@@ -138,6 +142,13 @@ class Scheduler:
         counts = vars(self._runner.counts)
         return Stats(rows=self._runner.rows, slots=self.slots, waiting=waiting, queue=self.queue, **counts)
 
+    def step_seconds(self) -> float:
+        """Return for how long the current step has been running; infinity if the thread has ended."""
+        if not self._thread.is_alive():
+            return math.inf
+        since = self._step_since
+        return 0.0 if since is None else time.monotonic() - since
+
     def close(self, drain: bool = True, timeout: float | None = None) -> None:
         """Accept no more requests, finish (`drain`) or drop the accepted ones, and wait for the thread."""
         self._stop_accepting(drain)
@@ -157,7 +168,9 @@ class Scheduler:
         try:
             with torch.inference_mode():
                 while self._wait_for_work():
+                    self._step_since = time.monotonic()
                     self._runner.turn(self._next)
+                    self._step_since = None
         finally:  # however the thread ends, no caller may wait forever
             self._stop_accepting(drain=False)
             self._runner.end()

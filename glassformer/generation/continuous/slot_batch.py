@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from glassformer.core.model import EncoderDecoder
 from glassformer.generation.inference_model import InferenceModel
+from glassformer.generation.prompt import EmbeddingSpan, Prompt
 from glassformer.inference.attention import DynamicKVCache, run_varlen
+from glassformer.inference.kv_cache import layer_contexts
 from glassformer.inference.slot_cache import Slot, SlotKVCache
 
 ByLayer = list[Tensor]  # keys (G, S, K) or values (G, S, V)
@@ -26,9 +28,8 @@ class SlotBatch:
         self.parameter = next(inner.parameters())
         like = self.parameter.new_empty(0, dtype=model.dtype)
         self.cache = SlotKVCache(model.decoder, like)
-        self.attend = self.cache.attention_layers(model.decoder)
         self.sources = SlotKVCache(model.decoder, like, cross=True) if model.encoder is not None else None
-        self.cross_attend = self.sources.attention_layers(model.decoder) if self.sources is not None else None
+        self.layers = layer_contexts(model.decoder, self.cache, self.sources)
         self.embed: nn.Module = inner.tgt_embed if isinstance(inner, EncoderDecoder) else inner.embed
 
     @property
@@ -41,7 +42,7 @@ class SlotBatch:
         model, inner = self.model, self.model.model
         assert model.encoder is not None and isinstance(inner, EncoderDecoder)
         lengths = [len(ids) for ids in sources]
-        x = self._embeddings(inner.src_embed, sources, [0] * len(sources))
+        x = self._embeddings(inner.src_embed, sources, [range(length) for length in lengths])
         memory = run_varlen(model.encoder, x, lengths) if len(x) else x
         caches: list[tuple[ByLayer, ByLayer]] = [([], []) for _ in sources]
         for attention in model.decoder.cross_attentions:
@@ -51,19 +52,44 @@ class SlotBatch:
                 cache[1].append(v.transpose(0, 1))
         return caches
 
-    def read_prompts(self, pieces: Sequence[Sequence[int]], pasts: Sequence[DynamicKVCache]) -> Tensor:
-        """Prefill pieces of prompts and append them to `pasts`; return the last hidden states (M, D)."""
-        x = self._embeddings(self.embed, pieces, [int(past.length) for past in pasts])
-        lengths = [len(ids) for ids in pieces]
-        hidden = run_varlen(self.model.decoder, x, lengths, pasts)
+    def read_prompts(
+        self,
+        pieces: Sequence[Sequence[int]],
+        pasts: Sequence[DynamicKVCache],
+        prompts: Sequence[Prompt | None],
+    ) -> Tensor:
+        """Prefill pieces of prompts and append them to `pasts`; return the last hidden states (M, D).
+
+        prompts: the embeddings and position ids of each prompt, if any.
+        """
+        starts, lengths = [int(past.length) for past in pasts], [len(ids) for ids in pieces]
+        positions: list[Sequence[int]] = [
+            range(start, start + length) for start, length in zip(starts, lengths, strict=True)
+        ]
+        spans: list[EmbeddingSpan] = []
+        explicit: dict[int, Tensor] = {}
+        for n, prompt in enumerate(prompts):
+            if prompt is not None:
+                end = starts[n] + lengths[n]
+                spans += prompt.spans_between(starts[n], end, sum(lengths[:n]))
+                if prompt.positions is not None:
+                    explicit[n] = prompt.positions[starts[n] : end].to(self.parameter.device)
+                    positions[n] = explicit[n].tolist()
+        x = self._embeddings(self.embed, pieces, positions, spans)
+        hidden = run_varlen(self.model.decoder, x, lengths, pasts, explicit)
         return hidden.index_select(0, torch.tensor(lengths, device=hidden.device).cumsum(0) - 1)
 
-    def _embeddings(self, embed: nn.Module, texts: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
-        """Embed texts that start at positions `starts`; return their concatenated embeddings (N, D)."""
-        ids = [token for text in texts for token in text]
-        positions = [start + n for text, start in zip(texts, starts, strict=True) for n in range(len(text))]
-        both = torch.tensor([ids, positions], dtype=torch.long, device=self.parameter.device)
-        return self.model.embeddings(embed, both[:1], both[1:])[0]
+    def _embeddings(
+        self,
+        embed: nn.Module,
+        texts: Sequence[Sequence[int]],
+        positions: Sequence[Sequence[int]],
+        spans: Sequence[EmbeddingSpan] = (),
+    ) -> Tensor:
+        """Embed texts at these positions; return their concatenated embeddings (N, D)."""
+        rows = [[x for part in parts for x in part] for parts in (texts, positions)]
+        both = torch.tensor(rows, dtype=torch.long, device=self.parameter.device)
+        return self.model.embeddings(embed, both[:1], both[1:], spans=spans)[0]
 
     def join(self, width: int, past: DynamicKVCache | tuple[ByLayer, ByLayer]) -> Slot:
         """Add a slot with `width` rows. past: the KV cache of a prompt, or keys and values of a source."""
@@ -89,6 +115,6 @@ class SlotBatch:
         self.cache.prepare()
         if self.sources is not None:
             self.sources.prepare()
-        x = self.model.decoder.run(x, self.attend, self.cross_attend)
+        x = self.model.decoder.finish(self.model.decoder.run(x, self.layers))
         self.cache.advance()
         return self.model.logits(x)

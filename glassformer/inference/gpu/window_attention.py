@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from glassformer.core.spatial import WindowLayout
+from glassformer.core.vision.attention import WindowLayout
 
 _WINDOWS = 4  # of a program, which loads the bias only once
 

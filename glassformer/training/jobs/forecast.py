@@ -1,19 +1,18 @@
-"""The job that trains time-series forecasters."""
+"""Job `forecast`: train a forecaster of time series."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from glassformer import baselines
-from glassformer.bundle import Bundle, build_from_spec, load, save
+from glassformer.bundle import Bundle, build_from_spec, load
 from glassformer.core import spec as specs
+from glassformer.core.schema import field_types, setting
 from glassformer.data.readers import require_file
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import SeriesSet, read_series
@@ -26,31 +25,74 @@ from glassformer.data.windows import (
     Windows,
     format_value,
     low_variance_series,
-    split_by_fraction,
-    split_by_rows,
+    split_series,
 )
 from glassformer.errors import ConflictError, InvalidValueError, UnsupportedError
 from glassformer.families.sidecars import JobInfo
-from glassformer.messages import list_some
-from glassformer.training.data_cache import DataCache, no_log
+from glassformer.messages import list_some, quantity
+from glassformer.metrics.forecast import ForecastScores
+from glassformer.training import sections
+from glassformer.training.data_cache import DataCache
 from glassformer.training.hardware import Hardware
-from glassformer.training.jobs.base import Job
+from glassformer.training.job import Job
+from glassformer.training.job_spec import JobSpec
 from glassformer.training.learner import SeriesLearner, count_values, point_forecast
-from glassformer.training.model_setup import TIME_BUDGET, new_model_spec, supported_options
-from glassformer.training.recipe import SeriesData
-from glassformer.training.task import LearnerTask, Sample, ValidationResult, forecast_metrics
+from glassformer.training.model_setup import (
+    forecaster_epochs,
+    forecaster_lengths,
+    forecaster_options,
+    new_model_spec,
+    supported_options,
+)
+from glassformer.training.recipe import BatchLimits
+from glassformer.training.sections import Paths, TableSection
+from glassformer.training.task import Sample, ValidationResult, forecast_metrics
 
 BASELINES = {"linear": "Linear", "repeat": "RepeatLast", "seasonal": "SeasonalRepeat"}
 CONTEXTS = (336, 192, 96, 64, 48, 32, 24, 16, 12, 8)
-SMALL_DATA = 1_000_000  # training values below which a small model does better
-SATURATING_WIDTH = 128  # model width from which the hardware is fully used
 SAMPLE_STEPS, SAMPLE_DIGITS = 6, 4
 
 
-class ForecastJob(Job[SeriesData]):
-    """Train a forecaster; evaluated with MSE and MAE, compared with repeating the last value."""
+@dataclass(frozen=True, kw_only=True)
+class SeriesData(TableSection):
+    """Time series."""
 
-    default_preset = "patchtst"
+    train: Paths = sections.train_files(
+        "CSV or Parquet, wide (a column per series) or long (unique_id, ds, y)", "file"
+    )
+    time_column: str | None = setting(
+        None, "time column; null detects it, and numbers the rows if there is none", unit="name"
+    )
+    target_columns: Paths | None = setting(
+        None, "columns to forecast; null takes all numeric columns", unit="names"
+    )
+    known_covariates: Paths | None = setting(
+        None, "columns whose future is known, e.g. prices or holidays (futr_exog_list)", unit="names"
+    )
+    calendar_features: (
+        tuple[Literal["hour", "day_of_week", "day_of_month", "day_of_year", "month"], ...] | None
+    ) = setting(None, "known covariates computed from the time column, e.g. [hour, day_of_week]")
+    context_length: int | None = setting(
+        None, "number of past steps that the model reads; null chooses it", unit="time steps"
+    )
+    horizon: int = setting(96, "number of steps to forecast", unit="time steps")
+    split: tuple[float, ...] = setting(
+        (0.7, 0.1, 0.2),
+        "training, validation and test split in time: fractions, or the rows where they end",
+        interval="[0, inf)",
+        unit="fractions or rows",
+        length=3,
+    )
+    fill_missing: Literal["linear", "last"] | None = setting(
+        None, "how to fill missing rows: linear interpolation or the last value; null rejects them"
+    )
+
+
+class ForecastJob(Job[SeriesData]):
+    """Train a forecaster; its errors are compared with those of repeating the last value."""
+
+    unit = "values"
+    count = staticmethod(count_values)
     series: SeriesSet
     parts: SeriesSplit
     scaler: Scaler
@@ -61,7 +103,7 @@ class ForecastJob(Job[SeriesData]):
         self.evaluated = self.base_info if self.base is not None else None
 
     def prepare_data(self) -> None:
-        data = self.data
+        data, self._naive = self.data, dict[int, ForecastScores]()
         if len(data.train) != 1:
             raise InvalidValueError("data.train", list(data.train), "one file that holds all series")
         path, problems = require_file(data.train[0]), RowErrors()
@@ -73,33 +115,23 @@ class ForecastJob(Job[SeriesData]):
             mean=info.covariate_mean or (),
             std=info.covariate_std or (),
         )
-        settings = (
-            data.time_column,
-            target,
-            data.split,
-            data.fill_missing,
-            self.known.columns,
-            data.encoding,
-        )
+        settings = data.time_column, target, data.split, data.fill_missing, self.known.columns, data.encoding
         cache = DataCache(
-            self.folder / "data", lambda stamp: (fingerprint_files([path], stamp=stamp), *settings)
+            self.folder / "data",
+            lambda stamp: (fingerprint_files([path], stamp=stamp), *settings, *data.separators),
         )
-        known = cache.load(no_log)  # only the note is cached: the series are read each time
-        if known is None:
-            cache.start()
-        self.series = series = read_series(
-            path,
-            errors=problems,
-            time=data.time_column,
-            target=target,
-            covariates=self.known.columns,
-            fill=data.fill_missing or "error",
-            encoding=data.encoding,
-        )
-        if self.known.calendar and series.step.kind == "numbers":
-            raise UnsupportedError("a time column of numbers", "data.calendar_features", "use dates")
-        if known is None:
-            cache.commit()
+        with cache.unchanged():  # only the note is cached: the series are read each time
+            self.series = series = read_series(
+                path,
+                errors=problems,
+                time=data.time_column,
+                target=target,
+                covariates=self.known.columns,
+                fill=data.fill_missing or info.fill_missing or "error",  # type: ignore[arg-type]
+                **data.table_options,
+            )
+            if self.known.calendar and series.step.kind == "numbers":
+                raise UnsupportedError("a time column of numbers", "data.calendar_features", "use dates")
         self._split()
         for note in filter(None, (*series.notes, problems.summary())):
             self.log(note)
@@ -112,10 +144,10 @@ class ForecastJob(Job[SeriesData]):
         weak = low_variance_series(series, self.parts.train, self.scaler) if self.evaluated is None else []
         if weak:
             self.log(
-                f"{len(weak):,} of {len(series):,} series, e.g. '{weak[0]}', have less than a hundredth of "
-                "the overall variance and will hardly be learned; rescale them or train them separately"
+                f"{len(weak):,} of {len(series):,} series with less than 1% of the overall variance, e.g. "
+                f"'{weak[0]}', will hardly be learned; rescale them or train them separately"
             )
-        names, rows = list_some(series.names), f"{len(series.values):,} rows"
+        names, rows = list_some(series.names), quantity(len(series.values), "row")
         self.log(f"{len(series):,} series of {names} with a step of {series.step}: {rows}")
 
     def _split(self) -> None:
@@ -159,6 +191,10 @@ class ForecastJob(Job[SeriesData]):
 
     def choose_defaults(self, hardware: Hardware) -> list[str]:
         context, horizon = self._lengths()
+        rows = int((self.parts.valid.end - self.parts.valid.start).max())
+        if self.base is None and horizon > rows:
+            longest = f"at most {rows}, the rows of the validation split"
+            raise InvalidValueError("data.horizon", horizon, longest, "set it to the steps to forecast")
         self.update_data(context_length=context, horizon=horizon)
         windows, channels = self.windows(self.parts.train), len(self.series.names)
         self.windows(self.parts.valid)  # fail now, not after training, if the validation split is too short
@@ -169,9 +205,9 @@ class ForecastJob(Job[SeriesData]):
             steps = {} if self.preset == "linear" else {"max_steps": 1}
             return reasons + self.fill_training(windows, batch=batch, epochs=20, lr=1e-3, **steps)
         tuning, rows = self.fine_tuning, len(windows) * channels
-        options = choose_options(context, rows)
+        options = forecaster_options(context, rows)
         self.fill_model(supported_options(self.preset, options))
-        epochs, reason = choose_epochs(
+        epochs, reason = forecaster_epochs(
             hardware, {**options, **self.recipe.model.overrides}, rows, horizon, context
         )
         if not tuning and not self.has_length:
@@ -181,7 +217,6 @@ class ForecastJob(Job[SeriesData]):
         )
 
     def build(self) -> Bundle:
-        """Build or load the model with its columns and scaler, as it will be saved."""
         (context, horizon), options, channels = self._lengths(), self.recipe.model, len(self.series.names)
         sizes = {"context_length": context, "prediction_length": horizon}
         if self.base is not None:
@@ -200,7 +235,7 @@ class ForecastJob(Job[SeriesData]):
             bundle = self.base
         elif options.preset in BASELINES:
             kind = baselines.KINDS[BASELINES[options.preset]]
-            fixed = {name: n for name, n in sizes.items() if name in kind.__dataclass_fields__}
+            fixed = {name: n for name, n in sizes.items() if name in field_types(kind)}
             spec = {"kind": kind.kind, **options.overrides, **fixed}
             bundle = Bundle(model=baselines.build_baseline(baselines.from_dict(spec, "model")))
         else:
@@ -218,6 +253,7 @@ class ForecastJob(Job[SeriesData]):
             context=context,
             horizon=horizon,
             frequency=str(self.series.step),
+            fill_missing=self.data.fill_missing or self.base_info.fill_missing,
             known_covariates=self.known.columns or None,
             calendar_features=self.known.calendar or None,
             covariate_mean=self.known.mean or None,
@@ -225,43 +261,32 @@ class ForecastJob(Job[SeriesData]):
         )
         return replace(bundle, job=info)
 
-    def task(self) -> LearnerTask:
-        bundle = self.build()
-        learner = SeriesLearner(bundle.model)
-        return LearnerTask(
-            learner=learner,
-            train=self.windows(self.parts.train),
-            unit="values",
-            count=count_values,
-            metric="mse",
-            validate=self.validation(learner, self.windows(self.parts.valid)),
-            save=partial(save, bundle),
+    def train_examples(self) -> Windows:
+        return self.windows(self.parts.train)
+
+    def valid_examples(self) -> Windows:
+        return self.windows(self.parts.valid)
+
+    def learner(self, model: Any) -> SeriesLearner:
+        return SeriesLearner(model)
+
+    def validate(self, learner: SeriesLearner, valid: Windows, device: torch.device) -> ValidationResult:
+        """Compute the errors on all windows, in standardized units, also of repeating the last value."""
+        batch = BatchLimits(batch_size=max(256, self.recipe.training.batch_size or 0))
+        loss, scores = forecast_metrics(learner, valid, device, batch=batch)
+        if id(valid) not in self._naive:  # the errors of repeating the last value
+            spec = baselines.spec.RepeatLastSpec(prediction_length=valid.horizon)
+            repeat = SeriesLearner(baselines.build_baseline(spec))
+            scored = forecast_metrics(repeat, valid, torch.device("cpu"), batch=batch)
+            self._naive[id(valid)] = scored[1]
+        naive = self._naive[id(valid)]
+        errors = {"mse": scores.mse, "mae": scores.mae, "repeat_mse": naive.mse, "repeat_mae": naive.mae}
+        by_step = enumerate(zip(scores.mse_by_step, scores.mae_by_step, strict=True), 1)
+        return ValidationResult(
+            metrics={"loss": loss, **errors},
+            samples=self._samples(learner, valid, device),
+            tables={"steps": [{"step": n, "mse": mse, "mae": mae} for n, (mse, mae) in by_step]},
         )
-
-    def validation(
-        self, learner: SeriesLearner, windows: Windows
-    ) -> Callable[[torch.device], ValidationResult]:
-        """Return a function that computes the errors on all windows, in standardized units.
-
-        The errors of repeating the last value are included for comparison.
-        """
-        batch = max(256, self.recipe.training.batch or 0)
-        repeat = SeriesLearner(
-            baselines.build_baseline(baselines.spec.RepeatLastSpec(prediction_length=windows.horizon))
-        )
-        _, naive = forecast_metrics(repeat, windows, torch.device("cpu"), batch=batch)
-
-        def validate(device: torch.device) -> ValidationResult:
-            loss, scores = forecast_metrics(learner, windows, device, batch=batch)
-            errors = {"mse": scores.mse, "mae": scores.mae, "repeat_mse": naive.mse, "repeat_mae": naive.mae}
-            by_step = enumerate(zip(scores.mse_by_step, scores.mae_by_step, strict=True), 1)
-            return ValidationResult(
-                metrics={"loss": loss, **errors},
-                samples=self._samples(learner, windows, device),
-                tables={"steps": [{"step": n, "mse": mse, "mae": mae} for n, (mse, mae) in by_step]},
-            )
-
-        return validate
 
     def _samples(self, learner: SeriesLearner, windows: Windows, device: torch.device) -> list[Sample]:
         """Return samples of a few windows spread over a split: recent past, actual future and forecast."""
@@ -295,54 +320,19 @@ class ForecastJob(Job[SeriesData]):
         if not ((part.end - part.start) >= self.data.horizon).any():
             return {}
         learner = SeriesLearner(load(folder, device=device).model)
-        result = self.validation(learner, self.windows(part))(device)
+        result = self.validate(learner, self.windows(part), device)
         return {name: value for name, value in result.metrics.items() if name != "loss"}
 
 
-def split_series(series: SeriesSet, split: tuple[float, ...]) -> SeriesSplit:
-    """Split series in time, by fractions that add up to one or at row numbers."""
-    if max(split) <= 1:
-        return split_by_fraction(series, *split)
-    return split_by_rows(series, *(int(end) for end in split))
-
-
-def forecaster_lengths(bundle: Bundle, context: int | None) -> tuple[int | None, int]:
-    """Return context length and horizon of a saved forecaster.
-
-    context: returned if the model works with any context length.
-    """
-    spec: Any = bundle.spec
-    if isinstance(spec, specs.EncoderOnlySpec) and isinstance(spec.input, specs.SeriesPatchesSpec):
-        if isinstance(spec.head, specs.ForecastSpec):
-            return spec.input.context_length, spec.head.prediction_length
-    elif hasattr(spec, "prediction_length"):
-        known = bundle.job.context
-        return getattr(spec, "context_length", context or known), spec.prediction_length
-    raise UnsupportedError("the model in model.folder", "forecasting")
-
-
-def choose_options(context: int, rows: int) -> dict[str, Any]:
-    """Choose PatchTST options. rows: number of training windows, each column counted."""
-    patch = 16 if context >= 64 else max(2, context // 6)
-    options: dict[str, Any] = {"patch_length": patch, "stride": max(1, patch // 2), "num_layers": 3}
-    if context <= patch:
-        options["norm"] = "layer"  # batch norm fails on a single window with a single patch
-    if rows < SMALL_DATA:
-        dropouts = dict.fromkeys(("dropout", "ffn_dropout", "embed_dropout"), 0.3)
-        return options | {"d_model": 16, "num_heads": 4, "d_ff": 128, **dropouts}
-    return options | {"d_model": 128, "num_heads": 16, "d_ff": 256}
-
-
-def choose_epochs(
-    hardware: Hardware, options: Mapping[str, Any], rows: int, horizon: int, context: int
-) -> tuple[float, str]:
-    """Return the number of epochs that fits the time budget (1 to 30), and the reason."""
-    patches = (context - options["patch_length"]) // options["stride"] + 1
-    layer = 4 * options["d_model"] ** 2 + 2 * options["d_model"] * options["d_ff"]
-    weights = patches * (options["num_layers"] * layer + options["d_model"] * horizon)
-    idle = max(
-        1.0, SATURATING_WIDTH / options["d_model"]
-    )  # small matrix multiplications do not saturate the hardware
-    flops = 6 * weights * rows * idle  # per epoch
-    epochs = float(f"{min(30.0, max(1.0, TIME_BUDGET * hardware.flops / flops)):.2g}")
-    return epochs, f"{epochs:g} epochs, {hardware.estimate(epochs * flops)}"
+JOB = JobSpec(
+    name="forecast",
+    summary="Train a forecaster of time series; it is compared with repeating the last value.",
+    task="forecast",
+    factory=ForecastJob,
+    data=SeriesData,
+    metrics=("loss", "mse", "mae"),
+    metric="mse",
+    preset="patchtst",
+    batch_unit="examples",
+    r_drop=False,
+)

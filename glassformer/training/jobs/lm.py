@@ -1,56 +1,79 @@
-"""The job that trains causal language models on packed documents."""
+"""Job `lm`: train a causal language model on packed documents."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from glassformer import baselines
-from glassformer.bundle import Bundle, save
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
+from glassformer.core.schema import setting
 from glassformer.data.examples import PackedBlocks
 from glassformer.data.readers import file_format
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source, TextSource, texts
 from glassformer.data.split import splits_documents
-from glassformer.data.store import Chunk, Store, write_chunks
+from glassformer.data.store import Store, write_chunks
 from glassformer.errors import EmptyInputError, InvalidValueError
 from glassformer.generation import GenerationParams, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.messages import plural
 from glassformer.metrics.text import Perplexity
 from glassformer.tokenization import Tokenizer
-from glassformer.training.hardware import Hardware
-from glassformer.training.jobs.base import Job
-from glassformer.training.jobs.text import (
+from glassformer.training import sections
+from glassformer.training.encoding import (
+    DocumentEncoder,
+    Encoded,
     Progress,
-    TextCorpus,
-    build_text_bundle,
+    Row,
     eos_id,
-    group_items,
-    map_in_order,
     max_id,
-    prepare_corpus,
+    sample_prompts,
 )
-from glassformer.training.learner import TextLearner, count_labels
-from glassformer.training.model_setup import choose_size, max_input_length, supported_options
-from glassformer.training.recipe import TextData
-from glassformer.training.task import LearnerTask, Sample, ValidationResult, mean_loss
+from glassformer.training.hardware import Hardware
+from glassformer.training.job_spec import JobSpec
+from glassformer.training.learner import TextLearner
+from glassformer.training.model_setup import (
+    MAX_CONTEXT,
+    choose_context_length,
+    choose_size,
+    max_input_length,
+    supported_options,
+)
+from glassformer.training.sections import Paths, TableSection
+from glassformer.training.task import Sample, ValidationResult, mean_loss
+from glassformer.training.text_job import TextJob, build_text_bundle
 
-MAX_CONTEXT = 1024  # tokens, unless the recipe sets a context length
 MAX_SAMPLE_TOKENS = 64  # of a prompt, and of its continuation
 
 
-class LanguageModelingJob(Job[TextData]):
-    """Train a language model; evaluated with the loss on held-out text."""
+@dataclass(frozen=True, kw_only=True)
+class TextData(TableSection):
+    """Documents for language modeling."""
 
-    default_preset = "gpt2"
-    corpus: TextCorpus
+    train: Paths = sections.train_files("plain text, or tables with a text column")
+    valid: Paths | float = sections.valid_split(0.05)
+    sample_by: Literal["line", "paragraph", "file"] = setting(
+        "paragraph",
+        "what a document is in a plain file: a line, a paragraph (up to a blank line), or the file",
+    )
+    text_column: str | int | None = sections.column_name("text column of a table; null detects it")
+    context_length: int | None = setting(
+        None, "tokens per example, packed end to end; null chooses 128 to 1024", unit="tokens"
+    )
+
+
+class LanguageModelingJob(TextJob[TextData]):
+    """Train a language model."""
+
+    template = "none"
+    unit = "tokens"
+    cache_key = ()
 
     @property
     def context_length(self) -> int:
@@ -60,23 +83,28 @@ class LanguageModelingJob(Job[TextData]):
         if self.base is not None and self.data.context_length is None:
             self.update_data(context_length=min(max_input_length(self.base.spec), MAX_CONTEXT))
 
-    def prepare_data(self) -> None:
+    def fill_max_len(self) -> None:
+        """Do nothing: documents have no maximum length."""
+
+    def open_files(self, files: Sequence[str]) -> TextSource:
         data = self.data
         # in a table every row is a document
         sample_by = data.sample_by if file_format(data.train[0]) == "plain" else "line"
+        return texts(files, sample_by=sample_by, column=data.text_column, **data.table_options)
 
-        def read(files: Sequence[str]) -> TextSource:
-            return texts(files, sample_by=sample_by, column=data.text_column, encoding=data.encoding)
+    def encode(self, tokenizer: Tokenizer, rows: list[Row]) -> Encoded:
+        raise NotImplementedError("documents are encoded in pieces")
 
-        self.corpus = corpus = prepare_corpus(self, read, self._write, template="none")
+    def log_data(self) -> None:
+        corpus, data = self.corpus, self.data
         for split, counts in (("training", corpus.train_notes), ("validation", corpus.notes["valid"])):
             tokens, documents = counts["tokens"], counts["documents"]
             self.facts |= {f"{split} documents": documents, f"{split} tokens": tokens}
             self.log(f"{tokens:,} tokens in {documents:,} {plural('document', documents)} for {split}")
-        if isinstance(data.valid, float) and splits_documents(read(data.train)):
+        if isinstance(data.valid, float) and splits_documents(self.open_files(data.train)):
             self.log(f"the last {data.valid:.1%} of the text is held out")
 
-    def _write(
+    def write(
         self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors
     ) -> dict[str, Any]:
         assert isinstance(source, TextSource)
@@ -103,45 +131,44 @@ class LanguageModelingJob(Job[TextData]):
         reasons = [] if tuning else [reason]
         if self.data.context_length is None:
             limit = MAX_CONTEXT if self.base is None else max_input_length(self.base.spec)
-            self.update_data(
-                context_length=min(choose_context_length(tokens, store.max_length("text")), limit)
-            )
+            chosen = choose_context_length(tokens, store.max_length("text"))
+            self.update_data(context_length=min(chosen, limit))
             reasons.append(f"context length {self.context_length} tokens")
         length = self.context_length
         # with so few epochs the model does not overfit
         dropout = size.dropout if epochs > 2 else 0.0
         dropouts = dict.fromkeys(("dropout", "attention_dropout", "embed_dropout"), dropout)
         options: dict[str, Any] = {**size.options(), **dropouts, "max_len": length}
-        if self.preset.startswith("mistral"):
-            options["num_kv_heads"] = (
-                None  # as many as heads, since the preset's number might not divide them
-            )
+        if self.preset.startswith("mistral"):  # as many as heads, which the preset's number might not divide
+            options["num_kv_heads"] = None
         self.fill_model(supported_options(self.preset, options))
         return reasons + self.fill_training(
-            self.blocks(store, seed=self.recipe.seed),
+            self.train_examples(),
             batch=max(length, min(32_768 if hardware.on_gpu else 4096, tokens // 25)),
             epochs=3 if tuning else epochs,
             lr=5e-5 if tuning else min(2e-3, 0.3 / size.d_model + 2e-4),
         )
 
-    def blocks(self, store: Store, *, seed: int | None) -> PackedBlocks:
-        """Return the examples of a store; without a seed the block boundaries are fixed."""
+    def examples(self, store: Store, *, augment: bool = False) -> PackedBlocks:
+        """Return the blocks of a store; their boundaries change from epoch to epoch in training only."""
         recurrent = self.recipe.model.preset == "lstm" or (
-            self.base is not None and not isinstance(self.base.spec, specs.DecoderOnlySpec)
+            self.base is not None and self.base.spec.architecture != "decoder-only"
         )
         # a single document needs no segment ids, and all its batches then have the same arrays
         segments = not recurrent and len(store) > 1
         return PackedBlocks(
-            store, length=self.context_length, seed=seed, pad_id=self.corpus.pad_id, segments=segments
+            store,
+            length=self.context_length,
+            seed=self.recipe.seed if augment else None,
+            pad_id=self.corpus.pad_id,
+            segments=segments,
         )
 
     def build(self) -> Bundle:
-        """Build or load the model with its tokenizer, as it will be saved."""
         tokenizer = self.corpus.tokenizer
         fixed = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id}
         bundle = build_text_bundle(
             self,
-            self.corpus,
             overrides=lambda: supported_options(self.preset, fixed),
             lstm=("LSTMLanguageModel", {**fixed, "tied": ("head",)}),
         )
@@ -156,134 +183,45 @@ class LanguageModelingJob(Job[TextData]):
             )
         return bundle
 
-    def task(self) -> LearnerTask:
-        bundle = self.build()
-        learner = TextLearner(bundle.model, label_smoothing=self.recipe.training.label_smoothing or 0.0)
-        return LearnerTask(
-            learner=learner,
-            train=self.blocks(self.corpus.train, seed=self.recipe.seed),
-            unit="tokens",
-            count=count_labels,
-            metric="loss",
-            validate=self.validation(learner),
-            save=partial(save, bundle),
-        )
+    def learner(self, model: Any) -> TextLearner:
+        return TextLearner(model, label_smoothing=self.recipe.training.label_smoothing or 0.0)
 
-    def validation(self, learner: TextLearner) -> Callable[[torch.device], ValidationResult]:
-        """Return a function that computes the loss per token, character and byte on all held-out text.
-
-        It also generates a few continuations as samples.
-        """
+    def validate(self, learner: TextLearner, valid: PackedBlocks, device: torch.device) -> ValidationResult:
+        """Compute the loss per token, character and byte on all held-out text, and continue a few prompts."""
         corpus, training, counts = self.corpus, self.recipe.training, self.corpus.notes["valid"]
-        valid, decode = self.blocks(corpus.valid, seed=None), corpus.tokenizer.decode
-        sample_tokens = min(MAX_SAMPLE_TOKENS, max(1, valid.length // 2))
+        decode, sample_tokens = corpus.tokenizer.decode, min(MAX_SAMPLE_TOKENS, max(1, valid.length // 2))
         prompts = list(sample_prompts(corpus.valid, training.log_samples, max_tokens=sample_tokens))
-        batch = max(valid.length, training.batch or 4096)
         tokens = counts["tokens"] - counts["documents"]  # the first of a document is not predicted
         params = GenerationParams(
             eos_token_id=corpus.eos_id, pad_token_id=corpus.pad_id, max_new_tokens=sample_tokens
         )
-
-        def validate(device: torch.device) -> ValidationResult:
-            loss = mean_loss(learner, valid, device, batch=batch)
-            metrics = Perplexity()
-            metrics.add(
-                loss=loss * tokens,
-                tokens=tokens,
-                characters=counts["characters"],
-                bytes=counts["bytes"],
-            )
-            model = prepare_for_inference(learner.model)
-            outputs = generate_batched(model, [prompt for prompt, _ in prompts], params, check_finite=False)
-            return ValidationResult(
-                metrics={
-                    "loss": loss,
-                    "perplexity": metrics.perplexity,
-                    "bits_per_character": metrics.bits_per_character or 0.0,
-                    "bits_per_byte": metrics.bits_per_byte or 0.0,
-                },
-                samples=[
-                    Sample(source=decode(prompt), expected=decode(following), got=decode(best.ids))
-                    for (prompt, following), (best, *_) in zip(prompts, outputs, strict=True)
-                ],
-            )
-
-        return validate
+        loss = mean_loss(learner, valid, device, batch=training.batch_limits())
+        metrics = Perplexity()
+        metrics.add(loss=loss * tokens, tokens=tokens, characters=counts["characters"], bytes=counts["bytes"])
+        model = prepare_for_inference(learner.model)
+        outputs = generate_batched(model, [prompt for prompt, _ in prompts], params, check_finite=False)
+        return ValidationResult(
+            metrics={
+                "loss": loss,
+                "perplexity": metrics.perplexity,
+                "bits_per_character": metrics.bits_per_character or 0.0,
+                "bits_per_byte": metrics.bits_per_byte or 0.0,
+            },
+            samples=[
+                Sample(source=decode(prompt), expected=decode(following), got=decode(best.ids))
+                for (prompt, following), (best, *_) in zip(prompts, outputs, strict=True)
+            ],
+        )
 
 
-class DocumentEncoder:
-    """Encode pieces of documents, and append the end token to each document.
-
-    A document starts with the BOS token if the tokenizer adds one. `characters` and `bytes` count the text
-    encoded so far that is predicted, i.e. without the first token of each document.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, *, end: int, progress: Progress) -> None:
-        self.tokenizer, self.end, self.progress = tokenizer, end, progress
-        adds_bos = tokenizer.bos_id is not None and tokenizer.encode("a").ids[:1] == [tokenizer.bos_id]
-        self.prefix = [tokenizer.bos_id] if adds_bos and tokenizer.bos_id is not None else []
-        self.characters = self.bytes = 0
-
-    def parts(self, pieces: Iterable[tuple[int, str]]) -> Iterator[tuple[Chunk]]:
-        """Yield the ids of all documents in chunks. pieces: texts with the numbers of their documents."""
-        document = None  # number of the current document
-
-        def encode(group: list[tuple[int, str]]) -> list[tuple[list[int], int]]:
-            return self.tokenizer.encode_ids_with_first_end([text for _, text in group])
-
-        for group, encoded in map_in_order(encode, group_items(pieces, lambda piece: len(piece[1]))):
-            ids: list[int] = []
-            ends: list[int] = []
-            for (number, text), (text_ids, first_end) in zip(group, encoded, strict=True):
-                self._count(text)
-                if number != document:
-                    if document is not None:
-                        ids.append(self.end)
-                        ends.append(len(ids))
-                    ids += self.prefix
-                    if not self.prefix:
-                        self._count(text[:first_end], -1)
-                    document = number
-                ids += text_ids
-            self.progress.add(sum(len(text) for _, text in group))
-            yield (_part(ids, ends),)
-        if document is not None:
-            yield (_part([self.end], [1]),)
-
-    def _count(self, text: str, sign: int = 1) -> None:
-        self.characters += sign * len(text)
-        self.bytes += sign * len(text.encode())
-
-
-def _part(ids: list[int], ends: list[int]) -> Chunk:
-    return Chunk(ids=np.array(ids, np.int64), ends=np.array(ends, np.int64))
-
-
-def choose_context_length(tokens: int, longest: int) -> int:
-    """Choose a power of two from 128 to 1024, limited by the longest document and leaving 2,500 blocks.
-
-    >>> [choose_context_length(*sizes) for sizes in ((10**6, 10**6), (10**6, 90), (10**9, 10**6))]
-    [256, 128, 1024]
-    """
-    length = 128
-    while length < min(MAX_CONTEXT, longest) and tokens // (2 * length) >= 2500:
-        length *= 2
-    return length
-
-
-def sample_prompts(store: Store, count: int, *, max_tokens: int) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield up to `count` prompts spread over a text, each with the tokens that follow it.
-
-    max_tokens: maximum length of a prompt, and of its continuation.
-    """
-    ids, ends = store.concatenated("text")
-    starts: set[int] = set()
-    for n in range(count):
-        start = n * len(ids) // count
-        document = int(np.searchsorted(ends, start, side="right"))
-        first, end = int(ends[document - 1]) if document else 0, int(ends[document])
-        start = max(first, min(start, end - 2 * max_tokens)) if end - first > 2 * max_tokens else first
-        cut = start + min(max_tokens, max(1, (end - start) // 2))
-        if start not in starts and cut < end:
-            starts.add(start)
-            yield ids[start:cut].tolist(), ids[cut : min(cut + max_tokens, end)].tolist()
+JOB = JobSpec(
+    name="lm",
+    summary="Train a language model.",
+    task="generate",
+    factory=LanguageModelingJob,
+    data=TextData,
+    metrics=("loss", "perplexity", "bits_per_character", "bits_per_byte"),
+    metric="loss",
+    preset="gpt2",
+    r_drop=False,
+)

@@ -22,6 +22,7 @@ from typing import Any, SupportsFloat
 from rich.console import Console
 
 from glassformer.errors import GlassformerError
+from glassformer.messages import quantity
 from glassformer.metrics.text import perplexity
 from glassformer.training.logging.console import Display, format_duration, format_number, single_line
 from glassformer.training.logging.history import METRICS_FILE, Kind, format_line, truncate_history
@@ -229,7 +230,7 @@ class RunLog:
             self._display.message(f"{failed.path} cannot be written ({reason}); training continues unlogged")
         elif failed is None and self._failure_reported:
             lost = self._metrics.lost + self._text.lost
-            self._display.message(f"{self._metrics.path} can be written again; {lost} lines were lost")
+            self._display.message(f"{self._metrics.path} can be written again; {quantity(lost, 'line')} lost")
         self._failure_reported = failed is not None
 
 

@@ -41,7 +41,8 @@ def settings(rng: random.Random, most: int) -> GenerationConfig:
             "early_stopping": rng.choice((True, False)),
         }
     processors: tuple[dict[str, Any], ...] = (
-        {"repetition_penalty": 1.3}, {"no_repeat_ngram_size": 2}, {"stop_strings": ("a", "bc")},
+        {"repetition_penalty": 1.3}, {"presence_penalty": 1.5}, {"frequency_penalty": -0.5},
+        {"logit_bias": ((7, 4.0), (11, -100.0))}, {"no_repeat_ngram_size": 2}, {"stop_strings": ("a", "bc")},
         {"min_new_tokens": min(3, kwargs["max_new_tokens"])}, {"suppress_tokens": (7, 9)},
         {"forced_eos_token_id": 5}, {"min_p": 0.05} if kwargs.get("do_sample") else {},
     )  # fmt: skip

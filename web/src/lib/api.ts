@@ -7,6 +7,15 @@ export interface AblateHead {
   head: number;
 }
 
+/** A span of the context: its text, character offsets [start, end) and probability. no_answer: the probability that the context has no answer, if the model was trained to predict this. */
+export interface Answer {
+  text: string;
+  start: number;
+  end: number;
+  score: number;
+  no_answer: number;
+}
+
 /** An extracted answer; start, end: character offsets in the context. */
 export interface AnswerOutcome {
   kind: "answer";
@@ -14,6 +23,24 @@ export interface AnswerOutcome {
   start: number;
   end: number;
   score: number;
+}
+
+/** POST /answer: answer questions with a span of a context. Long contexts are split into overlapping windows. */
+export interface AnswerRequest {
+  model?: string | null;
+  questions: string[];
+  context?: string | null;
+  contexts?: string[] | null;
+  max_answer_tokens?: number;
+  window?: number | null;
+  stride?: number;
+  handle_impossible_answer?: boolean;
+}
+
+/** A span of the context: its text, character offsets [start, end) and probability. no_answer: the probability that the context has no answer, if the model was trained to predict this. */
+export interface AnswerResponse {
+  model: string;
+  results: Answer[];
 }
 
 export interface AssistantMessage {
@@ -55,7 +82,7 @@ export interface ChatChoice {
   finish_reason: "stop" | "length";
 }
 
-/** POST /v1/chat/completions, as OpenAI defines it. Tools and tool calls are passed to the chat template; calls in the answer are part of its text. `documents` and `chat_template_kwargs`, further variables of the template, are extensions. */
+/** POST /v1/chat/completions, as OpenAI defines it. Tools and tool calls are passed to the chat template; calls in the answer are part of its text. `documents` and `chat_template_kwargs`, further variables of the template, are extensions. `parallel_tool_calls` has no effect. */
 export interface ChatCompletionRequest {
   model?: string | null;
   temperature?: 0 | number | null;
@@ -72,6 +99,7 @@ export interface ChatCompletionRequest {
   user?: string | null;
   metadata?: Record<string, string> | null;
   store?: boolean | null;
+  service_tier?: string | null;
   top_k?: number | null;
   min_p?: number | null;
   repetition_penalty?: number | null;
@@ -119,22 +147,23 @@ export interface CheckpointInfo {
   loss: number | null;
 }
 
-/** POST /classify: `texts`, or `images` as data: URLs or base64 of PNG or JPEG files. text_pairs: the second text of each pair, as many as `texts`. labels: names of the classes of images, for a model with an image and a text tower (zero-shot). template: text with {} in place of a label, by default "a photo of a {}"; several are averaged. */
+/** POST /classify: classify texts, images or time series. A regression model predicts a value. A model trained on text pairs takes two texts. A model with an image and a text tower compares images with the labels. A folder means all its images. A model of time series takes arrays (T, C), or a file: .ts, UCR .tsv or a table. */
 export interface ClassifyRequest {
   model?: string | null;
   texts?: string[] | null;
   text_pairs?: string[] | null;
   images?: string[] | null;
+  series?: (number[] | number[][])[] | null;
+  top?: number | null;
   labels?: string[] | null;
   template?: string | string[] | null;
-  top?: number | null;
   truncate?: boolean;
 }
 
-/** The labels of each input, the most likely first. warnings: how images differ from the training data. */
+/** The labels of an input, most likely first; empty if it was rejected. warnings: only for images. */
 export interface ClassifyResponse {
   model: string;
-  results: LabelScore[][];
+  results: Label[][];
   warnings: string[];
 }
 
@@ -146,7 +175,7 @@ export interface CompletionChoice {
   finish_reason: "stop" | "length" | null;
 }
 
-/** POST /v1/completions, as OpenAI defines it. `to`, the target language of a multilingual model, and `response_format` are extensions. */
+/** POST /v1/completions, as OpenAI defines it. max_tokens: by default 16. `to`, the target language of a multilingual model, and `response_format` are extensions. */
 export interface CompletionRequest {
   model?: string | null;
   temperature?: 0 | number | null;
@@ -163,6 +192,7 @@ export interface CompletionRequest {
   user?: string | null;
   metadata?: Record<string, string> | null;
   store?: boolean | null;
+  service_tier?: string | null;
   top_k?: number | null;
   min_p?: number | null;
   repetition_penalty?: number | null;
@@ -185,6 +215,15 @@ export interface CompletionResponse {
   usage?: Usage | null;
 }
 
+/** The continuation of a prompt. score: its log-probability; warnings: why it may be wrong. */
+export interface Continuation {
+  text: string;
+  score: number;
+  num_tokens: number;
+  finish_reason: "end" | "length" | "stop";
+  warnings: string[];
+}
+
 export interface Curve {
   step: number[];
   value: number[];
@@ -199,14 +238,14 @@ export interface DetectOutcome {
   probabilities: string;
 }
 
-/** POST /detect: `images` as data: URLs or base64 of PNG or JPEG files. threshold: minimum score of an object. */
+/** POST /detect: detect objects in images. A box is x_min, y_min, x_max, y_max in pixels of the original image. */
 export interface DetectRequest {
   model?: string | null;
   images: string[];
   threshold?: number;
 }
 
-/** The objects of each image, the highest score first. */
+/** The objects of an image, the highest score first. */
 export interface DetectResponse {
   model: string;
   results: DetectedObject[][];
@@ -236,15 +275,16 @@ export interface DifferenceInfo {
   residual: ResidualChange[];
 }
 
-/** POST /embed: `texts`, or `images` as data: URLs or base64 of PNG or JPEG files. */
+/** POST /embed: embed texts or images as vectors. A sentence encoder pools and normalizes as configured; other text encoders return the mean over tokens, image encoders their class token, if they have one. A model with an image and a text tower embeds both: names that end like an image file's are images. A folder means all its images. */
 export interface EmbedRequest {
   model?: string | null;
   texts?: string[] | null;
   images?: string[] | null;
+  prompt?: string | null;
   truncate?: boolean;
 }
 
-/** The vectors in the order of the inputs. */
+/** The vector of an input; empty if the input was skipped. */
 export interface EmbedResponse {
   model: string;
   vectors: number[][];
@@ -265,7 +305,7 @@ export interface EmbeddingOutcome {
   norm: number;
 }
 
-/** POST /v1/embeddings, as OpenAI defines it. */
+/** POST /v1/embeddings, as OpenAI defines it. dimensions: the first ones of each vector, scaled to length 1, for models trained for it (Matryoshka). */
 export interface EmbeddingRequest {
   model?: string | null;
   input: string | string[] | number[] | number[][];
@@ -282,8 +322,8 @@ export interface EmbeddingResponse {
   usage: Usage;
 }
 
-/** An entity. start, end: character offsets. */
-export interface EntitySpan {
+/** A span of a text: its label, probability, character offsets [start, end) and text. */
+export interface Entity {
   label: string;
   score: number;
   start: number;
@@ -316,6 +356,25 @@ export interface FillOutcome {
   masks: MaskPredictions[];
 }
 
+/** POST /fill: fill every [MASK] with the most likely word. */
+export interface FillRequest {
+  model?: string | null;
+  texts: string[];
+  top?: number;
+}
+
+/** A text with the most likely token at each mask, and the predictions for each mask. */
+export interface FillResponse {
+  model: string;
+  results: FilledText[];
+}
+
+/** A text with the most likely token at each mask, and the predictions for each mask. */
+export interface FilledText {
+  text: string;
+  masks: TokenScore[][];
+}
+
 /** A forecast in the units of the columns. past: number of steps read. quantiles: predicted levels. */
 export interface ForecastOutcome {
   kind: "forecast";
@@ -326,15 +385,15 @@ export interface ForecastOutcome {
   names: ForecastTensors;
 }
 
-/** POST /forecast: the series so far. fill: how to fill missing values and timestamps. */
+/** POST /forecast: forecast time series. Quantile columns such as OT_0.1 are written if the model predicts a distribution. By default all columns that the model was trained on are forecast. */
 export interface ForecastRequest {
   model?: string | null;
   series: Series;
-  fill?: "error" | "linear" | "last" | "ignore";
-  quantile_levels?: number[] | null;
+  fill?: "error" | "linear" | "last" | "ignore" | null;
+  quantile_levels?: number[];
 }
 
-/** The forecast by column. quantiles: predicted quantiles by column and level. */
+/** The forecast of a series. quantiles: predicted quantiles by column and level. warnings: e.g. about repaired values. */
 export interface ForecastResponse {
   model: string;
   columns: string[];
@@ -359,6 +418,37 @@ export interface FunctionCall {
   arguments: string;
 }
 
+/** POST /generate: generate text from a prompt. The result does not include the prompt. At most 256 tokens are generated by default. */
+export interface GenerateRequest {
+  model?: string | null;
+  prompt?: string | null;
+  prompts?: string[] | null;
+  max_new_tokens?: number | null;
+  min_new_tokens?: number | null;
+  num_beams?: number | null;
+  do_sample?: boolean | null;
+  temperature?: number | null;
+  top_k?: number | null;
+  top_p?: number | null;
+  min_p?: number | null;
+  seed?: number | null;
+  repetition_penalty?: number | null;
+  presence_penalty?: number | null;
+  frequency_penalty?: number | null;
+  logit_bias?: Record<string, number> | null;
+  no_repeat_ngram_size?: number | null;
+  length_penalty?: number | null;
+  length_formula?: "hf" | "fairseq" | "paper" | null;
+  early_stopping?: boolean | "never" | null;
+  stop_strings?: string | string[] | null;
+}
+
+/** The continuation of a prompt. score: its log-probability; warnings: why it may be wrong. */
+export interface GenerateResponse {
+  model: string;
+  results: Continuation[];
+}
+
 /** Generation parameters, under the library's names. */
 export interface GenerationParameters {
   max_new_tokens?: number | null;
@@ -369,12 +459,15 @@ export interface GenerationParameters {
   top_k?: number | null;
   top_p?: number | null;
   min_p?: number | null;
+  seed?: number | null;
   repetition_penalty?: number | null;
+  presence_penalty?: number | null;
+  frequency_penalty?: number | null;
+  logit_bias?: Record<string, number> | null;
   no_repeat_ngram_size?: number | null;
   length_penalty?: number | null;
   length_formula?: "hf" | "fairseq" | "paper" | null;
   early_stopping?: boolean | "never" | null;
-  seed?: number | null;
   stop_strings?: string | string[] | null;
 }
 
@@ -425,14 +518,15 @@ export interface JSONSchemaFormat {
   json_schema: NamedSchema;
 }
 
+/** A label and its probability; for a regression model, the predicted value. */
+export interface Label {
+  label: string;
+  score: number;
+}
+
 export interface LabelProbability {
   label: string;
   probability: number;
-}
-
-export interface LabelScore {
-  label: string;
-  score: number;
 }
 
 /** The labels of a classifier, most likely first. */
@@ -473,6 +567,13 @@ export interface MaskToken {
   kind: "mask_token";
   sequence: string;
   position: number;
+}
+
+/** A candidate, its index, and its cosine similarity to the query. text: empty for pixels and bytes. */
+export interface Match {
+  index: number;
+  text: string;
+  score: number;
 }
 
 /** A served model, as OpenAI lists it. */
@@ -525,7 +626,7 @@ export interface NamedSchema {
   strict?: boolean | null;
 }
 
-/** POST /ner: texts in which to find named entities. */
+/** POST /ner: find named entities in texts. */
 export interface NerRequest {
   model?: string | null;
   texts: string[];
@@ -533,10 +634,10 @@ export interface NerRequest {
   truncate?: boolean;
 }
 
-/** The entities of each text. */
+/** The entities of a text. */
 export interface NerResponse {
   model: string;
-  results: EntitySpan[][];
+  results: Entity[][];
 }
 
 /** The model's predictions at one position, best first. logits: name of the tensor of all logits. */
@@ -588,6 +689,46 @@ export interface ResidualChange {
   stack: string;
   sites: string[];
   name: string;
+}
+
+/** POST /restore: restore sentences with missing or shuffled words. `<gap>` marks missing words. The model must be trained with the job restore. */
+export interface RestoreRequest {
+  model?: string | null;
+  text?: string | null;
+  texts?: string[] | null;
+  max_new_tokens?: number | null;
+  min_new_tokens?: number | null;
+  num_beams?: number | null;
+  do_sample?: boolean | null;
+  temperature?: number | null;
+  top_k?: number | null;
+  top_p?: number | null;
+  min_p?: number | null;
+  seed?: number | null;
+  repetition_penalty?: number | null;
+  presence_penalty?: number | null;
+  frequency_penalty?: number | null;
+  logit_bias?: Record<string, number> | null;
+  no_repeat_ngram_size?: number | null;
+  length_penalty?: number | null;
+  length_formula?: "hf" | "fairseq" | "paper" | null;
+  early_stopping?: boolean | "never" | null;
+  stop_strings?: string | string[] | null;
+}
+
+/** A restored text. score: its log-probability; warnings: why it may be wrong. */
+export interface RestoreResponse {
+  model: string;
+  results: RestoredText[];
+}
+
+/** A restored text. score: its log-probability; warnings: why it may be wrong. */
+export interface RestoredText {
+  text: string;
+  score: number;
+  num_tokens: number;
+  finish_reason: "end" | "length" | "stop";
+  warnings: string[];
 }
 
 /** A training run. running: whether a process is training in the folder. step: the last logged step. example: whether this is the small run that ships with the package, shown for models whose training was not recorded. */
@@ -672,12 +813,15 @@ export interface SearchRequest {
   top_k?: number | null;
   top_p?: number | null;
   min_p?: number | null;
+  seed?: number | null;
   repetition_penalty?: number | null;
+  presence_penalty?: number | null;
+  frequency_penalty?: number | null;
+  logit_bias?: Record<string, number> | null;
   no_repeat_ngram_size?: number | null;
   length_penalty?: number | null;
   length_formula?: "hf" | "fairseq" | "paper" | null;
   early_stopping?: boolean | "never" | null;
-  seed?: number | null;
   stop_strings?: string | string[] | null;
   model: string;
   text: string;
@@ -701,7 +845,7 @@ export interface SegmentOutcome {
   attentions: TwoWayAttention[];
 }
 
-/** POST /segment: an `image` as data: URL or base64 of a PNG or JPEG file. For a promptable model, points or boxes in pixels. points: inside one object. background_points: outside of it. boxes: each around an object. everything: segment everything, with a grid of points_per_side^2 points (default: 32^2). multimask_output: three masks per prompt; by default for a single point. For the other models: mode, by default what the model was trained for; threshold: minimum score (default: 0.5); stuff_classes: classes that are merged into one segment in panoptic mode. */
+/** POST /segment: segment objects and regions in images. A promptable model (SAM) segments the objects that points and boxes name, or everything; scores are predicted IoUs. A single point is ambiguous and gives three masks, e.g. of a shirt, a person and a group; the largest whose predicted IoU is within 0.05 of the highest comes first. An image is encoded once; a second prompt for it only runs the decoder. Other models (EoMT, Mask2Former, ...) segment whole images into classes, objects or regions. A box is x_min, y_min, x_max, y_max. */
 export interface SegmentRequest {
   model?: string | null;
   image: string;
@@ -762,13 +906,7 @@ export interface SeriesInfo {
   scaling: "std" | "mean" | "none";
 }
 
-/** A candidate by its index, and its cosine similarity. */
-export interface SimilarMatch {
-  index: number;
-  score: number;
-}
-
-/** POST /similar: rank candidates by the cosine similarity of their vectors to each query. Queries are `texts` or `images`, candidates are `candidate_texts` or `candidate_images`; a model with an image and a text tower compares both kinds. */
+/** POST /similar: find the most similar texts or images. Candidates are ranked by the cosine similarity of their vectors to that of the query. With an image and a text tower, texts find images and images find texts. */
 export interface SimilarRequest {
   model?: string | null;
   texts?: string[] | null;
@@ -779,10 +917,10 @@ export interface SimilarRequest {
   truncate?: boolean;
 }
 
-/** The candidates for each query, the most similar first. */
+/** The candidates for a query, the most similar first. */
 export interface SimilarResponse {
   model: string;
-  results: SimilarMatch[][];
+  results: Match[][];
 }
 
 /** Images compared with texts. cosines: one row per image. The logits are scale * cosine + bias. activation: probabilities are a softmax over the texts, or a sigmoid of each logit. */
@@ -880,9 +1018,51 @@ export interface StepRequest {
   parameters?: GenerationParameters | null;
 }
 
+/** include_usage: end with an event that counts the tokens. `include_obfuscation` has no effect. */
 export interface StreamOptions {
   include_usage?: boolean;
   include_obfuscation?: boolean;
+}
+
+/** POST /summarize: summarize texts. A text longer than the model's maximum length is an error. */
+export interface SummarizeRequest {
+  model?: string | null;
+  text?: string | null;
+  texts?: string[] | null;
+  prefix?: string | null;
+  max_new_tokens?: number | null;
+  min_new_tokens?: number | null;
+  num_beams?: number | null;
+  do_sample?: boolean | null;
+  temperature?: number | null;
+  top_k?: number | null;
+  top_p?: number | null;
+  min_p?: number | null;
+  seed?: number | null;
+  repetition_penalty?: number | null;
+  presence_penalty?: number | null;
+  frequency_penalty?: number | null;
+  logit_bias?: Record<string, number> | null;
+  no_repeat_ngram_size?: number | null;
+  length_penalty?: number | null;
+  length_formula?: "hf" | "fairseq" | "paper" | null;
+  early_stopping?: boolean | "never" | null;
+  stop_strings?: string | string[] | null;
+}
+
+/** A summary. score: its log-probability; warnings: why it may be wrong. */
+export interface SummarizeResponse {
+  model: string;
+  summaries: Summary[];
+}
+
+/** A summary. score: its log-probability; warnings: why it may be wrong. */
+export interface Summary {
+  text: string;
+  score: number;
+  num_tokens: number;
+  finish_reason: "end" | "length" | "stop";
+  warnings: string[];
 }
 
 /** Swap two tokens or image patches. */
@@ -914,6 +1094,13 @@ export interface TokenLogprob {
   logprob: number;
   bytes: number[];
   top_logprobs: TopLogprob[];
+}
+
+/** A token predicted for a mask: its id, text and probability. */
+export interface TokenScore {
+  token: number;
+  text: string;
+  score: number;
 }
 
 /** The tokens that one stack reads: of a text, patches of an image or series, object queries or prompts. grid: rows, columns of patches. prefix: number of added first tokens. */
@@ -1012,8 +1199,14 @@ export interface TraceToken {
   span?: [number, number];
 }
 
-/** POST /translate: `text` or `texts`, and generation parameters. */
+/** POST /translate: translate texts. Line breaks are kept, and empty lines stay empty. Lines of more than 128 tokens are translated sentence by sentence, as are all lines if the model was trained on single sentences. Defaults come from generation_config.json in the model folder; without it, beam search uses 4 beams. */
 export interface TranslateRequest {
+  model?: string | null;
+  text?: string | null;
+  texts?: string[] | null;
+  to?: string | null;
+  prefix?: string | null;
+  split?: "long" | "always" | "never" | null;
   max_new_tokens?: number | null;
   min_new_tokens?: number | null;
   num_beams?: number | null;
@@ -1022,22 +1215,19 @@ export interface TranslateRequest {
   top_k?: number | null;
   top_p?: number | null;
   min_p?: number | null;
+  seed?: number | null;
   repetition_penalty?: number | null;
+  presence_penalty?: number | null;
+  frequency_penalty?: number | null;
+  logit_bias?: Record<string, number> | null;
   no_repeat_ngram_size?: number | null;
   length_penalty?: number | null;
   length_formula?: "hf" | "fairseq" | "paper" | null;
   early_stopping?: boolean | "never" | null;
-  seed?: number | null;
   stop_strings?: string | string[] | null;
-  model?: string | null;
-  text?: string | null;
-  texts?: string[] | null;
-  to?: string | null;
-  prefix?: string | null;
-  split?: "long" | "always" | "never" | null;
 }
 
-/** The translations in the order of the texts. */
+/** One translation. score: its log-probability; warnings: why it may be wrong. */
 export interface TranslateResponse {
   model: string;
   translations: Translation[];

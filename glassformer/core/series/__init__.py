@@ -1,0 +1,1 @@
+"""Parts for time series: patches and their scaling, heads and distributions."""

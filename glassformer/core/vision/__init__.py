@@ -1,0 +1,1 @@
+"""Parts for images: grids of tokens, windows, convolutions, object queries, masks and prompts."""

@@ -1,0 +1,125 @@
+"""Prompts of token ids in which embeddings, e.g. of an image, take the place of some tokens.
+
+T tokens of the prompt, n positions of a span, W width of the model's token embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from glassformer.core.embeddings import TokenInput
+from glassformer.core.model import DecoderOnly
+from glassformer.errors import (
+    ConflictError,
+    InputTooLongError,
+    InvalidValueError,
+    ShapeError,
+    UnsupportedError,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingSpan:
+    """Embeddings (n, W) that replace the scaled token embeddings of the ids at offset, ..., offset + n - 1.
+
+    The model adds positions and token types to them, and normalizes them, as those of tokens.
+
+    offset: position of the first embedding in the prompt
+    embeddings: (n, W), floating-point
+    """
+
+    offset: int
+    embeddings: Tensor
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.embeddings)
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """What generation starts from.
+
+    ids: (T,), with a placeholder id at each position of a span
+    spans: embeddings that replace those of the placeholders, in the order of the prompt
+    positions: (T,), position ids of rotary embeddings and position tables, if not 0, 1, ...; generation goes
+    on after the largest
+    key: identifies the content of all spans, e.g. a hash of the image; without it, the prefix cache shares
+    only the tokens before the first span
+
+    >>> import torch
+    >>> span = EmbeddingSpan(1, torch.zeros(2, 16))
+    >>> len(Prompt(torch.tensor([5, 3, 3, 7]), (span,)))
+    4
+    """
+
+    ids: Tensor
+    spans: tuple[EmbeddingSpan, ...] = ()
+    positions: Tensor | None = None
+    key: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if self.ids.dim() != 1:
+            raise ShapeError("Prompt.ids", self.ids.shape, "(T,), one id for each position")
+        if self.positions is not None and self.positions.shape != self.ids.shape:
+            raise ShapeError("Prompt.positions", self.positions.shape, f"that of the ids, ({len(self)},)")
+        if self.positions is not None and (self.positions.is_floating_point() or (self.positions < 0).any()):
+            raise InvalidValueError("Prompt.positions", self.positions.tolist(), "integers of at least 0")
+        end = 0
+        for span in self.spans:
+            if span.embeddings.dim() != 2 or not span.embeddings.is_floating_point():
+                raise ShapeError("EmbeddingSpan.embeddings", span.embeddings.shape, "(n, W), floating-point")
+            if not 0 <= span.offset <= span.end <= len(self):
+                expected = f"a span of {len(span.embeddings)} positions within the {len(self)} of the prompt"
+                raise InvalidValueError("EmbeddingSpan.offset", span.offset, expected)
+            if span.offset < end:
+                raise ConflictError(("spans", "spans"), "they overlap or are not in the prompt's order")
+            end = span.end
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def has_embeddings_or_positions(self) -> bool:
+        return bool(self.spans) or self.positions is not None
+
+    @property
+    def next_position(self) -> int:
+        """The position id of the first generated token."""
+        return len(self) if self.positions is None or not len(self) else int(self.positions.max()) + 1
+
+    def check(self, model: nn.Module) -> None:
+        """Raise unless the model accepts the spans and positions. model: without its preparation."""
+        if not self.has_embeddings_or_positions:
+            return
+        embed = model.embed if isinstance(model, DecoderOnly) else None
+        if not isinstance(embed, TokenInput):
+            raise UnsupportedError(f"a {type(model).__name__}", "embeddings and position ids in a prompt")
+        if embed.position is not None and self.next_position > embed.position.max_len:
+            raise InputTooLongError(self.next_position, embed.position.max_len, "positions")
+        for span in self.spans:
+            if span.embeddings.shape[1] != embed.token.embedding_dim:
+                expected = f"(n, {embed.token.embedding_dim}), the width of the token embeddings"
+                raise ShapeError("EmbeddingSpan.embeddings", span.embeddings.shape, expected)
+
+    def spans_between(self, start: int, end: int, index: int) -> list[EmbeddingSpan]:
+        """Return the spans of positions start to end - 1, with offsets that count `start` as `index`."""
+        cuts = [(span, max(span.offset, start), min(span.end, end)) for span in self.spans]
+        return [
+            EmbeddingSpan(index + first - start, span.embeddings[first - span.offset : last - span.offset])
+            for span, first, last in cuts
+            if first < last
+        ]
+
+    def cache_keys(self) -> Sequence[Hashable]:
+        """Return what each position holds, for the prefix cache; without a key, up to the first span."""
+        keys: list[Hashable] = self.ids.tolist()
+        if self.spans and self.key is None:
+            keys = keys[: self.spans[0].offset]
+        else:
+            for number, span in enumerate(self.spans):
+                keys[span.offset : span.end] = [(self.key, number, n) for n in range(len(span.embeddings))]
+        return keys if self.positions is None else [*zip(keys, self.positions.tolist(), strict=False)]

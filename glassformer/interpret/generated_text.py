@@ -1,0 +1,214 @@
+"""The texts of a generating model: its source or prompt, and the target that is given or generated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Unpack
+
+import torch
+
+from glassformer.bundle import Bundle
+from glassformer.errors import EmptyInputError, InputTooLongError, InvalidValueError
+from glassformer.generation import GenerationOptions, generate_batched
+from glassformer.generation.inference_model import max_positions
+from glassformer.generation.step_decoder import decoder_start_ids
+from glassformer.interpret.interventions import IntervenedModel, unpadded
+from glassformer.interpret.outline import model_kind
+from glassformer.interpret.prepared_input import PreparedInput
+from glassformer.interpret.schema import Intervention, TokenSequence, TraceInput
+from glassformer.interpret.tokens import encoded_sequence, generated_tokens, tokens_of
+from glassformer.processors.text import require_tokenizer, select_tokens
+from glassformer.tasks.base import RejectedInputError
+from glassformer.tasks.text_generation import (
+    NO_LANGUAGE,
+    Segment,
+    TextGenerationTask,
+    TextGenerator,
+    decode_continuation,
+    memory_errors,
+    segments_of,
+    target_language,
+)
+from glassformer.tasks.translation import SequenceToSequenceTask, Translator, source_task
+from glassformer.tokenization import Tokenizer, encode_tagged
+
+MAX_TOKENS = 1024  # of a trace
+MAX_GENERATED = 128  # tokens of the model's own answer
+
+
+def check_length(length: int, limit: int = MAX_TOKENS) -> None:
+    """Raise if an input is too long for a trace."""
+    if length > limit:
+        raise InputTooLongError(length, limit, hint="shorten it")
+
+
+def generation_task(
+    bundle: Bundle, to: str | None = None, **options: Unpack[GenerationOptions]
+) -> TextGenerationTask[str]:
+    """Create the task of a generating model, with the input as a single segment."""
+    if model_kind(bundle) == "generate":
+        return TextGenerator(bundle, to=to, **options)
+    task = source_task(bundle, to, **options)
+    if isinstance(task, SequenceToSequenceTask):
+        task.segmenter = replace(task.segmenter, split="never")
+    return task
+
+
+def encode_segment(task: TextGenerationTask[str], text: str) -> Segment:
+    """Encode a source or prompt as the task does; raise if it is too long for a trace."""
+    if isinstance(task, SequenceToSequenceTask):
+        text = " ".join(text.splitlines())
+    try:
+        (document,) = task.preprocess([text])
+    except RejectedInputError as error:
+        raise error.reason from None
+    segments = segments_of(document)
+    if not segments or not segments[0].ids:
+        raise EmptyInputError("text")
+    check_length(len(segments[0].ids))
+    return segments[0]
+
+
+def prepare_source(bundle: Bundle, input: TraceInput, interventions: Sequence[Intervention]) -> PreparedInput:
+    """Prepare a source and its target: the given one, else the output of the intervened model."""
+    task = generation_task(bundle, input.to)
+    segment = encode_segment(task, input.text or "")
+    starts = list(decoder_start_ids(bundle.model, task.params.start_ids))
+    finish_reason: str | None = None
+    if input.target is None:
+        target, finish_reason = generate_target(task, segment, len(starts), interventions)
+        text = task.decode(segment, target)
+    else:
+        target = target_ids(bundle, input)
+        text = " ".join(task.tokenizer.decode(target).splitlines()).strip()
+    check_length(len(starts) + len(target))
+    spec: Any = bundle.spec
+    src = torch.tensor([segment.ids], device=bundle.device)
+    tgt = torch.tensor([[*starts, *target]], device=bundle.device)
+    return PreparedInput(
+        kind="translate",
+        input=input,
+        sequences=(
+            source_sequence(task, segment, input.to),
+            target_sequence(task.tokenizer, [*starts, *target], len(starts), text),
+        ),
+        inputs={"src": unpadded(src, spec.source), "tgt": unpadded(tgt, spec.target, first=1)},
+        start=len(starts),
+        finish_reason=finish_reason,
+    )
+
+
+def prepare_prompt(bundle: Bundle, input: TraceInput) -> PreparedInput:
+    task, text = generation_task(bundle), input.text or ""
+    tokenizer, prompt = task.tokenizer, encode_segment(task, text).ids
+    target = target_ids(bundle, input)
+    check_length(len(prompt) + len(target), min(task.max_input_tokens or MAX_TOKENS, MAX_TOKENS))
+    encoded = tokenizer.encode(text)
+    if text and encoded.ids[: len(prompt)] == prompt:
+        read = encoded_sequence(tokenizer, select_tokens(encoded, range(len(prompt))), text, "input").tokens
+    else:  # an empty prompt starts with a special token
+        read = tuple(replace(token, special=True) for token in tokens_of(tokenizer, prompt))
+    whole = text + decode_continuation(tokenizer, prompt, target)
+    after = generated_tokens(tokenizer, target, whole, "target", first=len(text))
+    spec: Any = bundle.spec
+    ids = torch.tensor([[*prompt, *target]], device=bundle.device)
+    return PreparedInput(
+        kind="generate",
+        input=input,
+        sequences=(TokenSequence(name="input", kind="text", text=whole, tokens=(*read, *after)),),
+        inputs={"inputs": unpadded(ids, spec.input)},
+        start=len(prompt),
+        finish_reason="end" if target and target[-1] in task.params.eos_ids else None,
+    )
+
+
+def source_sequence(task: TextGenerationTask[str], segment: Segment, to: str | None) -> TokenSequence:
+    """Return the tokens of a source with their text spans, for which it is encoded again."""
+    tokenizer = task.tokenizer
+    language = target_language(task.bundle, to) if isinstance(task, Translator) else NO_LANGUAGE
+    text = language.prefix + segment.text
+    encoded = tokenizer.encode(text)
+    if language.tag is not None:
+        (encoded,) = encode_tagged(tokenizer, [text], language.tag)
+    if encoded.ids == segment.ids:
+        return encoded_sequence(tokenizer, encoded, text, "source")
+    if task.bundle.job.name != "restore":
+        text = tokenizer.decode(segment.ids)  # with the prefix of a summarizer
+    tokens = generated_tokens(tokenizer, segment.ids, text, "source")
+    return TokenSequence(name="source", kind="text", text=text, tokens=tokens)
+
+
+def target_sequence(tokenizer: Tokenizer, ids: Sequence[int], start: int, text: str) -> TokenSequence:
+    """Return the tokens of a target. start: number of start tokens, which are special."""
+    first = [replace(token, special=True) for token in tokens_of(tokenizer, ids[:start], "target")]
+    rest = generated_tokens(tokenizer, ids[start:], text, "target")
+    return TokenSequence(name="target", kind="text", text=text, tokens=(*first, *rest), prefix=start)
+
+
+def vocab_size(bundle: Bundle) -> int:
+    """Return the size of the vocabulary that a model generates."""
+    head: Any = bundle.spec.head
+    return int(head.vocab_size)
+
+
+def target_ids(bundle: Bundle, input: TraceInput) -> list[int]:
+    """Return the given target as ids that the model can generate."""
+    target = input.target or ()
+    if isinstance(target, str):
+        target = tuple(require_tokenizer(bundle).encode(target, special=False, side="target").ids)
+    check_token_ids("target", target, vocab_size(bundle))
+    return list(target)
+
+
+def check_token_ids(name: str, ids: Sequence[int], vocabulary: int) -> None:
+    """Raise unless all ids are in the vocabulary."""
+    for index in ids:
+        if not 0 <= index < vocabulary:
+            raise InvalidValueError(name, index, f"token ids from 0 to {vocabulary - 1}")
+
+
+def generate_target(
+    task: TextGenerationTask[str], segment: Segment, starts: int, interventions: Sequence[Intervention]
+) -> tuple[list[int], str]:
+    """Generate a target with the intervened model; return the ids and the finish reason."""
+    bundle, params = task.bundle, task.params
+    model: Any = bundle.model
+    params = replace(
+        params,
+        config=replace(params.config, do_sample=False, num_return_sequences=1),
+        max_new_tokens=min(params.limit(len(segment.ids), starts), MAX_GENERATED),
+    )
+    with memory_errors():
+        runs = IntervenedModel(model, interventions) if interventions else bundle.inference_model()
+        ((output,),) = generate_batched(runs, [segment.ids], params)
+    # the last token needs no position to be generated, but needs one to be read
+    return output.ids[: positions_left(bundle, starts, MAX_GENERATED)], output.finish_reason
+
+
+def positions_left(bundle: Bundle, used: int, limit: int) -> int:
+    """Return how many tokens fit after `used` positions in the position table, at most `limit`."""
+    model: Any = bundle.model
+    positions = max_positions(model.tgt_embed if hasattr(model, "tgt_embed") else model.embed)
+    return limit if positions is None else min(limit, positions - used)
+
+
+def split_sentences(bundle: Bundle, text: str, to: str | None = None) -> list[str]:
+    """Split a text into the segments that `translate` translates; a single one for other models.
+
+    Symbols outside the vocabulary, which are copied next to the translation, stay with their segment.
+    """
+    task = source_task(bundle, to) if model_kind(bundle) == "translate" else None
+    if not isinstance(task, Translator):
+        return [text]
+    (document,) = task.preprocess([text])
+    sentences, copied = list[str](), ""
+    for part in document:
+        if isinstance(part, Segment):
+            sentences.append(copied + part.text)
+            copied = ""
+        elif part.strip() and sentences:
+            sentences[-1] += part
+        elif part.strip():
+            copied += part
+    return sentences or [text]

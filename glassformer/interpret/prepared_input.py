@@ -1,0 +1,54 @@
+"""An input of a trace as the arguments of the model's forward, with the tokens at each position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from glassformer.data.image_processing import Size
+from glassformer.data.windows import Doubles
+from glassformer.interpret.schema import Kind, TokenSequence, TraceInput
+from glassformer.processors.series import WindowScale
+from glassformer.tasks.question_answering import EncodedQuestion
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastValues:
+    """The input columns of a forecast, in the units of the data.
+
+    values (context, C): the steps that the model reads. truth (n, C): held-out steps, at most `horizon`.
+    """
+
+    names: tuple[str, ...]
+    values: Doubles
+    truth: Doubles | None
+    scale: WindowScale
+    horizon: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedInput:
+    """An input prepared for `model(**inputs)`.
+
+    inputs: the arguments of the forward: src (1, S) and tgt (1, T) of an encoder-decoder, inputs (1, T) of
+    others; texts as `TextInputs`, with masks, types or positions. sequences: the tokens at each position.
+    rows: names of the batch rows, if there are several. start: number of target positions before the
+    generated tokens. finish_reason: why generation stopped, if the model generated the target. question,
+    past, size (height and width of the image): needed to compute the outcome. tensors: additional tensors of
+    the input, by name.
+    """
+
+    kind: Kind
+    input: TraceInput
+    sequences: tuple[TokenSequence, ...]
+    inputs: Mapping[str, Any]
+    rows: tuple[str, ...] | None = None
+    start: int = 0
+    finish_reason: str | None = None
+    question: EncodedQuestion | None = None
+    past: PastValues | None = None
+    size: Size | None = None
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""One file per task, ending in its declaration; see `glassformer.tasks.registry`. None imports torch."""
