@@ -54,6 +54,7 @@ def browser() -> Iterator[Browser]:
     program = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
     if program is None:
         pytest.skip("needs Chromium")
+    api.expect.set_options(timeout=30_000)  # a busy machine is slow without being wrong
     with api.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=program, args=FLAGS)
         yield chromium

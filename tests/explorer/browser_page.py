@@ -147,7 +147,7 @@ class Tab:
         self.page = page = self.context.new_page()
         self.server = ""  # the only server that it may send requests to
         self.problems: list[str] | None = None
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: self._note(f"error: {error}"))
         page.on(
             "console", lambda line: self._note(f"console: {line.text}", line.type in ("error", "warning"))
