@@ -95,11 +95,11 @@ def _lines(interactive: bool) -> Iterator[str]:
 
 def _answer(task: ChatGenerator, conversation: list[Message], interactive: bool) -> str:
     """Print the answer as it is generated, and return it; Ctrl-C stops it."""
-    from glassformer.tasks.streaming import TextStream
-
     pieces: list[str] = []
     finish_reason = None
     try:
+        from glassformer.tasks.streaming import TextStream
+
         with closing(TextStream(task, conversation)) as stream:
             for piece in stream:
                 pieces.append(piece)

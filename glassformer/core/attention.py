@@ -299,7 +299,7 @@ class DenseAttention(NamedTuple):
     """
 
     mask: PreparedMask
-    terms: PositionTerms = PositionTerms()
+    terms: PositionTerms
     memory: Tensor | None = None
     position: Tensor | None = None
     memory_position: Tensor | None = None

@@ -30,7 +30,7 @@ class EmbeddingOutput(NamedTuple):
     """
 
     x: Tensor
-    mask: Mask = Mask()
+    mask: Mask
     positions: Tensor | None = None
     grid: Grid | None = None
     position_embeddings: Tensor | None = None
@@ -119,7 +119,7 @@ class TokenInput(nn.Module):
         if self.norm is not None:
             x = tap(obs, "norm", self.norm(x))
         x = self.dropout(x)
-        return EmbeddingOutput(tap(obs, "out", x if self.project is None else self.project(x)))
+        return EmbeddingOutput(tap(obs, "out", x if self.project is None else self.project(x)), Mask())
 
 
 def check_token_ids(ids: Tensor) -> None:
@@ -171,4 +171,4 @@ class VectorInput(nn.Module):
     """Vectors (B, T, D), used unchanged."""
 
     def forward(self, x: Tensor, *, obs: Observer | None = None) -> EmbeddingOutput:
-        return EmbeddingOutput(tap(obs, "out", x))
+        return EmbeddingOutput(tap(obs, "out", x), Mask())

@@ -146,7 +146,7 @@ class Memory(NamedTuple):
     """
 
     x: Tensor
-    mask: Mask = Mask()
+    mask: Mask
     position: Tensor | None = None
 
     @classmethod

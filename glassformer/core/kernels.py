@@ -36,8 +36,8 @@ FLEX_MIN_KEYS = 1024
 class PreparedMask(NamedTuple):
     """A mask in the form that one kernel needs for T queries and S keys, prepared once per forward."""
 
-    kernel: Kernel = "sdpa"
-    mask: Mask = Mask()
+    kernel: Kernel
+    mask: Mask
     causal: bool = False
     allowed: Tensor | None = None  # (B|1, 1|H, T|1, S); None if everything is allowed or `causal` is set
     attn_mask: Tensor | None = None  # for sdpa, (B, 1|H, T, S): bool, or the bias with -inf

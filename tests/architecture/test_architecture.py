@@ -163,6 +163,18 @@ def core_names_no_family(sources: Sources) -> Iterator[str]:
                 yield f"{path}:{line}: core names a family: {match.group()}"
 
 
+def tuples_of_core_compile(sources: Sources) -> Iterator[str]:
+    """Defaults of named tuples that are objects: torch.compile of torch 2.11 cannot build them."""
+    for path, tree in package(sources):
+        for node in ast.walk(tree):
+            if path.startswith("glassformer/core/") and isinstance(node, ast.ClassDef):
+                fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
+                if "NamedTuple" in {ast.unparse(base) for base in node.bases}:
+                    for field in fields:
+                        if isinstance(field.value, ast.Call):
+                            yield f"{path}:{field.lineno}: {ast.unparse(field)} is not a constant"
+
+
 def file_names_are_specific(sources: Sources) -> Iterator[str]:
     for path in sources:
         if VAGUE & set(path.removesuffix(".py").split("/")):
@@ -220,6 +232,7 @@ RULES: tuple[Callable[[Sources], Iterator[str]], ...] = (
     imports_point_one_way,
     heavy_imports_are_lazy,
     core_names_no_family,
+    tuples_of_core_compile,
     file_names_are_specific,
     class_names_are_unique,
     file_names_differ_by_more_than_an_ending,
@@ -249,6 +262,7 @@ def test_repository_keeps(rule):
         (core_names_no_family, "core/block.py", "# as in BERT"),
         (core_names_no_family, "core/block.py", "x.from_gpt2()"),
         (core_names_no_family, "core/block.py", "# the windows of Swin"),
+        (tuples_of_core_compile, "core/block.py", "class A(NamedTuple):\n    mask: Mask = Mask()"),
         (file_names_are_specific, "core/utils.py", ""),
         (class_names_are_unique, "core/block.py", "class Block: ...\nclass Block: ..."),
         (file_names_differ_by_more_than_an_ending, "core/weight.py", ""),

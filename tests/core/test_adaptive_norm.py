@@ -14,6 +14,7 @@ from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
 from glassformer.core.embeddings import EmbeddingOutput
 from glassformer.core.feedforward import FeedForward
+from glassformer.core.masks import Mask
 from glassformer.core.norms import Conditional, LayerNorm
 from glassformer.core.stack import Stack
 from glassformer.inference.linear import PackedLinear
@@ -96,7 +97,7 @@ def formula(stack: Stack, x: Tensor, condition: Tensor, shared: bool, *, gated: 
 def test_adaptive_norms_and_gates_match_the_formula(shared: bool) -> None:
     stack = stack_of(shared)
     x, condition = torch.randn(3, 5, D), torch.randn(3, 6 * D if shared else C)
-    actual = stack(EmbeddingOutput(x, condition=condition))
+    actual = stack(EmbeddingOutput(x, Mask(), condition=condition))
     expected = formula(stack, x, condition, shared)
     torch.testing.assert_close(actual, expected, atol=1e-6, rtol=1e-5)
     parameters = list(stack.parameters())
@@ -111,7 +112,7 @@ def test_adaptive_norms_and_gates_match_the_formula(shared: bool) -> None:
 def test_adaptive_layers_prepare_for_inference(shared: bool) -> None:
     stack = stack_of(shared)
     x, condition = torch.randn(3, 5, D), torch.randn(3, 6 * D if shared else C)
-    source = EmbeddingOutput(x, condition=condition)
+    source = EmbeddingOutput(x, Mask(), condition=condition)
     with torch.no_grad():
         packed = packed_copy(stack, PackedLinear)
         torch.testing.assert_close(packed.forward(source), stack(source), atol=1e-5, rtol=1e-5)
@@ -124,4 +125,4 @@ def test_zero_gates_make_a_block_the_identity() -> None:
         nn.init.zeros_(gate.modulation.project.bias)
     x, condition = torch.randn(2, 5, D), torch.randn(2, C)
     stack.final_norm = None
-    assert torch.equal(stack(EmbeddingOutput(x, condition=condition)), x)
+    assert torch.equal(stack(EmbeddingOutput(x, Mask(), condition=condition)), x)

@@ -17,6 +17,7 @@ from glassformer.core.backend import Dropout
 from glassformer.core.embeddings import EmbeddingOutput
 from glassformer.core.heads import HeadContext
 from glassformer.core.inputs import SeriesInputs
+from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, tap
 from glassformer.core.positions import sinusoids
 from glassformer.core.precision import upcast
@@ -146,7 +147,7 @@ class SeriesInput(nn.Module):
             x = torch.cat(((self.prefix + position[:, :first]).expand(x.shape[0], -1, -1), x), 1)
         if effect is not None:
             loc = loc + effect[:, self.context_length :]
-        return EmbeddingOutput(tap(obs, "out", x), loc=loc, scale=scale)
+        return EmbeddingOutput(tap(obs, "out", x), Mask(), loc=loc, scale=scale)
 
     def _effect(self, values: Tensor, covariates: Tensor | None) -> Tensor | None:
         """Return the effect (B, T + N, C) of known covariates; None if the model has none."""

@@ -86,7 +86,7 @@ class ImageInput(nn.Module):
             x = tap(obs, "norm", self.norm(x))
         tables = self.layer_positions
         layers = None if tables is None else self._positions(tables.flatten(0, 1), grid)[:, None]
-        return EmbeddingOutput(tap(obs, "out", self.dropout(x)), grid=grid, layer_positions=layers)
+        return EmbeddingOutput(tap(obs, "out", self.dropout(x)), Mask(), grid=grid, layer_positions=layers)
 
     def _check_shape(self, images: Tensor) -> None:
         """Raise unless images are (B, C, height, width), of the configured size unless `interpolate`."""
@@ -174,4 +174,4 @@ class ObjectQueries(nn.Module):
         """Return the queries (B, Q, D) of `batch` images, and their position embeddings (1, Q, D)."""
         content = torch.zeros_like(self.position) if self.content is None else self.content
         x = tap(obs, "out", content.expand(batch, -1, -1))
-        return EmbeddingOutput(x, position_embeddings=tap(obs, "position", self.position[None]))
+        return EmbeddingOutput(x, Mask(), position_embeddings=tap(obs, "position", self.position[None]))

@@ -219,7 +219,9 @@ class MaskClassifier(Model):
         cells = map_to_cells(self.project[n](level))
         if self.level is not None:
             cells = cells + self.level[n].to(cells.dtype)
-        return Memory(cells, position=self.position((level.shape[2], level.shape[3]), None, level.device))
+        return Memory(
+            cells, Mask(), position=self.position((level.shape[2], level.shape[3]), None, level.device)
+        )
 
     def _prepare(
         self, queries: EmbeddingOutput, memory: Memory, kernel: Kernel, obs: Observer | None

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from glassformer.core.backend import Linear
 from glassformer.core.embeddings import EmbeddingOutput
 from glassformer.core.kernels import Kernel
+from glassformer.core.masks import Mask
 from glassformer.core.norms import make_norm
 from glassformer.core.observe import Observer, scope, tap
 from glassformer.core.positions import Grid
@@ -73,7 +74,8 @@ class Stages(nn.Module):
     >>> block = spec.BlockSpec(attention=spec.AttentionSpec(num_heads=2), feed_forward=ffn)
     >>> encoder = build_stages(spec.StagesSpec(stages=tuple(
     ...     spec.StackSpec(d_model=width, num_layers=1, block=block) for width in (8, 16))))
-    >>> encoder(EmbeddingOutput(torch.randn(2, 12, 8), grid=(3, 4))).shape, encoder.output_grid((3, 4))
+    >>> source = EmbeddingOutput(torch.randn(2, 12, 8), Mask(), grid=(3, 4))
+    >>> encoder(source).shape, encoder.output_grid((3, 4))
     (torch.Size([2, 4, 16]), (2, 2))
     """
 
@@ -111,7 +113,7 @@ class Stages(nn.Module):
         assert grid is not None
         states = [LayerOutput(x, grid)]
         for n, stage in enumerate(self.stages):
-            x = stage(EmbeddingOutput(x, grid=grid), kernel=kernel, obs=scope(obs, f"stages.{n}"))
+            x = stage(EmbeddingOutput(x, Mask(), grid=grid), kernel=kernel, obs=scope(obs, f"stages.{n}"))
             states.append(LayerOutput(x, grid))
             if n < len(self.merging):
                 x = self.merging[n](x, grid, obs=scope(obs, f"merging.{n}"))

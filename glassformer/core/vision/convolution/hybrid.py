@@ -16,6 +16,7 @@ from glassformer.core.backend import ACTIVATIONS
 from glassformer.core.embeddings import EmbeddingOutput
 from glassformer.core.inputs import ImageInputs, tensor_of
 from glassformer.core.kernels import Kernel
+from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, tap
 from glassformer.core.positions import Grid
 from glassformer.core.vision.convolution.layers import ConvNorm
@@ -45,7 +46,7 @@ class ConvolutionStem(nn.Module):
             raise ShapeError("images", images.shape, expected, hint="resize and pad them")
         x = self.conv2(ACTIVATIONS[self.activation](self.conv1(images)))
         grid = (x.shape[2], x.shape[3])
-        return EmbeddingOutput(tap(obs, "out", map_to_cells(x)), grid=grid)
+        return EmbeddingOutput(tap(obs, "out", map_to_cells(x)), Mask(), grid=grid)
 
 
 class InvertedBottleneck(nn.Module):
