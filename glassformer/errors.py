@@ -308,6 +308,16 @@ def explain_torch_names(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
+class ExplainsArguments:
+    """Base class of modules whose constructor and call explain wrong arguments; see `explain_torch_names`."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in ("__init__", "forward"):
+            if name in vars(cls):
+                setattr(cls, name, explain_torch_names(vars(cls)[name]))
+
+
 def _explain_arguments(
     function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], problem: str
 ) -> None:

@@ -1,8 +1,7 @@
 """The Transformer, part by part, under the names that every chapter about it uses.
 
 Each class is a part of `glassformer.core` with the chapter's constructor and call: `Transformer` is an
-`EncoderDecoder`, `Encoder` and `Decoder` are a `Stack`, the layers a `Block`, and `MultiHeadAttention` is the
-core's own class.
+`EncoderDecoder`, `Encoder` and `Decoder` are a `Stack`, and the layers a `Block`.
 
 In every mask, true or 1 means *may attend*; a float mask of other numbers, such as -inf, is added to the
 scores. Masks are (B, 1|H, 1|T, S), (B, 1|T, S) or (T, S); as `src_mask` and `memory_mask`, a 2-D mask is the
@@ -21,22 +20,25 @@ from torch import Tensor, nn
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.backend import Dropout
 from glassformer.core.block import Block, LayerContext
-from glassformer.core.build import build_embedding, build_head, initialize
+from glassformer.core.build import embeddings_and_head, initialize
 from glassformer.core.embeddings import EmbeddingOutput, check_vectors
 from glassformer.core.feedforward import FeedForward
 from glassformer.core.inputs import MaskLike, Masks, Memory, TextInputs
-from glassformer.core.kernels import Kernel, attend
+from glassformer.core.kernels import attend
 from glassformer.core.masks import Mask
 from glassformer.core.model import EncoderDecoder
 from glassformer.core.norms import LayerNorm
 from glassformer.core.observe import Observer, run_with_weights
 from glassformer.core.positions import sinusoids
 from glassformer.core.stack import Stack
-from glassformer.errors import InputTooLongError, InvalidValueError, ShapeError, explain_torch_names
+from glassformer.errors import ExplainsArguments, InputTooLongError, InvalidValueError, ShapeError
 from glassformer.families.original import Activation, original
 
+Vectors = Tensor | EmbeddingOutput
+LayerMask = MaskLike | LayerContext
 
-class PositionalEncoding(nn.Module):
+
+class PositionalEncoding(ExplainsArguments, nn.Module):
     """Sine waves on even and cosine waves on odd dimensions, added to x: (B, T, D) -> (B, T, D).
 
     PE(pos, 2i) = sin(pos / 10000^(2i/D)) and PE(pos, 2i+1) = cos(pos / 10000^(2i/D)). The table `pe`
@@ -48,13 +50,11 @@ class PositionalEncoding(nn.Module):
     [[[0.0, 1.0, 0.0, 1.0], [0.8399999737739563, 0.5400000214576721, 0.009999999776482582, 1.0]]]
     """
 
-    pe: torch.Tensor
-
-    @explain_torch_names
     def __init__(self, d_model: int, max_len: int = 5000, *, dropout: float = 0.0) -> None:
         super().__init__()
         if not isinstance(max_len, int) or max_len < 1:
             raise InvalidValueError("max_len", max_len, "an integer above 0", hint="pass dropout by keyword")
+        self.pe: torch.Tensor
         self.register_buffer("pe", sinusoids(max_len, d_model)[None])
         self.dropout = Dropout(dropout)
 
@@ -67,7 +67,7 @@ class PositionalEncoding(nn.Module):
         return out
 
 
-class ScaledDotProductAttention(nn.Module):
+class ScaledDotProductAttention(ExplainsArguments, nn.Module):
     """softmax(Q K^T / sqrt(d_k)) V: Q (..., T, d_k), K (..., S, d_k), V (..., S, d_v) -> (output, weights).
 
     The softmax runs over the keys: each row of the weights (..., T, S) sums to 1.
@@ -78,7 +78,6 @@ class ScaledDotProductAttention(nn.Module):
     (torch.Size([2, 5, 12]), torch.Size([2, 5, 7]))
     """
 
-    @explain_torch_names
     def __init__(self) -> None:
         super().__init__()
 
@@ -91,7 +90,7 @@ class ScaledDotProductAttention(nn.Module):
         return output.view(*Q.shape[:-1], -1), steps["weights"].view(*Q.shape[:-1], -1)
 
 
-class FeedForwardNetwork(FeedForward):
+class FeedForwardNetwork(ExplainsArguments, FeedForward):
     """Two linear layers with an activation, for each position: x (B, T, D) -> (B, T, d_ff) -> (B, T, D).
 
     activation: "relu", "gelu", or "swiglu": silu(gate(x)) * up(x) as the hidden layer, without biases
@@ -100,7 +99,6 @@ class FeedForwardNetwork(FeedForward):
     torch.Size([2, 5, 16])
     """
 
-    @explain_torch_names
     def __init__(
         self, d_model: int, d_ff: int, dropout: float = 0.1, *, activation: Activation = "relu"
     ) -> None:
@@ -110,12 +108,9 @@ class FeedForwardNetwork(FeedForward):
             super().__init__(d_model, d_ff, activation=activation, dropout=dropout)
 
 
-class _Layer(Block):
-    """What both layers consist of: sublayers, each with add & norm."""
-
+class _Layer(ExplainsArguments, Block):
     has_cross_attention = False
 
-    @explain_torch_names
     def __init__(
         self,
         d_model: int,
@@ -149,14 +144,8 @@ class EncoderLayer(_Layer):
     (torch.Size([2, 5, 16]), torch.Size([2, 4, 5, 5]))
     """
 
-    @explain_torch_names
     def forward(
-        self,
-        x: Tensor,
-        mask: MaskLike | LayerContext = None,
-        *,
-        return_weights: bool = False,
-        obs: Observer | None = None,
+        self, x: Tensor, mask: LayerMask = None, *, return_weights: bool = False, obs: Observer | None = None
     ) -> Any:
         if return_weights:
             out, weights = run_with_weights(self, x, mask)
@@ -177,7 +166,6 @@ class DecoderLayer(_Layer):
 
     has_cross_attention = True
 
-    @explain_torch_names
     def forward(
         self,
         x: Tensor,
@@ -194,12 +182,9 @@ class DecoderLayer(_Layer):
         return super().forward(x, context._replace(obs=obs))
 
 
-class _Layers(Stack):
-    """What encoder and decoder consist of: layers, and after pre-norm layers a final norm."""
-
+class _Layers(ExplainsArguments, Stack):
     layer: type[_Layer] = EncoderLayer
 
-    @explain_torch_names
     def __init__(
         self, d_model: int, num_heads: int, d_ff: int, num_layers: int, dropout: float = 0.1, **options: Any
     ) -> None:
@@ -217,21 +202,12 @@ class Encoder(_Layers):
     torch.Size([2, 5, 16])
     """
 
-    @explain_torch_names
     def forward(  # type: ignore[override]
-        self,
-        x: Tensor | EmbeddingOutput,
-        mask: MaskLike = None,
-        *,
-        return_weights: bool = False,
-        kernel: Kernel = "auto",
-        obs: Observer | None = None,
+        self, x: Vectors, mask: MaskLike = None, *, return_weights: bool = False, **options: Any
     ) -> Any:
-        """Return x, or with `return_weights` (x, [weights (B, H, S, S) of each layer])."""
         source = x if isinstance(x, EmbeddingOutput) else EmbeddingOutput(x, Mask.of(mask))
-        if return_weights:
-            return run_with_weights(super().forward, source)
-        return super().forward(source, kernel=kernel, obs=obs)
+        forward = super().forward
+        return run_with_weights(forward, source) if return_weights else forward(source, **options)
 
 
 class Decoder(_Layers):
@@ -245,10 +221,9 @@ class Decoder(_Layers):
 
     layer = DecoderLayer
 
-    @explain_torch_names
     def forward(  # type: ignore[override]
         self,
-        x: Tensor | EmbeddingOutput,
+        x: Vectors,
         enc_output: Tensor | Memory | None = None,
         tgt_mask: MaskLike = None,
         memory_mask: MaskLike = None,
@@ -266,7 +241,6 @@ class TransformerEncoderBlock(EncoderLayer):
     torch.Size([2, 5, 16])
     """
 
-    @explain_torch_names
     def __init__(
         self, d_model: int = 512, num_heads: int = 8, d_ff: int = 2048, dropout: float = 0.1
     ) -> None:
@@ -282,7 +256,6 @@ class TransformerEncoder(Encoder):
     (torch.Size([2, 5, 16]), 2, torch.Size([2, 4, 5, 5]))
     """
 
-    @explain_torch_names
     def __init__(
         self,
         d_model: int = 512,
@@ -299,7 +272,7 @@ class TransformerEncoder(Encoder):
         return super().forward(self.positional_encoding(x), mask, **options)
 
 
-class Transformer(EncoderDecoder):
+class Transformer(ExplainsArguments, EncoderDecoder):
     """The Transformer of "Attention Is All You Need": token ids -> logits of each next target token.
 
         x = dropout(sqrt(d_model) * embedding(src) + positions)
@@ -327,7 +300,6 @@ class Transformer(EncoderDecoder):
     2
     """
 
-    @explain_torch_names
     def __init__(
         self,
         d_model: int = 512,
@@ -358,17 +330,11 @@ class Transformer(EncoderDecoder):
             activation=activation,
             tied=("source", "head") if tied else (),
         )
-        super().__init__(
-            spec,
-            src_embed=build_embedding(spec.source, d_model),
-            tgt_embed=build_embedding(spec.target, d_model),
-            encoder=Encoder(*sizes, dropout, norm_first=norm_first, activation=activation),
-            decoder=Decoder(*sizes, dropout, norm_first=norm_first, activation=activation),
-            head=build_head(spec.head, d_model, spec.target),
-        )
+        encoder = Encoder(*sizes, dropout, norm_first=norm_first, activation=activation)
+        decoder = Decoder(*sizes, dropout, norm_first=norm_first, activation=activation)
+        super().__init__(spec, encoder=encoder, decoder=decoder, **embeddings_and_head(spec))
         initialize(self, spec.init)
 
-    @explain_torch_names
     def forward(  # type: ignore[override]
         self,
         src: Tensor | TextInputs,
@@ -376,11 +342,8 @@ class Transformer(EncoderDecoder):
         src_mask: MaskLike | Masks = None,
         tgt_mask: MaskLike = None,
         memory_mask: MaskLike = None,
-        *,
-        kernel: Kernel = "auto",
-        obs: Observer | None = None,
+        **options: Any,
     ) -> Tensor:
         """src (B, S), tgt (B, T) -> logits (B, T, V) of each next target token."""
-        masks = src_mask if isinstance(src_mask, Masks) else Masks(src_mask, tgt_mask, memory_mask)
-        logits: Tensor = super().forward(src, tgt, masks, kernel=kernel, obs=obs)
+        logits: Tensor = super().forward(src, tgt, src_mask, tgt_mask, memory_mask, **options)
         return logits

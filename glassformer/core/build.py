@@ -31,11 +31,9 @@ def build_model(spec: specs.ModelSpec) -> Model:
         case specs.EncoderDecoderSpec():
             model = _decoder_class(spec)(
                 spec,
-                src_embed=build_embedding(spec.source, spec.encoder.d_model),
-                tgt_embed=build_embedding(spec.target, spec.decoder.d_model),
+                **embeddings_and_head(spec),
                 encoder=build_stack(spec.encoder),
                 decoder=build_stack(spec.decoder, memory_dim=spec.encoder.d_model),
-                head=build_head(spec.head, spec.decoder.d_model, spec.target),
             )
         case specs.EncoderOnlySpec():
             model = build_encoder(spec)
@@ -61,6 +59,15 @@ def _decoder_class(spec: specs.EncoderDecoderSpec) -> type[EncoderDecoder]:
     from glassformer.core.vision.query_decoder import QueryDecoder
 
     return QueryDecoder
+
+
+def embeddings_and_head(spec: specs.EncoderDecoderSpec) -> dict[str, nn.Module]:
+    """Build what is before and after the stacks of an encoder-decoder."""
+    return {
+        "src_embed": build_embedding(spec.source, spec.encoder.d_model),
+        "tgt_embed": build_embedding(spec.target, spec.decoder.d_model),
+        "head": build_head(spec.head, spec.decoder.d_model, spec.target),
+    }
 
 
 def build_encoder(spec: specs.EncoderOnlySpec) -> EncoderOnly:
