@@ -144,12 +144,12 @@ def _translate(screen: Console, bundle: Pipeline, text: str) -> bool:
 def _write_page(screen: Console, bundle: Pipeline, text: str, to: str, out: Path) -> Path:
     """Print the attention of a translation, and write the full trace as a page."""
     from glassformer.explorer import export_page
-    from glassformer.interpret.generated_text import split_sentences
     from glassformer.interpret.schema import TraceInput
     from glassformer.interpret.trace import trace_model
+    from glassformer.interpret.views import view_of
     from glassformer.weights.atomic_write import atomic_write
 
-    first = split_sentences(bundle, text, to)[0]
+    first = view_of(bundle).split(text, to)[0]
     inputs = TraceInput(text=first, to=to)
     screen.print("[bold]2. Attention[/]: ", end="")
     screen.print(first, markup=False, soft_wrap=True)

@@ -100,8 +100,8 @@ def _export_page(
 ) -> None:
     from glassformer.explorer import export_page
     from glassformer.interpret.examples import example_input
-    from glassformer.interpret.generated_text import split_sentences
     from glassformer.interpret.schema import TraceInput
+    from glassformer.interpret.views import view_of
     from glassformer.weights.atomic_write import atomic_write
 
     reads_images, reads_texts = (one in bundle.spec.modalities for one in ("image", "text"))
@@ -114,7 +114,7 @@ def _export_page(
     elif text is not None or to is not None:
         example = example_input(bundle)
         language = example.to if to is None else _target_language(bundle, to)
-        first, *others = split_sentences(bundle, (example.text if text is None else text) or "", language)
+        first, *others = view_of(bundle).split((example.text if text is None else text) or "", language)
         if others:
             message(f"note: the text is split into {len(others) + 1} parts; the page shows the first")
         inputs = {"text": first, "to": language}

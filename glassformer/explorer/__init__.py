@@ -103,6 +103,7 @@ def _page_data(bundle: Bundle, trace: Trace, model: ModelInfo, log: Callable[[st
     from glassformer.interpret.head_patterns import describe_heads
     from glassformer.interpret.logit_lens import logit_lens, next_tokens
     from glassformer.interpret.search_view import search_tree
+    from glassformer.interpret.views import view_of
 
     info = trace.info()
     scales = {one.name: one.scale for one in info.attentions if _only_scaled(trace, one)}
@@ -117,7 +118,7 @@ def _page_data(bundle: Bundle, trace: Trace, model: ModelInfo, log: Callable[[st
         lens = [logit_lens(trace, at) for at in positions]
         following = [next_tokens(trace, at, NEXT_TOKENS) for at in positions]
     search, input = None, trace.prepared.input
-    if trace.kind in ("translate", "generate"):
+    if view_of(bundle).generates:
         search = search_tree(bundle, text=input.text or "", to=input.to)
     return {
         **{"model": model, "trace": info, "heads": describe_heads(trace), "lens": lens, "next": following},

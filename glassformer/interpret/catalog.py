@@ -13,13 +13,13 @@ from glassformer.core import spec as specs
 from glassformer.errors import GlassformerError
 from glassformer.interpret import schema
 from glassformer.interpret.examples import example_inputs
-from glassformer.interpret.inputs import column_names
-from glassformer.interpret.outline import describe_stacks, model_kind
+from glassformer.interpret.outline import describe_stacks
 from glassformer.interpret.runs import EXAMPLE_RUN, describe_run, run_inputs, run_of
 from glassformer.interpret.trace import Trace, TraceStore, trace_id, trace_model
+from glassformer.interpret.views import view_of
+from glassformer.interpret.views.series import column_names
 from glassformer.tasks.classification import label_names
 from glassformer.tasks.detection import Detector
-from glassformer.tasks.text_generation import target_languages
 
 
 class Catalog:
@@ -78,7 +78,7 @@ class Catalog:
 
 def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
     """Return the model's outline, its sizes, and example inputs."""
-    kind, stacks = model_kind(bundle), describe_stacks(bundle)
+    view, stacks = view_of(bundle), describe_stacks(bundle)
     spec: Any = bundle.spec
     parts = list(dict.fromkeys(stack.path.split(".")[0] for stack in stacks))
     architecture: Any = "-".join(parts) if len(parts) > 1 else f"{parts[0]}-only" if parts else "promptable"
@@ -94,11 +94,11 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
         name=id if folder is None else (run or folder).name,
         family=bundle.family,
         architecture=architecture,
-        kind=kind,
+        kind=view.kind,
         parameters=sum(parameter.numel() for parameter in parameters),
         bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         labels=None if labels is None else tuple(label_names(bundle, labels)),
-        languages=(tuple(target_languages(bundle)) or None) if kind == "translate" else None,
+        languages=view.languages(),
         outline=schema.ModelOutline(
             d_model=stacks[-1].d_model if stacks else spec.decoder.d_model,
             stacks=stacks,

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from glassformer.errors import ConflictError, UnsupportedError
 from glassformer.interpret import schema
-from glassformer.interpret.outcomes import HeadReadout, head_readout
 from glassformer.interpret.outline import describe_stacks, residual_sites
+from glassformer.interpret.readout import HeadReadout, head_readout
 from glassformer.interpret.trace import Trace
+from glassformer.interpret.views import view_of
 
 TOP: Final = 20  # predictions listed
 MAX_LOGITS: Final = 1 << 22  # in memory at a time
@@ -80,8 +81,8 @@ def _main_logits(trace: Trace, readout: HeadReadout) -> Tensor:
     logits = trace.record["head.logits"][0].float()
     if readout.whole_input:
         return logits
-    masks = trace.outcome.masks if isinstance(trace.outcome, schema.FillOutcome) else ()
-    return logits[masks[0].position if masks else -1]
+    at = view_of(trace.bundle).main_position(trace.outcome)
+    return logits[-1 if at is None else at]
 
 
 def _by_position(before: Trace, after: Trace, readout: HeadReadout) -> tuple[float, ...] | None:

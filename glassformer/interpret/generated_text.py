@@ -6,26 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
-import torch
-
 from glassformer.bundle import Bundle
 from glassformer.errors import EmptyInputError, InputTooLongError, InvalidValueError
 from glassformer.generation import GenerationOptions, generate_batched
 from glassformer.generation.inference_model import max_positions
-from glassformer.generation.step_decoder import decoder_start_ids
-from glassformer.interpret.interventions import IntervenedModel, unpadded
-from glassformer.interpret.outline import model_kind
-from glassformer.interpret.prepared_input import PreparedInput
+from glassformer.interpret.interventions import IntervenedModel
 from glassformer.interpret.schema import Intervention, TokenSequence, TraceInput
 from glassformer.interpret.tokens import encoded_sequence, generated_tokens, tokens_of
-from glassformer.processors.text import require_tokenizer, select_tokens
+from glassformer.processors.text import require_tokenizer
 from glassformer.tasks.base import RejectedInputError
 from glassformer.tasks.text_generation import (
     NO_LANGUAGE,
     Segment,
     TextGenerationTask,
     TextGenerator,
-    decode_continuation,
+    generation_architecture,
     memory_errors,
     segments_of,
     target_language,
@@ -47,7 +42,7 @@ def generation_task(
     bundle: Bundle, to: str | None = None, **options: Unpack[GenerationOptions]
 ) -> TextGenerationTask[str]:
     """Create the task of a generating model, with the input as a single segment."""
-    if model_kind(bundle) == "generate":
+    if generation_architecture(bundle) == "decoder-only":
         return TextGenerator(bundle, to=to, **options)
     task = source_task(bundle, to, **options)
     if isinstance(task, SequenceToSequenceTask):
@@ -70,59 +65,6 @@ def encode_segment(task: TextGenerationTask[str], text: str) -> Segment:
     return segments[0]
 
 
-def prepare_source(bundle: Bundle, input: TraceInput, interventions: Sequence[Intervention]) -> PreparedInput:
-    """Prepare a source and its target: the given one, else the output of the intervened model."""
-    task = generation_task(bundle, input.to)
-    segment = encode_segment(task, input.text or "")
-    starts = list(decoder_start_ids(bundle.model, task.params.start_ids))
-    finish_reason: str | None = None
-    if input.target is None:
-        target, finish_reason = generate_target(task, segment, len(starts), interventions)
-        text = task.decode(segment, target)
-    else:
-        target = target_ids(bundle, input)
-        text = " ".join(task.tokenizer.decode(target).splitlines()).strip()
-    check_length(len(starts) + len(target))
-    spec: Any = bundle.spec
-    src = torch.tensor([segment.ids], device=bundle.device)
-    tgt = torch.tensor([[*starts, *target]], device=bundle.device)
-    return PreparedInput(
-        kind="translate",
-        input=input,
-        sequences=(
-            source_sequence(task, segment, input.to),
-            target_sequence(task.tokenizer, [*starts, *target], len(starts), text),
-        ),
-        inputs={"src": unpadded(src, spec.source), "tgt": unpadded(tgt, spec.target, first=1)},
-        start=len(starts),
-        finish_reason=finish_reason,
-    )
-
-
-def prepare_prompt(bundle: Bundle, input: TraceInput) -> PreparedInput:
-    task, text = generation_task(bundle), input.text or ""
-    tokenizer, prompt = task.tokenizer, encode_segment(task, text).ids
-    target = target_ids(bundle, input)
-    check_length(len(prompt) + len(target), min(task.max_input_tokens or MAX_TOKENS, MAX_TOKENS))
-    encoded = tokenizer.encode(text)
-    if text and encoded.ids[: len(prompt)] == prompt:
-        read = encoded_sequence(tokenizer, select_tokens(encoded, range(len(prompt))), text, "input").tokens
-    else:  # an empty prompt starts with a special token
-        read = tuple(replace(token, special=True) for token in tokens_of(tokenizer, prompt))
-    whole = text + decode_continuation(tokenizer, prompt, target)
-    after = generated_tokens(tokenizer, target, whole, "target", first=len(text))
-    spec: Any = bundle.spec
-    ids = torch.tensor([[*prompt, *target]], device=bundle.device)
-    return PreparedInput(
-        kind="generate",
-        input=input,
-        sequences=(TokenSequence(name="input", kind="text", text=whole, tokens=(*read, *after)),),
-        inputs={"inputs": unpadded(ids, spec.input)},
-        start=len(prompt),
-        finish_reason="end" if target and target[-1] in task.params.eos_ids else None,
-    )
-
-
 def source_sequence(task: TextGenerationTask[str], segment: Segment, to: str | None) -> TokenSequence:
     """Return the tokens of a source with their text spans, for which it is encoded again."""
     tokenizer = task.tokenizer
@@ -133,7 +75,7 @@ def source_sequence(task: TextGenerationTask[str], segment: Segment, to: str | N
         (encoded,) = encode_tagged(tokenizer, [text], language.tag)
     if encoded.ids == segment.ids:
         return encoded_sequence(tokenizer, encoded, text, "source")
-    if task.bundle.job.name != "restore":
+    if task.bundle.job.gap is None:
         text = tokenizer.decode(segment.ids)  # with the prefix of a summarizer
     tokens = generated_tokens(tokenizer, segment.ids, text, "source")
     return TokenSequence(name="source", kind="text", text=text, tokens=tokens)
@@ -191,24 +133,3 @@ def positions_left(bundle: Bundle, used: int, limit: int) -> int:
     model: Any = bundle.model
     positions = max_positions(model.tgt_embed if hasattr(model, "tgt_embed") else model.embed)
     return limit if positions is None else min(limit, positions - used)
-
-
-def split_sentences(bundle: Bundle, text: str, to: str | None = None) -> list[str]:
-    """Split a text into the segments that `translate` translates; a single one for other models.
-
-    Symbols outside the vocabulary, which are copied next to the translation, stay with their segment.
-    """
-    task = source_task(bundle, to) if model_kind(bundle) == "translate" else None
-    if not isinstance(task, Translator):
-        return [text]
-    (document,) = task.preprocess([text])
-    sentences, copied = list[str](), ""
-    for part in document:
-        if isinstance(part, Segment):
-            sentences.append(copied + part.text)
-            copied = ""
-        elif part.strip() and sentences:
-            sentences[-1] += part
-        elif part.strip():
-            copied += part
-    return sentences or [text]

@@ -18,8 +18,9 @@ from glassformer.core.observe import Observer
 from glassformer.errors import UnsupportedError
 from glassformer.interpret import schema
 from glassformer.interpret.comparison import kl_divergence
-from glassformer.interpret.outcomes import head_readout
+from glassformer.interpret.readout import head_readout
 from glassformer.interpret.trace import Trace
+from glassformer.interpret.views import view_of
 
 MAX_NUMBERS: Final = 1 << 25  # output values per forward pass; heads are ablated in batches below it
 
@@ -92,8 +93,6 @@ def _effects(trace: Trace, before: Tensor, after: Tensor) -> tuple[schema.Ablati
         p = q = None
     if p is None or q is None:
         return "difference", (after - before).abs().flatten(1).mean(-1)
-    if trace.kind in ("generate", "fill"):
-        masks = trace.outcome.masks if isinstance(trace.outcome, schema.FillOutcome) else ()
-        at = masks[0].position if masks else -1
+    if (at := view_of(trace.bundle).main_position(trace.outcome)) is not None:
         p, q = p[:, at], q[:, at]
     return "kl", kl_divergence(p, q).flatten(1).mean(-1) if q.dim() > 2 else kl_divergence(p, q)

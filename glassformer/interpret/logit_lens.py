@@ -19,8 +19,8 @@ from glassformer.core.masks import Mask
 from glassformer.core.norms import LayerNorm, RMSNorm
 from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.interpret import schema
-from glassformer.interpret.outcomes import HeadReadout, head_readout
 from glassformer.interpret.outline import find_submodule
+from glassformer.interpret.readout import HeadReadout, head_readout
 from glassformer.interpret.trace import Trace
 
 MAX_LOGITS: Final = 1 << 22  # in memory at a time

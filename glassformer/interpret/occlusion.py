@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glassformer.core.inputs import tensor_of
 from glassformer.errors import UnsupportedError
-from glassformer.interpret.outcomes import head_readout
+from glassformer.interpret.readout import head_readout
 from glassformer.interpret.trace import Trace
 
 MAX_SIDE: Final = 14  # rows and columns of covered squares; those of finer grids have several patches

@@ -19,10 +19,9 @@ from glassformer.errors import FileProblemError, GlassformerError, UnsupportedEr
 from glassformer.interpret import schema
 from glassformer.interpret.examples import example_input, split_language_tag
 from glassformer.interpret.head_patterns import describe_heads
-from glassformer.interpret.outline import model_kind
-from glassformer.interpret.trace import MAX_STORED_BYTES, Trace, TraceStore, trace_model
+from glassformer.interpret.trace import MAX_STORED_BYTES, TraceStore, trace_model
+from glassformer.interpret.views import view_of
 from glassformer.pretrained import AVERAGED, BEST, MODEL, RECIPE, SNAPSHOTS, is_run
-from glassformer.tasks.text_generation import TextGenerator
 from glassformer.training.lock import holder_of
 from glassformer.training.logging.history import History, Line, read_history
 from glassformer.training.recipe import read_recipe_dict
@@ -299,9 +298,13 @@ class SnapshotViewer:
             bundle = load_snapshot(root, snapshot)
             trace = trace_model(bundle, input, model=model)
             self._store.put(trace, weight_bytes=size)
-            prediction, heads = _predict(bundle, trace), describe_heads(trace)
+            prediction = view_of(bundle).prediction(input, trace.outcome)
             info = schema.SnapshotInfo(
-                step=snapshot.step, trace_id=trace.id, heads=heads, prediction=prediction, loss=None
+                step=snapshot.step,
+                trace_id=trace.id,
+                heads=describe_heads(trace),
+                prediction=prediction,
+                loss=None,
             )
             self._remember(key, info)
         return self._cache[key]
@@ -332,28 +335,4 @@ def _choose_input(root: Path, bundle: Bundle, text: str | None, target: str | No
     if text is not None:
         text, to = split_language_tag(bundle, text)
         input = schema.TraceInput(text=text, target=target, to=to or input.to)
-    if model_kind(bundle) != "translate":
-        return replace(input, target=None)
-    if input.target is None:
-        outcome = trace_model(bundle, input).outcome
-        assert isinstance(outcome, schema.TextOutcome)
-        return replace(input, target=outcome.text)
-    return input
-
-
-def _predict(bundle: Bundle, trace: Trace) -> str | None:
-    input = trace.prepared.input
-    match trace.outcome:
-        case schema.TextOutcome(kind="translate"):
-            outcome = trace_model(bundle, replace(input, target=None)).outcome
-            return outcome.text if isinstance(outcome, schema.TextOutcome) else None
-        case schema.TextOutcome():
-            task = TextGenerator(bundle, max_new_tokens=SAMPLE_TOKENS, do_sample=False, num_beams=1)
-            return task(input.text or "").text
-        case schema.LabelsOutcome(labels=labels):
-            return f"{labels[0].label} ({labels[0].probability:.0%})"
-        case schema.FillOutcome(masks=masks):
-            return " ".join(mask.predictions[0].text.strip() for mask in masks) or None
-        case schema.AnswerOutcome(text=text):
-            return text
-    return None
+    return view_of(bundle).with_target(input)

@@ -29,8 +29,8 @@ from glassformer.interpret.generated_text import (
     positions_left,
     vocab_size,
 )
-from glassformer.interpret.outcomes import head_readout
 from glassformer.interpret.outline import model_kind
+from glassformer.interpret.readout import head_readout
 from glassformer.interpret.schema import SearchInfo, SearchNodeInfo, SearchResult, StepInfo
 from glassformer.interpret.tokens import generated_tokens
 from glassformer.tasks.text_generation import generation_architecture, memory_errors

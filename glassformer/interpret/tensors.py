@@ -29,8 +29,8 @@ from glassformer.interpret.comparison import residual_change
 from glassformer.interpret.head_patterns import thumbnails, typical_rows
 from glassformer.interpret.logit_lens import lens_table
 from glassformer.interpret.occlusion import occlude_patches
-from glassformer.interpret.outcomes import head_readout
 from glassformer.interpret.outline import DERIVED, describe_stacks, residual_sites
+from glassformer.interpret.readout import head_readout
 from glassformer.interpret.schema import ItemNotFoundError, StackInfo, TooLargeError
 from glassformer.interpret.trace import Trace
 from glassformer.interpret.window_attention import bias_table, spread_matrix, spread_row

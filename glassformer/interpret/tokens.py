@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 
+from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.interpret.schema import SequenceName, TokenSequence, TraceToken
 from glassformer.tokenization import Encoded, Tokenizer
@@ -207,3 +208,16 @@ _PREFIX = ("[CLS]", "[DIST]")  # the learned tokens before the patches, as publi
 def _prefix_tokens(count: int) -> list[TraceToken]:
     names = _PREFIX if count <= len(_PREFIX) else tuple(f"[{n}]" for n in range(count))
     return [TraceToken(piece=name, special=True) for name in names[:count]]
+
+
+def best_encoded(bundle: Bundle, texts: tuple[str, ...]) -> str:
+    """Return the text that suits the tokenizer best."""
+    return min(texts, key=lambda text: encoding_cost(bundle, text))
+
+
+def encoding_cost(bundle: Bundle, text: str) -> tuple[int, float]:
+    """Return the number of unknown tokens, and the tokens per character."""
+    if bundle.tokenizer is None:
+        return 0, 0.0
+    ids = bundle.tokenizer.encode(text, special=False).ids
+    return sum(index == bundle.tokenizer.unk_id for index in ids), len(ids) / max(len(text), 1)

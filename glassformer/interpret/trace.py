@@ -7,34 +7,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import Lock
 
 from torch import Tensor
 
 from glassformer.bundle import Bundle
-from glassformer.core.observe import Record, observe
-from glassformer.errors import UnsupportedError
+from glassformer.core.observe import Record
 from glassformer.interpret import schema
-from glassformer.interpret.inputs import prepare_input
-from glassformer.interpret.interventions import IntervenedForward
-from glassformer.interpret.outcomes import read_outcome
 from glassformer.interpret.outline import (
     describe_attentions,
     describe_stacks,
     describe_stages,
-    model_kind,
     residual_sites,
 )
 from glassformer.interpret.prepared_input import PreparedInput
-from glassformer.interpret.prompted_masks import segment_by_prompt
+from glassformer.interpret.views import view_of
 from glassformer.interpret.window_attention import whole_grid
-from glassformer.processors.text import select_tokens
 
-MAX_BYTES = 3 << 30  # of one trace
 MAX_TRACES, MAX_STORED_BYTES = 48, 1 << 30  # of a store
 
 
@@ -113,22 +105,6 @@ def trace_id(model: str, input: schema.TraceInput, interventions: Sequence[schem
     return hashlib.sha256(request.encode()).hexdigest()[:20]
 
 
-def estimate_bytes(bundle: Bundle, prepared: PreparedInput) -> int:
-    """Estimate the size in bytes of a trace of this input."""
-    rows = len(prepared.rows or (0,))
-    numbers, positions = 0, 0
-    for stack in describe_stacks(bundle):
-        width = stack.d_model
-        inner, shared = stack.heads * stack.head_dim, stack.kv_heads * stack.head_dim
-        attention = 2 * inner + 2 * shared + 3 * width
-        layer = attention * (2 if stack.cross else 1) + 3 * width + stack.d_ff * (3 if stack.gated else 2)
-        lengths = {sequence.name: len(sequence) for sequence in prepared.sequences}
-        positions = rows * lengths[stack.sequence]
-        numbers += positions * (stack.layers * layer + 3 * width)
-    numbers += positions * int(getattr(bundle.spec.head, "vocab_size", 0))
-    return numbers * next(bundle.model.parameters()).element_size()
-
-
 def trace_model(
     bundle: Bundle,
     input: schema.TraceInput,
@@ -141,49 +117,19 @@ def trace_model(
     model: id of the model, stored in the trace. Attention matrices are not computed here: see
     `interpret.tensors`.
     """
-    if model_kind(bundle) == "segment":
-        return _trace_segmentation(bundle, input, interventions, model)
-    prepared = prepare_input(bundle, input, interventions)
-    if (needed := estimate_bytes(bundle, prepared)) > MAX_BYTES:
-        raise schema.TooLargeError(
-            "a trace of this input", needed, MAX_BYTES, "bytes", hint="shorten the input"
-        )
-    forward = IntervenedForward(bundle.model, prepared.inputs, interventions)
-    prepared = _reorder(replace(prepared, inputs=forward.inputs), forward.orders)
-    start = time.perf_counter()
-    record = observe(forward.model, forward.inputs, edit=forward.edit)
-    seconds = time.perf_counter() - start
-    outcome, tensors = read_outcome(bundle, prepared, record)
+    view = view_of(bundle)
+    view.check(input)
+    run = view.run(input, interventions)
     return Trace(
         id=trace_id(model, input, interventions),
         model=model,
         bundle=bundle,
-        prepared=prepared,
+        prepared=run.prepared,
         interventions=tuple(interventions),
-        record=record,
-        outcome=outcome,
-        forward_seconds=seconds,
-        derived={**prepared.tensors, **tensors},
-    )
-
-
-def _trace_segmentation(
-    bundle: Bundle, input: schema.TraceInput, interventions: Sequence[schema.Intervention], model: str
-) -> Trace:
-    if interventions:
-        raise UnsupportedError(bundle.display_name, "interventions")
-    start = time.perf_counter()
-    prepared, outcome, tensors = segment_by_prompt(bundle, input)
-    return Trace(
-        id=trace_id(model, input, ()),
-        model=model,
-        bundle=bundle,
-        prepared=prepared,
-        interventions=(),
-        record=Record(),
-        outcome=outcome,
-        forward_seconds=time.perf_counter() - start,
-        derived=tensors,
+        record=run.record,
+        outcome=run.outcome,
+        forward_seconds=run.seconds,
+        derived=dict(run.tensors),
     )
 
 
@@ -204,18 +150,6 @@ def unread_characters(bundle: Bundle, prepared: PreparedInput) -> tuple[str, ...
         if token.id in unknown_ids and token.start is not None
     ]
     return tuple(dict.fromkeys(text for text in (*omitted, *unknown) if text.strip()))
-
-
-def _reorder(prepared: PreparedInput, orders: dict[str, list[int]]) -> PreparedInput:
-    sequences = tuple(
-        replace(sequence, tokens=tuple(sequence.tokens[n] for n in order))
-        for sequence in prepared.sequences
-        for order in [orders.get(sequence.name, range(len(sequence)))]
-    )
-    question = prepared.question
-    if question is not None and "input" in orders:  # an answer is found by its tokens
-        question = replace(question, encoded=select_tokens(question.encoded, orders["input"]))
-    return replace(prepared, sequences=sequences, question=question)
 
 
 class TraceStore:

@@ -14,7 +14,6 @@ from glassformer.explorer import FOLDER, page_files
 from glassformer.interpret import schema
 from glassformer.interpret.catalog import Catalog
 from glassformer.interpret.comparison import compare_traces
-from glassformer.interpret.generated_text import split_sentences
 from glassformer.interpret.head_ablation import ablate_heads
 from glassformer.interpret.head_patterns import describe_heads
 from glassformer.interpret.logit_lens import logit_lens, next_tokens, unit_tokens
@@ -22,6 +21,7 @@ from glassformer.interpret.runs import MAX_SNAPSHOTS, SnapshotViewer, describe_r
 from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.interpret.similarity import compare_images_texts
 from glassformer.interpret.tensors import read_tensor
+from glassformer.interpret.views import view_of
 from glassformer.server import schema as http
 from glassformer.server.schema import Language, ModelName, RequestModel, Text, TokenId
 from glassformer.server.task_schema import generation_parameters
@@ -186,7 +186,8 @@ def trace_router(catalog: Catalog) -> APIRouter:
     @router.post("/trace/sentences", response_model=SentencesResponse)
     def sentences(body: SentencesRequest) -> JSONResponse:
         """Split a text into the sentences that `translate` translates one by one."""
-        return _json({"sentences": split_sentences(catalog.bundle(body.model), body.text, body.to)})
+        bundle = catalog.bundle(body.model)
+        return _json({"sentences": view_of(bundle).split(body.text, body.to)})
 
     @router.post("/trace/step", response_model=schema.StepInfo)
     def step(body: StepRequest) -> JSONResponse:

@@ -20,8 +20,8 @@ from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.observe import observe
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE, JobInfo
-from glassformer.interpret.inputs import PreparedInput
 from glassformer.interpret.interventions import IntervenedForward
+from glassformer.interpret.prepared_input import PreparedInput
 from glassformer.interpret.schema import FillOutcome, Intervention, Kind, TraceInput
 from glassformer.interpret.trace import Trace, trace_model
 from glassformer.tokenization import Tokenizer, TokenizerPlan, load_tokenizer, train_tokenizer

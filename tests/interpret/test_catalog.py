@@ -12,11 +12,12 @@ from glassformer.baselines import spec as baseline_specs
 from glassformer.bundle import Bundle
 from glassformer.errors import GlassformerError, UnsupportedError
 from glassformer.families.sidecars import JobInfo
-from glassformer.interpret import trace as tracing
 from glassformer.interpret.catalog import Catalog
 from glassformer.interpret.schema import ItemNotFoundError, SkipLayer, TooLargeError, TraceInput
 from glassformer.interpret.tensors import read_tensor
-from glassformer.interpret.trace import TraceStore, estimate_bytes, trace_model
+from glassformer.interpret.trace import TraceStore, trace_model
+from glassformer.interpret.views import base
+from glassformer.interpret.views.base import estimate_bytes
 from tests.interpret.models import (
     CONTINUERS,
     ENCODERS,
@@ -135,7 +136,7 @@ def test_trace_size_is_estimated_before_the_forward(family: str, monkeypatch: py
     trace = trace_of(bundle, example_values(bundle))
     estimate = estimate_bytes(bundle, trace.prepared)
     assert 0.7 * trace.bytes < estimate < 1.6 * trace.bytes
-    monkeypatch.setattr(tracing, "MAX_BYTES", estimate - 1)
+    monkeypatch.setattr(base, "MAX_BYTES", estimate - 1)
     with pytest.raises(TooLargeError):
         trace_of(bundle, example_values(bundle))
 

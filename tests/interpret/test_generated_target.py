@@ -17,11 +17,11 @@ from glassformer.core.inputs import TextInputs
 from glassformer.core.masks import Mask
 from glassformer.families.sidecars import JobInfo
 from glassformer.interpret.catalog import Catalog
-from glassformer.interpret.generated_text import split_sentences
 from glassformer.interpret.interventions import IntervenedModel
 from glassformer.interpret.schema import TextOutcome
 from glassformer.interpret.search_view import search_tree
 from glassformer.interpret.trace import trace_model
+from glassformer.interpret.views import view_of
 from glassformer.tasks.text_generation import segments_of
 from glassformer.tasks.translation import Translator
 from tests.interpret.models import TEXT, interventions, tiny_bundle, trace_of, wordwise
@@ -156,7 +156,7 @@ def translator(unit: str | None = None) -> Pipeline:
 
 def test_traced_sentences_form_the_translation() -> None:
     bundle = translator(unit="sentence")
-    assert tuple(split_sentences(bundle, LINES)) == PARTS
+    assert tuple(view_of(bundle).split(LINES)) == PARTS
     one, other, last = (trace_of(bundle, {"text": part}).outcome.text for part in PARTS)
     assert len({one, other, last}) > 1
     assert bundle.translate(LINES) == f"{one}  {other}\n\n {last}"
@@ -168,7 +168,7 @@ def test_each_sentence_is_traced_with_the_ids_that_translate_reads(pocket: Pipel
     (document,) = Translator(bundle, to="de").preprocess([text])
     sources = [
         trace_of(bundle, {"text": one, "to": "de"}).sequence("source")
-        for one in split_sentences(bundle, text, "de")
+        for one in view_of(bundle).split(text, "de")
     ]
     read = [[token.id for token in source.tokens] for source in sources]
     assert read == [segment.ids for segment in segments_of(document)] and len(read) == 2
@@ -180,8 +180,8 @@ def test_only_translation_splits_sentences() -> None:
     restorer.job = replace(restorer.job, name="restore", gap=gap, before="")
     summarizer.config["task_specific_params"] = {"summarization_cnn": {"num_beams": 1}}
     for bundle in (restorer, summarizer, tiny_bundle("gpt2")):
-        assert split_sentences(bundle, LINES) == [LINES]
-    assert len(split_sentences(tiny_bundle("bart"), LINES)) == 2  # its lines
+        assert view_of(bundle).split(LINES) == [LINES]
+    assert len(view_of(tiny_bundle("bart")).split(LINES)) == 2  # its lines
 
 
 def test_uppercase_text_is_traced_as_it_is_translated(pocket: Pipeline) -> None:
@@ -192,7 +192,7 @@ def test_uppercase_text_is_traced_as_it_is_translated(pocket: Pipeline) -> None:
 
 def test_symbols_outside_the_vocabulary_are_reported_as_unread(pocket: Pipeline) -> None:
     assert trace_of(pocket, {"text": "I love 🍕 and music 🎉🎉.", "to": "de"}).info().unread == ("🍕", "🎉")
-    assert split_sentences(pocket, "Hello! I love pizza 🍕.", "de") == ["Hello!", "I love pizza. 🍕"]
+    assert view_of(pocket).split("Hello! I love pizza 🍕.", "de") == ["Hello!", "I love pizza. 🍕"]
     assert trace_of(pocket, {"text": "나는 음악을 좋아해요!", "to": "en"}).info().unread == ()
 
 

@@ -1,10 +1,10 @@
-"""A task that only this file declares is a method, a command, a route, a batch task and a row of the docs."""
+"""A task that only this file declares is a method, command, route, batch task, explorer kind and docs row."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,13 @@ from glassformer.batch.storage import Location
 from glassformer.batch.worker import BatchWorker
 from glassformer.bundle import Bundle
 from glassformer.cli.main import main
+from glassformer.core.observe import Record
 from glassformer.core.spec import TokensSpec
 from glassformer.errors import InvalidValueError, UnknownNameError
+from glassformer.interpret import views
+from glassformer.interpret.prepared_input import PreparedInput
+from glassformer.interpret.schema import TextOutcome
+from glassformer.interpret.views.generated_text import GenerateView
 from glassformer.processors.text import require_tokenizer
 from glassformer.server.app import create_app
 from glassformer.tasks import registry
@@ -83,8 +88,20 @@ TASK = TaskSpec(
     make=make,
     value=value,
     returns="list[str]",
+    view=lambda spec: True,
     examples=("the old captain",),
 )
+
+
+class LongestView(GenerateView):
+    """The prompt, and its longest tokens as the outcome."""
+
+    kind: Any = TASK.name
+
+    def outcome(self, prepared: PreparedInput, record: Record) -> Any:
+        (found,) = TokenSorter(self.bundle, shortest=1, reverse=False).run([prepared.input.text or ""])
+        text = " ".join(found.tokens)
+        return TextOutcome(kind=self.kind, text=text, num_tokens=len(found.tokens), finish_reason=None), {}
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +109,11 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.REGISTERED, TASK.name, TASK)
     monkeypatch.setattr(TaskMethods, TASK.name, None, raising=False)
     attach(TaskMethods, TASK)
+    monkeypatch.setitem(views.REGISTERED, TASK.name, LongestView)
+    for name in ("generate", "embed"):  # the first task with a view decides
+        monkeypatch.setitem(
+            registry.REGISTERED, name, replace(registry.tasks()[name], view=lambda spec: False)
+        )
 
 
 @pytest.fixture
@@ -175,6 +197,14 @@ def test_batch(folder: Path, expected: list[list[str]], tmp_path: Path) -> None:
     assert BatchWorker(plan, out.uri, device="cpu")({"number": [0]}) == {"rows": [3], "errors": [0]}
     (part,) = (tmp_path / "out").glob("part-*")
     assert [json.loads(json.loads(line)["tokens"]) for line in part.open()] == expected
+
+
+def test_explorer(folder: Path) -> None:
+    with TestClient(create_app({"m": glassformer.load(folder)}), base_url="http://localhost") as client:
+        assert [model["kind"] for model in client.get("/models").json()["models"]] == ["longest"]
+        trace = client.post("/trace", json={"model": "m", "text": TEXTS[0]}).json()
+        assert (trace["kind"], trace["outcome"]["text"]) == ("longest", "captain the old")
+        assert trace["attentions"] and trace["tensors"]
 
 
 def test_docs_and_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

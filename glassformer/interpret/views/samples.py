@@ -1,0 +1,154 @@
+"""Views of a whole input: its labels, its embedding, or the similarity of an image and a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from glassformer.core.observe import Record
+from glassformer.core.vision.heads import DistilledLogits
+from glassformer.interpret import schema
+from glassformer.interpret.outline import describe_stacks, stack_names, stack_output
+from glassformer.interpret.prepared_input import PreparedInput
+from glassformer.interpret.schema import Intervention, TraceInput
+from glassformer.interpret.tokens import best_encoded, tokens_of
+from glassformer.interpret.views.base import Result, View
+from glassformer.interpret.views.images import data_url, drawing, prepare_image
+from glassformer.interpret.views.series import prepare_series, waves
+from glassformer.interpret.views.texts import prepare_text
+from glassformer.processors.image import FixedSizeVisionProcessor, reads_images
+from glassformer.processors.text import require_tokenizer
+from glassformer.tasks.classification import Classifier, LabelScorer
+from glassformer.tasks.embedding import Embedder
+from glassformer.tasks.encoder import EncoderTask
+
+_REVIEWS = (
+    "A wonderful film: warm, funny, and never too long.",
+    "정말 재미있는 영화였어요! 배우들의 연기도 훌륭했습니다.",
+)
+
+
+class SampleView(View):
+    """Base class of views of a text, an image or a series. task: of texts."""
+
+    task: type[EncoderTask[Any]] = Embedder
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.bundle.spec.modalities
+
+    def prepare(self, input: TraceInput, interventions: Sequence[Intervention] = ()) -> PreparedInput:
+        match self.bundle.spec.modalities[0]:
+            case "series":
+                return prepare_series(self.bundle, input, self.kind)
+            case "image":
+                processor = FixedSizeVisionProcessor.from_bundle(self.bundle)
+                return prepare_image(processor, self.kind, input, len(stack_names(self.bundle.model)))
+        return prepare_text(self.task(self.bundle), self.kind, input)
+
+    def example(self) -> TraceInput:
+        match self.bundle.spec.modalities[0]:
+            case "series":
+                return TraceInput(series=waves(self.bundle))
+            case "image":
+                return TraceInput(image=drawing(self.bundle))
+        return TraceInput(text=best_encoded(self.bundle, _REVIEWS))
+
+
+class ClassifyView(SampleView):
+    """A classifier or a regression model."""
+
+    kind: ClassVar[Literal["classify", "image"]] = "classify"
+    task = Classifier
+
+    def outcome(self, prepared: PreparedInput, record: Record) -> Result:
+        output: Any = record.output
+        logits: Tensor = output.logits if isinstance(output, DistilledLogits) else output
+        scored = LabelScorer.of(self.bundle)(logits[0].cpu())
+        labels = tuple(schema.LabelProbability(label=one.label, probability=one.score) for one in scored)
+        return schema.LabelsOutcome(kind=self.kind, labels=labels), {}
+
+    def prediction(self, input: TraceInput, outcome: Any) -> str | None:
+        return f"{outcome.labels[0].label} ({outcome.labels[0].probability:.0%})"
+
+
+class ImageView(ClassifyView):
+    """A classifier of images, with their patches."""
+
+    kind = "image"
+
+
+class EmbedView(SampleView):
+    """An encoder that yields one vector for the whole input."""
+
+    kind = "embed"
+
+    def outcome(self, prepared: PreparedInput, record: Record) -> Result:
+        if self.bundle.spec.yields == "embedding":
+            name, vector, tensors = "head.embedding", record["head.embedding"], {}
+        else:
+            x = record[stack_output(describe_stacks(self.bundle)[-1])]  # (1, T, D)
+            first = reads_images(self.bundle) and prepared.sequences[0].prefix > 0
+            name, vector = "embedding", x[:, 0] if first else x.mean(1)
+            tensors = {name: vector}
+        outcome = schema.EmbeddingOutcome(
+            vector_name=name, dims=vector.shape[-1], norm=float(vector[0].float().norm())
+        )
+        return outcome, tensors
+
+
+class SimilarityView(View):
+    """A model with two towers, for an image and a text."""
+
+    kind, needs = "similarity", ("image", "text")
+
+    def prepare(self, input: TraceInput, interventions: Sequence[Intervention] = ()) -> PreparedInput:
+        image = ImageView(self.bundle.tower("image")).prepare(input)
+        text = EmbedView(self.bundle.tower("text")).prepare(input)
+        tokens, texts = text.sequences[0], text.inputs["inputs"]
+        padding = tokens_of(require_tokenizer(self.bundle), texts.ids[0, len(tokens) :].tolist())
+        tokens = replace(
+            tokens, name="text", tokens=(*tokens.tokens, *(replace(token, special=True) for token in padding))
+        )
+        return replace(
+            image,
+            kind=self.kind,
+            sequences=(replace(image.sequences[0], name="image"), tokens),
+            inputs={"images": image.inputs["inputs"], "texts": texts},
+        )
+
+    def outcome(self, prepared: PreparedInput, record: Record) -> Result:
+        output: Any = record.output
+        cosine = float(output.image_embeds[0].float() @ output.text_embeds[0].float())
+        return schema.SimilarityOutcome(cosine=cosine, logit=float(output.logits_per_image[0, 0])), {}
+
+    def example(self) -> TraceInput:
+        return _shapes()[0]
+
+    def examples(self, first: TraceInput) -> Sequence[TraceInput]:
+        return _shapes()
+
+
+def _shapes() -> list[TraceInput]:
+    """Draw three shapes; return each with a text that describes it."""
+    from PIL import Image, ImageDraw
+
+    side, inputs = 96, []
+    for color, name in (("red", "circle"), ("blue", "square"), ("green", "triangle")):
+        image = Image.new("RGB", (side, side), "white")
+        draw, box = ImageDraw.Draw(image), (side // 5, side // 5, side * 4 // 5, side * 4 // 5)
+        match name:
+            case "circle":
+                draw.ellipse(box, fill=color)
+            case "square":
+                draw.rectangle(box, fill=color)
+            case _:
+                draw.polygon([(side // 2, box[1]), (box[0], box[3]), (box[2], box[3])], fill=color)
+        inputs.append(TraceInput(image=data_url(image), text=f"a {color} {name}"))
+    return inputs
+
+
+VIEWS = (ClassifyView, ImageView, EmbedView, SimilarityView)
