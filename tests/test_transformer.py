@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -348,31 +347,6 @@ def test_transformer_matches_the_textbook_with_gradients(name: str) -> None:
         torch.testing.assert_close(mine, wanted, **CLOSE)
 
 
-@pytest.mark.parametrize("name", ["paper", "pre-norm gelu"])
-def test_encoder_and_decoder_match_torch(name: str) -> None:
-    options = OPTIONS[name][0]
-    norms = [nn.LayerNorm(D) if options else None for _ in range(2)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        layers = [
-            kind(D, H, F_, batch_first=True, **options)
-            for kind in (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
-        ]
-        theirs = (
-            redraw(nn.TransformerEncoder(layers[0], N, norms[0])),
-            redraw(nn.TransformerDecoder(layers[1], N, norms[1])),
-        )
-    encoder, decoder = Encoder(D, H, F_, N, **options).eval(), Decoder(D, H, F_, N, **options).eval()
-    for ours, reference in zip((encoder, decoder), theirs, strict=True):
-        ours.load_state_dict(from_torch(reference).state_dict())
-    x, y, real = torch.randn(B, S, D), torch.randn(B, T, D), random_mask(B, S)
-    later = torch.ones(T, T).triu(1).bool()
-    memory = theirs[0](x, src_key_padding_mask=~real)
-    torch.testing.assert_close(encoder(x, real[:, None])[real], memory[real], **CLOSE)
-    expected = theirs[1](y, x, tgt_mask=later, memory_key_padding_mask=~real)
-    torch.testing.assert_close(decoder(y, x, memory_mask=real), expected, **CLOSE)
-
-
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("tied", [False, True])
 def test_transformer_is_the_family_of_the_core(name: str, tied: bool, tmp_path: Path) -> None:
@@ -635,19 +609,6 @@ def test_mistakes_get_a_typed_error(case: str) -> None:
     with pytest.raises(kind) as caught:
         call(Transformer(**SMALL))
     assert caught.value.fields.items() >= fields.items()
-
-
-def test_unknown_argument_is_blamed_and_not_a_known_one_with_another_meaning_elsewhere() -> None:
-    model = Transformer(**SMALL)
-    with pytest.raises(UnknownNameError) as caught:
-        model(IDS, IDS, src_mask=IDS > 0, sorce_positions=None)
-    assert caught.value.name == "sorce_positions"
-
-
-def test_messages_are_one_line() -> None:
-    with pytest.raises(InvalidValueError) as caught:
-        EncoderLayer(16, MultiHeadAttention(16, 4), FeedForwardNetwork(16, 32))  # type: ignore[arg-type]
-    assert "\n" not in str(caught.value)
 
 
 def test_padded_ids_need_no_mask() -> None:

@@ -54,6 +54,15 @@ def sentences(tmp_path):
     return path
 
 
+def open_run(folder, task, model, source, *, out="out", batch_size=BLOCK_ROWS, overwrite=False, **changes):
+    """The plan of a run and the folder of its output, without Ray."""
+    request = {"columns": ("text",), "format": "jsonl", "options": {}, **changes}
+    request = BatchRequest(task=task, model=str(model), inputs=(Location(source).uri,), **request)
+    location = Location(folder / out)
+    plan = open_plan(request, location, workers=1, batch_size=batch_size, overwrite=overwrite)
+    return plan, location
+
+
 def read_parts(folder):
     return [
         json.loads(line)
@@ -140,14 +149,11 @@ def test_overwriting_deletes_only_the_parts_that_the_plan_lists(sentences, tmp_p
     (out / "_batch.json").unlink()
     assert {path.name: content.decode() for path, content in read_all(out).items()} == own
 
-    request = BatchRequest(
-        task="embed", model="pocket", inputs=(sentences.as_uri(),), format="jsonl", options={}
-    )
-    folder = Location(tmp_path / "earlier")
-    plan = open_plan(request, folder, workers=1, batch_size=BLOCK_ROWS, overwrite=False)
+    again = {"out": "earlier", "overwrite": True}
+    plan, _ = open_run(tmp_path, "embed", "pocket", sentences, out="earlier")
     for name, text in {**own, plan.part(plan.blocks[0]): "written by the run"}.items():
         (tmp_path / "earlier" / name).write_text(text)
-    open_plan(request, folder, workers=1, batch_size=2 * BLOCK_ROWS, overwrite=True)
+    open_run(tmp_path, "embed", "pocket", sentences, batch_size=2 * BLOCK_ROWS, **again)
     written = read_all(tmp_path / "earlier")
     assert {
         path.name: content.decode() for path, content in written.items() if path.name != "_batch.json"
@@ -157,7 +163,7 @@ def test_overwriting_deletes_only_the_parts_that_the_plan_lists(sentences, tmp_p
         "mine"
     )  # not of the 6 listed parts, but of the next 12
     with pytest.raises(FileExistsAlreadyError):
-        open_plan(request, folder, workers=1, batch_size=BLOCK_ROWS, overwrite=True)
+        open_run(tmp_path, "embed", "pocket", sentences, **again)
     assert (tmp_path / "earlier/part-000009.jsonl").read_text() == "mine"
 
 
@@ -281,16 +287,7 @@ def test_error_of_a_worker_keeps_its_type(cluster, sentences, tmp_path):
 
 def test_rows_that_kill_workers_or_fail_in_a_batch_are_named(sentences, tmp_path, monkeypatch):
     _, model = bert("BertModel", tmp_path / "model")
-    request = BatchRequest(
-        task="embed",
-        model=str(model),
-        inputs=(sentences.as_uri(),),
-        columns=("text",),
-        format="jsonl",
-        options={"truncate": True},
-    )
-    out = Location(tmp_path / "out")
-    plan = open_plan(request, out, workers=1, batch_size=BLOCK_ROWS, overwrite=False)
+    plan, out = open_run(tmp_path, "embed", model, sentences, options={"truncate": True})
     worker = BatchWorker(plan, out.uri, device="cpu")
     embed = Embedder.run
 
@@ -320,45 +317,11 @@ def test_null_text_is_an_error_of_its_row_and_an_empty_one_is_not(tmp_path, form
         pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "in.parquet")
     else:
         (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts))
-    request = BatchRequest(
-        task="classify",
-        model=str(model),
-        inputs=(Location(tmp_path / f"in.{format}").uri,),
-        format="jsonl",
-        options={},
-    )
-    out = Location(tmp_path / "out")
-    plan = open_plan(request, out, workers=1, batch_size=3, overwrite=False)
+    plan, out = open_run(tmp_path, "classify", model, tmp_path / f"in.{format}", batch_size=3, columns=())
     assert BatchWorker(plan, out.uri, device="cpu")({"number": [0]}) == {"rows": [3], "errors": [1]}
     rows = read_parts(tmp_path / "out")
     assert [row["error"] is None for row in rows] == [True, False, True]
     assert [bool(row["label"]) for row in rows] == [True, False, False]
-
-
-@pytest.mark.parametrize("name", ["in.xlsx", "in.csv"])
-def test_excel_and_separators_are_read(name, tmp_path):
-    openpyxl = pytest.importorskip("openpyxl")
-    _, model = bert("BertForSequenceClassification", tmp_path / "model")
-    rows = [(n, f"good film, {n}") for n in range(5)]
-    book = openpyxl.Workbook()
-    for row in [("id", "text"), *rows]:
-        book.active.append(row)
-    book.save(tmp_path / "in.xlsx")
-    (tmp_path / "in.csv").write_text("".join(f"{n};{text}\n" for n, text in [("id", "text"), *rows]))
-    request = BatchRequest(
-        task="classify",
-        model=str(model),
-        inputs=(Location(tmp_path / name).uri,),
-        columns=("text",),
-        format="jsonl",
-        options={},
-    )
-    out = Location(tmp_path / "out")
-    plan = open_plan(request, out, workers=1, batch_size=2, overwrite=False)
-    assert BatchWorker(plan, out.uri, device="cpu")({"number": [0, 1, 2]})["errors"] == [0, 0, 0]
-    assert [(row["id"], row["text"]) for row in read_parts(tmp_path / "out")] == [
-        (str(n), t) for n, t in rows
-    ]
 
 
 def test_remote_parquet_is_copied_and_uploaded(tmp_path, monkeypatch):
@@ -371,16 +334,7 @@ def test_remote_parquet_is_copied_and_uploaded(tmp_path, monkeypatch):
         pyarrow.parquet.write_table(table, path)
     (tmp_path / "out").mkdir()
     monkeypatch.setattr(Location, "is_local", False)
-    request = BatchRequest(
-        task="classify",
-        model=str(model),
-        inputs=(Location(tmp_path / "in").uri,),
-        columns=("text",),
-        format="parquet",
-        options={},
-    )
-    out = Location(tmp_path / "out")
-    plan = open_plan(request, out, workers=1, batch_size=2, overwrite=False)
+    plan, out = open_run(tmp_path, "classify", model, tmp_path / "in", batch_size=2, format="parquet")
     worker = BatchWorker(plan, out.uri, device="cpu")
     for block in reversed(plan.pending(out)):  # in any order
         worker({"number": [block.number]})

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import glassformer
-from glassformer import GlassformerError, Mask
+from glassformer import Mask
 from glassformer.core.inputs import Masks, TextInputs
-from glassformer.errors import InputTooLongError, InvalidValueError, ShapeError, UnknownNameError
+from glassformer.errors import InvalidValueError, UnknownNameError
 from glassformer.families.original import POSITIONS
 from tests.core.models import ids, inputs_of, model_of
 
@@ -40,37 +40,6 @@ def batch() -> tuple[Tensor, Tensor]:
     src[2, 3:] = 0
     tgt[2, 4:] = 0
     return src, tgt
-
-
-def test_presets_have_the_sizes_of_the_paper() -> None:
-    with torch.device("meta"):
-        model = glassformer.build("original", src_vocab_size=37000, tied=("source", "head"))
-    block = model.decoder.blocks[5]
-    assert len(model.encoder.blocks) == len(model.decoder.blocks) == 6
-    assert (block.self_attn.num_heads, block.self_attn.head_dim) == (8, 64)
-    assert block.ffn.up.weight.shape == (2048, 512)
-    # 37000 x 512 shared three ways, 6 x (4 + 8) d^2 + 6 x (8 + 8) d^2, biases and norms
-    encoder = 12 * 512**2 + (4 + 1) * 512 + 2048 + 4 * 512
-    decoder = 16 * 512**2 + (8 + 1) * 512 + 2048 + 6 * 512
-    assert sum(p.numel() for p in model.parameters()) == 37000 * 512 + 6 * (encoder + decoder)
-
-
-def test_error_about_tied_modules_names_the_choices() -> None:
-    with pytest.raises(InvalidValueError) as error:
-        glassformer.build("original", src_vocab_size=31, tied=("target", "head"))
-    assert error.value.name.endswith("tied") and all(x in error.value.expected for x in ("source", "head"))
-
-
-def test_logits_have_the_documented_shape_and_target_is_causal() -> None:
-    model = original()
-    src, tgt = batch()
-    logits = model(src, tgt)
-    assert logits.shape == (B, T, V)
-    later = tgt.clone()
-    later[:, 3:] = later[:, 3:] % (V - 1) + 1
-    assert torch.equal(later[:, :3], tgt[:, :3]) and (later[:, 3:] != tgt[:, 3:]).any()
-    torch.testing.assert_close(model(src, later)[:, :3], logits[:, :3])
-    assert not torch.allclose(model(src, later)[:, 3:], logits[:, 3:])
 
 
 def test_inferred_padding_matches_explicit_mask_and_unpadded_row() -> None:
@@ -150,54 +119,6 @@ def test_masks_of_an_encoder_decoder_by_keyword_are_explained(name: str) -> None
 
 def ones(*shape: int) -> Tensor:
     return torch.ones(*shape, dtype=torch.bool)
-
-
-WRONG: list[tuple[dict[str, Any], type[GlassformerError], dict[str, Any]]] = [
-    ({"masks": ones(B, S + 1)}, ShapeError, {"what": "src_mask", "shape": [B, S + 1]}),
-    ({"masks": Masks(tgt=ones(B, T))}, ShapeError, {"what": "tgt_mask", "shape": [B, T]}),
-    ({"masks": Masks(memory=ones(B, S, T))}, ShapeError, {"what": "memory_mask", "shape": [B, S, T]}),
-    ({"masks": torch.full((B, S), 2)}, InvalidValueError, {"name": "src_mask"}),
-    ({"src": torch.full((B, S), 31)}, InvalidValueError, {"name": "token id", "value": 31}),
-    ({"src": torch.ones(B, S)}, InvalidValueError, {"name": "ids.dtype", "value": "torch.float32"}),
-    ({"src": torch.ones(S).long()}, ShapeError, {"what": "ids", "shape": [S]}),
-    ({"tgt": ids(B, 21)}, InputTooLongError, {"length": 21, "limit": 20}),
-    ({"tgt": ids(B + 1, T)}, ShapeError, {"what": "the target"}),
-    ({"kernel": "fast"}, UnknownNameError, {"kind": "kernel", "name": "fast"}),
-]
-
-
-@pytest.mark.parametrize(("args", "kind", "fields"), WRONG)
-def test_mismatched_inputs_are_rejected(
-    args: dict[str, Any], kind: type[GlassformerError], fields: dict[str, Any]
-) -> None:
-    src, tgt = batch()
-    with pytest.raises(kind) as caught:
-        inputs = {"src": src, "tgt": tgt, **args}
-        given = (inputs.pop("src"), inputs.pop("tgt"), inputs.pop("masks", None))
-        original()(*given, **inputs)
-    assert caught.value.fields.items() >= fields.items()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_head": 4},
-        {"d_model": 66},
-        {"norm": "both"},
-        {"position": "polar"},
-        {"tied": ("head", "source")},
-    ],
-    ids=str,
-)
-def test_invalid_specs_are_rejected(options: dict[str, Any]) -> None:
-    with pytest.raises(GlassformerError):
-        original(**options)
-
-
-def test_unknown_preset_suggests_the_nearest() -> None:
-    with pytest.raises(UnknownNameError) as caught:
-        glassformer.build("orignal")
-    assert caught.value.name == "orignal" and "'original'" in str(caught.value)
 
 
 CHOICES = [{"norm": norm} for norm in ("pre", "post")]

@@ -23,11 +23,6 @@ from glassformer.core.positions import (
 from glassformer.errors import InputTooLongError, InvalidValueError
 
 
-def test_sinusoidal_row_matches_the_published_one() -> None:
-    row = [0.84147, 0.54030, 0.09983, 0.99500, 0.01000, 0.99995, 0.00100, 1.00000]
-    torch.testing.assert_close(sinusoids(2, 8)[1], torch.tensor(row), atol=6e-6, rtol=0)
-
-
 @pytest.mark.parametrize("width", [8, 7, 1])
 def test_sinusoidal_table_matches_the_formula_in_both_layouts(width: int) -> None:
     apart, halves = sinusoids(50, width), sinusoids(50, width, "halves")
@@ -40,14 +35,6 @@ def test_sinusoidal_table_matches_the_formula_in_both_layouts(width: int) -> Non
             if 2 * i + 1 < width:
                 assert apart[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
                 assert halves[position, half + i].item() == pytest.approx(math.cos(angle), abs=1e-6)
-
-
-def test_sinusoidal_table_is_saved_and_moved_but_not_trained() -> None:
-    positions = SinusoidalPositions(8, max_len=10)
-    assert list(positions.state_dict()) == ["table"]
-    assert not list(positions.parameters())
-    assert positions.to("meta").table.is_meta
-    assert SinusoidalPositions(8, max_len=10).double().table.dtype == torch.float64
 
 
 # ---- rotary -----------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from glassformer.core.observe import observe
 from glassformer.core.positions import Grid, PositionTerms
 from glassformer.core.vision.attention import GridAttention, WindowLayout, offset_index
 from glassformer.core.vision.grid import sinusoids_2d
-from glassformer.errors import MissingValueError
 from glassformer.inference.encoder import InferenceEncoder
 
 
@@ -131,12 +130,6 @@ def test_recorded_weights_spread_over_the_grid() -> None:
     torch.testing.assert_close(weights.sum(-1), torch.ones(2))
     whole = record.token_weights("encoder.blocks.0.self_attn", head=1, token=7)
     torch.testing.assert_close(whole, record.weights("encoder.blocks.0.self_attn", 1)[:, 7])
-
-
-def test_window_attention_without_a_grid_is_rejected() -> None:
-    attention = GridAttention(8, num_heads=2, spatial_window=spec.WindowSpec(size=2))
-    with pytest.raises(MissingValueError):
-        attention(torch.randn(1, 4, 8))
 
 
 def test_layer_scale_multiplies_the_output_of_each_sublayer() -> None:

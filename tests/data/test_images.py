@@ -119,31 +119,6 @@ def test_class_names_in_metadata_keep_their_order(tmp_path: Path) -> None:
     assert images.classes == ("zebra", "ape") and images.labels(np.arange(2)).tolist() == [1, 0]
 
 
-def test_images_of_all_modes_are_converted(tmp_path: Path) -> None:
-    """Sixteen bits keep the upper eight, transparency lies on white, EXIF turns are undone, sizes meet."""
-    deep = (GREY[0].astype(np.uint16) << 8) | 7
-    clear = np.dstack([COLOUR[0], np.zeros((5, 4), np.uint8)])
-    turn = Image.Exif()
-    turn[0x0112] = 6  # to be turned a quarter to the right
-    upright = np.full((4, 5, 3), 9, np.uint8)
-    root = folders(
-        tmp_path / "in",
-        {
-            "a/deep.png": encoded(deep),
-            "a/clear.png": encoded(clear),
-            "b/turned.png": encoded(upright, exif=turn.tobytes()),
-            "b/large.png": encoded(np.full((50, 40, 3), 77, np.uint8)),
-            "b/.hidden": b"",
-        },
-    )
-    images, errors = prepared(root)
-    assert images.shape == (5, 4, 3) and errors.count == 0
-    pixels = images.images(np.arange(4))
-    assert (pixels[0] == 255).all()  # clear
-    assert (pixels[1] == GREY[0][..., None]).all()
-    assert (pixels[2] == 77).all() and (pixels[3] == 9).all()
-
-
 def test_default_size_is_bounded_and_gray_has_one_channel(tmp_path: Path) -> None:
     root = folders(tmp_path / "in", {f"{c}/x.png": encoded(np.zeros((600, 300), np.uint8)) for c in "ab"})
     images, _ = prepared(root)
@@ -241,12 +216,6 @@ def test_every_class_is_in_both_splits(tmp_path: Path, fraction: float) -> None:
     images, _ = prepared(class_folders(tmp_path, RNG.integers(0, 256, (40, 6, 6), np.uint8), labels))
     for rows in images.split(fraction):
         assert set(labels[rows]) == set(range(10))
-
-
-def test_classes_with_one_image_each_cannot_be_split(tmp_path: Path) -> None:
-    images, _ = prepared(class_folders(tmp_path, RNG.integers(0, 256, (2, 6, 6), np.uint8), np.arange(2)))
-    with pytest.raises(EmptyInputError):
-        images.split(1e-9)
 
 
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import csv
 import gzip
 import io
 import os
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,6 @@ from glassformer.data.split import split_source
 from glassformer.errors import (
     EmptyInputError,
     FileProblemError,
-    MissingDependencyError,
     UnknownNameError,
 )
 from tests.data.files import GOOD, GOOD_ROWS, joined, jsonl, placed, read
@@ -263,22 +261,6 @@ def test_tables_and_texts_are_read_in_their_encoding(tmp_path: Path, encoding: s
     (tmp_path / "a.txt").write_bytes("바다\n\xff\n".encode("cp949", "ignore") + b"\xff\n" + b"x\n" * 20)
     lines = list(read_lines(tmp_path / "a.txt", encoding="cp949"))
     assert lines[0] == "바다" and any(isinstance(line, Invalid) for line in lines)
-
-
-def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading and writing; a writer says so before the first row."""
-    from glassformer.data.readers import ParquetReader
-    from glassformer.data.tables import TableWriter
-
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    (tmp_path / "a.parquet").touch()
-    for use in (
-        lambda: ParquetReader(tmp_path / "a.parquet"),
-        lambda: TableWriter(tmp_path / "b.parquet", {"label": str}),
-    ):
-        with pytest.raises(MissingDependencyError) as raised:
-            use()
-        assert (raised.value.package, raised.value.extra) == ("pyarrow", "parquet")
 
 
 def test_huge_parquet_cell_is_rejected(tmp_path: Path) -> None:

@@ -1,15 +1,19 @@
 """Every family and head, with the configurations in which its numbers are held against the reference.
 
 A case is (reference class, settings for its config class). Sizes are small and odd on purpose. Each list
-says what is particular to a head; `every_head` then puts each head under its family's other configurations.
+says what is particular to a head; `every_head` then puts each head under its family's other configurations:
+a second one here, four in `make test-slow`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from tests.faults.scale import WHOLE
+
 Case = tuple[str, dict[str, Any]]
-ENOUGH, ENOUGH_PER_FAMILY = 4, 6  # configurations of each head and of each family, at least
+# configurations of each head and of each family, at least
+ENOUGH, ENOUGH_PER_FAMILY = 4 if WHOLE else 2, 6
 # settings that belong to a head, not to the stack below it; and ids that it may need where the stack has none
 OF_THE_HEAD = ("num_labels", "num_targets", "output_range", "pooling_type", "loss")
 IDS = ("pad_token_id", "eos_token_id")

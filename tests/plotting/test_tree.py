@@ -15,7 +15,6 @@ from matplotlib.patches import FancyBboxPatch, PathPatch
 
 import glassformer
 from glassformer import plotting
-from glassformer.errors import EmptyInputError
 from glassformer.generation import GenerationConfig, GenerationOutput, GenerationParams, SearchTree, generate
 from glassformer.plotting.canvas import ORANGE
 from glassformer.plotting.tree import MAX_ROWS, layout
@@ -138,8 +137,3 @@ def test_files_are_deterministic_and_have_all_glyphs(tmp_path: Path) -> None:
             assert files[0].read_bytes() == files[1].read_bytes()
     assert ElementTree.parse(tmp_path / "0.svg").getroot().tag.endswith("svg")
     assert (tmp_path / "0.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_an_empty_tree_is_an_error() -> None:
-    with pytest.raises(EmptyInputError):
-        plotting.search_tree(SearchTree(nodes=[], num_beams=4), spelled)

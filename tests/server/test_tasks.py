@@ -136,20 +136,6 @@ def test_prompted_masks_match_the_library(server, bundles):
             assert client.post("/segment", json={**body, **wrong}).status_code == 422
 
 
-def test_detected_objects_match_the_library(server, bundles):
-    images = [png(30, 20), png(25, 50)]
-    encoded = [base64.b64encode(image).decode() for image in images]
-    with server.client() as client:
-        found = client.post("/detect", json={"images": encoded, "threshold": 0.0}).json()
-        expected = bundles["detector"].detect(images, threshold=0.0)
-        assert found["model"] == "detector" and all(len(row) == 6 for row in found["results"])
-        for row, other in zip(found["results"], expected, strict=True):
-            assert row == [{"label": o.label, "score": o.score, "box": list(o.box)} for o in other]
-        for body in ({"images": ["AAAA"]}, {"images": []}, {"images": encoded, "threshold": 2}):
-            assert client.post("/detect", json=body).status_code == 422
-        assert client.post("/detect", json={"images": encoded, "model": "pictures"}).status_code == 422
-
-
 def test_forecast_matches_the_library(server, bundles):
     columns = {"a": [math.sin(t) for t in range(40)], "b": [t * 0.5 for t in range(40)]}
     days = [str(np.datetime64("2024-01-30") + t) for t in range(40)]
