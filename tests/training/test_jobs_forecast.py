@@ -183,10 +183,15 @@ def test_unusable_series_and_settings_are_errors(change: dict[str, Any], tmp_pat
 
 
 def test_horizon_longer_than_the_validation_split_is_named(waves: Path, tmp_path: Path) -> None:
-    recipe = {"job": "forecast", "data": {"train": [str(waves)]}}
+    recipe: dict[str, Any] = {"job": "forecast", "data": {"train": [str(waves)], "horizon": 96}}
     with pytest.raises(InvalidValueError) as error:  # of 500 rows, 50 are for validation
         run(parse_recipe(recipe), tmp_path / "run", log=no_log)
     assert (error.value.name, error.value.value) == ("data.horizon", 96) and "50" in error.value.expected
+
+    # the default fits the data
+    recipe |= {"data": {"train": [str(waves)]}, "training": {"max_steps": 1, "device": "cpu"}}
+    run(parse_recipe(recipe), tmp_path / "default", log=no_log)
+    assert glassformer.load(tmp_path / "default").spec.head.prediction_length == 50
 
 
 def test_series_of_six_rows_with_a_single_patch_can_be_trained(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ from glassformer.training.sections import Paths, TableSection
 from glassformer.training.task import Sample, ValidationResult, forecast_metrics
 
 BASELINES = {"linear": "Linear", "repeat": "RepeatLast", "seasonal": "SeasonalRepeat"}
+HORIZON = 96  # steps to forecast by default
 CONTEXTS = (336, 192, 96, 64, 48, 32, 24, 16, 12, 8)
 SAMPLE_STEPS, SAMPLE_DIGITS = 6, 4
 
@@ -75,7 +76,11 @@ class SeriesData(TableSection):
     context_length: int | None = setting(
         None, "number of past steps that the model reads; null chooses it", unit="time steps"
     )
-    horizon: int = setting(96, "number of steps to forecast", unit="time steps")
+    horizon: int | None = setting(
+        None,
+        "number of steps to forecast; null: 96, or as many as the validation split has rows",
+        unit="time steps",
+    )
     split: tuple[float, ...] = setting(
         (0.7, 0.1, 0.2),
         "training, validation and test split in time: fractions, or the rows where they end",
@@ -184,14 +189,19 @@ class ForecastJob(Job[SeriesData]):
         context, horizon = self.data.context_length, self.data.horizon
         if self.base is not None:
             context, horizon = forecaster_lengths(self.base, context)
+        if horizon is None:
+            horizon = max(1, min(HORIZON, self._valid_rows()))
         if context is None:
             rows = int((self.parts.train.end - self.parts.train.start).max())
             context = next((n for n in CONTEXTS if 4 * (n + horizon) <= rows), CONTEXTS[-1])
         return context, horizon
 
+    def _valid_rows(self) -> int:
+        """Return the rows of the longest series in the validation split."""
+        return int((self.parts.valid.end - self.parts.valid.start).max())
+
     def choose_defaults(self, hardware: Hardware) -> list[str]:
-        context, horizon = self._lengths()
-        rows = int((self.parts.valid.end - self.parts.valid.start).max())
+        (context, horizon), rows = self._lengths(), self._valid_rows()
         if self.base is None and horizon > rows:
             longest = f"at most {rows}, the rows of the validation split"
             raise InvalidValueError("data.horizon", horizon, longest, "set it to the steps to forecast")
@@ -317,7 +327,7 @@ class ForecastJob(Job[SeriesData]):
 
     def test(self, folder: Path, device: torch.device) -> dict[str, float]:
         part = self.parts.test
-        if not ((part.end - part.start) >= self.data.horizon).any():
+        if not ((part.end - part.start) >= self._lengths()[1]).any():
             return {}
         learner = SeriesLearner(load(folder, device=device).model)
         result = self.validate(learner, self.windows(part), device)
