@@ -28,7 +28,7 @@ from glassformer.core.norms import Conditional, LayerScale, drop_path
 from glassformer.core.observe import Observer, scope, tap
 from glassformer.core.positions import NO_TERMS, Grid, PositionTerms
 from glassformer.core.spec import Wiring
-from glassformer.errors import MissingValueError
+from glassformer.errors import InvalidValueError, MissingValueError
 
 
 class LayerContext(NamedTuple):
@@ -100,6 +100,9 @@ class Block(nn.Module):
         order: Literal["self_first", "cross_first"] = "self_first",
         local_conv: nn.Module | None = None,
     ) -> None:
+        if isinstance(norm, nn.Module):
+            name = type(norm).__name__
+            raise InvalidValueError("norm", name, f"a function that creates a norm, e.g. lambda: {name}(...)")
         super().__init__()
         self.wiring, self.order = wiring, order
         self.self_attn: Any = self_attn

@@ -8,11 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.core import build, spec
+from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
+from glassformer.core.feedforward import FeedForward
 from glassformer.core.inputs import Memory
 from glassformer.core.masks import Mask
 from glassformer.core.norms import make_norm
-from glassformer.errors import UnsupportedError
+from glassformer.errors import InvalidValueError, UnsupportedError
 
 D = 16
 
@@ -65,6 +67,12 @@ def test_block_matches_the_formula_of_its_wiring(wiring: spec.Wiring, cross: boo
         case _:
             expected = x + attend(b.norm_self(x)) + b.ffn(b.norm_ffn(x))
     torch.testing.assert_close(b(x, b.prepare(x, mask, memory if cross else None)), expected)
+
+
+def test_norm_that_is_a_module_instead_of_a_function_is_an_error() -> None:
+    with pytest.raises(InvalidValueError) as error:
+        Block(self_attn=MultiHeadAttention(8, 2), ffn=FeedForward(8, 16), norm=nn.LayerNorm(8))
+    assert (error.value.name, error.value.value) == ("norm", "LayerNorm")
 
 
 def test_feed_forward_matches_its_formula() -> None:
