@@ -345,6 +345,15 @@ def _explain_arguments(
             raise MissingValueError(parameter.name, f"by {call}") from None
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, numpy or torch ran out of memory, without importing torch."""
+    # torch raises a plain RuntimeError if an allocation on the CPU fails
+    return isinstance(error, MemoryError | RuntimeError) and (
+        type(error).__name__.endswith(("OutOfMemoryError", "MemoryError"))
+        or "can't allocate memory" in str(error)
+    )
+
+
 def attempt(
     function: Callable[..., R],
     *arguments: Any,

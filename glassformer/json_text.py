@@ -1,6 +1,8 @@
-"""Parse JSON text of unknown origin."""
+"""JSON text of unknown origin, and plain values: JSON values, and one item or several."""
 
 import json
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
@@ -15,3 +17,32 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def convert_json(content: Any, convert: Callable[[Any], Any]) -> Any:
+    """Apply `convert` to a value, then to the values in it.
+
+    >>> convert_json({"a": (1, math.nan)}, lambda value: None if is_not_finite(value) else value)
+    {'a': [1, None]}
+    """
+    content = convert(content)
+    if isinstance(content, Mapping):
+        return {str(key): convert_json(value, convert) for key, value in content.items()}
+    return (
+        [convert_json(value, convert) for value in content] if isinstance(content, list | tuple) else content
+    )
+
+
+def is_not_finite(value: Any) -> bool:
+    """Whether a value is infinity or NaN, which JSON lacks."""
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return the items of an iterable, a single value as a list, or [] for None.
+
+    >>> as_list("one"), as_list(("one", "two")), as_list(None)
+    (['one'], ['one', 'two'], [])
+    """
+    single = isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)
+    return [] if value is None else [value] if single else list(value)

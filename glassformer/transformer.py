@@ -205,7 +205,7 @@ class Encoder(_Layers):
     def forward(  # type: ignore[override]
         self, x: Vectors, mask: MaskLike = None, *, return_weights: bool = False, **options: Any
     ) -> Any:
-        source = x if isinstance(x, EmbeddingOutput) else EmbeddingOutput(x, Mask.of(mask))
+        source = EmbeddingOutput.of(x, mask)
         forward = super().forward
         return run_with_weights(forward, source) if return_weights else forward(source, **options)
 
@@ -229,7 +229,7 @@ class Decoder(_Layers):
         memory_mask: MaskLike = None,
         **options: Any,
     ) -> Tensor:
-        source = x if isinstance(x, EmbeddingOutput) else EmbeddingOutput(x, Mask.of(tgt_mask, "tgt_mask"))
+        source = EmbeddingOutput.of(x, tgt_mask, "tgt_mask")
         memory = None if enc_output is None else Memory.of(enc_output, memory_mask)
         return super().forward(source, memory, **options)
 

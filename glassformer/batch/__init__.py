@@ -21,6 +21,7 @@ from glassformer.batch.storage import Location
 from glassformer.data.readers import file_format
 from glassformer.errors import FileMissingError, GlassformerError, InvalidValueError, MissingDependencyError
 from glassformer.families.sidecars import JOB_FILE, read_job
+from glassformer.json_text import as_list
 from glassformer.pretrained import hub_hint, model_folder, resolve_name
 from glassformer.tasks.registry import find_task
 
@@ -92,8 +93,7 @@ def run(
     folder = resolve_name(model).absolute()
     if not folder.is_dir():
         raise FileMissingError(model, "model folder", hub_hint(model))
-    paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-    sources = [Location(path) for path in paths]
+    sources = [Location(path) for path in as_list(inputs)]
     target = Location(output)
     if file_format(target.path) != "plain":
         raise InvalidValueError("output", str(output), "a folder", hint="set the format to choose the files")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from glassformer.json_text import convert_json, is_not_finite
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,17 +65,8 @@ def escape_controls(text: str) -> str:
 
 def print_json(content: Any) -> None:
     """Print one JSON document on stdout; infinity and NaN, which JSON lacks, become strings."""
-    print(json.dumps(_finite(content), indent=2, ensure_ascii=False))
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {str(key): _finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    if isinstance(content, float) and not math.isfinite(content):
-        return str(content)
-    return content
+    content = convert_json(content, lambda value: str(value) if is_not_finite(value) else value)
+    print(json.dumps(content, indent=2, ensure_ascii=False))
 
 
 def format_bytes(count: float) -> str:

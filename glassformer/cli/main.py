@@ -32,7 +32,7 @@ from typer.core import TyperCommand, TyperGroup
 from glassformer import __version__
 from glassformer.cli.console import message
 from glassformer.cli.options import with_flags
-from glassformer.errors import GlassformerError
+from glassformer.errors import GlassformerError, is_out_of_memory
 from glassformer.tasks.registry import find_task, tasks
 
 
@@ -207,7 +207,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
             _fail(f"cannot write the output: {error.strerror}")
         _report_bug(error)
     except Exception as error:
-        if _is_out_of_memory(error):
+        if is_out_of_memory(error):
             _fail("out of memory; use a smaller batch, model or input")
         _report_bug(error)
     sys.exit(0)
@@ -258,14 +258,6 @@ def _sigterm_raises() -> Iterator[None]:
 def _discard_stdout() -> None:
     """Discard the buffered output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether Python, numpy or torch ran out of memory, without importing torch."""
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError)
-        and (type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error))
-    )
 
 
 def _fail(text: str) -> NoReturn:

@@ -39,6 +39,13 @@ class EmbeddingOutput(NamedTuple):
     loc: Tensor | None = None
     scale: Tensor | None = None
 
+    @classmethod
+    def of(
+        cls, x: Tensor | EmbeddingOutput, mask: Mask | Tensor | None = None, name: str = "mask"
+    ) -> EmbeddingOutput:
+        """Return vectors (B, T, D) with a mask, unless they already have what belongs to them."""
+        return x if isinstance(x, EmbeddingOutput) else cls(x, Mask.of(mask, name))
+
 
 class TokenInput(nn.Module):
     """Embed tokens: token embeddings times `scale`, plus positions and token types; then norm and dropout.

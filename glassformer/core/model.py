@@ -111,6 +111,11 @@ class EncoderDecoder(GenerativeModel):
         self.head = head
         self.tie()
 
+    @property
+    def decoder_embed(self) -> nn.Module:
+        """The embedding of the decoder's tokens."""
+        return self.tgt_embed
+
     def tie(self) -> None:
         """Tie the weights that `spec.tied` lists; call again after parameters are replaced."""
         if "source" in self.spec.tied:
@@ -303,6 +308,11 @@ class DecoderOnly(GenerativeModel):
         self.spec = spec
         self.embed, self.decoder, self.head = embed, decoder, head
         self.tie()
+
+    @property
+    def decoder_embed(self) -> nn.Module:
+        """The embedding of the decoder's tokens."""
+        return self.embed
 
     def tie(self) -> None:
         """Tie the head to the token embedding if `spec.tied` lists it."""

@@ -89,7 +89,7 @@ class Stack(nn.Module):
         x and memory are vectors alone, or with their masks and positions. With a cache, x are the next
         positions, and the mask covers the keys so far.
         """
-        source = x if isinstance(x, EmbeddingOutput) else EmbeddingOutput(x, Mask())
+        source = EmbeddingOutput.of(x)
         source = source._replace(x=backend.residual_stream(source.x))
         layers = self.prepare(source, memory, cache=cache, kernel=kernel, obs=obs)
         hook = None if source.layer_positions is None else _position_adder(source.layer_positions)

@@ -10,6 +10,7 @@ from typing import Any
 from glassformer.bundle import Bundle, sidecar_files
 from glassformer.errors import FileExistsAlreadyError, FileMissingError
 from glassformer.families.sidecars import read_object
+from glassformer.json_text import as_list
 from glassformer.messages import list_some
 from glassformer.tokenization import code_languages, tag_ids, tag_languages, tag_position
 
@@ -64,7 +65,7 @@ def config_values(bundle: Bundle, name: str) -> list[Any]:
     """Return the value of a key as a list, from generation_config.json, else config.json."""
     value = bundle.generation.get(name)
     value = bundle.config.get(name) if value is None else value
-    return list(value) if isinstance(value, list) else [] if value is None else [value]
+    return as_list(value)
 
 
 def special_token_id(bundle: Bundle, name: str) -> int | None:

@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 from glassformer.core.schema import MAX_INT, describe_type, matches_type, union_members
 from glassformer.errors import FileProblemError, InvalidValueError, UnknownNameError
 from glassformer.families.config import read_json
+from glassformer.json_text import as_list
 
 JOB_FILE = "job.json"
 IMAGE_PROCESSOR_FILE = "preprocessor_config.json"  # how images are resized and normalized, as published
@@ -123,7 +124,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """Read a published config and validate its token ids; return {} if the file does not exist."""
     config = read_object(path) if path.is_file() else {}
     for name, value in config.items():
-        ids = value if isinstance(value, list) else [] if value is None else [value]
+        ids = as_list(value)
         if name.endswith("_token_id") and not all(matches_type(i, int) and abs(i) <= MAX_INT for i in ids):
             raise InvalidValueError(f"{path}: {name}", value, "a token id, several, or null")
     return config

@@ -131,14 +131,12 @@ def _pad(
     lengths = [len(example) for example in examples]
     width = max((1, *lengths))
     ids = torch.full((len(examples), width), params.pad_token_id)
-    for row, example in enumerate(examples):
-        tokens = example.ids if isinstance(example, Prompt) else example
-        ids[row, : lengths[row]] = torch.as_tensor(tokens, dtype=torch.long)
+    prompts = [Prompt.of(example) for example in examples]
+    for row, prompt in enumerate(prompts):
+        ids[row, : lengths[row]] = prompt.ids
     mask = torch.arange(width) < torch.tensor(lengths)[:, None]
-    prompts: list[Prompt] = []
-    if any(isinstance(example, Prompt) and example.has_embeddings_or_positions for example in examples):
-        prompts = [x if isinstance(x, Prompt) else Prompt(torch.as_tensor(x)) for x in examples]
-    return ids.to(device), mask.to(device), prompts
+    extended = any(prompt.has_embeddings_or_positions for prompt in prompts)
+    return ids.to(device), mask.to(device), prompts if extended else []
 
 
 @torch.inference_mode()

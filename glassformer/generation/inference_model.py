@@ -72,7 +72,7 @@ def prefill(
     prompts: the prompt of each row, if any has embeddings or position ids.
     """
     for prompt in prompts:
-        prompt.check(model.model if isinstance(model, InferenceModel) else model)
+        prompt.check(model)
     source = getattr(model, "model", model)
     if not isinstance(source, EncoderDecoder) or isinstance(source.src_embed, TokenInput):
         check_token_ids(inputs)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from glassformer.core.embeddings import TokenInput
-from glassformer.core.model import DecoderOnly
 from glassformer.errors import (
     ConflictError,
     InputTooLongError,
@@ -79,6 +79,11 @@ class Prompt:
                 raise ConflictError(("spans", "spans"), "they overlap or are not in the prompt's order")
             end = span.end
 
+    @classmethod
+    def of(cls, ids: Prompt | Tensor | Sequence[int]) -> Prompt:
+        """Return a prompt of ids alone, or the given prompt."""
+        return ids if isinstance(ids, Prompt) else cls(torch.as_tensor(ids, dtype=torch.long))
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -92,10 +97,10 @@ class Prompt:
         return len(self) if self.positions is None or not len(self) else int(self.positions.max()) + 1
 
     def check(self, model: nn.Module) -> None:
-        """Raise unless the model accepts the spans and positions. model: without its preparation."""
+        """Raise unless the model accepts the spans and positions."""
         if not self.has_embeddings_or_positions:
             return
-        embed = model.embed if isinstance(model, DecoderOnly) else None
+        embed = getattr(getattr(model, "model", model), "embed", None)  # of a decoder-only model
         if not isinstance(embed, TokenInput):
             raise UnsupportedError(f"a {type(model).__name__}", "embeddings and position ids in a prompt")
         if embed.position is not None and self.next_position > embed.position.max_len:

@@ -131,5 +131,5 @@ def generate_target(
 def positions_left(bundle: Bundle, used: int, limit: int) -> int:
     """Return how many tokens fit after `used` positions in the position table, at most `limit`."""
     model: Any = bundle.model
-    positions = max_positions(model.tgt_embed if hasattr(model, "tgt_embed") else model.embed)
+    positions = max_positions(model.decoder_embed)
     return limit if positions is None else min(limit, positions - used)

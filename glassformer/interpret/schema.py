@@ -6,12 +6,12 @@ HTTP requests with its pydantic models. `to_json` converts any of these objects.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Final, Literal, dataclass_transform
 
 from glassformer.errors import GlassformerError, UnknownNameError
+from glassformer.json_text import convert_json, is_not_finite
 
 Kind = Literal[
     "translate",
@@ -773,13 +773,11 @@ class RunSnapshots(Schema):
 
 def to_json(value: Any) -> Any:
     """Convert dataclasses, tuples and mappings to JSON values; NaN and infinity become null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if is_dataclass(value) and not isinstance(value, type):
-        items = ((field, getattr(value, field.name)) for field in fields(value))
-        return {
-            field.name: to_json(item) for field, item in items if item is not None or field.metadata != OMIT
-        }
-    if isinstance(value, Mapping):
-        return {str(name): to_json(item) for name, item in value.items()}
-    return [to_json(item) for item in value] if isinstance(value, list | tuple) else value
+    return convert_json(value, _plain)
+
+
+def _plain(value: Any) -> Any:
+    if not is_dataclass(value):
+        return None if is_not_finite(value) else value
+    items = ((field, getattr(value, field.name)) for field in fields(value))
+    return {field.name: item for field, item in items if item is not None or field.metadata != OMIT}

@@ -25,6 +25,7 @@ from glassformer.errors import (
     UnsupportedError,
 )
 from glassformer.generation import GeneratedToken, GenerationOutput
+from glassformer.json_text import as_list
 from glassformer.processors.text import require_tokenizer
 from glassformer.server.api_keys import reserve_tokens
 from glassformer.server.errors import PayloadTooLargeError, RequestTimeoutError, error_body
@@ -172,7 +173,7 @@ class Completion(Generation):
 
     def _task(self, bundle: Bundle, kind: str) -> TextGenerator:
         request, prompt = self.request, self.request.prompt
-        is_text = isinstance(prompt, str) or isinstance(prompt[0], str)
+        is_text = isinstance(as_list(prompt)[0], str)
         if request.to is not None and kind == "decoder-only":
             raise UnsupportedError(f"the model {self.model!r}", "`to`: it does not translate")
         if request.to is not None and not is_text:  # token ids contain the tag of the target language
@@ -182,7 +183,8 @@ class Completion(Generation):
         return TextGenerator(bundle, parse_special=not is_text, to=request.to, **options)
 
     def _prompts(self, prompt: Any) -> tuple[list[list[int]], list[str]]:
-        prompts: Any = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
+        prompts: Any = as_list(prompt)
+        prompts = [prompts] if isinstance(prompts[0], int) else prompts
         if len(prompts) * self.n > MAX_ROWS:
             raise PayloadTooLargeError("texts to generate (prompts times n)", MAX_ROWS)
         if isinstance(prompts[0], str):
@@ -229,7 +231,7 @@ def check_ids(prompts: Sequence[Sequence[int]], *, vocab_size: int, limit: int |
 def generation_options(request: GenerationRequest, max_new_tokens: int | None) -> dict[str, Any]:
     """Map the request's parameters to the library's names; defaults come from the model folder."""
     do_sample = request.temperature is None or request.temperature > 0
-    stop = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
+    stop = tuple(as_list(request.stop))
     options = {
         "max_new_tokens": max_new_tokens,
         "num_beams": 1,

@@ -28,6 +28,7 @@ from glassformer.generation.continuous import (
     SchedulerFullError,
 )
 from glassformer.interpret.schema import ItemNotFoundError, TooLargeError
+from glassformer.json_text import is_not_finite
 
 MAX_STRING = 1000  # maximum characters of a string in an error, which may quote the request
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -290,8 +291,6 @@ def _clip(value: Any) -> Any:
     """Shorten long strings and lists, and replace NaN, which JSON lacks."""
     if isinstance(value, str):
         return value if len(value) <= MAX_STRING else f"{value[: MAX_STRING - 1]}…"
-    if isinstance(value, float) and not math.isfinite(value):
+    if is_not_finite(value):
         return str(value)
-    if isinstance(value, dict):
-        return {name: _clip(item) for name, item in value.items()}
-    return [_clip(item) for item in value[:100]] if isinstance(value, list) else value
+    return value[:100] if isinstance(value, list) else value

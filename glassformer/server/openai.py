@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from glassformer.bundle import Bundle
 from glassformer.errors import InvalidValueError
+from glassformer.json_text import as_list
 from glassformer.processors.text import max_input_tokens, token_input
 from glassformer.server.chat import ChatCompletion
 from glassformer.server.completions import Completion, EventStream, Generation, check_ids, prepare
@@ -119,8 +120,7 @@ def _card(name: str, model: ServedModel) -> ModelCard:
 def _embed(inputs: Any, bundle: Bundle, callbacks: Callbacks) -> tuple[Tensor, int]:
     bundle = text_bundle(bundle)
     token_input(bundle)  # strings must never be opened as image files
-    if isinstance(inputs, str):
-        inputs = [inputs]
+    inputs = as_list(inputs)
     if isinstance(inputs[0], str):
         embedder = _CountingEmbedder(bundle)
         return torch.stack(list(embedder.run(inputs, callbacks))), embedder.tokens

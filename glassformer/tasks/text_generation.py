@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count, repeat
 from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 
-import torch
-
 from glassformer.bundle import Bundle
 from glassformer.errors import (
     EmptyInputError,
@@ -23,12 +21,14 @@ from glassformer.errors import (
     UnknownNameError,
     UnsupportedError,
     attempt,
+    is_out_of_memory,
 )
 from glassformer.generation.config import GenerationOptions, merge_generation_config
 from glassformer.generation.engine import generate_batched
 from glassformer.generation.params import GenerationOutput, GenerationParams
 from glassformer.generation.search_tree import SearchTree
 from glassformer.generation.stopping_criteria import FinishReason, truncate_at_stop
+from glassformer.json_text import as_list
 from glassformer.messages import plural
 from glassformer.processors.text import check_characters, check_text, require_tokenizer
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks, In, Task, check_at_least
@@ -298,10 +298,8 @@ def memory_errors() -> Iterator[None]:
     """Convert torch's out-of-memory errors to `OutOfMemoryError`."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError):
-        raise OutOfMemoryError from None
-    except RuntimeError as error:  # the CPU allocator raises no specific type
-        if "can't allocate memory" not in str(error):
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
             raise
         raise OutOfMemoryError from None
 
@@ -366,7 +364,7 @@ def context_length(bundle: Bundle) -> int | None:
 def _config_ids(bundle: Bundle, name: str) -> tuple[int, ...]:
     value = bundle.generation.get(name)
     value = bundle.config.get(name) if value is None else value
-    ids = tuple(value) if isinstance(value, list) else () if value is None else (value,)
+    ids = tuple(as_list(value))
     for token in ids:
         if token < 0 and name != "pad_token_id":
             raise InvalidValueError(name, token, "a token id")

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from glassformer.bundle import Bundle
 from glassformer.errors import EmptyInputError, InvalidValueError, UnsupportedError
+from glassformer.json_text import as_list
 from glassformer.tasks.base import check_at_least, check_finite
 from glassformer.tasks.classification import LabelScorer
 from glassformer.tasks.declarations.classify import Classification
@@ -40,7 +41,7 @@ class ZeroShotClassifier(EncoderTask[Classification]):
         if not bundle.spec.children():
             raise UnsupportedError(bundle.display_name, "labels given as texts", hint="it has its own labels")
         check_at_least("top", top)
-        templates = [template] if isinstance(template, str) else list(template)
+        templates = as_list(template)
         for text in templates:
             if not isinstance(text, str) or "{}" not in text:
                 raise InvalidValueError("template", text, "a text with {} in place of the label")

@@ -38,6 +38,7 @@ from glassformer.errors import (
     MissingValueError,
     UnknownNameError,
     UnsupportedError,
+    is_out_of_memory,
 )
 from glassformer.pretrained import AVERAGED, BEST, MODEL, REQUEST
 from glassformer.training.callbacks import TrainerCallback
@@ -629,7 +630,7 @@ class Trainer:
             try:
                 return self._forward_backward(batches)
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 self._discard_step()
                 batches = self._split_batches(batches, error)
@@ -928,11 +929,6 @@ def distinct_samples(samples: Sequence[Sample], limit: int) -> list[Sample]:
     for sample in samples:
         first.setdefault(sample.source, sample)
     return list(first.values())[:limit]
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    # torch raises a plain RuntimeError if an allocation on the CPU fails
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def fill_options(options: TrainingOptions, examples: int | None) -> TrainingOptions:

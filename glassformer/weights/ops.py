@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from glassformer.errors import ConflictError
+from glassformer.json_text import as_list
 
 BASE = "{base}"
 _LIST = re.compile(r"\{([^{}]*,[^{}]*)\}")
@@ -38,7 +39,7 @@ def expand_lists(names: Names) -> tuple[str, ...]:
     ('q.weight', 'q.bias', 'k.weight', 'k.bias')
     """
     expanded: list[str] = []
-    for name in (names,) if isinstance(names, str) else names:
+    for name in as_list(names):
         parts = [part.split(",") if n % 2 else [part] for n, part in enumerate(_LIST.split(name))]
         expanded += map("".join, product(*parts))
     return tuple(expanded)

@@ -25,6 +25,7 @@ from glassformer.errors import (
     InputTooLongError,
     InvalidValueError,
     MissingValueError,
+    is_out_of_memory,
 )
 from glassformer.generation.inference_model import InferenceModel, max_positions
 from glassformer.generation.logits_processors import LogitsProcessors
@@ -81,7 +82,7 @@ class GenerationFailedError(GlassformerError):
 
 def generation_error(stage: str, error: Exception) -> GenerationFailedError:
     """Convert an exception raised while serving a request to a `GenerationFailedError`."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+    if is_out_of_memory(error):
         return GenerationFailedError(stage, "out of memory", hint="request fewer or shorter sequences")
     lines = str(error).splitlines() or [type(error).__name__]
     return GenerationFailedError(stage, lines[0])
@@ -105,11 +106,10 @@ class Request:
         caller: Hashable | None = None,
         on_done: OnDone | None = None,
     ) -> None:
-        self.prompt = ids if isinstance(ids, Prompt) and ids.has_embeddings_or_positions else None
-        if self.prompt is not None:
-            self.prompt.check(model.model if isinstance(model, InferenceModel) else model)
-        ids = ids.ids if isinstance(ids, Prompt) else ids
-        self.ids = tuple(ids.tolist() if isinstance(ids, Tensor) else ids)
+        prompt = Prompt.of(ids)
+        prompt.check(model)
+        self.prompt = prompt if prompt.has_embeddings_or_positions else None
+        self.ids = tuple(prompt.ids.tolist())
         self.params, self._on_done = params, on_done
         self.starts = tuple(decoder_start_ids(model, params.start_ids))
         self.limit = params.limit(len(self.ids), len(self.starts) or len(self.ids))

@@ -30,7 +30,7 @@ class SlotBatch:
         self.cache = SlotKVCache(model.decoder, like)
         self.sources = SlotKVCache(model.decoder, like, cross=True) if model.encoder is not None else None
         self.layers = layer_contexts(model.decoder, self.cache, self.sources)
-        self.embed: nn.Module = inner.tgt_embed if isinstance(inner, EncoderDecoder) else inner.embed
+        self.embed = inner.decoder_embed
 
     @property
     def rows(self) -> int:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from glassformer.json_text import convert_json, is_not_finite
 from glassformer.weights.atomic_write import atomic_write
 
 METRICS_FILE = "metrics.jsonl"
@@ -31,16 +32,13 @@ def format_line(kind: Kind, step: int, time: float, content: Mapping[str, Any]) 
     >>> format_line("step", 1, 0.5, {"loss": float("nan"), "lr": 0.1})
     '{"kind": "step", "step": 1, "time": 0.5, "loss": null, "lr": 0.1}'
     """
-    line = {"kind": kind, "step": step, "time": time, **_json_value(content)}
+    line = {
+        "kind": kind,
+        "step": step,
+        "time": time,
+        **convert_json(content, lambda value: None if is_not_finite(value) else value),
+    }
     return json.dumps(line, ensure_ascii=False, default=str)
-
-
-def _json_value(content: Any) -> Any:
-    if isinstance(content, Mapping):
-        return {str(key): _json_value(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_json_value(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 @dataclass(frozen=True, kw_only=True)
