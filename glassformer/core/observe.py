@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from glassformer.core.kernels import PreparedMask, attention_scores, attention_weights
 from glassformer.errors import InvalidValueError, UnknownNameError, UnsupportedError
-from glassformer.json_text import as_list
 
 if TYPE_CHECKING:
     from glassformer.core.vision.attention import WindowLayout
@@ -186,7 +185,7 @@ class Observer:
         self, want: str | tuple[str, ...] = "*", edit: Mapping[str, TensorEdit] | None = None
     ) -> None:
         self.record = Record()
-        self._want = tuple(as_list(want))
+        self._want = (want,) if isinstance(want, str) else tuple(want)
         self._edit = dict(edit or {})
         self._applied: set[str] = set()
         self._prefix = ""

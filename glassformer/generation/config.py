@@ -12,7 +12,6 @@ from typing import Any, Final, Literal, TypedDict, get_args
 
 from glassformer.core.schema import in_interval, matches_type, setting
 from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError, UnsupportedError
-from glassformer.json_text import as_list
 
 LengthFormula = Literal["hf", "fairseq", "paper"]
 EarlyStopping = bool | Literal["never"]
@@ -333,7 +332,7 @@ def _single_tokens(bad_words: Any, eos: int | Sequence[int] | None) -> tuple[int
             "bad_words_ids of several tokens",
             hint="remove them from generation_config.json; single tokens can be suppressed",
         )
-    ends = as_list(eos)
+    ends = {eos} if isinstance(eos, int) else set(eos or ())
     return tuple(word[0] for word in bad_words if word[0] not in ends)
 
 

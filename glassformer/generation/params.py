@@ -14,7 +14,6 @@ from glassformer.errors import InvalidValueError, MissingValueError, NonFiniteEr
 from glassformer.generation.config import GenerationConfig
 from glassformer.generation.search_tree import SearchTree
 from glassformer.generation.stopping_criteria import FinishReason
-from glassformer.json_text import as_list
 
 MAX_TOP_LOGPROBS: Final = 100
 
@@ -92,7 +91,7 @@ class GenerationParams:
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """The tokens that end a sequence."""
-        return tuple(as_list(self.eos_token_id))
+        return (self.eos_token_id,) if isinstance(self.eos_token_id, int) else tuple(self.eos_token_id or ())
 
     def limit(self, input_length: int, read: int) -> int:
         """Return the maximum number of new tokens. read: prompt or start tokens, counted in max_length."""

@@ -15,8 +15,6 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from glassformer.json_text import as_list
-
 GRAPH_WARMUP_STEPS: Final = 2  # run before a CUDA graph is captured, then undone; they need capacity too
 
 
@@ -109,6 +107,6 @@ class SupportsPrefill(Protocol):
 
 def decoder_start_ids(model: nn.Module, start_ids: Sequence[int] | int | None) -> list[int]:
     """Return the decoder's start tokens: `start_ids`, else the start token of the spec."""
-    starts = as_list(start_ids)
+    starts = [start_ids] if isinstance(start_ids, int) else list(start_ids or ())
     own_start = getattr(getattr(model, "spec", None), "start_id", None)
     return [own_start] if not starts and own_start is not None else starts
