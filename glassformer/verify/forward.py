@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core.attention import MultiHeadAttention
-from glassformer.core.kernels import KERNELS, Kernel
+from glassformer.core.kernels import KERNELS
 from glassformer.core.model import AnyModel
 from glassformer.core.observe import Observer, Record, observe
 from glassformer.core.precision import upcast
@@ -35,7 +36,7 @@ from glassformer.verify.inputs import (
     random_inputs,
 )
 
-Run = Callable[[AnyModel, RandomInputs, Kernel], list[Tensor]]
+Run = Callable[[AnyModel, RandomInputs], list[Tensor]]
 
 GRADIENT_FACTOR = 10  # a gradient accumulates more rounding errors than an output
 
@@ -94,7 +95,7 @@ def _compare_with_explicit(
     bundle: Bundle, name: str, run: Run, *, floor: float, minimum: float = 0.0
 ) -> CheckResult:
     sample = random_inputs(bundle.model, "left" if has_tokens(bundle.model) else "none")
-    expected = run(bundle.model, sample, "explicit")
+    expected = run(bundle.model, replace(sample, kernel="explicit"))
     floor = max([floor, *(float(t.detach().abs().max()) for t in expected)])
     differences, compared, unsupported = [], [], []
     for kernel in KERNELS:
@@ -103,27 +104,23 @@ def _compare_with_explicit(
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # flex warns that it is slow on a CPU
-                outputs = run(bundle.model, sample, kernel)
+                outputs = run(bundle.model, replace(sample, kernel=kernel))
         except GlassformerError:
             unsupported.append(kernel)
             continue
         compared.append(kernel)
         differences += [relative_error(f, e, floor) for f, e in zip(outputs, expected, strict=True)]
     missing = f" (not {', '.join(unsupported)})" if unsupported else ""
-
-    def both(model: AnyModel, sample: RandomInputs) -> list[Tensor]:  # either may have larger rounding errors
-        return [*run(model, sample, "explicit"), *run(model, sample, "auto")]
-
-    tolerance = Tolerance.of_model(bundle.model, sample, both, minimum, floor)
+    tolerance = Tolerance.of_model(bundle.model, sample, run, minimum, floor)
     return check_result(name, differences, tolerance, f"{', '.join(compared)} against explicit{missing}")
 
 
-def _outputs(model: AnyModel, sample: RandomInputs, kernel: Kernel) -> list[Tensor]:
-    return list(drop_padding(model, sample, sample.run(model, kernel=kernel)).values())
+def _outputs(model: AnyModel, sample: RandomInputs) -> list[Tensor]:
+    return list(drop_padding(model, sample, sample.run(model)).values())
 
 
-def _gradients(model: AnyModel, sample: RandomInputs, kernel: Kernel) -> list[Tensor]:
-    outputs = drop_padding(model, sample, sample.run(model, kernel=kernel)).values()
+def _gradients(model: AnyModel, sample: RandomInputs) -> list[Tensor]:
+    outputs = drop_padding(model, sample, sample.run(model)).values()
     # a random projection as loss: a sum of squares would be constant for normalized vectors
     generator = torch.Generator().manual_seed(1)
     loss = torch.stack(

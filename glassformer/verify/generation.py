@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from glassformer.bundle import Bundle
 from glassformer.core.inputs import Memory, TextInputs
+from glassformer.core.kernels import Kernel
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel, DecoderOnly, EncoderDecoder
@@ -69,13 +70,16 @@ def cached_equals_uncached(bundle: Bundle, name: str) -> CheckResult:
         if model.spec.yields == "next tokens":
             generated = _generate(model)
             sequences = list(dict.fromkeys(sequence for sequence, _ in generated))
-            expected = {sequence: _uncached_logprobs(model, sequence) for sequence in sequences}
+            expected = {
+                sequence: _uncached_logprobs(model, sequence, sample.kernel) for sequence in sequences
+            }
             differences += [relative_error(logprobs, expected[sequence]) for sequence, logprobs in generated]
             note += "; greedy search, beams, continuous batching"
 
         def uncached(model: AnyModel, sample: RandomInputs) -> list[Tensor]:
             outputs = drop_padding(model, sample, sample.run(model)).values()
-            return [*outputs, *(_uncached_logprobs(model, sequence) for sequence in sequences)]
+            logprobs = (_uncached_logprobs(model, sequence, sample.kernel) for sequence in sequences)
+            return [*outputs, *logprobs]
 
         return check_result(name, differences, Tolerance.of_model(model, sample, uncached), note)
 
@@ -163,12 +167,13 @@ def _generate(model: EncoderDecoder | DecoderOnly) -> list[tuple[GeneratedSequen
     ]
 
 
-def _uncached_logprobs(model: AnyModel, sequence: GeneratedSequence) -> Tensor:
+def _uncached_logprobs(model: AnyModel, sequence: GeneratedSequence, kernel: Kernel) -> Tensor:
     """Return the log-probs (T,) of generated tokens, from one forward pass over the full sequence."""
     device = next(model.parameters()).device
     rows = (sequence.source, (*sequence.context, *sequence.ids[:-1]))
-    inputs = [torch.tensor([row], device=device) for row in rows if row]
-    logits = model(*(TextInputs(x, Mask(padding=torch.ones_like(x, dtype=torch.bool))) for x in inputs))
+    inputs = tuple(torch.tensor([row], device=device) for row in rows if row)
+    masks = tuple(torch.ones_like(x, dtype=torch.bool) for x in inputs)
+    logits = RandomInputs(inputs, masks, kernel).run(model)["output"]
     logprobs = upcast(logits[0, len(sequence.context) - 1 :]).log_softmax(-1)
     return logprobs.gather(1, torch.tensor(sequence.ids, device=device)[:, None])[:, 0]
 
@@ -241,10 +246,10 @@ def _loaded_and_prepared(
             loaded, prepared = (
                 {
                     key: tensor
-                    for key, tensor in drop_padding(model, sample, sample.run(run)).items()  # type: ignore[arg-type]
+                    for key, tensor in drop_padding(model, sample, named_outputs(result)).items()
                     if not pools_padding(model.spec.head, key, side)
                 }
-                for run in (model, InferenceEncoder(model, weights))
+                for result in (run(*sample.arguments()) for run in (model, InferenceEncoder(model, weights)))
             )
             return sample, loaded, prepared
         if model.spec.yields != "next tokens":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from glassformer.core import spec
 from glassformer.core.inputs import TextInputs
+from glassformer.core.kernels import Kernel
 from glassformer.core.masks import Mask
 from glassformer.core.model import AnyModel
 
@@ -25,10 +26,11 @@ class RandomInputs:
 
     inputs: tuple[Tensor, ...]
     masks: tuple[Tensor | None, ...]
+    kernel: Kernel = "auto"
 
     def run(self, model: AnyModel, **options: Any) -> dict[str, Tensor]:
         """Run the model; return its outputs by name ("output" if there is only one)."""
-        return named_outputs(model(*self.arguments(), **options))
+        return named_outputs(model(*self.arguments(), kernel=self.kernel, **options))
 
     def arguments(self) -> tuple[Tensor | TextInputs, ...]:
         """Return the positional arguments of the forward pass."""
@@ -42,12 +44,12 @@ class RandomInputs:
             for x, mask in zip(self.inputs, self.masks, strict=True)
         )
         masks = (None if mask is None else mask[row][mask[row]][None] for mask in self.masks)
-        return RandomInputs(inputs, tuple(masks))
+        return replace(self, inputs=inputs, masks=tuple(masks))
 
     def double(self) -> RandomInputs:
         """Return the same inputs in float64; token ids stay as they are."""
         inputs = tuple(x.double() if x.is_floating_point() else x for x in self.inputs)
-        return RandomInputs(inputs, self.masks)
+        return replace(self, inputs=inputs)
 
     def __len__(self) -> int:
         return len(self.inputs[0])

@@ -29,7 +29,7 @@ from glassformer.inference.linear import Int8Linear, PackedLinear, _onednn, _red
 from glassformer.inference.prepare import HookedModuleError, LinearFactory, packed_copy
 from glassformer.training.learner import enable_gradient_checkpointing
 from glassformer.verify import perturb_parameters
-from glassformer.verify.inputs import drop_padding, has_tokens, random_inputs
+from glassformer.verify.inputs import drop_padding, has_tokens, named_outputs, random_inputs
 from tests.core.models import model_of as core_model
 from tests.core.models import spec_of
 from tests.generation.test_greedy import PAD, START, examples, generate_with, model_of, padded
@@ -97,7 +97,8 @@ def test_every_linear_layer_type_matches_the_model(family: str, factory: type) -
         sample = random_inputs(model, "right" if has_tokens(model) else "none")
         with torch.inference_mode():
             expected, actual = (
-                drop_padding(model, sample, sample.run(module)) for module in (model, prepared)
+                drop_padding(model, sample, named_outputs(module(*sample.arguments())))
+                for module in (model, prepared)
             )
         worst = max(relative_error(actual[name], expected[name]) for name in expected)
     assert worst < tolerance and (factory is not Int8Linear or worst > 0)

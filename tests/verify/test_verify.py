@@ -19,6 +19,7 @@ from glassformer.inference.linear import Int8Linear, PackedLinear
 from glassformer.inference.slot_cache import SlotKVCache
 from glassformer.verify import all_checks, perturb_parameters, reference, verify
 from glassformer.verify.comparison import (
+    MAX_FLOAT32_TOLERANCE,
     MAX_ROUNDING_ERRORS,
     Tolerance,
     bitwise_difference,
@@ -30,7 +31,7 @@ from tests.families import harness
 from tests.families.cases import CASES
 
 
-def perturbed_bundle(family: str, **options: int) -> Bundle:
+def perturbed_bundle(family: str = "gpt2", **options: int) -> Bundle:
     torch.manual_seed(0)
     model = glassformer.tiny(family, **options).eval()
     perturb_parameters(model)
@@ -165,6 +166,21 @@ def test_check_detects_a_small_error_among_large_rounding_errors(name, monkeypat
     assert check(bundle, name).status == "failed"
 
 
+@pytest.mark.parametrize("name", ["kernels agree", "kernels' gradients agree", "prepared = loaded"])
+@pytest.mark.parametrize("make", [perturbed_bundle, bundle_with_large_activations])
+def test_imprecise_kernel_does_not_raise_its_own_tolerance(make, name, monkeypatch):
+    """Its error is far above the rounding of float32, but below the maximum of a raised tolerance."""
+    bundle, check = make(), all_checks()[name]
+    assert check(bundle, name).status == "passed"
+    wrap(monkeypatch, kernels, "sdpa", lambda f, *a, **k: imprecise(f(*a, **k)))
+    result = check(bundle, name)
+    assert result.status == "failed" and result.worst < MAX_FLOAT32_TOLERANCE
+
+
+def imprecise(x):
+    return x * (1 + 1e-3) if x.dtype == torch.float32 else x
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_detectors_with_large_activations_pass(seed):
     """Most of them differ by more than 1e-5 in attention heads, or 1e-4 in gradients."""
@@ -182,7 +198,7 @@ def test_kernels_agree_to_float64_in_a_float64_model(family):
     model = perturbed_bundle(family).model.double()
     sample = random_inputs(model)
     with torch.no_grad():
-        fast, explicit = (sample.run(model, kernel=kernel) for kernel in ("auto", "explicit"))
+        fast, explicit = (replace(sample, kernel=kernel).run(model) for kernel in ("auto", "explicit"))
     assert all(t.dtype == torch.float64 for t in fast.values())
     assert max(relative_error(fast[key], explicit[key]) for key in fast) < 1e-12
 
