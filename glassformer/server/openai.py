@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from glassformer.bundle import Bundle
 from glassformer.errors import InvalidValueError
 from glassformer.json_text import as_list
 from glassformer.processors.text import max_input_tokens, token_input
+from glassformer.server.api_keys import reserve_tokens
 from glassformer.server.chat import ChatCompletion
 from glassformer.server.completions import Completion, EventStream, Generation, check_ids, prepare
 from glassformer.server.metrics import Metrics
@@ -99,7 +99,12 @@ def openai_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
         width = embedding_size(model.bundle)
         if (body.dimensions or 1) > width:
             raise InvalidValueError("dimensions", body.dimensions, f"at most {width}, the model's own")
-        vectors, tokens = await model.run_steps(lambda *thread: _embed(body.input, *thread))
+        embedder, items = await model.run_steps(lambda *thread: _encode(body.input, *thread))
+        tokens = sum(map(len, items))
+        reserve_tokens(tokens)
+        vectors = torch.stack(
+            await model.run_steps(lambda _, callbacks: embedder.run_batches(items, callbacks))
+        )
         if (body.dimensions or width) < width:
             vectors = F.normalize(vectors[:, : body.dimensions], dim=-1)
         metrics.count_tokens(model.id, read=tokens, generated=0)
@@ -117,47 +122,22 @@ def _card(name: str, model: ServedModel) -> ModelCard:
     return ModelCard(id=name, created=model.created)
 
 
-def _embed(inputs: Any, bundle: Bundle, callbacks: Callbacks) -> tuple[Tensor, int]:
+def _encode(inputs: Any, bundle: Bundle, callbacks: Callbacks) -> tuple[Embedder, list[Encoded]]:
+    """Return the embedder of a model, and texts or token ids of a bounded length in its form."""
     bundle = text_bundle(bundle)
-    token_input(bundle)  # strings must never be opened as image files
-    inputs = as_list(inputs)
+    vocab_size = token_input(bundle).vocab_size  # strings must never be opened as image files
+    embedder, limit = Embedder(bundle), min(max_input_tokens(bundle), MAX_EMBEDDED)
+    inputs = [inputs] if isinstance(inputs[0], int) else as_list(inputs)
     if isinstance(inputs[0], str):
-        embedder = _CountingEmbedder(bundle)
-        return torch.stack(list(embedder.run(inputs, callbacks))), embedder.tokens
-    rows = [inputs] if isinstance(inputs[0], int) else inputs
-    return _embed_ids(rows, bundle, callbacks), sum(map(len, rows))
-
-
-class _CountingEmbedder(Embedder):
-    """Embed texts of a bounded length. tokens: number of tokens so far."""
-
-    tokens = 0
-
-    def __init__(self, bundle: Bundle) -> None:
-        super().__init__(bundle)
-        processor: Any = self.processor
+        processor: Any = embedder.processor
         processor.max_tokens = min(processor.max_tokens, MAX_EMBEDDED)
-
-    def load(self, inputs: Iterable[Any]) -> list[Any]:
-        items = list(super().load(inputs))
-        self.tokens += sum(len(item) for item in items if isinstance(item, Encoded))
-        return items
-
-
-def _embed_ids(rows: Sequence[list[int]], bundle: Bundle, callbacks: Callbacks) -> Tensor:
-    check_ids(
-        rows, vocab_size=token_input(bundle).vocab_size, limit=min(max_input_tokens(bundle), MAX_EMBEDDED)
-    )
-    encoded = []
-    for ids in rows:
-        n = len(ids)
-        encoded.append(
-            Encoded(
-                ids=ids, type_ids=[0] * n, offsets=[(0, 0)] * n, sequence_ids=[0] * n, word_ids=[None] * n
-            )
-        )
-    vectors = Embedder(bundle).run_batches(encoded, callbacks)
-    return torch.stack([vector for vector in vectors if vector is not None])
+        return embedder, [item for chunk in embedder.read(inputs, callbacks) for _, item in chunk]
+    check_ids(inputs, vocab_size=vocab_size, limit=limit)
+    return embedder, [
+        Encoded(ids=ids, type_ids=[0] * n, offsets=[(0, 0)] * n, sequence_ids=[0] * n, word_ids=[None] * n)
+        for ids in inputs
+        for n in [len(ids)]
+    ]
 
 
 def _base64(vector: Tensor) -> str:

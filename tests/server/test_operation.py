@@ -218,7 +218,7 @@ def test_limits_refill_evenly_over_a_minute(monkeypatch):
     assert bucket.wait_seconds(60) == 0 < bucket.wait_seconds(61)  # it holds no more than one minute's worth
 
 
-def test_a_key_cannot_generate_more_than_its_tokens(folders, tmp_path):
+def test_a_key_cannot_read_or_generate_more_than_its_tokens(folders, tmp_path):
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps([{"name": "a", "key": KEY, "tokens_per_minute": 100}]))
     headers = {"Authorization": f"Bearer {KEY}"}
@@ -231,6 +231,7 @@ def test_a_key_cannot_generate_more_than_its_tokens(folders, tmp_path):
             refused = client.post("/v1/completions", json={**body, **large})
             assert refused.status_code == 429, large
             assert refused.json()["error"]["fields"]["unit"] == "tokens per minute"
+        assert client.post("/v1/embeddings", json={"input": ["the cat sat"] * 40}).status_code == 429
         assert client.post("/v1/completions", json=body).status_code == 200  # nothing was charged
         forged = [
             client.get("/v1/models", headers={"Authorization": "Bearer no", "X-Forwarded-For": f"10.1.2.{n}"})
