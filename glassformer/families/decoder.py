@@ -145,9 +145,8 @@ def decoder(
 _POSITIONS = {spec.RotarySpec: "rotary", spec.AlibiSpec: "alibi", type(None): "learned"}
 
 
-def _invert(model: spec.DecoderOnlySpec) -> dict[str, Any]:
+def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `decoder` that give a spec."""
-    assert isinstance(model.input, spec.TokensSpec)
     stack, block, local = model.decoder, model.decoder.block, model.decoder.local_position
     attention, norm, options = block.attention, block.norm, spec_options(model)
     rotary = stack.position if isinstance(stack.position, spec.RotarySpec) else spec.RotarySpec()

@@ -117,9 +117,8 @@ _LAYER_NAMES = {
 }
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
+def table(model: Any, names: Collection[str]) -> WeightTable:
     """Return the weight table. names: tensors of the file, whose feed-forward layers may be fused or not."""
-    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.ImagePatchesSpec)
     ffn, biased = model.encoder.block.feed_forward, "q" in model.encoder.block.attention.biases
     rows: list[Op] = [
         *layer_ops(QUERIES, ("weight", "bias") if biased else ("weight",), **_LAYER_NAMES),

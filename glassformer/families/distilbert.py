@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from glassformer.core import spec
 from glassformer.families.family import TINY, Family
@@ -35,8 +36,7 @@ LAYER = {
 }
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
-    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
+def table(model: Any, names: Collection[str]) -> WeightTable:
     positions = "{base}embeddings.position_embeddings.weight"
     return table_of(
         model,

@@ -87,9 +87,8 @@ def encoder_decoder(
     )
 
 
-def _invert(model: spec.EncoderDecoderSpec) -> dict[str, Any]:
+def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `encoder_decoder` that give a spec."""
-    assert isinstance(model.source, spec.TokensSpec) and isinstance(model.target, spec.TokensSpec)
     position, block, options = model.source.position, model.decoder.block, spec_options(model)
     target = model.target.vocab_size
     halves = isinstance(position, spec.SinusoidalSpec) and position.layout == "halves"

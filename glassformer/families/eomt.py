@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import nn
-
 from glassformer.core import spec
-from glassformer.core.build import build_model
-from glassformer.core.model import EncoderOnly
-from glassformer.core.vision.embeddings import ImageInput
-from glassformer.core.vision.mask_classifier import EncoderMaskClassifier
-from glassformer.errors import UnsupportedError
 from glassformer.families.dinov2 import ffn_width, mlp_ratio_of
 from glassformer.families.family import Builder, Family, spec_options
 from glassformer.families.image_encoder import Size, as_pair, square_sizes
@@ -94,10 +85,9 @@ def eomt(
     )
 
 
-def _invert(model: spec.EncoderMaskClassifierSpec) -> dict[str, Any]:
+def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `eomt` that give a spec."""
     options, block = spec_options(model), model.encoder.block
-    assert isinstance(model.head, spec.MasksSpec)
     swiglu = block.feed_forward.gated
     return options | {
         "registers": model.input.registers - 1,
@@ -183,45 +173,6 @@ def weight_rows(model: spec.EncoderMaskClassifierSpec) -> Sequence[Op]:
         Computed("criterion.empty_weight", "head.class_weights", persistent=True),
     ]
     return tuple(rows)
-
-
-@torch.no_grad()
-def from_image_encoder(
-    encoder: EncoderOnly, *, num_labels: int, num_queries: int = 100, query_layers: int = 4
-) -> EncoderMaskClassifier:
-    """Create an EoMT with the weights of an image encoder, e.g. DINOv2, and a new head.
-
-    num_labels: number of classes. num_queries: number of object queries.
-    query_layers: number of last layers that the queries go through.
-    """
-    source, stack, embed = encoder.spec.input, encoder.spec.encoder, encoder.embed
-    if (
-        not isinstance(source, spec.ImagePatchesSpec)
-        or not isinstance(stack, spec.StackSpec)
-        or not isinstance(embed, ImageInput)
-        or embed.position is None
-        or stack.final_norm is None
-    ):
-        raise UnsupportedError("this model", "object queries", hint="use a DINOv2 or ViT")
-    tokens = source.prefix + source.registers
-    model = build_model(
-        spec.EncoderMaskClassifierSpec(
-            input=replace(source, prefix=0, registers=tokens, mask_token=False, interpolate=True),
-            encoder=stack,
-            head=spec.MasksSpec(num_labels=num_labels, mask_dim=stack.d_model, activation="gelu"),
-            num_queries=num_queries,
-            query_layers=query_layers,
-        )
-    )
-    assert isinstance(model, EncoderMaskClassifier) and isinstance(model.embed, ImageInput)
-    prefix, patches = embed.position.split((source.prefix, source.num_patches), 1)
-    trained = [embed.prefix + prefix] if embed.prefix is not None else []
-    trained += [embed.registers] if embed.registers is not None else []
-    model.embed.registers = nn.Parameter(torch.cat(trained, 1))
-    model.embed.position = nn.Parameter(patches.clone())
-    model.embed.patch.load_state_dict(embed.patch.state_dict())
-    model.encoder.load_state_dict(encoder.encoder.state_dict())
-    return model
 
 
 # "eomt-small" has the sizes of DINOv2-small, "eomt-tiny" is for small images

@@ -145,9 +145,8 @@ def _biases(qkv: bool, cosine: bool) -> tuple[spec.Projection, ...]:
     return ("q", "v", "out") if cosine else ("q", "k", "v", "out")
 
 
-def _invert(model: spec.EncoderOnlySpec) -> dict[str, Any]:
+def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `hierarchical_encoder` that give a spec."""
-    assert isinstance(model.input, spec.ImagePatchesSpec) and isinstance(model.encoder, spec.StagesSpec)
     stages, block = model.encoder.stages, model.encoder.block
     width, attention = stages[0].d_model, block.attention
     windows = [stage.block.attention.spatial_window for stage in stages]
@@ -234,10 +233,8 @@ def _projection(name: str) -> tuple[str, str, str]:
     return f"attention.self.{name}", f"attention.{name[0]}_proj", f"self_attn.{name[0]}_proj"
 
 
-def table_of(model: spec.ModelSpec, names: Collection[str], *, base: str) -> WeightTable:
+def table_of(model: Any, names: Collection[str], *, base: str) -> WeightTable:
     """Return the weight table. base: prefix of the published names under a head."""
-    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.encoder, spec.StagesSpec)
-    assert isinstance(model.input, spec.ImagePatchesSpec)
     rows: list[Op] = []
     for number, stage in enumerate(model.encoder.stages):
         published = f"{{base}}encoder.layers.{number}"

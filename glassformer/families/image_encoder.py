@@ -116,10 +116,9 @@ def image_encoder(
     )
 
 
-def _invert(model: spec.EncoderOnlySpec) -> dict[str, Any]:
+def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `image_encoder` that give a spec."""
     stack, source = model.encoder, model.input
-    assert isinstance(source, spec.ImagePatchesSpec) and isinstance(stack, spec.StackSpec)
     return {
         **spec_options(model),
         "swiglu": stack.block.feed_forward.gated,
@@ -263,9 +262,8 @@ QUERIES = tuple(
 )
 
 
-def image_rows(model: spec.EncoderOnlySpec) -> tuple[Op, ...]:
+def image_rows(model: Any) -> tuple[Op, ...]:
     """Return the weight operations of an image encoder."""
-    assert isinstance(model.input, spec.ImagePatchesSpec)
 
     def tied(modules: Sequence[tuple[str, str, str]], parts: tuple[str, ...]) -> tuple[Op, ...]:
         names = {"old": "{base}encoder.layer.{i}", "new": "{base}layers.{i}", "ours": "encoder.blocks.{i}"}

@@ -272,15 +272,12 @@ def text_rows(tower: spec.EncoderOnlySpec, theirs: str, ours: str) -> tuple[Op, 
     )
 
 
-def image_rows(
-    tower: spec.EncoderOnlySpec, theirs: str, ours: str, norms: Mapping[str, str]
-) -> tuple[Op, ...]:
+def image_rows(tower: Any, theirs: str, ours: str, norms: Mapping[str, str]) -> tuple[Op, ...]:
     """Return the weight operations of an image tower without its head.
 
     theirs, ours: prefixes. norms: published name -> Glassformer name of the norms around the stack.
     """
     read = tower.input
-    assert isinstance(read, spec.ImagePatchesSpec)
     width, tokens = tower.encoder.d_model, read.prefix + read.num_patches
     rows: list[Op] = [
         *layer_rows(

@@ -41,14 +41,13 @@ def llama_keys(*more: Key | Rule, rope_base: float = 10000.0, **defaults: Any) -
 
 
 def table(
-    model: spec.ModelSpec, names: Collection[str], *, answer: str = "transformer.", interleaved: bool = False
+    model: Any, names: Collection[str], *, answer: str = "transformer.", interleaved: bool = False
 ) -> WeightTable:
     """Return the weight table. answer: name prefix under a question-answering head.
 
     interleaved: rotary pairs are adjacent rows in the published query and key weights; Glassformer uses the
     half-split layout.
     """
-    assert isinstance(model, spec.DecoderOnlySpec)
     stack, block, attention = model.decoder, model.decoder.block, model.decoder.block.attention
     theirs, ours = "{base}layers.{i}", "decoder.blocks.{i}"
     own = f"{theirs}.self_attn.", f"{ours}.self_attn."

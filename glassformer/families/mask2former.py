@@ -83,10 +83,9 @@ def mask2former(
     )
 
 
-def _invert(model: spec.MaskClassifierSpec) -> dict[str, Any]:
+def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `mask2former` that give a spec."""
     source = model.input
-    assert isinstance(source, spec.DeformablePixelDecoderSpec)
     return mask_classifier_options(model) | {
         "encoder_layers": source.num_layers,
         "encoder_ff": source.d_ff,
@@ -145,9 +144,8 @@ _ENCODER_LAYER = {
 }
 
 
-def weight_rows(model: spec.MaskClassifierSpec) -> Sequence[Op]:
+def weight_rows(model: Any) -> Sequence[Op]:
     source, width, count = model.input, model.decoder.d_model, model.decoder.num_layers
-    assert isinstance(source, spec.DeformablePixelDecoderSpec)
     pixels, layer = f"{PIXELS}decoder.", f"{TRANSFORMER}decoder.layers.{{i}}"
     fused = tuple(
         Split(

@@ -78,9 +78,8 @@ def mobile_sam(
     )
 
 
-def _invert(model: spec.PromptedSegmenterSpec) -> dict[str, Any]:
+def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `mobile_sam` that give a spec."""
-    assert isinstance(model.encoder, spec.HybridStagesSpec)
     stages = model.encoder.stages
     attentions = [stage.block.attention for stage in stages if isinstance(stage, spec.StackSpec)]
     windows = [attention.spatial_window for attention in attentions]
@@ -159,8 +158,7 @@ def _stage_rows(n: int, stage: spec.ConvolutionStageSpec | spec.StackSpec) -> tu
     return expand(add_prefix(theirs, ours, rows), i=stage.num_layers)
 
 
-def weight_rows(model: spec.PromptedSegmenterSpec) -> Sequence[Op]:
-    assert isinstance(model.encoder, spec.HybridStagesSpec)
+def weight_rows(model: Any) -> Sequence[Op]:
     stages, count = model.encoder.stages, model.head.num_masks + 1
     mlps = [(f"output_hypernetworks_mlps.{m}", f"hypernetworks.{m}", 3) for m in range(count)]
     mlps.append(("iou_prediction_head", "iou", model.head.iou_layers))

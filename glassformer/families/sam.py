@@ -127,9 +127,8 @@ def sam(
 # ---- config -----------------------------------------------------------------------------------------------
 
 
-def _invert(model: spec.PromptedSegmenterSpec) -> dict[str, Any]:
+def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `sam` that give a spec."""
-    assert isinstance(model.input, spec.ImagePatchesSpec) and isinstance(model.encoder, spec.StackSpec)
     stack, decoder, prompt = model.encoder, model.decoder, model.prompt
     attention, ffn = stack.block.attention, stack.block.feed_forward
     windows = [stack.block_at(n).attention.spatial_window for n in range(stack.num_layers)]
@@ -295,9 +294,7 @@ def mlp_names(layers: int) -> list[str]:
     return ["proj_in", *(f"layers.{n}" for n in range(layers - 2)), "proj_out"]
 
 
-def weight_rows(model: spec.PromptedSegmenterSpec) -> Sequence[Op]:
-    assert isinstance(model.input, spec.ImagePatchesSpec)
-    assert isinstance(model.encoder, spec.StackSpec)
+def weight_rows(model: Any) -> Sequence[Op]:
     stack, head, count = model.encoder, model.head, model.head.num_masks + 1
     attention, width = stack.block.attention, stack.d_model
     fused = "vision_encoder.layers.{i}.attn.qkv.{p}"

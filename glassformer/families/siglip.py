@@ -28,10 +28,6 @@ def _read_projection(config: Config, options: Options) -> dict[str, Any]:
     return {"projection_dim": config.maybe("projection_size", int) or options["d_model"]}
 
 
-def _read_pooling(config: Config, _: Options) -> dict[str, Any]:
-    return {"pooling": config.get("vision_use_head", True)}
-
-
 def _write_pooling(options: Options) -> dict[str, Any]:
     return {} if isinstance(options["head"], spec.AttentionPoolSpec) else {"vision_use_head": False}
 

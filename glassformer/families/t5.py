@@ -87,10 +87,9 @@ def t5(
     )
 
 
-def _invert(model: spec.EncoderDecoderSpec | spec.EncoderOnlySpec) -> dict[str, Any]:
+def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `t5` that give a spec, or its encoder."""
     encoder, head, options = model.encoder, model.head, spec_options(model)
-    assert isinstance(encoder, spec.StackSpec) and isinstance(encoder.position, spec.RelativeSpec)
     options |= {
         "gated": encoder.block.feed_forward.gated,
         "buckets": encoder.position.buckets,
@@ -222,9 +221,7 @@ def to_config(model: spec.ModelSpec) -> dict[str, Any]:
     return config
 
 
-def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
-    assert isinstance(model, spec.EncoderDecoderSpec | spec.EncoderOnlySpec)
-    assert isinstance(model.encoder, spec.StackSpec)
+def table(model: Any, names: Collection[str]) -> WeightTable:
     rows = _stack_rows("encoder", model.encoder)
     token: tuple[str, ...] = ("{base}shared.weight", "{base}encoder.embed_tokens.weight")
     if isinstance(model, spec.EncoderDecoderSpec):

@@ -133,9 +133,8 @@ def text_encoder(
     )
 
 
-def _invert(model: spec.EncoderOnlySpec) -> dict[str, Any]:
+def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `text_encoder` that give a spec."""
-    assert isinstance(model.input, spec.TokensSpec) and isinstance(model.encoder, spec.StackSpec)
     stack, position = model.encoder, model.input.position
     kinds = {spec.SinusoidalSpec: "sinusoidal", type(None): "none"}
     learned = "after_pad" if getattr(position, "offset", 0) else "learned"
@@ -220,7 +219,7 @@ HEADS: dict[type, tuple[tuple[str, str], ...]] = {
 
 
 def table_of(
-    model: spec.ModelSpec,
+    model: Any,
     names: Collection[str],
     *,
     base: str,
@@ -238,13 +237,11 @@ def table_of(
     matrix, biases: published names of the weight and bias of the vocabulary projection. layers: published
     name of layer (or group of layers) i. projection: of the dense layer after the embeddings.
     """
-    assert isinstance(model, spec.EncoderOnlySpec) and isinstance(model.input, spec.TokensSpec)
     head = model.head
     modules = {**HEADS, **heads}.get(type(head), ())
     if getattr(head, "pooler", False):
         modules = ((pooler, "head.pooler"),)
     stack = model.encoder
-    assert isinstance(stack, spec.StackSpec)
     first = {stack.group_of(n): n for n in reversed(range(stack.num_layers))}  # first layer of each group
     rows = embeddings
     for group, n in sorted(first.items()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from glassformer.core import spec
 from glassformer.families.config import DETECTION_LOSS_KEYS
@@ -25,8 +26,7 @@ _SIZES = replace(
 _QUERIES = Key("num_detection_tokens", "num_queries", 100)
 
 
-def weight_rows(model: spec.EncoderOnlySpec) -> Sequence[Op]:
-    assert isinstance(model.input, spec.ImagePatchesSpec) and isinstance(model.head, spec.BoxesSpec)
+def weight_rows(model: Any) -> Sequence[Op]:
     middle = "{base}encoder.{mid_position_embeddings,interpolation.mid_position_embeddings}"
     return (
         *image_rows(model),

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 import glassformer
 from glassformer.core.vision.deformable import DeformableAttention
 from glassformer.core.vision.mask_classifier import EncoderMaskClassifier, MaskClassifier
-from glassformer.errors import InvalidValueError, MissingValueError, UnsupportedError
-from glassformer.families.eomt import from_image_encoder
+from glassformer.errors import InvalidValueError, MissingValueError
 from tests.families import harness, values
 from tests.families.cases import EOMT, MASK2FORMER, MASKFORMER
 
@@ -212,23 +211,6 @@ def test_deformable_attention_starts_with_points_around_the_query() -> None:
     offsets = attention.offset_proj.bias.view(attention.num_heads, attention.num_levels, -1, 2)
     assert offsets[0, 0].tolist() == [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [4.0, 0.0]]
     assert not attention.weight_proj.weight.any() and not attention.offset_proj.weight.any()
-
-
-@pytest.mark.parametrize("family", ["dinov2", "vit"])
-def test_image_encoder_becomes_a_mask_classifier(family: str) -> None:
-    """The patches enter the first layer as in the encoder, also at another size; all layers are copied."""
-    torch.manual_seed(0)
-    encoder = glassformer.tiny(family).eval()
-    model = from_image_encoder(encoder, num_labels=3, num_queries=4, query_layers=1).eval()
-    sizes = [encoder.embed.image_size] + [(28, 40)] * (family == "dinov2")
-    for size in sizes:
-        pixels = torch.randn(2, 3, *size)
-        assert (model.embed(pixels).x - encoder.embed(pixels).x).abs().max() < 1e-6
-    assert torch.equal(model.encoder.blocks[1].ffn.up.weight, encoder.encoder.blocks[1].ffn.up.weight)
-    output = model(torch.randn(2, 3, *encoder.embed.image_size))
-    assert output.logits.shape == (2, 4, 4)
-    with pytest.raises(UnsupportedError):
-        from_image_encoder(glassformer.tiny("swin"), num_labels=3)
 
 
 def test_invalid_mask_classifiers_are_rejected() -> None:
