@@ -12,7 +12,6 @@ import typer
 from glassformer.cli.console import message
 from glassformer.cli.lines import PROGRESS_SECONDS, format_progress
 from glassformer.cli.options import (
-    OUTPUT_PANEL,
     Decimal,
     Delimiter,
     DeviceOptions,
@@ -20,6 +19,8 @@ from glassformer.cli.options import (
     Model,
     Overwrite,
     locate_model,
+    optional,
+    output_option,
     with_options,
 )
 from glassformer.cli.tasks import with_declared
@@ -87,20 +88,14 @@ def batch(
     ],
     columns: Annotated[
         list[str] | None,
-        typer.Option(
-            "--column", help="Column to read: a name, or a number from 1. Repeatable.", show_default=False
-        ),
+        optional("--column", help="Column to read: a name, or a number from 1. Repeatable."),
     ] = None,
     encoding: Encoding = "utf-8",
     delimiter: Delimiter = None,
     decimal: Decimal = None,
     format: Annotated[
         Literal["parquet", "jsonl", "csv", "tsv"] | None,
-        typer.Option(
-            help="Format of the output files (default: as the input).",
-            show_default=False,
-            rich_help_panel=OUTPUT_PANEL,
-        ),
+        output_option(help="Format of the output files (default: as the input)."),
     ] = None,
     overwrite: Overwrite = False,
     workers: Annotated[

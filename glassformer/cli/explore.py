@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from base64 import b64encode
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -14,8 +13,8 @@ import typer
 
 from glassformer.cli.console import message
 from glassformer.cli.lines import check_output_file
-from glassformer.cli.options import Device, Dtype, Overwrite, Port, To, load_model, resolve_language
-from glassformer.cli.serve import run_server
+from glassformer.cli.options import Device, Dtype, Overwrite, Port, To, resolve_language
+from glassformer.cli.serve import ServeOptions, run_server
 from glassformer.errors import ConflictError, MissingValueError, UnsupportedError
 from glassformer.explorer import page_files
 from glassformer.pretrained import model_folder, names, resolve_name
@@ -51,7 +50,7 @@ def explore(
     The page is served on localhost only, and nothing is downloaded.
     """
     page_files()  # fails if the page is not built, before a model is loaded
-    load = partial(load_model, device=device, dtype=dtype, mmap=False)
+    options = ServeOptions(port=port, device=device, dtype=dtype, log_level="error")
     chosen = models or names()
     if not chosen:
         raise MissingValueError(
@@ -62,7 +61,7 @@ def explore(
             raise ConflictError(names=("MODEL", "export"), reason="a page contains one trace of one model")
         check_output_file(export, overwrite=overwrite, inputs=[image])
         _export_page(
-            load(str(model_folder(resolve_name(chosen[0])))),
+            options.load(str(model_folder(resolve_name(chosen[0]))), mmap=False),
             Path(chosen[0]).resolve().name,
             text,
             to,
@@ -92,7 +91,7 @@ def explore(
 
             webbrowser.open(page)
 
-    run_server(chosen, port=port, load=load, on_ready=on_ready, check=check)
+    run_server(chosen, options, on_ready=on_ready, check=check)
 
 
 def _export_page(

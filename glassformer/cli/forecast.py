@@ -10,11 +10,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from glassformer.cli.console import message, print_json
 from glassformer.cli.lines import check_output_file
-from glassformer.cli.options import OUTPUT_PANEL, DeviceOptions, Json, Overwrite
+from glassformer.cli.options import DeviceOptions, Json, Overwrite, output_option
 from glassformer.errors import ConflictError, InvalidValueError
 from glassformer.messages import quantity
 
@@ -29,17 +27,13 @@ class ForecastOutputOptions(DeviceOptions):
 
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the forecast to this CSV file (separators as in the input), and a plot next to it.",
-            show_default=False,
-            rich_help_panel=OUTPUT_PANEL,
+        output_option(
+            help="Write the forecast to this CSV file (separators as in the input), and a plot next to it."
         ),
     ] = None
     figure: Annotated[
         Path | None,
-        typer.Option(
-            help="Plot the forecast to this PNG file.", show_default=False, rich_help_panel=OUTPUT_PANEL
-        ),
+        output_option(help="Plot the forecast to this PNG file."),
     ] = None
     overwrite: Overwrite = False
     as_json: Json = False

@@ -16,7 +16,7 @@ import typer
 
 from glassformer.cli.console import message
 from glassformer.cli.lines import check_line_output, check_output_file, open_output
-from glassformer.cli.options import OUTPUT_PANEL, LineOptions, note_file_as_text
+from glassformer.cli.options import LineOptions, note_file_as_text, output_option
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.tasks.registry import PROMPT
 
@@ -40,11 +40,7 @@ class TextOutputOptions(LineOptions):
 
     tree: Annotated[
         Path | None,
-        typer.Option(
-            help="Save the beam search tree as .svg, .png or .json (single input only).",
-            show_default=False,
-            rich_help_panel=OUTPUT_PANEL,
-        ),
+        output_option(help="Save the beam search tree as .svg, .png or .json (single input only)."),
     ] = None
 
 

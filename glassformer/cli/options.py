@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 TINY = "tiny:"  # MODEL is a small random model of a family
 OUTPUT_PANEL = "Output"
 
-_option = partial(typer.Option, show_default=False)
-_output = partial(_option, rich_help_panel=OUTPUT_PANEL)
-_device = partial(_option, rich_help_panel="Device")
-_gen = partial(_option, rich_help_panel="Generation")
+optional = partial(typer.Option, show_default=False)
+output_option = partial(optional, rich_help_panel=OUTPUT_PANEL)
+_device = partial(optional, rich_help_panel="Device")
+_gen = partial(optional, rich_help_panel="Generation")
 
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="Model folder, run folder, or shipped model such as pocket.")
@@ -53,21 +53,21 @@ ModelOrTiny = Annotated[
         help="Model folder, GGUF file, shipped model, or tiny:FAMILY (small, random).",
     ),
 ]
-Columns = Annotated[str | None, _option(help="Column names or numbers, separated by commas, e.g. en,de.")]
+Columns = Annotated[str | None, optional(help="Column names or numbers, separated by commas, e.g. en,de.")]
 Encoding = Annotated[
-    str, _option(help="Encoding of text files, e.g. cp949 for a CSV from Korean Excel.", show_default=True)
+    str, optional(help="Encoding of text files, e.g. cp949 for a CSV from Korean Excel.", show_default=True)
 ]
 Delimiter = Annotated[
-    str | None, _option(help="Character between the cells of a CSV file, e.g. ';' (default: detected).")
+    str | None, optional(help="Character between the cells of a CSV file, e.g. ';' (default: detected).")
 ]
 Decimal = Annotated[
-    str | None, _option(help="Decimal separator of the numbers in a table (default: detected).")
+    str | None, optional(help="Decimal separator of the numbers in a table (default: detected).")
 ]
 Settings = Annotated[
-    list[str] | None, _option("--set", help="Override a recipe setting, e.g. training.lr=3e-4. Repeatable.")
+    list[str] | None, optional("--set", help="Override a recipe setting, e.g. training.lr=3e-4. Repeatable.")
 ]
-Overwrite = Annotated[bool, _output("--overwrite", help="Overwrite existing files.")]
-Json = Annotated[bool, _output("--json", help="Print JSON with all details.")]
+Overwrite = Annotated[bool, output_option("--overwrite", help="Overwrite existing files.")]
+Json = Annotated[bool, output_option("--json", help="Print JSON with all details.")]
 Device = Annotated[str, _device(help="Device: auto, cpu, cuda or cuda:N.", show_default=True)]
 Dtype = Annotated[
     str | None,
@@ -96,8 +96,8 @@ class DeviceOptions:
     dtype: Dtype = None
     threads: Threads = None
 
-    def load(self, model: str) -> Bundle:
-        return load_model(model, device=self.device, dtype=self.dtype, threads=self.threads)
+    def load(self, model: str, *, mmap: bool = True) -> Bundle:
+        return load_model(model, device=self.device, dtype=self.dtype, threads=self.threads, mmap=mmap)
 
 
 @dataclass(kw_only=True)
@@ -106,7 +106,7 @@ class LineOptions(DeviceOptions):
 
     file: Annotated[
         Path | None,
-        _option(
+        optional(
             "--file",
             "--input",
             help="Read inputs from this file: one per line, or a table (see --column); also .gz.",
@@ -114,7 +114,7 @@ class LineOptions(DeviceOptions):
     ] = None
     columns: Annotated[
         list[str] | None,
-        _option(
+        optional(
             "--column",
             help="Column of a CSV, JSON Lines, Parquet or Excel file to read: a name, or a number from 1. "
             "Repeatable for pairs.",
@@ -125,15 +125,15 @@ class LineOptions(DeviceOptions):
     decimal: Decimal = None
     out: Annotated[
         Path | None,
-        _output(
+        output_option(
             "--out",
             "--output",
             help="Write one line per input to this file; a table if .csv, .tsv, .jsonl, .parquet or .xlsx.",
         ),
     ] = None
-    resume: Annotated[bool, _output("--resume", help="Continue after the lines that --out already has.")] = (
-        False
-    )
+    resume: Annotated[
+        bool, output_option("--resume", help="Continue after the lines that --out already has.")
+    ] = False
     overwrite: Overwrite = False
     as_json: Json = False
 

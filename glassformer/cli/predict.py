@@ -21,7 +21,7 @@ from glassformer.cli.lines import (
     progress_callback,
     read_lines,
 )
-from glassformer.cli.options import LineOptions, expand_folders
+from glassformer.cli.options import LineOptions, expand_folders, optional
 from glassformer.errors import FileProblemError, InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.messages import plural, quantity
 from glassformer.tasks.registry import TaskSpec
@@ -47,9 +47,7 @@ class PairOptions(LineOptions):
 class QuestionOptions(LineOptions):
     """Inputs are questions about a context."""
 
-    context: Annotated[
-        Path | None, typer.Option(help="Text file that all questions are about.", show_default=False)
-    ] = None
+    context: Annotated[Path | None, optional(help="Text file that all questions are about.")] = None
 
 
 def run_lines(run: TaskRun, options: LineOptions) -> None:

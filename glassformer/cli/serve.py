@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from glassformer.cli.console import message
-from glassformer.cli.options import Device, Dtype, Port, Threads, load_model
+from glassformer.cli.options import DeviceOptions, Port, optional, with_options
 from glassformer.errors import InvalidValueError, MissingDependencyError, MissingValueError
 from glassformer.pretrained import resolve_name
 
@@ -24,25 +25,22 @@ _limit = partial(typer.Option, rich_help_panel="Limits")
 _log = partial(typer.Option, rich_help_panel="Logs and metrics")
 
 
-def serve(
-    models: Annotated[
-        list[str], typer.Argument(metavar="MODEL...", help="Model folders, run folders or shipped models.")
-    ],
+@dataclass(kw_only=True)
+class ServeOptions(DeviceOptions):
+    """Options of a server."""
+
     served_model_name: Annotated[
         list[str] | None,
-        typer.Option(
+        optional(
             help="Name of the model in requests (default: its folder's). Repeatable: one for each model, or "
-            "further names of a single model.",
-            show_default=False,
+            "further names of a single model."
         ),
-    ] = None,
+    ] = None
     host: Annotated[
         str, typer.Option(help="Address to listen on; any other than localhost requires an API key.")
-    ] = "127.0.0.1",
-    port: Port = 8000,
-    uds: Annotated[
-        Path | None, typer.Option(help="Listen on this Unix socket instead of a port.", show_default=False)
-    ] = None,
+    ] = "127.0.0.1"
+    port: Port = 8000
+    uds: Annotated[Path | None, optional(help="Listen on this Unix socket instead of a port.")] = None
     api_key: Annotated[
         str | None,
         _access(
@@ -51,39 +49,39 @@ def serve(
             help="Key that clients must send (Authorization: Bearer KEY). Prefer the variable: other users "
             "of the machine can read options.",
         ),
-    ] = None,
+    ] = None
     api_keys_file: Annotated[
         Path | None, _access(help="JSON file of API keys with their limits; read again when it changes.")
-    ] = None,
+    ] = None
     allowed_host: Annotated[
         list[str] | None,
         _access(
             help="Host name that the server answers to, or * for any. Repeatable (default: any with an API "
             "key, else only localhost)."
         ),
-    ] = None,
+    ] = None
     cors_origin: Annotated[
         list[str] | None,
         _access(
             help="Origin of web pages that may use the server, e.g. https://example.com, or *. Repeatable."
         ),
-    ] = None,
+    ] = None
     forwarded_allow_ips: Annotated[
         str | None,
         _access(
             envvar="FORWARDED_ALLOW_IPS",
             help="Addresses of proxies whose X-Forwarded-* headers are trusted, or * (default: none).",
         ),
-    ] = None,
-    ssl_certfile: Annotated[Path | None, _access(help="TLS certificate (PEM), to serve HTTPS.")] = None,
-    ssl_keyfile: Annotated[Path | None, _access(help="Private key of the certificate (PEM).")] = None,
+    ] = None
+    ssl_certfile: Annotated[Path | None, _access(help="TLS certificate (PEM), to serve HTTPS.")] = None
+    ssl_keyfile: Annotated[Path | None, _access(help="Private key of the certificate (PEM).")] = None
     max_requests: Annotated[
         int,
         _limit(min=1, max=100_000, help="Maximum number of open requests; further requests get status 429."),
-    ] = 256,
+    ] = 256
     slots: Annotated[
         int, _limit(min=1, max=1024, help="Number of batch slots per model; each beam takes one slot.")
-    ] = 32,
+    ] = 32
     max_model_len: Annotated[
         int | None,
         _limit(
@@ -91,7 +89,7 @@ def serve(
             show_default=False,
             help="Maximum number of tokens of a prompt and its answer (default: the model's context).",
         ),
-    ] = None,
+    ] = None
     max_batch_total_tokens: Annotated[
         int | None,
         _limit(
@@ -100,14 +98,14 @@ def serve(
             help="Tokens in all slots of a model, including those to be generated (default: 65,536, or as "
             "many as fit into half of the free memory).",
         ),
-    ] = None,
+    ] = None
     enable_prefix_caching: Annotated[
         bool,
         _limit(
             "--enable-prefix-caching/--no-enable-prefix-caching",
             help="Reuse the KV cache of prompts that begin alike.",
         ),
-    ] = True,
+    ] = True
     request_timeout: Annotated[
         float,
         _limit(
@@ -117,102 +115,72 @@ def serve(
             max=86_400,
             help="Seconds per request; a request can ask for less with the header X-Request-Timeout.",
         ),
-    ] = 300.0,
-    log_format: Annotated[Literal["text", "json"], _log(help="Format of the log on stderr.")] = "text",
+    ] = 300.0
+    log_format: Annotated[Literal["text", "json"], _log(help="Format of the log on stderr.")] = "text"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], _log(help="Lowest level that is logged.")
-    ] = "info",
+    ] = "info"
     metrics_port: Annotated[
         int | None,
         _log(
             min=1, max=65535, show_default=False, help="Also serve /metrics on this port, without an API key."
         ),
-    ] = None,
+    ] = None
     metrics_host: Annotated[
         str | None, _log(show_default=False, help="Address of the metrics port (default: --host).")
-    ] = None,
-    threads: Threads = None,
-    device: Device = "auto",
-    dtype: Dtype = None,
+    ] = None
+
+
+@with_options(ServeOptions)
+def serve(
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", help="Model folders, run folders or shipped models.")
+    ],
+    *,
+    options: ServeOptions,
 ) -> None:
     """Serve models over HTTP: OpenAI routes, task routes, and the explorer.
 
     Listens on localhost unless --host is given. Ctrl-C or SIGTERM finishes
     open requests and exits; a second one exits at once.
     """
-    if metrics_host is not None and metrics_port is None:
+    if options.metrics_host is not None and options.metrics_port is None:
         raise MissingValueError(name="metrics_port", needed_for="with --metrics-host")
-    if api_key is not None and api_key != os.environ.get(KEY_VARIABLE):
+    if options.api_key is not None and options.api_key != os.environ.get(KEY_VARIABLE):
         message("note: other users of this machine can read --api-key; set GLASSFORMER_API_KEY instead")
-    run_server(
-        models,
-        names=served_model_name or (),
-        host=host,
-        port=port,
-        uds=uds,
-        api_key=api_key,
-        api_keys_file=api_keys_file,
-        address={"allowed_hosts": tuple(allowed_host or ()), "cors_origins": tuple(cors_origin or ())},
-        http={
-            "forwarded_allow_ips": forwarded_allow_ips,
-            "ssl_certfile": ssl_certfile,
-            "ssl_keyfile": ssl_keyfile,
-        },
-        limits={"max_requests": max_requests, "timeout": request_timeout},
-        slots=slots,
-        max_model_len=max_model_len,
-        max_batch_total_tokens=max_batch_total_tokens,
-        enable_prefix_caching=enable_prefix_caching,
-        log=(log_level, log_format),
-        metrics=None if metrics_port is None else (metrics_host or host, metrics_port),
-        load=partial(load_model, device=device, dtype=dtype, threads=threads, mmap=False),
-        on_ready=_print_urls,
-    )
+    run_server(models, options, on_ready=_print_urls)
 
 
 def run_server(
     models: Sequence[str],
+    options: ServeOptions,
     *,
-    names: Sequence[str] = (),
-    port: int,
-    host: str = "127.0.0.1",
-    uds: Path | None = None,
-    api_key: str | None = None,
-    api_keys_file: Path | None = None,
-    address: Mapping[str, Any] | None = None,
-    http: Mapping[str, Any] | None = None,
-    limits: Mapping[str, Any] | None = None,
-    slots: int = 32,
-    max_model_len: int | None = None,
-    max_batch_total_tokens: int | None = None,
-    enable_prefix_caching: bool = True,
-    log: tuple[str, Any] = ("error", "text"),
-    metrics: tuple[str, int] | None = None,
-    load: Callable[[str], Any],
     on_ready: Callable[[str, list[str]], None],
     check: Callable[[Mapping[str, Any]], None] = lambda bundles: None,
 ) -> None:
-    """Serve until stopped. names: see `load_models`. on_ready: called with URL and model names.
-
-    check: raises to reject models.
-    """
+    """Serve until stopped. on_ready: called with URL and model names. check: raises to reject models."""
     try:
         from glassformer.server.api_keys import KeyStore
         from glassformer.server.run import HttpOptions, configure_logging, listen, listen_unix, run
         from glassformer.server.security import Address
 
-        keys = KeyStore(api_key, api_keys_file)  # fail before torch and the models are loaded
-        options = HttpOptions(**(http or {}))
-        make_address = partial(
-            Address,
+        keys = KeyStore(options.api_key, options.api_keys_file)  # fail before torch and the models are loaded
+        http = HttpOptions(
+            forwarded_allow_ips=options.forwarded_allow_ips,
+            ssl_certfile=options.ssl_certfile,
+            ssl_keyfile=options.ssl_keyfile,
+        )
+        host, uds = options.host, options.uds
+        address = Address(
             host=host,
+            port=options.port,
             uds=None if uds is None else str(uds),
             needs_key=bool(keys),
-            tls=options.ssl_certfile is not None,
-            **(address or {}),
+            allowed_hosts=tuple(options.allowed_host or ()),
+            cors_origins=tuple(options.cors_origin or ()),
+            tls=http.ssl_certfile is not None,
         )
-        make_address(port=port)
-        sock = listen(host, port) if uds is None else listen_unix(uds)
+        sock = listen(host, options.port) if uds is None else listen_unix(uds)
         from glassformer.inference.memory import limit_malloc_arenas, limit_onednn_cache
         from glassformer.server.app import create_app
         from glassformer.server.limits import Limits
@@ -223,34 +191,37 @@ def run_server(
         raise MissingDependencyError(package=str(error.name), extra="serve") from None
     limit_onednn_cache()
     limit_malloc_arenas()
-    configure_logging(*log)
+    configure_logging(options.log_level, options.log_format)
+    names, load = options.served_model_name or (), partial(options.load, mmap=False)
     with sock, ExitStack() as stack:
         bundles, runs = load_models([str(resolve_name(model)) for model in models], load, names)
         check(bundles)
-        listening = make_address(port=port if uds is not None else sock.getsockname()[1])
+        if uds is None:
+            address = replace(address, port=sock.getsockname()[1])
         app = create_app(
             bundles,
             runs=runs,
-            address=listening,
+            address=address,
             keys=keys,
-            limits=Limits(**(limits or {})),
+            limits=Limits(max_requests=options.max_requests, timeout=options.request_timeout),
             aliases=dict.fromkeys(names[len(bundles) :], next(iter(bundles))),
-            slots=slots,
-            max_model_len=max_model_len,
-            max_batch_total_tokens=max_batch_total_tokens,
-            enable_prefix_caching=enable_prefix_caching,
+            slots=options.slots,
+            max_model_len=options.max_model_len,
+            max_batch_total_tokens=options.max_batch_total_tokens,
+            enable_prefix_caching=options.enable_prefix_caching,
         )
-        if metrics is not None:
-            stack.callback(_serve_metrics(app.state.metrics.registry, *metrics))
+        if options.metrics_port is not None:
+            metrics_host = options.metrics_host or host
+            stack.callback(_serve_metrics(app.state.metrics.registry, metrics_host, options.metrics_port))
         is_main_thread = threading.current_thread() is threading.main_thread()
-        if api_keys_file is not None and hasattr(signal, "SIGHUP") and is_main_thread:
+        if options.api_keys_file is not None and hasattr(signal, "SIGHUP") and is_main_thread:
             signal.signal(signal.SIGHUP, lambda *_: keys.reload())
 
         def drain() -> None:
             app.state.server.draining = True
 
-        url = listening.url if uds is None else f"unix:{uds}"
-        run(app, sock, on_ready=lambda: on_ready(url, list(bundles)), on_exit=drain, options=options)
+        url = address.url if uds is None else f"unix:{uds}"
+        run(app, sock, on_ready=lambda: on_ready(url, list(bundles)), on_exit=drain, options=http)
 
 
 def _serve_metrics(registry: Any, host: str, port: int) -> Callable[[], None]:

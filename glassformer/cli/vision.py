@@ -12,11 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from glassformer.cli.console import message
 from glassformer.cli.lines import LineErrors, check_output_file, check_output_folder, progress_callback
-from glassformer.cli.options import OUTPUT_PANEL, LineOptions, with_flags
+from glassformer.cli.options import LineOptions, output_option, with_flags
 from glassformer.errors import (
     ConflictError,
     FileExistsAlreadyError,
@@ -47,21 +45,17 @@ class ObjectOutputOptions(LineOptions):
 
     format: Annotated[
         Literal["text", "json", "coco"] | None,
-        typer.Option(
+        output_option(
             help="text: a line per object; json: a list of images; coco: a COCO data set with scores "
-            "(default: json with --out, else text). Masks are written as COCO run lengths.",
-            show_default=False,
-            rich_help_panel=OUTPUT_PANEL,
+            "(default: json with --out, else text). Masks are written as COCO run lengths."
         ),
     ] = None
     draw: Annotated[
         Path | None,
-        typer.Option(
+        output_option(
             metavar="PATH",
             help="Save every image with its objects drawn on it in this folder; a single image also to a "
             "file.",
-            show_default=False,
-            rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None
 
@@ -78,20 +72,16 @@ class MaskOutputOptions(ObjectOutputOptions):
 
     masks: Annotated[
         Path | None,
-        typer.Option(
-            help="Write each mask as a black and white PNG file to this folder: NAME-1.png, NAME-2.png, ...",
-            show_default=False,
-            rich_help_panel=OUTPUT_PANEL,
+        output_option(
+            help="Write each mask as a black and white PNG file to this folder: NAME-1.png, NAME-2.png, ..."
         ),
     ] = None
     class_map: Annotated[
         Path | None,
-        typer.Option(
+        output_option(
             metavar="PATH",
             help="Write the class number of every pixel as PNG files to this folder, of a single image also "
             "to a file; for models without prompts.",
-            show_default=False,
-            rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None
 

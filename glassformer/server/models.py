@@ -85,7 +85,7 @@ class GenerationService:
         self,
         bundle: Bundle,
         *,
-        slots: int,
+        slots: int = 32,
         tokens: int = MAX_CACHED,
         max_model_len: int | None = None,
         enable_prefix_caching: bool = True,
@@ -262,7 +262,7 @@ class ServedModel:
 class ModelRegistry(dict[str, ServedModel]):
     """The served models by name. aliases: further names of models.
 
-    tokens: capacity of each KV cache; None: as many as fit into memory. max_model_len: see GenerationService.
+    tokens: capacity of each KV cache; None: as many as fit into memory. options: of each GenerationService.
     """
 
     def __init__(
@@ -270,23 +270,15 @@ class ModelRegistry(dict[str, ServedModel]):
         bundles: Mapping[str, Bundle],
         *,
         aliases: Mapping[str, str] | None = None,
-        slots: int = 32,
         tokens: int | None = None,
-        max_model_len: int | None = None,
-        enable_prefix_caching: bool = True,
+        **options: Any,
     ) -> None:
         super().__init__()
         self.aliases = dict(aliases or {})
         count = sum(map(generates, bundles.values()))
 
         def service(bundle: Bundle) -> GenerationService:
-            return GenerationService(
-                bundle,
-                slots=slots,
-                tokens=tokens or cache_tokens(bundle, count),
-                max_model_len=max_model_len,
-                enable_prefix_caching=enable_prefix_caching,
-            )
+            return GenerationService(bundle, tokens=tokens or cache_tokens(bundle, count), **options)
 
         for name, bundle in bundles.items():
             self[name] = ServedModel(

@@ -124,7 +124,7 @@ def test_explore_opens_all_shipped_models_by_default(
     from glassformer.server.models import load_models
 
     requested: list[list[str]] = []
-    monkeypatch.setattr(explore, "run_server", lambda models, **_: requested.append(list(models)))
+    monkeypatch.setattr(explore, "run_server", lambda models, *_, **__: requested.append(list(models)))
     assert run("explore", "--no-browser").code == 0
     assert requested == [NAMES]
     folders = [str(models.resolve_name(name)) for name in requested[0]]
