@@ -64,5 +64,4 @@ FAMILY = Family(
         projection="{base}encoder.embedding_hidden_mapping_in",
         pooler="{base}pooler",
     ),
-    ignored_keys=frozenset("gap_size net_structure_type num_memory_blocks down_scale_factor".split()),
 )

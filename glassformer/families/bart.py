@@ -83,9 +83,4 @@ FAMILY = Family(
     tiny={**TINY, "d_ff": 64},
     rows=weight_rows,
     prefixes=("model.",),
-    # layer dropout and initialization matter only for training
-    ignored_keys=frozenset(
-        """encoder_layerdrop decoder_layerdrop init_std output_past force_bos_token_to_be_generated
-        classifier_dropout classif_dropout""".split()
-    ),
 )

@@ -36,8 +36,4 @@ FAMILY = Family(
         matrix="cls.predictions.decoder.weight",
         biases=("cls.predictions.bias", "cls.predictions.decoder.bias"),
     ),
-    ignored_keys=frozenset(
-        """directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
-        pooler_size_per_head pooler_type""".split()
-    ),
 )

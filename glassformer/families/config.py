@@ -15,28 +15,6 @@ from glassformer.weights.store import open_weights
 
 Value = TypeVar("Value")
 
-# keys of a published config that do not change the output of a forward pass
-IGNORED_KEYS = frozenset(
-    """
-    _name_or_path architectures model_type transformers_version torch_dtype dtype use_cache
-    output_attentions output_hidden_states return_dict id2label label2id num_labels problem_type
-    finetuning_task task_specific_params tokenizer_class prefix pad_token_id bos_token_id eos_token_id
-    sep_token_id cls_token_id mask_token_id unk_token_id decoder_start_token_id forced_bos_token_id
-    forced_eos_token_id is_encoder_decoder chunk_size_feed_forward initializer_range initializer_factor
-    max_length min_length num_beams early_stopping length_penalty no_repeat_ngram_size temperature
-    do_sample top_k top_p repetition_penalty auto_map gradient_checkpointing
-    """.split()
-)
-
-
-# further such keys, of the loss of object detection
-DETECTION_LOSS_KEYS = frozenset(
-    """
-    class_cost bbox_cost giou_cost mask_loss_coefficient dice_loss_coefficient bbox_loss_coefficient
-    giou_loss_coefficient eos_coefficient
-    """.split()
-)
-
 
 @dataclass(eq=False)
 class UnsupportedConfigError(GlassformerError):
@@ -70,7 +48,6 @@ class Config:
         self.where = where
         self.folder = folder
         self.files = dict(files or {})  # other JSON files of the folder, passed in or read so far
-        self.read: set[str] = set()
         self._names = names
         if self.values.get("quantization_config") is not None:
             raise UnsupportedConfigError(where, "quantization_config", "...", "an unquantized checkpoint")
@@ -114,8 +91,6 @@ class Config:
     def get(self, key: str, default: Value, *aliases: str) -> Value:
         """Return the value of `key` or an alias, or the default if absent; checks for the default's type."""
         for name in (key, *aliases):
-            self.read.add(name)
-        for name in (key, *aliases):
             if name in self.values and (self.values[name] is not None or default is None):
                 return self._typed(name, self.values[name], default)
         return default
@@ -126,21 +101,18 @@ class Config:
 
     def maybe(self, key: str, kind: type[Value]) -> Value | None:
         """Return the value of an optional key of type `kind`; None if it is null or absent."""
-        self.read.add(key)
         value = self.values.get(key)
         return None if value is None else self._typed(key, value, kind())
 
     def need(self, key: str, kind: type[Value], *aliases: str) -> Value:
         """Return the value of a required key of type `kind`."""
         for name in (key, *aliases):
-            self.read.add(name)
             if self.values.get(name) is not None:
                 return self._typed(name, self.values[name], kind())
         raise MissingValueError(f"{self.where}: {key}", "for this architecture")
 
     def only(self, key: str, *supported: Any, default: Any = None) -> Any:
         """Return the value of a key; raise if it is not one of the supported values."""
-        self.read.add(key)
         value = self.values.get(key, default)
         if value not in supported:
             raise UnsupportedConfigError(self.where, key, value, " or ".join(repr(s) for s in supported))
@@ -148,7 +120,6 @@ class Config:
 
     def choose(self, key: str, table: Mapping[Any, Value], default: Any) -> Value:
         """Return `table[value of key]`; raise if the table has no such entry."""
-        self.read.add(key)
         value = self.values.get(key, default)
         if not isinstance(value, Hashable) or value not in table:
             raise UnsupportedConfigError(self.where, key, value, ", ".join(str(name) for name in table))

@@ -32,7 +32,6 @@ def _check_sizes(config: Config, options: Options) -> dict[str, Any]:
 
 
 def _read_relative(config: Config, options: Options) -> dict[str, Any]:
-    config.read.add("pos_att_type")
     named = config.values.get("pos_att_type")
     named = named.lower().split("|") if isinstance(named, str) else named
     terms = tuple(
@@ -162,6 +161,4 @@ FAMILY = Family(
     tiny={**TINY, "buckets": 8},
     weight_table=table,
     bare_architecture="DebertaV2Model",
-    # read by some heads only
-    ignored_keys=frozenset({"pooler_dropout", "pooler_hidden_act", "pooler_hidden_size", "legacy"}),
 )

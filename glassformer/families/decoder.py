@@ -142,44 +142,31 @@ def decoder(
     )
 
 
-_POSITIONS = {spec.RotarySpec: "rotary", spec.AlibiSpec: "alibi", type(None): "learned"}
-
-
 def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `decoder` that give a spec."""
     stack, block, local = model.decoder, model.decoder.block, model.decoder.local_position
-    attention, norm, options = block.attention, block.norm, spec_options(model)
+    attention, options = block.attention, spec_options(model)
     rotary = stack.position if isinstance(stack.position, spec.RotarySpec) else spec.RotarySpec()
     windows = [stack.block_at(n).attention.window for n in range(stack.num_layers)]
     window_layers = tuple(n for n, window in enumerate(windows) if window)
-    if isinstance(norm, spec.RMSNormSpec):
-        norm_name = "rms_zero_centered" if norm.offset else "rms"
-    else:
-        norm_name = "layer" if getattr(norm, "bias", True) else "layer_no_bias"
     options |= {
         "window": max((window for window in windows if window), default=None),
         "window_layers": window_layers if len({*windows}) > 1 else None,
         "wiring": block.wiring,
-        "norm": norm_name,
-        "gated": block.feed_forward.gated,
-        "position": _POSITIONS.get(type(stack.position)),
+        "position": "alibi" if isinstance(stack.position, spec.AlibiSpec) else None,
         "rope_base": rotary.base,
         "rope_scaling": rotary.scaling,
         "partial_rotary_factor": 1.0 if rotary.width is None else rotary.width / options["head_dim"],
         "local_rope_base": local.base if isinstance(local, spec.RotarySpec) else None,
-        "qkv_bias": options["qkv_bias"] and not options["attention_bias"],
-        "qk_norm": attention.qk_norm is not None,
         "scale": attention.scale,
         "attention_softcap": attention.softcap,
-        "scale_embedding": model.input.scale != 1.0,
-        "init": model.init,
     }
     if isinstance(model.head, spec.LanguageModelSpec):
         options |= {"logit_scale": model.head.scale, "logit_softcap": model.head.softcap}
     return options
 
 
-DECODER = Builder(decoder, _invert, spec.DecoderOnlySpec, spec.TokensSpec, shared=True)
+DECODER = Builder(decoder, _invert, shared=True)
 
 
 # ---- heads ------------------------------------------------------------------------------------------------

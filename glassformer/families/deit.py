@@ -7,7 +7,6 @@ from glassformer.families.family import Family
 from glassformer.families.image_encoder import (
     BARE,
     HEAD_DIM,
-    IGNORED_IMAGE_KEYS,
     IMAGE_ENCODER,
     KEYS,
     TINY_IMAGES,
@@ -35,5 +34,4 @@ FAMILY = Family(
     tiny=TINY_IMAGES,
     rows=image_rows,
     prefixes=("deit.",),
-    ignored_keys=IGNORED_IMAGE_KEYS,
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from glassformer.core import spec
-from glassformer.families.config import DETECTION_LOSS_KEYS, Config, UnsupportedConfigError
+from glassformer.families.config import Config, UnsupportedConfigError
 from glassformer.families.family import Builder, Family, preset, spec_options
 from glassformer.families.keys import Head, Key, Options, Rule, activation, fixed
 from glassformer.families.resnet_backbone import (
@@ -95,7 +95,7 @@ def _invert(model: Any) -> dict[str, Any]:
     }
 
 
-BUILDER = Builder(detr, _invert, spec.EncoderDecoderSpec, spec.FeatureMapSpec)
+BUILDER = Builder(detr, _invert)
 
 
 def _read_backbone(config: Config) -> spec.ResNetSpec:
@@ -214,7 +214,4 @@ FAMILY = Family(
     tiny=preset(32, 4, 2, 64, backbone=_TINY, num_queries=6, num_labels=4),
     rows=weight_rows,
     prefixes=("model.",),
-    # layer dropout and initialization matter only for training; the backbone has its own number of channels
-    ignored_keys=DETECTION_LOSS_KEYS
-    | frozenset("encoder_layerdrop decoder_layerdrop init_std init_xavier_std num_channels".split()),
 )

@@ -9,7 +9,6 @@ from glassformer.core import spec
 from glassformer.families.config import Config
 from glassformer.families.family import Family, preset
 from glassformer.families.image_encoder import (
-    BACKBONE_KEYS,
     IMAGE_ENCODER,
     QUERIES,
     TINY_IMAGES,
@@ -190,5 +189,4 @@ FAMILY = Family(
     },
     tiny=TINY_IMAGES,
     weight_table=table,
-    ignored_keys=frozenset((*BACKBONE_KEYS, "apply_layernorm", "reshape_hidden_states")),
 )

@@ -85,5 +85,4 @@ FAMILY = Family(
     },
     tiny=TINY,
     weight_table=table,
-    ignored_keys=frozenset({"tie_weights_"}),
 )

@@ -55,5 +55,4 @@ FAMILY = Family(
         biases=("generator_lm_head.bias",),
         projection="{base}embeddings_project",
     ),
-    ignored_keys=frozenset("summary_type summary_use_proj summary_activation summary_last_dropout".split()),
 )

@@ -89,15 +89,13 @@ def encoder_decoder(
 
 def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `encoder_decoder` that give a spec."""
-    position, block, options = model.source.position, model.decoder.block, spec_options(model)
+    block, options = model.decoder.block, spec_options(model)
     target = model.target.vocab_size
-    halves = isinstance(position, spec.SinusoidalSpec) and position.layout == "halves"
     return options | {
         "tgt_vocab_size": None if target == model.source.vocab_size else target,
         "decoder_layers": model.decoder.num_layers,
         "decoder_heads": block.attention.num_heads,
         "decoder_d_ff": block.feed_forward.d_ff,
-        "position": "sinusoidal" if halves else "learned" if isinstance(position, spec.LearnedSpec) else None,
         "scaled": model.source.scale != 1.0,
         "start_id": model.start_id,
         "tied": tuple(
@@ -106,14 +104,7 @@ def _invert(model: Any) -> dict[str, Any]:
     }
 
 
-ENCODER_DECODER = Builder(
-    encoder_decoder,
-    _invert,
-    spec.EncoderDecoderSpec,
-    spec.TokensSpec,
-    lambda model: model.decoder.block.wiring == "post",
-    shared=True,
-)
+ENCODER_DECODER = Builder(encoder_decoder, _invert, shared=True)
 
 
 KEYS: Keys = (

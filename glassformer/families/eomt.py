@@ -10,7 +10,6 @@ from glassformer.families.dinov2 import ffn_width, mlp_ratio_of
 from glassformer.families.family import Builder, Family, spec_options
 from glassformer.families.image_encoder import Size, as_pair, square_sizes
 from glassformer.families.keys import Head, Key, activation
-from glassformer.families.mask_classifiers import LOSS_KEYS
 from glassformer.families.rows import layer_rows, rename_modules
 from glassformer.weights.ops import Computed, Concat, Op, Rename, Reshape, expand
 
@@ -102,7 +101,7 @@ def _invert(model: Any) -> dict[str, Any]:
     }
 
 
-BUILDER = Builder(eomt, _invert, spec.EncoderMaskClassifierSpec)
+BUILDER = Builder(eomt, _invert)
 
 
 KEYS = (
@@ -215,5 +214,4 @@ FAMILY = Family(
         "num_labels": 5,
     },
     rows=weight_rows,
-    ignored_keys=LOSS_KEYS,
 )

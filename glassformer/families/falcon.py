@@ -126,5 +126,4 @@ FAMILY = Family(
     tiny=TINY,
     rows=weight_rows,
     prefixes=("transformer.",),
-    ignored_keys=frozenset({"rope_parameters", "rope_theta", "rope_scaling"}),  # read unless alibi
 )

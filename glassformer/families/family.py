@@ -6,12 +6,10 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from types import UnionType
 from typing import Any
 
 from glassformer.core import spec
 from glassformer.core.spec import HeadSpec, ModelSpec
-from glassformer.errors import GlassformerError
 from glassformer.families.config import Config
 from glassformer.families.keys import Head, Keys, read_keys, write_keys
 from glassformer.families.rows import model_prefixes
@@ -67,25 +65,15 @@ class Builder:
     """A function that creates specs from options, and its inverse; several families may share it.
 
     create: keyword-only options -> spec; every option has a default. invert: spec -> options.
-    model, input: types of the specs and of their first input. condition: further property of the specs.
     shared: a family offers the options that its keys express, not all.
     """
 
     create: Callable[..., ModelSpec]
     invert: Callable[[Any], dict[str, Any]]
-    model: type | UnionType
-    input: type | UnionType = object
-    condition: Callable[[Any], bool] = lambda _: True
     shared: bool = False
-
-    def can_create(self, model: ModelSpec) -> bool:
-        """Return whether a spec has the structure of those that the function creates."""
-        inputs, kind = model.inputs(), self.input
-        return isinstance(model, self.model) and isinstance(inputs[0], kind) and self.condition(model)
 
 
 _HEAD_OPTIONS = {"head", "num_labels"}
-_DERIVED_OPTIONS = {"num_kv_heads", "head_dim", "d_ff"}  # by default, they follow from others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +89,6 @@ class Family:
     rows: spec -> names and shapes of the weights. prefixes: those of published names below a head.
     weight_table: the table in place of `rows`, for names that depend on the tensors of a file.
     reader, writer: convert a published config to a spec and back, where keys and heads are not enough.
-    ignored_keys: further keys of the published config (see `IGNORED_KEYS`) that do not change the output.
     files: further JSON files of a saved folder, by name.
     marker_files: files that distinguish its folders from those of a family with the same architecture.
     bare_architecture: the class of published configs that name none, if there are such configs.
@@ -121,7 +108,6 @@ class Family:
     weight_table: Callable[[ModelSpec, Collection[str]], WeightTable] | None = None
     reader: Callable[[Config], ModelSpec] | None = None
     writer: Callable[[ModelSpec], dict[str, Any]] | None = None
-    ignored_keys: frozenset[str] = frozenset()
     files: Callable[[ModelSpec], dict[str, Any]] = lambda _: {}
     marker_files: tuple[str, ...] = ()
     bare_architecture: str = ""
@@ -161,9 +147,7 @@ class Family:
     def derived_config(self, model: ModelSpec) -> dict[str, Any]:
         """Return the config of a spec by `keys` and `heads`."""
         options, head = self.builder.invert(model), model.head
-        name, entry = next(
-            (name, entry) for name, entry in self.heads.items() if isinstance(head, entry.kind)
-        )
+        ((name, entry), *_) = ((n, entry) for n, entry in self.heads.items() if isinstance(head, entry.kind))
         return {
             "model_type": self.model_type or self.name,
             "architectures": [name],
@@ -177,37 +161,14 @@ class Family:
             return self.weight_table(model, names)
         return WeightTable(tuple(self.rows(model)), base=model_prefixes(model.head, *self.prefixes))
 
-    def matches(self, model: ModelSpec) -> bool:
-        """Return whether a spec has the structure of this family's models; `describes` is exact.
-
-        The options that no key expresses must have their defaults.
-        """
-        if not any(isinstance(model.head, head.kind) for head in self.heads.values()):
-            return False
-        if not self.builder.can_create(model):
-            return False
-        options = self.builder.invert(model)
-        free = self._expressed | _HEAD_OPTIONS | _DERIVED_OPTIONS
-        fixed = {name: value for name, value in self._defaults.items() if name not in free}
-        return all(key.can_write(options) for key in self.keys) and all(
-            options.get(name, value) == value for name, value in fixed.items()
-        )
-
     @cached_property
     def _expressed(self) -> set[str]:
         return {option for key in self.keys for option in key.options}
 
-    @cached_property
-    def _defaults(self) -> dict[str, Any]:
-        parameters = inspect.signature(self.builder.create).parameters
-        return {name: parameter.default for name, parameter in parameters.items()} | dict(self.defaults)
-
     def describes(self, model: ModelSpec) -> bool:
         """Return whether the published config of this family describes the spec exactly."""
         try:
-            if not self.matches(model):
-                return False
             config = Config(self.to_config(model), files=self.files(model))
             return config.architecture in self.architectures and self.from_config(config) == model
-        except (AssertionError, AttributeError, KeyError, StopIteration, TypeError, GlassformerError):
-            return False  # not this family
+        except Exception:  # the keys of a family may fail in any way for a spec that it cannot have
+            return False

@@ -91,8 +91,4 @@ FAMILY = Family(
     tiny=TINY,
     rows=weight_rows,
     prefixes=("transformer.",),
-    ignored_keys=frozenset(
-        """summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
-        hidden_dropout""".split()
-    ),
 )

@@ -109,5 +109,4 @@ FAMILY = Family(
     tiny={**TINY, "d_ff": 64, "partial_rotary_factor": 0.5},
     rows=weight_rows,
     prefixes=("gpt_neox.",),
-    ignored_keys=frozenset({"is_decoder"}),
 )

@@ -22,10 +22,6 @@ from glassformer.families.rows import layer_ops, model_prefixes, rename_modules
 from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored, Op, Rename, Reshape, Tied, expand
 
-# config keys that are derived from others, or used only by other classes
-IGNORED_KEYS = frozenset(
-    ("encoder_stride", "hidden_size", "num_layers", "out_features", "out_indices", "stage_names")
-)
 TINY: dict[str, Any] = {
     "image_size": 16,
     "patch_size": 2,
@@ -153,7 +149,6 @@ def _invert(model: Any) -> dict[str, Any]:
     biases = [stage.block.attention.position_bias for stage in stages]
     pretrained = [bias.pretrained_size or 0 for bias in biases if isinstance(bias, spec.LogBias2dSpec)]
     return {
-        "cosine": block.wiring == "res_post",
         "image_size": model.input.image_size,
         "patch_size": model.input.patch_size,
         "channels": model.input.channels,
@@ -173,14 +168,7 @@ def _invert(model: Any) -> dict[str, Any]:
     }
 
 
-HIERARCHICAL_ENCODER = Builder(
-    hierarchical_encoder,
-    _invert,
-    spec.EncoderOnlySpec,
-    spec.ImagePatchesSpec,
-    lambda model: isinstance(model.encoder, spec.StagesSpec),
-    shared=True,
-)
+HIERARCHICAL_ENCODER = Builder(hierarchical_encoder, _invert, shared=True)
 
 
 # ---- the published config ---------------------------------------------------------------------------

@@ -16,8 +16,6 @@ from glassformer.weights.ops import Concat, Ignored, Op, Rename, expand
 Size = int | tuple[int, int]
 
 TINY_IMAGES: dict[str, Any] = preset(32, 4, 2, 64, image_size=16, patch_size=4, num_labels=10)
-# config keys that do not affect the outputs of the supported heads
-IGNORED_IMAGE_KEYS = frozenset(("encoder_stride", "pooler_output_size", "pooler_act"))
 
 
 def as_pair(size: Size) -> tuple[int, int]:
@@ -130,14 +128,7 @@ def _invert(model: Any) -> dict[str, Any]:
     }
 
 
-IMAGE_ENCODER = Builder(
-    image_encoder,
-    _invert,
-    spec.EncoderOnlySpec,
-    spec.ImagePatchesSpec,
-    lambda model: isinstance(model.encoder, spec.StackSpec) and model.encoder.block.wiring == "pre",
-    shared=True,
-)
+IMAGE_ENCODER = Builder(image_encoder, _invert, shared=True)
 
 
 def read_size(config: Config, key: str, default: Size) -> tuple[int, int]:
@@ -199,9 +190,6 @@ KEYS = (
     Key("qkv_bias", default=True),
 )
 HEAD_DIM = Rule(("head_dim",), lambda config, _: {"head_dim": config.get("head_dim", 0)}, _write_head_dim)
-
-
-BACKBONE_KEYS = ("out_features", "out_indices", "stage_names")  # ignored by other classes
 
 
 def feature_map_layers(config: Config, num_layers: int) -> tuple[int, ...]:

@@ -165,26 +165,7 @@ TEXT_KEYS = (*_STACK_KEYS, Key("vocab_size", default=32000), Key("max_position_e
 _SHARED = ("vocab_size", "max_len", "end_id", "projection_dim")  # options of the text tower without a prefix
 
 
-def _invert(model: spec.TwoTowerSpec | spec.EncoderOnlySpec) -> dict[str, Any]:
-    """Return the kind of one or both towers, and the model itself."""
-    head, softmax = model.head, isinstance(model.head, spec.SoftmaxSimilaritySpec)
-    if isinstance(head, spec.ProjectionSpec):
-        softmax = head.pool != "last_position"
-    return {"similarity": "softmax" if softmax else "sigmoid", "model": model}
-
-
-def _has_own_head(model: Any) -> bool:
-    """Return whether this is no plain image encoder with a class token."""
-    return not isinstance(model.head, spec.FeaturesSpec) or getattr(model.input, "prefix", 1) == 0
-
-
-TWO_TOWERS = Builder(
-    two_towers,
-    _invert,
-    spec.TwoTowerSpec | spec.EncoderOnlySpec,
-    condition=_has_own_head,
-    shared=True,
-)
+TWO_TOWERS = Builder(two_towers, lambda model: {"model": model}, shared=True)
 
 
 def towers(stem: str, image: Keys, text: Keys) -> Rule:

@@ -56,7 +56,6 @@ class Key:
         if self.values is not None:
             return config.choose(self.theirs, self.values, self.default)
         if self.null is not ABSENT and config.values.get(self.theirs, ABSENT) is None:
-            config.read.add(self.theirs)
             return self.null
         if self.default is REQUIRED:
             return config.need(self.theirs, int, *self.aliases)
@@ -72,16 +71,6 @@ class Key:
             value = next(theirs for theirs, ours in self.values.items() if ours == value)
         return {self.theirs: value}
 
-    def can_write(self, options: Options) -> bool:
-        """Return whether the config can express the option."""
-        (name,) = self.options
-        if name not in options:
-            return True
-        value = options[name]
-        if self.values is not None:
-            return value in self.values.values()
-        return value is not None or self.default is None or self.null is not ABSENT
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -93,9 +82,6 @@ class Rule:
     options: tuple[str, ...]
     read: Callable[[Config, Options], dict[str, Any]]
     write: Callable[[Options], dict[str, Any]] = lambda options: {}
-
-    def can_write(self, options: Options) -> bool:
-        return True
 
 
 Keys = tuple[Key | Rule, ...]
@@ -115,20 +101,13 @@ def fixed(theirs: str, *supported: Any, default: Any = ABSENT) -> Rule:
     return Rule((), read, lambda options: {} if same else {theirs: supported[0]})
 
 
-def nested(name: str, keys: Keys, prefix: str = "", **constants: Any) -> Rule:
-    """Return a rule for keys in an object under `name`. prefix: of the names of their options.
-
-    constants: further keys of the object.
-    """
-
-    def read(config: Config, options: Options) -> dict[str, Any]:
-        return {prefix + option: value for option, value in read_keys(config.nested(name), keys).items()}
-
-    def write(options: Options) -> dict[str, Any]:
-        own = {key.removeprefix(prefix): value for key, value in options.items() if key.startswith(prefix)}
-        return {name: {**constants, **write_keys(own, keys)}}
-
-    return Rule(tuple(prefix + option for key in keys for option in key.options), read, write)
+def nested(name: str, keys: Keys, **constants: Any) -> Rule:
+    """Return a rule for keys in an object under `name`. constants: further keys of the object."""
+    return Rule(
+        tuple(option for key in keys for option in key.options),
+        lambda config, _: read_keys(config.nested(name), keys),
+        lambda options: {name: {**constants, **write_keys(options, keys)}},
+    )
 
 
 def read_keys(config: Config, keys: Keys) -> dict[str, Any]:

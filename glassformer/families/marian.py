@@ -98,9 +98,4 @@ FAMILY = Family(
     tiny={**TINY, "d_ff": 64},
     rows=weight_rows,
     prefixes=("model.",),
-    # layer dropout and initialization matter only for training
-    ignored_keys=frozenset(
-        """encoder_layerdrop decoder_layerdrop init_std classif_dropout classifier_dropout bad_words_ids
-        extra_pos_embeddings""".split()
-    ),
 )

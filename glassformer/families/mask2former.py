@@ -10,7 +10,6 @@ from glassformer.families.family import Builder, Family
 from glassformer.families.keys import Head, Key, Rule, activation, fixed
 from glassformer.families.mask_classifiers import (
     BACKBONE,
-    LOSS_KEYS,
     PIXELS,
     SWINS,
     TINY,
@@ -95,7 +94,7 @@ def _invert(model: Any) -> dict[str, Any]:
     }
 
 
-BUILDER = Builder(mask2former, _invert, spec.MaskClassifierSpec, spec.DeformablePixelDecoderSpec)
+BUILDER = Builder(mask2former, _invert)
 
 
 # the published number of layers counts the prediction before the first layer
@@ -198,5 +197,4 @@ FAMILY = Family(
     },
     tiny={**TINY, "encoder_layers": 2, "encoder_ff": 48},
     rows=weight_rows,
-    ignored_keys=LOSS_KEYS,
 )

@@ -19,12 +19,6 @@ from glassformer.weights.ops import Computed, Constant, Op, Rename, add_prefix, 
 
 PIXELS = "model.pixel_level_module."
 TRANSFORMER = "model.transformer_module."
-# weights of the loss, and how its points are sampled
-LOSS_KEYS = frozenset(
-    """no_object_weight class_weight mask_weight dice_weight cross_entropy_weight train_num_points
-    oversample_ratio importance_sample_ratio use_auxiliary_loss output_auxiliary_logits ignore_value init_std
-    init_xavier_std""".split()
-)
 
 Backbone = spec.ResNetSpec | spec.EncoderOnlySpec
 TINY: dict[str, Any] = preset(

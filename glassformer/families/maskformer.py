@@ -11,7 +11,6 @@ from glassformer.families.family import Builder, Family
 from glassformer.families.keys import Head, Key, Rule, activation, fixed, nested
 from glassformer.families.mask_classifiers import (
     BACKBONE,
-    LOSS_KEYS,
     PIXELS,
     SWINS,
     TINY,
@@ -67,7 +66,7 @@ def maskformer(
     )
 
 
-BUILDER = Builder(maskformer, mask_classifier_options, spec.MaskClassifierSpec, spec.FeaturePyramidSpec)
+BUILDER = Builder(maskformer, mask_classifier_options)
 KEYS = (
     BACKBONE,
     Key("fpn_feature_size", "width", 256),
@@ -130,5 +129,4 @@ FAMILY = Family(
     },
     tiny=TINY,
     rows=weight_rows,
-    ignored_keys=LOSS_KEYS | {"num_attention_heads", "num_hidden_layers"},
 )

@@ -100,7 +100,7 @@ def _invert(model: Any) -> dict[str, Any]:
     }
 
 
-BUILDER = Builder(mobile_sam, _invert, spec.PromptedSegmenterSpec, spec.ConvolutionStemSpec)
+BUILDER = Builder(mobile_sam, _invert)
 
 
 def _sequence(name: str) -> Rule:

@@ -98,13 +98,7 @@ def _invert(model: Any) -> dict[str, Any]:
     }
 
 
-BUILDER = Builder(
-    modernbert,
-    _invert,
-    spec.EncoderOnlySpec,
-    spec.TokensSpec,
-    lambda model: isinstance(model.encoder.position, spec.RotarySpec),
-)
+BUILDER = Builder(modernbert, _invert)
 
 
 # ---- the published config ---------------------------------------------------------------------------
@@ -279,8 +273,4 @@ FAMILY = Family(
     tiny={**TINY, "d_ff": 64, "num_layers": 4, "window": 4, "pad_id": 0},
     rows=weight_rows,
     prefixes=("model.",),
-    ignored_keys=frozenset(
-        """initializer_cutoff_factor deterministic_flash_attn sparse_prediction sparse_pred_ignore_index
-        reference_compile repad_logits_with_grad sliding_window""".split()
-    ),
 )

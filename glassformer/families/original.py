@@ -115,7 +115,7 @@ def _no_published_layout(*_: Any) -> Any:
 
 FAMILY = Family(
     name="original",
-    builder=Builder(original, _no_published_layout, spec.EncoderDecoderSpec),
+    builder=Builder(original, _no_published_layout),
     heads={},
     presets={
         "original": {},

@@ -102,7 +102,7 @@ def _invert(model: spec.EncoderOnlySpec) -> dict[str, Any]:
     return {**spec_options(model), "norm": norm, "wiring": block.wiring}
 
 
-BUILDER = Builder(patchtst, _invert, spec.EncoderOnlySpec, spec.SeriesPatchesSpec)
+BUILDER = Builder(patchtst, _invert)
 
 
 # ---- the published config ---------------------------------------------------------------------------
@@ -285,9 +285,4 @@ FAMILY = Family(
     },
     rows=weight_rows,
     prefixes=("model.",),
-    ignored_keys=frozenset(
-        """init_std num_parallel_samples do_mask_input mask_type random_mask_ratio mask_value
-        num_forecast_mask_patches channel_consistent_masking unmasked_channel_indices prediction_length
-        share_projection num_targets output_range""".split()
-    ),
 )

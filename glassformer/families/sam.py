@@ -163,7 +163,7 @@ def _invert(model: Any) -> dict[str, Any]:
     }
 
 
-BUILDER = Builder(sam, _invert, spec.PromptedSegmenterSpec, spec.ImagePatchesSpec)
+BUILDER = Builder(sam, _invert)
 
 
 _VISION_KEYS = (
@@ -388,5 +388,4 @@ FAMILY = Family(
     },
     tiny=TINY,
     rows=weight_rows,
-    ignored_keys=frozenset({"tie_word_embeddings"}),
 )

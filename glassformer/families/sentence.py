@@ -173,7 +173,7 @@ def table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
 
 
 # the encoder may be of any of these families, whose options are compared in `_encoder`
-_ANY_ENCODER = Builder(text_encoder, lambda _: {}, spec.EncoderOnlySpec, spec.TokensSpec, shared=True)
+_ANY_ENCODER = Builder(text_encoder, lambda _: {}, shared=True)
 
 FAMILY = Family(
     name="sentence",

@@ -8,7 +8,6 @@ from typing import Any
 from glassformer.families.family import Family
 from glassformer.families.hierarchical_encoder import (
     HIERARCHICAL_ENCODER,
-    IGNORED_KEYS,
     KEYS,
     NORM,
     TINY,
@@ -49,5 +48,4 @@ FAMILY = Family(
     },
     tiny=TINY,
     weight_table=partial(table_of, base="swin."),
-    ignored_keys=IGNORED_KEYS,
 )

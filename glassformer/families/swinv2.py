@@ -9,7 +9,6 @@ from glassformer.families.config import Config
 from glassformer.families.family import Family
 from glassformer.families.hierarchical_encoder import (
     HIERARCHICAL_ENCODER,
-    IGNORED_KEYS,
     KEYS,
     TINY,
     hierarchical_heads,
@@ -50,5 +49,4 @@ FAMILY = Family(
     },
     tiny=TINY,
     weight_table=partial(table_of, base="swinv2."),
-    ignored_keys=IGNORED_KEYS,
 )

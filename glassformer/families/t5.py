@@ -101,13 +101,7 @@ def _invert(model: Any) -> dict[str, Any]:
     return options
 
 
-BUILDER = Builder(
-    t5,
-    _invert,
-    spec.EncoderDecoderSpec | spec.EncoderOnlySpec,
-    spec.TokensSpec,
-    lambda model: isinstance(model.encoder.position, spec.RelativeSpec),
-)
+BUILDER = Builder(t5, _invert)
 
 
 def _read_activation(config: Config, options: Options) -> dict[str, Any]:
@@ -305,5 +299,4 @@ FAMILY = Family(
     reader=from_config,
     writer=to_config,
     weight_table=table,
-    ignored_keys=frozenset({"n_positions", "output_past"}),
 )

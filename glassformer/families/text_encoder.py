@@ -150,17 +150,7 @@ def _invert(model: Any) -> dict[str, Any]:
     }
 
 
-TEXT_ENCODER = Builder(
-    text_encoder,
-    _invert,
-    spec.EncoderOnlySpec,
-    spec.TokensSpec,
-    lambda model: (
-        model.encoder.block.wiring == "post"
-        and isinstance(model.encoder.position, spec.DisentangledSpec | None)
-    ),
-    shared=True,
-)
+TEXT_ENCODER = Builder(text_encoder, _invert, shared=True)
 
 
 # ---- heads ------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.families.config import DETECTION_LOSS_KEYS
 from glassformer.families.family import Family, preset
 from glassformer.families.image_encoder import (
     IMAGE_ENCODER,
@@ -57,5 +56,4 @@ FAMILY = Family(
     tiny=preset(32, 4, 2, 64, image_size=(32, 48), patch_size=8, num_queries=6, num_labels=4),
     rows=weight_rows,
     prefixes=("vit.",),
-    ignored_keys=DETECTION_LOSS_KEYS | {"auxiliary_loss"},
 )

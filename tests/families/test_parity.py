@@ -215,22 +215,83 @@ def test_every_head_of_every_family_has_enough_parity_cases() -> None:
                 assert architecture.startswith(tuple(PREFIXES)) and counted[name, architecture], architecture
 
 
-# keys in the configs of parts that are derived from others, or describe modules that the model does not have
-_BACKBONE = frozenset("out_features out_indices stage_names encoder_stride hidden_size num_layers".split())
-_NOT_DECODER = frozenset(
-    """encoder_attention_heads encoder_ffn_dim encoder_layers dilation backbone_config
-    position_embedding_type""".split()
+# keys that do not change the output of a forward pass
+IMMATERIAL = frozenset(
+    """_name_or_path architectures model_type transformers_version torch_dtype dtype use_cache
+    output_attentions output_hidden_states return_dict id2label label2id num_labels problem_type
+    finetuning_task task_specific_params tokenizer_class prefix pad_token_id bos_token_id eos_token_id
+    sep_token_id cls_token_id mask_token_id unk_token_id decoder_start_token_id forced_bos_token_id
+    forced_eos_token_id is_encoder_decoder chunk_size_feed_forward initializer_range initializer_factor
+    max_length min_length num_beams early_stopping length_penalty no_repeat_ngram_size temperature
+    do_sample top_k top_p repetition_penalty auto_map gradient_checkpointing init_std init_xavier_std
+    encoder_layerdrop decoder_layerdrop output_past""".split()
 )
-PART_KEYS: dict[str, frozenset[str]] = {
-    **{"detr": _BACKBONE, "mask2former": _BACKBONE, "maskformer": _BACKBONE | _NOT_DECODER},
-    "sam": frozenset({"scale", "image_embedding_size", "mlp_ratio"}),  # mlp_ratio: only without mlp_dim
-    "clip": frozenset({"projection_dim"}),
+_SUMMARY = """summary_type summary_use_proj summary_activation summary_last_dropout summary_first_dropout
+    summary_proj_to_labels"""
+_IMAGE = "encoder_stride pooler_output_size pooler_act"
+_BACKBONE = "out_features out_indices stage_names encoder_stride hidden_size num_layers"
+_BOXES = """class_cost bbox_cost mask_loss_coefficient dice_loss_coefficient bbox_loss_coefficient giou_cost
+    giou_loss_coefficient eos_coefficient"""
+_MASKS = """no_object_weight class_weight mask_weight dice_weight cross_entropy_weight train_num_points
+    oversample_ratio importance_sample_ratio use_auxiliary_loss output_auxiliary_logits ignore_value"""
+# by family: keys of the loss, of pretraining, of other classes, or from which others are derived
+FAMILY_KEYS = {
+    "t5": "n_positions",
+    "bart": "force_bos_token_to_be_generated classifier_dropout classif_dropout",
+    "marian": "classif_dropout classifier_dropout bad_words_ids extra_pos_embeddings",
+    "bert": """directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
+        pooler_size_per_head pooler_type""",
+    "distilbert": "tie_weights_",
+    "electra": _SUMMARY,
+    "albert": "gap_size net_structure_type num_memory_blocks down_scale_factor",
+    "modernbert": """initializer_cutoff_factor deterministic_flash_attn sparse_prediction reference_compile
+        sparse_pred_ignore_index repad_logits_with_grad sliding_window""",
+    "deberta": "pooler_dropout pooler_hidden_act pooler_hidden_size legacy",
+    **dict.fromkeys(("vit", "deit"), _IMAGE),
+    "dinov2": "out_features out_indices stage_names apply_layernorm reshape_hidden_states",
+    **dict.fromkeys(("swin", "swinv2"), _BACKBONE),
+    "patchtst": """num_parallel_samples do_mask_input mask_type random_mask_ratio mask_value output_range
+        num_forecast_mask_patches channel_consistent_masking unmasked_channel_indices prediction_length
+        share_projection num_targets""",
+    "sam": "tie_word_embeddings",
+    **dict.fromkeys(("eomt", "mask2former"), _MASKS),
+    "maskformer": f"{_MASKS} {_BOXES} num_attention_heads num_hidden_layers num_channels",
+    "yolos": f"{_BOXES} auxiliary_loss",
+    "detr": f"{_BOXES} num_channels",
+    "gpt2": f"{_SUMMARY} hidden_dropout",
+    "falcon": "rope_parameters rope_theta rope_scaling",  # read unless alibi
+    "gpt_neox": "is_decoder",
+    "gemma3": "_sliding_window_pattern",  # another name of a key that is read
 }
+# keys in the configs of parts that are derived from others, or describe modules that the model does not have
+PART_KEYS = {
+    **dict.fromkeys(("detr", "mask2former"), _BACKBONE),
+    "maskformer": f"""{_BACKBONE} encoder_attention_heads encoder_ffn_dim encoder_layers dilation
+        backbone_config position_embedding_type""",
+    "sam": "scale image_embedding_size mlp_ratio",  # mlp_ratio: only without mlp_dim
+    "clip": "projection_dim",
+}
+
+
+class RecordingDict(dict[str, Any]):
+    """A dict that records which of its keys are looked up."""
+
+    def __init__(self, values: Any) -> None:
+        super().__init__(values)
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
 
 
 def test_every_config_key_is_accounted_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each key of a reference config class, also of its parts, is read, refused or listed as immaterial."""
-    from glassformer.families.config import IGNORED_KEYS, Config
+    from glassformer.families.config import Config
     from glassformer.families.registry import families
 
     common = set(transformers.PretrainedConfig().to_dict())
@@ -239,23 +300,23 @@ def test_every_config_key_is_accounted_for(monkeypatch: pytest.MonkeyPatch) -> N
 
     def record(config: Config, key: str, **changes: Any) -> Config:
         parts.append(nested(config, key, **changes))
+        parts[-1].values = RecordingDict(parts[-1].values)
         return parts[-1]
 
     monkeypatch.setattr(Config, "nested", record)
     for name, number, reference, settings in CASES:
         kind = getattr(transformers, reference).config_class
         values = {**kind(**settings).to_dict(), "architectures": [reference]}
-        config = Config(values)
-        family = families()[name]
+        config, family = Config(values), families()[name]
+        config.values = recorded = RecordingDict(values)
         family.from_config(config)
         for head in family.heads.values():  # the keys of the other classes
             with suppress(GlassformerError):
                 head.read(config)
-        left = set(values) - common - config.read - IGNORED_KEYS - family.ignored_keys
+        immaterial = common | IMMATERIAL | {*FAMILY_KEYS.get(name, "").split()}
+        left = set(values) - recorded.read - immaterial
         for part in parts:
-            read = {key for each in parts if each.where == part.where for key in each.read}
-            loss = families()["detr"].ignored_keys if name == "maskformer" else frozenset()
-            left |= set(part.values) - common - read - IGNORED_KEYS - family.ignored_keys - loss
-            left -= PART_KEYS.get(name, frozenset())
+            read = {key for each in parts if each.where == part.where for key in each.values.read}  # type: ignore[attr-defined]
+            left |= set(part.values) - read - immaterial - {*PART_KEYS.get(name, "").split()}
         parts.clear()
         assert not left, f"{reference} case {number}: {sorted(left)} of the config are not accounted for"

@@ -12,15 +12,11 @@ from glassformer.core.build import build_model
 from glassformer.core.embeddings import TokenInput
 from glassformer.core.spec import ModelSpec
 from glassformer.core.vision.embeddings import FeatureMapInput, ImageInput
-from glassformer.errors import GlassformerError, InvalidValueError
-from glassformer.families.config import Config
-from glassformer.families.family import Family
+from glassformer.errors import InvalidValueError
 from glassformer.families.registry import (
     FAMILIES_BY_MODEL_TYPE,
     NAMES,
     families,
-    family_of_spec,
-    preset_spec,
     tiny_spec,
 )
 
@@ -32,38 +28,6 @@ def test_saved_model_types_are_mapped_to_their_families() -> None:
             assert name in FAMILIES_BY_MODEL_TYPE[kind]
     assert tuple(families()) == NAMES
     assert {name for names in FAMILIES_BY_MODEL_TYPE.values() for name in names} == {*NAMES} - {"original"}
-
-
-def converts_exactly(family: Family, model: ModelSpec) -> bool:
-    try:
-        config = Config(family.to_config(model), files=family.files(model))
-        return config.architecture in family.architectures and family.from_config(config) == model
-    except (AssertionError, AttributeError, KeyError, StopIteration, TypeError, GlassformerError):
-        return False
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_families_that_describe_a_spec_match_its_structure(name: str) -> None:
-    for options in ({}, *families()[name].presets.values()):
-        model = preset_spec(next(iter(families()[name].presets)), **options) if options else tiny_spec(name)
-        exact = [family.name for family in families().values() if converts_exactly(family, model)]
-        assert exact == [family.name for family in families().values() if family.describes(model)]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_family_of_a_spec_is_found_without_converting_it_to_other_configs(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    converted, to_config = set(), Family.to_config
-
-    def record(family: Family, model: ModelSpec) -> dict[str, Any]:
-        converted.add(family.name)
-        return to_config(family, model)
-
-    monkeypatch.setattr(Family, "to_config", record)
-    family = family_of_spec(tiny_spec(name))
-    encoders = {"bert"} if name == "sentence" else set()  # the family of its encoder
-    assert converted == ({family.name} | encoders if family is not None else set())
 
 
 @pytest.mark.parametrize("family", NAMES)
