@@ -46,10 +46,10 @@ ALSO = {
 }
 
 
-def small(name: str, recipe: Recipe) -> list[str]:
+def small(name: str, recipe: Recipe, *, shrink: int = 1) -> list[str]:
     """The changes by which a recipe is tried quickly: its sizes, not its ways."""
     sizes = [f"model.{key}={value}" for key, value in SMALL.items() if key in recipe.model.overrides]
-    batch = f"training.{recipe.spec.batch_key}={BATCH.get(recipe.spec.title, 2048)}"
+    batch = f"training.{recipe.spec.batch_key}={BATCH.get(recipe.spec.title, 2048) // shrink}"
     return [*sizes, batch, "training.compile=off", *ALSO.get(name, ())]
 
 
@@ -76,3 +76,30 @@ def test_recipe_trains_and_evaluates(run, data_folder, monkeypatch, name):
     assert report["job"] == recipe.job
     reported = {name for name in report["metrics"] if not name.startswith("repeat")}
     assert {"loss"} < reported <= set(recipe.spec.metrics)  # some are of one type of labels only
+
+
+# one recipe of each kind of data and learner
+RESUMED = """multi30k-en-de lm-wikitext2 restore-sentences classify-reviews images-digits classify-series-ucr
+    ner-entities answer-squad embed-pairs summarize-articles contrastive-captions forecast-ett""".split()
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_resume_within_an_epoch_is_bit_identical(run, data_folder, monkeypatch, name):
+    """With dropout, augmentation and sampled negatives as the recipe has them."""
+    monkeypatch.chdir(data_folder)
+    recipe = read_recipe(recipe_path(name))
+    steps = ["training.lr_scheduler=constant", "training.warmup_steps=1", "training.eval_steps=2"]
+    steps += [
+        "training.load_best_model_at_end=false",
+        "training.average_checkpoints=0",
+        "training.device=cpu",
+    ]
+    changes = [word for change in (*steps, *small(name, recipe, shrink=4)) for word in ("--set", change)]
+    for folder, stops in (("whole", (5,)), ("stopped", (3, 5))):
+        for step in stops:
+            out = data_folder / folder / name
+            done = run("train", name, "--out", out, *changes, "--set", f"training.max_steps={step}")
+            assert done.code == 0, done.err
+    assert "resuming from step 3 of 5" in done.err
+    whole, stopped = (data_folder / folder / name / "model" for folder in ("whole", "stopped"))
+    assert (whole / "model.safetensors").read_bytes() == (stopped / "model.safetensors").read_bytes()

@@ -94,24 +94,3 @@ def test_losses_match_their_definitions() -> None:
         logits = torch.stack([unit[anchor] @ unit[key] / 0.5 for key in [positive, *others]])
         total = total - logits.log_softmax(0)[0]
     torch.testing.assert_close(learner(anchors, positives, negatives), total)
-
-
-def test_resume_is_bit_identical(tmp_path: Path) -> None:
-    """Stopped within an epoch, with dropout: the in-batch negatives after the stop are the same."""
-    header, rows = TABLES["negatives"]
-    table = tmp_path / "train.tsv"
-    table.write_text("\n".join([header, *rows]) + "\n")
-    options = {"batch_tokens": 200, "lr_scheduler": "constant", "warmup_steps": 1}
-    for folder, stops in (("whole", (9,)), ("stopped", (4, 9))):
-        for steps in stops:
-            recipe = {
-                "job": "embed",
-                "data": {"train": str(table)},
-                "tokenizer": {"kind": "word"},
-                "model": {**MODEL, "dropout": 0.1},
-                "training": {**options, "max_steps": steps, "load_best_model_at_end": False, "device": "cpu"},
-            }
-            run(parse_recipe(recipe), tmp_path / folder, log=no_log)
-    assert '"started at step": 4' in (tmp_path / "stopped" / "metrics.jsonl").read_text()
-    files = [tmp_path / folder / "model" / "model.safetensors" for folder in ("whole", "stopped")]
-    assert files[0].read_bytes() == files[1].read_bytes()

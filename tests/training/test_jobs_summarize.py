@@ -58,24 +58,3 @@ def test_rouge_matches_hand_worked_cases() -> None:
     # repeated words count as often as they occur in both: precision 1/4, recall 1/2
     assert rouge(["바다 바다 바다 바다"], ["바다 하늘"])["rouge1"] == pytest.approx(100 / 3)
     assert rouge([""], ["a"]) == {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
-
-
-def test_resume_is_bit_identical(tmp_path: Path) -> None:
-    """Stopped within an epoch, with dropout."""
-    table = tmp_path / "articles.csv"
-    rows = [f"Paper {n},the long story of paper {n} and its end" for n in range(60)]
-    table.write_text("summary,text\n" + "\n".join(rows) + "\n")
-    options = {"batch_tokens": 400, "lr_scheduler": "constant", "warmup_steps": 1}
-    for folder, stops in (("whole", (9,)), ("stopped", (4, 9))):
-        for steps in stops:
-            recipe = {
-                "job": "summarize",
-                "data": {"train": str(table)},
-                "tokenizer": {"kind": "char"},
-                "model": {**MODEL, "preset": "t5", "dropout": 0.1},
-                "training": {**options, "max_steps": steps, "load_best_model_at_end": False, "device": "cpu"},
-            }
-            run(parse_recipe(recipe), tmp_path / folder, log=no_log)
-    assert '"started at step": 4' in (tmp_path / "stopped" / "metrics.jsonl").read_text()
-    files = [tmp_path / folder / "model" / "model.safetensors" for folder in ("whole", "stopped")]
-    assert files[0].read_bytes() == files[1].read_bytes()
