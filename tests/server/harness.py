@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import re
 import signal
@@ -26,7 +25,6 @@ import torch
 import glassformer
 from glassformer.core.spec import ClassifySpec, TokenClassifySpec
 from glassformer.tokenization.train import Kind, Template, TokenizerPlan, train_tokenizer
-from tests.faults.scale import WHOLE
 
 VOCABULARY = "the cat dog sat on a mat glass is where and ran 안녕 세계 naïve 🙂 was".split()
 LINES = [" ".join(VOCABULARY[(n * k + k) % len(VOCABULARY)] for n in range(9)) + "." for k in range(1, 60)]
@@ -212,8 +210,3 @@ def serving(folders: Sequence[Path], *options: str, env: dict[str, str] | None =
         process.wait()
         process.stdout.close()
         log.close()
-
-
-def part(total: int) -> int:
-    """How many of the trials to run: a tenth in ordinary runs, all in `make test-slow`."""
-    return total if WHOLE else math.ceil(total / 10)

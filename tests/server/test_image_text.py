@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fastapi.testclient import TestClient
 from PIL import Image
 
 import glassformer
-from tests.server.harness import serving
+from glassformer.server.app import create_app
 from tests.tasks.test_image_text import save_clip
 
 LABELS = ["cat", "dog"]
@@ -31,9 +32,10 @@ def pictures() -> list[bytes]:
 def test_routes_match_the_library(tmp_path: Path) -> None:
     save_clip(tmp_path / "clip")
     pipeline, files = glassformer.load(tmp_path / "clip"), pictures()
+    app = create_app({"clip": pipeline})
     images = [base64.b64encode(file).decode() for file in files]
     texts = ["a cat", "the big red house.png"]  # a text is never opened as a file
-    with serving([tmp_path / "clip"]) as server, server.client() as client:
+    with TestClient(app, base_url="http://localhost") as client:
         for options in ({}, {"template": "the {}"}, {"template": ["a {}", "{}!"]}):
             body = {"images": images, "labels": LABELS, "top": 1, **options}
             found = client.post("/classify", json=body).json()
@@ -72,7 +74,9 @@ def test_routes_match_the_library(tmp_path: Path) -> None:
 def test_mixed_requests_choose_a_model_with_two_towers(tmp_path: Path) -> None:
     save_clip(tmp_path / "clip")
     image = base64.b64encode(pictures()[0]).decode()
-    with serving(["pocket-digits", "pocket-sam", tmp_path / "clip"]) as server, server.client() as client:
+    names = {"pocket-digits": "pocket-digits", "pocket-sam": "pocket-sam", "clip": tmp_path / "clip"}
+    app = create_app({name: glassformer.load(path) for name, path in names.items()})
+    with TestClient(app, base_url="http://localhost") as client:
         assert client.post("/embed", json={"images": [image]}).json()["model"] == "pocket-digits"
         for body in (
             {"images": [image], **CANDIDATES["/similar"]},

@@ -21,7 +21,8 @@ import psutil
 import pytest
 from PIL import Image
 
-from tests.server.harness import LINES, Server, part, serving
+from tests.faults.scale import trials
+from tests.server.harness import LINES, Server, serving
 
 LONG = {"model": "writer", "prompt": "the cat sat", "max_tokens": 120, "temperature": 0}
 
@@ -81,7 +82,7 @@ def test_results_under_load_match_those_of_a_single_client(server, report):
     requests = _requests()
     with server.client() as client:
         expected = [_answer(client, *one) for one in requests]
-    order = list(range(part(64 * 20)))
+    order = list(range(trials(64 * 20)))
     random.Random(2).shuffle(order)
     failures: list[str] = []
 
@@ -147,7 +148,7 @@ def test_disconnected_clients_free_their_resources(server, report):
         disconnect()
     assert _becomes_true(lambda: _idle(server), 10)
     threads, files, memory = process.num_threads(), process.num_fds(), process.memory_info().rss
-    tried = part(300)
+    tried = trials(300)
     for _ in range(tried):
         disconnect()
     failures = []

@@ -286,8 +286,16 @@ def test_invalid_keys_files_are_rejected(tmp_path, entries):
     assert caught.value.fields["path"] == str(path) and "sesame" not in str(caught.value)
 
 
-def test_a_request_can_set_its_own_deadline(folders):
-    with serving([folders["writer"]], "--slots", "1") as server, server.client() as client:
+@pytest.fixture(scope="module")
+def limited(folders):
+    """A server with one slot and few requests at a time."""
+    with serving([folders["writer"]], "--slots", "1", "--max-requests", "16") as running:
+        yield running
+
+
+def test_a_request_can_set_its_own_deadline(limited):
+    server = limited
+    with server.client() as client:
         slow = {**LONG, "prompt": [LONG["prompt"]] * 128}
         start = time.monotonic()
         response = client.post("/v1/completions", json=slow, headers={"X-Request-Timeout": "1"})
@@ -301,12 +309,9 @@ def test_a_request_can_set_its_own_deadline(folders):
         assert invalid.status_code == 422
 
 
-def test_slow_bodies_do_not_keep_others_out(folders):
-    with (
-        serving([folders["writer"]], "--max-requests", "16") as server,
-        ExitStack() as stack,
-        server.client() as client,
-    ):
+def test_slow_bodies_do_not_keep_others_out(limited):
+    server = limited
+    with ExitStack() as stack, server.client() as client:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
         head += "Content-Length: 100000\r\n\r\n"
         slow = []
@@ -481,9 +486,6 @@ def test_available_memory_respects_the_container(tmp_path, monkeypatch):
 def test_a_key_on_the_command_line_is_reported(folders):
     with serving([folders["encoder"]], "--api-key", KEY) as server:
         assert "GLASSFORMER_API_KEY" in server.log() and KEY not in server.log()
-    with serving([folders["encoder"]], env={"GLASSFORMER_API_KEY": KEY}) as server, server.client() as client:
-        assert client.get("/v1/models").status_code == 401
-        assert server.log().count("note:") == 0
 
 
 def test_url_and_names_of_an_address():

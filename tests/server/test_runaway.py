@@ -20,7 +20,8 @@ import psutil
 import pytest
 from PIL import Image
 
-from tests.server.harness import Server, part, serving
+from tests.faults.scale import trials
+from tests.server.harness import Server, serving
 
 FACTORS = (9973, 9967, 9949, 9941)
 RUNAWAY = {"allOf": [{"type": "integer", "multipleOf": factor} for factor in FACTORS]}
@@ -123,7 +124,7 @@ def test_large_masks_take_little_memory_and_end_with_their_client(serving_all):
     small = {"image": picture(90, 90), "boxes": [[10, 10, 50, 50]]}
     assert post(server, "/segment", small).status_code == 200
     before = memory(server, "VmRSS")
-    count = part(20)  # with three masks each, which the others leave no memory for
+    count = trials(20)  # with three masks each, which the others leave no memory for
     body = {"image": image, "boxes": boxes[:count], "multimask_output": True}
     answer = post(server, "/segment", body, timeout=600)
     assert answer.status_code == 200 and len(answer.json()["results"]) <= 3 * count
@@ -135,7 +136,7 @@ def test_large_masks_take_little_memory_and_end_with_their_client(serving_all):
     assert memory(server, "VmHWM") - before < 1 << 30
 
 
-@pytest.mark.parametrize("path", ["/classify", "/embed", "/detect"])
+@pytest.mark.parametrize("path", ["/classify", "/detect"])
 def test_large_images_end_with_their_client(serving_all, path):
     model = "detector" if path == "/detect" else "pictures"
     many, small = ({"model": model, "images": images} for images in ([picture(8000, 8000)] * 32, [SMALL]))
@@ -147,7 +148,7 @@ def test_large_images_end_with_their_client(serving_all, path):
     assert time.monotonic() - start < 5 + SLACK  # one image may still have been decoded
 
 
-@pytest.mark.parametrize("seed", range(part(10)))
+@pytest.mark.parametrize("seed", range(trials(10)))
 def test_sigterm_ends_the_server_whatever_runs(folders, seed):
     draw = random.Random(seed)
     image = picture(8000, 8000)
@@ -216,7 +217,7 @@ def random_schema(draw: random.Random, depth: int) -> Any:
 
 
 def test_random_schemas_are_answered_or_refused(serving_all, report):
-    draw, failures, tried = random.Random(11), [], part(300)
+    draw, failures, tried = random.Random(11), [], trials(300)
     for number in range(tried):
         schema = random_schema(draw, draw.randint(0, 5))
         schema = schema if isinstance(schema, dict) else {"not": schema}
@@ -254,7 +255,7 @@ def random_image(draw: random.Random) -> bytes:
 
 
 def test_random_images_are_answered_or_refused(serving_all, report):
-    draw, failures, tried = random.Random(12), [], part(200)
+    draw, failures, tried = random.Random(12), [], trials(200)
     before = memory(serving_all, "VmRSS")
     for number in range(tried):
         image = base64.b64encode(random_image(draw)).decode()

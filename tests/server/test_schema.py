@@ -20,7 +20,8 @@ from schemathesis.generation import GenerationMode
 
 from glassformer.interpret import schema
 from glassformer.server.explorer import ModelsResponse
-from tests.server.harness import KINDS, part
+from tests.faults.scale import trials
+from tests.server.harness import KINDS
 
 ALL_REQUESTS = 5000
 WITHOUT_VIEWS = ("segmenter",)  # the explorer does not list it
@@ -33,7 +34,7 @@ def test_generated_requests_never_cause_a_server_error(server, report):
     operations = [result.ok() for result in schema.get_all_operations()]
     modes = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
     with_parameters = [o for o in operations if len(o.body) or len(o.query) or len(o.path_parameters)]
-    total = 1.2 * part(ALL_REQUESTS)  # some operations have fewer cases
+    total = 1.2 * trials(ALL_REQUESTS)  # some operations have fewer cases
     max_examples = math.ceil(total / (len(with_parameters) * len(modes)))
     with server.client() as client:
         trace_id = client.post("/trace", json={"model": "writer", "text": "the cat"}).json()["id"]
@@ -70,7 +71,7 @@ def test_generated_requests_never_cause_a_server_error(server, report):
             with suppress(Unsatisfiable):  # a request without parameters cannot be invalid
                 seed(3)(run)()
     report("requests from the schema", tried, failures)
-    assert tried >= part(ALL_REQUESTS)
+    assert tried >= trials(ALL_REQUESTS)
     assert server.alive()
 
 

@@ -9,32 +9,13 @@ import re
 from dataclasses import asdict, fields
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from glassformer.data.mask_encoding import encode_rle
 from glassformer.generation import GenerationConfig
 from glassformer.server.explorer import GenerationParameters
 from glassformer.server.models import load_models
-from glassformer.tasks import Translator
 from tests.server.harness import KINDS, LINES
-
-
-def test_translate_matches_the_library(server, bundles):
-    texts = [LINES[3], "", "a cat\n\nthe dog 안녕"]
-    for options in ({}, {"num_beams": 1}, {"num_beams": 3, "length_penalty": 0.5, "max_new_tokens": 9}):
-        expected = Translator(bundles["translator"], **options)(texts)
-        with server.client() as client:
-            found = client.post("/translate", json={"texts": texts, **options}).json()
-        assert found["model"] == "translator"
-        assert [one["text"] for one in found["translations"]] == [one.text for one in expected]
-        assert [one["score"] for one in found["translations"]] == pytest.approx(
-            [one.score for one in expected], abs=1e-4
-        )
-        assert [one["finish_reason"] for one in found["translations"]] == [
-            one.finish_reason for one in expected
-        ]
-        assert [tuple(one["warnings"]) for one in found["translations"]] == [one.warnings for one in expected]
 
 
 def test_unknown_keys_get_a_suggestion(server):
