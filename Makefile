@@ -1,7 +1,7 @@
 # make demo          translate, look inside a model, and train one
 # make test          all tests, after lint and type checks
 # make test-fast     the fast tier: about three minutes on two cores
-# make test-slow     the slow tests with all trials; `make test` runs a sample of them
+# make test-slow     the slow tests with all trials and cases; `make test` runs a sample of them
 # make lint          ruff and mypy only
 # make page          build the explorer's page from web/
 # make stubs         write the types of the task methods and of the server's bodies

@@ -458,7 +458,8 @@ def test_layers_in_a_module_list_compile_and_export_to_onnx(tmp_path: Path) -> N
 IDS = torch.ones(2, 5, dtype=torch.long)
 WRONG: dict[str, tuple[Any, type[GlassformerError], dict[str, Any]]] = {
     "heads that do not divide d_model": (
-        *(lambda m: EncoderLayer(10, 3, 8), InvalidValueError),
+        lambda m: EncoderLayer(10, 3, 8),
+        InvalidValueError,
         {"name": "d_model", "value": 10},
     ),
     "sizes in the order of another text": (
@@ -467,7 +468,8 @@ WRONG: dict[str, tuple[Any, type[GlassformerError], dict[str, Any]]] = {
         {"name": "num_heads", "value": 250},
     ),
     "a dropout of 2": (
-        *(lambda m: EncoderLayer(16, 4, 32, 2), InvalidValueError),
+        lambda m: EncoderLayer(16, 4, 32, 2),
+        InvalidValueError,
         {"name": "dropout", "value": 2},
     ),
     "an id beyond the vocabulary": (
@@ -475,22 +477,11 @@ WRONG: dict[str, tuple[Any, type[GlassformerError], dict[str, Any]]] = {
         InvalidValueError,
         {"name": "token id", "value": V},
     ),
-    "float ids": (lambda m: m(IDS.float(), IDS), InvalidValueError, {"name": "ids.dtype"}),
-    "ids as lists": (
-        *(lambda m: m([[1, 2]], [[1]]), InvalidValueError),
-        {"name": "ids", "value": "list"},
-    ),
-    "a list of ids to generate from": (
-        *(lambda m: m.generate([[1, 2]], max_new_tokens=3), InvalidValueError),
-        {"name": "ids"},
-    ),
-    "ids without a batch to generate from": (
-        *(lambda m: m.generate(IDS[0], max_new_tokens=3), ShapeError),
-        {"what": "ids", "shape": [5]},
-    ),
+    "ids as lists": (lambda m: m([[1, 2]], [[1]]), InvalidValueError, {"name": "ids", "value": "list"}),
     "ids without a batch": (lambda m: m(IDS[0], IDS[0]), ShapeError, {"what": "ids", "shape": [5]}),
     "longer than max_len": (
-        *(lambda m: Transformer(**SMALL, max_len=4)(IDS, IDS), InputTooLongError),
+        lambda m: Transformer(**SMALL, max_len=4)(IDS, IDS),
+        InputTooLongError,
         {"length": 5, "limit": 4},
     ),
     "positions beyond max_len": (
@@ -499,27 +490,20 @@ WRONG: dict[str, tuple[Any, type[GlassformerError], dict[str, Any]]] = {
         {"length": 5, "limit": 4},
     ),
     "another batch": (lambda m: m(IDS, IDS[:1]), ShapeError, {"what": "the target", "shape": [1, 5]}),
-    "another batch of the memory": (
-        lambda m: m.decoder(X[..., :D], MEMORY[:1, :, :D]),
-        ShapeError,
-        {"what": "k_v"},
-    ),
     "padding as a target mask": (
-        *(lambda m: m(IDS, IDS, None, IDS > 0), ShapeError),
+        lambda m: m(IDS, IDS, None, IDS > 0),
+        ShapeError,
         {"what": "tgt_mask", "shape": [2, 5]},
     ),
     "masks of a decoder in the other order": (
-        *(lambda m: m.decoder(X[..., :D], MEMORY[..., :D], SEE_MEMORY, SEE_ALL), ShapeError),
+        lambda m: m.decoder(X[..., :D], MEMORY[..., :D], SEE_MEMORY, SEE_ALL),
+        ShapeError,
         {"what": "tgt_mask", "shape": [2, 1, 1, 7]},
     ),
     "a source mask of another length": (
         lambda m: m(IDS, IDS, IDS[:, 1:] > 0),
         ShapeError,
         {"what": "src_mask"},
-    ),
-    "a memory mask of another length": (
-        *(lambda m: m(IDS, IDS, None, None, torch.ones(2, 1, 1, 9)), ShapeError),
-        {"what": "memory_mask"},
     ),
     "ids as a mask": (lambda m: m(IDS, IDS, IDS * 7), InvalidValueError, {"name": "src_mask"}),
     "ids for an encoder of vectors": (lambda m: m.encoder(IDS), ShapeError, {"what": "x", "shape": [2, 5]}),
@@ -528,31 +512,15 @@ WRONG: dict[str, tuple[Any, type[GlassformerError], dict[str, Any]]] = {
         ShapeError,
         {"what": "x", "shape": [2, 5, 16]},
     ),
-    "vectors of another width for a feed-forward network": (
-        *(lambda m: FeedForwardNetwork(D, F_)(X), ShapeError),
-        {"what": "x", "shape": [2, 5, 16]},
-    ),
     "queries and keys of other widths": (
         lambda m: ScaledDotProductAttention()(X, X[..., :8], X),
         ShapeError,
         {"what": "K", "shape": [2, 5, 8]},
     ),
     "keys without values": (
-        *(lambda m: ScaledDotProductAttention()(X, MEMORY, X), ShapeError),
+        lambda m: ScaledDotProductAttention()(X, MEMORY, X),
+        ShapeError,
         {"what": "K", "shape": [2, 7, 16]},
-    ),
-    "keys of another batch": (
-        *(lambda m: ScaledDotProductAttention()(X, X[:1], X[:1]), ShapeError),
-        {"what": "K", "shape": [1, 5, 16]},
-    ),
-    "a size for an attention without sizes": (
-        *(lambda m: ScaledDotProductAttention(64), InvalidValueError),
-        {"value": 1},
-    ),
-    "integer queries": (
-        lambda m: ScaledDotProductAttention()(IDS, IDS, IDS),
-        InvalidValueError,
-        {"name": "q.dtype"},
     ),
     "vectors as the mask": (
         lambda m: MultiHeadAttention(16, 4)(X, X, X),
@@ -560,16 +528,14 @@ WRONG: dict[str, tuple[Any, type[GlassformerError], dict[str, Any]]] = {
         {"name": "mask"},
     ),
     "keys as the mask": (
-        *(lambda m: MultiHeadAttention(16, 4)(X, MEMORY, MEMORY.clone()), InvalidValueError),
+        lambda m: MultiHeadAttention(16, 4)(X, MEMORY, MEMORY.clone()),
+        InvalidValueError,
         {"name": "mask"},
-    ),
-    "queries, keys, values and a mask": (
-        *(lambda m: MultiHeadAttention(16, 4)(X, X, X, None), InvalidValueError),
-        {"name": "the number of arguments", "value": 4},
     ),
     "a layer without d_ff": (lambda m: EncoderLayer(16, 4), MissingValueError, {"name": "d_ff"}),
     "a decoder layer without a memory": (
-        *(lambda m: m.decoder.blocks[0](X), MissingValueError),
+        lambda m: m.decoder.blocks[0](X),
+        MissingValueError,
         {"name": "enc_output"},
     ),
     "dropout in the place of max_len": (
@@ -578,7 +544,8 @@ WRONG: dict[str, tuple[Any, type[GlassformerError], dict[str, Any]]] = {
         {"name": "max_len"},
     ),
     "an unknown activation of a layer": (
-        *(lambda m: EncoderLayer(16, 4, 32, activation="ReLU"), UnknownNameError),
+        lambda m: EncoderLayer(16, 4, 32, activation="ReLU"),
+        UnknownNameError,
         {"kind": "activation", "name": "ReLU"},
     ),
     "an unknown activation": (lambda m: Transformer(**SMALL, activation="sigmoid"), GlassformerError, {}),
@@ -587,16 +554,12 @@ WRONG: dict[str, tuple[Any, type[GlassformerError], dict[str, Any]]] = {
         f"torch's {name}": (call, UnknownNameError, {"kind": "argument", "name": name})
         for name, call in {
             "nhead": lambda m: Encoder(16, nhead=4, d_ff=32, num_layers=2),
-            "n_layers": lambda m: Transformer(n_layers=4),
             "dim_feedforward": lambda m: EncoderLayer(16, 4, dim_feedforward=32),
             "batch_first": lambda m: Decoder(16, 4, 32, 2, batch_first=True),
-            "embed_dim": lambda m: MultiHeadAttention(embed_dim=16, num_heads=4),
             "need_weights": lambda m: MultiHeadAttention(16, 4)(X, need_weights=True),
             "src_key_padding_mask": lambda m: m.encoder.blocks[0](X[..., :D], src_key_padding_mask=IDS > 0),
             "tgt_key_padding_mask": lambda m: m(IDS, IDS, tgt_key_padding_mask=IDS > 0),
             "num_layer": lambda m: Transformer(num_layer=4),
-            "self_mask": lambda m: m.decoder(X[..., :D], MEMORY[..., :D], self_mask=CAUSAL),
-            "src_mask": lambda m: m.encoder(X[..., :D], src_mask=SEE_ALL),
             "return_weights": lambda m: m(IDS, IDS, return_weights=True),
         }.items()
     },

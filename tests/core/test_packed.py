@@ -11,9 +11,11 @@ from glassformer.core.inputs import Masks, Memory, TextInputs
 from glassformer.core.kernels import Kernel
 from tests.core.models import INSIDE, POSITIONS, SHAPES, ids, inputs_of, model_of
 
+KERNELS = [(position, "auto") for position in (*POSITIONS, "rounded")]
+KERNELS += [("relative", "explicit"), ("relative", "flex")]
 
-@pytest.mark.parametrize("kernel", ["auto", "explicit", "flex"])
-@pytest.mark.parametrize("position", (*POSITIONS, "rounded"))
+
+@pytest.mark.parametrize(("position", "kernel"), KERNELS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_packed_documents_match_separate_documents(
     shape: str, position: str, kernel: Kernel, monkeypatch: pytest.MonkeyPatch

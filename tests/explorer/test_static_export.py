@@ -19,8 +19,9 @@ from glassformer.bundle import Bundle
 from glassformer.cli.main import app
 from glassformer.errors import GlassformerError
 from tests.explorer.conftest import OpenPage, wait_until_idle
+from tests.faults.scale import sample
 
-KINDS = ("translator", "masked", "pictures", "windows", "pairs", "detector", "queries", "series")
+KINDS = sample(("translator", "pairs", "windows", "series", "masked", "pictures", "detector", "queries"), 4)
 
 
 @pytest.fixture(scope="module")

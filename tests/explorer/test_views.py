@@ -347,7 +347,7 @@ def test_run_is_updated_while_it_trains(open_page: OpenPage, folders: dict[str, 
         history.write_text(original)
 
 
-@pytest.mark.parametrize(("name", "language"), [(RUN, "en"), (RUN, "ko"), ("pictures", "ko")])
+@pytest.mark.parametrize(("name", "language"), [(RUN, "en"), ("pictures", "ko")])
 def test_tour_points_at_visible_elements(open_page: OpenPage, name: str, language: str) -> None:
     with open_page(address(name, **INPUTS[name], tour=1), language=language) as page:
         steps, expected, formulas = [], set(), {}

@@ -31,11 +31,10 @@ def test_saved_model_types_are_mapped_to_their_families() -> None:
 
 
 @pytest.mark.parametrize("family", NAMES)
-@pytest.mark.parametrize("size", [0, "64"])
-def test_invalid_width_is_rejected(family: str, size: Any) -> None:
+def test_invalid_width_is_rejected(family: str) -> None:
     name = "embed_dim" if family in ("swin", "swinv2") else "d_model"
     with pytest.raises(InvalidValueError) as caught:
-        glassformer.tiny(family, **{name: size})
+        glassformer.tiny(family, **{name: 0})
     assert caught.value.name == name
 
 

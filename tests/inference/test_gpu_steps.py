@@ -22,6 +22,7 @@ from glassformer.generation.continuous.runner import SlotRunner  # noqa: E402
 from glassformer.generation.cuda_graph_decoder import CUDAGraphDecoder  # noqa: E402
 from glassformer.generation.inference_model import CachedDecoder, InferenceModel  # noqa: E402
 from glassformer.inference.gpu.linear import TritonInt8Linear, TritonLinear  # noqa: E402
+from tests.faults.scale import sample  # noqa: E402
 from tests.generation.test_greedy import PAD, START, generate_with, model_of  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
@@ -38,7 +39,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 STEPS = 6
 if not HAS_GPU:  # the interpreter takes a minute for what a GPU does in a second
-    FAMILIES = ["original", "t5", "llama", "qwen3", "falcon", "gemma2"]
+    FAMILIES = list(sample(["t5", "qwen3", "gemma2", "original", "llama", "falcon"], 3))
     SETTINGS = {name: SETTINGS[name] for name in ("greedy", "beams")}
     STEPS = 3
 

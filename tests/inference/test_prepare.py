@@ -32,6 +32,7 @@ from glassformer.verify import perturb_parameters
 from glassformer.verify.inputs import drop_padding, has_tokens, named_outputs, random_inputs
 from tests.core.models import model_of as core_model
 from tests.core.models import spec_of
+from tests.faults.scale import WHOLE
 from tests.generation.test_greedy import PAD, START, examples, generate_with, model_of, padded
 
 LAYOUTS = [None]
@@ -85,8 +86,12 @@ def step_errors(factory: LinearFactory | None, model: Any, rows: int) -> list[fl
     return errors
 
 
-@pytest.mark.parametrize("factory", LAYOUTS, ids=str)
-@pytest.mark.parametrize("family", families())
+SHAPES = ("original", "t5", "gpt2", "gemma2", "bert", "swin", "detr", "sam", "patchtst")  # of the model
+CASES = [(family, LAYOUTS[-1]) for family in families()]
+CASES += [(family, factory) for factory in LAYOUTS[:-1] for family in (families() if WHOLE else SHAPES)]
+
+
+@pytest.mark.parametrize(("family", "factory"), CASES)
 def test_every_linear_layer_type_matches_the_model(family: str, factory: type) -> None:
     tolerance = INT8_TOLERANCE if factory is Int8Linear else 1e-4
     model = perturbed_model(family)

@@ -239,8 +239,8 @@ def brute_force_answer(model: Any, folder: Path, question: str, context: str, lo
     return {"span": (offsets[inside[i]][0], offsets[inside[j]][1]), "score": score, "none": start[0] * end[0]}
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("longest", [1, 3, 15])
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("longest", [1, 15])
 def test_answer_maximizes_over_all_spans(seed: int, longest: int, tmp_path: Path) -> None:
     _, folder = bert("BertForQuestionAnswering", tmp_path)
     model = harness.reference(

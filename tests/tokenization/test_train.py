@@ -43,6 +43,8 @@ from glassformer.tokenization.train import (
 )
 
 KINDS: list[Kind] = list(get_args(Kind))
+EACH = [(kind, "eos") for kind in KINDS]  # each kind and each template once
+EACH += [("bpe", template) for template in get_args(Template) if template != "eos"]
 TAGS = (">>de<<", "<gap>")
 SENTENCES = [
     "The old captain sang to the sea, and the sea sang back.",
@@ -126,8 +128,7 @@ def test_text_never_becomes_a_special_token(trained: dict[str, Tokenizer], kind:
         assert parsed & special == {tokenizer.token_id(name) for name in names if name in text}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("template", get_args(Template))
+@pytest.mark.parametrize(("kind", "template"), EACH)
 def test_saved_files_are_read_by_other_libraries(tmp_path: Path, kind: Kind, template: Template) -> None:
     tokenizer = train(kind, template=template)
     names = tokenizer.save(tmp_path)
@@ -196,7 +197,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", ["a" * 10**6, *(sign * 100_000 for sign in (" ", ".", "\u0301"))])
+@pytest.mark.parametrize("text", ["a" * 10**6, "\u0301" * 100_000])
 def test_hostile_text_takes_bounded_time(kind: Kind, text: str) -> None:
     start = time.process_time()
     tokenizer = train(kind, [text, "the sea"])
@@ -205,7 +206,7 @@ def test_hostile_text_takes_bounded_time(kind: Kind, text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", ["a", "가", "\0", "\u2585", "▁", "a\0b\tc"])
+@pytest.mark.parametrize("text", ["가", "▁", "a\0b\tc"])
 def test_few_texts_give_a_small_vocabulary(kind: Kind, text: str) -> None:
     tokenizer = train_tokenizer([text], TokenizerPlan(kind=kind, vocab_size=30_000, min_frequency=1))
     assert 4 < tokenizer.vocab_size <= 4 + (256 if kind == "byte" else 0) + 2 * len(text) + 2
@@ -263,8 +264,7 @@ def test_source_and_target_have_separate_vocabularies(tmp_path: Path) -> None:
         pair_tokenizers(english, train_tokenizer(TEXTS, TokenizerPlan(vocab_size=500)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("template", get_args(Template))
+@pytest.mark.parametrize(("kind", "template"), EACH)
 def test_encode_ids_matches_encode(kind: Kind, template: Template) -> None:
     texts = [*TEXTS, *ODD, *TEXTS]  # what comes twice is encoded once
     tokenizer = train(kind, template=template)
@@ -275,8 +275,7 @@ def test_encode_ids_matches_encode(kind: Kind, template: Template) -> None:
     assert tokenizer.encode_ids_with_first_end(texts) == expected
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("template", get_args(Template))
+@pytest.mark.parametrize(("kind", "template"), EACH)
 def test_tag_precedes_the_text(kind: Kind, template: Template) -> None:
     tokenizer = train(kind, template=template)
     start, end = [2] if template in ("bos_eos", "cls_sep") else [], [] if template == "none" else [3]

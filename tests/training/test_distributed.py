@@ -23,6 +23,7 @@ from glassformer.training.checkpoint import CheckpointMismatchError, fill, load_
 from glassformer.training.distributed import SingleProcess, parallel_from_environment
 from glassformer.training.learner import enable_gradient_checkpointing
 from glassformer.weights.store import open_weights
+from tests.faults.scale import sample
 from tests.training.launcher import Failed, Launcher, launching
 from tests.training.ranks import SAVED, STEPS, Run, Tiny, batch, differing, train_own_module
 
@@ -278,7 +279,7 @@ def test_a_run_can_change_its_ranks(tmp_path: Path, launch: Launcher) -> None:
     )
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", sample(["ddp", "fsdp"], 1))
 def test_own_module_on_two_ranks_equals_one_process(tmp_path: Path, launch: Launcher, parallel: str) -> None:
     assert train_own_module(tmp_path / "one", "none") == "finished"
     assert launch(2, "own module", tmp_path / "two", parallel) == "finished"

@@ -5,7 +5,7 @@ import math
 import os
 import random
 from collections import Counter
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import torch
 
 import glassformer
 from glassformer.data.denoising import Corruption, DenoisingExamples
-from glassformer.data.readers import read_lines
 from glassformer.data.store import write_store
 from glassformer.families.sidecars import JobInfo
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
@@ -74,12 +73,10 @@ def sentences(count: int, seed: int) -> list[str]:
 # ---- translate --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("task", "num_layers", "steps"), [("copy", 1, 260), ("reverse", 2, 320)])
-def test_translate_learns_to_copy_and_reverse(tmp_path: Path, task: str, num_layers: int, steps: int) -> None:
+def test_translate_learns_to_reverse(tmp_path: Path) -> None:
     rng = random.Random(0)
     words = ["".join(letters) for length in (2, 3, 4, 5) for letters in product("abcd", repeat=length)]
-    turn = -1 if task == "reverse" else 1
-    rows = [f"{word}\t{word[::turn]}" for word in words]
+    rows = [f"{word}\t{word[::-1]}" for word in words]
     rng.shuffle(rows)
     held = written(tmp_path / "valid.tsv", rows[:200])
     (result,) = trained(
@@ -87,9 +84,9 @@ def test_translate_learns_to_copy_and_reverse(tmp_path: Path, task: str, num_lay
         "translate",
         {"train": written(tmp_path / "train.tsv", rows[200:]), "valid": held},
         tokenizer={"kind": "char"},
-        model={**SMALL, "num_layers": num_layers},
+        model=SMALL,
         training={
-            "max_steps": steps,
+            "max_steps": 320,
             "batch_tokens": 900,
             "lr": 3e-3,
             "lr_scheduler": "cosine",
@@ -97,29 +94,6 @@ def test_translate_learns_to_copy_and_reverse(tmp_path: Path, task: str, num_lay
         },
     )
     assert result["exact"] > 0.99
-
-
-@pytest.mark.skipif(not (DATA / "multi30k").is_dir(), reason="GLASSFORMER_DATA has no multi30k")
-def test_translate_overfits_real_pairs(tmp_path: Path) -> None:
-    files = []
-    for language in ("en", "de"):
-        first = map(str, islice(read_lines(DATA / f"multi30k/train.{language}.gz"), 50))
-        files.append(written(tmp_path / f"train.{language}", list(first)))
-    (result,) = trained(
-        tmp_path / "run",
-        "translate",
-        {"train": files, "valid": files},
-        tokenizer={"vocab_size": 400},
-        model={**SMALL, "d_model": 96},
-        training={
-            "max_steps": 140,
-            "batch_tokens": 1200,
-            "lr": 3e-3,
-            "lr_scheduler": "cosine",
-            "label_smoothing": 0.0,
-        },
-    )
-    assert result["bleu"] > 95
 
 
 def test_lstm_translator_learns(tmp_path: Path) -> None:
@@ -174,7 +148,7 @@ def test_published_layout_is_fine_tuned(tmp_path: Path) -> None:
 # ---- lm ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preset", ["gpt2", "llama", "lstm"])
+@pytest.mark.parametrize("preset", ["gpt2", "lstm"])
 def test_language_model_reaches_the_entropy_of_the_grammar(tmp_path: Path, preset: str) -> None:
     """No model can beat the grammar's entropy; a good one comes close."""
     held = sentences(100, 4)
@@ -317,23 +291,3 @@ def test_restore_beats_the_corrupted_sentences(tmp_path: Path) -> None:
     assert result["chrf"] > left["chrf"] + 10
     bundle = glassformer.load(tmp_path / "run" / "model")
     assert bundle.job == JobInfo(name="restore", before=" ", gap=GAP)
-
-
-def test_resume_is_bit_identical(tmp_path: Path) -> None:
-    """Over several epochs, whose corruption differs, with dropout, and stopped within an epoch."""
-    data = {"train": written(tmp_path / "train.txt", sentences(120, 11)), "valid": 0.2, **RESTORE}
-    words = {
-        "batch_tokens": 500,
-        "lr": 1e-3,
-        "lr_scheduler": "constant",
-        "warmup_steps": 1,
-        "load_best_model_at_end": False,
-    }
-    model = {**SMALL, "dropout": 0.1}
-    for folder, stops in (("whole", (14,)), ("stopped", (5, 14))):
-        for steps in stops:
-            trained(tmp_path / folder, "restore", data, model=model, training={**words, "max_steps": steps})
-    full, stopped = (
-        (tmp_path / folder / "model" / "model.safetensors").read_bytes() for folder in ("whole", "stopped")
-    )
-    assert full == stopped

@@ -29,6 +29,7 @@ from glassformer.verify.comparison import (
 from glassformer.verify.inputs import random_inputs
 from tests.families import harness
 from tests.families.cases import CASES
+from tests.faults.scale import sample
 
 
 def perturbed_bundle(family: str = "gpt2", **options: int) -> Bundle:
@@ -181,7 +182,7 @@ def imprecise(x):
     return x * (1 + 1e-3) if x.dtype == torch.float32 else x
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sample(range(6), 2))
 def test_detectors_with_large_activations_pass(seed):
     """Most of them differ by more than 1e-5 in attention heads, or 1e-4 in gradients."""
     torch.manual_seed(seed)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from glassformer.core import spec
 from glassformer.generation import GeneratedToken, GenerationConfig
 from glassformer.generation.continuous import Request as Job
 from glassformer.generation.continuous import RequestCancelledError, Scheduler
@@ -28,6 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "window": {"position": "rotary", "window": 3},
     "one key head": {"position": "rotary", "num_kv_heads": 1},
     "post": {"wiring": "post"},
+    "qk norm": {"position": "rotary", "num_kv_heads": 2, "qk_norm": spec.RMSNormSpec(eps=1e-3)},
 }
 
 
@@ -90,8 +92,11 @@ def test_concurrent_requests_match_each_alone(family: str) -> None:
     check_concurrent_requests(prepare_for_inference(model), requests(14, start_kwargs))
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("shape", ["decoder_only", "encoder_decoder"])
+SHAPES = [("decoder_only", name) for name in VARIANTS]
+SHAPES += [("encoder_decoder", name) for name in ("relative", "post")]
+
+
+@pytest.mark.parametrize(("shape", "name"), SHAPES)
 def test_every_position_encoding_and_window(shape: str, name: str) -> None:
     model = core_model(shape, **VARIANTS[name])
     start_kwargs = {} if shape == "decoder_only" else {"start_ids": [1]}
