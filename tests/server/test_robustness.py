@@ -7,7 +7,7 @@ import pytest
 import glassformer
 from glassformer.errors import GlassformerError, InputTooLongError
 from glassformer.server.models import GenerationService
-from glassformer.server.openai import _embed
+from glassformer.server.openai import _encode
 from glassformer.tasks import Translator
 from glassformer.tasks.base import NO_CALLBACKS
 from tests.server.harness import run_async
@@ -64,7 +64,7 @@ def test_long_inputs_are_rejected_even_if_the_model_has_no_limit(bundles):
         service.close()
     for given in ("the cat " * 9000, [5] * 9000):
         with pytest.raises(GlassformerError) as caught:
-            _embed(given, bundle, NO_CALLBACKS)
+            _encode(given, bundle, NO_CALLBACKS)
         assert caught.value.fields["limit"] == 8192
 
 
