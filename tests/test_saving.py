@@ -15,6 +15,7 @@ import torch
 import glassformer
 from glassformer import bundle
 from glassformer.weights.atomic_write import STAGED
+from tests.faults.scale import trials
 
 
 def test_save_that_cannot_start_keeps_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +73,7 @@ while True:
 """
     glassformer.save(glassformer.load("pocket-lm"), tmp_path / "model")
     rng = random.Random(0)
-    for _ in range(10):
+    for _ in range(trials(60)):
         process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
         time.sleep(rng.uniform(0.01, 0.25))

@@ -16,7 +16,6 @@ import glassformer
 from glassformer.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "glassformer.cli.main", "demo"]
 # with the dates of a few years
 SHORT = """
 import sys
@@ -31,7 +30,7 @@ main(sys.argv[1:])
 def test_exits_without_a_terminal(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     done = subprocess.run(
-        [*COMMAND, "--out", str(out), "--steps", "12"],
+        [sys.executable, "-c", SHORT, "demo", "--out", str(out), "--steps", "12"],
         cwd=ROOT,
         capture_output=True,
         encoding="utf-8",

@@ -137,7 +137,7 @@ finally:
     peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
     print("peak", peak.split()[1], file=sys.stderr)
 """
-LINES, FEW = trials(100_000), 1000
+LINES, FEW = trials(50_000), 500
 # until about 10,000 lines the allocator keeps more for tensors of new shapes
 BASE, GROWTH = (LINES // 10, 24 << 10) if WHOLE else (FEW, 64 << 10)  # lines; KiB
 

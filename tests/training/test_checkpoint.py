@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
-import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ import torch
 
 from glassformer.errors import FileProblemError
 from glassformer.training import load_checkpoint, save_checkpoint
-from tests.forked import Forked
 
 
 def contents(step: int) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
@@ -109,30 +105,3 @@ def test_everything_is_on_disk_before_the_checkpoint_gets_its_name(
     for folder in ("model", "optimizer", "random"):
         assert any(path.name == folder for path in flushed)
     assert ("fsync", tmp_path) in done[named:]
-
-
-def save_for_ever(folder: Path, step: int) -> None:
-    while True:
-        step += 1
-        save(folder, step)
-        print(step)
-
-
-def test_sigkill_at_any_moment_loses_no_saved_checkpoint(tmp_path: Path) -> None:
-    """SIGKILL at random moments of a loop that does nothing but save; what it reported saved is there."""
-    chance = random.Random(1)
-    step = 0
-    for n in range(12):
-        child = Forked(partial(save_for_ever, tmp_path, step), tmp_path / f"child {n}")
-        child.until(lambda child=child: child.out)  # it saves by now
-        time.sleep(chance.uniform(0.0, 0.25))
-        child.send_signal(signal.SIGKILL)
-        assert child.wait() == -signal.SIGKILL
-        promised = max(map(int, child.out.split()), default=step)
-        checkpoint = load_checkpoint(tmp_path)
-        if promised:
-            assert checkpoint is not None and checkpoint.step >= promised
-            assert_is(checkpoint, checkpoint.step)
-            assert not checkpoint.damaged
-            step = checkpoint.step
-    assert step > 0
