@@ -23,9 +23,8 @@ import torch
 
 from glassformer.bundle import Bundle, load
 from glassformer.errors import GlassformerError
-from glassformer.pretrained import BEST, MODEL, RECIPE, REQUEST, is_run
+from glassformer.pretrained import MODEL, RECIPE, REQUEST, is_run
 from glassformer.training.callbacks import TrainerCallback
-from glassformer.training.checkpoint import recover_folder
 from glassformer.training.data_cache import Log, no_log
 from glassformer.training.distributed import Parallel
 from glassformer.training.hardware import Hardware
@@ -145,8 +144,6 @@ def _prepare_in_turn(parallel: Parallel, signals: StopSignals, prepare: Callable
 
 def prepare_job(request: Recipe, root: Path, device: torch.device, log: Log, *, ranks: int = 1) -> Job[Any]:
     """Prepare the data of a job, fill in all settings, and save the recipe in the folder `root`."""
-    for name in (BEST, MODEL, "tokenizer"):
-        recover_folder(root / name)
     known = resumed_recipe(request, root)
     job = create_job(known or _round_accumulation(request, ranks, log), root, log)
     if known is None:

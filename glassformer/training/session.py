@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.errors import ConflictError
-from glassformer.pretrained import MODEL, check_run_folder
+from glassformer.pretrained import BEST, MODEL, check_run_folder
+from glassformer.training.checkpoint import recover_folder
 from glassformer.training.distributed import Parallel, parallel_from_environment
 from glassformer.training.hardware import device_for
 from glassformer.training.lock import RunLock
@@ -43,6 +44,9 @@ def open_session(folder: Path, options: TrainingOptions) -> Iterator[Session]:
         if parallel.main:
             check_run_folder(folder)
         with RunLock(folder) if parallel.main else nullcontext(), StopSignals(main=parallel.main) as signals:
+            if parallel.main:
+                for name in (BEST, MODEL, "tokenizer"):
+                    recover_folder(folder / name)
             yield Session(parallel=parallel, signals=signals)
         parallel.barrier()
     finally:

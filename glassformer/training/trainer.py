@@ -48,7 +48,6 @@ from glassformer.training.checkpoint import (
     average_folders,
     fill,
     model_state,
-    recover_folder,
     replace_folder,
     save_snapshot,
     snapshot_steps,
@@ -429,8 +428,6 @@ class Trainer:
         `eval_dataset`), and so does the module. Ctrl-C saves a checkpoint and raises KeyboardInterrupt;
         another signal raises SystemExit.
         """
-        for name in (BEST, MODEL):
-            recover_folder(self.folder / name)
         with open_session(self.folder, self.options) as session:
             self._resume_settings(session.parallel)
             torch.manual_seed(self.seed)  # for new adapters

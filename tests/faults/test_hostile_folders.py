@@ -7,8 +7,11 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import glassformer
 from glassformer.cli.main import main
@@ -168,12 +171,19 @@ def test_no_command_changes_files_that_it_did_not_write(
     assert not failures, "\n".join(failures)
 
 
-def test_save_in_python_keeps_files_that_it_did_not_write(tmp_path: Path) -> None:
+def train_in_python(folder: Path) -> None:
+    examples = [torch.ones(1)] * 8
+    options: Any = {"train_dataset": examples, "folder": folder, "max_steps": 1}
+    glassformer.Trainer(nn.Linear(1, 1), loss=lambda model, x: model(x).square().mean(), **options).train()
+
+
+def test_calls_in_python_keep_files_that_they_did_not_write(tmp_path: Path) -> None:
     failures, save = [], glassformer.save
     calls: tuple[Callable[[Path], object], ...] = (
         lambda folder: save(glassformer.tiny("gpt2"), folder),
         lambda folder: save(glassformer.tiny("bert"), folder, layout="glassformer"),
         lambda folder: save(glassformer.load("pocket-lm"), folder),
+        train_in_python,
     )
     for seed in range(TRIALS):
         rng, folder = random.Random(seed), tmp_path / f"user-{seed}"
@@ -183,10 +193,18 @@ def test_save_in_python_keeps_files_that_it_did_not_write(tmp_path: Path) -> Non
             calls[seed % len(calls)](folder)
         except glassformer.GlassformerError:
             if not before.keys() >= {path for path in folder.rglob("*") if path.is_file()}:
-                failures.append(f"seed {seed}: a refused save left files")
+                failures.append(f"seed {seed}: a refused call left files")
         changed = [
             path for path, content in before.items() if not path.is_file() or path.read_bytes() != content
         ]
         if changed:
             failures.append(f"seed {seed}: changed {changed[:3]}")
     assert not failures, "\n".join(failures)
+
+
+def test_refused_trainer_does_not_restore_a_folder_that_looks_like_its_own(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / ".model.old").mkdir()
+    with pytest.raises(glassformer.GlassformerError):
+        train_in_python(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".model.old", "notes.txt"]
