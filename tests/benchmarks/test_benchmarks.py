@@ -48,6 +48,7 @@ RUNS = {
     "prefix_caching.py": ["--tiny"],
     "explorer.py": ["--tiny", "--tokens", "16"],
     "training.py": ["--tiny", "--data", "{pairs}", "--rounds", "1", "--steps", "3", "--scales", "1"],
+    "verification.py": ["tiny:gpt2"],
     "vision.py": ["--tiny", "--rounds", "1"],
     "data_preparation.py": ["{pairs}/train.tsv", "{pairs}/val.tsv"],
 }
