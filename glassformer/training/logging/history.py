@@ -24,6 +24,7 @@ MAX_PARSED_BYTES = 16 << 20  # in a larger file only every n-th step is parsed
 
 Kind: TypeAlias = Literal["step", "valid", "event"]
 Line: TypeAlias = dict[str, Any]
+Points: TypeAlias = list[tuple[float, float]]  # step and value
 
 
 def format_line(kind: Kind, step: int, time: float, content: Mapping[str, Any]) -> str:
@@ -55,6 +56,20 @@ class History:
         for event in self.events:
             facts |= event.get("facts") or {}
         return facts
+
+    def values(self, key: str) -> Points:
+        """Return the steps, and the finite values of a key that was logged there."""
+        values = ((line["step"], number(line, key)) for line in self.steps)
+        return [(step, value) for step, value in values if math.isfinite(value)]
+
+    def metrics(self) -> dict[str, Points]:
+        """Return the steps and finite values of each validation metric."""
+        metrics: dict[str, Points] = {}
+        for line in self.validations:
+            for name in line.get("metrics") or {}:
+                if math.isfinite(value := number(line["metrics"], name)):
+                    metrics.setdefault(name, []).append((line["step"], value))
+        return metrics
 
 
 def read_history(folder: str | Path) -> History:
