@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 
 import numpy as np
@@ -21,7 +20,7 @@ from glassformer.metrics.forecast import ForecastErrors
 from glassformer.metrics.labels import ConfusionMatrix, multi_label_scores
 from glassformer.metrics.regression import regression_scores
 from glassformer.metrics.squad import answer_f1, exact_match
-from glassformer.metrics.text import Perplexity, bleu, chrf
+from glassformer.metrics.text import bleu, chrf
 
 HYPOTHESES = ["The cat sat on the mat, quietly.", "a man rides his horse", "나는 어제 학교에 갔다.", "x"]
 REFERENCES = ["A cat sat on the mat quietly.", "a man is riding a horse", "나는 어제 학교에 갔습니다.", "y z"]
@@ -33,7 +32,7 @@ def test_bleu_and_chrf_match_sacrebleu(tokenize, case) -> None:
     lower = case == "lower"
     metric = bleu(HYPOTHESES, REFERENCES, tokenize=tokenize, case=case)
     expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES], tokenize=tokenize, lowercase=lower)
-    assert metric.score == expected.score and metric.note is None
+    assert metric.score == expected.score
     assert metric.signature.startswith(f"nrefs:1|case:{'lc' if lower else 'mixed'}|eff:no|tok:{tokenize}|")
     # the function of that name leaves the case alone, so the texts are lowered for it
     texts = [[t.lower() for t in texts] if lower else texts for texts in (HYPOTHESES, REFERENCES)]
@@ -42,19 +41,8 @@ def test_bleu_and_chrf_match_sacrebleu(tokenize, case) -> None:
     assert "nc:6|nw:0" in metric.signature
 
 
-def test_bleu_with_several_references_and_with_a_missing_tokenizer() -> None:
-    second = ["The cat sat on a mat, quietly.", "a man rides a horse", "나는 학교에 갔다.", "x y"]
-    metric = bleu(HYPOTHESES, list(zip(REFERENCES, second, strict=True)))
-    assert metric.score == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES, second]).score
-    assert "nrefs:2" in metric.signature
-    if importlib.util.find_spec("mecab_ko") is None:
-        korean = bleu(HYPOTHESES, REFERENCES, tokenize="ko-mecab")
-        assert "sacrebleu[ko]" in korean.note and "tok:char" in korean.signature
-        assert korean.score == bleu(HYPOTHESES, REFERENCES, tokenize="char").score
-
-
 def test_mismatched_references_are_errors() -> None:
-    for hypotheses, references in (([], []), (["a"], ["a", "b"]), (["a", "b"], [["a"], ["b", "c"]])):
+    for hypotheses, references in (([], []), (["a"], ["a", "b"])):
         with pytest.raises(GlassformerError):
             bleu(hypotheses, references)
 
@@ -88,25 +76,6 @@ def test_empty_and_invalid_labels() -> None:
     ):
         with pytest.raises(error):
             metric.add(predicted=predicted, true=true)
-
-
-def test_perplexity_does_not_depend_on_the_batches() -> None:
-    torch.manual_seed(0)
-    logits, labels = torch.randn(100, 11, dtype=torch.float64) * 3, torch.randint(11, (100,))
-    metric = Perplexity()
-    for part in torch.arange(100).split((61, 1, 38)):
-        loss = torch.nn.functional.cross_entropy(logits[part], labels[part], reduction="sum")
-        metric.add(loss=float(loss), tokens=len(part), characters=3 * len(part), bytes=7 * len(part))
-    mean = float(torch.nn.functional.cross_entropy(logits, labels))
-    assert math.isclose(metric.perplexity, math.exp(mean), rel_tol=1e-12)
-    assert math.isclose(metric.bits_per_character, mean / math.log(2) / 3, rel_tol=1e-12)
-    assert math.isclose(metric.bits_per_byte, mean / math.log(2) / 7, rel_tol=1e-12)
-
-
-def test_perplexity_of_no_tokens_and_of_huge_losses() -> None:
-    empty = Perplexity()
-    assert math.isnan(empty.perplexity) and empty.bits_per_byte is None and empty.bits_per_character is None
-    assert Perplexity(loss=1e6, tokens=1).perplexity == math.inf
 
 
 def test_forecast_errors_do_not_depend_on_the_batches() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from glassformer.errors import EmptyInputError, InvalidValueError
 from glassformer.generation import GenerationParams, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.messages import plural
-from glassformer.metrics.text import Perplexity
+from glassformer.metrics.text import perplexity
 from glassformer.tokenization import Tokenizer
 from glassformer.training import sections
 from glassformer.training.encoding import (
@@ -196,16 +197,15 @@ class LanguageModelingJob(TextJob[TextData]):
             eos_token_id=corpus.eos_id, pad_token_id=corpus.pad_id, max_new_tokens=sample_tokens
         )
         loss = mean_loss(learner, valid, device, batch=training.batch_limits())
-        metrics = Perplexity()
-        metrics.add(loss=loss * tokens, tokens=tokens, characters=counts["characters"], bytes=counts["bytes"])
+        bits = loss * tokens / math.log(2)  # per character or byte, they can be compared between tokenizers
         model = prepare_for_inference(learner.model)
         outputs = generate_batched(model, [prompt for prompt, _ in prompts], params, check_finite=False)
         return ValidationResult(
             metrics={
                 "loss": loss,
-                "perplexity": metrics.perplexity,
-                "bits_per_character": metrics.bits_per_character or 0.0,
-                "bits_per_byte": metrics.bits_per_byte or 0.0,
+                "perplexity": perplexity(loss),
+                "bits_per_character": bits / max(1, counts["characters"]),
+                "bits_per_byte": bits / max(1, counts["bytes"]),
             },
             samples=[
                 Sample(source=decode(prompt), expected=decode(following), got=decode(best.ids))
