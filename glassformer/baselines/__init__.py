@@ -5,19 +5,9 @@ from typing import Any
 from glassformer.baselines import spec
 from glassformer.baselines.forecast import LinearForecaster, RepeatLast, SeasonalRepeat
 from glassformer.baselines.lstm import LSTMEncoderDecoder, LSTMLanguageModel
-from glassformer.baselines.spec import KINDS, BaselineSpec, from_dict, lstm_spec, to_dict
+from glassformer.baselines.spec import BaselineSpec, lstm_spec
 
-__all__ = [
-    "KINDS",
-    "BaselineSpec",
-    "LSTMEncoderDecoder",
-    "LSTMLanguageModel",
-    "build_baseline",
-    "from_dict",
-    "lstm_spec",
-    "spec",
-    "to_dict",
-]
+__all__ = ["BaselineSpec", "LSTMEncoderDecoder", "LSTMLanguageModel", "build_baseline", "lstm_spec", "spec"]
 _MODELS: dict[type[spec.BaselineSpec], Any] = {
     spec.LSTMEncoderDecoderSpec: LSTMEncoderDecoder,
     spec.LSTMLanguageModelSpec: LSTMLanguageModel,

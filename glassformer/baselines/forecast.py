@@ -5,8 +5,6 @@ B series, L past steps, N future steps, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor, nn
 
@@ -70,24 +68,3 @@ class LinearForecaster(nn.Module):
         last = inputs[:, -1:]  # (B, 1, C)
         change: Tensor = self.out((inputs - last).transpose(1, 2))  # (B, C, N)
         return change.transpose(1, 2) + last
-
-    @torch.no_grad()
-    def fit(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Fit the weights to (past, future) batches by least squares, exactly and in one pass.
-
-        Only the normal equations are kept in memory, about (L + 1)² numbers for any number of batches.
-        """
-        context, horizon = self.spec.context_length, self.spec.prediction_length
-        gram = torch.zeros(context + 1, context + 1, dtype=torch.float64)
-        products = torch.zeros(context + 1, horizon, dtype=torch.float64)
-        for past, future in batches:
-            last = past[:, -1:].double()
-            inputs = (past.double() - last).transpose(1, 2).flatten(0, 1)  # (B*C, L)
-            inputs = torch.cat((inputs, torch.ones_like(inputs[:, :1])), 1)
-            targets = (future.double() - last).transpose(1, 2).flatten(0, 1)  # (B*C, N)
-            gram += (inputs.T @ inputs).cpu()
-            products += (inputs.T @ targets).cpu()
-        # the last step minus itself is 0, so the system is singular: gelsd finds the minimum-norm solution
-        solution = torch.linalg.lstsq(gram, products, driver="gelsd").solution  # (L + 1, N)
-        self.out.weight.copy_(solution[:-1].T)
-        self.out.bias.copy_(solution[-1])

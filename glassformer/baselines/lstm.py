@@ -1,6 +1,6 @@
 """LSTM baselines with the interface of the core models: the same loops train them and generate text.
 
-B rows, S source positions, T target or sequence positions, D d_model, L layers, V vocabulary, N documents.
+B rows, S source positions, T target or sequence positions, D d_model, L layers, V vocabulary.
 """
 
 from __future__ import annotations
@@ -93,57 +93,37 @@ class LSTMStack(nn.Module):
         return packed, LSTMState(hidden, cell)
 
 
-class DocumentLayout(NamedTuple):
-    """Where each token (B, T) goes if every document gets its own row of (N, longest), without padding."""
+class RowLayout(NamedTuple):
+    """Where each token (B, T) goes if every row starts with its first real token, padded on the right."""
 
-    row: Tensor  # (B, T)
     position: Tensor  # (B, T)
-    real: Tensor | None  # (B, T); None if nothing is padding
-    rows: int
-    longest: int
-
-    @classmethod
-    def of(cls, mask: Mask, ids: Tensor) -> DocumentLayout:
-        position = count_positions(mask.padding, mask.segments)
-        rows, longest = ids.shape
-        row = torch.arange(rows, device=ids.device)[:, None].expand_as(position)
-        if mask.segments is not None:
-            number = F.pad(mask.segments.diff().bool(), (1, 0)).cumsum(1)  # number of the document in its row
-            count = number[:, -1] + 1
-            row = number + (count.cumsum(0) - count)[:, None]
-            rows, longest = int(count.sum()), int(position.max()) + 1
-        return cls(row, position, mask.padding, rows, longest)
+    real: Tensor  # (B, T)
 
     def scatter(self, ids: Tensor) -> Tensor:
-        """Rearrange ids (B, T) to (N, longest), padded with 0."""
-        position = self.position if self.real is None else torch.where(self.real, self.position, self.longest)
-        rows = ids.new_zeros(self.rows, self.longest + 1)  # padding goes to one more column, which is dropped
-        rows[self.row, position] = ids
-        return rows[:, : self.longest]
+        """Rearrange ids (B, T), padded on any side, to (B, T), padded with 0 on the right."""
+        batch, steps = ids.shape
+        rows = ids.new_zeros(batch, steps + 1)  # padding goes to one more column, which is dropped
+        return rows.scatter(1, torch.where(self.real, self.position, steps), ids)[:, :steps]
 
     def gather(self, x: Tensor) -> Tensor:
-        """Rearrange x (N, longest, D) to (B, T, D); values at padding are undefined."""
-        return x[self.row, self.position]
+        """Rearrange x (B, T, D) to the places of the tokens; values at padding are undefined."""
+        return x[torch.arange(len(x), device=x.device)[:, None], self.position]
 
     def lengths(self) -> Tensor:
-        """Count the real tokens of each row (B,), at least 1, on the CPU; for one document per row."""
-        assert self.real is not None
+        """Count the real tokens of each row (B,), at least 1, on the CPU."""
         return self.real.sum(1).clamp(min=1).cpu()
 
 
-def _layout(mask: Mask, ids: Tensor, *, packed: bool = True) -> DocumentLayout | None:
-    """Return the layout of rows with padding or several documents; None if there is neither.
-
-    packed: whether several documents per row are supported.
-    """
-    if mask.allowed is not None or (mask.segments is not None and not packed):
+def _layout(mask: Mask, ids: Tensor) -> RowLayout | None:
+    """Return the layout of rows with padding; None if there is none."""
+    if mask.allowed is not None or mask.segments is not None:
         hint = "give one document per row and a mask (B, S)"
         raise UnsupportedError("an LSTM", f"a {mask.name} that is more than padding", hint=hint)
-    if mask.padding is None and mask.segments is None:
+    if mask.padding is None:
         return None
     batch, steps = ids.shape
     mask.check(batch=batch, heads=1, queries=steps, keys=steps)
-    return DocumentLayout.of(mask, ids)
+    return RowLayout(count_positions(mask.padding), mask.padding)
 
 
 @dataclass
@@ -263,7 +243,7 @@ class LSTMEncoderDecoder(_LSTMModel):
         if tgt_mask is None and padding is not None:
             # the first token starts the sequence, even if it is the pad token
             padding = torch.cat((torch.ones_like(padding[:, :1]), padding[:, 1:]), 1)
-        layout = _layout(replace(mask, padding=padding), tgt, packed=False)
+        layout = _layout(replace(mask, padding=padding), tgt)
         memory = self.encode(src, src_mask)
         x, _ = self.decode(tgt if layout is None else layout.scatter(tgt), memory.state, memory)
         return x if layout is None else layout.gather(x), HeadContext(ids=src, padding=padding)
@@ -271,7 +251,7 @@ class LSTMEncoderDecoder(_LSTMModel):
     def encode(self, src: Tensor, src_mask: MaskLike = None) -> EncodedSource:
         """Encode src (B, S): return its hidden states, and the initial state of the decoder."""
         mask = infer_mask(self.src_embed, src, src_mask, "src_mask")
-        layout = _layout(mask, src, packed=False)
+        layout = _layout(mask, src)
         if layout is None:
             x, state = self.encoder(self.src_embed(src).x)
             return EncodedSource(x, None, state)
@@ -305,8 +285,6 @@ class LSTMEncoderDecoder(_LSTMModel):
 class LSTMLanguageModel(_LSTMModel):
     """Causal LSTM language model; returns the logits (B, T, V) of next tokens.
 
-    Packed documents (segments) are unpacked to one per row: cuDNN cannot reset the state within a row.
-
     >>> model = LSTMLanguageModel(specs.LSTMLanguageModelSpec(vocab_size=50, d_model=16))
     >>> model(torch.ones(2, 7).long()).shape
     torch.Size([2, 7, 50])
@@ -330,8 +308,8 @@ class LSTMLanguageModel(_LSTMModel):
     ) -> tuple[Tensor, HeadContext]:
         """Return the last hidden states (B, T, D) for ids (B, T), and the context of the head.
 
-        A mask (B, T) is True at real tokens, and `Mask(segments=...)` numbers packed documents; by default
-        all tokens but the pad id are real. kernel: ignored; it exists for compatibility with the core models.
+        A mask (B, T) is True at real tokens; by default all tokens but the pad id are real. kernel: ignored;
+        it exists for compatibility with the core models.
         """
         known = infer_mask(self.embed, ids, mask, "mask")
         layout = _layout(known, ids)
@@ -353,7 +331,7 @@ class LSTMLanguageModel(_LSTMModel):
         counts = mask.sum(1)
         if not bool(counts.all()) or not inputs.shape[1]:
             raise EmptyInputError("prompt", hint="start it with the BOS token")
-        layout = DocumentLayout.of(Mask(padding=mask), inputs)
+        layout = RowLayout(count_positions(mask), mask)
         x, state = self.decoder(self.embed(layout.scatter(inputs)).x, lengths=layout.lengths())
         last = self.decoder.dropout(x)[torch.arange(len(x), device=x.device), counts - 1]  # (B, D)
         return PrefillResult(LSTMDecoder(self, state), self.head(last, HeadContext()))

@@ -1,4 +1,4 @@
-"""Specs of the baselines, and their conversion to and from JSON."""
+"""Specs of the baselines."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from glassformer.core import schema
-from glassformer.core.schema import Spec
+from glassformer.core.schema import Spec, from_dict
 from glassformer.core.spec import Modality, ModelSpec, Output
 from glassformer.errors import ConflictError, InvalidValueError
 
@@ -116,32 +115,6 @@ class LinearSpec(BaselineSpec):
 
 
 LSTMSpec = LSTMEncoderDecoderSpec | LSTMLanguageModelSpec
-KINDS: dict[str, type[BaselineSpec]] = {
-    kind.kind: kind
-    for kind in (
-        LSTMEncoderDecoderSpec,
-        LSTMLanguageModelSpec,
-        RepeatLastSpec,
-        SeasonalRepeatSpec,
-        LinearSpec,
-    )
-}
-
-
-def to_dict(spec: BaselineSpec) -> dict[str, Any]:
-    """Convert a spec to plain data with its `kind`."""
-    data: dict[str, Any] = schema.to_dict(spec)
-    return data
-
-
-def from_dict(data: Any, where: str = "spec") -> BaselineSpec:
-    """Parse the spec that `to_dict` returned. where: its name, for errors.
-
-    >>> from_dict({"kind": "RepeatLast", "prediction_length": 96})
-    RepeatLastSpec(prediction_length=96)
-    """
-    spec: BaselineSpec = schema.from_dict(data, where, KINDS)
-    return spec
 
 
 def lstm_spec(kind: str, overrides: Mapping[str, Any], **fixed: Any) -> LSTMSpec:
@@ -155,6 +128,5 @@ def lstm_spec(kind: str, overrides: Mapping[str, Any], **fixed: Any) -> LSTMSpec
             raise InvalidValueError(
                 f"model.{name}", overrides[name], f"{fixed[name]}, as in the data, or none"
             )
-    spec = from_dict({"kind": kind, **fixed, **overrides}, "model")
-    assert isinstance(spec, LSTMSpec)
+    spec: LSTMSpec = from_dict({"kind": kind, **fixed, **overrides}, "model")
     return spec

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from glassformer.data.examples import EqualLengths
 from glassformer.data.series import SeriesSet
 from glassformer.data.timestamps import CalendarFeature, calendar_features
 from glassformer.errors import EmptyInputError, GlassformerError, InvalidValueError
@@ -239,11 +240,10 @@ def _blocks(series: SeriesSet, part: SplitRange) -> Iterator[Doubles]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Windows:
+class Windows(EqualLengths):
     """All windows whose future lies in one split, ordered by series and time.
 
     part: the rows of the split.    context, horizon: number of past and of future steps.
-    stride: distance between the starts of windows.    limit: maximum number of windows.
     covariates: known covariates of each row, (N, K), standardized.
     """
 
@@ -252,14 +252,9 @@ class Windows:
     scaler: Scaler
     context: int
     horizon: int
-    stride: int = 1
-    limit: int | None = None
     covariates: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("context", "horizon", "stride"):
-            if getattr(self, name) < 1:
-                raise InvalidValueError(name, getattr(self, name), "at least 1")
         if not len(self):
             raise WindowTooLongError(
                 self.context,
@@ -276,23 +271,17 @@ class Windows:
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """Number of windows of each series: (S,)."""
-        last = self.part.end - self.horizon - self._firsts
-        return np.where(last < 0, 0, last // self.stride + 1)
+        return np.maximum(0, self.part.end - self.horizon - self._firsts + 1)
 
     def __len__(self) -> int:
-        count = int(self.counts.sum())
-        return count if self.limit is None else min(count, self.limit)
-
-    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return ones (rows, 1): every window has the same cost."""
-        return np.ones((len(rows), 1), np.int64)
+        return int(self.counts.sum())
 
     def starts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the row at which the future of each window starts, counted over all series."""
         ends = np.cumsum(self.counts)
         which = np.searchsorted(ends, rows, side="right")
         inside = rows - (ends - self.counts)[which]
-        return self.series.starts[which] + self._firsts[which] + inside * self.stride
+        return self.series.starts[which] + self._firsts[which] + inside
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int = 0) -> dict[str, NDArray[np.float32]]:
         """Return past (B, context, C) and future (B, horizon, C), standardized; the same in every epoch.

@@ -9,19 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.baselines import (
-    LSTMEncoderDecoder,
-    LSTMLanguageModel,
-    build_baseline,
-    from_dict,
-    lstm_spec,
-    spec,
-    to_dict,
-)
+from glassformer.baselines import LSTMEncoderDecoder, LSTMLanguageModel, build_baseline, lstm_spec, spec
 from glassformer.baselines.lstm import LSTMStack
 from glassformer.core.inputs import Masks
 from glassformer.core.masks import Mask
-from glassformer.core.schema import InvalidSpecError
+from glassformer.core.schema import InvalidSpecError, from_dict, to_dict
 from glassformer.errors import (
     ConflictError,
     EmptyInputError,
@@ -120,17 +112,6 @@ def test_padding_does_not_change_language_model_outputs(side: str) -> None:
     result = model(ids)
     for n, text in enumerate(texts):
         assert torch.allclose(result[n][real[n]], model(torch.tensor([text]))[0], atol=1e-5), n
-
-
-def test_packed_documents_do_not_share_state() -> None:
-    model, texts = model_of(TEXT), rows()
-    ids = torch.tensor([texts[0] + texts[1] + [PAD, PAD], texts[2] + texts[3]])
-    numbers = [[5] * 7 + [6] * 1 + [6, 6], [5] * 4 + [7] * 6]
-    result = model(ids, Mask(segments=torch.tensor(numbers), padding=ids != PAD))
-    parts = [result[0, :7], result[0, 7:8], result[1, :4], result[1, 4:]]
-    for text, part in zip(texts, parts, strict=True):
-        assert torch.allclose(part, model(torch.tensor([text]))[0], atol=1e-5)
-    assert not torch.allclose(model(ids)[1, 4:], parts[3], atol=1e-2)  # the documents do matter
 
 
 def plain(model: Any, row: list[int], most: int) -> list[int]:

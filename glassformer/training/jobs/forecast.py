@@ -11,8 +11,9 @@ import torch
 
 from glassformer import baselines
 from glassformer.bundle import Bundle, build_from_spec, load
+from glassformer.core import schema
 from glassformer.core import spec as specs
-from glassformer.core.schema import field_types, setting
+from glassformer.core.schema import setting
 from glassformer.data.readers import require_file
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import SeriesSet, read_series
@@ -74,11 +75,15 @@ class SeriesData(TableSection):
         tuple[Literal["hour", "day_of_week", "day_of_month", "day_of_year", "month"], ...] | None
     ) = setting(None, "known covariates computed from the time column, e.g. [hour, day_of_week]")
     context_length: int | None = setting(
-        None, "number of past steps that the model reads; null chooses it", unit="time steps"
+        None,
+        "number of past steps that the model reads; null chooses it",
+        interval="[1, inf)",
+        unit="time steps",
     )
     horizon: int | None = setting(
         None,
         "number of steps to forecast; null: 96, or as many as the validation split has rows",
+        interval="[1, inf)",
         unit="time steps",
     )
     split: tuple[float, ...] = setting(
@@ -244,10 +249,10 @@ class ForecastJob(Job[SeriesData]):
                 )
             bundle = self.base
         elif options.preset in BASELINES:
-            kind = baselines.KINDS[BASELINES[options.preset]]
-            fixed = {name: n for name, n in sizes.items() if name in field_types(kind)}
-            spec = {"kind": kind.kind, **options.overrides, **fixed}
-            bundle = Bundle(model=baselines.build_baseline(baselines.from_dict(spec, "model")))
+            kind = BASELINES[options.preset]
+            fixed = {name: n for name, n in sizes.items() if name in schema.field_types(schema.KINDS[kind])}
+            spec = schema.from_dict({"kind": kind, **options.overrides, **fixed}, "model")
+            bundle = Bundle(model=baselines.build_baseline(spec))
         else:
             fixed = {**sizes, "channels": channels}
             if self.known.width:
