@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from glassformer.data.annotations import AnnotatedImage, Annotation, mask_to_box, warn_once
-from glassformer.data.examples import IGNORE_INDEX, Arrays
+from glassformer.data.examples import IGNORE_INDEX, Arrays, EqualLengths
 from glassformer.errors import FileProblemError
 
 NO_OBJECT = -1  # padding in labels (B, M), and pixels without an object in segments (B, H, W)
@@ -32,7 +32,7 @@ class _Example(NamedTuple):
     segments: NDArray[np.int16] | None  # (H, W)
 
 
-class AnnotatedExamples:
+class AnnotatedExamples(EqualLengths):
     """Annotated images, resized to one size.
 
     images: with their annotations. classes: names of the labels 0, 1, ...; other labels are left out.
@@ -59,10 +59,6 @@ class AnnotatedExamples:
 
     def __len__(self) -> int:
         return len(self.images)
-
-    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return ones (rows, 1): every image has the same cost."""
-        return np.ones((len(rows), 1), np.int64)
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """Return images (B, C, H, W), labels (B, M), boxes (B, M, 4) and segments (B, H, W).

@@ -88,20 +88,12 @@ class BpeDropout:
 class BpeDropoutPairs(PairExamples):
     """Pairs with BPE dropout on both sides, without truncation.
 
-    The length of a row is known only after splitting, so `lengths` returns upper bounds.
+    The length of a row is known only after splitting, so `lengths` returns upper bounds. ids: `pad_id` and
+    `start_id` of `PairExamples`.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        source: BpeDropout,
-        target: BpeDropout,
-        pad_id: int,
-        start_id: int,
-        multiple: int = 1,
-    ) -> None:
-        super().__init__(store, pad_id=pad_id, start_id=start_id, multiple=multiple)
+    def __init__(self, store: Store, *, source: BpeDropout, target: BpeDropout, **ids: int) -> None:
+        super().__init__(store, **ids)
         self.sides = source, target
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:

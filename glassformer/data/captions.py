@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.examples import Arrays, pad
+from glassformer.data.examples import Arrays, EqualLengths, StoredExamples, pad
 from glassformer.data.image_files import ImageLike, find_inside, load_image
 from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.images import Augment
@@ -137,7 +137,7 @@ def write_pixels(folder: Path, images: Sequence[ImageLike], processor: ImageProc
     return reasons
 
 
-class CaptionExamples:
+class CaptionExamples(EqualLengths, StoredExamples):
     """Pairs of images and captions as model inputs.
 
     store: fields caption (token ids) and image (one number). folder: has the pixels. length: captions are
@@ -154,16 +154,10 @@ class CaptionExamples:
         length: int = 0,
         augment: Augment | None = None,
     ) -> None:
-        self.store, self.processor, self.augment = store, processor, augment
-        self.pad_id, self.length = pad_id, length
+        super().__init__(store, pad_id=pad_id)
+        self.processor, self.augment, self.length = processor, augment, length
         shape = (processor.size["height"], processor.size["width"], 3)
         self.pixels = np.memmap(folder / PIXELS, np.uint8, "r").reshape(-1, *shape)
-
-    def __len__(self) -> int:
-        return len(self.store)
-
-    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.ones((len(rows), 1), np.int64)
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """Return images (B, 3, H, W), normalized, ids (B, T) and the number of each image (B,)."""

@@ -153,19 +153,11 @@ class DenoisingExamples(PairExamples):
     """Pairs of a corrupted sentence and its original; the corruption differs in every epoch.
 
     The corruption depends only on seed, epoch and row. The end token of a sentence is kept.
+    ids: `pad_id` and `start_id` of `PairExamples`.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        corruption: Corruption,
-        seed: int,
-        pad_id: int,
-        start_id: int,
-        multiple: int = 1,
-    ) -> None:
-        super().__init__(store, pad_id=pad_id, start_id=start_id, multiple=multiple)
+    def __init__(self, store: Store, *, corruption: Corruption, seed: int, **ids: int) -> None:
+        super().__init__(store, **ids)
         self.corruption, self.seed = corruption, seed
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:

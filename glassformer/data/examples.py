@@ -37,35 +37,52 @@ class Examples(Protocol):
         ...
 
 
-def pad(
-    ids: NDArray[np.int64], lengths: NDArray[np.int64], fill: int, multiple: int = 1
-) -> NDArray[np.int64]:
-    """Pad concatenated rows on the right with `fill`, to the longest row rounded up to a multiple.
+class EqualLengths:
+    """Examples of the same cost each, e.g. images of one size."""
 
-    >>> pad(np.array([1, 2, 3, 4]), np.array([3, 1]), 0).tolist()
-    [[1, 2, 3], [4, 0, 0]]
-    """
-    longest = -(-int(lengths.max(initial=0)) // multiple) * multiple
-    matrix = np.full((len(lengths), longest), fill, np.int64)
-    matrix[np.arange(longest) < lengths[:, None]] = ids
-    return matrix
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return ones (rows, 1)."""
+        return np.ones((len(rows), 1), np.int64)
 
 
-class PairExamples:
-    """Sources and targets; the decoder input is the target shifted right by a start token (teacher forcing).
+class StoredExamples:
+    """Examples in a store of token ids. num_texts: the first fields, whose lengths are the cost."""
 
-    A target row ends with its end token: start a b end -> input (start a b), labels (a b end).
-    """
+    num_texts = 1
 
-    def __init__(self, store: Store, *, pad_id: int, start_id: int, multiple: int = 1) -> None:
-        self.store = store
-        self.pad_id, self.start_id, self.multiple = pad_id, start_id, multiple
+    def __init__(self, store: Store, *, pad_id: int) -> None:
+        self.store, self.pad_id = store, pad_id
 
     def __len__(self) -> int:
         return len(self.store)
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.store.lengths(rows)
+        return self.store.lengths(rows)[:, : self.num_texts]
+
+
+def pad(ids: NDArray[np.int64], lengths: NDArray[np.int64], fill: int) -> NDArray[np.int64]:
+    """Pad concatenated rows on the right with `fill`, to the longest row.
+
+    >>> pad(np.array([1, 2, 3, 4]), np.array([3, 1]), 0).tolist()
+    [[1, 2, 3], [4, 0, 0]]
+    """
+    longest = int(lengths.max(initial=0))
+    matrix = np.full((len(lengths), longest), fill, np.int64)
+    matrix[np.arange(longest) < lengths[:, None]] = ids
+    return matrix
+
+
+class PairExamples(StoredExamples):
+    """Sources and targets; the decoder input is the target shifted right by a start token (teacher forcing).
+
+    A target row ends with its end token: start a b end -> input (start a b), labels (a b end).
+    """
+
+    num_texts = 2
+
+    def __init__(self, store: Store, *, pad_id: int, start_id: int) -> None:
+        super().__init__(store, pad_id=pad_id)
+        self.start_id = start_id
 
     def row(self, number: int, epoch: int) -> tuple[NDArray[np.int64], ...]:
         """Return the source ids and the target ids of one example in an epoch."""
@@ -81,11 +98,11 @@ class PairExamples:
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """Return src (B, S), tgt (B, T) and labels (B, T)."""
         (sources, targets), lengths = self.gather(rows, epoch)
-        labels = pad(targets, lengths[:, 1], IGNORE_INDEX, self.multiple)
+        labels = pad(targets, lengths[:, 1], IGNORE_INDEX)
         tgt = np.full_like(labels, self.pad_id)
         tgt[:, 0] = self.start_id
         tgt[:, 1:] = np.where(labels[:, :-1] == IGNORE_INDEX, self.pad_id, labels[:, :-1])
-        src = pad(sources, lengths[:, 0], self.pad_id, self.multiple)
+        src = pad(sources, lengths[:, 0], self.pad_id)
         return {"src": src, "tgt": tgt, "labels": labels}
 
 
@@ -94,7 +111,7 @@ def float_bits(values: Sequence[float]) -> NDArray[np.int64]:
     return np.asarray(values, np.float32).view(np.uint32).astype(np.int64)
 
 
-class LabeledExamples:
+class LabeledExamples(StoredExamples):
     """Texts with labels.
 
     The last field of the store holds the class number, the class numbers of a multi-label example, or the
@@ -110,20 +127,14 @@ class LabeledExamples:
         store: Store,
         *,
         pad_id: int,
-        multiple: int = 1,
         bpe_dropout: BpeDropout | None = None,
         num_labels: int = 0,
         regression: bool = False,
         token_types: bool = False,
     ) -> None:
-        self.store, self.pad_id, self.multiple, self.bpe_dropout = store, pad_id, multiple, bpe_dropout
-        self.num_labels, self.regression, self.token_types = num_labels, regression, token_types
-
-    def __len__(self) -> int:
-        return len(self.store)
-
-    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.store.lengths(rows)[:, :1]
+        super().__init__(store, pad_id=pad_id)
+        self.bpe_dropout, self.token_types = bpe_dropout, token_types
+        self.num_labels, self.regression = num_labels, regression
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """Return inputs (B, T), the token ids of the texts, labels (B,) or (B, L), and types (B, T)."""
@@ -131,12 +142,9 @@ class LabeledExamples:
         lengths = sizes[:, 0]
         if self.bpe_dropout is not None:
             ids, lengths = self.bpe_dropout(ids, lengths, rows, epoch=epoch)
-        arrays = {
-            "inputs": pad(ids, lengths, self.pad_id, self.multiple),
-            "labels": self._labels(labels, sizes[:, -1]),
-        }
+        arrays = {"inputs": pad(ids, lengths, self.pad_id), "labels": self._labels(labels, sizes[:, -1])}
         if self.token_types and types:
-            arrays["types"] = pad(types[0], lengths, 0, self.multiple)
+            arrays["types"] = pad(types[0], lengths, 0)
         return arrays
 
     def labels(self) -> NDArray[Any]:
@@ -154,17 +162,8 @@ class LabeledExamples:
         return matrix
 
 
-class TaggedExamples:
+class TaggedExamples(StoredExamples):
     """Token ids and a label per token; the store holds label + 1, and 0 for tokens without a label."""
-
-    def __init__(self, store: Store, *, pad_id: int) -> None:
-        self.store, self.pad_id = store, pad_id
-
-    def __len__(self) -> int:
-        return len(self.store)
-
-    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.store.lengths(rows)[:, :1]
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """Return inputs (B, T) and labels (B, T)."""
@@ -176,17 +175,12 @@ class TaggedExamples:
         }
 
 
-class SpanExamples:
+class SpanExamples(StoredExamples):
     """Token ids, token types, and the first and last token of an answer."""
 
     def __init__(self, store: Store, *, pad_id: int, token_types: bool) -> None:
-        self.store, self.pad_id, self.token_types = store, pad_id, token_types
-
-    def __len__(self) -> int:
-        return len(self.store)
-
-    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.store.lengths(rows)[:, :1]
+        super().__init__(store, pad_id=pad_id)
+        self.token_types = token_types
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """Return inputs (B, T), labels (B, 2) and types (B, T)."""
@@ -198,28 +192,18 @@ class SpanExamples:
 SCORE_STEPS, SCORE_OFFSET = 1000, 1_000_000  # scores are stored as integers, in thousandths
 
 
-class EmbeddingExamples:
+class EmbeddingExamples(StoredExamples):
     """Pairs of texts, with hard negatives or with scores; stored as two or three fields."""
 
     def __init__(self, store: Store, *, pad_id: int, scored: bool) -> None:
-        self.store, self.pad_id, self.scored = store, pad_id, scored
-
-    def __len__(self) -> int:
-        return len(self.store)
-
-    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        lengths = self.store.lengths(rows)
-        return lengths[:, :2] if self.scored else lengths
+        super().__init__(store, pad_id=pad_id)
+        self.scored, self.num_texts = scored, 2 if scored else len(store.fields)
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """Return anchors (B, S), positives (B, T), and negatives (B, U) or scores (B,), if there are any."""
         fields, lengths = self.store.gather(rows)
-        texts = fields[:2] if self.scored else fields
-        names = ("anchors", "positives", "negatives")
-        arrays: Arrays = {
-            name: pad(ids, lengths[:, n], self.pad_id)
-            for n, (name, ids) in enumerate(zip(names, texts, strict=False))
-        }
+        names = ("anchors", "positives", "negatives")[: self.num_texts]
+        arrays: Arrays = {name: pad(fields[n], lengths[:, n], self.pad_id) for n, name in enumerate(names)}
         if self.scored:
             arrays["scores"] = ((fields[2] - SCORE_OFFSET) / SCORE_STEPS).astype(np.float32)
         return arrays

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
+from glassformer.data.examples import EqualLengths
 from glassformer.data.image_files import MAX_PIXELS, ImageSource, Label, Split, find_images
 from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.randomness import hash_draws, uniform
@@ -150,10 +151,6 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self._labels)
 
-    def lengths(self, rows: Rows) -> NDArray[np.int64]:
-        """Return ones (rows, 1): every image has the same cost."""
-        return np.ones((len(rows), 1), np.int64)
-
     def images(self, rows: Rows) -> NDArray[np.uint8]:
         """Return the pixels of these rows: (B, H, W, C)."""
         return np.asarray(self._pixels[rows], dtype=np.uint8)
@@ -161,10 +158,6 @@ class ImageSet:
     def labels(self, rows: Rows) -> NDArray[np.int64]:
         """Return the class numbers of these rows: (B,)."""
         return np.asarray(self._labels[rows], dtype=np.int64)
-
-    def batch(self, rows: Rows, *, epoch: int = 0) -> dict[str, NDArray[np.generic]]:
-        """Return images and labels as stored, the same in every epoch."""
-        return {"images": self.images(rows), "labels": self.labels(rows)}
 
     def split(self, fraction: float, *, seed: int = 0) -> tuple[Rows, Rows]:
         """Return the row numbers of a training and a validation split; validation gets about `fraction`.
@@ -321,7 +314,7 @@ def channel_statistics(
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
 
 
-class ImageExamples:
+class ImageExamples(EqualLengths):
     """Images as model inputs: channels first, normalized.
 
     rows: row numbers of the images to use; by default all.    mean, std: per channel, of the training set.
@@ -345,9 +338,6 @@ class ImageExamples:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def lengths(self, rows: Rows) -> NDArray[np.int64]:
-        return self.images.lengths(rows)
 
     def batch(self, rows: Rows, *, epoch: int) -> dict[str, NDArray[np.generic]]:
         """Return inputs (B, C, H, W), the images as float32, and labels (B,)."""

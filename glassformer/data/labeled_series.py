@@ -17,6 +17,7 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from glassformer.data.examples import EqualLengths
 from glassformer.data.randomness import uniform
 from glassformer.data.readers import UTF8, TableOptions, file_format, find_column, open_table, read_lines
 from glassformer.data.row_errors import Invalid, RowCounter
@@ -391,7 +392,7 @@ def _normal(draws: Values) -> Values:
 
 
 @dataclass(kw_only=True)
-class SeriesExamples:
+class SeriesExamples(EqualLengths):
     """Labeled series as model inputs. values: resampled, (N, T, C). augment: for training only."""
 
     values: Values
@@ -405,10 +406,6 @@ class SeriesExamples:
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    def lengths(self, rows: Rows) -> NDArray[np.int64]:
-        """Return ones (rows, 1): every series has the same cost."""
-        return np.ones((len(rows), 1), np.int64)
 
     def batch(self, rows: Rows, *, epoch: int) -> dict[str, NDArray[np.generic]]:
         """Return inputs (B, T, channels) and labels (B,)."""

@@ -24,6 +24,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from glassformer.data import Batch, Batches, DataPosition
 from glassformer.data.batches import split_batch
+from glassformer.data.examples import EqualLengths
 from glassformer.errors import EmptyInputError, InvalidValueError, UnsupportedError
 from glassformer.training.data_loader import MicroBatch, StepBatches
 
@@ -125,17 +126,14 @@ class EvaluationBatches:
             yield to_device(self._collate_fn(batch), self._device)
 
 
-class _EqualLengths:
-    """A map-style dataset as `Batches` needs it, with examples of length 1."""
+class _Rows(EqualLengths):
+    """A map-style dataset as `Batches` needs it."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
 
     def __len__(self) -> int:
         return self.rows
-
-    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.ones((len(rows), 1), np.int64)
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> dict[str, NDArray[Any]]:
         raise NotImplementedError
@@ -210,7 +208,7 @@ class DatasetLoader:
     def _plans(self, start: DataPosition) -> Iterator[_StepPlan]:
         size = self.batch_size
         kind = Batches if self.data.shuffle else _InOrder
-        rows = _EqualLengths(len(self.data.dataset))
+        rows = _Rows(len(self.data.dataset))
         pool = max(1, POOL_ROWS // size) * size
         stream = kind(data=rows, rows=size, seed=self.seed, pool=pool).stream(start)
         while True:

@@ -52,8 +52,8 @@ def prepared(path: Path, **options: Any) -> tuple[ImageSet, RowErrors]:
 
 
 def all_images(images: ImageSet) -> tuple[np.ndarray, list[str]]:
-    batch = images.batch(np.arange(len(images)), epoch=0)
-    return batch["images"], [images.classes[n] for n in batch["labels"]]
+    rows = np.arange(len(images))
+    return images.images(rows), [images.classes[n] for n in images.labels(rows)]
 
 
 def class_folders(root: Path, images: np.ndarray, labels: np.ndarray) -> Path:
@@ -92,7 +92,6 @@ def test_every_source_returns_its_images_and_labels(write: Callable[[Path], Path
     order = np.arange(6) if write is write_parquet else np.argsort(LABELS, kind="stable")
     assert (pixels == expected[order]).all() and images.classes == ("0", "1", "2")
     assert names == [str(n) for n in LABELS[order]] and not errors.count
-    assert images.lengths(np.arange(3)).tolist() == [[1], [1], [1]]
 
 
 def test_test_split_uses_the_class_numbers_of_the_training_split(tmp_path: Path) -> None:
