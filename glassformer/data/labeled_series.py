@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from glassformer.data.examples import EqualLengths
 from glassformer.data.randomness import uniform
 from glassformer.data.readers import UTF8, TableOptions, file_format, find_column, open_table, read_lines
-from glassformer.data.row_errors import Invalid, RowCounter
-from glassformer.data.series import ID_NAMES, INDEX_NAMES, MISSING, TIME_NAMES
+from glassformer.data.row_errors import Invalid, StrictRowCounter
+from glassformer.data.series import ID_NAMES, INDEX_NAMES, MISSING, TIME_NAMES, read_timestamp
 from glassformer.data.sources import clean_label
-from glassformer.data.timestamps import InvalidTimestampError, parse_timestamp
 from glassformer.errors import (
     ConflictError,
     EmptyInputError,
@@ -225,7 +224,7 @@ def _read_table(
         raise FileProblemError(path, "has no columns of values")
     wanted = [*names, *filter(None, (label, identity, time if identity else None))]
     rows = []
-    for line, cells in table.rows(wanted, RowCounter(str(path))):
+    for line, cells in table.rows(wanted, StrictRowCounter(str(path))):
         numbers = _numbers(cells[: len(names)], path, line)
         rest = dict(zip(wanted[len(names) :], cells[len(names) :], strict=True))
         rows.append((line, numbers, rest))
@@ -241,7 +240,7 @@ def _read_table(
         groups.setdefault(str(rest[identity]).strip(), []).append(n)
     values, chosen = [], []
     for name, members in groups.items():
-        stamps = [_timestamp(rows[n][2][time], path, rows[n][0]) for n in members]
+        stamps = [read_timestamp(rows[n][2][time], path, rows[n][0]).at for n in members]
         ordered = [members[n] for n in np.argsort(stamps, kind="stable")]
         values.append(np.array([rows[n][1] for n in ordered]))
         if labels is not None:
@@ -251,13 +250,6 @@ def _read_table(
                 raise FileProblemError(path, problem, rows[different][0])
             chosen.append(labels[members[0]])
     return LabeledSeries(values=values, labels=chosen if labels else None, ids=[*groups], names=names)
-
-
-def _timestamp(cell: object, path: Path, line: int) -> int:
-    try:
-        return parse_timestamp(cell).at
-    except InvalidTimestampError as error:
-        raise FileProblemError(path, str(error), line) from None
 
 
 def resample(values: Values, length: int) -> Values:

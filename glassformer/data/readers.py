@@ -551,13 +551,15 @@ class CsvReader(DelimitedReader):
                 record.append(line)
                 yield "\n" if isinstance(line, Invalid) else line + "\n"
 
+        reader = csv.reader(lines(), strict=True, delimiter=self.delimiter)
         number = recovering = 0  # lines read; lines of a bad row that are left
         while True:
             record.clear()
             first_line, row, reason = number + 1, None, ""
             try:
-                row = next(csv.reader(lines(), strict=True, delimiter=self.delimiter), None)
+                row = next(reader, None)
             except csv.Error as error:
+                reader = csv.reader(lines(), strict=True, delimiter=self.delimiter)
                 reason = f"is not CSV ({error})"
                 if len(record) > 1:
                     reason = "opens a quote that is not closed correctly"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import ClassVar
 
-from glassformer.errors import EmptyInputError, GlassformerError
+from glassformer.errors import EmptyInputError, FileProblemError, GlassformerError
 
 SHOWN = 3  # maximum number of errors kept and shown per file
 MAX_BAD_SHARE = 0.1
@@ -83,6 +83,13 @@ class RowCounter:
     def _too_many(self) -> TooManyBadRowsError:
         rows = self.good + self.bad
         return TooManyBadRowsError(self.file, self.bad, rows, str(self.first[0]), self.items)
+
+
+class StrictRowCounter(RowCounter):
+    """Raises an error for the first bad row."""
+
+    def add_error(self, line: int | None, reason: str, *, file: str | PathLike[str] | None = None) -> None:
+        raise FileProblemError(self.file, reason, line)
 
 
 class RowErrors:

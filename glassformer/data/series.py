@@ -5,7 +5,6 @@ Letters: S series, N rows of all series concatenated, C channels.
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from array import array
@@ -13,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -21,20 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glassformer.data.readers import (
-    DETECTION_LINES,
     UTF8,
+    CsvReader,
+    DelimitedReader,
     ExcelReader,
     ParquetReader,
     TableOptions,
-    decode_lines,
-    detect_decimal,
-    detect_delimiter,
     file_format,
     find_column,
     open_text,
     with_point,
 )
-from glassformer.data.row_errors import MAX_BAD_SHARE, Invalid, RowCounter, RowErrors
+from glassformer.data.row_errors import MAX_BAD_SHARE, RowCounter, RowErrors, StrictRowCounter
 from glassformer.data.timestamps import (
     InvalidTimestampError,
     Timestamp,
@@ -125,7 +122,7 @@ def read_series(
     display_name: name of the file in errors, e.g. if it is a copy of a table in memory; rows are then
     counted without the header.    table_options: how a CSV file is written.
     """
-    file = _SeriesFile.open(Path(path), display_name, **table_options)
+    file = _SeriesFile(Path(path), display_name, **table_options)
     is_chosen = target is not None
     time, names, id_column = file.choose_columns(time, [target] if isinstance(target, str) else target)
     for name in covariates:
@@ -166,7 +163,7 @@ def read_series(
         step=step,
         time_column=time,
         notes=(*notes, *filled),
-        separators=(file.delimiter or ",", file.decimal) if file_format(file.path) == "csv" else (",", "."),
+        separators=file.separators,
         covariates=known,
         future=future,
     )
@@ -192,72 +189,54 @@ def _mark_future(rows: _Rows, targets: int) -> _Rows:
     return replace(rows, values=marked)
 
 
-@dataclass(frozen=True, kw_only=True)
 class _SeriesFile:
-    """One table: CSV (also .gz), Excel or Parquet.
+    """One table: CSV (also .gz), Excel or Parquet; a row that cannot be read is an error.
 
-    name: the file's name in errors    delimiter: None for Parquet; decimal: the decimal separator
-    note: the separators that were detected
-    unit: what errors count from 1, "line" or "row"; the header is a line but not a row
+    name: the file's name in errors    first: the cells of the first row    note: the separators that were
+    detected    unit: what errors count from 1, "line" or "row"; the header is a line but not a row
     """
 
-    path: Path
-    name: str
-    columns: tuple[str, ...]
+    table: DelimitedReader | ParquetReader
     first: Sequence[object]
-    delimiter: str | None = None
-    decimal: str = "."
-    note: str = ""
-    unit: Literal["line", "row"] = "row"
-    encoding: str = UTF8
+    note = ""
+    unit = "row"
 
-    @classmethod
-    def open(
-        cls,
-        path: Path,
-        display_name: str | None,
-        *,
-        encoding: str = UTF8,
-        delimiter: str | None = None,
-        decimal: str | None = None,
-    ) -> _SeriesFile:
+    def __init__(self, path: Path, display_name: str | None, **text: Unpack[TableOptions]) -> None:
         """Open a table and check its header."""
-        name = display_name or str(path)
+        self.path, self.name = path, display_name or str(path)
         if file_format(path) == "parquet":
-            table = ParquetReader(path)
-            return cls(path=path, name=name, columns=table.names, first=table.head(1).rows[0])
-        is_given = delimiter is not None or decimal is not None
+            self.table = table = ParquetReader(path)
+            self.columns, self.first = table.names, table.head(1).rows[0]
+            return
         if file_format(path) == "xlsx":
-            delimiter = "\t"
-        elif delimiter is None:
-            delimiter = detect_delimiter([*islice(_decoded_lines(path, name, encoding), DETECTION_LINES)])
-        if decimal is None and delimiter != ",":
-            sample = islice(_read_csv(path, name, delimiter, encoding), 1, DETECTION_LINES)
-            decimal = detect_decimal(cell for _, row in sample for cell in row)
-        rows = _read_csv(path, name, delimiter, encoding)
-        columns = tuple(cell.strip() for cell in next(rows)[1])
-        if all(map(_is_number, columns[1:])) and (_is_number(columns[0]) or _is_date(columns[0])):
-            raise FileProblemError(name, "has no header", 1, hint="add a first line that names the columns")
+            reader: DelimitedReader = ExcelReader(path, **text)
+        else:
+            text["encoding"] = _header_encoding(path, text)
+            reader = CsvReader(path, **text)
+        self.table, rows = reader, reader.cells(StrictRowCounter(self.name))
+        self.columns = tuple(cell.strip() for cell in next(rows)[1])
+        if all(map(_is_number, self.columns[1:])) and (
+            _is_number(self.columns[0]) or _is_date(self.columns[0])
+        ):
+            raise FileProblemError(
+                self.name, "has no header", 1, hint="add a first line that names the columns"
+            )
         _, first = next(rows, (0, None))
         if first is None:
-            raise EmptyInputError(f"file {name}", hint="it has a header and no rows")
-        if len(set(columns)) < len(columns):
-            repeated = next(column for column in columns if columns.count(column) > 1)
-            raise FileProblemError(name, f"has more than one column '{repeated}'", 1)
-        unit: Literal["line", "row"] = "line" if display_name is None else "row"
-        parts = [f"cells separated by {delimiter!r}"] if delimiter not in ",\t" else []
-        parts += ["decimal commas"] if decimal == "," else []
-        return cls(
-            path=path,
-            name=name,
-            columns=columns,
-            first=first,
-            delimiter=delimiter,
-            decimal=decimal or ".",
-            note="" if is_given else " and ".join(parts),
-            unit=unit,
-            encoding=encoding,
-        )
+            raise EmptyInputError(f"file {self.name}", hint="it has a header and no rows")
+        if len(set(self.columns)) < len(self.columns):
+            repeated = next(column for column in self.columns if self.columns.count(column) > 1)
+            raise FileProblemError(self.name, f"has more than one column '{repeated}'", 1)
+        self.first = first
+        self.unit = "line" if display_name is None else "row"
+        self.note = "" if any(reader.separators) else reader.note
+
+    @property
+    def separators(self) -> tuple[str, str]:
+        """The delimiter and the decimal separator of a CSV file; the usual ones of other files."""
+        if isinstance(self.table, ParquetReader) or file_format(self.path) != "csv":
+            return ",", "."
+        return self.table.delimiter, self.table.decimal
 
     def choose_columns(
         self, time: str | None, target: Sequence[str] | None
@@ -295,46 +274,30 @@ class _SeriesFile:
 
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[int, Sequence[object]]]:
         """Yield the line number of each row and its cells in these columns."""
-        if self.delimiter is None:
-            yield from ParquetReader(self.path).rows(list(columns), RowCounter(self.name))
+        counter = StrictRowCounter(self.name)
+        if isinstance(self.table, ParquetReader):
+            yield from self.table.rows(columns, counter)
             return
         indices = [self.columns.index(name) for name in columns]
-        rows = _read_csv(self.path, self.name, self.delimiter, self.encoding)
+        rows, has_commas = self.table.cells(counter), self.table.decimal == ","
         next(rows)
         for line, row in rows:
             if len(row) != len(self.columns):
                 problem = f"has {quantity(len(row), 'column')}, but the header has {len(self.columns)}"
-                raise FileProblemError(self.name, problem, line)
+                counter.add_error(line, problem)
             cells = [row[index] for index in indices]
-            yield line - (self.unit == "row"), [*map(with_point, cells)] if self.decimal == "," else cells
+            yield line - (self.unit == "row"), [*map(with_point, cells)] if has_commas else cells
 
 
-def _decoded_lines(path: Path, name: str, encoding: str) -> Iterator[str]:
-    """Yield the lines; a header that is not UTF-8 is read as Latin-1, because of units such as µ and °."""
+def _header_encoding(path: Path, text: TableOptions) -> str:
+    """Return the encoding; Latin-1 if the header is not UTF-8, because of units such as µ and °."""
+    encoding = text.get("encoding", UTF8)
     with open_text(path, encoding=encoding) as stream:
-        header = stream.readline()
         try:
-            yield header.decode()
+            stream.readline().decode()
         except UnicodeDecodeError:
-            yield header.decode("latin-1")
-        for number, line in enumerate(decode_lines(stream, encoding=encoding), 2):
-            if isinstance(line, Invalid):
-                raise FileProblemError(name, line.reason, number)
-            yield line
-
-
-def _read_csv(path: Path, name: str, delimiter: str, encoding: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the header and each row that is not blank, with its line number."""
-    if file_format(path) == "xlsx":
-        yield from ExcelReader(path).cells(RowCounter(name))
-        return
-    reader = csv.reader(_decoded_lines(path, name, encoding), delimiter=delimiter)
-    try:
-        for row in reader:
-            if row and any(row):
-                yield reader.line_num, row
-    except csv.Error as error:
-        raise FileProblemError(name, f"is not CSV ({error})", reader.line_num) from None
+            return "latin-1"
+    return encoding
 
 
 def _is_number(text: str) -> bool:
@@ -413,7 +376,7 @@ def _read_rows(
             counts[number_of_series] += 1
             stamp = Timestamp(counts[number_of_series], dated=False)
         else:
-            stamp = _parse_stamp(file, cells[len(special) - 1], line)
+            stamp = read_timestamp(cells[len(special) - 1], file.name, line)
         kinds.add(stamp.dated)
         if len(kinds) > 1:
             before = "numbers" if stamp.dated else "dates"
@@ -440,11 +403,12 @@ def _read_rows(
     return rows, text
 
 
-def _parse_stamp(file: _SeriesFile, cell: object, line: int) -> Timestamp:
+def read_timestamp(cell: object, path: str | Path, line: int) -> Timestamp:
+    """Parse the timestamp in a cell of a file."""
     try:
         return parse_timestamp(cell)
     except InvalidTimestampError as error:
-        raise FileProblemError(file.name, str(error), line) from None
+        raise FileProblemError(path, str(error), line) from None
 
 
 def _check_values(rows: _Rows, names: Sequence[str], text: _Text, fill: Fill) -> list[str]:
