@@ -112,7 +112,7 @@ def changes_of(recipe: Recipe, seed: int) -> Augment:
 def loss(model: nn.Module, inputs: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
     """The mean loss of a batch, with the recipe's CutMix."""
     assert isinstance(recipe.data, ImageData)
-    pictures, other, share = cutmix(inputs, labels, recipe.data.cutmix_prob)
+    (pictures, share), other = cutmix(inputs, recipe.data.cutmix_prob), labels.roll(1, 0)
     smoothing = recipe.training.label_smoothing or 0.0
     with low_precision(inputs.device):
         scores = model(pictures).float()

@@ -70,6 +70,21 @@ class Learner(nn.Module):
     def uses_r_drop(self) -> bool:
         return self.training and self.r_drop > 0
 
+    def repeat(self, *inputs: Tensor | None) -> tuple[Any, ...]:
+        """Return the inputs, twice in a batch for R-Drop."""
+        if not self.uses_r_drop:
+            return inputs
+        return tuple(part if part is None else torch.cat((part, part)) for part in inputs)
+
+    def cross_entropy(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return the summed cross-entropy, or the R-Drop loss, of the logits for repeated inputs."""
+        smoothing = self.label_smoothing
+        if not self.uses_r_drop:
+            return cross_entropy(logits, labels, label_smoothing=smoothing, weight=weight)
+        return r_drop_loss(
+            logits, labels, label_smoothing=smoothing, weight=self.r_drop, class_weights=weight
+        )
+
 
 def r_drop_loss(
     logits: Tensor,
@@ -126,23 +141,13 @@ class PairLearner(Learner):
         src_segments: Tensor | None = None,
         tgt_segments: Tensor | None = None,
     ) -> Tensor:
-        inputs = (src, tgt, src_segments, tgt_segments)
-        if self.uses_r_drop:
-            repeated = (part if part is None else torch.cat((part, part)) for part in inputs)
-            x, context = self._hidden_states(*repeated)  # type: ignore[arg-type]
-            logits = self.model.head(x, context)  # (2B, T, V)
-            return r_drop_loss(logits, labels, label_smoothing=self.label_smoothing, weight=self.r_drop)
-        x, context = self._hidden_states(*inputs)
-        return vocabulary_loss(self.model, x, context, labels, self.label_smoothing)
-
-    def _hidden_states(
-        self, src: Tensor, tgt: Tensor, src_segments: Tensor | None, tgt_segments: Tensor | None
-    ) -> tuple[Tensor, Any]:
+        src, tgt, src_segments, tgt_segments = self.repeat(src, tgt, src_segments, tgt_segments)
         # targets are padded on the right, so the causal mask already hides padding from real tokens
         src_mask = None if src_segments is None else Mask(segments=src_segments)
-        masks = Masks(src_mask, Mask(segments=tgt_segments))
-        states: tuple[Tensor, Any] = self.model.hidden_states(src, tgt, masks)
-        return states
+        x, context = self.model.hidden_states(src, tgt, Masks(src_mask, Mask(segments=tgt_segments)))
+        if self.uses_r_drop:
+            return self.cross_entropy(self.model.head(x, context), labels)
+        return vocabulary_loss(self.model, x, context, labels, self.label_smoothing)
 
 
 class TextLearner(Learner):
@@ -215,11 +220,7 @@ class LabelLearner(Learner):
         return logits
 
     def forward(self, inputs: Tensor, labels: Tensor, types: Tensor | None = None) -> Tensor:
-        types = None if types is None else self._repeat_for_r_drop(types)
-        return self.loss(self.logits(self._repeat_for_r_drop(inputs), types), labels)
-
-    def _repeat_for_r_drop(self, inputs: Tensor) -> Tensor:
-        return torch.cat((inputs, inputs)) if self.uses_r_drop else inputs
+        return self.loss(self.logits(*self.repeat(inputs, types)), labels)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the summed loss of logits (B, L), or (2B, L) with R-Drop."""
@@ -233,12 +234,7 @@ class LabelLearner(Learner):
             case "regression":
                 error = F.mse_loss(logits.float().squeeze(-1), labels, reduction="sum")
                 return error / self.target_std**2
-        smoothing = self.label_smoothing
-        if self.uses_r_drop:
-            return r_drop_loss(
-                logits, labels, label_smoothing=smoothing, weight=self.r_drop, class_weights=weights
-            )
-        return cross_entropy(logits, labels, label_smoothing=smoothing, weight=weights)
+        return self.cross_entropy(logits, labels, weights)
 
 
 class SpanLearner(Learner):
@@ -255,11 +251,7 @@ class SpanLearner(Learner):
         return logits.masked_fill((inputs == self.pad_id)[:, None], EXCLUDED_LOGIT)
 
     def forward(self, inputs: Tensor, labels: Tensor, types: Tensor | None = None) -> Tensor:
-        if not self.uses_r_drop:
-            return cross_entropy(self.logits(inputs, types), labels)
-        types = None if types is None else torch.cat((types, types))
-        logits = self.logits(torch.cat((inputs, inputs)), types)
-        return r_drop_loss(logits, labels, label_smoothing=0.0, weight=self.r_drop)
+        return self.cross_entropy(self.logits(*self.repeat(inputs, types)), labels)
 
 
 class TextLabelLearner(LabelLearner):
@@ -286,8 +278,7 @@ class TextLabelLearner(LabelLearner):
     def forward(self, inputs: Tensor, labels: Tensor, types: Tensor | None = None) -> Tensor:
         if not (self.training and self.mask_prob):
             return super().forward(inputs, labels, types)
-        ids = self._repeat_for_r_drop(inputs)
-        types = None if types is None else self._repeat_for_r_drop(types)
+        ids, types = self.repeat(inputs, types)
         masked = torch.rand(ids.shape, device=ids.device) < self.mask_prob
         for special in self.unmaskable:
             masked = masked & (ids != special)
@@ -300,57 +291,42 @@ class TextLabelLearner(LabelLearner):
         return loss + self.mlm_weight * len(labels) * mlm_loss / masked.sum().clamp(min=1)
 
 
-class ImageLearner(LabelLearner):
-    """Train an image classifier.
+class MixLearner(LabelLearner):
+    """Train a classifier of images or time series on mixtures of two examples.
 
     CutMix is applied to a batch with the probability `cutmix`, mixup to the others with the probability
-    `mixup`.
+    `mixup`. cutmix: None for time series.
     """
 
-    def __init__(self, model: nn.Module, *, cutmix: float, mixup: float = 0.0, **options: Any) -> None:
+    def __init__(self, model: nn.Module, *, cutmix: float | None, mixup: float = 0.0, **options: Any) -> None:
         super().__init__(model, **options)
         self.cutmix, self.mixup = cutmix, mixup
 
     def forward(self, inputs: Tensor, labels: Tensor, types: Tensor | None = None) -> Tensor:
         if not (self.training and (self.cutmix or self.mixup)):
             return super().forward(inputs, labels)
-        images, other_labels, ratio = cutmix(inputs, labels, self.cutmix)
+        mixed, ratio = inputs, torch.ones((), device=inputs.device)
+        if self.cutmix is not None:
+            mixed, ratio = cutmix(inputs, self.cutmix)
         if self.mixup:
             share = mixup_ratio(self.mixup, inputs.device)
             share = torch.where(ratio < 1, 1.0, share)  # nothing was pasted
-            images, ratio = share * images + (1 - share) * inputs.roll(1, 0), ratio * share
-        logits = self.logits(self._repeat_for_r_drop(images))
-        return ratio * self.loss(logits, labels) + (1 - ratio) * self.loss(logits, other_labels)
+            mixed, ratio = share * mixed + (1 - share) * inputs.roll(1, 0), ratio * share
+        logits = self.logits(*self.repeat(mixed))
+        return ratio * self.loss(logits, labels) + (1 - ratio) * self.loss(logits, labels.roll(1, 0))
 
 
-def cutmix(images: Tensor, labels: Tensor, probability: float) -> tuple[Tensor, Tensor, Tensor]:
+def cutmix(images: Tensor, probability: float) -> tuple[Tensor, Tensor]:
     """CutMix: paste a rectangle of another image of the batch into each image (B, C, H, W).
 
-    Returns the mixed images, the labels of the pasted images, and the fraction of each image that is left.
-    The rectangle is the same for all images; with the probability 1 - `probability` nothing is pasted.
+    Returns the mixed images, and the fraction of each image that is left. The rectangle is the same for all
+    images; with the probability 1 - `probability` nothing is pasted.
     """
     height, width = images.shape[2:]
     random = torch.rand(5, device=images.device)
     rows, columns = _interval(height, random[0], random[1]), _interval(width, random[2], random[3])
     inside = rows[:, None] & columns & (random[4] < probability)  # (H, W)
-    ratio = 1 - inside.float().mean()
-    return torch.where(inside, images.roll(1, 0), images), labels.roll(1, 0), ratio
-
-
-class SeriesLabelLearner(LabelLearner):
-    """Train a classifier of time series; mixup is applied to a batch with the probability `mixup`."""
-
-    def __init__(self, model: nn.Module, *, mixup: float, **options: Any) -> None:
-        super().__init__(model, **options)
-        self.mixup = mixup
-
-    def forward(self, inputs: Tensor, labels: Tensor, types: Tensor | None = None) -> Tensor:
-        if not (self.training and self.mixup):
-            return super().forward(inputs, labels)
-        ratio = mixup_ratio(self.mixup, inputs.device)
-        mixed = ratio * inputs + (1 - ratio) * inputs.roll(1, 0)
-        logits = self.logits(self._repeat_for_r_drop(mixed))
-        return ratio * self.loss(logits, labels) + (1 - ratio) * self.loss(logits, labels.roll(1, 0))
+    return torch.where(inside, images.roll(1, 0), images), 1 - inside.float().mean()
 
 
 def mixup_ratio(probability: float, device: torch.device) -> Tensor:

@@ -47,6 +47,13 @@ UNUSUAL_BATCH_SIZE = 1024  # of texts: a larger number is probably meant as toke
 SECTIONS = ("job", "seed", "data", "tokenizer", "model", "training")
 
 
+# intervals and units of several settings
+STEPS = {"interval": "[1, inf)", "unit": "optimizer steps"}
+EXAMPLES = {"interval": "[1, inf)", "unit": "examples"}
+MODELS = {"interval": "[0, inf)", "unit": "models"}
+PROBABILITY = {"interval": "[0, 1)", "unit": "probability"}
+
+
 class BatchLimits(NamedTuple):
     """Maximum size of a batch in examples, and in tokens with padding; None is unlimited."""
 
@@ -129,12 +136,7 @@ class TrainingOptions(Settings):
 
     section = "training"
 
-    max_steps: int | None = setting(
-        None,
-        "number of optimizer steps; null computes it from epochs",
-        interval="[1, inf)",
-        unit="optimizer steps",
-    )
+    max_steps: int | None = setting(None, "number of optimizer steps; null computes it from epochs", **STEPS)
     epochs: float | None = setting(
         None,
         "number of passes over the training data; max_steps takes precedence; null chooses it",
@@ -156,8 +158,7 @@ class TrainingOptions(Settings):
         None,
         "maximum number of examples in a batch per device, in every job; null chooses it, or in a text job "
         "batch_tokens instead",
-        interval="[1, inf)",
-        unit="examples",
+        **EXAMPLES,
     )
     packing: bool | None = setting(
         None,
@@ -204,8 +205,7 @@ class TrainingOptions(Settings):
     label_smoothing: float | None = setting(
         None,
         "label smoothing: probability mass spread over all classes; null is the default of the job, or 0",
-        interval="[0, 1)",
-        unit="probability",
+        **PROBABILITY,
     )
     class_weights: Literal["balanced", "none"] | tuple[float, ...] | Mapping[str, float] | None = setting(
         None,
@@ -228,8 +228,7 @@ class TrainingOptions(Settings):
     average_checkpoints: int = setting(
         0,
         "checkpoint averaging: number of validated models averaged into the final one; 0 disables it",
-        interval="[0, inf)",
-        unit="models",
+        **MODELS,
     )
     average_selection: Literal["last", "best"] = setting("last", "which validated models are averaged")
     load_best_model_at_end: bool = setting(
@@ -250,33 +249,18 @@ class TrainingOptions(Settings):
         interval="[0, inf)",
         unit="validations",
     )
-    eval_steps: int | None = setting(
-        None,
-        "validation interval; null is about once per epoch",
-        interval="[1, inf)",
-        unit="optimizer steps",
-    )
-    save_steps: int | None = setting(
-        None, "checkpoint interval; null is eval_steps", interval="[1, inf)", unit="optimizer steps"
-    )
-    logging_steps: int | None = setting(
-        None, "logging interval; null chooses it", interval="[1, inf)", unit="optimizer steps"
-    )
+    eval_steps: int | None = setting(None, "validation interval; null is about once per epoch", **STEPS)
+    save_steps: int | None = setting(None, "checkpoint interval; null is eval_steps", **STEPS)
+    logging_steps: int | None = setting(None, "logging interval; null chooses it", **STEPS)
     save_total_limit: int = setting(2, "number of checkpoints kept", interval="[2, inf)", unit="checkpoints")
     snapshots: int = setting(
-        0,
-        "number of models saved along the run for the explorer; 0 disables them",
-        interval="[0, inf)",
-        unit="models",
+        0, "number of models saved along the run for the explorer; 0 disables them", **MODELS
     )
     log_samples: int = setting(
         5, "sample outputs logged per validation", interval="[0, inf)", unit="examples"
     )
     max_generate_samples: int = setting(
-        1000,
-        "maximum number of examples decoded per validation; the loss is computed on all",
-        interval="[1, inf)",
-        unit="examples",
+        1000, "maximum number of examples decoded per validation; the loss is computed on all", **EXAMPLES
     )
     device: str = setting("auto", "auto, cpu, cuda or cuda:1; auto is a GPU if there is one")
     precision: Literal["auto", "float32", "bfloat16", "float16"] = setting(
@@ -297,9 +281,7 @@ class TrainingOptions(Settings):
     lora_alpha: float = setting(
         16.0, "LoRA: the adapters are scaled by lora_alpha / lora_r", interval="(0, inf)"
     )
-    lora_dropout: float = setting(
-        0.05, "LoRA: dropout of the input of the adapters", interval="[0, 1)", unit="probability"
-    )
+    lora_dropout: float = setting(0.05, "LoRA: dropout of the input of the adapters", **PROBABILITY)
     lora_target_modules: Paths = setting(
         ("q_proj", "v_proj"),
         "LoRA: adapted linear layers (q_proj, k_proj, v_proj, out_proj, up, gate, down), or all-linear",
@@ -320,8 +302,7 @@ class TrainingOptions(Settings):
         None,
         "stochastic depth: probability of skipping a sublayer for a whole example in the last layer, linear "
         "from 0 in the first; null: as the model says",
-        interval="[0, 1)",
-        unit="probability",
+        **PROBABILITY,
     )
     layer_lr_decay: float = setting(
         1.0,
@@ -330,10 +311,7 @@ class TrainingOptions(Settings):
     )
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
     max_skipped_steps: int = setting(
-        10,
-        "consecutive steps skipped for a non-finite or exploding loss before the run fails",
-        interval="[1, inf)",
-        unit="optimizer steps",
+        10, "consecutive steps skipped for a non-finite or exploding loss before the run fails", **STEPS
     )
     deterministic: bool = setting(False, "bit-identical reruns on one GPU, slightly slower")
     report_to: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = setting(
@@ -542,38 +520,30 @@ def parse_recipe(data: Mapping[str, Any], *, warn: bool = True) -> Recipe:
     )
 
 
-# Names that other libraries use for our keys.
+# Our keys, and the names that other libraries use for them.
+_SYNONYMS = """
+lr: learning_rate
+epochs: num_train_epochs num_epochs
+max_steps: steps
+lora_r: r rank lora_rank
+lora_target_modules: target_modules
+layer_lr_decay: layerwise_lr_decay layer_decay
+max_grad_norm: clip grad_clip gradient_clip_val
+gradient_accumulation_steps: accumulate_grad_batches grad_accum
+time_limit: max_time max_train_time
+early_stopping_patience: early_stopping patience
+warmup_steps: warmup
+lr_scheduler: schedule lr_scheduler_type
+batch_size batch_tokens: batch
+batch_size: per_device_train_batch_size
+batch_tokens: max_tokens
+max_len: max_length max_seq_length
+known_covariates: futr_exog_list future_covariates known_covariates_names
+"""
 SYNONYMS: dict[str, tuple[str, ...]] = {
-    "learning_rate": ("lr",),
-    "num_train_epochs": ("epochs",),
-    "num_epochs": ("epochs",),
-    "steps": ("max_steps",),
-    "r": ("lora_r",),
-    "rank": ("lora_r",),
-    "lora_rank": ("lora_r",),
-    "target_modules": ("lora_target_modules",),
-    "layerwise_lr_decay": ("layer_lr_decay",),
-    "layer_decay": ("layer_lr_decay",),
-    "clip": ("max_grad_norm",),
-    "grad_clip": ("max_grad_norm",),
-    "gradient_clip_val": ("max_grad_norm",),
-    "accumulate_grad_batches": ("gradient_accumulation_steps",),
-    "grad_accum": ("gradient_accumulation_steps",),
-    "max_time": ("time_limit",),
-    "max_train_time": ("time_limit",),
-    "early_stopping": ("early_stopping_patience",),
-    "patience": ("early_stopping_patience",),
-    "warmup": ("warmup_steps",),
-    "schedule": ("lr_scheduler",),
-    "lr_scheduler_type": ("lr_scheduler",),
-    "batch": ("batch_size", "batch_tokens"),
-    "per_device_train_batch_size": ("batch_size",),
-    "max_tokens": ("batch_tokens",),
-    "max_length": ("max_len",),
-    "max_seq_length": ("max_len",),
-    "futr_exog_list": ("known_covariates",),
-    "future_covariates": ("known_covariates",),
-    "known_covariates_names": ("known_covariates",),
+    name: tuple(keys.split())
+    for keys, _, names in (line.partition(":") for line in _SYNONYMS.split("\n"))
+    for name in names.split()
 }
 
 

@@ -27,7 +27,7 @@ from glassformer.training.data_cache import DataCache
 from glassformer.training.hardware import Hardware
 from glassformer.training.job_spec import JobSpec
 from glassformer.training.labels import classes_of, with_classes
-from glassformer.training.learner import ImageLearner
+from glassformer.training.learner import MixLearner
 from glassformer.training.model_setup import (
     LARGE_STAGES,
     MAX_SMALL_SIDE,
@@ -249,9 +249,9 @@ class ClassifyImages(ClassifyJob[ImageData]):
         rows = self.train_examples().rows
         return np.bincount(self.train_set.labels(rows), minlength=len(self.classes)).tolist()
 
-    def learner(self, model: Any) -> ImageLearner:
+    def learner(self, model: Any) -> MixLearner:
         data = self.data
-        return ImageLearner(model, cutmix=data.cutmix_prob, mixup=data.mixup_prob, **self.learner_options)
+        return MixLearner(model, cutmix=data.cutmix_prob, mixup=data.mixup_prob, **self.learner_options)
 
     def valid_samples(self, valid: ImageExamples) -> list[tuple[str, str]]:
         rows = valid.rows[: self.recipe.training.max_generate_samples]

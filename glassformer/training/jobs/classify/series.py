@@ -31,7 +31,7 @@ from glassformer.training.data_cache import DataCache
 from glassformer.training.hardware import Hardware
 from glassformer.training.job_spec import JobSpec
 from glassformer.training.labels import classes_of, order_classes, with_classes
-from glassformer.training.learner import SeriesLabelLearner
+from glassformer.training.learner import MixLearner
 from glassformer.training.model_setup import (
     build_initialized,
     new_model_spec,
@@ -246,8 +246,8 @@ class ClassifySeries(ClassifyJob[LabeledSeriesData]):
     def label_counts(self) -> list[int]:
         return np.bincount(self.train_examples().labels, minlength=len(self.classes)).tolist()
 
-    def learner(self, model: Any) -> SeriesLabelLearner:
-        return SeriesLabelLearner(model, mixup=self.data.mixup_prob, **self.learner_options)
+    def learner(self, model: Any) -> MixLearner:
+        return MixLearner(model, cutmix=None, mixup=self.data.mixup_prob, **self.learner_options)
 
     def valid_samples(self, valid: SeriesExamples) -> list[tuple[str, str]]:
         ids = self.valid_series.ids[: self.recipe.training.max_generate_samples]
