@@ -13,8 +13,7 @@ import hashlib
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -230,8 +229,6 @@ class AnnotationSet(Sequence[AnnotatedImage]):
 
         Copies of an image are in the same split.
         """
-        if not 0 < fraction < 1:
-            raise InvalidValueError("fraction", fraction, "a number between 0 and 1")
         draws = hash_draws(np.array([_file_hash(path) for path in self.paths], np.uint64), seed)
         order = np.sort(draws)
         # at least the image with the smallest draw, and not that with the largest
@@ -330,28 +327,23 @@ def read_coco(
     folders = [Path(images)] if images is not None else _image_folders(path)
     names = _coco_classes(path, content["categories"])
     entries: dict[Any, _ObjectEntry] = {}
-    unusable: set[Any] = set()  # ids of images that are counted as bad
+    ids: set[Any] = set()  # of all images, also of those that are counted as bad
     for record in content["images"]:
-        try:
-            key = record["id"]
+        file = f"{record.get('file_name', path):.200}" if isinstance(record, dict) else path
+        with counter.row(file=file):
+            ids.add(key := record["id"])
             if key in entries:
                 raise ValueError(f"image id {key} is used twice")
             entries[key] = _coco_image(record, folders)
-            counter.good += 1
-        except (KeyError, TypeError, ValueError) as error:
-            file = f"{record.get('file_name', path):.200}" if isinstance(record, dict) else path
-            counter.add_error(None, _reason(error), file=file)
-            with suppress(TypeError):  # an id that is not hashable
-                unusable.add(record.get("id") if isinstance(record, dict) else None)
     objects: dict[Any, list[_Object]] = {key: [] for key in entries}
     captions: dict[Any, list[str]] = {key: list(entry.captions) for key, entry in entries.items()}
     known_ids: set[Any] = set()
     for number, record in enumerate(content["annotations"], 1):
-        try:
+        if isinstance(record, dict) and _is_in(record.get("image_id"), ids - entries.keys()):
+            continue
+        with counter.row(number):
             key = record["image_id"]
             if key not in entries:
-                if key in unusable:
-                    continue
                 raise ValueError(f"is of image {key!r}, which the file does not list")
             if (identity := record.get("id")) is not None:
                 if identity in known_ids:
@@ -362,9 +354,6 @@ def read_coco(
             else:
                 entry = entries[key]
                 objects[key].append(_coco_object(record, names, entry.height, entry.width))
-            counter.good += 1
-        except (KeyError, TypeError, ValueError) as error:
-            counter.add_error(number, _reason(error))
     counter.finish()
     complete = [
         _ObjectEntry(entry.path, entry.width, entry.height, tuple(objects[key]), tuple(captions[key]))
@@ -392,10 +381,9 @@ def _read_json(path: Path) -> dict[str, list[Any]]:
     return {key: content.get(key, []) for key in ("images", "annotations", "categories")}
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, TypeError):
-        return "has a value of the wrong type"
-    return f"has no {error}" if isinstance(error, KeyError) else str(error)
+def _is_in(key: object, ids: Set[Any]) -> bool:
+    """Return whether an id, which may not be hashable, is one of the ids."""
+    return isinstance(key, Hashable) and key in ids
 
 
 def _read_lines(path: Path) -> list[str]:
@@ -544,14 +532,10 @@ def read_yolo(path: str | Path, split: str = "train", *, errors: RowErrors | Non
     counter = (errors or RowErrors()).start_file(f"{path} ({split} split)", unit="line", items=ITEMS)
     entries = []
     for image in images:
-        try:
+        with counter.row(file=image):
             height, width = _image_size(image)
-        except (ValueError, OSError) as error:
-            counter.add_error(None, _reason(error), file=image)
-            continue
-        counter.good += 1
-        objects = tuple(_yolo_objects(_label_file(image), names, height, width, counter))
-        entries.append(_ObjectEntry(image, width, height, objects))
+            objects = tuple(_yolo_objects(_label_file(image), names, height, width, counter))
+            entries.append(_ObjectEntry(image, width, height, objects))
     counter.finish()
     files = [file for image in images if (file := _label_file(image)).is_file()]
     return AnnotationSet(entries, list(names.values()), files)
@@ -638,13 +622,9 @@ def _yolo_objects(
     if not path.is_file():
         return
     for number, line in enumerate(_read_lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            yield _yolo_object(line.split(), names, height, width)
-            counter.good += 1
-        except ValueError as error:
-            counter.add_error(number, str(error), file=path)
+        if line.strip():
+            with counter.row(number, file=path):
+                yield _yolo_object(line.split(), names, height, width)
 
 
 def _yolo_object(cells: Sequence[str], names: Mapping[int, str], height: int, width: int) -> _Object:
@@ -690,16 +670,11 @@ def read_voc(folder: str | Path, split: str = "train", *, errors: RowErrors | No
     entries, labels = [], set[str]()
     for stem in stems:
         file = folder / "Annotations" / f"{stem}.xml"
-        try:
+        with counter.row(file=file):
             if find_inside([folder / "Annotations"], f"{stem}.xml") is None:
                 raise ValueError("does not exist")
-            entry = _voc_image(file, folder / "JPEGImages", counter)
-        except ValueError as error:
-            counter.add_error(None, str(error), file=file)
-            continue
-        counter.good += 1
-        entries.append(entry)
-        labels |= {thing.label for thing in entry.objects}
+            entries.append(_voc_image(file, folder / "JPEGImages", counter))
+            labels |= {thing.label for thing in entries[-1].objects}
     counter.finish()
     files = [file for stem in stems if (file := folder / "Annotations" / f"{stem}.xml").is_file()]
     return AnnotationSet(entries, sorted(labels), files)
@@ -729,16 +704,13 @@ def _voc_image(path: Path, images: Path, counter: RowCounter) -> _ObjectEntry:
         raise ValueError(f"image {image.name} {error}") from None
     objects = []
     for number, element in enumerate(root.iter("object"), 1):
-        try:
+        with counter.row(number, file=path):
             sides = _box_numbers(element.findtext(f"bndbox/{s}") for s in ("xmin", "ymin", "xmax", "ymax"))
             box = _clip((sides[0] - 1, sides[1] - 1, sides[2], sides[3]), height, width)
             label = (element.findtext("name") or "").strip()
             if not label:
                 raise ValueError("has no name")
             objects.append(_Object(label, box))
-            counter.good += 1
-        except ValueError as error:
-            counter.add_error(number, str(error), file=path)
     return _ObjectEntry(image, width, height, tuple(objects))
 
 
@@ -775,24 +747,16 @@ def read_masks(
     for image in list_images([images]):
         stem = image.relative_to(images).with_suffix("")
         mask = next((file for end in ("", "_mask") if (file := masks / f"{stem}{end}.png").is_file()), None)
-        try:
+        with counter.row(file=image):
             if mask is None:
                 raise ValueError(f"has no mask in {masks}")
             height, width = _image_size(image)
             has_16_bits = _check_mask(mask, height, width)
-            if instances is None:
-                instances = has_16_bits
-        except ValueError as error:
-            counter.add_error(None, str(error), file=image)
-            continue
-        if not instances and not names:
+            instances = has_16_bits if instances is None else instances
+            numbers, of_all = (frozenset((0,)), label) if instances else (frozenset(ignored), None)
+            entries.append(_MaskEntry(image, width, height, mask, names, numbers, of_all))
+        if entries and not instances and not names:
             raise MissingValueError("classes.txt", f"to name the classes of {masks}")
-        counter.good += 1
-        if instances:
-            entry = _MaskEntry(image, width, height, mask, names, frozenset((0,)), label)
-        else:
-            entry = _MaskEntry(image, width, height, mask, names, frozenset(ignored), None)
-        entries.append(entry)
     counter.finish()
     files = [entry.mask for entry in entries]
     return AnnotationSet(entries, [label] if instances else list(names.values()), files)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from glassformer.data.examples import IGNORE_INDEX, Arrays, Examples, PairExamples
 from glassformer.data.randomness import Permutation
-from glassformer.errors import EmptyInputError, InputTooLongError, InvalidValueError, MissingValueError
+from glassformer.errors import EmptyInputError, InputTooLongError
 
 LOOKAHEAD = 64  # initial number of rows to try for a batch
 PACKING_WINDOW = 96  # examples that a packed row chooses from
@@ -61,12 +61,6 @@ class Batches:
     pool: int = 20_000
 
     def __post_init__(self) -> None:
-        if self.tokens is None and self.rows is None:
-            raise MissingValueError("tokens or rows", "to cut batches")
-        for name in ("tokens", "rows", "pool"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidValueError(name, value, "at least 1")
         if not len(self.data):
             raise EmptyInputError("training data")
 

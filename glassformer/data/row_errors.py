@@ -6,6 +6,8 @@ bad rows, is probably the wrong file or read with the wrong options, so it raise
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import ClassVar
@@ -72,6 +74,20 @@ class RowCounter:
             self.first.append(RowError(self.file if file is None else fspath(file), line, reason, self.unit))
         if not self.good and self.bad >= GIVE_UP_AFTER:
             raise self._too_many()
+
+    @contextmanager
+    def row(self, line: int | None = None, *, file: str | PathLike[str] | None = None) -> Iterator[None]:
+        """Context that reads a row; a ValueError, TypeError or KeyError in it says why the row is bad."""
+        try:
+            yield
+        except TypeError:
+            self.add_error(line, "has a value of the wrong type", file=file)
+        except KeyError as error:
+            self.add_error(line, f"has no {error}", file=file)
+        except ValueError as error:
+            self.add_error(line, str(error), file=file)
+        else:
+            self.good += 1
 
     def finish(self) -> None:
         """Raise an error if the file has no rows or too many bad ones."""

@@ -16,7 +16,7 @@ from itertools import groupby, islice, zip_longest
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
-from typing import Literal, Unpack, get_args
+from typing import Literal, Unpack
 
 from glassformer.data.readers import (
     HEAD_ROWS,
@@ -80,6 +80,16 @@ class Source(ABC):
     @abstractmethod
     def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
         """Return a hex digest that changes if a file or an option does, to detect outdated caches."""
+
+
+class FileSource(Source):
+    """A source of several files. options: settings that the rows depend on, for the fingerprint."""
+
+    def __init__(self, paths: Sequence[Path], *options: object) -> None:
+        self.paths, self._options = list(paths), options
+
+    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
+        return fingerprint_files(self.paths, *self._options, stamp=stamp)
 
 
 class TextSource(Source):
@@ -298,8 +308,6 @@ def texts(
     """
     files = list_paths(paths)
     formats = {file_format(file) for file in files}
-    if sample_by not in get_args(SampleBy):
-        raise InvalidValueError("sample_by", sample_by, f"one of {', '.join(get_args(SampleBy))}")
     if "plain" in formats and len(formats) > 1:
         raise ConflictError(sorted(formats), "plain text and tables cannot be mixed")
     if "plain" in formats:
@@ -353,11 +361,12 @@ def _textual_columns(head: TablePreview) -> list[str]:
     ]
 
 
-class TextFiles(TextSource):
+class TextFiles(FileSource, TextSource):
     """Documents in plain files; blank lines are skipped."""
 
     def __init__(self, paths: list[Path], sample_by: SampleBy, encoding: str = UTF8) -> None:
-        self.paths, self.sample_by, self.encoding = paths, sample_by, encoding
+        super().__init__(paths, sample_by, encoding)
+        self.sample_by, self.encoding = sample_by, encoding
 
     def pieces(self, errors: RowErrors) -> Iterator[tuple[int, str]]:
         number = -1
@@ -381,9 +390,6 @@ class TextFiles(TextSource):
                         yield True, line
             case "paragraph":
                 yield from _paragraphs(_good_lines(path, counter, self.encoding), counter)
-
-    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
-        return fingerprint_files(self.paths, self.sample_by, self.encoding, stamp=stamp)
 
 
 def _good_lines(path: Path, counter: RowCounter, encoding: str) -> Iterator[str]:
@@ -416,20 +422,16 @@ def _paragraphs(lines: Iterator[str], counter: RowCounter) -> Iterator[tuple[boo
         yield starts_document, "".join(pending)
 
 
-class TextColumn(TextSource):
+class TextColumn(TableSource, TextSource):
     """Documents in a column of a table, one per row."""
 
     def __init__(self, tables: list[TableReader], column: Column) -> None:
-        self._rows = TableSource(self.fields, tables, (column,), (clean_text,))
-        self.column, self.description = column, self._rows.description
-        self.columns_by_field = self._rows.columns_by_field
+        super().__init__(("text",), tables, (column,), (clean_text,))
+        self.column = column
 
     def pieces(self, errors: RowErrors) -> Iterator[tuple[int, str]]:
-        for number, (text,) in enumerate(self._rows.rows(errors)):
+        for number, (text,) in enumerate(self.rows(errors)):
             yield number, text
-
-    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
-        return self._rows.fingerprint(stamp)
 
 
 # --- pairs
@@ -473,12 +475,7 @@ def pairs(
     return TableSource((*PAIR_FIELDS, "to"), tables, chosen, (clean_text,) * 3)
 
 
-_CLASS_NAMES = (
-    "label",
-    "labels",
-    "class",
-    "sentiment",
-)  # a table with such a column is labeled text, not pairs
+_CLASS_NAMES = ("label", "labels", "class", "sentiment")  # of a table of labeled texts, not of pairs
 
 
 def _pair_columns(table: TableReader, to: Column | None = None) -> tuple[Column, ...]:
@@ -500,15 +497,14 @@ def _pair_columns(table: TableReader, to: Column | None = None) -> tuple[Column,
     return textual[0], textual[1]
 
 
-class AlignedFiles(Source):
+class AlignedFiles(FileSource):
     """Pairs of line n of one file and line n of another."""
 
     fields = PAIR_FIELDS
-    columns = None
-    description = "source from the first file, target from the second"
 
     def __init__(self, source: Path, target: Path, encoding: str = UTF8) -> None:
-        self.paths, self.encoding = (source, target), encoding
+        super().__init__([source, target], "aligned", encoding)
+        self.encoding = encoding
 
     def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
         counter = errors.start_file(self.paths[0])
@@ -530,9 +526,6 @@ class AlignedFiles(Source):
                 counter.good += 1
                 yield tuple(row)
         counter.finish()
-
-    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
-        return fingerprint_files(self.paths, "aligned", self.encoding, stamp=stamp)
 
 
 def write_pairs_with_language(
@@ -688,13 +681,9 @@ MAX_SCORE = 1000
 
 def clean_score(value: object) -> str | Invalid:
     """Convert a value to the text of a number, or to `Invalid`."""
-    try:
-        number = float(str(value))
-    except ValueError:
-        return Invalid("is not a number")
-    return (
-        str(number) if abs(number) <= MAX_SCORE else Invalid(f"is not between -{MAX_SCORE} and {MAX_SCORE}")
-    )
+    number = clean_number(value)
+    is_large = isinstance(number, str) and abs(float(number)) > MAX_SCORE
+    return Invalid(f"is not between -{MAX_SCORE} and {MAX_SCORE}") if is_large else number
 
 
 def embedding_pairs(

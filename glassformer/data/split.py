@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source, Stamp, TextFiles, TextSource, stamp_by_time
-from glassformer.errors import EmptyInputError, InvalidValueError
+from glassformer.errors import EmptyInputError
 
 Item = TypeVar("Item")
 MAX_CACHED_CHARS = 1 << 24  # in the rows that a pass over one side caches for the other side
@@ -26,8 +26,6 @@ def split_source(source: Source, fraction: float, *, seed: int) -> tuple[Source,
     Unicode composition. So the same sentence is never on both sides, however often it occurs.
     If there are no documents to choose from, the end of the text is held out; see `splits_documents`.
     """
-    if not 0 < fraction < 1:
-        raise InvalidValueError("fraction", fraction, "a number between 0 and 1, e.g. 0.01")
     train, valid = (_Side(seed=seed, fraction=fraction, held_out=held_out) for held_out in (False, True))
     cache = _Cache()
     if isinstance(source, TextFiles) and splits_documents(source):

@@ -10,7 +10,7 @@ from typing import Any
 
 from glassformer.data.readers import UTF8, JsonlReader, open_text
 from glassformer.data.row_errors import RowCounter, RowErrors
-from glassformer.data.sources import Paths, Source, Stamp, fingerprint_files, list_paths, stamp_by_time
+from glassformer.data.sources import FileSource, Paths, list_paths
 from glassformer.errors import FileProblemError
 from glassformer.json_text import parse_json
 
@@ -42,13 +42,14 @@ def questions(paths: Paths, *, encoding: str = UTF8) -> QuestionSource:
     return QuestionSource(list_paths(paths), encoding)
 
 
-class QuestionSource(Source):
+class QuestionSource(FileSource):
     """Rows of context, question and answers; the answers are JSON, see `GoldAnswers`."""
 
     fields = ("context", "question", "answers")
 
     def __init__(self, paths: Sequence[Path], encoding: str) -> None:
-        self.paths, self.encoding = list(paths), encoding
+        super().__init__(paths, "questions", encoding)
+        self.encoding = encoding
 
     def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
         for path in self.paths:
@@ -64,9 +65,6 @@ class QuestionSource(Source):
                     counter.good += 1
                     yield context, question.strip(), json.dumps(gold, ensure_ascii=False)
             counter.finish()
-
-    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
-        return fingerprint_files(self.paths, "questions", self.encoding, stamp=stamp)
 
 
 def _read_document(path: Path, encoding: str) -> Mapping[str, Any] | None:

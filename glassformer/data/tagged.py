@@ -20,16 +20,7 @@ from glassformer.data.readers import (
     read_lines,
 )
 from glassformer.data.row_errors import Invalid, RowCounter, RowErrors
-from glassformer.data.sources import (
-    Paths,
-    Source,
-    Stamp,
-    clean_label,
-    clean_text,
-    fingerprint_files,
-    list_paths,
-    stamp_by_time,
-)
+from glassformer.data.sources import FileSource, Paths, clean_label, clean_text, list_paths
 from glassformer.errors import FileProblemError, InvalidValueError
 from glassformer.messages import plural, quantity
 
@@ -54,13 +45,14 @@ def tagged_sentences(
     return TaggedSource(list_paths(paths), columns, encoding)
 
 
-class TaggedSource(Source):
+class TaggedSource(FileSource):
     """Tagged sentences of one or several files."""
 
     fields = ("words", "tags")
 
     def __init__(self, paths: Sequence[Path], columns: Sequence[Column] | None, encoding: str) -> None:
-        self.paths, self.columns, self.encoding = list(paths), columns, encoding
+        super().__init__(paths, "tagged", columns, encoding)
+        self.columns, self.encoding = columns, encoding
 
     def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
         for path in self.paths:
@@ -118,9 +110,6 @@ class TaggedSource(Source):
             raise InvalidValueError("columns", [word, tag], "column numbers from 1, as there is no header")
         found = dict(enumerate(cells, 1))
         return found.get(word), found.get(tag)
-
-    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
-        return fingerprint_files(self.paths, "tagged", self.columns, self.encoding, stamp=stamp)
 
 
 def _problem(words: Sequence[object], tags: Sequence[object]) -> str:

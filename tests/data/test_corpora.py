@@ -13,7 +13,7 @@ import pytest
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source, TextSource, pairs, texts
 from glassformer.data.split import split_source
-from glassformer.errors import EmptyInputError, InvalidValueError
+from glassformer.errors import EmptyInputError
 from tests.data.files import X20, joined, placed, read
 
 
@@ -98,8 +98,6 @@ def test_split_puts_every_sentence_into_exactly_one_side(tmp_path: Path) -> None
         split_source(full, 1e-9, seed=0)
     with pytest.raises(EmptyInputError):
         split_source(full, 1 - 1e-9, seed=0)
-    with pytest.raises(InvalidValueError):
-        split_source(full, 1, seed=0)
 
 
 def test_split_of_files_holds_out_the_end(tmp_path: Path) -> None:
