@@ -26,7 +26,6 @@ class Objects(NamedTuple):
 
     labels: class numbers (n,). boxes: x_min, y_min, x_max, y_max in pixels (n, 4). scores: (n,), of
     predictions. masks: (n, H, W) or None. crowd: groups of objects, which may match several predictions (n,).
-    areas: that choose the size class (n,); by default those of the masks or boxes.
     """
 
     labels: NDArray[np.integer[Any]]
@@ -34,7 +33,6 @@ class Objects(NamedTuple):
     scores: Floats | None = None
     masks: NDArray[np.bool_] | None = None
     crowd: NDArray[np.bool_] | None = None
-    areas: Floats | None = None
 
 
 def objects_of(annotations: Sequence[Annotation], classes: Sequence[str]) -> Objects:
@@ -203,8 +201,6 @@ def _take(objects: Objects, rows: NDArray[np.integer[Any]]) -> Objects:
 
 
 def _areas(objects: Objects, masks: bool) -> Floats:
-    if objects.areas is not None:
-        return objects.areas
     if masks and objects.masks is not None:
         return objects.masks.sum((1, 2)).astype(np.float64)
     return _box_areas(objects.boxes)

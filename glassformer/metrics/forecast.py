@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from glassformer.errors import EmptyInputError, ShapeError
+from glassformer.errors import EmptyInputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +40,10 @@ class ForecastErrors:
 
     def add(self, forecast: Tensor, actual: Tensor) -> None:
         """Add the errors of a batch: forecast and actual values (B, N, C), both standardized."""
-        if forecast.shape != actual.shape or forecast.dim() != 3:
-            raise ShapeError(
-                "the forecast", forecast.shape, f"that of the actual values {tuple(actual.shape)}"
-            )
         error = forecast.detach().double() - actual.detach().to(forecast.device).double()
         error = error.contiguous()  # sums follow the memory order, so equal errors give bit-identical sums
-        squared, absolute = (
-            error.square().sum(0).cpu(),
-            error.abs().sum(0).cpu(),
-        )  # only sums leave the device
+        # only sums leave the device
+        squared, absolute = error.square().sum(0).cpu(), error.abs().sum(0).cpu()
         self.squared = squared if self.squared is None else self.squared + squared
         self.absolute = absolute if self.absolute is None else self.absolute + absolute
         self.forecasts += len(error)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-VOID = -1  # pixels without a class, in maps (H, W)
 ClassMap = NDArray[np.integer[Any]]
 
 
@@ -86,51 +85,29 @@ class PanopticQuality:
     def add(
         self, classes: ClassMap, segments: ClassMap, true_classes: ClassMap, true_segments: ClassMap
     ) -> None:
-        """Add an image: class numbers and segment numbers (H, W), predicted and annotated.
-
-        Pixels with the class VOID belong to no segment; predicted segments that are mostly there are ignored.
-        """
-        predicted, predicted_keys = self._segments(classes, segments)
-        true, true_keys = self._segments(true_classes, true_segments)
+        """Add an image: class numbers and segment numbers (H, W), predicted and annotated."""
+        predicted, predicted_labels = self._segments(classes, segments)
+        true, true_labels = self._segments(true_classes, true_segments)
         areas, true_areas = np.bincount(predicted), np.bincount(true)
-        codes, shared = np.unique(predicted * len(true_keys) + true, return_counts=True)
-        pairs = np.stack(np.divmod(codes, len(true_keys)))
-        void = np.zeros(len(predicted_keys), np.int64)  # pixels of each predicted segment in void
-        true_void = np.zeros(len(true_keys), np.int64)
-        for (a, b), count in zip(pairs.T, shared, strict=True):
-            if true_keys[b][0] == VOID:
-                void[a] += count
-            if predicted_keys[a][0] == VOID:
-                true_void[b] += count
-        matched, true_matched = set(), set()
-        for (a, b), count in zip(pairs.T.tolist(), shared.tolist(), strict=True):
-            label = predicted_keys[a][0]
-            if label == VOID or label != true_keys[b][0]:
-                continue
-            iou = count / (areas[a] - void[a] + true_areas[b] - true_void[b] - count)
-            if iou > 0.5:
-                self._iou[label] += iou
-                self._counts[0, label] += 1
-                matched.add(a)
-                true_matched.add(b)
-        for n, (label, _) in enumerate(predicted_keys):
-            if label != VOID and n not in matched and void[n] <= 0.5 * areas[n]:
-                self._counts[1, label] += 1
-        for n, (label, _) in enumerate(true_keys):
-            if label != VOID and n not in true_matched and true_void[n] <= 0.5 * true_areas[n]:
-                self._counts[2, label] += 1
+        codes, shared = np.unique(predicted * len(true_labels) + true, return_counts=True)
+        a, b = np.divmod(codes, len(true_labels))
+        iou = shared / (areas[a] + true_areas[b] - shared)
+        matched = (iou > 0.5) & (predicted_labels[a] == true_labels[b])
+        labels = predicted_labels[a][matched]
+        self._iou += np.bincount(labels, iou[matched], self.num_classes)
+        right = np.bincount(labels, minlength=self.num_classes)
+        found, expected = (
+            np.bincount(all_, minlength=self.num_classes) for all_ in (predicted_labels, true_labels)
+        )
+        self._counts += np.stack((right, found - right, expected - right))
 
-    def _segments(
-        self, classes: ClassMap, segments: ClassMap
-    ) -> tuple[NDArray[np.int64], Sequence[tuple[int, int]]]:
-        """Return a number from 0 for every pixel's segment, and class and segment of each number."""
+    def _segments(self, classes: ClassMap, segments: ClassMap) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return a number from 0 for every pixel's segment, and the class of each number."""
         flat = classes.astype(np.int64).ravel()
-        flat = np.where((flat >= 0) & (flat < self.num_classes), flat, VOID)
-        alone = np.isin(flat, self._stuff) | (flat == VOID)
-        numbers = np.where(alone, 0, segments.astype(np.int64).ravel())
+        numbers = np.where(np.isin(flat, self._stuff), 0, segments.astype(np.int64).ravel())
         count = int(numbers.max(initial=0)) + 1
-        codes, numbers = np.unique((flat - VOID) * count + numbers, return_inverse=True)
-        return numbers.ravel(), [(int(code) // count + VOID, int(code) % count) for code in codes]
+        codes, numbers = np.unique(flat * count + numbers, return_inverse=True)
+        return numbers.ravel(), codes // count
 
     def scores(self, classes: Collection[int] | None = None) -> dict[str, float]:
         """Return pq, sq and rq, averaged over the classes that occur or are predicted.

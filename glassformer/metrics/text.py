@@ -6,33 +6,44 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
-
-from glassformer.errors import ConflictError, EmptyInputError
 
 Case = Literal["mixed", "lower"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """A score from 0 to 100 with sacreBLEU's signature."""
+    """A score from 0 to 100 with sacreBLEU's signature. note: set if another tokenizer was used."""
 
     score: float
     signature: str
+    note: str = ""
 
 
 def bleu(
     hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a", case: Case = "mixed"
 ) -> Score:
-    """Compute corpus BLEU of detokenized texts. tokenize: sacreBLEU's tokenizer. case: "lower" ignores case.
+    """Compute corpus BLEU of detokenized texts.
+
+    tokenize: sacreBLEU's tokenizer. If one for Korean or Japanese is not installed, `char` is used, and
+    `note` says so. case: "lower" ignores case.
 
     >>> round(bleu(["a cat sat on the mat"], ["a cat sat on the mat"]).score, 6)
     100.0
     """
     from sacrebleu.metrics import BLEU
 
-    return _corpus_score(BLEU(tokenize=tokenize, lowercase=case == "lower"), hypotheses, references)
+    note = ""
+    try:
+        metric = BLEU(tokenize=tokenize, lowercase=case == "lower")
+    except (RuntimeError, ImportError):
+        metric = BLEU(tokenize="char", lowercase=case == "lower")
+        note = (
+            f"the BLEU tokenizer '{tokenize}' is not installed (pip install "
+            f"'sacrebleu[{tokenize.split('-')[0]}]'), so BLEU is computed over single characters ('char')"
+        )
+    return replace(_corpus_score(metric, hypotheses, references), note=note)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str], *, case: Case = "mixed") -> Score:
@@ -43,17 +54,8 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, case: Case = "
 
 
 def _corpus_score(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    if not hypotheses:
-        raise EmptyInputError("list of hypotheses")
-    _check_equal_length(hypotheses, references)
     result = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(score=result.score, signature=str(metric.get_signature()))
-
-
-def _check_equal_length(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    if len(hypotheses) != len(references):
-        reason = f"there are {len(hypotheses)} texts and {len(references)} references"
-        raise ConflictError(("hypotheses", "references"), reason)
 
 
 def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
@@ -66,7 +68,6 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, flo
     >>> rouge(["the cat sat"], ["The cat sat down."])["rouge1"].__round__(2)
     85.71
     """
-    _check_equal_length(hypotheses, references)
     totals = {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         words, expected = (re.findall(r"[^\W_]+", text.lower()) for text in (hypothesis, reference))

@@ -29,7 +29,7 @@ from glassformer.data.readers import UTF8, TableOptions, check_encoding
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import Fill, SeriesSet, read_series
 from glassformer.data.timestamps import advance
-from glassformer.data.windows import Doubles, KnownCovariates, mean_abs, mean_and_std
+from glassformer.data.windows import Doubles, KnownCovariates, mean_and_std
 from glassformer.errors import InvalidValueError, NonFiniteError, UnsupportedError
 from glassformer.processors.base import ForwardInputs, Processor
 
@@ -268,7 +268,7 @@ def scale_of(bundle: Bundle, windows: Doubles) -> WindowScale:
             size = np.where(spread == 0, np.abs(mean), spread)
             return WindowScale(shift=mean, size=np.where(size == 0, 1.0, size))
         if read.scaling == "mean":  # to a mean absolute value of 1, not shifted
-            size = mean_abs(windows)
+            size = np.abs(windows).mean(-2, keepdims=True)
             return WindowScale(shift=zeros, size=np.where(size == 0, 1.0, size))
     return WindowScale(shift=zeros, size=ones)
 
