@@ -6,6 +6,7 @@ the other pages are tables generated from the code, so they are always up to dat
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import re
@@ -14,7 +15,7 @@ from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as dataclass_fields
 from importlib import import_module
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import typer
 import typer.main
@@ -22,13 +23,14 @@ import typer.main
 from docs.docstrings import sentence
 from docs.glossary import GLOSSARY, HTTP_FIELDS
 from glassformer.cli.main import app, commands
+from glassformer.core import schema as settings
 from glassformer.families.registry import families
 from glassformer.generation import GenerationConfig
 from glassformer.server.app import create_app
 from glassformer.tasks.registry import REQUIRED, TaskSpec, tasks
 from glassformer.training.job_spec import JobSpec
-from glassformer.training.jobs import job_names
-from glassformer.training.recipe import describe_keys
+from glassformer.training.jobs import all_jobs, job_names
+from glassformer.training.recipe import ModelOptions, TokenizerOptions, TrainingOptions
 
 FORWARD = ("forward",)
 
@@ -363,6 +365,49 @@ def recipe_page() -> str:
         ]
         parts.append(table(("key", "description", "type", "unit", "range", "default"), rows))
     return "\n\n".join(parts) + "\n"
+
+
+class KeyDescription(NamedTuple):
+    """A key of a recipe, for the reference. job: of a data key; None for the other sections.
+
+    default: as in YAML, or "required". interval: valid numbers, e.g. `[0, 1)`.
+    """
+
+    section: str
+    job: JobSpec | None
+    key: str
+    type: str
+    default: str
+    unit: str
+    interval: str
+    description: str
+
+
+def describe_keys() -> Iterator[KeyDescription]:
+    """Return the descriptions of all keys of all sections of a recipe."""
+    sections: list[tuple[JobSpec | None, type[settings.Settings]]] = [(job, job.data) for job in all_jobs()]
+    for job, section in [*sections, *((None, s) for s in (TokenizerOptions, ModelOptions, TrainingOptions))]:
+        types = settings.field_types(section)
+        for key in dataclasses.fields(section):  # type: ignore[arg-type]
+            info = key.metadata
+            yield KeyDescription(
+                section=section.section,
+                job=job,
+                key=key.name,
+                type=settings.describe_type(types[key.name]),
+                default=_format_default(key),
+                unit=info["unit"],
+                interval=info["interval"],
+                description=info["description"],
+            )
+
+
+def _format_default(key: dataclasses.Field[Any]) -> str:
+    if key.default_factory is not dataclasses.MISSING:
+        return ""
+    if key.default is settings.REQUIRED:
+        return "required"
+    return json.dumps(key.default) if not isinstance(key.default, str) else key.default
 
 
 # tasks

@@ -7,9 +7,8 @@ stores the recipe with all settings filled in, which reproduces the training.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,12 +17,9 @@ import yaml
 
 from glassformer.core.precision import DTYPE_ALIASES
 from glassformer.core.schema import (
-    REQUIRED,
     Settings,
     SettingsType,
     coerce_value,
-    describe_type,
-    field_types,
     parse_settings,
     setting,
 )
@@ -48,10 +44,10 @@ SECTIONS = ("job", "seed", "data", "tokenizer", "model", "training")
 
 
 # intervals and units of several settings
-STEPS = {"interval": "[1, inf)", "unit": "optimizer steps"}
-EXAMPLES = {"interval": "[1, inf)", "unit": "examples"}
-MODELS = {"interval": "[0, inf)", "unit": "models"}
-PROBABILITY = {"interval": "[0, 1)", "unit": "probability"}
+STEPS: dict[str, Any] = {"interval": "[1, inf)", "unit": "optimizer steps"}
+EXAMPLES: dict[str, Any] = {"interval": "[1, inf)", "unit": "examples"}
+MODELS: dict[str, Any] = {"interval": "[0, inf)", "unit": "models"}
+PROBABILITY: dict[str, Any] = {"interval": "[0, 1)", "unit": "probability"}
 
 
 class BatchLimits(NamedTuple):
@@ -328,53 +324,6 @@ class TrainingOptions(Settings):
         """Return the maximum size of a batch. default: if the recipe sets none."""
         chosen = BatchLimits(self.batch_size, self.batch_tokens)
         return default if chosen == BatchLimits() else chosen
-
-
-class KeyDescription(NamedTuple):
-    """A key of a recipe, for the reference. job: of a data key; None for the other sections.
-
-    default: as in YAML, or "required". interval: valid numbers, e.g. `[0, 1)`.
-    """
-
-    section: str
-    job: JobSpec | None
-    key: str
-    type: str
-    default: str
-    unit: str
-    interval: str
-    description: str
-
-
-def describe_keys() -> Iterator[KeyDescription]:
-    """Return the descriptions of all keys of all sections of a recipe.
-
-    >>> next(key.description for key in describe_keys() if key.key == "eps")
-    'Adam epsilon'
-    """
-    sections: list[tuple[JobSpec | None, type[Settings]]] = [(job, job.data) for job in all_jobs()]
-    for job, section in [*sections, *((None, s) for s in (TokenizerOptions, ModelOptions, TrainingOptions))]:
-        types = field_types(section)
-        for key in dataclasses.fields(section):  # type: ignore[arg-type]
-            info = key.metadata
-            yield KeyDescription(
-                section=section.section,
-                job=job,
-                key=key.name,
-                type=describe_type(types[key.name]),
-                default=_format_default(key),
-                unit=info["unit"],
-                interval=info["interval"],
-                description=info["description"],
-            )
-
-
-def _format_default(key: dataclasses.Field[Any]) -> str:
-    if key.default_factory is not dataclasses.MISSING:
-        return ""
-    if key.default is REQUIRED:
-        return "required"
-    return json.dumps(key.default) if not isinstance(key.default, str) else key.default
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import glassformer
+from docs.reference import describe_keys
 from glassformer import generation, tasks, training
 from glassformer.cli.main import commands
 from glassformer.families.registry import families
-from glassformer.training.recipe import describe_keys
 from tests.docs.pages import DOCS, PAGES, ROOT
 
 if TYPE_CHECKING:

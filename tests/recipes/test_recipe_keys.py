@@ -2,8 +2,9 @@
 
 import pytest
 
+from docs.reference import describe_keys
 from glassformer.errors import UnknownNameError
-from glassformer.training.recipe import SYNONYMS, TrainingOptions, describe_keys, parse_section
+from glassformer.training.recipe import SYNONYMS, TrainingOptions, parse_section
 
 
 def test_every_key_has_a_one_line_description():
