@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 from experiments.image_folders import Arrays
 from experiments.training_runs import Trained
-from glassformer.data.images import Augment
 from glassformer.recipes import recipe_path
 from glassformer.training.hardware import device_for
 from glassformer.training.jobs.classify.images import ImageData
@@ -78,13 +77,14 @@ def run(folder: Path, parts: Mapping[str, Arrays], *, seed: int, device: str) ->
     epochs = recipe.training.epochs or 300
     a_pass = len(images) // batch
     steps, step, curve = math.ceil(epochs * a_pass), 0, list[tuple[int, float]]()
-    changes, began = changes_of(recipe, seed), time.monotonic()
+    changes, began = recipe.data, time.monotonic()
+    assert isinstance(changes, ImageData)
     while step < steps:
         epoch, workspace = divmod(step, a_pass)
         if workspace == 0:
             order = np.random.default_rng([seed, epoch]).permutation(len(images))
         rows = order[workspace * batch : (workspace + 1) * batch]
-        inputs = normalize(changes(images[rows], rows, epoch=epoch))
+        inputs = normalize(changes.augment(images[rows], rows, seed=seed, epoch=epoch))
         for group in optimiser.param_groups:
             group["lr"] = RATE * min(1, step / (steps / 10)) * (1 + math.cos(math.pi * step / steps)) / 2
         wrong = loss(model, inputs, targets[torch.from_numpy(rows).to(on)], recipe)
@@ -98,15 +98,6 @@ def run(folder: Path, parts: Mapping[str, Arrays], *, seed: int, device: str) ->
     count = sum(parameter.numel() for parameter in model.parameters())
     trained = Trained(folder=folder, seconds=seconds, parameters=count, of="accuracy", curve=curve)
     return trained, accuracy(model, *parts["test"], normalize)
-
-
-def changes_of(recipe: Recipe, seed: int) -> Augment:
-    """The augmentation of the recipe."""
-    data = recipe.data
-    assert isinstance(data, ImageData)
-    return Augment(
-        flip=data.flip_prob, shift=data.max_shift, rotate=data.max_rotation, erase=data.erase_prob, seed=seed
-    )
 
 
 def loss(model: nn.Module, inputs: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import importlib.util
 import json
 import time
 from collections.abc import Iterator
@@ -82,9 +81,8 @@ def likeness(got: list[str], rows: Set, language: str) -> dict[str, float]:
     if language != "ko":
         return {"bleu": bleu(got, expected).score, **scores}
     scores["bleu-char"] = bleu(got, expected, tokenize="char").score
-    if importlib.util.find_spec("mecab_ko") is None:
-        return scores
-    return {"bleu-mecab": bleu(got, expected, tokenize="ko-mecab").score, **scores}
+    parser = bleu(got, expected, tokenize="ko-mecab")
+    return scores if parser.note else {"bleu-mecab": parser.score, **scores}
 
 
 def _lines(path: Path) -> list[str]:

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from glassformer.core.schema import Settings
 from glassformer.data.annotated_examples import NO_OBJECT
+from glassformer.data.examples import augmentation
 
 VISIBLE = 0.3  # an object stays a target if at least this share of its box is left after cropping
 PASTED = 0.5  # probability that an object of the other image is pasted
@@ -19,37 +21,40 @@ COARSE = 4  # the ellipses of pasted objects are computed at this stride
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectAugment:
+class ObjectAugment(Settings):
     """Random augmentation of images and their objects, for training only.
 
     It draws from torch's generator, which the trainer seeds for each micro-batch, so that a resumed run draws
     the same numbers.
-
-    flip: probability of a horizontal flip. vertical_flip: of a vertical one.
-    scale: images are zoomed by up to exp(scale) in or out, at a random position.
-    color: largest change of brightness, contrast and saturation, as a fraction.
-    copy_paste: probability that objects of another image of the batch are pasted into an image.
     """
 
-    flip: float = 0.0
-    vertical_flip: float = 0.0
-    scale: float = 0.0
-    color: float = 0.0
-    copy_paste: float = 0.0
+    section = "data"
+
+    flip_prob: float = augmentation("random horizontal flip", 0.5)
+    vertical_flip_prob: float = augmentation("random vertical flip")
+    scale_jitter: float = augmentation(
+        "zoom by up to exp(+-scale_jitter), at a random position", 0.3, "[0, 2]"
+    )
+    color_jitter: float = augmentation("change of brightness, contrast and saturation", 0.2, unit="fraction")
+    copy_paste_prob: float = augmentation(
+        "paste objects of another image, cut out by masks (segment) or as ellipses (detect)"
+    )
 
     def transform(self, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Draw the map from new to old coordinates, both from -1 to 1: factors (B, 2) and shifts (B, 2)."""
         draws = torch.rand(count, 5, device=device)
-        signs = torch.where(draws[:, :2] < draws.new_tensor([self.flip, self.vertical_flip]), -1.0, 1.0)
-        zoom = torch.exp((2 * draws[:, 2:3] - 1) * self.scale)
+        signs = torch.where(
+            draws[:, :2] < draws.new_tensor([self.flip_prob, self.vertical_flip_prob]), -1.0, 1.0
+        )
+        zoom = torch.exp((2 * draws[:, 2:3] - 1) * self.scale_jitter)
         free = (1 - 1 / zoom).abs()  # how far the window, or the image in it, may move
         return signs / zoom, (2 * draws[:, 3:] - 1) * free
 
     def change_colors(self, images: Tensor) -> Tensor:
         """Change brightness, contrast and saturation of images (B, C, H, W) from 0 to 1."""
-        if not self.color:
+        if not self.color_jitter:
             return images
-        draws = 1 + (2 * torch.rand(3, len(images), 1, 1, 1, device=images.device) - 1) * self.color
+        draws = 1 + (2 * torch.rand(3, len(images), 1, 1, 1, device=images.device) - 1) * self.color_jitter
         images = images * draws[0]
         mean = images.mean((1, 2, 3), keepdim=True)
         images = mean + (images - mean) * draws[1]

@@ -16,18 +16,15 @@ from glassformer.data.examples import Arrays, EqualLengths, StoredExamples, pad
 from glassformer.data.image_files import ImageLike, find_inside, load_image
 from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.images import Augment
-from glassformer.data.readers import Column, TableOptions, open_table
+from glassformer.data.readers import Column, TableOptions, find_column, open_table
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import (
+    FileSource,
     Paths,
-    Source,
-    Stamp,
     TableSource,
     clean_text,
     columns_unclear,
-    fingerprint_files,
     list_paths,
-    stamp_by_time,
 )
 from glassformer.data.store import Store
 from glassformer.errors import FileMissingError, FileProblemError, InvalidValueError
@@ -38,7 +35,7 @@ _CAPTION_NAMES = ("caption", "text", "title", "description", "name")
 PIXELS = "pixels.u8"
 
 
-class CaptionSource(Source):
+class CaptionSource(FileSource):
     """Pairs of an image path and a caption, from CSV, TSV, JSON Lines, Parquet or COCO JSON files.
 
     columns: names or numbers of the image and the caption column; by default those with common names.
@@ -55,7 +52,8 @@ class CaptionSource(Source):
         images: str | Path | None = None,
         **text: Unpack[TableOptions],
     ) -> None:
-        self.paths, self.images, self._columns = list_paths(paths), images, columns
+        super().__init__(list_paths(paths), columns, images)
+        self.images, self._columns = images, columns
         if columns is not None and len(columns) != 2:
             raise InvalidValueError("columns", list(columns), "the image and the caption column")
         if images is not None and not Path(images).is_dir():
@@ -70,11 +68,7 @@ class CaptionSource(Source):
         columns = self._columns
         if columns is None:
             names = table.head().header()
-            lower = {name.lower(): name for name in names}
-            found = [
-                next((lower[name] for name in known if name in lower), None)
-                for known in (_IMAGE_NAMES, _CAPTION_NAMES)
-            ]
+            found = [find_column(names, known) for known in (_IMAGE_NAMES, _CAPTION_NAMES)]
             if None in found:
                 raise columns_unclear(table, names, "the image and the caption")
             columns = [name for name in found if name is not None]
@@ -93,9 +87,6 @@ class CaptionSource(Source):
             return find_inside(folders, image) or folders[0] / image
         except ValueError as error:
             raise FileProblemError(file, str(error), hint="name files below the folder of images") from None
-
-    def fingerprint(self, stamp: Stamp = stamp_by_time) -> str:
-        return fingerprint_files(self.paths, self._columns, self.images, stamp=stamp)
 
 
 def _read_coco(path: Path) -> list[tuple[str, str]]:
@@ -153,9 +144,11 @@ class CaptionExamples(EqualLengths, StoredExamples):
         pad_id: int,
         length: int = 0,
         augment: Augment | None = None,
+        seed: int = 0,
     ) -> None:
         super().__init__(store, pad_id=pad_id)
-        self.processor, self.augment, self.length = processor, augment, length
+        self.processor, self.length = processor, length
+        self.augment, self.seed = augment, seed
         shape = (processor.size["height"], processor.size["width"], 3)
         self.pixels = np.memmap(folder / PIXELS, np.uint8, "r").reshape(-1, *shape)
 
@@ -164,7 +157,7 @@ class CaptionExamples(EqualLengths, StoredExamples):
         (ids, numbers), lengths = self.store.gather(rows)
         pixels = np.asarray(self.pixels[numbers])
         if self.augment is not None:
-            pixels = self.augment(pixels, rows, epoch=epoch)
+            pixels = self.augment.augment(pixels, rows, seed=self.seed, epoch=epoch)
         padded = pad(ids, lengths[:, 0], self.pad_id)
         missing = self.length - padded.shape[1]
         if missing > 0:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from glassformer.data.examples import PairExamples
 from glassformer.data.randomness import position_keys, uniform
 from glassformer.data.store import Ragged, Store, positions_in_rows
-from glassformer.errors import InvalidValueError
 
 MAX_TRIM = 3  # at most 1 / MAX_TRIM of the words are trimmed
 GAP_EVERY = 8  # one gap, and one more for every GAP_EVERY words
@@ -108,11 +107,6 @@ class Corruption:
     shuffle: float
     gap_id: int | None
     starts_word: NDArray[np.bool_]
-
-    def __post_init__(self) -> None:
-        for name in ("trim", "gap", "shuffle"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InvalidValueError(name, getattr(self, name), "a probability from 0 to 1")
 
     def apply(self, clean: Ragged, rows: NDArray[np.int64], *, seed: int, epoch: int) -> Ragged:
         """Corrupt the sentences with the given row numbers; no sentence gets longer."""

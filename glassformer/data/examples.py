@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from glassformer.core.schema import setting
 from glassformer.data.store import Store
-from glassformer.errors import EmptyInputError, InvalidValueError
+from glassformer.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from glassformer.data.bpe_dropout import BpeDropout
@@ -21,6 +22,12 @@ IGNORE_INDEX = -100  # the label of a token without loss
 _BLOCK_SALT = 0xB10C
 Arrays = dict[str, NDArray[Any]]
 Ids = NDArray[np.int64]
+
+
+def augmentation(description: str, default: float = 0.0, interval: str = "[0, 1]", unit: str = "") -> Any:
+    """Declare a setting of a random augmentation."""
+    unit = unit or ("probability" if interval == "[0, 1]" else "")
+    return setting(default, f"augmentation: {description}", interval=interval, unit=unit)
 
 
 class Examples(Protocol):
@@ -231,12 +238,8 @@ class PackedBlocks:
         pad_id: int = 0,
         segments: bool = True,
     ) -> None:
-        if length < 1:
-            raise InvalidValueError("length", length, "at least 1")
         self._ids, self._ends = store.concatenated(field)
         self._size = len(self._ids)
-        if not self._size:
-            raise EmptyInputError(f"text in {store.folder}")
         self.length, self.seed, self.pad_id, self.segments = length, seed, pad_id, segments
 
     def __len__(self) -> int:

@@ -13,14 +13,14 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from glassformer.data.examples import EqualLengths
+from glassformer.core.schema import Settings
+from glassformer.data.examples import EqualLengths, augmentation
 from glassformer.data.image_files import MAX_PIXELS, ImageSource, Label, Split, find_images
 from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.randomness import hash_draws, uniform
@@ -31,7 +31,6 @@ from glassformer.errors import (
     FileExistsAlreadyError,
     FileProblemError,
     InvalidValueError,
-    ShapeError,
     UnknownNameError,
 )
 from glassformer.weights.atomic_write import atomic_folder
@@ -164,8 +163,6 @@ class ImageSet:
 
         Identical images are in the same split. A class with at least two different images is in both splits.
         """
-        if not 0 < fraction < 1:
-            raise InvalidValueError("fraction", fraction, "a number between 0 and 1")
         draws = hash_draws(self._hashes, seed)
         which = np.unique(self._hashes, return_inverse=True)[1]
         held_out, labels = draws < fraction, np.asarray(self._labels)
@@ -185,46 +182,36 @@ class ImageSet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Augment:
-    """Random augmentation, for training only.
+class Augment(Settings):
+    """Random augmentation, for training only. Shifted and rotated images are mirrored at their edges."""
 
-    flip: the probability of a horizontal flip.
-    shift: the largest translation in pixels, in each direction.
-    rotate: the largest rotation in degrees, in each direction.
-    erase: the probability that a rectangle is replaced by the mean color.
-    padding: what appears at the edges: the mirrored image, or black.
-    """
+    section = "data"
 
-    flip: float = 0.0
-    shift: int = 0
-    rotate: float = 0.0
-    erase: float = 0.0
-    padding: Literal["reflect", "zero"] = "reflect"
-    seed: int = 0
+    flip_prob: float = augmentation("random horizontal flip")
+    max_shift: int = augmentation("maximum random shift", 0, "[0, inf)", "pixels")
+    max_rotation: float = augmentation("maximum random rotation", 0.0, "[0, 180]", "degrees")
+    erase_prob: float = augmentation("random erasing of a rectangle, which gets the mean color")
 
-    def __post_init__(self) -> None:
-        for name, most in (("flip", 1), ("erase", 1), ("shift", 1 << 20), ("rotate", 180)):
-            if not 0 <= getattr(self, name) <= most:
-                raise InvalidValueError(name, getattr(self, name), f"from 0 to {most}")
-
-    def __call__(self, images: Bytes, rows: Rows, *, epoch: int) -> Bytes:
+    def augment(self, images: Bytes, rows: Rows, *, seed: int, epoch: int) -> Bytes:
         """Augment images (B, H, W, C) with these row numbers; the shape stays the same."""
-        draws = uniform(self.seed, epoch, rows, 9)  # (B, 9)
-        shift = np.floor(draws[:, 0:2] * (2 * self.shift + 1)).astype(np.int64) - self.shift  # (B, 2)
-        flip = draws[:, 2] < self.flip
-        if self.rotate:
-            images = self._rotate(images, shift, flip, (2 * draws[:, 3] - 1) * self.rotate)
-        elif self.shift or self.flip:
+        draws, most = uniform(seed, epoch, rows, 9), self.max_shift  # (B, 9)
+        shift = np.floor(draws[:, 0:2] * (2 * most + 1)).astype(np.int64) - most  # (B, 2)
+        flip = draws[:, 2] < self.flip_prob
+        if self.max_rotation:
+            images = self._rotate(images, shift, flip, (2 * draws[:, 3] - 1) * self.max_rotation)
+        elif most or self.flip_prob:
             images = self._translate(images, shift, flip)
-        return self._erase(images, draws[:, 4:]) if self.erase else images
+        return self._erase(images, draws[:, 4:]) if self.erase_prob else images
 
     def _translate(self, images: Bytes, shift: NDArray[np.int64], flip: NDArray[np.bool_]) -> Bytes:
         """Translate and flip by whole pixels, which needs no interpolation."""
-        _, height, width, _ = images.shape
-        down = np.arange(height) + shift[:, :1]  # (B, H), the source of each line
+        count, height, width, channels = images.shape
+        down = _reflect(np.arange(height) + shift[:, :1], height)  # (B, H), the source of each line
         across = np.arange(width) + shift[:, 1:]  # (B, W)
-        across = np.where(flip[:, None], width - 1 - across, across)
-        return self._lookup(images, down[:, :, None], across[:, None, :])
+        across = _reflect(np.where(flip[:, None], width - 1 - across, across), width)
+        lines = np.arange(count)[:, None] * height + down
+        pixels = images.reshape(-1, channels)
+        return pixels.take(lines[:, :, None] * width + across[:, None, :], 0)
 
     def _rotate(
         self,
@@ -247,23 +234,13 @@ class Augment:
         sampled = F.grid_sample(
             torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2), np.float32)),
             torch.from_numpy(grid.astype(np.float32)),
-            padding_mode="zeros" if self.padding == "zero" else "reflection",
+            padding_mode="reflection",
             align_corners=True,
         )
         return sampled.round_().to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
 
-    def _lookup(self, images: Bytes, down: NDArray[np.int64], across: NDArray[np.int64]) -> Bytes:
-        """Return the pixels at rows `down` and columns `across`; positions beyond the edges are padded."""
-        count, height, width, channels = images.shape
-        lines = np.arange(count)[:, None, None] * height + _reflect(down, height)
-        pixels = images.reshape(-1, channels).take(lines * width + _reflect(across, width), 0)
-        if self.padding == "zero":
-            inside = (down >= 0) & (down < height) & (across >= 0) & (across < width)
-            pixels = pixels * inside[..., None].astype(np.uint8)
-        return pixels
-
     def _erase(self, images: Bytes, draws: NDArray[np.float64]) -> Bytes:
-        chosen = np.flatnonzero(draws[:, 0] < self.erase)
+        chosen = np.flatnonzero(draws[:, 0] < self.erase_prob)
         selected, draws = images[chosen], draws[chosen]  # (N, H, W, C)
         _, height, width, channels = images.shape
         down, across = _in_span(height, draws[:, 1], draws[:, 2]), _in_span(width, draws[:, 3], draws[:, 4])
@@ -318,7 +295,7 @@ class ImageExamples(EqualLengths):
     """Images as model inputs: channels first, normalized.
 
     rows: row numbers of the images to use; by default all.    mean, std: per channel, of the training set.
-    augment: random augmentation, for training only.
+    augment: random augmentation, for training only. seed: of its random numbers.
     """
 
     def __init__(
@@ -329,10 +306,9 @@ class ImageExamples(EqualLengths):
         std: tuple[float, ...],
         rows: Rows | None = None,
         augment: Augment | None = None,
+        seed: int = 0,
     ) -> None:
-        if not len(mean) == len(std) == images.shape[2]:
-            raise ShapeError("mean or std", (len(mean), len(std)), f"{images.shape[2]} channels")
-        self.images, self.augment = images, augment
+        self.images, self.augment, self.seed = images, augment, seed
         self.rows = np.arange(len(images)) if rows is None else rows
         self._processor = ImageProcessor(image_mean=mean, image_std=std)
 
@@ -344,5 +320,5 @@ class ImageExamples(EqualLengths):
         indices = self.rows[rows]
         pixels = self.images.images(indices)
         if self.augment is not None:
-            pixels = self.augment(pixels, indices, epoch=epoch)
+            pixels = self.augment.augment(pixels, indices, seed=self.seed, epoch=epoch)
         return {"inputs": self._processor.normalize(pixels), "labels": self.images.labels(indices)}

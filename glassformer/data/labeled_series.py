@@ -17,7 +17,8 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.examples import EqualLengths
+from glassformer.core.schema import Settings
+from glassformer.data.examples import EqualLengths, augmentation
 from glassformer.data.randomness import uniform
 from glassformer.data.readers import UTF8, TableOptions, file_format, find_column, open_table, read_lines
 from glassformer.data.row_errors import Invalid, StrictRowCounter
@@ -324,38 +325,34 @@ class SeriesPreparation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeriesAugment:
-    """Random augmentation of series, for training only.
+class SeriesAugment(Settings):
+    """Random augmentation of series, for training only; a masked span is set to the mean."""
 
-    jitter: standard deviation of added noise, and scale: of a random factor, relative to a channel's std
-    warp: largest change of the local speed, as exp(+-warp)    shift: largest shift, as a fraction of T
-    mask: largest span that is set to the mean, as a fraction of T
-    """
+    section = "data"
 
-    jitter: float = 0.0
-    scale: float = 0.0
-    warp: float = 0.0
-    shift: float = 0.0
-    mask: float = 0.0
-    seed: int = 0
+    jitter_std: float = augmentation("noise, relative to a channel's std", 0.03, "[0, inf)", "std")
+    scale_std: float = augmentation("std of a random factor", 0.1, "[0, inf)")
+    time_warp: float = augmentation("the local speed changes by up to exp(+-time_warp)", 0.1, "[0, inf)")
+    max_shift: float = augmentation("maximum random shift in time", 0.0, "[0, 1)", "fraction of the length")
+    max_mask: float = augmentation("longest masked span", 0.1, "[0, 1)", "fraction of the length")
 
-    def __call__(
-        self, values: Values, preparation: SeriesPreparation, rows: Rows, *, epoch: int
+    def augment(
+        self, values: Values, preparation: SeriesPreparation, rows: Rows, *, seed: int, epoch: int
     ) -> NDArray[np.float32]:
         """Augment and standardize resampled series (N, T, C) with these row numbers."""
         count, steps, channels = values.shape
-        draws = uniform(self.seed, epoch, rows, _DRAWS)  # (N, draws)
-        if self.warp or self.shift:
+        draws = uniform(seed, epoch, rows, _DRAWS)  # (N, draws)
+        if self.time_warp or self.max_shift:
             values = self._move(values, draws[:, :1], draws[:, 6:])
         mean, std = (np.array(part)[:channels] for part in (preparation.mean, preparation.std))
-        if self.scale or self.jitter:
-            noise = _normal(uniform(self.seed + 1, epoch, rows, 2 * (steps + 1) * channels))
+        if self.scale_std or self.jitter_std:
+            noise = _normal(uniform(seed + 1, epoch, rows, 2 * (steps + 1) * channels))
             noise = noise.reshape(count, steps + 1, channels)
-            values = mean + (values - mean) * (1 + self.scale * noise[:, :1])
-            values = values + self.jitter * std * noise[:, 1:]
+            values = mean + (values - mean) * (1 + self.scale_std * noise[:, :1])
+            values = values + self.jitter_std * std * noise[:, 1:]
         inputs = preparation.standardize(values)
-        if self.mask:
-            span = draws[:, 1:2] * self.mask * steps
+        if self.max_mask:
+            span = draws[:, 1:2] * self.max_mask * steps
             start = draws[:, 2:3] * (steps - span)
             at = np.arange(steps)
             inputs[(at >= start) & (at < start + span)] = 0.0
@@ -366,10 +363,10 @@ class SeriesAugment:
         count, steps, _ = values.shape
         axis, ends = np.arange(steps), np.linspace(0, steps - 1, knots.shape[1])
         speed = np.exp(
-            (2 * np.stack([np.interp(axis, ends, row) for row in knots]) - 1) * self.warp
+            (2 * np.stack([np.interp(axis, ends, row) for row in knots]) - 1) * self.time_warp
         )  # (N, T)
         time = np.cumsum(speed, 1) - speed[:, :1]
-        time = time / time[:, -1:] * (steps - 1) + (2 * shift - 1) * self.shift * steps
+        time = time / time[:, -1:] * (steps - 1) + (2 * shift - 1) * self.max_shift * steps
         time = np.clip(time, 0, steps - 1)
         before = np.minimum(time.astype(np.int64), steps - 2)
         weight = (time - before)[..., None]
@@ -385,12 +382,13 @@ def _normal(draws: Values) -> Values:
 
 @dataclass(kw_only=True)
 class SeriesExamples(EqualLengths):
-    """Labeled series as model inputs. values: resampled, (N, T, C). augment: for training only."""
+    """Labeled series as model inputs. values: resampled, (N, T, C). augment: in training only."""
 
     values: Values
     labels: NDArray[np.int64]
     preparation: SeriesPreparation
     augment: SeriesAugment | None = None
+    seed: int = 0
     _inputs: NDArray[np.float32] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -404,7 +402,8 @@ class SeriesExamples(EqualLengths):
         if self.augment is None:
             inputs = self._inputs[rows]
         else:
-            inputs = self.augment(self.values[rows], self.preparation, rows, epoch=epoch)
+            values, seed = self.values[rows], self.seed
+            inputs = self.augment.augment(values, self.preparation, rows, seed=seed, epoch=epoch)
         return {"inputs": inputs, "labels": self.labels[rows]}
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
+from glassformer.data.row_errors import RowErrors
+from glassformer.data.sources import Source
+from glassformer.tokenization import Tokenizer
 from glassformer.training.hardware import Hardware
 from glassformer.training.job import Data
-from glassformer.training.labels import with_classes
+from glassformer.training.labels import classes_of, with_classes
 from glassformer.training.model_setup import (
     TaskSuffix,
     build_initialized,
-    choose_size,
     max_input_length,
     new_model_spec,
     published_head,
@@ -57,15 +62,14 @@ class EncoderJob(TextJob[Data]):
     def choose_defaults(self, hardware: Hardware) -> list[str]:
         store, tuning = self.corpus.train, self.fine_tuning
         tokens = sum(store.sizes()[: self.num_texts])
-        size, epochs, reason = choose_size(
+        size, epochs, reasons = self.choose_size(
             hardware,
             units=tokens,
             vocab_size=1,
             epochs=min(self.max_epochs, max(3.0, self.texts_seen / len(store))),
-            length_known=self.has_length,
         )
         self.fill_model(supported_options(self.preset, size.options()))
-        return ([] if tuning else [reason]) + self.fill_training(
+        return reasons + self.fill_training(
             self.train_examples(),
             batch=self.choose_batch(16_384 if hardware.on_gpu else 4096, tokens),
             epochs=3 if tuning else epochs,
@@ -111,3 +115,38 @@ class EncoderJob(TextJob[Data]):
         if self.base is None and self.reads_token_types:  # transformers' tokenizer leaves them out by default
             self.corpus.tokenizer.set_model_input_names(("input_ids", "token_type_ids", "attention_mask"))
         return with_classes(bundle, self.recipe.job, classes, max_len=self.max_len, **info), new_head
+
+
+class LabeledTextJob(EncoderJob[Data]):
+    """Train a text encoder on labels that the data names. classes: their names, in the order of the head."""
+
+    classes: Sequence[str] = ()
+
+    @property
+    def num_labels(self) -> int:  # type: ignore[override]
+        return len(self.classes)
+
+    @abstractmethod
+    def find_classes(self, source: Source) -> Sequence[str]:
+        """Return the labels of a split, in the order of the base model if it has the same labels."""
+
+    def adopt_base_settings(self) -> None:
+        super().adopt_base_settings()
+        self.classes = classes_of(self.base) or ()
+
+    def max_value(self) -> int:
+        return len(self.classes)
+
+    def write(
+        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors
+    ) -> dict[str, Any]:
+        """Write token ids and labels; the classes come from the base model or the first split."""
+        self.classes = self.classes or self.find_classes(source)
+        return super().write(tokenizer, folder, source, problems)
+
+    def notes(self, counts: Counter[Any]) -> dict[str, Any]:
+        return {"classes": list(self.classes), **counts}
+
+    def log_data(self) -> None:
+        self.classes = self.corpus.notes["valid"]["classes"]
+        super().log_data()

@@ -21,7 +21,14 @@ from glassformer.tokenization.train import Template
 from glassformer.training.data_cache import Log
 from glassformer.training.hardware import Hardware
 from glassformer.training.learner import Learner, count_labels
-from glassformer.training.model_setup import SIZE_OPTIONS, check_overrides, has_fixed_size, max_input_length
+from glassformer.training.model_setup import (
+    SIZE_OPTIONS,
+    ModelSize,
+    check_overrides,
+    choose_size,
+    has_fixed_size,
+    max_input_length,
+)
 from glassformer.training.recipe import DEFAULT_MAX_GRAD_NORM, BatchLimits, Recipe, default_intervals
 from glassformer.training.sections import DataSection
 from glassformer.training.task import TrainingPlan, ValidationResult
@@ -173,6 +180,11 @@ class Job(ABC, Generic[Data]):
     def has_length(self) -> bool:
         """Whether the recipe says how long to train."""
         return self.recipe.training.max_steps is not None or self.recipe.training.epochs is not None
+
+    def choose_size(self, hardware: Hardware, **data: Any) -> tuple[ModelSize, float, list[str]]:
+        """Return size, epochs and reasons of `choose_size` for the data; none if a model is tuned."""
+        size, epochs, reason = choose_size(hardware, length_known=self.has_length, **data)
+        return size, epochs, [] if self.fine_tuning else [reason]
 
     def fill_training(self, examples: Examples, *, batch: int, epochs: float, **defaults: Any) -> list[str]:
         """Fill in the training settings that the recipe leaves open; return the reasons, for the log.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class JobSpec:
     """The declaration of a training job; recipes, commands and the reference are derived from it.
 
-    task: the task that a trained model is used for. input: the kind of input, if the job has variants.
+    input: the kind of input, if the job has variants.
     factory: the class that prepares the data and builds the model. data: the data section of a recipe.
     metrics: of a validation. metric: the one that selects the best model, unless the data decides.
     preset: the model that is trained by default.
@@ -31,7 +31,6 @@ class JobSpec:
 
     name: str
     summary: str
-    task: str
     factory: type[Job[Any]]
     data: type[DataSection]
     metrics: tuple[str, ...]

@@ -56,7 +56,7 @@ DEFAULT_VALID_FRACTION = 0.1  # of the images, if the data has no validation spl
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectData(DataSection):
+class ObjectData(ObjectAugment, DataSection):
     """Images with the boxes of objects."""
 
     train: Paths = sections.train_files(
@@ -75,17 +75,6 @@ class ObjectData(DataSection):
     )
     image_size: tuple[int, ...] | None = sections.image_sides(
         "null is the usual size, at most 512, or that of the base model"
-    )
-    flip_prob: float = sections.augmentation("random horizontal flip", 0.5)
-    vertical_flip_prob: float = sections.augmentation("random vertical flip")
-    scale_jitter: float = sections.augmentation(
-        "zoom by up to exp(+-scale_jitter), at a random position", 0.3, "[0, 2]"
-    )
-    color_jitter: float = sections.augmentation(
-        "change of brightness, contrast and saturation", 0.2, unit="fraction"
-    )
-    copy_paste_prob: float = sections.augmentation(
-        "paste objects of another image, cut out by masks (segment) or as ellipses (detect)"
     )
 
 
@@ -330,15 +319,8 @@ class ObjectJob(Job[SectionT]):
         return self.examples(self.valid_set, self.valid_rows)
 
     def learner(self, model: Any) -> ObjectLearner:
-        data, (mean, std) = self.data, self.statistics
-        augment = ObjectAugment(
-            flip=data.flip_prob,
-            vertical_flip=data.vertical_flip_prob,
-            scale=data.scale_jitter,
-            color=data.color_jitter,
-            copy_paste=data.copy_paste_prob,
-        )
-        return ObjectLearner(model, mean=mean, std=std, augment=augment, mask_loss=self.mask_loss)
+        mean, std = self.statistics
+        return ObjectLearner(model, mean=mean, std=std, augment=self.data, mask_loss=self.mask_loss)
 
     def predictions(
         self, learner: ObjectLearner, examples: AnnotatedExamples, device: torch.device

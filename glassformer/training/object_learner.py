@@ -81,13 +81,13 @@ class ObjectLearner(Learner):
                 outside = IGNORE_INDEX if labels is None else NO_OBJECT
                 moved = move_images((segments[:, None] - outside).float(), factor, shift, "nearest")
                 segments = moved[:, 0].to(segments.dtype) + outside
-                if labels is not None and self.augment.copy_paste:
-                    chosen = choose_pasted(labels, self.augment.copy_paste)
+                if labels is not None and self.augment.copy_paste_prob:
+                    chosen = choose_pasted(labels, self.augment.copy_paste_prob)
                     pixels, labels, segments = paste_segments(pixels, labels, segments, chosen)
             elif labels is not None and boxes is not None:
                 labels, boxes = move_boxes(labels, boxes, factor, shift)
-                if self.augment.copy_paste:
-                    chosen = choose_pasted(labels, self.augment.copy_paste)
+                if self.augment.copy_paste_prob:
+                    chosen = choose_pasted(labels, self.augment.copy_paste_prob)
                     pixels, labels, boxes = paste_boxes(pixels, labels, boxes, chosen)
         return self.loss(self.model(pixels), labels, boxes, segments)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from glassformer.core.schema import REQUIRED, Settings, setting
 
 if TYPE_CHECKING:
-    from glassformer.data.images import Augment
     from glassformer.data.readers import TableOptions
 
 Paths = tuple[str, ...]
@@ -35,11 +34,6 @@ def column_names(description: str) -> Any:
 
 def column_name(description: str) -> Any:
     return setting(None, description, unit="name or number")
-
-
-def augmentation(description: str, default: float = 0.0, interval: str = "[0, 1]", unit: str = "") -> Any:
-    unit = unit or ("probability" if interval == "[0, 1]" else "")
-    return setting(default, f"augmentation: {description}", interval=interval, unit=unit)
 
 
 def image_sides(otherwise: str, default: tuple[int, int] | None = None) -> Any:
@@ -94,27 +88,3 @@ class TableSection(DataSection):
     @property
     def table_options(self) -> TableOptions:
         return {"encoding": self.encoding, "delimiter": self.delimiter, "decimal": self.decimal}
-
-
-@dataclass(frozen=True, kw_only=True)
-class AugmentedImages(DataSection):
-    """Images that are flipped, moved, rotated and erased at random."""
-
-    flip_prob: float = augmentation("random horizontal flip")
-    max_shift: int = augmentation("maximum random shift", 0, "[0, inf)", "pixels")
-    max_rotation: float = augmentation("maximum random rotation", 0.0, "[0, 180]", "degrees")
-    erase_prob: float = augmentation("random erasing of a rectangle")
-
-    def augment(self, seed: int) -> Augment | None:
-        """Return the augmentation, or None if none is set."""
-        from glassformer.data.images import Augment
-
-        if not (self.flip_prob or self.max_shift or self.max_rotation or self.erase_prob):
-            return None
-        return Augment(
-            flip=self.flip_prob,
-            shift=self.max_shift,
-            rotate=self.max_rotation,
-            erase=self.erase_prob,
-            seed=seed,
-        )

@@ -22,7 +22,7 @@ from glassformer.training.encoding import Row
 from glassformer.training.hardware import Hardware
 from glassformer.training.job import Data
 from glassformer.training.learner import PairLearner
-from glassformer.training.model_setup import choose_size, max_input_length, supported_options
+from glassformer.training.model_setup import max_input_length, supported_options
 from glassformer.training.task import Sample, ValidationResult, mean_loss
 from glassformer.training.text_job import TextJob, build_text_bundle
 
@@ -44,16 +44,12 @@ class Seq2SeqJob(TextJob[Data]):
 
     def choose_defaults(self, hardware: Hardware) -> list[str]:
         tokens = self.corpus.train.sizes()[-1]
-        size, epochs, reason = choose_size(
-            hardware,
-            units=tokens,
-            vocab_size=self.corpus.tokenizer.target_vocab_size,
-            stacks=2,
-            length_known=self.has_length,
+        size, epochs, reasons = self.choose_size(
+            hardware, units=tokens, vocab_size=self.corpus.tokenizer.target_vocab_size, stacks=2
         )
         tuning, by_tokens = self.fine_tuning, self.recipe.training.batch_size is None
         self.fill_model(supported_options(self.preset, {**size.options(), "norm": "pre"}))
-        return ([] if tuning else [reason]) + self.fill_training(
+        return reasons + self.fill_training(
             self.train_examples(),
             batch=max(512, min(25_000 if hardware.on_gpu else 4096, tokens // 25)),
             epochs=3 if tuning else epochs,

@@ -16,10 +16,8 @@ from glassformer.data.denoising import (
     GAP_EVERY,
     MAX_MOVE,
     MAX_TRIM,
-    Corruption,
     corrupt_batch,
 )
-from glassformer.errors import InvalidValueError
 
 chances = st.sampled_from([0.0, 0.5, 1.0])
 
@@ -70,8 +68,3 @@ def test_corruptions_have_their_probability(kind: str) -> None:
         assert all((np.diff(left) == 1).all() and (left[0] == 0 or left[-1] == 29) for left in results)
     changed = sum(left.tolist() != list(range(30)) for left in results)
     assert abs(changed / 2000 - 0.3) < 0.052  # five standard deviations
-
-
-def test_probability_above_one_is_an_error() -> None:
-    with pytest.raises(InvalidValueError):
-        Corruption(trim=0, gap=1.5, shuffle=0, gap_id=1, starts_word=np.ones(3, bool))

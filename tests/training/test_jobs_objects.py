@@ -518,7 +518,7 @@ def test_augmented_boxes_enclose_the_augmented_objects():
     segments = torch.full((64, 48, 64), NO_OBJECT)
     segments[:, 10:20, 30:50] = 0
     boxes = torch.tensor([40 / 64, 15 / 48, 20 / 64, 10 / 48]).expand(64, 1, 4)
-    augment = ObjectAugment(flip=0.5, vertical_flip=0.5, scale=0.5)
+    augment = ObjectAugment(flip_prob=0.5, vertical_flip_prob=0.5, scale_jitter=0.5)
     factor, shift = augment.transform(64, torch.device("cpu"))
     moved = move_images((segments[:, None] + 1).float(), factor, shift, "nearest")[:, 0] - 1
     labels, new = move_boxes(torch.zeros(64, 1, dtype=torch.long), boxes, factor, shift)

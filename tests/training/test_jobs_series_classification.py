@@ -95,15 +95,16 @@ def test_bad_files_are_rejected(tmp_path: Path, name: str, content: str, line: i
 def test_augmentation_depends_on_row_and_epoch_only() -> None:
     values, _ = waves(8, 0)
     preparation = SeriesPreparation.fit(list(values), length=STEPS, difference=True)
-    augment = SeriesAugment(jitter=0.1, scale=0.1, warp=0.3, shift=0.2, mask=0.3, seed=5)
+    augment = SeriesAugment(jitter_std=0.1, scale_std=0.1, time_warp=0.3, max_shift=0.2, max_mask=0.3)
     examples = SeriesExamples(
-        values=values, labels=np.zeros(8, np.int64), preparation=preparation, augment=augment
+        values=values, labels=np.zeros(8, np.int64), preparation=preparation, augment=augment, seed=5
     )
     together = examples.batch(np.arange(8), epoch=3)["inputs"]
     assert together.shape == (8, STEPS, 4)
     np.testing.assert_array_equal(examples.batch(np.array([5]), epoch=3)["inputs"], together[5:6])
     assert np.abs(examples.batch(np.arange(8), epoch=4)["inputs"] - together).max() > 0.1
-    off = SeriesAugment()(values, preparation, np.arange(8), epoch=3)
+    none = SeriesAugment(jitter_std=0.0, scale_std=0.0, time_warp=0.0, max_mask=0.0)
+    off = none.augment(values, preparation, np.arange(8), seed=5, epoch=3)
     np.testing.assert_allclose(off, preparation(list(values)), atol=1e-6)
 
 

@@ -10,6 +10,7 @@ import torch
 import yaml
 
 import glassformer
+from docs.reference import describe_keys
 from glassformer.bundle import Bundle
 from glassformer.core.schema import setting
 from glassformer.data.examples import LabeledExamples
@@ -23,7 +24,7 @@ from glassformer.training.encoder_job import EncoderJob
 from glassformer.training.job_spec import JobSpec
 from glassformer.training.jobs import job_names, register
 from glassformer.training.learner import LabelLearner, count_examples
-from glassformer.training.recipe import describe_keys, parse_recipe, read_recipe
+from glassformer.training.recipe import parse_recipe, read_recipe
 from glassformer.training.sections import Paths, TableSection
 from glassformer.training.task import ValidationResult, evaluation_batches
 from glassformer.training.text_job import Encoded, Row
@@ -78,7 +79,6 @@ class LineLengthJob(EncoderJob[LineData]):
 JOB = JobSpec(
     name="line-length",
     summary="Train a model that tells long lines from short ones.",
-    task="classify",
     factory=LineLengthJob,
     data=LineData,
     metrics=("right",),

@@ -145,7 +145,6 @@ class AnswerJob(EncoderJob[QuestionData]):
 JOB = JobSpec(
     name="answer",
     summary="Train a model that answers questions with a span of a context.",
-    task="answer",
     factory=AnswerJob,
     data=QuestionData,
     metrics=("loss", "exact_match", "f1"),

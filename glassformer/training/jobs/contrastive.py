@@ -14,6 +14,7 @@ from glassformer.bundle import Bundle
 from glassformer.core.schema import setting
 from glassformer.data.captions import CaptionExamples, CaptionSource, write_pixels
 from glassformer.data.image_processing import ImageProcessor
+from glassformer.data.images import Augment
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source
 from glassformer.data.split import fraction_with_a_row
@@ -32,12 +33,11 @@ from glassformer.training.learner import ContrastiveLearner, count_pairs
 from glassformer.training.model_setup import (
     build_initialized,
     choose_patch_size,
-    choose_size,
     new_model_spec,
     supported_options,
 )
 from glassformer.training.recipe import BatchLimits
-from glassformer.training.sections import AugmentedImages, Columns, Paths, TableSection
+from glassformer.training.sections import Columns, Paths, TableSection
 from glassformer.training.task import ValidationResult, evaluation_batches
 from glassformer.training.text_job import TextJob, check_vocabulary
 
@@ -45,7 +45,7 @@ RANKS = (1, 5, 10)  # of recall@k
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaptionData(TableSection, AugmentedImages):
+class CaptionData(Augment, TableSection):
     """Images and their captions."""
 
     train: Paths = sections.train_files(
@@ -159,7 +159,8 @@ class ContrastiveJob(TextJob[CaptionData]):
             self.processor,
             pad_id=self.corpus.pad_id,
             length=self.max_len if self._reads_padding else 0,
-            augment=self.data.augment(self.recipe.seed) if augment else None,
+            augment=self.data if augment else None,
+            seed=self.recipe.seed,
         )
 
     @property
@@ -174,14 +175,13 @@ class ContrastiveJob(TextJob[CaptionData]):
         count, tuning = len(self.corpus.train), self.fine_tuning
         height, width = self.processor.size["height"], self.processor.size["width"]
         patch = self.recipe.model.overrides.get("patch_size") or choose_patch_size(height, width)
-        size, epochs, reason = choose_size(
+        size, epochs, reasons = self.choose_size(
             hardware,
             units=count * (height // patch) * (width // patch),
             unit="image patches",
             vocab_size=self.corpus.tokenizer.vocab_size,
             stacks=2,
             epochs=min(100.0, max(10.0, 1_000_000 / count)),
-            length_known=self.has_length,
         )
         own = {name: value for name, value in size.options().items() if name != "dropout"}
         text = {f"text_{name}": value for name, value in own.items()}
@@ -189,7 +189,7 @@ class ContrastiveJob(TextJob[CaptionData]):
         if not self._reads_padding:  # the other family has the width of the image tower
             options["projection_dim"] = size.d_model
         self.fill_model(supported_options(self.preset, options))
-        return ([] if tuning else [reason]) + self.fill_training(
+        return reasons + self.fill_training(
             self.train_examples(),
             batch=max(2, min(1024 if hardware.on_gpu else 128, count // 4)),
             epochs=5 if tuning else epochs,
@@ -247,7 +247,6 @@ def pixel_folder(split: Path) -> Path:
 JOB = JobSpec(
     name="contrastive",
     summary="Train an image and a text tower on images with captions.",
-    task="similar",
     factory=ContrastiveJob,
     data=CaptionData,
     metrics=(

@@ -144,7 +144,6 @@ def detected_objects(output: BoxOutput, sizes: Sequence[tuple[int, int]]) -> lis
 JOB = JobSpec(
     name="detect",
     summary="Train an object detector on boxes.",
-    task="detect",
     factory=DetectJob,
     data=ObjectData,
     metrics=("loss", "ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large"),

@@ -123,7 +123,6 @@ class EmbedJob(EncoderJob[EmbeddingData]):
 JOB = JobSpec(
     name="embed",
     summary="Train a sentence encoder on pairs of similar texts, or on scored pairs.",
-    task="embed",
     factory=EmbedJob,
     data=EmbeddingData,
     metrics=("loss", "spearman", "recall_at_1"),

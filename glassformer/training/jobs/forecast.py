@@ -342,7 +342,6 @@ class ForecastJob(Job[SeriesData]):
 JOB = JobSpec(
     name="forecast",
     summary="Train a forecaster of time series; it is compared with repeating the last value.",
-    task="forecast",
     factory=ForecastJob,
     data=SeriesData,
     metrics=("loss", "mse", "mae"),

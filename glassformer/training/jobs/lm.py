@@ -42,7 +42,6 @@ from glassformer.training.learner import TextLearner
 from glassformer.training.model_setup import (
     MAX_CONTEXT,
     choose_context_length,
-    choose_size,
     max_input_length,
     supported_options,
 )
@@ -65,7 +64,10 @@ class TextData(TableSection):
     )
     text_column: str | int | None = sections.column_name("text column of a table; null detects it")
     context_length: int | None = setting(
-        None, "tokens per example, packed end to end; null chooses 128 to 1024", unit="tokens"
+        None,
+        "tokens per example, packed end to end; null chooses 128 to 1024",
+        interval="[1, inf)",
+        unit="tokens",
     )
 
 
@@ -126,10 +128,9 @@ class LanguageModelingJob(TextJob[TextData]):
     def choose_defaults(self, hardware: Hardware) -> list[str]:
         store, tuning = self.corpus.train, self.fine_tuning
         (tokens,) = store.sizes()
-        size, epochs, reason = choose_size(
-            hardware, units=tokens, vocab_size=self.corpus.tokenizer.vocab_size, length_known=self.has_length
+        size, epochs, reasons = self.choose_size(
+            hardware, units=tokens, vocab_size=self.corpus.tokenizer.vocab_size
         )
-        reasons = [] if tuning else [reason]
         if self.data.context_length is None:
             limit = MAX_CONTEXT if self.base is None else max_input_length(self.base.spec)
             chosen = choose_context_length(tokens, store.max_length("text"))
@@ -217,7 +218,6 @@ class LanguageModelingJob(TextJob[TextData]):
 JOB = JobSpec(
     name="lm",
     summary="Train a language model.",
-    task="generate",
     factory=LanguageModelingJob,
     data=TextData,
     metrics=("loss", "perplexity", "bits_per_character", "bits_per_byte"),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,10 +19,10 @@ from glassformer.metrics.entities import OUTSIDE, entity_scores, split_tag
 from glassformer.processors.text import truncate_longest_first
 from glassformer.tokenization import Tokenizer
 from glassformer.training import sections
-from glassformer.training.encoder_job import EncoderJob
+from glassformer.training.encoder_job import LabeledTextJob
 from glassformer.training.encoding import Encoded, Row, token_labels
 from glassformer.training.job_spec import JobSpec
-from glassformer.training.labels import classes_of, order_classes
+from glassformer.training.labels import order_classes
 from glassformer.training.learner import LabelLearner
 from glassformer.training.sections import Columns, DataSection, Paths
 from glassformer.training.task import Sample, ValidationResult, evaluation_batches
@@ -56,7 +54,7 @@ def sort_tags(tags: Sequence[str]) -> list[str]:
     return sorted(tags, key=lambda tag: (tag != OUTSIDE, split_tag(tag)[1], split_tag(tag)[0]))
 
 
-class NamedEntityJob(EncoderJob[TaggedData]):
+class NamedEntityJob(LabeledTextJob[TaggedData]):
     """Train a token classifier.
 
     The first token of a word has the word's tag; the loss ignores the others.
@@ -66,32 +64,12 @@ class NamedEntityJob(EncoderJob[TaggedData]):
     fields = ("text", "label")
     row = truncates = "sentence"
     unit = "words"
-    classes: Sequence[str] = ()
-
-    @property
-    def num_labels(self) -> int:  # type: ignore[override]
-        return len(self.classes)
-
-    def adopt_base_settings(self) -> None:
-        super().adopt_base_settings()
-        if self.base is not None:
-            self.classes = classes_of(self.base) or ()
 
     def open_files(self, files: Sequence[str]) -> TaggedSource:
         return tagged_sentences(files, columns=self.data.columns, encoding=self.data.encoding)
 
     def texts(self, row: Row) -> Sequence[str]:
         return (row[0].replace(WORD_SEPARATOR, " "),)
-
-    def max_value(self) -> int:
-        return len(self.classes)
-
-    def write(
-        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors
-    ) -> dict[str, Any]:
-        """Write token ids and tag numbers; the tags come from the base model or the first split."""
-        self.classes = self.classes or self._find_tags(source)
-        return super().write(tokenizer, folder, source, problems)
 
     def encode(self, tokenizer: Tokenizer, rows: list[Row]) -> Encoded:
         numbers = {tag: n for n, tag in enumerate(self.classes)}
@@ -106,16 +84,11 @@ class NamedEntityJob(EncoderJob[TaggedData]):
         fields = Ragged.of([text.ids for text in fitting]), Ragged.of(labels)
         return fields, {"truncated": sum(len(text) > self.max_len for text in encoded)}
 
-    def notes(self, counts: Counter[Any]) -> dict[str, Any]:
-        return {"classes": list(self.classes), **counts}
-
-    def _find_tags(self, source: Source) -> Sequence[str]:
-        """Return the tags of a split, in the order of the base model if it has the same tags."""
+    def find_classes(self, source: Source) -> Sequence[str]:
         tags = {tag for row in source.rows(RowErrors()) for tag in row[1].split(WORD_SEPARATOR)}
         return order_classes(tags, self.base, sort=sort_tags)
 
     def log_data(self) -> None:
-        self.classes = self.corpus.notes["valid"]["classes"]
         super().log_data()
         self.facts["tags"] = list(self.classes)
         self.log(f"{len(self.classes)} tags: {', '.join(self.classes)}")
@@ -167,7 +140,6 @@ class NamedEntityJob(EncoderJob[TaggedData]):
 JOB = JobSpec(
     name="ner",
     summary="Train a token classifier, e.g. for named entities.",
-    task="ner",
     factory=NamedEntityJob,
     data=TaggedData,
     metrics=("loss", "accuracy", "precision", "recall", "f1"),

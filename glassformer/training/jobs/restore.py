@@ -25,6 +25,7 @@ from glassformer.training.seq2seq_job import Seq2SeqJob, score_texts
 from glassformer.training.task import TrainingPlan
 
 GAP = "<gap>"
+PROBABILITY: dict[str, Any] = {"interval": "[0, 1]", "unit": "probability"}
 PREFIX = " "  # before every sentence, so that its first word is tokenized as inside a sentence
 
 
@@ -38,11 +39,11 @@ class SentenceData(TableSection):
     max_len: int | None = sections.maximum_length(
         "a sentence; longer ones are skipped and counted", default=64
     )
-    trim_prob: float = setting(0.3, "corruption: cut off the beginning or the end", unit="probability")
+    trim_prob: float = setting(0.3, "corruption: cut off the beginning or the end", **PROBABILITY)
     gap_prob: float = setting(
-        0.3, "corruption: text infilling, i.e. replace words by a gap token", unit="probability"
+        0.3, "corruption: text infilling, i.e. replace words by a gap token", **PROBABILITY
     )
-    shuffle_prob: float = setting(0.3, "corruption: shuffle words locally", unit="probability")
+    shuffle_prob: float = setting(0.3, "corruption: shuffle words locally", **PROBABILITY)
 
 
 class RestoreJob(Seq2SeqJob[SentenceData]):
@@ -124,7 +125,6 @@ def normalize_spaces(text: str) -> str:
 JOB = JobSpec(
     name="restore",
     summary="Train a model that restores trimmed, gapped or shuffled sentences.",
-    task="restore",
     factory=RestoreJob,
     data=SentenceData,
     metrics=("loss", "perplexity", "bleu", "chrf", "exact"),

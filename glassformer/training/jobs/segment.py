@@ -244,7 +244,6 @@ def segment_objects(segments: Sequence[MaskSegment]) -> Objects:
 JOB = JobSpec(
     name="segment",
     summary="Train a segmenter of classes (semantic) or of objects (instance) on masks.",
-    task="segment",
     factory=SegmentJob,
     data=SegmentData,
     metrics=tuple("loss ap ap50 ap75 ap_small ap_medium ap_large pq sq rq miou pixel_accuracy".split()),

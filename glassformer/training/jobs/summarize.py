@@ -90,7 +90,6 @@ class SummarizeJob(Seq2SeqJob[SummaryData]):
 JOB = JobSpec(
     name="summarize",
     summary="Train a model that summarizes texts.",
-    task="summarize",
     factory=SummarizeJob,
     data=SummaryData,
     metrics=("loss", "perplexity", "rouge1", "rouge2", "rougeL"),

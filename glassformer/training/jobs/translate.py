@@ -130,7 +130,6 @@ def typical_length(store: Store) -> int:
 JOB = JobSpec(
     name="translate",
     summary="Train a translator into one or several target languages.",
-    task="translate",
     factory=TranslateJob,
     data=PairData,
     metrics=("loss", "perplexity", "bleu", "chrf", "exact"),

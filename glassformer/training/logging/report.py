@@ -178,7 +178,7 @@ def _content(root: Path, history: History) -> dict[str, Any]:
     }
 
 
-def _best(name: str, values: Points) -> tuple[int, float]:
+def _best(name: str, values: Points) -> tuple[float, float]:
     """Return step and value of the best result of a metric, the earliest of equal ones."""
     sign = 1 if lower_is_better(name) else -1
     return min(values, key=lambda pair: (sign * pair[1], pair[0]))

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
+from glassformer.data.examples import augmentation
 from glassformer.data.image_files import is_array_file, list_files, list_names, single_path
 from glassformer.data.image_processing import ImageProcessor
-from glassformer.data.images import ImageExamples, ImageSet, channel_statistics, prepare_images
+from glassformer.data.images import Augment, ImageExamples, ImageSet, channel_statistics, prepare_images
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Stamp, fingerprint_files
 from glassformer.errors import ConflictError
@@ -33,7 +34,6 @@ from glassformer.training.model_setup import (
     MAX_SMALL_SIDE,
     build_initialized,
     choose_patch_size,
-    choose_size,
     fit_to_patches,
     image_head,
     is_hierarchical,
@@ -41,11 +41,11 @@ from glassformer.training.model_setup import (
     supported_options,
     with_head,
 )
-from glassformer.training.sections import AugmentedImages, Paths
+from glassformer.training.sections import DataSection, Paths
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageData(AugmentedImages):
+class ImageData(Augment, DataSection):
     """Images and their classes."""
 
     input: Literal["image"] = sections.input_kind("image")
@@ -54,8 +54,8 @@ class ImageData(AugmentedImages):
     )
     valid: Paths | float = sections.valid_split(0.1)
     image_size: tuple[int, ...] | None = sections.image_sides("null keeps the most common size")
-    cutmix_prob: float = sections.augmentation("CutMix, decided per batch")
-    mixup_prob: float = sections.augmentation("mixup, in batches without CutMix")
+    cutmix_prob: float = augmentation("CutMix, decided per batch")
+    mixup_prob: float = augmentation("mixup, in batches without CutMix")
 
 
 class ClassifyImages(ClassifyJob[ImageData]):
@@ -178,9 +178,13 @@ class ClassifyImages(ClassifyJob[ImageData]):
             self.log(skipped)
 
     def train_examples(self) -> ImageExamples:
-        augment = self.data.augment(self.recipe.seed)
         return ImageExamples(
-            self.train_set, rows=self.train_rows, mean=self.mean, std=self.std, augment=augment
+            self.train_set,
+            rows=self.train_rows,
+            mean=self.mean,
+            std=self.std,
+            augment=self.data,
+            seed=self.recipe.seed,
         )
 
     def valid_examples(self) -> ImageExamples:
@@ -200,18 +204,17 @@ class ClassifyImages(ClassifyJob[ImageData]):
         elif patch is None:
             patch = choose_patch_size(height, width)
         patches = height * width // (patch**2 if isinstance(patch, int) else math.prod(patch))
-        size, epochs, reason = choose_size(
+        size, epochs, reasons = self.choose_size(
             hardware,
             units=count * patches,
             unit="image patches",
             vocab_size=len(self.classes),
             epochs=min(100.0, max(10.0, 2_000_000 / count)),
-            length_known=self.has_length,
         )
         self.fill_model(supported_options(self.preset, {**size.options(), "patch_size": patch}))
-        reasons = [] if tuning else [reason, f"{patches} patches of {patch} x {patch} per image"]
-        if not tuning and is_hierarchical(self.preset):
-            reasons = reasons[1:]  # the preset determines the size
+        if not tuning:
+            reasons = [] if is_hierarchical(self.preset) else reasons  # whose size the preset determines
+            reasons.append(f"{patches} patches of {patch} x {patch} per image")
         return reasons + self.fill_training(
             self.train_examples(),
             batch=max(1, min(512 if hardware.on_gpu else 128, count // 20)),
@@ -263,7 +266,6 @@ IMAGES = JobSpec(
     name="classify",
     input="image",
     summary="Train a classifier of images.",
-    task="classify",
     factory=ClassifyImages,
     data=ImageData,
     metrics=("loss", "accuracy", "f1"),

@@ -12,6 +12,7 @@ import numpy as np
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.schema import setting
+from glassformer.data.examples import augmentation
 from glassformer.data.labeled_series import (
     LabeledSeries,
     SeriesAugment,
@@ -45,7 +46,7 @@ MAX_CONTEXT = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabeledSeriesData(TableSection):
+class LabeledSeriesData(SeriesAugment, TableSection):
     """Time series and their labels."""
 
     input: Literal["series"] = sections.input_kind("series")
@@ -67,16 +68,7 @@ class LabeledSeriesData(TableSection):
         unit="time steps",
     )
     difference: bool = setting(True, "add the first difference of each channel as a channel")
-    jitter_std: float = sections.augmentation("noise, relative to a channel's std", 0.03, "[0, inf)", "std")
-    scale_std: float = sections.augmentation("std of a random factor", 0.1, "[0, inf)")
-    time_warp: float = sections.augmentation(
-        "the local speed changes by up to exp(+-time_warp)", 0.1, "[0, inf)"
-    )
-    max_shift: float = sections.augmentation(
-        "maximum random shift in time", 0.0, "[0, 1)", "fraction of the length"
-    )
-    max_mask: float = sections.augmentation("longest masked span", 0.1, "[0, 1)", "fraction of the length")
-    mixup_prob: float = sections.augmentation("mixup, decided per batch", 1.0)
+    mixup_prob: float = augmentation("mixup, decided per batch", 1.0)
 
 
 class ClassifySeries(ClassifyJob[LabeledSeriesData]):
@@ -177,19 +169,11 @@ class ClassifySeries(ClassifyJob[LabeledSeriesData]):
             labels=np.array([numbers[label] for label in series.labels or []], np.int64),
             preparation=self.preparation,
             augment=augment,
+            seed=self.recipe.seed,
         )
 
     def train_examples(self) -> SeriesExamples:
-        data = self.data
-        augment = SeriesAugment(
-            jitter=data.jitter_std,
-            scale=data.scale_std,
-            warp=data.time_warp,
-            shift=data.max_shift,
-            mask=data.max_mask,
-            seed=self.recipe.seed,
-        )
-        return self.examples(self.train_series, augment)
+        return self.examples(self.train_series, self.data)
 
     def valid_examples(self) -> SeriesExamples:
         return self.examples(self.valid_series)
@@ -258,7 +242,6 @@ SERIES = JobSpec(
     name="classify",
     input="series",
     summary="Train a classifier of time series.",
-    task="classify",
     factory=ClassifySeries,
     data=LabeledSeriesData,
     metrics=("loss", "accuracy", "f1"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -24,11 +23,11 @@ from glassformer.tasks.classification import problem_type_of
 from glassformer.tokenization import Tokenizer
 from glassformer.training import sections
 from glassformer.training.classify_job import SKEWED_RATIO, ClassifyJob
-from glassformer.training.encoder_job import EncoderJob
+from glassformer.training.encoder_job import LabeledTextJob
 from glassformer.training.encoding import Encoded, Row
 from glassformer.training.hardware import Hardware
 from glassformer.training.job_spec import JobSpec
-from glassformer.training.labels import classes_of, order_classes
+from glassformer.training.labels import order_classes
 from glassformer.training.learner import TextLabelLearner
 from glassformer.training.sections import Columns, Paths, TableSection
 
@@ -70,7 +69,7 @@ class LabeledData(TableSection):
     )
 
 
-class ClassifyTexts(ClassifyJob[LabeledData], EncoderJob[LabeledData]):
+class ClassifyTexts(ClassifyJob[LabeledData], LabeledTextJob[LabeledData]):
     """Train a text classifier or regressor, also of text pairs."""
 
     head_task = "ForSequenceClassification"
@@ -85,14 +84,9 @@ class ClassifyTexts(ClassifyJob[LabeledData], EncoderJob[LabeledData]):
         assert kind is not None
         return kind
 
-    @property
-    def num_labels(self) -> int:  # type: ignore[override]
-        return len(self.classes)
-
     def adopt_base_settings(self) -> None:
         super().adopt_base_settings()
         if self.base is not None:
-            self.classes = classes_of(self.base) or ()
             self.update_data(problem_type=problem_type_of(self.base))
 
     def open_files(self, files: Sequence[str]) -> LabeledSource:
@@ -117,14 +111,7 @@ class ClassifyTexts(ClassifyJob[LabeledData], EncoderJob[LabeledData]):
         return row[:-1]
 
     def max_value(self) -> int:
-        return MAX_FLOAT_BITS if self.regression else len(self.classes)
-
-    def write(
-        self, tokenizer: Tokenizer, folder: Path, source: Source, problems: RowErrors
-    ) -> dict[str, Any]:
-        """Write token ids and labels; the classes come from the base model or the first split."""
-        self.classes = self.classes or self._find_classes(source)
-        return super().write(tokenizer, folder, source, problems)
+        return MAX_FLOAT_BITS if self.regression else super().max_value()
 
     def encode(self, tokenizer: Tokenizer, rows: list[Row]) -> Encoded:
         targets = self._targets([row[-1] for row in rows])
@@ -158,8 +145,7 @@ class ClassifyTexts(ClassifyJob[LabeledData], EncoderJob[LabeledData]):
             rows.append([numbers[name] for name in names])
         return Ragged.of(rows)
 
-    def _find_classes(self, source: Source) -> Sequence[str]:
-        """Return the labels of a split, in the order of the base model if it has the same labels."""
+    def find_classes(self, source: Source) -> Sequence[str]:
         if self.regression:
             return [self.target_name]
         labels = {row[-1] for row in source.rows(RowErrors())}
@@ -187,7 +173,6 @@ class ClassifyTexts(ClassifyJob[LabeledData], EncoderJob[LabeledData]):
         return len(self.fields) == 3
 
     def log_data(self) -> None:
-        self.classes = self.corpus.notes["valid"]["classes"]
         self._check_options()
         super().log_data()
         self._log_labels()
@@ -298,7 +283,6 @@ TEXTS = JobSpec(
     name="classify",
     input="text",
     summary="Train a classifier or regressor of texts or text pairs.",
-    task="classify",
     factory=ClassifyTexts,
     data=LabeledData,
     metrics=tuple(dict.fromkeys(name for names in METRICS_OF.values() for name in names)),
