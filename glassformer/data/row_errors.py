@@ -80,6 +80,8 @@ class RowCounter:
         """Context that reads a row; a ValueError, TypeError or KeyError in it says why the row is bad."""
         try:
             yield
+        except GlassformerError:  # concerns the whole file
+            raise
         except TypeError:
             self.add_error(line, "has a value of the wrong type", file=file)
         except KeyError as error:

@@ -444,8 +444,7 @@ def parse_recipe(data: Mapping[str, Any], *, warn: bool = True) -> Recipe:
         if key not in SECTIONS:
             raise UnknownNameError("recipe section", str(key), *_section_of_key(str(key), data.get("job")))
     job, renamed = current_name(str(data.get("job")), warn=warn)
-    if job not in job_names():
-        raise UnknownNameError("job", job, job_names())
+    spec = find_job(job)
     if "data" not in data:
         raise MissingValueError("data", "in a recipe", "set data.train to the training files")
     section = data["data"]
@@ -462,7 +461,7 @@ def parse_recipe(data: Mapping[str, Any], *, warn: bool = True) -> Recipe:
     return Recipe(
         job=job,
         seed=seed,
-        data=parse_section(find_job(job).variant(section).data, section),
+        data=parse_section(spec.variant(section).data, section),
         tokenizer=parse_section(TokenizerOptions, data.get("tokenizer")),
         model=dataclasses.replace(parse_section(ModelOptions, own), overrides=overrides),
         training=parse_section(TrainingOptions, data.get("training")),

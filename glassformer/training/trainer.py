@@ -14,7 +14,7 @@ import shutil
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -866,9 +866,7 @@ class Trainer:
         self.checkpoints.save(
             state.step, self.learner.model, self.optimizer, self._extra_tensors(), vars(state)
         )
-        if (
-            self.parallel.main
-        ):  # only after the checkpoint is saved: until then a killed run resumes with the older ones
+        if self.parallel.main:  # after the checkpoint: until then a killed run resumes with older ones
             needed = {self.averaged_folder(step) for step, _ in state.averaged}
             for unneeded in set((self.folder / AVERAGED).glob("step-*")) - needed:
                 shutil.rmtree(unneeded, ignore_errors=True)
@@ -896,22 +894,20 @@ class Trainer:
         model = self.folder / MODEL
         if options.average_checkpoints and state.averaged:
             steps = [step for step, _ in state.averaged]
-            if self.is_main:
-                folders = [self.averaged_folder(step) for step in steps]
-                replace_folder(model, lambda path: average_folders(folders, path))
+            write: Callable[[Path], object] = partial(average_folders, [*map(self.averaged_folder, steps)])
             listed = ", ".join(f"{step:,}" for step in sorted(steps))
             which = f", the best by {self.metric}" if options.average_selection == "best" else ""
-            self.log.message(f"wrote {model}, the average of steps {listed}{which}")
+            what, saved = f"the average of steps {listed}{which}", True
         elif options.load_best_model_at_end and (self.folder / BEST).is_dir():
-            if self.is_main:
-                replace_folder(model, lambda path: shutil.copytree(self.folder / BEST, path))
+            write = partial(shutil.copytree, self.folder / BEST)
             score = "" if state.best is None else f", {self.metric} {format_number(state.best)}"
-            self.log.message(f"wrote {model}, the best weights (step {state.best_step:,}{score})")
+            what, saved = f"the best weights (step {state.best_step:,}{score})", True
         else:
-            with torch.no_grad(), self.evaluating():
-                if self.is_main:
-                    replace_folder(model, self.plan.save)
-            self.log.message(f"wrote {model}, the weights of the last step")
+            write, what, saved = self.plan.save, "the weights of the last step", False
+        with torch.no_grad(), nullcontext() if saved else self.evaluating():
+            if self.is_main:
+                replace_folder(model, write)
+        self.log.message(f"wrote {model}, {what}")
         if self.plan.load is not None:
             self.parallel.any(False)  # other ranks read what rank 0 has written
             remove_lora(self.model)  # the saved weights include the adapters
