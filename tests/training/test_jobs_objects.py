@@ -530,7 +530,9 @@ def test_augmented_boxes_enclose_the_augmented_objects():
         found = [columns[0], columns[-1] + 1, rows[0], rows[-1] + 1]
         expected = [(x - width / 2) * 64, (x + width / 2) * 64, (y - height / 2) * 48, (y + height / 2) * 48]
         assert [float(side) for side in found] == pytest.approx(expected, abs=1.01)
-    unchanged = replace(augment, flip=0.0, vertical_flip=0.0, scale=0.0).transform(2, torch.device("cpu"))
+    unchanged = replace(augment, flip_prob=0.0, vertical_flip_prob=0.0, scale_jitter=0.0).transform(
+        2, torch.device("cpu")
+    )
     assert torch.equal(unchanged[0], torch.ones(2, 2)) and not unchanged[1].any()
 
 
