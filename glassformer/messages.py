@@ -8,10 +8,10 @@ MAX_NAMES = 5
 def plural(noun: str, count: float) -> str:
     """Return a noun in the number that fits the count.
 
-    >>> plural("class", 1), plural("class", 2), plural("image", 0)
-    ('class', 'classes', 'images')
+    >>> plural("class", 1), plural("class", 2), plural("image", 0), plural("series", 2)
+    ('class', 'classes', 'images', 'series')
     """
-    return noun if count == 1 else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return noun if count == 1 or noun == "series" else f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def quantity(count: int, noun: str) -> str:

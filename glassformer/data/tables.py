@@ -15,6 +15,7 @@ import secrets
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -226,22 +227,18 @@ class TableWriter:
 
     def write(self, record: Record, cells: Mapping[str, object]) -> None:
         """Write a row. cells: values of the added columns; those left out are empty."""
-        if self.format in ("csv", "tsv") and self._file is not None:
-            values = [record.get(name) for name in self.names]
-            values += [cells.get(name) for name in self._added]
-            self._file.write(self._line(values).encode())
-            return
-        if self._sheet is not None:
-            values = [record.get(name) for name in self.names]
-            self._sheet.append([*values, *(cells.get(name) for name in self._added)], self.path)
-            return
+        values = [*map(record.get, self.names), *map(cells.get, self._added)]
         row = record | {own: cells.get(name) for name, own in self._added.items()}
-        if self._file is not None:
+        if self._sheet is not None:
+            self._sheet.append(values, self.path)
+        elif self._file is None:
+            self._batch.append(row)
+            if len(self._batch) >= WRITE_ROWS:
+                self._flush()
+        elif self.format in ("csv", "tsv"):
+            self._file.write(self._line(values).encode())
+        else:
             self._file.write(f"{json.dumps(row, ensure_ascii=False, default=str)}\n".encode())
-            return
-        self._batch.append(row)
-        if len(self._batch) >= WRITE_ROWS:
-            self._flush()
 
     @property
     def can_resume(self) -> bool:
@@ -284,8 +281,8 @@ class TableWriter:
         if isinstance(reader, ParquetReader):
             schema = reader.schema
         elif isinstance(reader, JsonlReader):
-            objects = [value for _, value in zip(range(WRITE_ROWS), self._source_records(), strict=False)]
-            schema = pyarrow.Table.from_pylist(objects).schema
+            rows = self._source.rows() if self._source else iter(())
+            schema = pyarrow.Table.from_pylist([row.record for row in islice(rows, WRITE_ROWS)]).schema
         else:
             schema = pyarrow.schema([(name, pyarrow.string()) for name in self.names])
         kinds = {str: pyarrow.string(), float: pyarrow.float64(), list: pyarrow.list_(pyarrow.float32())}
@@ -293,9 +290,6 @@ class TableWriter:
             schema = schema.append(pyarrow.field(name, kinds[kind]))
         self._arrow, self._arrow_schema = pyarrow, schema
         self._parquet = pyarrow.parquet.ParquetWriter(self._part, schema)
-
-    def _source_records(self) -> Iterator[Record]:
-        return (row.record for row in self._source.rows()) if self._source else iter(())
 
     def _flush(self) -> None:
         rows, self._batch = self._batch, []

@@ -17,6 +17,7 @@ from glassformer.data import Batches
 from glassformer.data.examples import Arrays, Examples
 from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.families.sidecars import JobInfo
+from glassformer.messages import plural, quantity
 from glassformer.tokenization.train import Template
 from glassformer.training.data_cache import Log
 from glassformer.training.hardware import Hardware
@@ -108,6 +109,14 @@ class Job(ABC, Generic[Data]):
         """Return the error for a model or preset that this job cannot train."""
         model = self.recipe.model.folder or self.preset
         return UnsupportedError(f"the model '{model}'", f"the job {self.recipe.job}", hint)
+
+    def log_counts(self, item: str, train: int, valid: int, what: str = "", skipped: str = "") -> None:
+        """Log the number of training and validation examples. what: of them. skipped: rows, if any."""
+        self.facts |= {f"training {plural(item, 2)}": train, f"validation {plural(item, 2)}": valid}
+        self.log(f"{quantity(train, item)}{what} for training, {valid:,} for validation")
+        if skipped:
+            self.facts["skipped"] = skipped
+            self.log(skipped)
 
     def adopt_base_settings(self) -> None:
         """Use the data settings stored with the model; called before `prepare_data` in an evaluation."""

@@ -33,7 +33,7 @@ from glassformer.errors import (
     UnknownNameError,
 )
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
-from glassformer.messages import list_some, plural
+from glassformer.messages import list_some, plural, quantity
 from glassformer.training import sections
 from glassformer.training.data_cache import DataCache
 from glassformer.training.hardware import Hardware
@@ -240,20 +240,11 @@ class ObjectJob(Job[SectionT]):
             len(self._rows(images, rows))
             for images, rows in ((self.train_set, self.train_rows), (self.valid_set, self.valid_rows))
         ]
-        self.facts = {
-            "training images": counts[0],
-            "validation images": counts[1],
-            "image size": f"{height} x {width}",
-            "classes": list(self.classes),
-        }
-        classes = plural("class", len(self.classes))
-        splits = f"{counts[0]:,} {plural('image', counts[0])} for training, {counts[1]:,} for validation"
+        self.facts = {"image size": f"{height} x {width}", "classes": list(self.classes)}
+        what = f", resized to {height} x {width}, in {quantity(len(self.classes), 'class')},"
+        self.log_counts("image", counts[0], counts[1], what, skipped)
         if self.base_classes is None and self.data.valid == self.data.train and not self._one_file:
-            splits += f" (the val split of {self.data.train[0]})"
-        self.log(f"{splits}, resized to {height} x {width}, in {len(self.classes)} {classes}")
-        if skipped:
-            self.facts["skipped"] = skipped
-            self.log(skipped)
+            self.log(f"the validation images are the val split of {self.data.train[0]}")
 
     @property
     @abstractmethod

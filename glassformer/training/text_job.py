@@ -158,9 +158,8 @@ class TextJob(Job[Data]):
     def log_data(self) -> None:
         """Log the number of examples, and how many were skipped or truncated because of their length."""
         corpus, rows = self.corpus, plural(self.row, 2)
-        train, valid, too_long = len(corpus.train), len(corpus.valid), corpus.total("too_long")
-        self.facts |= {f"training {rows}": train, f"validation {rows}": valid}
-        self.log(f"{quantity(train, self.row)} for training, {valid:,} for validation")
+        self.log_counts(self.row, len(corpus.train), len(corpus.valid))
+        too_long = corpus.total("too_long")
         if self.skips_long and too_long:
             self.facts[f"{rows} over max_len"] = too_long
             self.log(f"skipped {quantity(too_long, self.row)} longer than {self.max_len} tokens")

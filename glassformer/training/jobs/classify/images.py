@@ -162,20 +162,13 @@ class ClassifyImages(ClassifyJob[ImageData]):
 
     def _log_counts(self, skipped: str) -> None:
         height, width, channels = self.train_set.shape
-        train, valid = len(self.train_examples()), len(self.valid_examples())
         self.facts = {
-            "training images": train,
-            "validation images": valid,
             "image size": f"{height} x {width}, {channels} {plural('channel', channels)}",
             "classes": list(self.classes),
         }
-        self.log(
-            f"{quantity(train, 'image')} of {height} x {width} in {quantity(len(self.classes), 'class')} "
-            f"for training, {valid:,} for validation"
-        )
-        if skipped:
-            self.facts["skipped"] = skipped
-            self.log(skipped)
+        what = f" of {height} x {width} in {quantity(len(self.classes), 'class')}"
+        train, valid = len(self.train_examples()), len(self.valid_examples())
+        self.log_counts("image", train, valid, what, skipped)
 
     def train_examples(self) -> ImageExamples:
         return ImageExamples(

@@ -25,7 +25,7 @@ from glassformer.data.labeled_series import (
 from glassformer.data.readers import require_file
 from glassformer.data.sources import fingerprint_files
 from glassformer.errors import ConflictError, UnknownNameError
-from glassformer.messages import plural
+from glassformer.messages import quantity
 from glassformer.training import sections
 from glassformer.training.classify_job import ClassifyJob
 from glassformer.training.data_cache import DataCache
@@ -144,17 +144,10 @@ class ClassifySeries(ClassifyJob[LabeledSeriesData]):
         shortest, longest = min(lengths), max(lengths)
         steps = f"{longest}" if shortest == longest else f"{shortest} to {longest}"
         missing = sum(bool(np.isnan(values).any()) for values in self.train_series.values)
-        self.facts = {
-            "training series": len(self.train_series),
-            "validation series": len(self.valid_series),
-            "series": f"{steps} steps, {self.preparation.channels} channels",
-            "classes": list(self.classes),
-        }
-        self.log(
-            f"{len(self.train_series):,} series of {steps} steps and {self.preparation.channels} "
-            f"{plural('channel', self.preparation.channels)} in {len(self.classes)} classes for training, "
-            f"{len(self.valid_series):,} for validation"
-        )
+        channels = quantity(self.preparation.channels, "channel")
+        self.facts = {"series": f"{steps} steps, {channels}", "classes": list(self.classes)}
+        what = f" of {steps} steps and {channels} in {len(self.classes)} classes"
+        self.log_counts("series", len(self.train_series), len(self.valid_series), what)
         if shortest != longest or longest != self.preparation.length:
             self.log(f"all series are resampled to {self.preparation.length} steps")
         if missing:
