@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from glassformer.data.examples import EqualLengths
 from glassformer.data.series import SeriesSet
 from glassformer.data.timestamps import CalendarFeature, calendar_features
-from glassformer.errors import EmptyInputError, GlassformerError, InvalidValueError
+from glassformer.errors import EmptyInputError, InvalidValueError
 
 _BLOCK_ROWS = 65_536
 LOW_VARIANCE = 0.01  # standard deviation relative to that of all series
@@ -55,23 +54,6 @@ def format_value(value: float, std: float, digits: int = DIGITS) -> str:
     if abs(value) > std > 0:
         above = math.floor(math.log10(abs(value))) - math.floor(math.log10(std))
     return f"{value:.{min(digits + above, MAX_DIGITS)}g}"
-
-
-@dataclass(eq=False)
-class WindowTooLongError(GlassformerError):
-    """No series is long enough for a window.
-
-    length: rows of the longest series. available: the most rows that a series has in the split.
-    """
-
-    context: int
-    horizon: int
-    length: int
-    available: int
-    template: ClassVar[str] = (
-        "no window of {context:,} past and {horizon:,} future steps fits: the longest series has "
-        "{length:,} rows, {available:,} of them in this split"
-    )
 
 
 @dataclass(frozen=True)
@@ -233,11 +215,12 @@ class Windows(EqualLengths):
 
     def __post_init__(self) -> None:
         if not len(self):
-            raise WindowTooLongError(
-                self.context,
-                self.horizon,
-                int(self.series.lengths.max(initial=0)),
-                int((self.part.end - self.part.start).max(initial=0)),
+            longest = int(self.series.lengths.max(initial=0))
+            available = int((self.part.end - self.part.start).max(initial=0))
+            raise InvalidValueError(
+                "the longest series",
+                f"{longest:,} rows, {available:,} of them in this split",
+                f"enough for a window of {self.context:,} past and {self.horizon:,} future steps",
             )
 
     @cached_property

@@ -66,15 +66,6 @@ class CheckpointWriteError(GlassformerError):
     template: ClassVar[str] = "the checkpoint of step {step:,} could not be written to {folder} ({reason})"
 
 
-@dataclass(eq=False)
-class CheckpointMismatchError(GlassformerError):
-    """A checkpoint does not fit the model or optimizer of this run."""
-
-    problem: str
-    hint: str = "resume it with the recipe that wrote it"
-    template: ClassVar[str] = "the checkpoint does not fit this run: {problem}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A complete checkpoint: tensors by group and name, and the rest of the state.
@@ -274,17 +265,19 @@ def model_state(module: nn.Module) -> dict[str, Tensor]:
 def fill(targets: Tensors, values: Tensors) -> None:
     """Copy full tensors into the target tensors, which are sharded under FSDP."""
     for name in sorted(targets.keys() ^ values.keys()):
-        raise CheckpointMismatchError(f"{name} is {'missing' if name in targets else 'unexpected'}")
+        raise _mismatch(f"{name} is {'missing' if name in targets else 'unexpected'}")
     for name, target in targets.items():
         value = values[name]
         if target.shape != value.shape:
-            raise CheckpointMismatchError(
-                f"{name} has shape {tuple(value.shape)} instead of {tuple(target.shape)}"
-            )
+            raise _mismatch(f"{name} has shape {tuple(value.shape)} instead of {tuple(target.shape)}")
         if isinstance(target, DTensor):
             value = value.to(target.device)
             value = distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
         target.copy_(value)
+
+
+def _mismatch(problem: str) -> ConflictError:
+    return ConflictError(("the checkpoint", "this run"), problem, "resume it with the recipe that wrote it")
 
 
 # ---- model folders ----------------------------------------------------------------------------------------

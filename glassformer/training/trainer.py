@@ -35,6 +35,7 @@ from glassformer.errors import (
     ConflictError,
     EmptyInputError,
     GlassformerError,
+    InvalidValueError,
     MissingValueError,
     UnknownNameError,
     UnsupportedError,
@@ -155,15 +156,6 @@ class DivergedError(GlassformerError):
         "{steps} consecutive steps had a non-finite or far too large loss, the last one step {last_step:,} "
         "(examples {examples}); the weights are those before them"
     )
-
-
-@dataclass(eq=False)
-class NothingToTrainError(GlassformerError):
-    """No parameter of the module is trained. parameters: their number."""
-
-    parameters: int
-    hint: str = "check training.freeze, and requires_grad of the parameters"
-    template: ClassVar[str] = "0 of {parameters:,} parameters are trained"
 
 
 @dataclass(eq=False)
@@ -376,7 +368,8 @@ class Trainer:
         self.parameters = model_parameters(self.learner)
         total = sum(p.numel() for p in self.learner.parameters())
         if not self.parameters and (total or self._task):  # a baseline of a job has nothing to train
-            raise NothingToTrainError(total)
+            hint = "check training.freeze, and requires_grad of the parameters"
+            raise InvalidValueError("the number of trained parameters", 0, f"some of {total:,}", hint)
         self.batch_norm_state = BatchNormState(self.learner)
         self.optimizer = plan.optimizer(self.parameters, options)
         self.peak_lrs = [group["lr"] for group in self.optimizer.param_groups]

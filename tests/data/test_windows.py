@@ -18,7 +18,6 @@ from glassformer.data.windows import (
     Scaler,
     SeriesSplit,
     Windows,
-    WindowTooLongError,
     split_by_fraction,
     split_by_rows,
 )
@@ -48,7 +47,7 @@ def windows_of(
         return Windows(
             series=series, part=getattr(parts, part), scaler=PLAIN, context=context, horizon=horizon
         )
-    except WindowTooLongError:
+    except InvalidValueError:
         return None
 
 
@@ -124,7 +123,7 @@ def test_scaler_is_fitted_on_the_training_split_and_invertible() -> None:
 def test_windows_and_splits_that_do_not_fit_are_errors() -> None:
     series = series_of(40)
     parts = split_by_rows(series, 20, 30, 40)
-    with pytest.raises(WindowTooLongError):
+    with pytest.raises(InvalidValueError):
         Windows(series=series, part=parts.test, scaler=PLAIN, context=4, horizon=11)
     with pytest.raises(InvalidValueError):
         split_by_rows(series, 20, 30, 41)

@@ -18,8 +18,8 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 import glassformer
-from glassformer.errors import InvalidValueError
-from glassformer.training.checkpoint import CheckpointMismatchError, fill, load_checkpoint
+from glassformer.errors import ConflictError, InvalidValueError
+from glassformer.training.checkpoint import fill, load_checkpoint
 from glassformer.training.distributed import SingleProcess, parallel_from_environment
 from glassformer.training.learner import enable_gradient_checkpointing
 from glassformer.weights.store import open_weights
@@ -130,9 +130,9 @@ def test_a_checkpoint_of_another_model_is_an_error(runs: tuple[Path, dict[str, A
         ),
         ({**state["model"], "model.embed.token.weight": torch.zeros(2)}, "model.embed.token.weight"),
     ):
-        with pytest.raises(CheckpointMismatchError) as caught:
+        with pytest.raises(ConflictError) as caught:
             fill(change, checkpoint.tensors["model"])
-        assert name in caught.value.problem
+        assert name in caught.value.reason
 
 
 def test_a_killed_worker_ends_the_job_or_restarts_it(tmp_path: Path, launch: Launcher) -> None:

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 
 import glassformer
 from glassformer.core.lora import add_lora, lora_layers
-from glassformer.errors import UnknownNameError
-from glassformer.training.trainer import NothingToTrainError
+from glassformer.errors import InvalidValueError, UnknownNameError
 from tests.training.test_custom_training import StopAt
 
 peft = pytest.importorskip("peft")
@@ -208,10 +207,10 @@ def test_layers_that_cannot_be_adapted_are_refused(tmp_path: Path) -> None:
 
 def test_training_no_parameters_is_an_error(tmp_path: Path) -> None:
     frozen = encoder().requires_grad_(False)
-    with pytest.raises(NothingToTrainError) as error:
+    with pytest.raises(InvalidValueError) as error:
         trainer_of(frozen, tmp_path / "frozen", lora_r=None).train()
-    assert error.value.parameters == sum(parameter.numel() for parameter in frozen.parameters())
-    with pytest.raises(NothingToTrainError):
+    assert error.value.value == 0 and "requires_grad" in error.value.hint
+    with pytest.raises(InvalidValueError):
         trainer_of(encoder(), tmp_path / "options", lora_r=None, freeze=["model", "out"]).train()
-    with pytest.raises(NothingToTrainError):
+    with pytest.raises(InvalidValueError):
         trainer_of(nn.Identity(), tmp_path / "empty", lora_r=None).train()
