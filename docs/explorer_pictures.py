@@ -28,6 +28,7 @@ from glassformer.interpret.examples import example_input
 FOLDER = Path(__file__).parent / "pictures"
 MODELS = ("pocket", "pocket-digits", "pocket-series", "pocket-detector", "pocket-sam")
 INPUT = f"in={quote('My brother bought a new car yesterday.')}&to=ko"
+MOVING = "She opened the window because it was too hot."  # of the animation
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 
 
@@ -157,6 +158,46 @@ def click_scene(page: Page, x: float, y: float) -> None:
     page.wait_for_timeout(1500)
 
 
+def record_animation(page: Page, url: str) -> None:
+    """Type a sentence, translate it, open a head and turn it off: the pronoun of the translation changes."""
+    frames: list[tuple[Image.Image, int]] = []  # with milliseconds
+
+    def take(duration: int) -> None:
+        picture = Image.open(BytesIO(page.screenshot())).convert("RGB")
+        frames.append((picture.resize((960, 600), Image.Resampling.LANCZOS), duration))
+
+    def show(view: str) -> None:
+        page.goto(f"{url}/#/pocket/{view}")
+        page.wait_for_load_state("networkidle")
+        page.wait_for_timeout(3000)
+
+    show(f"model?{INPUT}")
+    take(900)
+    field = page.locator("[data-input=_a]")
+    for end in (4, 11, 18, 26, 35, len(MOVING)):
+        field.fill(MOVING[:end])
+        take(180)
+    with page.expect_response(lambda response: response.url.endswith("/trace"), timeout=120_000):
+        field.press("Enter")
+    page.wait_for_timeout(2500)
+    take(1600)
+    moving = f"in={quote(MOVING)}&to=de"
+    show(f"model?{moving}&at=decoder.0.cross&head=4")
+    take(1800)
+    show(f"change?{moving}")
+    take(1200)
+    page.locator('[data-head="decoder.blocks.0.cross_attn.4"]').click()
+    page.wait_for_timeout(3000)
+    take(1000)
+    page.locator(".chips").evaluate("section => section.scrollIntoView()")
+    page.wait_for_timeout(500)
+    take(2800)
+    pictures = [picture.quantize(64, dither=Image.Dither.NONE) for picture, _ in frames]
+    durations = [duration for _, duration in frames]
+    options = {"append_images": pictures[1:], "duration": durations, "loop": 0, "optimize": True}
+    pictures[0].save(FOLDER / "explorer.gif", save_all=True, **options)
+
+
 def take_screenshots(models: list[str]) -> None:
     command = [sys.executable, "-m", "glassformer", "serve", *models, "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -182,6 +223,10 @@ def take_screenshots(models: list[str]) -> None:
                 picture = page.locator(shot.part).screenshot() if shot.part else page.screenshot()
                 reduce_colors(picture).save(FOLDER / f"{shot.name}.png", optimize=True)
                 page.close()
+            page = browser.new_page(
+                viewport={"width": 1280, "height": 800}, locale="en-US", reduced_motion="reduce"
+            )
+            record_animation(page, url)
             browser.close()
     finally:
         server.terminate()
