@@ -455,7 +455,7 @@ def _option_rows(spec: TaskSpec) -> Iterator[tuple[str, str, str]]:
 
 
 def job_introduction(job: JobSpec) -> str:
-    """Describe a job: what it trains, its metrics, and the settings that it chooses by itself."""
+    """Describe a job: what it trains, its metrics, and the settings that it chooses."""
     chosen = {"model.preset": job.preset, "metric_for_best_model": job.metric, **job.defaults}
     unit = "tokens" if job.batch_unit == "tokens" else "examples"
     return (

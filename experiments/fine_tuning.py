@@ -50,7 +50,7 @@ class TextJob:
     untouched: bool = False
 
 
-JOBS: dict[str, TextJob] = {  # the longest first
+JOBS: dict[str, TextJob] = {  # longest first
     "titles": TextJob(
         recipe={
             "job": "summarize",

@@ -34,7 +34,7 @@ FLU, FLU_LEARNED, FLU_TIMES, YEAR = "national_illness.csv.gz", 676, 5, 52  # wee
 LOADS, LOADS_START, LOADS_END, DAY = "ETTh1.csv.gz", 11_520, 14_400, 24  # the rows others are tested on
 TOGETHER = 1024
 LEARNED = ("columns", "mean", "std", "frequency")  # what a model remembers of the series it learned from
-EVEN = 1e-3  # windows that hardly move have no error to be measured by
+EVEN = 1e-3  # windows that barely move have no error to be measured by
 
 Floats = NDArray[np.float32]
 

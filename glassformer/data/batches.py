@@ -4,7 +4,7 @@ The permutation of an epoch is cut into pools. Within a pool, rows are sorted by
 which are then shuffled. So the lengths in a batch match closely, yet the order stays random. The position in
 the data is three numbers: epoch, pool and batch. They determine all later batches exactly.
 
-Packing puts several short examples into one row of fixed width: hardly any padding, and every batch has the
+Packing puts several short examples into one row of fixed width: almost no padding, and every batch has the
 same shape, which suits a compiled step on a GPU. `segments` maps each token to its example.
 """
 

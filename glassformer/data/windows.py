@@ -179,7 +179,7 @@ class KnownCovariates:
 def low_variance_series(series: SeriesSet, part: SplitRange, scaler: Scaler) -> list[str]:
     """Return the names of series with a very small variance, on which little can be learned.
 
-    All series of a column share one scale, so the errors of such a series hardly count.
+    All series of a column share one scale, so the errors of such a series barely count.
     """
     low = []
     for number, first in enumerate(series.starts):

@@ -24,7 +24,7 @@ from glassformer.tasks.images import ImageTask
 class Detector(ImageTask):
     """Detect objects in images.
 
-    An image's objects are ordered by score, the best first, with boxes in pixels of the original image.
+    An image's objects are ordered by score, best first, with boxes in pixels of the original image.
 
     threshold: minimum score of an object, from 0 to 1.
     batch_size: largest number of images per batch; large images make smaller batches.

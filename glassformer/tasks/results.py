@@ -73,7 +73,7 @@ class DetectedObjects(ObjectsResult):
 
 @dataclass(frozen=True)
 class SegmentedObjects(ObjectsResult):
-    """The masks of the first prompt, the best first, then those of the next one; or all segments.
+    """The masks of the first prompt, best first, then those of the next one; or all segments.
 
     After a single point, the best mask is the largest whose predicted IoU is within 0.05 of the highest.
     """

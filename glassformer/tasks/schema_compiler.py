@@ -34,7 +34,7 @@ def compile_schema(text: str, table: LLTokenizer) -> LLMatcher:
 
 
 class _Bytes:
-    """A vocabulary of single bytes and an end token: the cost of a schema hardly depends on the tokens."""
+    """A vocabulary of single bytes and an end token: the cost of a schema barely depends on the tokens."""
 
     tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
     special_token_ids = (256,)

@@ -148,7 +148,7 @@ class PromptSegmenter(BatchTask[ImageLike, list[Annotation]]):
     """Segment images by prompts: paths, file contents (bytes), PIL images or arrays.
 
     The result is one list of masks per image, with their predicted IoU as score: those of the first prompt,
-    the best first, then those of the next one. The best mask of a single point is the largest whose predicted
+    best first, then those of the next one. The best mask of a single point is the largest whose predicted
     IoU is within 0.05 of the highest, see `rank_masks`; of other prompts, it has the highest predicted IoU.
     Empty masks are left out, but every prompt has at least one mask.
 
@@ -261,7 +261,7 @@ class PromptSegmenter(BatchTask[ImageLike, list[Annotation]]):
         return output
 
     def _segment(self, image: EncodedImage, prompt: SegmentationPrompt) -> Iterator[Annotation]:
-        """Yield the masks of one prompt, the best first, without empty ones; if all are empty, the best."""
+        """Yield the masks of one prompt, best first, without empty ones; if all are empty, the best."""
         output = self.decode(image, prompt)
         best_empty: Annotation | None = None
         all_empty = True
@@ -283,7 +283,7 @@ class PromptSegmenter(BatchTask[ImageLike, list[Annotation]]):
         return Annotation(ONE_CLASS, box, pixels, min(max(score, 0.0), 1.0))
 
     def rank(self, output: PromptedMaskOutput, image: EncodedImage, prompt: SegmentationPrompt) -> list[int]:
-        """Return the indices of the masks that `decode` returned for a prompt, the best first."""
+        """Return the indices of the masks that `decode` returned for a prompt, best first."""
         rows, columns = self.unpadded(output.masks.shape[-2:], image)
         areas = (output.masks[0, 0, :, :rows, :columns] > 0).flatten(1).sum(1)
         margin = WHOLE_OBJECT_MARGIN if prompt.is_single_click else 0.0
@@ -297,7 +297,7 @@ class PromptSegmenter(BatchTask[ImageLike, list[Annotation]]):
     def _segment_everything(
         self, image: EncodedImage, options: MaskGeneration, callbacks: Callbacks
     ) -> Iterator[Annotation]:
-        """Yield the masks of a grid of points that are good, stable and not duplicates, the best first."""
+        """Yield the masks of a grid of points that are good, stable and not duplicates, best first."""
         masks, scores = self._grid_masks(image, options, callbacks)
         for mask, score in zip(masks, scores.tolist(), strict=True):
             yield self._annotation(mask, image, score)
@@ -306,7 +306,7 @@ class PromptSegmenter(BatchTask[ImageLike, list[Annotation]]):
     def _grid_masks(
         self, image: EncodedImage, options: MaskGeneration, callbacks: Callbacks
     ) -> tuple[Tensor, Tensor]:
-        """Return masks (N, h, w) as predicted and their scores (N,), the best first."""
+        """Return masks (N, h, w) as predicted and their scores (N,), best first."""
         side, (height, width) = options.points_per_side, image.size
         steps = (torch.arange(side) + 0.5) / side
         grid = torch.stack(torch.meshgrid(steps * width, steps * height, indexing="xy"), -1).view(-1, 1, 2)

@@ -120,7 +120,7 @@ class FastTokenizer(Tokenizer):
 
     @cached_property
     def unstable_characters(self) -> int:
-        decoder = self._backend.decoder  # WordPiece's cleans up by itself
+        decoder = self._backend.decoder  # WordPiece's cleans up, too
         cleans_up = decoder is not None and b'"cleanup":true' in decoder.__getstate__()
         return CLEANED_CHARACTERS if cleans_up else super().unstable_characters
 

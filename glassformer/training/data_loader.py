@@ -25,7 +25,7 @@ from glassformer.training.recipe import TrainingOptions
 
 PREFETCHED_STEPS = 4
 # Number of packed batches planned together: large enough that the last batch, filled up with empty rows,
-# hardly matters, and small enough that planning takes no longer than the prefetched steps.
+# barely matters, and small enough that planning takes no longer than the prefetched steps.
 POOLED_BATCHES = 16
 SAMPLED_PAIRS = 10_000  # to estimate the mean length of a pair
 

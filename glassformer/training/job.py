@@ -34,7 +34,7 @@ from glassformer.training.recipe import DEFAULT_MAX_GRAD_NORM, BatchLimits, Reci
 from glassformer.training.sections import DataSection
 from glassformer.training.task import TrainingPlan, ValidationResult
 
-PATIENCE = 8  # validations without improvement before a training of many epochs ends
+PATIENCE = 8  # validations without improvement before a training run of many epochs ends
 OVERFITTING_EPOCHS = 10
 Data = TypeVar("Data", bound=DataSection)
 

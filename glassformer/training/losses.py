@@ -82,7 +82,7 @@ def contrastive_loss(
 
     targets: column (B,) of the pair of each row. same: bool (B, N), further columns that match a row; they
     are left out, being neither the pair nor negatives.
-    sigmoid: classify every pair by itself, instead of a softmax over the row.
+    sigmoid: classify every pair separately, instead of a softmax over the row.
 
     >>> logits = torch.tensor([[9.0, 0.0], [0.0, 9.0]])
     >>> round(float(contrastive_loss(logits, torch.arange(2))), 4)

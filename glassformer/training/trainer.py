@@ -116,14 +116,14 @@ MEAN_LOSS_AFTER = 50  # steps until the running mean is meaningful
 MEAN_LOSS_WEIGHT = 0.02  # of a step in the running mean of the loss
 SHOWN_ROWS = 8
 
-DEFAULT_BATCH_SIZE, DEFAULT_EPOCHS, DEFAULT_LR = 32, 3.0, 1e-3  # of a training without a recipe
+DEFAULT_BATCH_SIZE, DEFAULT_EPOCHS, DEFAULT_LR = 32, 3.0, 1e-3  # of a training run without a recipe
 
 Outcome = Literal["finished", "interrupted", "early stop", "stopped", "time limit"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """How a training ended.
+    """How a training run ended.
 
     outcome: "finished", "early stop", "stopped" by a callback, "time limit" or "interrupted" by a signal.
     step: the last step. metrics: of the last validation in this process.
@@ -918,7 +918,7 @@ def distinct_samples(samples: Sequence[Sample], limit: int) -> list[Sample]:
 
 
 def fill_options(options: TrainingOptions, examples: int | None) -> TrainingOptions:
-    """Return the options of a training without a recipe, with the open ones filled in.
+    """Return the options of a training run without a recipe, with the open ones filled in.
 
     examples: number of training examples; None if unknown.
     """
@@ -929,7 +929,7 @@ def fill_options(options: TrainingOptions, examples: int | None) -> TrainingOpti
         "r_drop": "compute it in the loss",
     }.items():
         if getattr(options, name):
-            raise UnsupportedError("a training with an own loss", f"the option {name}", other)
+            raise UnsupportedError("a custom loss", f"the option {name}", other)
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     accumulation = -(-options.gradient_accumulation_steps // ranks) * ranks
     batch = options.batch_size or DEFAULT_BATCH_SIZE

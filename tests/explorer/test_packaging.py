@@ -76,7 +76,7 @@ def test_the_size_of_the_wheel_is_stated_by_part(built: Path) -> None:
 
 
 def wheel_sizes(wheel: zipfile.ZipFile) -> dict[str, float]:
-    """The compressed megabytes of each part, as the installation page lists them; the largest first."""
+    """The compressed megabytes of each part, as the installation page lists them; largest first."""
     sizes: dict[str, float] = {}
     for file in wheel.infolist():
         _, second, third, *_ = [*file.filename.split("/"), "", ""]

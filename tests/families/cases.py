@@ -1,4 +1,4 @@
-"""Every family and head, with the configurations in which its numbers are held against the reference.
+"""Every family and head, with the configurations in which its numbers are compared with the reference.
 
 A case is (reference class, settings for its config class). Sizes are small and odd on purpose. Each list
 says what is particular to a head; `every_head` then puts each head under its family's other configurations:

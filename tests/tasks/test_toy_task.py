@@ -44,7 +44,7 @@ class LongestOptions(TaskOptions):
 
 @dataclass(frozen=True)
 class LongTokens(TaskResult):
-    """The tokens of a text, the longest first."""
+    """The tokens of a text, longest first."""
 
     tokens: list[str]
 

@@ -160,7 +160,7 @@ def test_fine_tuning_keeps_context_and_horizon(waves: Path, tmp_path: Path) -> N
         log=no_log,
     )
     after = read_history(tmp_path / "again").validations[-1]["metrics"]
-    # the weights hardly move in one such step; the running means of its norms do, towards better ones
+    # the weights barely move in one such step; the running means of its norms do, towards better ones
     assert after["repeat_mse"] == before["repeat_mse"] > 3 * before["mse"]
     assert after["mse"] < 1.05 * before["mse"]
 

@@ -155,7 +155,7 @@ class ForecastJob(Job[SeriesData]):
         if weak:
             self.log(
                 f"{len(weak):,} of {len(series):,} series with less than 1% of the overall variance, e.g. "
-                f"'{weak[0]}', will hardly be learned; rescale them or train them separately"
+                f"'{weak[0]}', will barely be learned; rescale them or train them separately"
             )
         names, rows = list_some(series.names), quantity(len(series.values), "row")
         self.log(f"{len(series):,} series of {names} with a step of {series.step}: {rows}")

@@ -30,7 +30,7 @@ class SummaryData(TableSection):
     valid: Paths | float = sections.valid_split(0.02)
     columns: Columns | None = sections.column_names("text and summary column")
     prefix: str | None = setting(
-        None, "text before every source, e.g. `summarize: ` for T5; null is that of the base model, or none"
+        None, "text before every source, e.g. `summarize: ` for T5; null: the one of the base model, if any"
     )
     max_len: int | None = sections.maximum_length(
         "a text; longer texts are truncated and counted", default=512

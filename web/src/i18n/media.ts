@@ -57,11 +57,11 @@ export default {
 
   'occlusion.title': { en: 'Which patches carry the score', ko: '점수를 좌우하는 패치' },
   'occlusion.label': {
-    en: 'Each patch is covered in turn with the mean color. Blue: the probability of “{label}” drops, so the patch speaks for it. Orange: it rises.',
+    en: 'Each patch is covered in turn with the mean color. Blue: the probability of “{label}” drops, so the patch supports it. Orange: it rises.',
     ko: '패치를 하나씩 평균색으로 가립니다. 파란색: 가리면 “{label}”의 확률이 떨어집니다. 주황색: 확률이 올라갑니다.',
   },
   'occlusion.pair': {
-    en: 'Each patch is covered in turn with the mean color. Blue: the logit of “{text}” drops, so the patch speaks for it. Orange: it rises.',
+    en: 'Each patch is covered in turn with the mean color. Blue: the logit of “{text}” drops, so the patch supports it. Orange: it rises.',
     ko: '패치를 하나씩 평균색으로 가립니다. 파란색: 가리면 “{text}”의 로짓이 떨어집니다. 주황색: 로짓이 올라갑니다.',
   },
   'occlusion.measure': { en: 'Run the model {count} times', ko: '모델을 {count}번 실행하기' },
@@ -79,7 +79,7 @@ export default {
   'detect.none': { en: 'no object', ko: '물체 없음' },
   'detect.objects': { en: 'Objects: {count}', ko: '물체 {count}개' },
   'detect.objects_note': {
-    en: 'Above the threshold, the best first.',
+    en: 'Above the threshold, best first.',
     ko: '임곗값을 넘은 물체를 점수 순서로 보여 줍니다.',
   },
   'detect.nothing': { en: 'no object above the threshold', ko: '임곗값을 넘는 물체가 없습니다' },

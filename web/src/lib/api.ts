@@ -860,7 +860,7 @@ export interface SegmentRequest {
   stuff_classes?: string[];
 }
 
-/** The masks of the first prompt, the best first, then those of the next one; or all segments. After a single point, the best mask is the largest whose predicted IoU is within 0.05 of the highest. */
+/** The masks of the first prompt, best first, then those of the next one; or all segments. After a single point, the best mask is the largest whose predicted IoU is within 0.05 of the highest. */
 export interface SegmentResponse {
   model: string;
   results: SegmentedObject[];
