@@ -109,6 +109,8 @@ class Shell:
                 subprocess.run([*command, "--silent", "--fail-with-body"], check=True, capture_output=True)
             case ["export", setting]:
                 self._monkeypatch.setenv(*setting.split("=", 1))
+            case ["git", "clone", url, *_]:
+                assert url in (ROOT / "pyproject.toml").read_text(encoding="utf-8"), line
             case ["make", target]:
                 subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
             case ["python", "-m", "build"]:
