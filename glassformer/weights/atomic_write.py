@@ -22,18 +22,25 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        hint = "check free space and the folder's permissions"
-        raise FileProblemError(path, f"cannot be written ({error.strerror or error})", hint=hint) from error
+        with _write_errors(path):
+            with temporary.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
     finally:
         with suppress(OSError):  # keep the original error
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _write_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        hint = "check free space and the folder's permissions"
+        raise FileProblemError(path, f"cannot be written ({error.strerror or error})", hint=hint) from error
 
 
 @contextmanager
@@ -47,14 +54,12 @@ def staged_files(folder: Path) -> Iterator[Path]:
         shutil.rmtree(leftover, ignore_errors=True)
     temporary = folder / f"{STAGED}-{secrets.token_hex(4)}"
     try:
-        make_folder(temporary)
-        yield temporary
-        sync_folder(temporary)
-        temporary.rename(folder / STAGED)
-        sync_folder(folder)
-    except OSError as error:
-        hint = "check free space and the folder's permissions"
-        raise FileProblemError(folder, f"cannot be written ({error.strerror or error})", hint=hint) from error
+        with _write_errors(folder):
+            make_folder(temporary)
+            yield temporary
+            sync_folder(temporary)
+            temporary.rename(folder / STAGED)
+            sync_folder(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -63,7 +68,7 @@ def staged_files(folder: Path) -> Iterator[Path]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder, which is renamed to `path` if the block succeeds."""
     path = path.resolve()
-    try:
+    with _write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as parent:
             temporary = Path(parent) / "model"
@@ -72,9 +77,6 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             if path.exists():
                 path.rmdir()
             shutil.move(temporary, path)
-    except OSError as error:
-        hint = "check free space and permissions"
-        raise FileProblemError(path, f"cannot be written ({error.strerror or error})", hint=hint) from error
 
 
 def finish_staged(folder: Path, *, last: str) -> None:
