@@ -23,6 +23,7 @@ from datetime import date
 from glassformer.cli import demo
 from glassformer.cli.main import main
 demo.FIRST_DATE = date(2095, 1, 1)
+demo.RECIPE["training.max_generate_samples"] = 4
 main(sys.argv[1:])
 """
 

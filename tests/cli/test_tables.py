@@ -11,7 +11,6 @@ import openpyxl
 import pyarrow.parquet
 import pytest
 
-import glassformer
 from tests.cli.conftest import train
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -154,17 +153,3 @@ def test_model_remembers_its_columns(run, tmp_path, monkeypatch):
 def test_control_characters_are_escaped_in_messages(run, tmp_path):
     error = run("classify", tmp_path / "a\x1b[31mb").error()
     assert "\x1b" not in error
-
-
-def test_classified_series_are_written_as_a_table(run, tmp_path):
-    model = glassformer.tiny("patchtst", channels=1, num_labels=2)
-    glassformer.save(model, tmp_path / "model", layout="hf")
-    series = tmp_path / "series.csv"
-    series.write_text("id,a,b,c\nx,1,2,3\ny,3,2,1\n")
-    lines = run("classify", tmp_path / "model", "--file", series).out.splitlines()
-    for suffix in ("csv", "parquet"):
-        out = tmp_path / f"out.{suffix}"
-        assert run("classify", tmp_path / "model", "--file", series, "--out", out).code == 0
-        rows = read_table(out)
-        assert [row["id"] for row in rows] == ["x", "y"]
-        assert [f"{row['label']}\t{float(row['score']):.4f}" for row in rows] == lines

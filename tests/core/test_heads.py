@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from glassformer.core import spec
-from glassformer.core.build import build_model
 from glassformer.core.heads import EmbedHead, HeadContext
 
 X = torch.tensor([[1.0, 8.0, -2.0, 5.0], [3.0, -1.0, 4.0, 4.0]])[..., None]  # (B, T, 1)
@@ -39,15 +38,3 @@ def test_only_real_tokens_are_pooled(pool: Any, expected: list[float], dtype: to
 def test_pooling_only_padding_gives_zeros(dtype: torch.dtype) -> None:
     nothing = HeadContext(padding=torch.zeros(2, 4, dtype=torch.bool))
     assert torch.equal(EmbedHead(1, spec.EmbedSpec())(X.to(dtype), nothing), torch.zeros(2, 1, dtype=dtype))
-
-
-def test_model_without_parameters_is_built() -> None:
-    block = spec.BlockSpec(
-        attention=spec.AttentionSpec(num_heads=2), feed_forward=spec.FeedForwardSpec(d_ff=4)
-    )
-    empty = spec.StackSpec(d_model=8, num_layers=0, block=block)
-    model = build_model(
-        spec.EncoderOnlySpec(input=spec.VectorsSpec(), encoder=empty, head=spec.FeaturesSpec())
-    )
-    x = torch.randn(2, 3, 8)
-    assert torch.equal(model(x), x)

@@ -20,7 +20,7 @@ from glassformer.core.positions import (
     rotate,
     sinusoids,
 )
-from glassformer.errors import InputTooLongError, InvalidValueError
+from glassformer.errors import InputTooLongError
 
 
 @pytest.mark.parametrize("width", [8, 7, 1])
@@ -51,38 +51,6 @@ def test_rotary_pairs_feature_i_with_i_plus_half() -> None:
             )
             assert turned[0, 0, row, i].item() == pytest.approx(pair.real, abs=1e-5)
             assert turned[0, 0, row, i + 3].item() == pytest.approx(pair.imag, abs=1e-5)
-
-
-def test_partial_rotary_keeps_the_other_features() -> None:
-    x = torch.randn(2, 3, 5, 8)
-    turned = rotate(x, RotaryPositions(4)(torch.arange(5)[None]).rotary)
-    assert torch.equal(turned[..., 4:], x[..., 4:])
-    assert torch.equal(turned[..., :4], rotate(x[..., :4], RotaryPositions(4)(torch.arange(5)[None]).rotary))
-    assert (turned[:, :, 1:, :4] != x[:, :, 1:, :4]).all()
-
-
-def test_linear_scaling_stretches_positions() -> None:
-    slow = RotaryPositions(8, scaling=spec.LinearScalingSpec(factor=4.0))(torch.tensor([[8]])).rotary
-    plain = RotaryPositions(8)(torch.tensor([[2]])).rotary
-    torch.testing.assert_close(slow, plain)
-
-
-def test_band_scaling_scales_only_low_frequencies() -> None:
-    bands = spec.BandScalingSpec(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=64)
-    scaled, plain = RotaryPositions(32, scaling=bands).freq, RotaryPositions(32).freq
-    kinds = set()
-    for was, now in zip(plain.tolist(), scaled.tolist(), strict=True):
-        wave = 2 * math.pi / was
-        if wave < 64 / 4:
-            kinds.add("short")
-            assert now == pytest.approx(was)
-        elif wave > 64 / 1:
-            kinds.add("long")
-            assert now == pytest.approx(was / 8)
-        else:
-            kinds.add("between")
-            assert was / 8 < now < was
-    assert kinds == {"short", "between", "long"}
 
 
 # ---- biases on the scores --------------------------------------------------------------------------------
@@ -179,9 +147,3 @@ def test_computed_buffers_stay_float32_when_the_model_is_cast(dtype: torch.dtype
     assert torch.equal(RotaryPositions(16).to(dtype).freq, RotaryPositions(16).freq)
     assert torch.equal(AlibiBias(12).to(dtype).slopes, AlibiBias(12).slopes)
     assert torch.equal(RotaryPositions(16).to("meta").to_empty(device="cpu").freq, RotaryPositions(16).freq)
-
-
-@pytest.mark.parametrize("kind", [SinusoidalPositions, LearnedPositions])
-def test_vectors_instead_of_position_ids_are_rejected(kind: type) -> None:
-    with pytest.raises(InvalidValueError, match="position ids"):
-        kind(8, max_len=16)(torch.randn(2, 5, 8))

@@ -10,7 +10,7 @@ from PIL import Image
 
 from glassformer.data.image_files import load_image
 from glassformer.data.image_processing import ImageProcessor
-from glassformer.errors import InvalidValueError, ShapeError, UnknownNameError
+from glassformer.errors import InvalidValueError, UnknownNameError
 
 SIZES = [(48, 64), (37, 91), (113, 41), (64, 64), (50, 51), (7, 5), (33, 200)]  # height, width
 CONFIGS = {
@@ -141,8 +141,3 @@ def test_old_files_are_read():
 def test_bad_files_are_rejected(config, error):
     with pytest.raises(error):
         ImageProcessor.from_dict(config)
-
-
-def test_images_of_different_sizes_need_padding():
-    with pytest.raises(ShapeError):
-        ImageProcessor(size={"shortest_edge": 20})([draw(20, 30), draw(30, 20)])

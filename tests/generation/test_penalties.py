@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from glassformer.core.inputs import Masks
-from glassformer.errors import InvalidValueError
 from glassformer.generation import GenerationConfig, GenerationParams
 from glassformer.generation.continuous import Scheduler
 from tests.generation.test_engine import model_for
@@ -77,11 +76,3 @@ def test_penalties_match_the_definition_in_a_batch_and_in_continuous_batching(fa
     jobs = [scheduler.submit(row, one) for row in ROWS for one in (params, other)]
     assert [job.result(60)[0].ids for job in jobs[::2]] == expected
     scheduler.close()
-
-
-def test_biased_token_outside_the_vocabulary_raises() -> None:
-    model, _ = model_for("gpt2")
-    config = GenerationConfig(max_new_tokens=2, logit_bias=((5000, 1.0),))
-    with pytest.raises(InvalidValueError) as raised:
-        generate_with(model, torch.tensor([[4, 5]]), config=config, pad_token_id=PAD)
-    assert (raised.value.name, raised.value.value) == ("logit_bias", 5000)

@@ -71,12 +71,6 @@ def test_uniform_attention_scores_chance_level_for_every_pattern() -> None:
     assert head.distance == pytest.approx(float(apart), abs=1e-4)
 
 
-def test_chance_of_spread_equals_the_mean_over_random_weights() -> None:
-    weights = torch.distributions.Dirichlet(torch.ones(T)).sample((400, 1, T))
-    (head,) = ruler().measure(weights)
-    assert head.scores["spread"] == pytest.approx(head.chances["spread"], abs=0.005)
-
-
 def test_causal_heads_are_scored_only_at_queries_with_a_choice() -> None:
     causal = torch.ones(T, T, dtype=torch.bool).tril()
     before = torch.eye(T).roll(-1, 1)

@@ -14,12 +14,9 @@ import torch
 import transformers
 
 import glassformer
-from glassformer.baselines import LSTMLanguageModel
-from glassformer.baselines.spec import LSTMLanguageModelSpec
-from glassformer.bundle import Bundle
-from glassformer.errors import UnknownNameError, UnsupportedError
+from glassformer.errors import UnknownNameError
 from glassformer.processors.image import FixedSizeVisionProcessor
-from glassformer.tasks import Classifier, Embedder, QuestionAnswerer, RejectedInputError
+from glassformer.tasks import Classifier, QuestionAnswerer, RejectedInputError
 from glassformer.tasks.question_answering import context_windows, extend_to_words
 from glassformer.tokenization import Encoded
 from tests.families import harness
@@ -101,12 +98,6 @@ def test_images_match_transformers(tmp_path: Path) -> None:
     collator = FixedSizeVisionProcessor.from_bundle(bundle)
     assert collator.load(files[0]).warnings == ()
     assert collator.load(random_image(tmp_path, 4, (200, 200))).warnings == ("large",)
-
-
-def test_lstm_has_no_embeddings() -> None:
-    lstm = LSTMLanguageModel(LSTMLanguageModelSpec(vocab_size=9, d_model=4, num_layers=1))
-    with pytest.raises(UnsupportedError, match="LSTM"):
-        Embedder(Bundle(lstm))
 
 
 # ---- batches -------------------------------------------------------------------------------------------

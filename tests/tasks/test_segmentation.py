@@ -219,15 +219,6 @@ def test_bad_prompts_are_rejected(pair: Any, options: dict[str, Any], name: str)
     assert caught.value.name == name
 
 
-@pytest.mark.parametrize(
-    ("points", "shown"), [((36, 62), (36, 62)), ("36,62", "36,62"), ([(1, 2), (3,)], (3,)), (["36"], "36")]
-)
-def test_the_error_shows_a_point_that_is_not_in_a_list(points: Any, shown: Any) -> None:
-    with pytest.raises(InvalidValueError) as caught:
-        make_prompts(points)
-    assert caught.value.value == shown
-
-
 def test_prompts_may_be_arrays_or_texts(pair: Any) -> None:
     image = picture(30, 20)
     for name, rows in (("points", [[5, 9], [6, 8]]), ("boxes", [[1, 2, 9, 9], [3, 3, 12, 20]])):

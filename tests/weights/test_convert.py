@@ -60,51 +60,6 @@ def expected() -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
-
-
-@pytest.mark.parametrize("prefix", ["bert.", ""])
-def test_conversion_round_trips_with_every_prefix(prefix: str) -> None:
-    """The file's prefix is found out; saving uses the first one declared."""
-    source = published(prefix)
-    ours = to_ours(source, table("bert.", ""), expected(), where="X")
-    assert ours.keys() == expected().keys() - {"sines"}
-    for first in ("bert.", ""):
-        again = {f"{first}{name.removeprefix(prefix)}": source[name] for name in source}
-        assert same(to_theirs(ours, table(first)), again)
-
-
-def test_old_norm_names_and_ignored_tensors_are_accepted() -> None:
-    source = published("")
-    ours = to_ours(source, table(""), expected(), where="X")
-    for i in range(LAYERS):
-        source[f"h.{i}.ln.gamma"] = source.pop(f"h.{i}.ln.weight")
-        source[f"h.{i}.ln.beta"] = source.pop(f"h.{i}.ln.bias")
-        source[f"h.{i}.mask"] = torch.ones(1)
-    assert same(to_ours(source, table(""), expected(), where="X"), ours)
-
-
-def test_any_number_of_tied_names_is_accepted() -> None:
-    source = published("")
-    source["head.weight"] = source["wte.weight"].clone()
-    ours = to_ours(source, table(""), expected(), where="X")
-    assert "head.weight" not in to_theirs(ours, table(""))
-    del source["wte.weight"]
-    assert same(to_ours(source, table(""), expected(), where="X"), ours)
-    del source["head.weight"]
-    with pytest.raises(WeightsMismatchError) as caught:
-        to_ours(source, table(""), expected(), where="X")
-    assert caught.value.missing == ["wte.weight or head.weight"]
-
-
-def test_computed_tensors_are_loaded_when_present() -> None:
-    source = published("") | {"sines": torch.randn(3, D)}
-    ours = to_ours(source, table(""), expected(), where="X")
-    assert torch.equal(ours["sines"], source["sines"])
-    assert "sines" not in to_theirs(ours, table(""))
-
-
 def test_mismatch_names_every_tensor() -> None:
     source = published("")
     del source["h.1.c_attn.weight"], source["h.0.ln.bias"]
