@@ -38,7 +38,18 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+README, TRANSLATED = ROOT / "README.md", ROOT / "README.ko.md"
+
+
+def test_translated_readme_has_the_code_of_the_readme() -> None:
+    """Except for comments; so it need not run again."""
+    code = [
+        [re.sub(r" *#.*", "", block.code) for block in read_blocks(page)] for page in (README, TRANSLATED)
+    ]
+    assert set(code[1]) <= set(code[0])
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != TRANSLATED], ids=page_id)
 def test_code_of_the_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
