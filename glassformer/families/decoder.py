@@ -152,7 +152,6 @@ def _invert(model: Any) -> dict[str, Any]:
     options |= {
         "window": max((window for window in windows if window), default=None),
         "window_layers": window_layers if len({*windows}) > 1 else None,
-        "wiring": block.wiring,
         "position": "alibi" if isinstance(stack.position, spec.AlibiSpec) else None,
         "rope_base": rotary.base,
         "rope_scaling": rotary.scaling,

@@ -84,12 +84,8 @@ def detr(
 
 def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `detr` that give a spec."""
-    block = model.decoder.block
     return spec_options(model) | {
         "backbone": model.source.backbone,
-        "decoder_heads": block.attention.num_heads,
-        "decoder_d_ff": block.feed_forward.d_ff,
-        "decoder_layers": model.decoder.num_layers,
         "position": next(name for name, kind in _POSITIONS.items() if kind == model.source.position),
         "num_queries": model.target.num_queries,
     }

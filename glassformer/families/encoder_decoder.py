@@ -89,15 +89,10 @@ def encoder_decoder(
 
 def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `encoder_decoder` that give a spec."""
-    block, options = model.decoder.block, spec_options(model)
-    target = model.target.vocab_size
+    options, target = spec_options(model), model.target.vocab_size
     return options | {
         "tgt_vocab_size": None if target == model.source.vocab_size else target,
-        "decoder_layers": model.decoder.num_layers,
-        "decoder_heads": block.attention.num_heads,
-        "decoder_d_ff": block.feed_forward.d_ff,
         "scaled": model.source.scale != 1.0,
-        "start_id": model.start_id,
         "tied": tuple(
             name for name, tied in (("source", "source" in model.tied), ("head", options["tied"])) if tied
         ),

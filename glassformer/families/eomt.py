@@ -86,15 +86,12 @@ def eomt(
 
 def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `eomt` that give a spec."""
-    options, block = spec_options(model), model.encoder.block
-    swiglu = block.feed_forward.gated
+    options = spec_options(model)
     return options | {
         "registers": model.input.registers - 1,
-        "mlp_ratio": mlp_ratio_of(options["d_model"], options["d_ff"], swiglu),
-        "swiglu": swiglu,
+        "mlp_ratio": mlp_ratio_of(options["d_model"], options["d_ff"], options["gated"]),
+        "swiglu": options["gated"],
         "activation": model.head.activation,
-        "layer_scale": block.layer_scale,
-        "drop_path": model.encoder.drop_path[0],
         "num_queries": model.num_queries,
         "query_layers": model.query_layers,
         "num_upscale": model.num_upscale,

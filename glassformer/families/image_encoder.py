@@ -120,8 +120,6 @@ def _invert(model: Any) -> dict[str, Any]:
     return {
         **spec_options(model),
         "swiglu": stack.block.feed_forward.gated,
-        "layer_scale": stack.block.layer_scale,
-        "drop_path": stack.drop_path[0],
         "num_queries": source.suffix,
         "mid_positions": source.layer_positions > 0 or (source.suffix > 0 and stack.num_layers == 1),
         "registers": source.registers if source.antialias else None,

@@ -97,9 +97,8 @@ def patchtst(
 
 def _invert(model: spec.EncoderOnlySpec) -> dict[str, Any]:
     """Return the options of `patchtst` that give a spec."""
-    block = model.encoder.block
-    norm = "batch" if isinstance(block.norm, spec.BatchNormSpec) else "layer"
-    return {**spec_options(model), "norm": norm, "wiring": block.wiring}
+    batch = isinstance(model.encoder.block.norm, spec.BatchNormSpec)
+    return {**spec_options(model), "norm": "batch" if batch else "layer"}
 
 
 BUILDER = Builder(patchtst, _invert)

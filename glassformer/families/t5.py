@@ -89,16 +89,8 @@ def t5(
 
 def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `t5` that give a spec, or its encoder."""
-    encoder, head, options = model.encoder, model.head, spec_options(model)
-    options |= {
-        "gated": encoder.block.feed_forward.gated,
-        "buckets": encoder.position.buckets,
-        "max_distance": encoder.position.max_distance,
-        "scaled": not isinstance(head, spec.LanguageModelSpec) or head.scale != 1.0,
-    }
-    if isinstance(model, spec.EncoderDecoderSpec):
-        options |= {"decoder_layers": model.decoder.num_layers, "start_id": model.start_id}
-    return options
+    scaled = not isinstance(model.head, spec.LanguageModelSpec) or model.head.scale != 1.0
+    return {**vars(model.encoder.position), **spec_options(model), "scaled": scaled}
 
 
 BUILDER = Builder(t5, _invert)
