@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any
 
 from glassformer.core import spec
 from glassformer.core.spec import HeadSpec, ModelSpec
@@ -20,7 +20,7 @@ from glassformer.weights.ops import Op
 def spec_options(model: ModelSpec) -> dict[str, Any]:
     """Return the build options of a spec; for an encoder-decoder, those of the encoder."""
     source: Any = model.inputs()[0]
-    stack, *others = cast(list[Any], [*model.stacks().values()])
+    stack: Any = next(iter(model.stacks().values()))
     block, attention, ffn = stack.block, stack.block.attention, stack.block.feed_forward
     vocabulary = spec.LanguageModelSpec | spec.MaskedLanguageModelSpec
     options = {
@@ -47,12 +47,12 @@ def spec_options(model: ModelSpec) -> dict[str, Any]:
         "drop_path": stack.drop_path[0],
         "tied": "head" in model.tied or not isinstance(model.head, vocabulary),  # or has no head to tie
     }
-    for decoder in others:
+    if isinstance(model, spec.EncoderDecoderSpec):
         options |= {
-            "decoder_layers": decoder.num_layers,
-            "decoder_heads": decoder.block.attention.num_heads,
-            "decoder_d_ff": decoder.block.feed_forward.d_ff,
-            "start_id": getattr(model, "start_id", None),
+            "decoder_layers": model.decoder.num_layers,
+            "decoder_heads": model.decoder.block.attention.num_heads,
+            "decoder_d_ff": model.decoder.block.feed_forward.d_ff,
+            "start_id": model.start_id,
         }
     if isinstance(source, spec.TokensSpec):
         options |= {"vocab_size": source.vocab_size, "types": source.types, "pad_id": source.pad_id}

@@ -149,9 +149,7 @@ def _invert(model: Any) -> dict[str, Any]:
     biases = [stage.block.attention.position_bias for stage in stages]
     pretrained = [bias.pretrained_size or 0 for bias in biases if isinstance(bias, spec.LogBias2dSpec)]
     return {
-        "image_size": model.input.image_size,
-        "patch_size": model.input.patch_size,
-        "channels": model.input.channels,
+        **vars(model.input),
         "embed_dim": width,
         "depths": tuple(stage.num_layers for stage in stages),
         "num_heads": tuple(stage.block.attention.num_heads for stage in stages),

@@ -8,7 +8,7 @@ from typing import Any
 
 from glassformer.core import spec
 from glassformer.families.config import Config, UnsupportedConfigError
-from glassformer.families.family import Builder, Family, preset
+from glassformer.families.family import Builder, Family, preset, spec_options
 from glassformer.families.keys import Head, Key, Options, Rule, activation, nested
 from glassformer.families.rows import rename_modules
 from glassformer.weights.ops import Concat, Op, Rename, Reshape, Split, Tied, add_prefix, expand
@@ -130,22 +130,13 @@ def sam(
 def _invert(model: Any) -> dict[str, Any]:
     """Return the options of `sam` that give a spec."""
     stack, decoder, prompt = model.encoder, model.decoder, model.prompt
-    attention, ffn = stack.block.attention, stack.block.feed_forward
     windows = [stack.block_at(n).attention.spatial_window for n in range(stack.num_layers)]
     return {
+        **spec_options(model),
         "image_size": model.input.image_size[0],
         "patch_size": model.input.patch_size[0],
-        "channels": model.input.channels,
-        "d_model": stack.d_model,
-        "num_heads": attention.num_heads,
-        "d_ff": ffn.d_ff,
-        "num_layers": stack.num_layers,
-        "activation": ffn.activation,
-        "norm_eps": stack.block.norm.eps,
-        "attention_dropout": attention.dropout,
-        "qkv_bias": "q" in attention.biases,
         "position": model.input.position == "learned",
-        "relative_position": attention.position_bias is not None,
+        "relative_position": stack.block.attention.position_bias is not None,
         "window": max((window.size for window in windows if window), default=0),
         "global_layers": [n for n, window in enumerate(windows) if window is None],
         "decoder_dim": decoder.d_model,
