@@ -198,9 +198,7 @@ def _add_language(
             raise ConflictError(names=("to", name), reason="use --to with --columns, or the settings alone")
     language, errors = resolve_language(load(folder), to), RowErrors()
     table = temporary / "pairs.jsonl"
-    chosen = parse_columns(columns) or remembered_columns(
-        folder, "translate", data, encoding=encoding, log=message
-    )
+    chosen = parse_columns(columns) or remembered_columns(folder, None, data, encoding=encoding, log=message)
     write_pairs_with_language(data, language, table, columns=chosen or None, encoding=encoding, errors=errors)
     if errors.count:
         message(errors.summary())

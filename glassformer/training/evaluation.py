@@ -132,18 +132,20 @@ def evaluate_files(
 
 
 def remembered_columns(
-    folder: Path, job: str, files: Sequence[str], *, encoding: str = UTF8, log: Log = no_log
+    folder: Path, job: str | None, files: Sequence[str], *, encoding: str = UTF8, log: Log = no_log
 ) -> list[Column]:
     """Return the columns that a model was trained with; empty if it has none, or if the files have none.
 
-    folder: the model folder. job: the job to evaluate. encoding: of text files.
+    folder: the model folder. job: the job to evaluate (default: the model's). encoding: of text files.
     Raises if a table lacks one of the columns. A TSV file of the same width without a header has no names.
     """
     info = read_job(folder / JOB_FILE, None)
-    reads_pairs = job in ("translate", "summarize") and len(files) != 2  # two plain files are aligned
-    tables = [file for file in files if file_format(file) != "plain" or reads_pairs]
     trained = info.name and current_name(info.name, warn=False)[0]
-    if trained != job or not info.data_columns or not tables:
+    if not trained or job not in (None, trained) or not info.data_columns:
+        return []
+    reads_pairs = find_job(trained).factory.text_pairs and len(files) != 2  # two plain files are aligned
+    tables = [file for file in files if file_format(file) != "plain" or reads_pairs]
+    if not tables:
         return []
     columns = [column for field, column in info.data_columns.items() if field != LANGUAGE_COLUMN]
     for file in tables:

@@ -48,12 +48,14 @@ class Job(ABC, Generic[Data]):
     unit: what the loss is summed over, for the log. count: returns the number of units in a batch.
     row_width: width of a row of packed examples; None if they cannot be packed.
     template: special tokens that a tokenizer adds to a text; None if there are no texts.
+    text_pairs: whether the data are pairs of texts, also in plain text files.
     """
 
     unit: str = "examples"
     count: Callable[[Arrays], int] = staticmethod(count_labels)
     row_width: int | None = None
     template: ClassVar[Template | None] = None
+    text_pairs: ClassVar[bool] = False
     default_max_len = 128
     bundle: Bundle
     fine_tuning_options: ClassVar[frozenset[str]] = frozenset()  # that change a model in `model.folder`

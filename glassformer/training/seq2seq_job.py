@@ -33,7 +33,7 @@ TAG = ">>{}<<"  # the target-language tag before a source
 class Seq2SeqJob(TextJob[Data]):
     """Train an encoder-decoder or its LSTM baseline."""
 
-    template = "eos"
+    template, text_pairs = "eos", True
     fields: tuple[str, ...] = ("source", "target")
     row = "pair"
     unit = "tokens"

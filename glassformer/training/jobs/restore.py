@@ -49,6 +49,7 @@ class SentenceData(TableSection):
 class RestoreJob(Seq2SeqJob[SentenceData]):
     """Train a model to restore corrupted sentences."""
 
+    text_pairs = False
     default_max_len = 64
     fields = ("text",)
     row = "sentence"
