@@ -148,7 +148,7 @@ def load(rounds: int) -> None:
     for key, what in (("seconds", "loading"), ("touched", "loading and reading every parameter")):
         add_samples({name: [run[key] for run in runs] for name, runs in results.items()})
         times = {n: sorted(r[key] for r in runs)[len(runs) // 2] for n, runs in results.items()}
-        show(f"{what}, {size / 1e6:.0f} MB folder", times, ours="glassformer")
+        show(f"{what}, {size / 1e6:.0f} MB folder", times, ours="glassformer", unit="ms")
     for name, runs in results.items():
         print(f"{name}: peak memory {max(r['peak'] for r in runs) / size:.2f} x the weights")
     print()

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import glassformer
 from benchmarks import reference_models
 from benchmarks.recording import add_samples, recorded
-from benchmarks.timing import Rate, show_rates
+from benchmarks.timing import Rate, clock, show_rates
 from glassformer.generation import GenerationConfig, GenerationParams, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
 
@@ -185,10 +185,11 @@ def run_worker(name: str, folder: Path) -> None:
     """Generate once for each line of standard input, in the worker process; print seconds and texts."""
     case = json.loads((folder / CASE).read_text())
     generate_texts = load_generator(name, folder, Job(**case["job"]), tuple(case["suppressed"]))
+    now, _ = clock()
     for _ in sys.stdin:
-        start = time.perf_counter()
+        start = now()
         texts = generate_texts()
-        print(json.dumps([time.perf_counter() - start, texts]), flush=True)
+        print(json.dumps([now() - start, texts]), flush=True)
 
 
 def compare(job: Job, folder: Path, names: list[str], rounds: int) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import time
 from pathlib import Path
 from statistics import median
 
@@ -19,6 +18,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.recording import add_samples, recorded
+from benchmarks.timing import clock
 from glassformer.core.build import build_model
 from glassformer.families.llama import FAMILY as LLAMA
 from glassformer.generation import GenerationConfig, GenerationParams
@@ -32,12 +32,12 @@ SHARED, OWN, REQUESTS = 1000, 20, 12
 
 def first_token_seconds(model: torch.nn.Module, prompts: list[list[int]], *, caching: bool) -> list[float]:
     scheduler = Scheduler(model, enable_prefix_caching=caching)
-    seconds = []
+    seconds, (now, _) = [], clock()
     for prompt in prompts:
-        start, first = time.perf_counter(), []
+        start, first = now(), []
         params = GenerationParams(
             config=GenerationConfig(max_new_tokens=2),
-            on_token=lambda _, start=start, first=first: first.append(time.perf_counter() - start),
+            on_token=lambda _, start=start, first=first: first.append(now() - start),
         )
         scheduler.submit(prompt, params).result()
         seconds.append(first[0])
@@ -61,7 +61,8 @@ def main() -> None:
     }
     add_samples(times)
     with_cache, without = median(times["cache"]), median(times["none"])
-    print(f"time to first token: {1000 * with_cache:.1f} ms, without prefix caching {1000 * without:.1f} ms")
+    for name, seconds in (("with", with_cache), ("without", without)):
+        print(f"to the first token, {name} prefix caching: {1000 * seconds:.1f} {clock()[1]}")
     print(f"ratio: {without / with_cache:.1f}")
 
 

@@ -17,15 +17,26 @@ from benchmarks.recording import add_samples
 Step = Callable[[], object]
 
 
+def clock() -> tuple[Callable[[], float], str]:
+    """Return the clock and its unit in tables: CPU time with one thread (OMP_NUM_THREADS=1), else the time.
+
+    Other programs on the machine affect CPU time much less than the time that passes.
+    """
+    if torch.get_num_threads() == 1 and not torch.cuda.is_available():
+        return time.process_time, "CPU ms"
+    return time.perf_counter, "ms"
+
+
 def time_in_turns(steps: dict[str, Step], *, rounds: int, warm: int = 1) -> dict[str, float]:
     """Run the steps in turns; return the median seconds of each. warm: number of untimed rounds."""
     samples: dict[str, list[float]] = {name: [] for name in steps}
+    now, _ = clock()
     for number in range(rounds + warm):
         for name, step in steps.items():
-            start = time.perf_counter()
+            start = now()
             step()
             if number >= warm:
-                samples[name].append(time.perf_counter() - start)
+                samples[name].append(now() - start)
     add_samples(samples)
     return {name: median(times) for name, times in samples.items()}
 
@@ -46,11 +57,11 @@ def gpu_seconds(step: Step, *, repeats: int = 20, warm: int = 6) -> float:
     return median(seconds)
 
 
-def show(title: str, times: dict[str, float], *, ours: str, unit: str = "ms", work: float = 0.0) -> None:
+def show(title: str, times: dict[str, float], *, ours: str, unit: str = "", work: float = 0.0) -> None:
     """Print a table of times, and ratios to the entry `ours`; above 1, `ours` is faster."""
     table = Table(title=title, title_justify="left")
     table.add_column("implementation")
-    table.add_column(unit, justify="right")
+    table.add_column(unit or clock()[1], justify="right")
     if work:
         table.add_column("k/s", justify="right")
     table.add_column("its time / ours", justify="right")
@@ -81,12 +92,13 @@ def rates(
     """
     totals = {name: [0.0, 0.0] for name in steps}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
+    now, _ = clock()
     for number in range(rounds + warm):
         for name, step in steps.items():
-            start = time.perf_counter()
+            start = now()
             sentences, _ = step()
             if number >= warm:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(now() - start)
                 totals[name][0] += sentences
                 totals[name][1] += seconds[name][-1]
     add_samples(seconds)
@@ -95,8 +107,9 @@ def rates(
 
 def show_rates(title: str, results: dict[str, Rate], *, ours: str, unit: str) -> None:
     """Print a table of rates, and ratios to the entry `ours`; above 1, `ours` is faster."""
+    unit = f"{unit}/CPU s" if clock()[0] is time.process_time else f"{unit}/s"
     table = Table(title=title, title_justify="left")
-    for column in ("implementation", f"{unit}/s", "ms per step", "ours / its"):
+    for column in ("implementation", unit, f"{clock()[1]} per step", "ours / its"):
         table.add_column(column, justify="left" if column == "implementation" else "right")
     our_speed = results[ours].work / results[ours].seconds
     for name, rate in results.items():

@@ -1,8 +1,9 @@
 """Sentences and table rows that quote results: templates that are filled from the recorded figures.
 
 A field is ROW/KIND/FIGURE, the mean of a figure over the seeds of a kind (ROW/RUN/FIGURE: of one run).
-`seconds` and `parameters` are figures too, and the names in DERIVED are fields. Fields may be added, subtracted
-and divided, with spaces around the sign. White space does not matter.
+`seconds` and `parameters` are figures too, and the names in DERIVED are fields. benchmark/RECORD/N/NAME is the
+median of the samples NAME in the N-th measurement of a stored benchmark. Fields may be added, subtracted and
+divided, with spaces around the sign. White space does not matter.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
+from benchmarks.page import RECORDS
 from experiments import ucr_baselines
 from experiments.paths import FIGURES
 from experiments.records import runs_of
@@ -110,6 +112,9 @@ class Recorded(string.Formatter):
         """The value of one field."""
         if name in DERIVED:
             return DERIVED[name](self.figures)
+        if name.startswith("benchmark/"):
+            _, record, number, key = name.split("/", 3)
+            return median(json.loads((RECORDS / f"{record}.json").read_text())["samples"][int(number)][key])
         if name.startswith("PatchTST "):  # the better of the published results of a setting
             return min(ETT[name.removeprefix("PatchTST ")][:2])
         row, _, rest = name.partition("/")
@@ -168,6 +173,11 @@ def _fields(*names: str) -> str:
     return " | ".join(f"{{{name}}}" for name in names)
 
 
+def speedup(measurement: str, other: str, ours: str = "glassformer", digits: int = 2) -> str:
+    """The median time of another library divided by ours. measurement: RECORD/N of a benchmark."""
+    return f"{{benchmark/{measurement}/{other} / benchmark/{measurement}/{ours}:.{digits}f}}"
+
+
 def bleu(way: str) -> str:
     """BLEU on the three test sets of Multi30k, as in the README."""
     return " / ".join(f"{{multi30k/{way}/bleu_{test}:.1f}}" for test in ("2016", "2017", "coco"))
@@ -183,10 +193,20 @@ README = (
     "{UCR ours:.1f}%",
     "ROCKET {UCR ROCKET:.1f}%, 1-NN DTW {UCR DTW:.1f}%",
 )
+SPEED = (
+    f"transformers | {speedup('vision/0', 'transformers')} |",
+    f"transformers | {speedup('vision/1', 'transformers')} |",
+    f"transformers | {speedup('vision/2', 'transformers')} |",
+    f"transformers | {speedup('generation/0', 'transformers')} |",
+    f"CTranslate2 | {speedup('generation/0', 'CTranslate2')} |",
+    f"int8 | {speedup('generation/0', 'CTranslate2 int8', 'glassformer int8')} |",
+    f"| {speedup('prefix-caching/0', 'none', 'cache', 1)} |",
+)
 TATOEBA = tuple((way, f"{{shipped/pocket-data/tatoeba-{way} test:,d}}") for way in ("de", "fr", "ko"))
 STATEMENTS: Mapping[str, Sequence[str]] = {
     "README.md": (
         *README,
+        *SPEED,
         "| {nsmc/recipe/accuracy:.1f}% | different train/test split; {nsmc/recipe/accuracy of unseen:.1f}% without",
         "**{mnist//accuracy:.2f}%**",
         "**{ETT near:d} within 0.005 MSE** | best validation checkpoint; {ETT near, last step:d} with the last "
@@ -194,6 +214,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
     ),
     "README.ko.md": (
         *README,
+        *SPEED,
         "| {nsmc/recipe/accuracy:.1f} % |",
         "빼면 {nsmc/recipe/accuracy of unseen:.1f} %",
         "**{mnist//accuracy:.2f} %**",
@@ -304,21 +325,33 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
 }
 
 
-# other decimals on the results page: settings, targets, published results and versions
-SETTINGS = set(
-    "2.11 2.13 2.7 0.3 42.5 36.0 32.0 0.005 0.0001 95.0 0.75 0.95 0.85 0.70 0.40 0.3% 0.5 0.001 0.002 0.003".split()
-)
-NOT_PROSE = re.compile(r"<!-- table.*?<!-- end -->|```.*?```|`[^`]*`|\]\([^)]*\)", re.DOTALL)
+# other decimals in the prose of the pages: settings, targets, published results, versions and shares of the data
+_README = "3.11 3.13 10.65 1.0 1.1 2.0 1.4697 61.8 53.5 44.5 41.0 33.4 29.9 86.4% 2.6 1.2"
+OTHERS: Mapping[str, str] = {
+    "README.md": _README,
+    "README.ko.md": _README,
+    RESULTS: "2.11 2.13 2.7 0.3 42.5 36.0 32.0 0.005 0.0001 95.0 0.75 0.95 0.85 0.70 0.40 0.3% 0.5 0.001 0.002 0.003",
+    "docs/models.md": "0.05 0.2 0.3",
+    "docs/concepts/design.md": "0.003",
+    CARD.format("pocket"): "2.0 3.0",
+    CARD.format("pocket-lm"): "2.0 3.0 13.5",
+    CARD.format("pocket-sam"): "0.05 1.0 1.1 2.0 9.8",
+    CARD.format("pocket-detector"): "2.0 3.0 6.7",
+}
+NOT_PROSE = re.compile(r"<!-- (?:table|record).*?<!-- end -->|```.*?```|`[^`]*`|\]\([^)]*\)", re.DOTALL)
 
 
-def unrecorded_decimals(root: Path) -> set[str]:
-    """The decimals in the prose of the results page that no statement contains and that are not settings."""
-    text = " ".join(
-        NOT_PROSE.sub("", (root / RESULTS).read_text(encoding="utf-8")).replace(" %", "%").split()
-    )
-    for statement in STATEMENTS[RESULTS]:
-        text = text.replace(NOT_PROSE.sub("", Recorded().format(statement)), "")
-    return set(re.findall(r"\d[\d,]*\.\d+%?", text)) - SETTINGS
+def unrecorded_decimals(root: Path, page: str) -> set[str]:
+    """The decimals in the prose of a page that no statement contains and that are not listed in OTHERS."""
+    text = _prose((root / page).read_text(encoding="utf-8"))
+    for statement in STATEMENTS.get(page, ()):
+        text = text.replace(_prose(Recorded().format(statement)), "")
+    return set(re.findall(r"\d[\d,]*\.\d+%?", text)) - set(OTHERS.get(page, "").split())
+
+
+def _prose(text: str) -> str:
+    """The text in one line, without tables of records, code and links."""
+    return " ".join(NOT_PROSE.sub("", text).replace(" %", "%").split())
 
 
 def page_text(page: Path) -> str:

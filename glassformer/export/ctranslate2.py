@@ -325,8 +325,6 @@ def _position(
         _raise_unsupported("a model with no position encoding, or with two")
     if inside is None:  # the table of the input's positions is copied with its weights
         return {}
-    if type(inside) not in POSITIONS:
-        _raise_unsupported(f"the part {inside.kind}")
     return POSITIONS[type(inside)](inside)
 
 

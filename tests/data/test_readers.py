@@ -282,6 +282,9 @@ def test_decimal_commas_are_converted_in_numbers_only(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text;size\nGood, but long;3,5\n1,5 stars;-0,25\n")
     rows = open_table(tmp_path / "a.csv").rows(["text", "size"], RowCounter(""))
     assert [list(row) for _, row in rows] == [["Good, but long", "3.5"], ["1,5 stars", "-0.25"]]
+    (tmp_path / "b.csv").write_text('text,size\na,"3,500"\nb,"12,000"\n')  # commas between thousands
+    rows = open_table(tmp_path / "b.csv").rows(["text", "size"], RowCounter(""))
+    assert [list(row) for _, row in rows] == [["a", "3,500"], ["b", "12,000"]]
 
 
 def test_empty_cells_of_a_workbook_keep_their_place(tmp_path: Path) -> None:
