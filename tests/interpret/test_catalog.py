@@ -19,8 +19,6 @@ from glassformer.interpret.trace import TraceStore, trace_model
 from glassformer.interpret.views import base
 from glassformer.interpret.views.base import estimate_bytes
 from tests.interpret.models import (
-    CONTINUERS,
-    ENCODERS,
     TEXT,
     WRITERS,
     classifier,
@@ -32,7 +30,9 @@ from tests.interpret.models import (
 from tests.tasks.tiny_models import KOREAN
 
 
-@pytest.mark.parametrize("family", [*WRITERS, *CONTINUERS, *ENCODERS, "sentence", "vit", "patchtst"])
+@pytest.mark.parametrize(
+    "family", [*WRITERS, "gpt2", "gemma2", "bert", "deberta", "sentence", "vit", "patchtst"]
+)
 def test_every_model_is_described_with_an_example_it_accepts(family: str) -> None:
     bundle = tiny_bundle(family)
     (info,) = Catalog({"one": bundle}).models()
