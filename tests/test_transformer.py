@@ -453,6 +453,65 @@ def test_layers_in_a_module_list_compile_and_export_to_onnx(tmp_path: Path) -> N
     torch.testing.assert_close(torch.from_numpy(out), expected.detach(), atol=1e-5, rtol=1e-5)
 
 
+# ---- usage code of chapters, with their classes replaced by an import ----------------------------------
+
+
+def translate_step_by_step() -> None:
+    """The whole model with masks built from the ids, a training step, and a greedy loop."""
+    model = Transformer(32, 4, 64, 2, 50, 60, 20, 0.1)
+    src, tgt = torch.randint(1, 50, (2, 7)), torch.randint(1, 60, (2, 6))
+    src_mask = (src != 0).unsqueeze(1).unsqueeze(2)
+    tgt_mask = (tgt != 0).unsqueeze(1).unsqueeze(2) & torch.tril(torch.ones(6, 6)).bool()
+    assert model(src, tgt, src_mask, tgt_mask, src_mask).shape == (2, 6, 60)
+    criterion, optimizer = nn.CrossEntropyLoss(ignore_index=0), torch.optim.Adam(model.parameters(), lr=1e-3)
+    output = model(src, tgt[:, :-1])
+    criterion(output.contiguous().view(-1, 60), tgt[:, 1:].contiguous().view(-1)).backward()
+    optimizer.step()
+    ys = torch.ones(2, 1, dtype=torch.long)
+    for _ in range(3):
+        ys = torch.cat([ys, model(src, ys)[:, -1].argmax(-1, keepdim=True)], dim=1)
+    assert ys.shape == (2, 4) and len(model.generate(src, max_new_tokens=3)) == 2
+
+
+def classify_with_attention_maps() -> None:
+    """Blocks in a module list, with the attention map of each, and a mean over the positions."""
+    blocks = nn.ModuleList([TransformerEncoderBlock(32, 4, 64) for _ in range(2)])
+    embedding, head, maps = nn.Embedding(50, 32), nn.Linear(32, 2), []
+    ids = torch.randint(1, 50, (3, 9))
+    x = PositionalEncoding(32)(embedding(ids) * math.sqrt(32))
+    for block in blocks:
+        x, weights = block(x, (ids != 0)[:, None, None, :], return_weights=True)
+        maps.append(weights)
+    F.cross_entropy(head(x.mean(dim=1)), torch.tensor([0, 1, 0])).backward()
+    assert [weights.shape for weights in maps] == [(3, 4, 9, 9)] * 2
+
+
+def translate_a_korean_sentence() -> None:
+    """한국어 문장 하나: 0/1 마스크와 -1e9를 더하는 마스크는 같고, 학습하면 번역문이 나온다."""
+    words = ["<pad>", "<bos>", "<eos>", "나는", "학교에", "간다", "i", "go", "to", "school"]
+    src, tgt = torch.tensor([[3, 4, 5, 2, 0]]), torch.tensor([[1, 6, 7, 8, 9]])
+    label = torch.tensor([[6, 7, 8, 9, 2]])
+    attention, x = MultiHeadAttention(32, 4), PositionalEncoding(d_model=32)(torch.randn(1, 5, 32))
+    mask = (src != 0).float()[:, None, None]
+    torch.testing.assert_close(attention(x, mask), attention(x, (1.0 - mask) * -1e9), **CLOSE)
+    model = Transformer(32, 4, 64, 2, len(words), len(words), dropout=0.0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        loss = F.cross_entropy(model(src, tgt).reshape(-1, len(words)), label.reshape(-1), ignore_index=0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    (ids,) = model.eval().generate(src, max_new_tokens=10)
+    assert [words[index] for index in ids] == ["i", "go", "to", "school"]
+
+
+@pytest.mark.parametrize(
+    "code", [translate_step_by_step, classify_with_attention_maps, translate_a_korean_sentence]
+)
+def test_usage_code_of_chapters_runs(code: Any) -> None:
+    code()
+
+
 # ---- errors ----------------------------------------------------------------------------------------------
 
 IDS = torch.ones(2, 5, dtype=torch.long)
