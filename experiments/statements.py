@@ -197,6 +197,8 @@ SPEED = (
     f"transformers | {speedup('vision/0', 'transformers')} |",
     f"transformers | {speedup('vision/1', 'transformers')} |",
     f"transformers | {speedup('vision/2', 'transformers')} |",
+    f"transformers | {speedup('core/0', 'transformers')} |",
+    f"transformers | {speedup('core/1', 'transformers')} |",
     f"transformers | {speedup('generation/0', 'transformers')} |",
     f"CTranslate2 | {speedup('generation/0', 'CTranslate2')} |",
     f"int8 | {speedup('generation/0', 'CTranslate2 int8', 'glassformer int8')} |",
