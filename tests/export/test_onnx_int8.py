@@ -52,7 +52,7 @@ def test_int8_export_differs_by_the_rounding_alone(family: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("wrong", ["scale", "offset"])
 def test_wrong_rounding_fails(wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = tiny_bundle("original")
+    bundle = tiny_bundle("patchtst")
     with monkeypatch.context() as patch:
         if wrong == "offset":
             patch.setattr(onnx_int8.Int8Graph, "_constant", wrong_zero_point)
