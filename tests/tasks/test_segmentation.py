@@ -14,6 +14,8 @@ from PIL import Image
 import glassformer
 from glassformer.core.vision.segmenter import PromptedMaskOutput
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
+from glassformer.tasks.base import NO_CALLBACKS
+from glassformer.tasks.declarations import segment
 from glassformer.tasks.segmentation import (
     MaskGeneration,
     PromptSegmenter,
@@ -262,3 +264,14 @@ def test_stability_and_suppression() -> None:
     logits = torch.tensor([[[2.0, 0.5], [-0.5, -2.0]]])
     assert stability_score(logits, 1.0).tolist() == [pytest.approx(1 / 3)]
     assert suppress_boxes(torch.empty(0, 4), torch.empty(0), 0.5) == []
+
+
+def test_masks_with_too_many_pixels_end_a_response(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    image, prompts = picture(37, 61), make_prompts(boxes=[(2, 3, 24, 20), (5, 5, 30, 40)])
+    task = PromptSegmenter(pair[2], prompts=prompts)
+    assert len(list(segment.parts(task, image, NO_CALLBACKS))) == 2
+    monkeypatch.setattr(segment, "MAX_MASK_PIXELS", 37 * 61)
+    objects = segment.parts(task, image, NO_CALLBACKS)
+    next(objects)
+    with pytest.raises(segment.TooManyMasksError):
+        next(objects)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ from dataclasses import replace
 import jsonschema_rs
 import pytest
 import torch
+from llguidance import LLTokenizer, TokenizerWrapper
 
 import glassformer
 from glassformer.errors import InvalidValueError, UnsupportedError
@@ -19,6 +21,7 @@ from glassformer.tasks import TextGenerator, schema_compiler, structured_output
 from glassformer.tasks.structured_output import SchemaCheck
 from glassformer.tokenization.train import TokenizerPlan, train_tokenizer
 
+AB = str.maketrans("01", "ab")
 CORPUS = [
     '{"name": "Ann", "tags": ["a", "b"], "n": -1.5e3, "ok": true, "no": false, "x": null}',
     "바다 the old sea.",
@@ -150,7 +153,7 @@ def test_memory_of_the_compiler_is_limited():
     import resource
 
     SchemaCheck({"const": "limited"}).run()
-    assert resource.prlimit(structured_output._idle[-1].pid, resource.RLIMIT_AS)[0] == schema_compiler.MEMORY
+    assert resource.prlimit(structured_output._idle[-1].pid, resource.RLIMIT_AS)[0] < 1 << 30
 
 
 def test_a_property_may_have_the_name_of_the_vendor_key(model):
@@ -168,6 +171,33 @@ def test_a_compilation_can_be_canceled():
         check.run()
     assert time.monotonic() - start < 3
     SchemaCheck(SCHEMAS["union"]).run()  # another process compiles the next schema
+
+
+class _Words(schema_compiler._Bytes):
+    """All words of eight letters a and b, after the single bytes."""
+
+    tokens = (*schema_compiler._Bytes.tokens, *(f"{n:08b}".translate(AB).encode() for n in range(256)))
+
+
+def test_states_of_a_generation_are_limited():
+    """The automaton of the pattern grows with every token, for as long as the text does."""
+    table = LLTokenizer(TokenizerWrapper(_Words()), eos_token=256)
+    schema = {"type": "string", "pattern": "^(a|b)*a(a|b){60}$"}
+    matcher = schema_compiler.compile_schema(json.dumps(schema), table)
+    matcher.consume_token(ord('"'))
+    draw, steps = random.Random(0), 0
+    while not matcher.is_error() and steps < 400:
+        matcher.consume_token(257 + draw.randrange(256))
+        matcher.compute_bitmask()
+        steps += 1
+    assert 10 < steps < 400
+
+
+def test_a_canceled_compilation_does_not_start():
+    check = SchemaCheck({"const": "canceled"})
+    check.cancel()
+    with pytest.raises(InvalidValueError):
+        check.run()
 
 
 class _FailingState:
