@@ -21,7 +21,7 @@ onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-FAMILIES = sample(["original", "bert", "patchtst", "gpt2", "vit"], 3)
+FAMILIES = sample(["original", "vit", "patchtst", "bert", "gpt2"], 3)  # only vit has a Gemm
 
 
 def tiny_bundle(family: str) -> Bundle:
