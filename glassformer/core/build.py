@@ -12,6 +12,7 @@ from torch import nn
 from glassformer.core import embeddings, heads, positions
 from glassformer.core import spec as specs
 from glassformer.core.attention import make_attention
+from glassformer.core.backend import Linear
 from glassformer.core.block import Block
 from glassformer.core.feedforward import FeedForward
 from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
@@ -29,11 +30,13 @@ def build_model(spec: specs.ModelSpec) -> Model:
     model: Model
     match spec:
         case specs.EncoderDecoderSpec():
+            memory_dim = spec.decoder.d_model if spec.connector else spec.encoder.d_model
             model = _decoder_class(spec)(
                 spec,
                 **embeddings_and_head(spec),
-                encoder=build_stack(spec.encoder),
-                decoder=build_stack(spec.decoder, memory_dim=spec.encoder.d_model),
+                encoder=build_layers(spec.encoder),
+                connector=Linear(spec.encoder.d_model, memory_dim) if spec.connector else None,
+                decoder=build_stack(spec.decoder, memory_dim=memory_dim),
             )
         case specs.EncoderOnlySpec():
             model = build_encoder(spec)
@@ -64,7 +67,7 @@ def _decoder_class(spec: specs.EncoderDecoderSpec) -> type[EncoderDecoder]:
 def embeddings_and_head(spec: specs.EncoderDecoderSpec) -> dict[str, nn.Module]:
     """Build what is before and after the stacks of an encoder-decoder."""
     return {
-        "src_embed": build_embedding(spec.source, spec.encoder.d_model),
+        "src_embed": build_embedding(spec.source, spec.encoder.widths[0]),
         "tgt_embed": build_embedding(spec.target, spec.decoder.d_model),
         "head": build_head(spec.head, spec.decoder.d_model, spec.target),
     }

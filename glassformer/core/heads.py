@@ -341,6 +341,7 @@ class AttentionPoolHead(nn.Module):
 HEADS: dict[type, type[nn.Module]] = {
     specs.FeaturesSpec: FeaturesHead,
     specs.MaskedLanguageModelSpec: MaskedLanguageModelHead,
+    specs.DenseLanguageModelSpec: MaskedLanguageModelHead,
     specs.ClassifySpec: ClassifyHead,
     specs.TokenClassifySpec: TokenClassifyHead,
     specs.ReplacedTokenSpec: ReplacedTokenHead,

@@ -36,7 +36,7 @@ from glassformer.core.inputs import (
 from glassformer.core.kernels import Kernel
 from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
-from glassformer.core.observe import Observer, scope
+from glassformer.core.observe import Observer, scope, tap
 from glassformer.core.stack import Stack
 from glassformer.errors import MissingValueError, ShapeError, explain_torch_names
 
@@ -83,6 +83,7 @@ class EncoderDecoder(GenerativeModel):
     """Encoder-decoder: with a language-model head, logits (B, T, V) for each next target token.
 
     src_embed, tgt_embed: input embeddings of encoder and decoder
+    connector: projects the encoder's output to the width of the decoder
 
     >>> import torch
     >>> from glassformer.core.build import build_model
@@ -100,14 +101,15 @@ class EncoderDecoder(GenerativeModel):
         *,
         src_embed: nn.Module,
         tgt_embed: nn.Module,
-        encoder: Stack,
+        encoder: Stack | Stages,
         decoder: Stack,
         head: nn.Module,
+        connector: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.spec = spec
         self.src_embed, self.tgt_embed = src_embed, tgt_embed
-        self.encoder, self.decoder = encoder, decoder
+        self.encoder, self.connector, self.decoder = encoder, connector, decoder
         self.head = head
         self.tie()
 
@@ -174,7 +176,7 @@ class EncoderDecoder(GenerativeModel):
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> Tensor:
-        """Encode src (B, S) -> memory (B, S, D)."""
+        """Encode src, ids (B, S) or images (B, C, height, width) -> memory (B, S, D)."""
         return self._encode(src, mask, kernel, obs)[0]
 
     def _encode(
@@ -182,7 +184,12 @@ class EncoderDecoder(GenerativeModel):
     ) -> tuple[Tensor, Mask]:
         """Return the memory (B, S, D) and the mask of the source."""
         source = embed_inputs(self.src_embed, src, mask, name="src_mask", obs=scope(obs, "src_embed"))
-        return self.encoder(source, kernel=kernel, obs=scope(obs, "encoder")), source.mask
+        x = self.encoder(source, kernel=kernel, obs=scope(obs, "encoder"))
+        return self.connect(x, obs), source.mask
+
+    def connect(self, x: Tensor, obs: Observer | None = None) -> Tensor:
+        """Project the encoder's output (..., S, E) for the decoder -> (..., S, D), if their widths differ."""
+        return x if self.connector is None else tap(obs, "connector", self.connector(x))
 
     def decode(
         self,

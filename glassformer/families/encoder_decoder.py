@@ -134,14 +134,14 @@ def _read_language_model(config: Config, _: Options) -> dict[str, Any]:
 LANGUAGE_MODEL = Head(spec.LanguageModelSpec, (Rule(("vocab_size", "bias"), _read_language_model),))
 
 
-_OWN = {
+BLOCK = {  # published module names of a layer, and Glassformer's
     "self_attn.{q,k,v,out}_proj": "self_attn.{q,k,v,out}_proj",
     "self_attn_layer_norm": "norm_self",
     "fc1": "ffn.up",
     "fc2": "ffn.down",
     "final_layer_norm": "norm_ffn",
 }
-_CROSS = {
+CROSS_ATTENTION = {
     "encoder_attn.{q,k,v,out}_proj": "cross_attn.{q,k,v,out}_proj",
     "encoder_attn_layer_norm": "norm_cross",
 }
@@ -150,8 +150,8 @@ _CROSS = {
 def block_rows(model: spec.EncoderDecoderSpec) -> tuple[Op, ...]:
     """Return the weight operations of the blocks of both stacks."""
     encoder, decoder = model.encoder.num_layers, model.decoder.num_layers
-    return layer_rows("{base}encoder.layers.{i}", "encoder.blocks.{i}", encoder, _OWN) + layer_rows(
-        "{base}decoder.layers.{i}", "decoder.blocks.{i}", decoder, _OWN | _CROSS
+    return layer_rows("{base}encoder.layers.{i}", "encoder.blocks.{i}", encoder, BLOCK) + layer_rows(
+        "{base}decoder.layers.{i}", "decoder.blocks.{i}", decoder, BLOCK | CROSS_ATTENTION
     )
 
 

@@ -18,17 +18,23 @@ NAMES = tuple(
     """original t5 bart marian
     bert roberta distilbert electra albert modernbert deberta
     vit deit dinov2 swin swinv2 clip siglip patchtst
+    vision_encoder_decoder
     sam mobile_sam eomt maskformer mask2former yolos detr
     gpt2 llama mistral qwen2 qwen3 falcon palm gpt_neox gemma2 gemma3
     sentence""".split()
 )
 # the families that may read a model_type; the others need not be imported
 FAMILIES_BY_MODEL_TYPE: dict[str, tuple[str, ...]] = {
-    **{name: (name,) for name in NAMES if name not in ("original", "palm", "deberta", "sentence")},
+    **{
+        name: (name,)
+        for name in NAMES
+        if name not in ("original", "palm", "deberta", "sentence", "vision_encoder_decoder")
+    },
     "bert": ("bert", "sentence"),
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ("roberta", "sentence")),
     **{name: (name, "sentence") for name in ("distilbert", "electra", "albert", "modernbert")},
     "cohere": ("palm",),
+    "vision-encoder-decoder": ("vision_encoder_decoder",),
     **dict.fromkeys(("clip_text_model", "clip_vision_model"), ("clip",)),
     **dict.fromkeys(("siglip_text_model", "siglip_vision_model"), ("siglip",)),
     "dinov2_with_registers": ("dinov2",),

@@ -42,15 +42,18 @@ def generate(
 ) -> list[list[GenerationOutput]]:
     """Generate from sources or prompts: `num_return_sequences` outputs for each, best first.
 
-    input_ids: (B, S), or prompts of any lengths.
+    input_ids: (B, S), or prompts of any lengths; images (B, C, height, width) for a model that reads them.
     attention_mask (B, S): True for real tokens; by default, all tokens except pad_token_id.
     """
     prompts: list[Prompt] = []
     if not isinstance(input_ids, Tensor):
         input_ids, attention_mask, prompts = _pad(input_ids, params, next(model.parameters()).device)
-    mask = input_ids != params.pad_token_id if attention_mask is None else attention_mask
+    mask, lengths = attention_mask, [0] * len(input_ids)
+    if not input_ids.is_floating_point():
+        mask = input_ids != params.pad_token_id if mask is None else mask
+        lengths = mask.sum(1).tolist()
     starts = len(decoder_start_ids(model, params.start_ids))
-    limits = [params.limit(length, starts or length) for length in mask.sum(1).tolist()]
+    limits = [params.limit(length, starts or length) for length in lengths]
     outputs = _generate(model, input_ids, params, mask, limits, params.generator(input_ids.device), prompts)
     for group in outputs:
         for output in group:
@@ -71,13 +74,14 @@ def generate_ids(
         check_token_ids(input_ids)
     if attention_mask is None and (pad_id := getattr(embed, "pad_id", None)) is not None:
         attention_mask = input_ids != pad_id
-    if attention_mask is None:
+    if attention_mask is None and not input_ids.is_floating_point():
         attention_mask = torch.ones_like(input_ids)
     config = merge_generation_config({}, options)
     if eos_token_id is None:
         eos_token_id = getattr(getattr(model, "spec", None), "end_id", None)
     params = GenerationParams(config=config, eos_token_id=eos_token_id)
-    outputs = generate(model, input_ids, params, attention_mask=attention_mask.bool())
+    mask = None if attention_mask is None else attention_mask.bool()
+    outputs = generate(model, input_ids, params, attention_mask=mask)
     return [output.ids for group in outputs for output in group]
 
 
@@ -144,7 +148,7 @@ def _generate(
     model: nn.Module,
     inputs: Tensor,
     params: GenerationParams,
-    mask: Tensor,
+    mask: Tensor | None,
     limits: list[int],
     generator: torch.Generator | None,
     prompts: Sequence[Prompt],
@@ -163,12 +167,12 @@ def start_search(
     model: nn.Module,
     inputs: Tensor,
     params: GenerationParams,
-    mask: Tensor,
+    mask: Tensor | None,
     limits: Sequence[int],
     generator: torch.Generator | None,
     prompts: Sequence[Prompt] = (),
 ) -> tuple[StepDecoder, Tensor, Search]:
-    """Prefill the inputs (B, S); return the decoder, the logits of the first token, and the search to run."""
+    """Prefill the inputs; return the decoder, the logits of the first token, and the search to run."""
     config, device = params.config, inputs.device
     check_memory(model, params, inputs, max(limits))
     decoder, logits, most = prefill(
@@ -225,10 +229,11 @@ def check_memory(model: nn.Module, params: GenerationParams, inputs: Tensor, lim
         raise InvalidValueError(name, rows, expected)
 
 
-def _context(inputs: Tensor, mask: Tensor, starts: Sequence[int]) -> Tensor:
+def _context(inputs: Tensor, mask: Tensor | None, starts: Sequence[int]) -> Tensor:
     """Return the tokens before the first new one, (B, T), right-aligned: start tokens or prompt."""
     if starts:
         return torch.tensor(starts, device=inputs.device).expand(len(inputs), -1)
+    assert mask is not None  # only an encoder-decoder, which has start tokens, reads images
     order = mask.int().argsort(dim=1, stable=True)
     return inputs.masked_fill(~mask, NO_TOKEN).gather(1, order)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from glassformer.core import spec as specs
 from glassformer.core.backend import apply_softcap
-from glassformer.core.embeddings import TokenInput, check_token_ids
+from glassformer.core.embeddings import EmbeddingOutput, TokenInput, check_token_ids
 from glassformer.core.heads import HeadContext, VocabularyHead
 from glassformer.core.inputs import TextInputs, embed_tokens
 from glassformer.core.masks import Mask
@@ -31,10 +31,17 @@ from glassformer.generation.step_decoder import (
 from glassformer.inference.attention import UnpadIndex, run_unpadded
 from glassformer.inference.kv_cache import BeamKVCache, CrossKVCache, layer_contexts
 from glassformer.inference.linear import WeightFormat, choose_linear
-from glassformer.inference.prepare import LinearFactory, WeightFingerprint, fused_copy, residual_dtype
+from glassformer.inference.prepare import (
+    LinearFactory,
+    WeightFingerprint,
+    fused_copy,
+    packed_copy,
+    residual_dtype,
+)
 
 if TYPE_CHECKING:
     from glassformer.core.backend import FusedLinear
+    from glassformer.core.vision.stages import Stages
     from glassformer.generation.cuda_graph_decoder import CapturedGraph
     from glassformer.inference.gpu.kv_cache import TritonBeamCache
 
@@ -125,7 +132,10 @@ class InferenceModel(nn.Module):
         parameter = next(model.parameters())
         if isinstance(make, str):
             make = choose_linear(make, parameter)
-        encoder = fused_copy(model.encoder, make) if isinstance(model, EncoderDecoder) else None
+        encoder: Any = None
+        if isinstance(model, EncoderDecoder):
+            own = model.encoder
+            encoder = fused_copy(own, make) if isinstance(own, Stack) else packed_copy(own, make)
         head, vocabulary = model.head, None
         if make is not None and isinstance(head, VocabularyHead):
             vocabulary = make([(head.weight, head.bias)])
@@ -146,7 +156,7 @@ class InferenceModel(nn.Module):
         self._fingerprint = WeightFingerprint(model)
 
     if TYPE_CHECKING:
-        encoder: Stack | None
+        encoder: Stack | Stages | None
         decoder: Stack
         vocabulary: FusedLinear | None
 
@@ -208,24 +218,11 @@ class InferenceModel(nn.Module):
     def _prefill_source(
         self, model: EncoderDecoder, src: Tensor, mask: Tensor | None, starts: Sequence[int], capacity: int
     ) -> PrefillResult:
-        assert self.encoder is not None
         limit = max_positions(model.tgt_embed)
         # the last generated token is never an input, so it needs no position
         most = None if limit is None else max(0, limit + 1 - len(starts))
         capacity = len(starts) + (capacity if most is None else min(capacity, most))
-        positions = None
-        if isinstance(model.src_embed, TokenInput):
-            assert mask is not None
-            if not src.shape[1]:  # a batch of empty sources
-                src, mask = src.new_zeros(len(src), 1), mask.new_zeros(len(src), 1)
-            positions = None if bool(mask.all()) else count_positions(mask)
-        x = self.embeddings(model.src_embed, src, positions)
-        mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
-        rows = UnpadIndex(mask, mask.shape)
-        padding = None if rows.index is None else mask
-        if padding is not None and positions is None:
-            positions = count_positions(mask)
-        memory = run_unpadded(self.encoder, x, rows, Mask(padding=padding), positions)
+        memory, rows, mask = self._encode(model, src, mask)
         decoder = self._step_decoder(
             model.tgt_embed, len(src), capacity, source=(memory, rows, mask), limit=limit, like=memory
         )
@@ -233,6 +230,32 @@ class InferenceModel(nn.Module):
         for token in starts:
             logits = decoder.step_once(torch.full((len(src),), token, device=src.device))
         return PrefillResult(decoder, logits, most)
+
+    def _encode(
+        self, model: EncoderDecoder, src: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, UnpadIndex, Tensor]:
+        """Return the memory (N, D) of the real positions, their index, and the mask (B, S) of them."""
+        positions = None
+        if isinstance(model.src_embed, TokenInput):
+            assert mask is not None
+            if not src.shape[1]:  # a batch of empty sources
+                src, mask = src.new_zeros(len(src), 1), mask.new_zeros(len(src), 1)
+            positions = None if bool(mask.all()) else count_positions(mask)
+        if isinstance(self.encoder, Stack):
+            x = self.embeddings(model.src_embed, src, positions)
+            mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
+            rows = UnpadIndex(mask, mask.shape)
+            padding = None if rows.index is None else mask
+            if padding is not None and positions is None:
+                positions = count_positions(mask)
+            memory = run_unpadded(self.encoder, x, rows, Mask(padding=padding), positions)
+        else:  # stages, which need the rows and columns of the patches
+            assert self.encoder is not None
+            embedded: EmbeddingOutput = model.src_embed(src)
+            states = self.encoder(embedded._replace(x=embedded.x.to(self.dtype)))
+            mask = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+            rows, memory = UnpadIndex(None, mask.shape), states.flatten(0, 1)
+        return model.connect(memory), rows, mask
 
     def _prefill_prompt(
         self, model: DecoderOnly, prompt: Tensor, mask: Tensor, capacity: int, prompts: Sequence[Prompt]

@@ -328,7 +328,7 @@ def fill_placeholder(op: Op, key: str, value: object) -> Op:
     def replace_key(name: str) -> str:
         return name.replace("{" + key + "}", str(value))
 
-    return _rename(op, replace_key, replace_key)
+    return rename_op(op, replace_key, replace_key)
 
 
 def add_prefix(theirs: str, ours: str, ops: Iterable[Op]) -> tuple[Op, ...]:
@@ -337,10 +337,11 @@ def add_prefix(theirs: str, ours: str, ops: Iterable[Op]) -> tuple[Op, ...]:
     >>> add_prefix("{base}", "encoder.", (Rename("ln", "norm"),))
     (Rename(theirs=('{base}ln',), ours=('encoder.norm',)),)
     """
-    return tuple(_rename(op, theirs.__add__, ours.__add__) for op in ops)
+    return tuple(rename_op(op, theirs.__add__, ours.__add__) for op in ops)
 
 
-def _rename(op: Op, theirs: Callable[[str], str], ours: Callable[[str], str]) -> Op:
+def rename_op(op: Op, theirs: Callable[[str], str], ours: Callable[[str], str]) -> Op:
+    """Change all published names of an operation by one function, and all Glassformer names by another."""
     names: dict[str, Any] = {"theirs": tuple(map(theirs, op.theirs)), "ours": tuple(map(ours, op.ours))}
     if isinstance(op, Tied):
         names["save_as"] = tuple(map(theirs, op.save_as))

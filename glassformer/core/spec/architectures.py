@@ -93,6 +93,8 @@ class ModelSpec(Spec, abstract=True):
 class EncoderDecoderSpec(ModelSpec):
     """An encoder-decoder. tied: modules that share the target's token matrix.
 
+    connector: whether a dense layer projects the encoder's output to the width of the decoder; without it,
+    cross-attention reads the encoder's width.
     start_id, end_id: tokens with which generation starts and stops a target, if the caller gives none.
     """
 
@@ -100,9 +102,10 @@ class EncoderDecoderSpec(ModelSpec):
 
     source: InputSpec
     target: InputSpec
-    encoder: StackSpec
+    encoder: EncoderSpec
     decoder: StackSpec
     head: HeadSpec
+    connector: bool = False
     tied: tuple[Literal["source", "head"], ...] = ()
     start_id: int | None = None
     end_id: int | None = None
@@ -112,6 +115,11 @@ class EncoderDecoderSpec(ModelSpec):
         super().__post_init__()
         if self.decoder.block.cross_attention is None:
             raise MissingValueError("cross_attention", "in the block of the decoder of an encoder-decoder")
+
+    @property
+    def modalities(self) -> tuple[Modality, ...]:
+        """The modality of the source: the target is what the model generates."""
+        return (self.source.modality,)
 
     def embeddings(self) -> dict[str, InputSpec]:
         return {"src_embed": self.source, "tgt_embed": self.target}

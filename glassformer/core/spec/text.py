@@ -144,7 +144,7 @@ class MaskedLanguageModelSpec(HeadSpec):
     hidden_dim, hidden_bias: width (if not d_model) and bias of the dense layer. bias: of the logits.
     """
 
-    yields = "masked tokens"
+    yields: ClassVar[Output | None] = "masked tokens"
     per_token = True
 
     vocab_size: int
@@ -153,6 +153,13 @@ class MaskedLanguageModelSpec(HeadSpec):
     norm: NormSpec = field(default_factory=LayerNormSpec)
     hidden_bias: bool = True
     bias: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseLanguageModelSpec(MaskedLanguageModelSpec):
+    """The head of a masked language model on a causal decoder, where it predicts the next token."""
+
+    yields = "next tokens"
 
 
 @dataclass(frozen=True, kw_only=True)
