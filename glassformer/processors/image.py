@@ -118,7 +118,7 @@ class FixedSizeVisionProcessor(VisionProcessor):
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> Self:
-        read = getattr(bundle.spec, "input", None)
+        read = bundle.spec.inputs()[0]
         if not isinstance(read, specs.ImagePatchesSpec):
             hint = f"it reads {input_kind(bundle.spec)}"
             raise UnsupportedError(bundle.display_name, "image input", hint=hint)
@@ -172,7 +172,9 @@ class FixedSizeVisionProcessor(VisionProcessor):
 
 def reads_images(bundle: Bundle) -> bool:
     """Whether a model reads images as patches."""
-    return isinstance(getattr(bundle.spec, "input", None), specs.ImagePatchesSpec)
+    return bundle.spec.modalities == ("image",) and isinstance(
+        bundle.spec.inputs()[0], specs.ImagePatchesSpec
+    )
 
 
 def load_image_processor(

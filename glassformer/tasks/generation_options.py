@@ -50,7 +50,7 @@ def generates(spec: Any, *kinds: str) -> bool:
 
 
 def is_sequence_to_sequence(spec: Any) -> bool:
-    return generates(spec, "EncoderDecoder", "LSTMEncoderDecoder")
+    return generates(spec, "EncoderDecoder", "LSTMEncoderDecoder") and "text" in spec.modalities
 
 
 def is_language_model(spec: Any) -> bool:

@@ -30,6 +30,7 @@ from glassformer.generation.search_tree import SearchTree
 from glassformer.generation.stopping_criteria import FinishReason, truncate_at_stop
 from glassformer.json_text import as_list
 from glassformer.messages import plural
+from glassformer.processors.base import ImageWarning
 from glassformer.processors.text import check_characters, check_text, require_tokenizer
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks, In, Task, check_at_least
 from glassformer.tokenization import (
@@ -118,7 +119,7 @@ class GeneratedText:
     num_tokens: int
     seconds: float
     finish_reason: FinishReason
-    warnings: tuple[InputWarning, ...] = ()
+    warnings: tuple[InputWarning | ImageWarning, ...] = ()
     alternatives: tuple[GeneratedText, ...] = ()
     trees: tuple[SearchTree, ...] = ()
 
@@ -150,34 +151,17 @@ class TextGenerationTask(Task[In, GeneratedText]):
     default_beams = 1  # if neither the folder nor the caller sets it
 
     def __init__(self, bundle: Bundle, options: TextOptions, language: TargetLanguage | None = None) -> None:
-        values = {**options, **(language.options if language else {})}
-        values = {name: value for name, value in values.items() if value is not None}
-        self.batch_tokens: Any = values.pop("batch_tokens", None)
-        return_tree = bool(values.pop("return_tree", False))
-        json_schema: Any = values.pop("json_schema", None)
+        self.batch_tokens = options.get("batch_tokens")
         check_at_least("batch_tokens", self.batch_tokens)
-        published = published_generation_config(bundle)
-        merged = {**published, **values}
-        if self.default_beams > 1 and "num_beams" not in merged and not merged.get("do_sample"):
-            values["num_beams"] = self.default_beams
-        config = merge_generation_config(published, values)
+        self.params = generation_params(
+            bundle,
+            {**options, **(language.options if language else {})},  # type: ignore[typeddict-item]
+            beams=self.default_beams,
+            limit=self.default_limit,
+            special=self.special_tokens(bundle),
+        )
         self.bundle, self.tokenizer = bundle, require_tokenizer(bundle)
         self.architecture = generation_architecture(bundle)
-        bounded = config.max_new_tokens is not None or config.max_length is not None
-        special = self.special_tokens(bundle)
-        constraint = None
-        if json_schema is not None:
-            from glassformer.tasks.structured_output import JSONConstraint
-
-            constraint = JSONConstraint(self.tokenizer, json_schema, special.eos_token_id)
-        self.params = GenerationParams(
-            config=config,
-            **special._asdict(),
-            max_new_tokens=None if bounded else self.default_limit,
-            decode=self.tokenizer.decode,
-            return_tree=return_tree,
-            constraint=constraint,
-        )
         self.max_input_tokens = max_source_tokens(bundle)
         # language models were trained on any text, and encode unknown characters as bytes
         encoder_decoder = self.architecture == "encoder-decoder"
@@ -281,6 +265,42 @@ class TextGenerationTask(Task[In, GeneratedText]):
         yield from finished()
 
 
+def generation_params(
+    bundle: Bundle,
+    options: TextOptions,
+    *,
+    beams: int,
+    limit: Callable[[int], int],
+    special: SpecialTokens,
+) -> GenerationParams:
+    """Return the parameters of a generation: the options, then those of the folder, then these defaults.
+
+    limit: the maximum number of new tokens for an input length.
+    """
+    values = {name: value for name, value in options.items() if value is not None}
+    values.pop("batch_tokens", None)
+    return_tree = bool(values.pop("return_tree", False))
+    json_schema: Any = values.pop("json_schema", None)
+    published = published_generation_config(bundle)
+    merged = {**published, **values}
+    if beams > 1 and "num_beams" not in merged and not merged.get("do_sample"):
+        values["num_beams"] = beams
+    config = merge_generation_config(published, values)
+    tokenizer, constraint = require_tokenizer(bundle), None
+    if json_schema is not None:
+        from glassformer.tasks.structured_output import JSONConstraint
+
+        constraint = JSONConstraint(tokenizer, json_schema, special.eos_token_id)
+    return GenerationParams(
+        config=config,
+        **special._asdict(),
+        max_new_tokens=limit if config.max_new_tokens is None and config.max_length is None else None,
+        decode=tokenizer.decode,
+        return_tree=return_tree,
+        constraint=constraint,
+    )
+
+
 @dataclass
 class _PendingDocument:
     """A document whose segments are being generated; missing: number of outputs not yet received."""
@@ -305,7 +325,13 @@ def memory_errors() -> Iterator[None]:
 
 
 def generation_architecture(bundle: Bundle) -> Architecture:
-    """Return the architecture of a model that generates text; raise for any other model."""
+    """Return the architecture of a model that generates text from text; raise for any other model."""
+    if bundle.spec.yields == "next tokens" and "text" not in bundle.spec.modalities:
+        raise UnsupportedError(bundle.display_name, "text input", hint="it describes images: use caption")
+    return _architecture(bundle)
+
+
+def _architecture(bundle: Bundle) -> Architecture:
     kind = bundle.spec.kind
     if bundle.spec.yields == "next tokens":
         if kind in ("EncoderDecoder", "LSTMEncoderDecoder"):
@@ -329,7 +355,7 @@ def special_tokens(bundle: Bundle) -> SpecialTokens:
     """Look up the special tokens in generation_config.json, else config.json, tokenizer and spec."""
     tokenizer, vocab_size = require_tokenizer(bundle), _vocab_size(bundle.spec)
     eos = _config_ids(bundle, "eos_token_id") or (() if tokenizer.eos_id is None else (tokenizer.eos_id,))
-    starts = generation_architecture(bundle) == "encoder-decoder"
+    starts = _architecture(bundle) == "encoder-decoder"
     start = _config_ids(bundle, "decoder_start_token_id") if starts else ()
     for name, ids, needed in (("eos_token_id", eos, 1), ("decoder_start_token_id", start, len(start))):
         if ids and sum(token < vocab_size for token in ids) < needed:
@@ -354,7 +380,7 @@ def max_source_tokens(bundle: Bundle) -> int | None:
 
 def context_length(bundle: Bundle) -> int | None:
     """Return the maximum length of a prompt with its continuation, or of a target; None: no limit."""
-    if generation_architecture(bundle) == "decoder-only":
+    if _architecture(bundle) == "decoder-only":
         return max_source_tokens(bundle)
     position = getattr(getattr(bundle.spec, "target", None), "position", None)
     length: int | None = getattr(position, "max_len", None)

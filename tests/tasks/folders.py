@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import transformers
+
 from tests.families import harness
-from tests.families.cases import _BERT
+from tests.families.cases import _BERT, _IMAGES
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz"]
@@ -35,5 +37,22 @@ def bert(name: str, folder: Path, **settings: Any) -> tuple[Any, Path]:
     sizes = {"vocab_size": len(VOCABULARY), "max_position_embeddings": 60, "pad_token_id": 0}
     model = harness.reference(name, {**_BERT, **sizes, **settings})
     harness.save_reference(model, folder)
+    write_tokenizer(folder)
+    return model, folder
+
+
+def captioner(folder: Path) -> tuple[Any, Path]:
+    """A random ViT with a BERT decoder and its folder, with a tokenizer and an image processor."""
+    sizes = {"vocab_size": len(VOCABULARY), "max_position_embeddings": 60, "pad_token_id": 0}
+    role = {"is_decoder": True, "add_cross_attention": True}
+    configs = {
+        "encoder": {"model_type": "vit", **_IMAGES, "image_size": [16, 12]},
+        "decoder": {"model_type": "bert", **_BERT, **sizes, **role},
+    }
+    model = harness.reference("VisionEncoderDecoderModel", configs)
+    ids = {"decoder_start_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+    model.generation_config = transformers.GenerationConfig(**ids)
+    harness.save_reference(model, folder)
+    transformers.ViTImageProcessor(size={"height": 16, "width": 12}).save_pretrained(folder)
     write_tokenizer(folder)
     return model, folder

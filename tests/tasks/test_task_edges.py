@@ -26,7 +26,7 @@ from glassformer.server.app import create_app
 from glassformer.tasks.registry import find_task, tasks, tasks_of
 from tests.cli.conftest import restorer
 from tests.server.harness import make_models
-from tests.tasks.folders import bert
+from tests.tasks.folders import bert, captioner
 from tests.tasks.test_image_text import save_clip
 
 TEXTS = ["the cat sat on the mat", "a dog ran"]
@@ -98,6 +98,7 @@ def cases(pictures: list[Path]) -> list[Case]:
             options={"labels": ["cat", "dog"]},
             arguments=("--labels", "cat,dog"),
         ),
+        Case(task="caption", model="captioner", options=SHORT, **image),
         Case(task="detect", model="detector", options={"threshold": 0.0}, **image),
         Case(
             task="segment",
@@ -149,6 +150,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     save_clip(root / "clip")
     waves = glassformer.tiny("patchtst", context_length=32, channels=1, num_labels=3)
     found["waves"] = glassformer.save(glassformer.Pipeline(model=waves.eval()), root / "waves")
+    found["captioner"] = captioner(root / "captioner")[1]
     found |= {"translate": made["translator"], "summarize": made["translator"], "generate": made["writer"]}
     found |= {name: made[name] for name in ("pictures", "detector", "segmenter", "series")}
     return found | {"restore": restorer(root / "restore"), "clip": root / "clip"}

@@ -1,0 +1,102 @@
+"""Describe images: an image encoder and a text decoder, with the generation loop of all tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Unpack
+
+from glassformer.bundle import Bundle
+from glassformer.data.image_files import ImageLike
+from glassformer.errors import InputTooLongError, UnsupportedError
+from glassformer.generation.engine import generate
+from glassformer.generation.params import GenerationOutput
+from glassformer.generation.step_decoder import decoder_start_ids
+from glassformer.generation.stopping_criteria import truncate_at_stop
+from glassformer.processors.image import FixedSizeVisionProcessor, ProcessedImage
+from glassformer.processors.text import check_text, require_tokenizer
+from glassformer.tasks.base import BatchTask, check_at_least
+from glassformer.tasks.text_generation import (
+    BATCH_TOKENS_CPU,
+    BATCH_TOKENS_GPU,
+    GeneratedText,
+    TextOptions,
+    context_length,
+    generation_params,
+    memory_errors,
+    special_tokens,
+    target_language,
+)
+
+MAX_CAPTION_TOKENS = 64  # if neither the folder nor the caller sets a limit
+
+
+class Captioner(BatchTask[ImageLike, GeneratedText]):
+    """Describe images: paths, file contents (bytes), PIL images or arrays of any size.
+
+    prompt: text that every caption starts with. to: the language, for a model that writes several.
+    """
+
+    processor: FixedSizeVisionProcessor
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        prompt: str | None = None,
+        to: str | None = None,
+        **options: Unpack[TextOptions],
+    ) -> None:
+        spec: Any = bundle.spec
+        if spec.yields != "next tokens" or spec.modalities != ("image",):
+            hint = "use an image encoder with a text decoder, e.g. of the job caption"
+            raise UnsupportedError(bundle.display_name, "captioning", hint=hint)
+        batch_tokens = options.get("batch_tokens")
+        check_at_least("batch_tokens", batch_tokens)
+        self.bundle, self.tokenizer = bundle, require_tokenizer(bundle)
+        self.processor = FixedSizeVisionProcessor.from_bundle(bundle)
+        language, special = target_language(bundle, to), special_tokens(bundle)
+        text = check_text(prompt or "", "prompt") or language.prefix
+        self.prompt = self.tokenizer.encode(
+            (language.tag or "") + text, special=False, parse_special=True
+        ).ids
+        starts = (*decoder_start_ids(bundle.model, special.start_ids), *self.prompt)
+        limit = context_length(bundle)
+        if limit is not None and len(starts) > limit:
+            raise InputTooLongError(len(starts), limit)
+        self.params = generation_params(
+            bundle,
+            {**options, **language.options},  # type: ignore[typeddict-item]
+            beams=1,
+            limit=lambda length: MAX_CAPTION_TOKENS,
+            special=special._replace(start_ids=starts),
+        )
+        length = self.params.limit(0, len(starts))
+        budget = batch_tokens or (BATCH_TOKENS_CPU if bundle.device.type == "cpu" else BATCH_TOKENS_GPU)
+        self.read_ahead = max(1, budget // (self.processor.num_tokens + self.params.config.rows * length))
+        self.budget = self.read_ahead * self.processor.num_tokens
+
+    def forward(self, items: Sequence[ProcessedImage]) -> list[list[GenerationOutput]]:
+        images: Any = self.processor.collate(items)["src"]
+        with memory_errors():
+            return generate(self.bundle.inference_model(), images, self.params)
+
+    def postprocess(
+        self, input: ImageLike, item: ProcessedImage | None, raw: list[GenerationOutput] | None
+    ) -> GeneratedText:
+        if item is None or raw is None:
+            return GeneratedText(text="", score=0.0, num_tokens=0, seconds=0.0, finish_reason="end")
+        best, *others = (self._text(output) for output in raw)
+        return replace(best, alternatives=tuple(others), warnings=item.warnings)
+
+    def _text(self, output: GenerationOutput) -> GeneratedText:
+        text = self.tokenizer.decode([*self.prompt, *output.ids])
+        text = truncate_at_stop(text, self.params.config.stop_strings)
+        return GeneratedText(
+            text=" ".join(text.split()),
+            score=output.score,
+            num_tokens=len(output.ids),
+            seconds=0.0,
+            finish_reason=output.finish_reason,
+            trees=() if output.tree is None else (output.tree,),
+        )
