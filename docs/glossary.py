@@ -134,6 +134,8 @@ GLOSSARY = {
     "data": "Training data.",
     "decoder": "Decoder stack.",
     "decoder_d_ff": "Width of the decoder's feed-forward layer; None: `d_ff`.",
+    "decoder_d_model": "Width of the decoder; None: `d_model`. Another width adds a connector.",
+    "decoder_dropout": "Dropout of the decoder, also of its attention and its embeddings.",
     "decoder_heads": "Number of heads of the decoder; None: `num_heads`.",
     "decoder_layers": "Number of decoder layers; None: `num_layers`.",
     "device": "Device, e.g. `cpu` or `cuda:0`.",

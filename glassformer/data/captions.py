@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.data.examples import Arrays, EqualLengths, StoredExamples, pad
+from glassformer.data.examples import IGNORE_INDEX, Arrays, EqualLengths, StoredExamples, pad
 from glassformer.data.image_files import ImageLike, find_inside, load_image
 from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.images import Augment
@@ -39,6 +39,7 @@ class CaptionSource(FileSource):
     """Pairs of an image path and a caption, from CSV, TSV, JSON Lines, Parquet or COCO JSON files.
 
     columns: names or numbers of the image and the caption column; by default those with common names.
+    to: the column with the language of each caption, which becomes a third field, `to`.
     images: folder of the images of COCO files, by default the folder of the file or its subfolder `images`.
     """
 
@@ -49,17 +50,21 @@ class CaptionSource(FileSource):
         paths: Paths,
         *,
         columns: Sequence[Column] | None = None,
+        to: Column | None = None,
         images: str | Path | None = None,
         **text: Unpack[TableOptions],
     ) -> None:
-        super().__init__(list_paths(paths), columns, images)
-        self.images, self._columns = images, columns
+        super().__init__(list_paths(paths), columns, to, images)
+        self.images, self._columns, self._to = images, columns, to
         if columns is not None and len(columns) != 2:
             raise InvalidValueError("columns", list(columns), "the image and the caption column")
         if images is not None and not Path(images).is_dir():
             raise FileMissingError(images, "folder of images")
         self._parts: list[tuple[Path, TableSource | list[tuple[str, str]]]] = []
         for path in self.paths:
+            if path.suffix.lower() == ".json" and to is not None:
+                hint = "use a table, or leave out the language column"
+                raise FileProblemError(path, "is in COCO's caption format, without languages", hint)
             part = _read_coco(path) if path.suffix.lower() == ".json" else self._table(path, text)
             self._parts.append((path, part))
 
@@ -72,14 +77,17 @@ class CaptionSource(FileSource):
             if None in found:
                 raise columns_unclear(table, names, "the image and the caption")
             columns = [name for name in found if name is not None]
-        source = TableSource(self.fields, [table], columns, [clean_text, clean_text])
+        fields, chosen = self.fields, tuple(columns)
+        if self._to is not None:
+            fields, chosen = (*fields, "to"), (*chosen, self._to)
+        source = TableSource(fields, [table], chosen, [clean_text] * len(fields))
         self.columns_by_field = source.columns_by_field
         return source
 
     def rows(self, errors: RowErrors) -> Iterator[tuple[str, ...]]:
         for path, part in self._parts:
-            for image, caption in part.rows(errors) if isinstance(part, TableSource) else part:
-                yield str(self._locate(path, image)), caption
+            for image, *texts in part.rows(errors) if isinstance(part, TableSource) else part:
+                yield str(self._locate(path, image)), *texts
 
     def _locate(self, file: Path, image: str) -> Path:
         folders = [Path(self.images)] if self.images is not None else [file.parent, file.parent / "images"]
@@ -163,3 +171,23 @@ class CaptionExamples(EqualLengths, StoredExamples):
         if missing > 0:
             padded = np.pad(padded, ((0, 0), (0, missing)), constant_values=self.pad_id)
         return {"images": self.processor.normalize(pixels), "ids": padded, "numbers": numbers}
+
+
+class CaptionTargets(CaptionExamples):
+    """Images as sources, and captions as targets: the input of the decoder is the caption shifted right.
+
+    start_id: the first token of a target. prompt: number of tokens of a caption that are given, not learned.
+    """
+
+    def __init__(self, store: Store, *, start_id: int, prompt: int = 0, **options: Any) -> None:
+        super().__init__(store, **options)
+        self.start_id, self.prompt = start_id, prompt
+
+    def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
+        """Return src (B, 3, H, W), normalized, tgt (B, T) and labels (B, T)."""
+        arrays, ids = super().batch(rows, epoch=epoch), self.store.gather(rows)
+        labels = pad(ids[0][0], ids[1][:, 0], IGNORE_INDEX)
+        tgt = np.roll(arrays["ids"], 1, axis=1)
+        tgt[:, 0] = self.start_id
+        labels[:, : self.prompt] = IGNORE_INDEX
+        return {"src": arrays["images"], "tgt": tgt, "labels": labels}

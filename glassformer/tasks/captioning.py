@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from glassformer.bundle import Bundle
@@ -13,6 +13,7 @@ from glassformer.generation.engine import generate
 from glassformer.generation.params import GenerationOutput
 from glassformer.generation.step_decoder import decoder_start_ids
 from glassformer.generation.stopping_criteria import truncate_at_stop
+from glassformer.processors.base import ImageWarning
 from glassformer.processors.image import FixedSizeVisionProcessor, ProcessedImage
 from glassformer.processors.text import check_text, require_tokenizer
 from glassformer.tasks.base import BatchTask, check_at_least
@@ -31,7 +32,14 @@ from glassformer.tasks.text_generation import (
 MAX_CAPTION_TOKENS = 64  # if neither the folder nor the caller sets a limit
 
 
-class Captioner(BatchTask[ImageLike, GeneratedText]):
+@dataclass(frozen=True, kw_only=True)
+class ImageCaption(GeneratedText):
+    """The output for one image. image_warnings: how it differs from the training data."""
+
+    image_warnings: tuple[ImageWarning, ...] = ()
+
+
+class Captioner(BatchTask[ImageLike, ImageCaption]):
     """Describe images: paths, file contents (bytes), PIL images or arrays of any size.
 
     prompt: text that every caption starts with. to: the language, for a model that writes several.
@@ -83,16 +91,16 @@ class Captioner(BatchTask[ImageLike, GeneratedText]):
 
     def postprocess(
         self, input: ImageLike, item: ProcessedImage | None, raw: list[GenerationOutput] | None
-    ) -> GeneratedText:
+    ) -> ImageCaption:
         if item is None or raw is None:
-            return GeneratedText(text="", score=0.0, num_tokens=0, seconds=0.0, finish_reason="end")
+            return ImageCaption(text="", score=0.0, num_tokens=0, seconds=0.0, finish_reason="end")
         best, *others = (self._text(output) for output in raw)
-        return replace(best, alternatives=tuple(others), warnings=item.warnings)
+        return replace(best, alternatives=tuple(others), image_warnings=item.warnings)
 
-    def _text(self, output: GenerationOutput) -> GeneratedText:
+    def _text(self, output: GenerationOutput) -> ImageCaption:
         text = self.tokenizer.decode([*self.prompt, *output.ids])
         text = truncate_at_stop(text, self.params.config.stop_strings)
-        return GeneratedText(
+        return ImageCaption(
             text=" ".join(text.split()),
             score=output.score,
             num_tokens=len(output.ids),

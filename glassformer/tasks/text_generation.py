@@ -30,7 +30,6 @@ from glassformer.generation.search_tree import SearchTree
 from glassformer.generation.stopping_criteria import FinishReason, truncate_at_stop
 from glassformer.json_text import as_list
 from glassformer.messages import plural
-from glassformer.processors.base import ImageWarning
 from glassformer.processors.text import check_characters, check_text, require_tokenizer
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks, In, Task, check_at_least
 from glassformer.tokenization import (
@@ -119,7 +118,7 @@ class GeneratedText:
     num_tokens: int
     seconds: float
     finish_reason: FinishReason
-    warnings: tuple[InputWarning | ImageWarning, ...] = ()
+    warnings: tuple[InputWarning, ...] = ()
     alternatives: tuple[GeneratedText, ...] = ()
     trees: tuple[SearchTree, ...] = ()
 

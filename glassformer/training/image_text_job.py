@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from glassformer.bundle import Bundle
 from glassformer.core.schema import setting
-from glassformer.data.captions import CaptionExamples, CaptionSource, write_pixels
+from glassformer.data.captions import CaptionSource, write_pixels
 from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.images import Augment
 from glassformer.data.row_errors import RowErrors
@@ -57,6 +57,7 @@ class ImageTextJob(TextJob[CaptionSection]):
     fields = ("caption", "image")
     row, unit, count = "pair", "pairs", staticmethod(count_pairs)
     default_max_len = 64
+    language_column: str | int | None = None
     processor: ImageProcessor
 
     def base_image_input(self) -> Any:
@@ -97,8 +98,8 @@ class ImageTextJob(TextJob[CaptionSection]):
         return self.processor.size["height"], self.processor.size["width"]
 
     def open_files(self, files: Sequence[str]) -> CaptionSource:
-        data = self.data
-        return CaptionSource(files, columns=data.columns, images=data.images, **data.table_options)
+        data, to = self.data, self.language_column
+        return CaptionSource(files, columns=data.columns, to=to, images=data.images, **data.table_options)
 
     def texts(self, row: Row) -> Sequence[str]:
         return row[1:2]
@@ -120,8 +121,9 @@ class ImageTextJob(TextJob[CaptionSection]):
             fields, counts = self.encode(tokenizer, group)
             return (*fields, Ragged.of([[numbers[row[0]]] for row in group])), counts
 
-        encode_rows(self, folder, good, self.fields, encode, max_id=max(max_id(tokenizer), len(paths)))
-        return {"skipped": len(rows) - len(good), "reason": reason}
+        most = max(max_id(tokenizer), len(paths))
+        counts = encode_rows(self, folder, good, self.fields, encode, max_id=most)
+        return {**self.notes(counts), "skipped": len(rows) - len(good), "reason": reason}
 
     def example_options(self, store: Store, *, augment: bool) -> dict[str, Any]:
         """Return the arguments of `CaptionExamples`."""
@@ -166,9 +168,7 @@ class ImageTextJob(TextJob[CaptionSection]):
         """Return the model with the tokenizer, the image processor and `job.json`. info: of the last."""
         corpus = self.corpus
         files = {**bundle.files, IMAGE_PROCESSOR_FILE: self.processor.to_dict()}
-        job = JobInfo(
-            name=self.recipe.job, max_len=self.max_len, data_columns=corpus.data_columns, **info
-        )
+        job = JobInfo(name=self.recipe.job, max_len=self.max_len, data_columns=corpus.data_columns, **info)
         return replace(bundle, tokenizer=corpus.tokenizer, files=files, job=job)
 
 

@@ -24,7 +24,9 @@ def test_cider_matches_pycocoevalcap() -> None:
 
 def test_tokenizers_change_the_score() -> None:
     captions, references = ["A red ball.", "a dog"], ["a red ball", "a dog"]
-    words, spaces, characters = (cider(captions, references, tokenize=t).score for t in ("words", "none", "char"))
+    words, spaces, characters = (
+        cider(captions, references, tokenize=t).score for t in ("words", "none", "char")
+    )
     assert spaces < words and characters > spaces
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.model import EncoderDecoder
+from glassformer.core.stack import Stack
 from glassformer.generation.inference_model import InferenceModel
 from glassformer.generation.prompt import EmbeddingSpan, Prompt
 from glassformer.inference.attention import DynamicKVCache, run_varlen
@@ -40,7 +41,7 @@ class SlotBatch:
     def read_sources(self, sources: Sequence[Sequence[int]]) -> list[tuple[ByLayer, ByLayer]]:
         """Encode sources of any lengths; return the keys and values of each, by decoder layer."""
         model, inner = self.model, self.model.model
-        assert model.encoder is not None and isinstance(inner, EncoderDecoder)
+        assert isinstance(model.encoder, Stack) and isinstance(inner, EncoderDecoder)  # it reads text
         lengths = [len(ids) for ids in sources]
         x = self._embeddings(inner.src_embed, sources, [range(length) for length in lengths])
         memory = run_varlen(model.encoder, x, lengths) if len(x) else x

@@ -50,8 +50,9 @@ class Caption(TaskResult):
 
     @classmethod
     def of(cls, output: Any) -> Caption:
-        shared = vars(GeneratedResult.of(output))
-        return cls(**shared, alternatives=[_text(one) for one in output.alternatives])
+        shared = {**vars(GeneratedResult.of(output)), "warnings": list(output.image_warnings)}
+        others = [CaptionText(text=one.text, score=one.score) for one in output.alternatives]
+        return cls(**shared, alternatives=others)
 
     @classmethod
     def column_types(cls, bundle: Bundle, options: CaptionOptions) -> Mapping[str, type]:
@@ -59,15 +60,11 @@ class Caption(TaskResult):
         return top_columns({"caption": str, "score": float}, count)
 
     def cells(self) -> Mapping[str, object]:
-        rows = [(one.text, one.score) for one in (self, *self.alternatives)]
-        return top_cells(("caption", "score"), rows)
+        others = [(one.text, one.score) for one in self.alternatives]
+        return top_cells(("caption", "score"), [(self.text, self.score), *others])
 
     def line(self) -> str:
-        return "\t".join(one.text for one in (self, *self.alternatives))
-
-
-def _text(output: Any) -> CaptionText:
-    return CaptionText(text=output.text, score=output.score)
+        return "\t".join([self.text, *(one.text for one in self.alternatives)])
 
 
 def value(output: Any) -> str | list[str]:
