@@ -145,6 +145,12 @@ ROWS: dict[str, Row] = {
         module="pictures",
         runs=seeds("vit", "convolution"),
     ),
+    "caption-scenes": Row(
+        title="Sentences about composed scenes in four languages, held-out pairs of things",
+        module="caption_scenes",
+        runs=seeds(),
+        takes=("seconds", "most"),
+    ),
     "detection-scenes": Row(
         title="Detection in composed scenes: 60 kinds of emoji, unseen arrangements",
         module="detection_scenes",

@@ -60,11 +60,11 @@ class CaptionSource(FileSource):
             raise InvalidValueError("columns", list(columns), "the image and the caption column")
         if images is not None and not Path(images).is_dir():
             raise FileMissingError(images, "folder of images")
-        self._parts: list[tuple[Path, TableSource | list[tuple[str, str]]]] = []
+        self._parts: list[tuple[Path, TableSource | list[tuple[str, ...]]]] = []
         for path in self.paths:
             if path.suffix.lower() == ".json" and to is not None:
                 hint = "use a table, or leave out the language column"
-                raise FileProblemError(path, "is in COCO's caption format, without languages", hint)
+                raise FileProblemError(path, "is in COCO's caption format, without languages", hint=hint)
             part = _read_coco(path) if path.suffix.lower() == ".json" else self._table(path, text)
             self._parts.append((path, part))
 
@@ -97,12 +97,12 @@ class CaptionSource(FileSource):
             raise FileProblemError(file, str(error), hint="name files below the folder of images") from None
 
 
-def _read_coco(path: Path) -> list[tuple[str, str]]:
+def _read_coco(path: Path) -> list[tuple[str, ...]]:
     """Read pairs of COCO's caption format; captions may also be lists in the image entries."""
     try:
         data: Any = parse_json(path.read_text(encoding="utf-8"))
         names = {image["id"]: str(image["file_name"]) for image in data["images"]}
-        pairs = [
+        pairs: list[tuple[str, ...]] = [
             (names[entry["image_id"]], str(entry["caption"]).strip())
             for entry in data.get("annotations", ())
             if "caption" in entry

@@ -152,11 +152,11 @@ class CaptionJob(ImageTextJob[ImageCaptionData]):
             rows.setdefault((image, *language), row)
         outputs: dict[tuple[str, ...], str] = {}
         model = prepare_for_inference(learner.model)
-        for language in sorted({key[1:] for key in rows}):
-            keys = [key for key in rows if key[1:] == language]
+        for spoken in sorted({key[1:] for key in rows}):
+            keys = [key for key in rows if key[1:] == spoken]
             for start in range(0, len(keys), GENERATED_ROWS):
                 part = keys[start : start + GENERATED_ROWS]
-                texts = self._describe(model, valid, [rows[key] for key in part], language, device)
+                texts = self._describe(model, valid, [rows[key] for key in part], spoken, device)
                 outputs |= zip(part, texts, strict=True)
         captions, expected = [outputs[key] for key in rows], [references[key] for key in rows]
         scores = caption_metric(captions, expected)
