@@ -77,7 +77,8 @@ class CaptionSource(FileSource):
             if None in found:
                 raise columns_unclear(table, names, "the image and the caption")
             columns = [name for name in found if name is not None]
-        fields, chosen = self.fields, tuple(columns)
+        fields: tuple[str, ...] = self.fields
+        chosen: tuple[Column, ...] = tuple(columns)
         if self._to is not None:
             fields, chosen = (*fields, "to"), (*chosen, self._to)
         source = TableSource(fields, [table], chosen, [clean_text] * len(fields))

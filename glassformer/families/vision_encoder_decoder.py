@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from glassformer.core import spec
+from glassformer.errors import UnsupportedError
 from glassformer.families import bert, deit, gpt2, roberta, swin, swinv2, vit
 from glassformer.families.config import Config
 from glassformer.families.encoder_decoder import BLOCK, CROSS_ATTENTION, encoder_decoder
@@ -50,13 +51,7 @@ def _trocr_rows(model: spec.DecoderOnlySpec) -> tuple[Op, ...]:
 
 _TROCR = Family(
     name="trocr",
-    builder=Builder(
-        _trocr,
-        lambda model: spec_options(model) | {"scaled": model.input.scale != 1.0},
-        spec.DecoderOnlySpec,
-        spec.TokensSpec,
-        lambda model: model.decoder.block.wiring == "post",
-    ),
+    builder=Builder(_trocr, lambda model: spec_options(model) | {"scaled": model.input.scale != 1.0}),
     keys=(
         Key("vocab_size"),
         Key("d_model", aliases=("hidden_size",)),
@@ -183,7 +178,7 @@ def _part(parts: Mapping[str, Part], **fields: Any) -> tuple[Part, Any]:
             model = replace(default, **fields)
             if part.family.describes(model):
                 return part, model
-    raise StopIteration  # no published config describes the model
+    raise UnsupportedError("a published config", "this encoder or decoder")
 
 
 def vision_encoder_decoder(
@@ -294,22 +289,12 @@ def _table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     return WeightTable(tuple(rows))
 
 
-def _reads_images(model: spec.EncoderDecoderSpec) -> bool:
-    return isinstance(model.target, spec.TokensSpec)
-
-
 _SMALL = preset(256, 4, 6, 1024, image_size=64, patch_size=8, vocab_size=2048, max_len=64, decoder_layers=4)
 
 FAMILY = Family(
     name="vision_encoder_decoder",
     model_type="vision-encoder-decoder",
-    builder=Builder(
-        vision_encoder_decoder,
-        lambda model: {},
-        spec.EncoderDecoderSpec,
-        spec.ImagePatchesSpec,
-        _reads_images,
-    ),
+    builder=Builder(vision_encoder_decoder, lambda model: {}),  # both parts have their own
     heads={
         "VisionEncoderDecoderModel": Head(
             spec.LanguageModelSpec | spec.DenseLanguageModelSpec, from_options=True
@@ -320,5 +305,4 @@ FAMILY = Family(
     weight_table=_table,
     reader=_read,
     writer=_write,
-    ignored_keys=frozenset({"tie_word_embeddings"}),
 )

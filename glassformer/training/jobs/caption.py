@@ -193,7 +193,6 @@ class CaptionJob(ImageTextJob[ImageCaptionData]):
 JOB = JobSpec(
     name="caption",
     summary="Train a model that describes images, in one or several languages.",
-    task="caption",
     factory=CaptionJob,
     data=ImageCaptionData,
     metrics=("loss", "perplexity", "cider", "bleu", "exact"),
