@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 from glassformer.errors import ConflictError, MissingValueError, UnknownNameError
-from glassformer.metrics.text import Score, bleu
+from glassformer.metrics.text import Score
 
 CaptionTokenize = Literal["words", "char", "none"]
 MAX_N, SIGMA, SCALE = 4, 6.0, 10.0
@@ -114,8 +114,12 @@ def caption_metric(
     >>> scores["cider"].signature
     'CIDEr-D|n:4|sigma:6|tok:words|images:2|refs:1-2'
     """
+    from sacrebleu.metrics import BLEU
+
     scores = {"cider": cider(hypotheses, references, tokenize=tokenize)}
     texts = [[one] if isinstance(one, str) else list(one) for one in references]
     most = max(map(len, texts))
     padded = [[*group, *[group[0]] * (most - len(group))] for group in texts]  # repetition changes no BLEU
-    return {"bleu": bleu(hypotheses, padded, tokenize="char" if tokenize == "char" else "13a"), **scores}
+    metric = BLEU(tokenize="char" if tokenize == "char" else "13a")
+    result = metric.corpus_score(list(hypotheses), [list(column) for column in zip(*padded, strict=True)])
+    return {"bleu": Score(score=result.score, signature=str(metric.get_signature())), **scores}
