@@ -7,6 +7,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -47,14 +48,15 @@ def split_source(source: Source, fraction: float, *, seed: int) -> tuple[Source,
     return sides
 
 
-def fraction_with_a_row(source: Source, fraction: float, *, seed: int) -> float:
-    """Return the fraction, or a larger one with which `split_source` holds out one row of a small source."""
-    side, least = _Side(seed=seed, fraction=fraction, held_out=True), 1.0
-    for row in source.rows(RowErrors()):
-        if side.has(row[0]):
-            return fraction
-        least = min(least, side.draw(row[0]) / 2**64)
-    return min(math.nextafter(least, 1), math.nextafter(1, 0))
+def fraction_with_a_row(source: Source, fraction: float, *, seed: int, count: int = 1) -> float:
+    """Return the fraction, or a larger one with which `split_source` holds out enough of a small source.
+
+    count: the number of different first fields to hold out.
+    """
+    side = _Side(seed=seed, fraction=fraction, held_out=True)
+    draws = nsmallest(count, {side.draw(row[0]) for row in source.rows(RowErrors())})
+    least = math.nextafter(draws[-1] / 2**64, 1) if draws else 0.0
+    return max(fraction, min(least, math.nextafter(1, 0)))
 
 
 def splits_documents(source: Source) -> bool:

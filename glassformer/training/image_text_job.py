@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from glassformer.bundle import Bundle
 from glassformer.core.schema import setting
@@ -57,6 +57,7 @@ class ImageTextJob(TextJob[CaptionSection]):
     fields = ("caption", "image")
     row, unit, count = "pair", "pairs", staticmethod(count_pairs)
     default_max_len = 64
+    min_valid_images: ClassVar[int] = 1
     language_column: str | int | None = None
     processor: ImageProcessor
 
@@ -72,7 +73,8 @@ class ImageTextJob(TextJob[CaptionSection]):
         self.processor = self._image_processor()
         if isinstance(self.data.valid, float):
             source, seed = self.open_files(self.data.train), self.recipe.seed
-            self.update_data(valid=fraction_with_a_row(source, self.data.valid, seed=seed))
+            fraction = fraction_with_a_row(source, self.data.valid, seed=seed, count=self.min_valid_images)
+            self.update_data(valid=fraction)
         super().prepare_data()
 
     def log_data(self) -> None:

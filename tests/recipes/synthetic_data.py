@@ -127,6 +127,13 @@ def object_files(folder: Path, count: int = 6) -> None:
         SceneOptions(size=32, min_objects=2, min_scale=0.3, max_scale=0.5),
     )
     write_scenes(composer, range(count), folder / "scenes")
+    rows = [
+        f"images/{n:06d}.png\t{caption}\t{language}\n"
+        for n in range(count)
+        for language, caption in composer.scene(n).captions.items()
+    ]
+    for name in ("captions", "valid"):
+        (folder / f"scenes/{name}.tsv").write_text("image\tcaption\tlanguage\n" + "".join(rows), "utf-8")
     (folder / "BCCD/ImageSets/Main").mkdir(parents=True)
     for name in ("BCCD/Annotations", "BCCD/JPEGImages"):
         (folder / name).mkdir(parents=True)

@@ -161,6 +161,8 @@ def test_a_small_set_holds_out_a_pair(tmp_path: Path) -> None:
         assert train + valid == 15 and valid >= 1 and fraction >= 0.01
         assert fraction_with_a_row(source, fraction, seed=seed) == fraction
         assert valid == 1 or fraction == 0.01
+        more = fraction_with_a_row(source, 0.01, seed=seed, count=3)
+        assert len(list(split_source(source, more, seed=seed)[1].rows(RowErrors()))) >= 3
 
 
 def test_evaluation_reads_the_header_of_captions(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ class CaptionJob(ImageTextJob[ImageCaptionData]):
 
     template = "eos"
     unit, count = "tokens", staticmethod(count_labels)
+    min_valid_images = 2  # CIDEr compares images
     languages: tuple[str, ...] = ()
 
     def base_image_input(self) -> Any:
