@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.base import Callbacks as Callbacks
     from glassformer.tasks.base import RejectedInputError as RejectedInputError
     from glassformer.tasks.base import Task as Task
-    from glassformer.tasks.captioning import Captioner as Captioner
+    from glassformer.tasks.image_to_text import Captioner as Captioner
     from glassformer.tasks.chat import ChatGenerator as ChatGenerator
     from glassformer.tasks.classification import Classifier as Classifier
     from glassformer.tasks.declarations.answer import Answer as Answer
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # imported on first use, so that translating does not import the code of other tasks
 _MODULE_OF = {
     **dict.fromkeys(("Callbacks", "RejectedInputError", "Task"), "base"),
-    **dict.fromkeys(("Captioner",), "captioning"),
+    **dict.fromkeys(("Captioner",), "image_to_text"),
     **dict.fromkeys(("ChatGenerator",), "chat"),
     **dict.fromkeys(("Classifier",), "classification"),
     **dict.fromkeys(("Classification", "Label"), "declarations.classify"),
