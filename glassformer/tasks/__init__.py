@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from glassformer.tasks.base import Callbacks as Callbacks
     from glassformer.tasks.base import RejectedInputError as RejectedInputError
     from glassformer.tasks.base import Task as Task
-    from glassformer.tasks.image_to_text import Captioner as Captioner
     from glassformer.tasks.chat import ChatGenerator as ChatGenerator
     from glassformer.tasks.classification import Classifier as Classifier
     from glassformer.tasks.declarations.answer import Answer as Answer
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.forecasting import Forecast as Forecast
     from glassformer.tasks.forecasting import Forecaster as Forecaster
     from glassformer.tasks.image_segmentation import ImageSegmenter as ImageSegmenter
+    from glassformer.tasks.image_to_text import Captioner as Captioner
     from glassformer.tasks.question_answering import QuestionAnswerer as QuestionAnswerer
     from glassformer.tasks.segmentation import MaskGeneration as MaskGeneration
     from glassformer.tasks.segmentation import PromptSegmenter as PromptSegmenter

@@ -51,7 +51,7 @@ REFERENCE_NAMES = {
 }
 # argument names of the reference, by what a model reads
 INPUT_NAMES: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("text",): ("input_ids", "decoder_input_ids"),
+    ("text",): ("input_ids",),
     ("image",): ("pixel_values", "input_points"),
     ("image", "text"): ("pixel_values", "input_ids"),
     ("series",): ("past_values",),
@@ -150,6 +150,8 @@ def _parameters(head: Any, result: Any) -> Any:
 def _named_inputs(model_spec: spec.ModelSpec, sample: RandomInputs) -> dict[str, Tensor]:
     """Return the inputs by the reference's argument names."""
     names = INPUT_NAMES[model_spec.modalities]
+    if model_spec.architecture == "encoder-decoder":
+        names = (names[0], "decoder_input_ids")
     named = dict(zip(names, sample.inputs, strict=False))  # of a pair, one row without padding
     if model_spec.modalities == ("text",) and (mask := sample.masks[0]) is not None:
         named["attention_mask"] = mask.long()
