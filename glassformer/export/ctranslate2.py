@@ -81,11 +81,11 @@ def export_ctranslate2(bundle: Bundle, folder: str | Path, dtype: Dtype = "float
         raise InvalidValueError("dtype", dtype, f"one of {', '.join(get_args(Dtype))}")
     library()
     path, model_spec = require_new_folder(folder), bundle.spec
-    runtime = RUNTIMES.get(model_spec.architecture)
+    runtime = RUNTIMES.get(model_spec.architecture) if "text" in model_spec.modalities else None
     if dtype == "int8":  # CTranslate2 scales weights in place before it quantizes them
         bundle = replace(bundle, model=copy.deepcopy(bundle.model))
     head: dict[str, Any] = {}
-    if runtime == "Encoder" and model_spec.modalities == ("text",):
+    if runtime == "Encoder":
         ct2_spec, head, notes = _encoder_spec(bundle, model_spec)
     elif runtime in ("Translator", "Generator") and model_spec.yields == "next tokens":
         ct2_spec, notes = _generation_spec(bundle, model_spec)

@@ -230,6 +230,7 @@ def test_notes_list_options_for_the_runtime(tmp_path):
     [
         ("vit", {}, UnsupportedError),
         ("sam", {}, UnsupportedError),
+        ("vision_encoder_decoder", {}, UnsupportedError),
         ("clip", {"tower": "text"}, UnsupportedError),  # its encoder is causal
         ("bart", {"head": spec.ClassifySpec(num_labels=2)}, UnsupportedError),
         ("mistral", {}, UnsupportedError),
