@@ -325,8 +325,12 @@ def test_towers_of_a_pair_are_exported_one_by_one(tmp_path):
 
 @pytest.mark.parametrize(
     ("family", "named"),
-    [("maskformer", "mask classification"), ("eomt", "mask classification"), ("sam", "promptable")]
-    + [("vision_encoder_decoder", "text decoder")],
+    [
+        ("maskformer", "mask classification"),
+        ("eomt", "mask classification"),
+        ("sam", "promptable"),
+        ("vision_encoder_decoder", "text decoder"),
+    ],
 )
 def test_unsupported_segmenters_are_named(tmp_path, family, named):
     with pytest.raises(UnsupportedError, match=named):
