@@ -127,7 +127,8 @@ def _encode(inputs: Any, bundle: Bundle, callbacks: Callbacks) -> tuple[Embedder
     bundle = text_bundle(bundle)
     vocab_size = token_input(bundle).vocab_size  # strings must never be opened as image files
     embedder, limit = Embedder(bundle), min(max_input_tokens(bundle), MAX_EMBEDDED)
-    inputs = [inputs] if isinstance(inputs[0], int) else as_list(inputs)
+    inputs = as_list(inputs)
+    inputs = [inputs] if isinstance(inputs[0], int) else inputs
     if isinstance(inputs[0], str):
         processor: Any = embedder.processor
         processor.max_tokens = min(processor.max_tokens, MAX_EMBEDDED)

@@ -162,6 +162,8 @@ def test_embeddings_match_embed(client, bundles):
     by_ids = client.embeddings.create(model="encoder", input=ids)
     assert torch.equal(torch.tensor([one.embedding for one in by_ids.data]), wanted)
     assert by_ids.usage == found.usage
+    (empty,) = client.embeddings.create(model="encoder", input="").data
+    assert torch.equal(torch.tensor(empty.embedding), bundles["encoder"].embed("").flatten())
     width = wanted.shape[1]
     for dimensions in (5, width):
         cut = client.embeddings.create(model="encoder", input=texts, dimensions=dimensions)
