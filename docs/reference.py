@@ -22,8 +22,8 @@ import typer.main
 
 from docs.docstrings import sentence
 from docs.glossary import GLOSSARY, HTTP_FIELDS
+from glassformer import schema as settings
 from glassformer.cli.main import app, commands
-from glassformer.core import schema as settings
 from glassformer.families.registry import families
 from glassformer.generation import GenerationConfig
 from glassformer.server.app import create_app

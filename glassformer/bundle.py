@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 import glassformer.pretrained as pretrained
-from glassformer.core import schema, spec
+from glassformer import schema
+from glassformer.core import spec
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.build import build_model, fill_meta_model, matches_spec, unique_state_dict
 from glassformer.core.kernels import Kernel, choose_kernel

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from glassformer.core.schema import Spec, from_dict
 from glassformer.core.spec import Modality, ModelSpec, Output
 from glassformer.errors import ConflictError, InvalidValueError
+from glassformer.schema import Spec, from_dict
 
 
 def _check_layers(part: LSTMSpec) -> None:

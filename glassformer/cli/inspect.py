@@ -100,7 +100,7 @@ def _facts_table(bundle: Bundle, summary: ModelSummary, batch_size: int) -> Tabl
 
 
 def _document(model: str, bundle: Bundle, summary: ModelSummary) -> dict[str, Any]:
-    from glassformer.core.schema import to_dict
+    from glassformer.schema import to_dict
 
     return {
         "model": model,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin
 import typer
 
 from glassformer.cli.options import Model, read_json_schema, with_options
-from glassformer.core.schema import union_members
 from glassformer.errors import InvalidValueError
+from glassformer.schema import union_members
 from glassformer.tasks import registry
 from glassformer.tasks.registry import REQUIRED, InputKind, Option, TaskSpec
 from glassformer.tasks.results import GeneratedResult, ObjectsResult

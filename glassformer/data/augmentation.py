@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.core.schema import Settings
 from glassformer.data.annotated_examples import NO_OBJECT
 from glassformer.data.examples import augmentation
+from glassformer.schema import Settings
 
 VISIBLE = 0.3  # an object stays a target if at least this share of its box is left after cropping
 PASTED = 0.5  # probability that an object of the other image is pasted

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.schema import setting
 from glassformer.data.store import Store
 from glassformer.errors import InvalidValueError
+from glassformer.schema import setting
 
 if TYPE_CHECKING:
     from glassformer.data.bpe_dropout import BpeDropout

@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from glassformer.core.schema import Settings
 from glassformer.data.examples import EqualLengths, augmentation
 from glassformer.data.image_files import MAX_PIXELS, ImageSource, Label, Split, find_images
 from glassformer.data.image_processing import ImageProcessor
@@ -33,6 +32,7 @@ from glassformer.errors import (
     InvalidValueError,
     UnknownNameError,
 )
+from glassformer.schema import Settings
 from glassformer.weights.atomic_write import atomic_folder
 
 FORMAT = 1

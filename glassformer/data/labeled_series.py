@@ -17,7 +17,6 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.schema import Settings
 from glassformer.data.examples import EqualLengths, augmentation
 from glassformer.data.randomness import uniform
 from glassformer.data.readers import UTF8, TableOptions, file_format, find_column, open_table, read_lines
@@ -31,6 +30,7 @@ from glassformer.errors import (
     InvalidValueError,
     UnknownNameError,
 )
+from glassformer.schema import Settings
 
 LABEL_NAMES = ("label", "class", "target", "y", "category", "class_label")
 WARP_KNOTS = 4

@@ -23,7 +23,6 @@ from torch import Tensor
 from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.norms import RMSNorm
-from glassformer.core.schema import Spec
 from glassformer.errors import InvalidValueError, MissingDependencyError, MissingValueError, UnsupportedError
 from glassformer.export.folder import (
     ExportResult,
@@ -38,6 +37,7 @@ from glassformer.export.folder import (
     write_sidecars,
 )
 from glassformer.export.onnx import graphs_of
+from glassformer.schema import Spec
 from glassformer.tokenization.tokenizer import Side
 from glassformer.weights.atomic_write import atomic_folder
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-from glassformer.core.schema import MAX_INT, matches_type
 from glassformer.core.spec import ModelSpec
 from glassformer.errors import GlassformerError, InvalidValueError, UnknownNameError
 from glassformer.families.config import Config, UnsupportedConfigError
 from glassformer.families.family import Family
+from glassformer.schema import MAX_INT, matches_type
 
 # "original" has no published layout; a family that reads another one's model_type comes last
 NAMES = tuple(

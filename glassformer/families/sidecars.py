@@ -11,10 +11,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from glassformer.core.schema import MAX_INT, describe_type, matches_type, union_members
 from glassformer.errors import FileProblemError, InvalidValueError, UnknownNameError
 from glassformer.families.config import read_json
 from glassformer.json_text import as_list
+from glassformer.schema import MAX_INT, describe_type, matches_type, union_members
 
 JOB_FILE = "job.json"
 IMAGE_PROCESSOR_FILE = "preprocessor_config.json"  # how images are resized and normalized, as published

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from typing import Any, Final, Literal, TypedDict, get_args
 
-from glassformer.core.schema import in_interval, matches_type, setting
 from glassformer.errors import ConflictError, InvalidValueError, UnknownNameError, UnsupportedError
+from glassformer.schema import in_interval, matches_type, setting
 
 LengthFormula = Literal["hf", "fairseq", "paper"]
 EarlyStopping = bool | Literal["never"]

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.observe import Record
-from glassformer.core.schema import Spec
 from glassformer.core.vision.stages import Stages
 from glassformer.errors import UnsupportedError
 from glassformer.interpret import schema
+from glassformer.schema import Spec
 from glassformer.tasks.registry import tasks_of
 
 DERIVED = ("table", "table_ahead", "similarity")  # computed from the position scheme, not recorded

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from pydantic import BaseModel, Field, create_model
 
-from glassformer.core.schema import union_members
 from glassformer.data.image_files import decode_base64
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError
 from glassformer.processors.image_text import PlainText
+from glassformer.schema import union_members
 from glassformer.server.schema import (
     MAX_COLUMNS,
     MAX_STEPS,

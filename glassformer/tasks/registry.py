@@ -17,8 +17,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, get_type_hints
 
-from glassformer.core.schema import in_interval, setting
 from glassformer.errors import InvalidValueError, MissingValueError, UnknownNameError
+from glassformer.schema import in_interval, setting
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle

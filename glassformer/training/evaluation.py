@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from glassformer.bundle import load
-from glassformer.core.schema import field_types
 from glassformer.data.readers import (
     LANGUAGE_COLUMN,
     UTF8,
@@ -34,6 +33,7 @@ from glassformer.errors import (
 )
 from glassformer.families.sidecars import JOB_FILE, read_job, read_object
 from glassformer.pretrained import model_folder
+from glassformer.schema import field_types
 from glassformer.training.data_cache import Log, no_log
 from glassformer.training.hardware import device_for
 from glassformer.training.job import create_job

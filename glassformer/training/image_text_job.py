@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from glassformer.bundle import Bundle
-from glassformer.core.schema import setting
 from glassformer.data.captions import CaptionSource, write_pixels
 from glassformer.data.image_processing import ImageProcessor
 from glassformer.data.images import Augment
@@ -19,6 +18,7 @@ from glassformer.data.store import Ragged, Store
 from glassformer.errors import EmptyInputError
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE, JobInfo
 from glassformer.messages import quantity
+from glassformer.schema import setting
 from glassformer.tokenization import Tokenizer
 from glassformer.training import sections
 from glassformer.training.encoding import Encoded, Row, encode_rows, max_id

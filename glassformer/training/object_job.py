@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.schema import setting
 from glassformer.data.annotated_examples import AnnotatedExamples, Targets
 from glassformer.data.annotations import AnnotatedImage, AnnotationSet, find_annotations
 from glassformer.data.augmentation import ObjectAugment
@@ -34,6 +33,7 @@ from glassformer.errors import (
 )
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
 from glassformer.messages import list_some, plural, quantity
+from glassformer.schema import setting
 from glassformer.training import sections
 from glassformer.training.data_cache import DataCache
 from glassformer.training.hardware import Hardware

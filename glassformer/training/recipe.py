@@ -16,13 +16,6 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from glassformer.core.precision import DTYPE_ALIASES
-from glassformer.core.schema import (
-    Settings,
-    SettingsType,
-    coerce_value,
-    parse_settings,
-    setting,
-)
 from glassformer.errors import (
     ConflictError,
     FileMissingError,
@@ -31,6 +24,13 @@ from glassformer.errors import (
     MissingValueError,
     UnknownNameError,
     UnsupportedError,
+)
+from glassformer.schema import (
+    Settings,
+    SettingsType,
+    coerce_value,
+    parse_settings,
+    setting,
 )
 from glassformer.training.job_spec import JobSpec
 from glassformer.training.jobs import all_jobs, current_name, find_job, job_names

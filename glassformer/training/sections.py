@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from glassformer.core.schema import REQUIRED, Settings, setting
+from glassformer.schema import REQUIRED, Settings, setting
 
 if TYPE_CHECKING:
     from glassformer.data.readers import TableOptions

@@ -20,19 +20,20 @@ Sources = Mapping[str, str]
 
 # A part (package or top-level module) may import itself and any part above it in this list.
 ORDER = """
-    errors messages json_text core weights tokenization data families transformer inference generation
+    errors messages json_text schema core weights tokenization data families transformer inference generation
     torch_modules baselines metrics plotting pretrained bundle processors tasks recipes training export
     interpret verify api batch explorer server cli __main__
 """.split()
 # The parts at the bottom stay independent of each other.
 ONLY: dict[str, set[str]] = {
-    "core": {"errors"},
+    "schema": {"errors"},
+    "core": {"errors", "schema"},
     "weights": {"errors", "messages", "json_text"},
     "tokenization": {"errors", "json_text", "weights"},  # atomic writes
-    "data": {"errors", "messages", "json_text", "weights"},  # atomic writes
-    "families": {"errors", "json_text", "core", "weights"},
+    "data": {"errors", "schema", "messages", "json_text", "weights"},  # atomic writes
+    "families": {"errors", "schema", "json_text", "core", "weights"},
     "inference": {"errors", "core"},
-    "generation": {"errors", "core", "inference"},
+    "generation": {"errors", "schema", "core", "inference"},
     "torch_modules": {"errors", "core"},
     "transformer": {"errors", "core", "families"},
     "plotting": {"errors", "core", "transformer", "data", "generation"},
@@ -44,6 +45,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
     "messages": set(),
     "json_text": set(),
+    "schema": set(),
     "core": {"torch"},
     "torch_modules": {"torch"},
     "transformer": {"torch"},

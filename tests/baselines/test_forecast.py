@@ -14,12 +14,12 @@ from torch import Tensor
 from glassformer.baselines import build_baseline
 from glassformer.baselines import spec as specs
 from glassformer.baselines.forecast import RepeatLast, SeasonalRepeat
-from glassformer.core.schema import from_dict, to_dict
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import read_series
 from glassformer.data.windows import Scaler, Windows, split_by_rows
 from glassformer.errors import ShapeError
 from glassformer.metrics.forecast import ForecastErrors, ForecastScores
+from glassformer.schema import from_dict, to_dict
 
 DATA = Path(os.environ.get("GLASSFORMER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

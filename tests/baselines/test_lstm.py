@@ -13,7 +13,6 @@ from glassformer.baselines import LSTMEncoderDecoder, LSTMLanguageModel, build_b
 from glassformer.baselines.lstm import LSTMStack
 from glassformer.core.inputs import Masks
 from glassformer.core.masks import Mask
-from glassformer.core.schema import from_dict, to_dict
 from glassformer.errors import (
     ConflictError,
     EmptyInputError,
@@ -21,6 +20,7 @@ from glassformer.errors import (
     MissingValueError,
     UnsupportedError,
 )
+from glassformer.schema import from_dict, to_dict
 from tests.generation.test_greedy import greedy, greedy_batched
 
 PAD, START, EOS = 0, 1, 2

@@ -9,8 +9,8 @@ import pytest
 
 from docs import drawings, reference
 from glassformer.core import spec
-from glassformer.core.schema import Spec
 from glassformer.families.registry import families
+from glassformer.schema import Spec
 from tests.architecture.test_architecture import ORDER
 from tests.docs.pages import CARDS, DOCS, PAGES, ROOT, page_id, read_prose
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import glassformer
+from glassformer import schema
 from glassformer.bundle import Bundle
-from glassformer.core import schema, spec
+from glassformer.core import spec
 from glassformer.core.build import build_stack
 from glassformer.errors import UnsupportedError
 from glassformer.export.ctranslate2 import export_ctranslate2

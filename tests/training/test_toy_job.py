@@ -12,12 +12,12 @@ import yaml
 import glassformer
 from docs.reference import describe_keys
 from glassformer.bundle import Bundle
-from glassformer.core.schema import setting
 from glassformer.data.examples import LabeledExamples
 from glassformer.data.sources import Source, texts
 from glassformer.data.store import Ragged, Store
 from glassformer.errors import InvalidValueError, UnknownNameError
 from glassformer.recipes import names
+from glassformer.schema import setting
 from glassformer.tokenization import Tokenizer
 from glassformer.training import jobs, sections
 from glassformer.training.encoder_job import EncoderJob

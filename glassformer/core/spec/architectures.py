@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from glassformer.core.schema import Spec
 from glassformer.core.spec.images import HybridStagesSpec, StagesSpec, TwoWayStackSpec
 from glassformer.core.spec.layers import StackSpec
 from glassformer.core.spec.text import HeadSpec, InputSpec, Modality, Output
 from glassformer.errors import InvalidValueError, MissingValueError
+from glassformer.schema import Spec
 
 EncoderSpec = StackSpec | StagesSpec
 AnyStackSpec = EncoderSpec | HybridStagesSpec | TwoWayStackSpec

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from glassformer.core.schema import Spec
 from glassformer.core.spec.layers import (
     Activation,
     AttentionSpec,
@@ -19,6 +18,7 @@ from glassformer.core.spec.layers import (
 )
 from glassformer.core.spec.text import HeadSpec, InputSpec
 from glassformer.errors import InvalidValueError
+from glassformer.schema import Spec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from glassformer.core.schema import Spec
 from glassformer.errors import ConflictError, InvalidValueError, UnsupportedError
+from glassformer.schema import Spec
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
 Wiring = Literal["pre", "post", "sandwich", "res_post", "parallel", "parallel_split"]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from glassformer.core.schema import Spec
 from glassformer.core.spec.layers import (
     Activation,
     AttentionSpec,
@@ -16,6 +15,7 @@ from glassformer.core.spec.layers import (
     NormSpec,
 )
 from glassformer.errors import ConflictError, InvalidValueError
+from glassformer.schema import Spec
 
 Modality = Literal["text", "image", "series", "vectors"]
 Output = Literal[

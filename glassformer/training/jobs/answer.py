@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from glassformer.bundle import Bundle
-from glassformer.core.schema import setting
 from glassformer.data.examples import SpanExamples
 from glassformer.data.sources import Source
 from glassformer.data.squad import GoldAnswers, questions
@@ -18,6 +17,7 @@ from glassformer.errors import EmptyInputError, InputTooLongError, UnsupportedEr
 from glassformer.messages import quantity
 from glassformer.metrics.squad import answer_f1, exact_match
 from glassformer.processors.text import select_tokens
+from glassformer.schema import setting
 from glassformer.tasks.base import Callbacks
 from glassformer.tasks.question_answering import QuestionAnswerer, context_windows
 from glassformer.tokenization import Encoded as EncodedText

@@ -11,13 +11,13 @@ import torch
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.schema import setting
 from glassformer.data.examples import SCORE_OFFSET, SCORE_STEPS, EmbeddingExamples
 from glassformer.data.sources import TableSource, embedding_pairs
 from glassformer.data.store import Ragged, Store
 from glassformer.families.sidecars import JobInfo
 from glassformer.metrics.embedding import recall_at_1
 from glassformer.metrics.regression import regression_scores
+from glassformer.schema import setting
 from glassformer.tokenization import Tokenizer
 from glassformer.training import sections
 from glassformer.training.encoder_job import EncoderJob

@@ -9,11 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from glassformer import baselines
+from glassformer import baselines, schema
 from glassformer.bundle import Bundle, build_from_spec, load
-from glassformer.core import schema
 from glassformer.core import spec as specs
-from glassformer.core.schema import setting
 from glassformer.data.readers import require_file
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.series import SeriesSet, read_series
@@ -32,6 +30,7 @@ from glassformer.errors import ConflictError, InvalidValueError, UnsupportedErro
 from glassformer.families.sidecars import JobInfo
 from glassformer.messages import list_some, quantity
 from glassformer.metrics.forecast import ForecastScores
+from glassformer.schema import setting
 from glassformer.training import sections
 from glassformer.training.data_cache import DataCache
 from glassformer.training.hardware import Hardware

@@ -13,7 +13,6 @@ import torch
 from glassformer import baselines
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.schema import setting
 from glassformer.data.examples import PackedBlocks
 from glassformer.data.readers import file_format
 from glassformer.data.row_errors import RowErrors
@@ -25,6 +24,7 @@ from glassformer.generation import GenerationParams, generate_batched
 from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.messages import plural
 from glassformer.metrics.text import perplexity
+from glassformer.schema import setting
 from glassformer.tokenization import Tokenizer
 from glassformer.training import sections
 from glassformer.training.encoding import (

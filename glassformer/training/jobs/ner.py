@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from glassformer.bundle import Bundle
-from glassformer.core.schema import setting
 from glassformer.data.examples import IGNORE_INDEX, TaggedExamples
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source
@@ -17,6 +16,7 @@ from glassformer.data.store import Ragged, Store
 from glassformer.data.tagged import WORD_SEPARATOR, TaggedSource, tagged_sentences
 from glassformer.metrics.entities import OUTSIDE, entity_scores, split_tag
 from glassformer.processors.text import truncate_longest_first
+from glassformer.schema import setting
 from glassformer.tokenization import Tokenizer
 from glassformer.training import sections
 from glassformer.training.encoder_job import LabeledTextJob

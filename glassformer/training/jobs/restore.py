@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.core.schema import setting
 from glassformer.data.denoising import Corruption, DenoisingExamples
 from glassformer.data.examples import PairExamples
 from glassformer.data.sources import Source, texts
 from glassformer.data.store import Ragged, Store
 from glassformer.errors import UnsupportedError
+from glassformer.schema import setting
 from glassformer.tokenization import Tokenizer
 from glassformer.training import sections
 from glassformer.training.encoding import Encoded, Row, word_starts

@@ -11,7 +11,6 @@ import torch
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.schema import setting
 from glassformer.core.vision.heads import MaskOutput
 from glassformer.data.annotated_examples import AnnotatedExamples, Targets
 from glassformer.data.annotations import AnnotatedImage, Annotation
@@ -19,6 +18,7 @@ from glassformer.data.examples import IGNORE_INDEX, Arrays
 from glassformer.errors import MissingValueError, UnsupportedError
 from glassformer.metrics.detection import MAX_DETECTIONS, AveragePrecision, Objects, objects_of
 from glassformer.metrics.segmentation import PanopticQuality, PixelConfusion, paint
+from glassformer.schema import setting
 from glassformer.tasks.image_segmentation import default_mode, mask_postprocessor
 from glassformer.tasks.mask_postprocessing import MaskSegment
 from glassformer.tasks.pixel_postprocessing import pixel_classes, pixel_instances

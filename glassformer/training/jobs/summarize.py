@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from glassformer.core.schema import setting
 from glassformer.data.sources import Source, TableSource, pairs
 from glassformer.metrics.text import Case, rouge
+from glassformer.schema import setting
 from glassformer.tasks.text_generation import task_prefix
 from glassformer.tokenization import Tokenizer
 from glassformer.training import sections

@@ -11,7 +11,6 @@ import numpy as np
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.core.schema import setting
 from glassformer.data.examples import augmentation
 from glassformer.data.labeled_series import (
     LabeledSeries,
@@ -26,6 +25,7 @@ from glassformer.data.readers import require_file
 from glassformer.data.sources import fingerprint_files
 from glassformer.errors import ConflictError, UnknownNameError
 from glassformer.messages import quantity
+from glassformer.schema import setting
 from glassformer.training import sections
 from glassformer.training.classify_job import ClassifyJob
 from glassformer.training.data_cache import DataCache

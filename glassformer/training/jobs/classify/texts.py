@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 
 from glassformer.bundle import Bundle
-from glassformer.core.schema import setting
 from glassformer.data.examples import LabeledExamples, float_bits
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import LABEL_SEPARATOR, LabeledSource, ProblemType, Source, labeled_texts
 from glassformer.data.store import Ragged, Store
 from glassformer.errors import ConflictError, UnknownNameError, UnsupportedError
 from glassformer.processors.text import truncate_longest_first
+from glassformer.schema import setting
 from glassformer.tasks.classification import problem_type_of
 from glassformer.tokenization import Tokenizer
 from glassformer.training import sections

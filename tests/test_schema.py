@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from glassformer.core import spec
-from glassformer.core.schema import InvalidSpecError, from_dict, to_dict
 from glassformer.errors import GlassformerError, InvalidValueError, MissingValueError, UnknownNameError
 from glassformer.families.registry import families, tiny_spec
+from glassformer.schema import InvalidSpecError, from_dict, to_dict
 from tests.core.models import SHAPES, spec_of
 
 
