@@ -281,7 +281,7 @@ def _column(d: Drawing, x: float, y: float, names: Sequence[tuple[str, str]], si
 
 
 PACKAGES = (  # from bottom to top; within a layer, a package may import those to its left
-    ("messages", GREY, "errors messages json_text"),
+    ("messages", GREY, "errors messages json_text schema"),
     ("the model, its files,\ntexts and data", BLUE, "core weights tokenization data"),
     ("published models,\nfast inference", GREEN, "families transformer inference generation torch_modules"),
     ("a loaded model", PINK, "baselines metrics plotting pretrained bundle"),
