@@ -49,6 +49,7 @@ Encoded = tuple[int | None, Path | bytes, object]  # row, file or bytes, label
 Split = Literal["train", "test"]
 MAX_PIXELS = 64_000_000  # a small file can decode to an image that fills the memory
 MAX_DEFAULT_SIDE = 224
+MAX_ASPECT_RATIO = 200  # a longer strip has no content left once it is resized to the input of a model
 # Formats that Pillow decodes itself; others would start external programs.
 _FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "TGA", "ICO", "JPEG2000", "AVIF")
 _SUFFIXES = frozenset(
@@ -150,7 +151,11 @@ def load_image(source: ImageLike) -> Image.Image:
         name = "the image"
         source = source if isinstance(source, bytes) or is_pillow_image(source) else _from_array(source)
     try:
-        return _decode(source).convert("RGB")  # type: ignore[arg-type]
+        image = _decode(source).convert("RGB")  # type: ignore[arg-type]
+        if max(image.size) > MAX_ASPECT_RATIO * min(image.size):
+            size = f"{image.width:,} x {image.height:,} pixels"
+            raise BadImageError(f"has {size}; expected an aspect ratio of at most {MAX_ASPECT_RATIO}")
+        return image
     except (BadImageError, ValueError) as error:
         raise FileProblemError(name, str(error)) from None
 

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from glassformer.bundle import Bundle
 from glassformer.data.image_files import ImageLike
-from glassformer.errors import InputTooLongError, UnsupportedError
+from glassformer.errors import InputTooLongError, InvalidValueError, UnsupportedError
 from glassformer.generation.engine import generate
 from glassformer.generation.params import GenerationOutput
 from glassformer.generation.step_decoder import decoder_start_ids
@@ -28,6 +28,7 @@ from glassformer.tasks.text_generation import (
     special_tokens,
     target_language,
 )
+from glassformer.tokenization.tokenizer import tag_ids
 
 MAX_CAPTION_TOKENS = 64  # if neither the folder nor the caller sets a limit
 
@@ -65,9 +66,11 @@ class Captioner(BatchTask[ImageLike, ImageCaption]):
         self.processor = FixedSizeVisionProcessor.from_bundle(bundle)
         language, special = target_language(bundle, to), special_tokens(bundle)
         text = check_text(prompt or "", "prompt") or language.prefix
-        self.prompt = self.tokenizer.encode(
-            (language.tag or "") + text, special=False, parse_special=True
-        ).ids
+        tags = [] if language.tag is None else [language.tag]
+        words = self.tokenizer.encode(text, special=False, parse_special=True).ids
+        if not self.tokenizer.unknown_ids.isdisjoint(words):
+            raise InvalidValueError("prompt", text, f"text in the vocabulary of {bundle.display_name}")
+        self.prompt = [*tag_ids(self.tokenizer, tags), *words]  # as in training: a tag is no part of a word
         starts = (*decoder_start_ids(bundle.model, special.start_ids), *self.prompt)
         limit = context_length(bundle)
         if limit is not None and len(starts) > limit:

@@ -87,6 +87,7 @@ def test_sixteen_bits_take_little_memory():
         (huge_png(30_000), FileProblemError),
         (huge_png(9_000), FileProblemError),
         (Image.new("RGB", (0, 5)), FileProblemError),
+        (Image.new("RGB", (1, 5000)), FileProblemError),
         (np.zeros((0, 5, 3), np.uint8), InvalidValueError),
         (np.zeros((5, 5, 2), np.uint8), InvalidValueError),
         (np.full((5, 5, 3), 1.5), InvalidValueError),
