@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.text_generation import GeneratedText
 
 PANEL = "Generation"
+GENERATION = {"spread": GenerationConfig, "panel": PANEL}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +32,7 @@ class GenerationTaskOptions(TaskOptions):
     json_schema: Mapping[str, Any] | None = setting(
         None, "JSON schema that the output follows, unless it reaches the token limit.", **PYTHON_ONLY
     )
-    generation: Mapping[str, Any] = field(
-        default_factory=dict, metadata={"spread": GenerationConfig, "panel": PANEL}
-    )
+    generation: Mapping[str, Any] = field(default_factory=dict, metadata=GENERATION)
 
 
 def text_of(output: GeneratedText) -> str:

@@ -71,6 +71,7 @@ class TaskOptions:
     of_file: the option says how a file of inputs is read.
     collection: the option is a collection of inputs, e.g. to search in.
     spread: a dataclass whose fields are options of their own; the value is a dict of those that are set.
+    changes: metadata of some of these options, by name, in place of their own.
     """
 
     def __post_init__(self) -> None:
@@ -125,14 +126,16 @@ def options_of(kind: type) -> tuple[Option, ...]:
     """Return the options that a dataclass declares, with those of a field with `spread` in its place."""
     hints, options = get_type_hints(kind), list[Option]()
     own = vars(kind).get("__annotations__", {})
-    for field in sorted(fields(kind), key=lambda field: field.name not in own):  # inherited ones follow
+    # inherited ones follow, and those of other dataclasses come last
+    for field in sorted(fields(kind), key=lambda field: ("spread" in field.metadata, field.name not in own)):
         if (source := field.metadata.get("spread")) is None:
             options.append(Option(field.name, hints[field.name], field.default, field.metadata))
             continue
         inner: Field[Any]
         for inner in fields(source):
             hint = get_type_hints(source)[inner.name]
-            metadata = {**field.metadata, **inner.metadata}
+            changes = field.metadata.get("changes", {}).get(inner.name, {})
+            metadata = {**field.metadata, **inner.metadata, **changes}
             options.append(Option(inner.name, hint | None, None, metadata, owner=field.name))
     return tuple(options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,19 @@ def test_tasks_refuse_models_of_the_other_kind(pair: Any) -> None:
         glassformer.load("pocket").caption("a.png")
     with pytest.raises(UnsupportedError, match="images"):
         pipeline.translate("Good morning.")
+
+
+def test_a_server_returns_several_captions(pair: Any, pictures: list[Path]) -> None:
+    images = [base64.b64encode(pictures[0].read_bytes()).decode()]
+    with TestClient(create_app({"model": pair[1]}), base_url="http://localhost") as client:
+        body = client.post("/caption", json={"images": images, **BEAMS, **LIMIT}).json()
+        (found,) = body["captions"]
+        best, other = pair[1].caption(pictures[0], **BEAMS, **LIMIT)
+        assert [found["text"], *(one["text"] for one in found["alternatives"])] == [best, other]
+        for count in (4, 17):  # more than there are beams, and than a request may have
+            options = {**BEAMS, **LIMIT, "num_return_sequences": count}
+            response = client.post("/caption", json={"images": images, **options})
+            assert response.status_code == 422, response.text
 
 
 def test_a_server_keeps_a_captioner_out_of_text_generation(pair: Any) -> None:

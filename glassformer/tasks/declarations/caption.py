@@ -8,12 +8,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer import tasks
-from glassformer.tasks.generation_options import GenerationTaskOptions, generates
+from glassformer.tasks.generation_options import GENERATION, GenerationTaskOptions, generates
 from glassformer.tasks.registry import IMAGE, TaskResult, TaskSpec, setting, top_cells, top_columns
 from glassformer.tasks.results import GeneratedResult
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
+
+SEVERAL = {
+    "description": "Number of captions per image, at most num_beams without sampling.",
+    "edges": ("command", "route"),
+    "max": 16,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +29,9 @@ class CaptionOptions(GenerationTaskOptions):
     )
     to: str | None = setting(
         None, "Language of the captions, for a multilingual model, e.g. de.", max_length=32
+    )
+    generation: Mapping[str, Any] = field(
+        default_factory=dict, metadata={**GENERATION, "changes": {"num_return_sequences": SEVERAL}}
     )
 
 

@@ -93,6 +93,7 @@ export interface CaptionRequest {
   max_new_tokens?: number | null;
   min_new_tokens?: number | null;
   num_beams?: number | null;
+  num_return_sequences?: number | null;
   do_sample?: boolean | null;
   temperature?: number | null;
   top_k?: number | null;
