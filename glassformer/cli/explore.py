@@ -76,8 +76,16 @@ def explore(
     def check(bundles: Mapping[str, Bundle]) -> None:
         from glassformer.interpret.catalog import describe_model
 
+        problems: list[UnsupportedError] = []
         for name, bundle in bundles.items():
-            describe_model(bundle, name)  # fails if there is nothing to show
+            try:
+                describe_model(bundle, name)  # fails if there is nothing to show
+            except UnsupportedError as error:
+                problems.append(error)
+        if len(problems) == len(bundles):
+            raise problems[0]
+        for problem in problems:
+            message(f"note: {problem}; the page leaves it out")
         if to is not None:
             query["to"] = _target_language(next(iter(bundles.values())), to)
 

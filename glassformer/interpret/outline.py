@@ -37,7 +37,9 @@ def model_kind(bundle: Bundle) -> schema.Kind:
     views = ((task.name, task.view(bundle.spec)) for task in tasks_of(bundle.spec))
     kind: Any = next((name if view is True else view for name, view in views if view), None)
     if kind is None:
-        raise UnsupportedError(bundle.display_name, f"tracing: its outputs have no view ({bundle.spec.kind})")
+        done = ", ".join(task.name for task in tasks_of(bundle.spec)) or "no task"
+        hint = "its commands, routes and `glassformer inspect` work"
+        raise UnsupportedError(bundle.display_name, f"the explorer, which has no view for {done}", hint=hint)
     found: schema.Kind = kind
     return found
 

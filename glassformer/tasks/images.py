@@ -39,7 +39,7 @@ def image_warning_message(bundle: Bundle, warning: ImageWarning, images: int) ->
     subject, name = f"{images:,} {plural('image', images)}", bundle.display_name
     brightness = f"much {warning}er than the training data of {name}; invert the brightness if needed"
     problems = {
-        "blank": "of one shade, without anything to recognize; the label is a guess",
+        "blank": "of one shade, without anything to recognize; the result is a guess",
         "color": f"in color, but {name} was trained on grayscale images",
         "large": f"more than {LARGE_FACTOR} times as large as {name} reads; crop to the object",
     }

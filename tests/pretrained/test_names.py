@@ -130,3 +130,21 @@ def test_explore_opens_all_shipped_models_by_default(
     folders = [str(models.resolve_name(name)) for name in requested[0]]
     bundles, runs = load_models(folders, load_model)
     assert list(bundles) == NAMES and not runs
+
+
+def test_explore_leaves_out_a_model_without_a_view(
+    run: Any, shipped: Shipped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from glassformer.cli import explore
+
+    def start(models: Any, *_: Any, check: Any, **__: Any) -> None:
+        check({name: glassformer.load(name) for name in models})
+
+    monkeypatch.setattr(explore, "run_server", start)
+    glassformer.save(tiny.tiny_bundle("vision_encoder_decoder"), "captions")
+    done = run("explore", "captions", "pocket-digits", "--no-browser")
+    assert done.code == 0 and done.err.startswith("note: ") and done.err.count("\n") == 1, done.err
+    assert "captions" in done.err and "view" in done.err
+    for args in (["--no-browser"], ["--export", "page.html"]):
+        done = run("explore", "captions", *args)
+        assert done.code == 2 and done.err.count("\n") == 1 and "no view for" in done.err, done.err
