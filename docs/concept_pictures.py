@@ -12,18 +12,21 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 import glassformer
 from docs import drawings
 from glassformer import Mask, plotting
 from glassformer.cli.demo import date_pairs
+from glassformer.data.image_files import load_image
 from glassformer.interpret.schema import TraceInput
 from glassformer.interpret.trace import trace_model
 from glassformer.plotting.canvas import BLUE, GREEN, INK, ORANGE, figure_style, hide_frame, new_figure
-from glassformer.plotting.fonts import label
+from glassformer.plotting.fonts import find_font, label
 
-FOLDER = Path(__file__).parent / "pictures"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "pictures"
 DATE = "2024-03-17"
 PARTS = (
     "scaled_dot_product_attention",
@@ -238,6 +241,18 @@ def draw_one_head() -> None:
     plotting.save(figure, FOLDER / "one-head.png", dpi=90)
 
 
+def draw_captions() -> None:
+    """Draw an image with its captions, for the README and the guide to captioning."""
+    captioner, scene = glassformer.load("pocket-captioner"), ROOT / "examples/data/caption-scene.png"
+    canvas = Image.new("RGB", (440, 440), "white")
+    canvas.paste(load_image(scene).resize((300, 300), Image.Resampling.LANCZOS), (70, 8))
+    for n, language in enumerate(captioner.job.languages):
+        path, caption = find_font(captioner.caption(scene, to=language))
+        font = ImageFont.truetype(path, 15)
+        ImageDraw.Draw(canvas).text((220, 332 + 29 * n), caption, fill=INK, font=font, anchor="mm")
+    canvas.quantize(96, dither=Image.Dither.NONE).save(FOLDER / "caption-scene.png", optimize=True)
+
+
 def draw_wirings() -> None:
     """Draw the norms of a block in each arrangement; data flows upwards, residual stream on the left."""
     with figure_style():
@@ -344,6 +359,7 @@ if __name__ == "__main__":
         draw_attention,
         draw_encoder_weights,
         draw_one_head,
+        draw_captions,
     ):
         draw()
     print(f"wrote {', '.join(sorted(p.name for p in FOLDER.glob('*.png')))}")

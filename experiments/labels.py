@@ -38,6 +38,7 @@ RUN_LABELS: Mapping[str, Mapping[str, str]] = {
     },
     "cifar": {"vit": "ViT", "convolution": "ResNet"},
     "fashion": {"swin": "Swin", "vit": "ViT"},
+    "caption-scenes": {"": "ViT-GPT2"},
     "detection-scenes": {"yolos": "YOLOS", "detr": "DETR"},
     "detection-bccd": {"scenes": "pocket-detector, fine-tuned"},
     "segmentation-nuclei": {"": "ViT"},
@@ -46,6 +47,10 @@ RUN_LABELS: Mapping[str, Mapping[str, str]] = {
 }
 # rows of vision: the data, and the name and target of each figure (infinite if there is none)
 VISION: Mapping[str, tuple[str, Mapping[str, tuple[str, float]]]] = {
+    "caption-scenes": (
+        "captions of scenes, four languages",
+        {"sentences": ("whole sentences", 0.9), "objects": ("objects", 0.95)},
+    ),
     "detection-scenes": (
         "composed scenes",
         {"ap": ("AP", 0.75), "ap50": ("AP50", 0.95), "ap75": ("AP75", math.inf)},

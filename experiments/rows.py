@@ -194,7 +194,7 @@ ROWS: dict[str, Row] = {
         runs=("1",),
     ),
     "shipped": Row(
-        title="the shipped models with int8 weights, on a CPU",
+        title="the shipped models with int8 or bfloat16 weights, on a CPU",
         module="shipped",
         runs=(
             "pocket-data",
@@ -202,6 +202,7 @@ ROWS: dict[str, Row] = {
             "digits",
             "series",
             "detector",
+            "captioner",
             "phrases",
             "scenes",
             "photographs",

@@ -1,7 +1,7 @@
-"""Measure the shipped models as they are, with int8 weights, for the model cards.
+"""Measure the shipped models as they are, with int8 or bfloat16 weights, for the model cards.
 
 Runs need no training and no GPU. "pocket-data" and "pocket-lm-data" count the training data of two models.
-"digits", "series" and "detector" use the test data of their rows, "phrases"
+"digits", "series", "detector" and "captioner" use the test data of their rows, "phrases"
 the phrasebook of `pocket`, "scenes" and "photographs" the objects of `experiments.promptable_segmentation`.
 """
 
@@ -16,13 +16,21 @@ from pathlib import Path
 import torch
 
 import glassformer
-from experiments import detection_scenes, pictures, pocket_lm, pocket_series, promptable_segmentation
+from experiments import (
+    caption_scenes,
+    detection_scenes,
+    pictures,
+    pocket_lm,
+    pocket_series,
+    promptable_segmentation,
+)
 from experiments.paths import Workspace
 from experiments.pictures import DIGITS, accuracy_of
 from experiments.pocket_data import phrasebook, prepare
 from experiments.records import RunRecord, hardware, keep
 from experiments.scenes import SceneComposer, SceneOptions, read_emoji
 from glassformer.pretrained import folder_of
+from glassformer.processors.text import require_tokenizer
 
 ROW = "shipped"
 PHRASES = 250  # the first lines of the phrasebook: greetings, thanks and wishes
@@ -89,6 +97,16 @@ def detector(workspace: Workspace) -> Figures:
     return detection_scenes.measure(learner, workspace.most or DETECTED)
 
 
+def captioner(workspace: Workspace) -> Figures:
+    """Sentences and objects that are right, on the test scenes of the row `caption-scenes`."""
+    pipeline = glassformer.load("pocket-captioner", device="cpu")
+    composer = caption_scenes.SentenceComposer(workspace.data / "emoji-captions", seed=1)
+    learner = caption_scenes.SentenceLearner(pipeline.model, composer)
+    tokenizer = require_tokenizer(pipeline)
+    scenes, first = workspace.most or caption_scenes.TEST_SCENES, caption_scenes.FIRST_TEST
+    return caption_scenes.measure(learner, tokenizer, scenes, first + caption_scenes.VALID_SCENES)
+
+
 def phrases(workspace: Workspace) -> Figures:
     """How many lines of the phrasebook are translated exactly as written there."""
     pocket = glassformer.load("pocket", device="cpu")
@@ -122,6 +140,7 @@ RUNS: Mapping[str, tuple[str, Callable[[Workspace], Figures]]] = {
     "digits": ("pocket-digits", digits),
     "series": ("pocket-series", series),
     "detector": ("pocket-detector", detector),
+    "captioner": ("pocket-captioner", captioner),
     "phrases": ("pocket", phrases),
     "scenes": ("pocket-sam", segmentation(promptable_segmentation.scenes)),
     "photographs": ("pocket-sam", segmentation(promptable_segmentation.photographs)),

@@ -66,10 +66,14 @@ def change_by_quantization(figures: Path) -> float:
     return math.ceil(1000 * max(changes)) / 1000
 
 
-def millions_of_scenes(figures: Path) -> float:
-    """How many million scenes trained pocket-detector."""
-    (run,) = (run for run in _runs_of("detection-scenes", figures) if run.name == "yolos/1")
-    return run.figures["scenes per second"] * run.seconds / 1e6
+def millions_of_scenes(row: str, name: str) -> Callable[[Path], float]:
+    """How many million scenes trained a model."""
+
+    def read(figures: Path) -> float:
+        (run,) = (run for run in _runs_of(row, figures) if run.name == name)
+        return run.figures["scenes per second"] * run.seconds / 1e6
+
+    return read
 
 
 def perplexity(figures: Path) -> float:
@@ -84,7 +88,8 @@ DERIVED: Mapping[str, Callable[[Path], float]] = {
     "ETT near, last step": near_patchtst("mse_published"),
     "ETT near, last step, all windows": near_patchtst("mse"),
     "series, change": change_by_quantization,
-    "millions of scenes": millions_of_scenes,
+    "millions of scenes": millions_of_scenes("detection-scenes", "yolos/1"),
+    "millions of captioned scenes": millions_of_scenes("caption-scenes", "1"),
     "pocket-lm perplexity": perplexity,
     "UCR ours": archive_mean("PatchTST, ours"),
     "UCR ROCKET": archive_mean("ROCKET"),
@@ -148,6 +153,11 @@ def sam_row(title: str, name: str) -> str:
     counts = f"{{shipped/{name}/objects:,d}} {title.format(f'{{shipped/{name}/images:d}}')}"
     figures = ("click", "highest score", "oracle", "box")
     return f"| {counts} | {_fields(*(f'shipped/{name}/{figure}:.3f' for figure in figures))} |"
+
+
+def captioner_row(weights: str, run: str, score: str) -> str:
+    """A row of the card of pocket-captioner."""
+    return f"| {weights} | {score} | {_fields(*(f'{run}/{score} {to}:.2%' for to in ('en', 'de', 'fr', 'ko')))} |"
 
 
 def pocket_row(title: str, way: str, counted: str, kind: str) -> str:
@@ -237,6 +247,9 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "The training time of {shakespeare/gpu/1/seconds:.0f} seconds",
         "({fashion/swin/steps:,d} instead of {fashion/vit/steps:,d})",
         "`pocket-digits` reaches {pocket-digits/1/accuracy:.2f}% with {pocket-digits/1/parameters:,d} parameters",
+        "is trained on {millions of captioned scenes:.1f} million scenes",
+        "English {caption-scenes/1/sentences en:.3f}, German {caption-scenes/1/sentences de:.3f}, "
+        "French {caption-scenes/1/sentences fr:.3f}, Korean {caption-scenes/1/sentences ko:.3f}",
         "The validation split reaches {segmentation-camvid//valid miou:.3f}",
         "the scores are {contrastive-emoji/pocket/en with keywords emoji to name:.3f} in English and "
         "{contrastive-emoji/pocket/ko with keywords emoji to name:.3f} in Korean",
@@ -300,6 +313,17 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "{pocket-lm/1/seconds:.0f} seconds on one H200",
         "| {pocket-lm/1/loss:.3f} | {pocket-lm perplexity:.1f} | {pocket-lm/1/bits a character:.3f} |",
     ),
+    CARD.format("pocket-captioner"): (
+        "{millions of captioned scenes:.1f} million scenes in {caption-scenes/1/seconds:.0f} seconds",
+        *(
+            captioner_row(weights, run, score)
+            for score in ("sentences", "objects")
+            for weights, run in (
+                ("as trained, float32", "caption-scenes/1"),
+                ("bfloat16, as shipped", "shipped/captioner"),
+            )
+        ),
+    ),
     CARD.format("pocket-digits"): (
         "{pocket-digits/1/seconds:.0f} seconds on one H200",
         "accuracy {pocket-digits/1/accuracy:.2f} % before, {shipped/digits/accuracy:.2f} % after",
@@ -332,11 +356,12 @@ _README = "3.11 3.13 10.65 1.0 1.1 2.0 1.4697 61.8 53.5 44.5 41.0 33.4 29.9 86.4
 OTHERS: Mapping[str, str] = {
     "README.md": _README,
     "README.ko.md": _README,
-    RESULTS: "2.11 2.13 2.7 0.3 42.5 36.0 32.0 0.005 0.0001 95.0 0.75 0.95 0.85 0.70 0.40 0.3% 0.5 0.001 0.002 0.003",
+    RESULTS: "0.9 2.11 2.13 2.7 0.3 42.5 36.0 32.0 0.005 0.0001 95.0 0.75 0.95 0.85 0.70 0.40 0.3% 0.5 0.001 0.002 0.003",
     "docs/models.md": "0.05 0.2 0.3",
     "docs/concepts/design.md": "0.003",
     CARD.format("pocket"): "2.0 3.0",
     CARD.format("pocket-lm"): "2.0 3.0 13.5",
+    CARD.format("pocket-captioner"): "2.0 2.2",
     CARD.format("pocket-sam"): "0.05 1.0 1.1 2.0 9.8",
     CARD.format("pocket-detector"): "2.0 3.0 6.7",
 }

@@ -23,12 +23,14 @@ from glassformer.interpret.examples import example_input
 MEGABYTE = 1_000_000
 MAX_BYTES = {  # of the folder
     "pocket": 25 * MEGABYTE,
+    "pocket-captioner": 5 * MEGABYTE,
     "pocket-detector": 8 * MEGABYTE,
     "pocket-digits": MEGABYTE // 2,
     "pocket-lm": 15 * MEGABYTE,
     "pocket-sam": 11 * MEGABYTE,
     "pocket-series": MEGABYTE // 2,
 }
+SCENE = Path(__file__).parents[2] / "examples" / "data" / "caption-scene.png"
 SECTIONS = ("Data", "License and attribution", "Training", "Evaluation", "Limitations")
 
 each = pytest.mark.parametrize("name", sorted(MAX_BYTES))
@@ -75,6 +77,30 @@ def test_pocket_translates_into_every_language_it_names(run: Any) -> None:
 def test_pocket_lm_continues_a_prompt(run: Any) -> None:
     done = run("generate", "pocket-lm", "Once upon a time", "--max-new-tokens", 20, "--no-do-sample")
     assert done.code == 0 and len(done.out.split()) > 8
+
+
+def test_pocket_captioner_describes_the_example_in_every_language_it_names() -> None:
+    captions = {
+        "en": "Two yellow circles are to the left of two cars.",
+        "de": "Links sind zwei gelbe Kreise, rechts sind zwei Autos.",
+        "fr": "À gauche deux cercles jaunes, à droite deux voitures.",
+        "ko": "왼쪽에 노란 원 두 개, 오른쪽에 자동차 두 대가 있습니다.",
+    }
+    pipeline = glassformer.load("pocket-captioner")
+    assert set(models.card("pocket-captioner").languages) == {*captions}
+    for to, caption in captions.items():
+        assert pipeline.caption(SCENE, to=to) == caption
+        start = " ".join(caption.split()[:2])  # words of the prompt are encoded as in training
+        assert pipeline.caption(SCENE, to=to, prompt=start) == caption
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [("--to xx", "unknown language"), ("", "--to"), ("--to en --prompt zebras", "zebras")],
+)
+def test_pocket_captioner_rejects_what_it_cannot_write(options: str, problem: str, run: Any) -> None:
+    done = run("caption", "pocket-captioner", SCENE, *options.split())
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1) and problem in done.err
 
 
 def test_pocket_digits_classifies_the_example(run: Any, tmp_path: Path) -> None:
