@@ -9,7 +9,10 @@ export default {
   'page.tour': { en: 'Tour', ko: '둘러보기' },
   'page.dark': { en: 'Dark theme', ko: '어두운 테마' },
   'page.light': { en: 'Light theme', ko: '밝은 테마' },
-  'page.nothing': { en: 'No model is open.', ko: '열린 모델이 없습니다.' },
+  'page.nothing': {
+    en: 'This server has no model that the explorer can show.',
+    ko: '이 서버에는 탐색기가 보여 줄 수 있는 모델이 없습니다.',
+  },
   'page.static': {
     en: 'This page contains one saved trace. To try other inputs, run `glassformer explore`.',
     ko: '저장된 기록 하나만 담긴 페이지입니다. 다른 입력을 넣어 보려면 `glassformer explore`를 실행해 주세요.',
