@@ -25,7 +25,7 @@ def test_split_keeps_every_image_and_is_readable(tmp_path):
     parts = pictures.split(source, 20)
     assert [len(images) for images, _ in parts.values()] == [30, 20, 10]
     assert (parts["valid"][0].transpose(0, 3, 1, 2).reshape(20, -1) == records[30:50, 1:]).all()
-    folder = pictures.prepare(source, 20, Workspace(tmp_path, tmp_path / "work"), "row")
+    folder = pictures.prepare(source, 20, Workspace(data=tmp_path, work=tmp_path / "work"), "row")
     assert sorted(path.name for path in folder.iterdir()) == ["test", "train", "valid"]
     store = prepare_images(folder / "train", tmp_path / "store", errors=RowErrors())
     images, labels = parts["train"]
