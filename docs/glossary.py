@@ -354,6 +354,7 @@ HTTP_FIELDS = {
     "boxes": "Boxes `[x_min, y_min, x_max, y_max]` in pixels, each around an object.",
     "candidate_images": "PNG or JPEG files to rank, as data URLs or base64.",
     "candidate_texts": "Texts to rank.",
+    "captions": "The captions, in the order of the images.",
     "channels": "Names of the series.",
     "chat_template_kwargs": "Further variables of the chat template, e.g. `enable_thinking`.",
     "checkpoints": "The checkpoints of the run.",

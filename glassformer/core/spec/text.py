@@ -157,7 +157,10 @@ class MaskedLanguageModelSpec(HeadSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class DenseLanguageModelSpec(MaskedLanguageModelSpec):
-    """The head of a masked language model on a causal decoder, where it predicts the next token."""
+    """The head of a masked language model on a causal decoder, where it predicts the next token.
+
+    hidden_dim, hidden_bias, bias: as in `MaskedLanguageModelSpec`.
+    """
 
     yields = "next tokens"
 
