@@ -417,7 +417,11 @@ def _is_inside(path: str, folder: str) -> bool:
     return os.path.commonpath([path, folder]) == folder
 
 
-_real_path = cache(os.path.realpath)
+def _real_path(folder: Path) -> str:
+    return _resolved(os.path.abspath(folder))
+
+
+_resolved = cache(os.path.realpath)  # of absolute paths, because the working directory may change
 
 
 # --- the data set at a path

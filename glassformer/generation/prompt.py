@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.embeddings import TokenInput
+from glassformer.core.model import DecoderOnly
 from glassformer.errors import (
     ConflictError,
     InputTooLongError,
@@ -100,7 +101,8 @@ class Prompt:
         """Raise unless the model accepts the spans and positions."""
         if not self.has_embeddings_or_positions:
             return
-        embed = getattr(getattr(model, "model", model), "embed", None)  # of a decoder-only model
+        model = getattr(model, "model", model)  # of an `InferenceModel`
+        embed = model.embed if isinstance(model, DecoderOnly) else None
         if not isinstance(embed, TokenInput):
             raise UnsupportedError(f"a {type(model).__name__}", "embeddings and position ids in a prompt")
         if embed.position is not None and self.next_position > embed.position.max_len:

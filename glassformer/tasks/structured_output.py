@@ -12,6 +12,7 @@ import reprlib
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Timer
 from typing import TYPE_CHECKING, Any
@@ -155,7 +156,7 @@ def _compiler_process() -> subprocess.Popen[str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    with process:  # closes its pipes and waits for it
+    with suppress(BrokenPipeError), process:  # closes its pipes and waits for it
         process.kill()
 
 

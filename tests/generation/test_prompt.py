@@ -67,7 +67,8 @@ def continuous(model: Any, prompts: list[Any], search: GenerationParams, **optio
     """Outputs of the scheduler, for all prompts at once, and its counts."""
     scheduler = Scheduler(model, slots=16, **options)
     try:
-        requests = [scheduler.submit(prompt, search) for prompt in prompts]
+        with scheduler._changed:  # admitted together, so that every call has the same batches
+            requests = [scheduler.submit(prompt, search) for prompt in prompts]
         return [request.result(120) for request in requests], scheduler.stats()
     finally:
         scheduler.close()
