@@ -74,6 +74,28 @@ COMMANDS = {  # besides those of the tasks
     "serve": Command("serve", DEPLOYMENT, "Serve models over HTTP."),
 }
 
+# Flags of version 0.2.0 and their names now, by command; they are accepted for one version.
+RENAMED_FLAGS = {
+    "convert": {"--to": "--layout"},
+    "export": {"--to": "--format"},
+    "forecast": {"--levels": "--quantile-levels", "--picture": "--figure"},
+    "inspect": {"--batch": "--batch-size"},
+    "serve": {"--queue": "--max-requests", "--seconds": "--request-timeout", "--token": "--api-key"},
+    "similar": {"--in": "--corpus"},
+}
+
+
+def current_flags(args: Sequence[str]) -> list[str]:
+    """Replace the flags of version 0.2.0, with a warning."""
+    renamed = RENAMED_FLAGS.get(next((arg for arg in args if not arg.startswith("-")), ""), {})
+    current = []
+    for arg in args:
+        flag, equals, value = arg.partition("=")
+        if flag in renamed:
+            message(f"warning: {flag} is now {renamed[flag]}")
+        current.append(f"{renamed.get(flag, flag)}{equals}{value}")
+    return current
+
 
 def commands() -> dict[str, Command]:
     """Return all commands by name: the demo, the tasks, and the others."""
@@ -183,7 +205,7 @@ def _not_loaded() -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
-    args = list(sys.argv[1:] if args is None else args)
+    args = current_flags(sys.argv[1:] if args is None else args)
     escape_unencodable(sys.stdout)
     warnings.formatwarning = lambda text, *_, **__: f"warning: {text}\n"
     try:

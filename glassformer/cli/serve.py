@@ -16,10 +16,11 @@ import typer
 
 from glassformer.cli.console import message
 from glassformer.cli.options import DeviceOptions, Port, optional, with_options
-from glassformer.errors import InvalidValueError, MissingDependencyError, MissingValueError
+from glassformer.errors import InvalidValueError, MissingDependencyError, MissingValueError, UnsupportedError
 from glassformer.pretrained import resolve_name
 
 KEY_VARIABLE = "GLASSFORMER_API_KEY"
+FORMER_KEY_VARIABLE = "GLASSFORMER_TOKEN"  # of version 0.2.0
 _access = partial(typer.Option, rich_help_panel="Access", show_default=False)
 _limit = partial(typer.Option, rich_help_panel="Limits")
 _log = partial(typer.Option, rich_help_panel="Logs and metrics")
@@ -146,6 +147,8 @@ def serve(
     """
     if options.metrics_host is not None and options.metrics_port is None:
         raise MissingValueError(name="metrics_port", needed_for="with --metrics-host")
+    if FORMER_KEY_VARIABLE in os.environ and options.api_key is None and options.api_keys_file is None:
+        raise UnsupportedError("serve", FORMER_KEY_VARIABLE, hint=f"set {KEY_VARIABLE} instead")
     if options.api_key is not None and options.api_key != os.environ.get(KEY_VARIABLE):
         message("note: other users of this machine can read --api-key; set GLASSFORMER_API_KEY instead")
     run_server(models, options, on_ready=_print_urls)

@@ -26,6 +26,13 @@ RESUMABLE = frozenset(
     """.split()
 )
 
+# Defaults of version 0.2.0 of settings that are now chosen for each run: its runs resume without naming them.
+FORMER_DEFAULTS: dict[str, tuple[object, ...]] = {
+    "data.max_len": (128, 64),
+    "data.horizon": (96,),
+    "training.max_grad_norm": (1.0,),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
@@ -74,8 +81,11 @@ def first_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple
     """Return name, new value and old value of the first changed setting that must not change, or None."""
     new, old = _flat(now), _flat(before)
     for name in {**new, **old}:
-        if name.removeprefix("training.") not in RESUMABLE and new.get(name) != old.get(name):
-            return name, new.get(name), old.get(name)
+        now_set, old_set = new.get(name), old.get(name)
+        if name.removeprefix("training.") in RESUMABLE or now_set == old_set:
+            continue
+        if now_set is not None or old_set not in FORMER_DEFAULTS.get(name, ()):
+            return name, now_set, old_set
     return None
 
 

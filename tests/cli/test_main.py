@@ -66,6 +66,15 @@ def test_wrong_command_line_exits_2(run, args):
     assert done.code == 2 and not done.out and "Traceback" not in done.err
 
 
+def test_flags_of_version_0_2_warn_and_work(run, folders, tmp_path, monkeypatch):
+    done = run("inspect", folders["translate"], "--batch=3", "--json")
+    assert done.code == 0 and "--batch-size" in done.err and json.loads(done.out)
+    done = run("convert", folders["translate"], tmp_path / "new", "--to", "glassformer")
+    assert done.code == 0 and "--layout" in done.err and (tmp_path / "new").is_dir()
+    monkeypatch.setenv("GLASSFORMER_TOKEN", "secret")
+    assert "GLASSFORMER_API_KEY" in run("serve", folders["translate"]).error()
+
+
 def test_interrupt_prints_nothing(run, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt

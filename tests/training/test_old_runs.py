@@ -6,6 +6,7 @@
 import json
 import shutil
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,20 @@ def test_old_run_resumes_as_an_uninterrupted_new_run(old, tmp_path):
     resumed, whole = (load_file(tmp_path / name / "model/model.safetensors") for name in ("run", "whole"))
     for name, tensor in whole.items():
         assert torch.allclose(resumed[name], tensor, atol=1e-6), name
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_old_run_resumes_without_naming_former_defaults(old, tmp_path):
+    """Version 0.2.0 also recorded the defaults of a command."""
+    file = tmp_path / "run/request.json"
+    request = json.loads(file.read_text())
+    recorded = {**request, "training": {**request["training"], "max_grad_norm": 1.0}}
+    file.write_text(json.dumps(recorded))
+    for max_grad_norm, same in ((2.0, False), (None, True)):
+        training = {**request["training"], "max_steps": 3, "max_grad_norm": max_grad_norm}
+        with nullcontext() if same else pytest.raises(ConflictError):
+            run_training(parse_recipe({**request, "training": training}), tmp_path / "run", log=print)
+    assert read_recipe_dict("run/recipe.yaml")["training"]["max_grad_norm"] == 1.0
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
