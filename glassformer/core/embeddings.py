@@ -144,7 +144,7 @@ def check_token_ids(ids: Tensor) -> None:
 def check_vectors(name: str, x: Tensor, width: int) -> None:
     """Raise unless x are vectors (B, T, width)."""
     shape = x.shape
-    if len(shape) != 3 or shape[2] != width:
+    if len(shape) != 3 or shape[2] != width or not x.is_floating_point():
         raise ShapeError(name, x.shape, f"vectors (B, T, {width})", hint="embed token ids first")
 
 

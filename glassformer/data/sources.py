@@ -467,7 +467,7 @@ def pairs(
             raise FileProblemError(
                 table.path,
                 f"has no column {to!r} with the language of each target",
-                hint="add it, or name the target language if all targets are in one language",
+                hint="add it, e.g. with de in every row if all targets are German",
             )
     if columns is None and isinstance(to, int):
         raise MissingValueError("columns", f"if the language is column {to}")
