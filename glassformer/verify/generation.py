@@ -54,7 +54,7 @@ def cached_equals_uncached(bundle: Bundle, name: str) -> CheckResult:
     if not isinstance(model, EncoderDecoder | DecoderOnly):
         return skipped(name, "an encoder has no cache")
     if not has_tokens(model):
-        return skipped(name, "only tokens are generated step by step")
+        return skipped(name, "measured only for models that read tokens")
     sample = random_inputs(model, "left")
     with torch.no_grad():
         full = drop_padding(model, sample, sample.run(model))
@@ -257,7 +257,7 @@ def _loaded_and_prepared(
             packed = PackedModel(model, weights)(*sample.arguments())
             return sample, sample.run(model), named_outputs(packed)
         if not has_tokens(model):
-            return "only tokens are generated step by step"
+            return "measured only for models that read tokens"
         ids = _text(bundle)
         sample = (
             random_inputs(model, "none")
