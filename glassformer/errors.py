@@ -348,10 +348,9 @@ def _explain_arguments(
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether Python, numpy or torch ran out of memory, without importing torch."""
     # torch raises a plain RuntimeError if an allocation on the CPU fails
-    return isinstance(error, MemoryError | RuntimeError) and (
-        type(error).__name__.endswith(("OutOfMemoryError", "MemoryError"))
-        or "can't allocate memory" in str(error)
-    )
+    if isinstance(error, RuntimeError):
+        return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError)
 
 
 def attempt(

@@ -566,6 +566,11 @@ WRONG: dict[str, tuple[Any, type[GlassformerError], dict[str, Any]]] = {
     ),
     "ids as a mask": (lambda m: m(IDS, IDS, IDS * 7), InvalidValueError, {"name": "src_mask"}),
     "ids for an encoder of vectors": (lambda m: m.encoder(IDS), ShapeError, {"what": "x", "shape": [2, 5]}),
+    "integers for vectors": (
+        lambda m: PositionalEncoding(16)(X.long()),
+        ShapeError,
+        {"what": "x", "shape": [2, 5, 16]},
+    ),
     "vectors of another width": (
         lambda m: EncoderLayer(D, H, F_)(X),
         ShapeError,

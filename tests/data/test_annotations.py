@@ -11,6 +11,7 @@ from PIL import Image
 
 from glassformer.data.annotated_examples import AnnotatedExamples
 from glassformer.data.annotations import find_annotations, read_coco, read_masks, read_voc, read_yolo
+from glassformer.data.image_files import find_inside
 from glassformer.data.mask_encoding import encode_rle, mask_to_counts
 from glassformer.data.row_errors import RowErrors, TooManyBadRowsError
 from glassformer.errors import (
@@ -414,3 +415,12 @@ def test_masks_of_coco_images_match_pycocotools(tmp_path):
         for record, thing in zip(own, item.annotations, strict=True):
             assert (theirs.annToMask(record) == thing.mask).all()
             assert theirs.cats[record["category_id"]]["name"] == thing.label
+
+
+def test_a_relative_folder_is_the_one_of_the_working_directory(tmp_path, monkeypatch):
+    """Folders are resolved once, but the working directory may change."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").touch()
+        monkeypatch.chdir(tmp_path / name)
+        assert find_inside([Path()], "a.png") == Path("a.png")
